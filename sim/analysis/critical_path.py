@@ -107,7 +107,7 @@ def _longest_first(seconds: Mapping[Key, float]) -> list[Key]:
 def path_part(part: Mapping[str, Any]) -> str:
     """A part of the critical path: `gemm kernels`, `all_reduce dp (0-3)`, `host`, `waiting: gap`."""
     if part["kind"] == "kernel" and part["family"] == "chain":
-        return "layers (kernels and exchanges)"
+        return "kernels of layers"
     if part["kind"] == "kernel":
         return f"{part['family']} kernels"
     if part["kind"] == "communication":

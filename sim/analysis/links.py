@@ -103,6 +103,7 @@ def _kinds(
     prices: Prices | None,
 ) -> tuple[LinkKind, ...]:
     """Kinds of links that carried anything."""
+    everywhere, copies = run.everywhere
     held = held_by(run.traffic, links, window)
     kinds = []
     for kind in links.kinds:
@@ -112,9 +113,9 @@ def _kinds(
             continue
         use = LinkKind(
             kind=kind,
-            links=len(rows),
+            links=min(len(links.of_kind(kind)), round(float(copies[rows].sum()))),
             utilisation=float(used[rows].max()),
-            bytes=float(run.carried[rows].sum()),
+            bytes=float(everywhere[rows].sum()),
             held=held.get(kind, 0.0),
             shadow_price=None if prices is None else prices.by_kind.get(kind, 0.0),
         )
@@ -131,7 +132,7 @@ def held_by(
     traffic: Traffic, links: Links, window: tuple[float, float]
 ) -> dict[str, float]:
     """Seconds of a window in which a full link of each kind holds a transfer back; "" for a transfer's own limit."""
-    rows, begin, end = traffic.segments()
+    rows, begin, end = traffic.under_way()
     bound = traffic.bound[rows]
     kinds = np.where(bound >= 0, links.kind[np.maximum(bound, 0)], "")
     begin, end = np.clip(begin, *window), np.clip(end, *window)

@@ -17,7 +17,8 @@ import numpy as np
 from sim.analysis.critical_path import HOST, WAITING, CriticalPath, Segment
 from sim.analysis.timeline import group_text
 from sim.engine.engine import Run
-from sim.graph.opgraph import COMM, KERNEL, SYNC, OpGraph, Program
+from sim.errors import PrestepError
+from sim.graph.opgraph import COMM, KERNEL, SYNC, Chain, OpGraph, Program
 
 # Times that differ by less are the same moment, s: rounding of sums of microseconds.
 SAME = 1e-10
@@ -141,24 +142,44 @@ class _Walk:
         if kind == SYNC:
             return self._sync(place, now)
         if kind == KERNEL:
-            begun_at, segment = place, self._kernel(place, now)
+            begun_at, segments = place, list(self._kernel(place, now))
         else:
             begun_at, segment = self._communication(place, now)
-        cause, pause = self._cause(begun_at, segment.start)
-        return cause, [segment, pause]
+            segments = [segment]
+        cause, pause = self._cause(begun_at, segments[-1].start)
+        return cause, [*segments, pause]
 
     def _operation(self, place: _Place) -> tuple[Program, int]:
         """The program of a place, and its operation within a step."""
         p = self.graph.programs[place.program]
         return p, place.op % len(p)
 
-    def _kernel(self, place: _Place, now: float) -> Segment:
+    def _kernel(self, place: _Place, now: float) -> Iterator[Segment]:
+        """A kernel until `now`; of a row of layers, behind it, what they waited for their own exchanges."""
         r, op, _ = place
         p, i = self._operation(place)
-        begun = min(float(self.start[r][op]), now)
-        return Segment(
+        begun, ends = min(float(self.start[r][op]), now), float(self.end[r][op])
+        for axis, seconds in self.run.exposed[r].get(op, {}).items():
+            ends -= seconds
+            start = max(begun, min(ends, now))
+            about = self._exchanged(r, i, axis)
+            yield Segment(
+                p.rank, "communication", p.names[i], start, now, *about, index=i
+            )
+            now = start
+        yield Segment(
             p.rank, "kernel", p.names[i], begun, now, self.family(r, i), index=i
         )
+
+    def _exchanged(self, r: int, i: int, axis: str) -> tuple[str, str, str]:
+        """Operation, axis and group of what a row of layers exchanges along an axis."""
+        p = self.graph.programs[r]
+        chain = self.graph.kernels[int(p.payload[i])]
+        if not isinstance(chain, Chain):
+            raise PrestepError(f"{p.names[i]}: expected a row of layers")
+        comm, _ = chain.exchanged(axis)
+        group = group_text(self.graph.met(p.rank, comm)[0])
+        return "exchanges in layers", axis, group
 
     def _communication(self, place: _Place, now: float) -> tuple[_Place, Segment]:
         """The transfer that an operation waited for, back to the rank that came to it last."""

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sim.analysis.timeline import SPANS, TEXT, Timeline, Words, group_text
 from sim.engine.execution import Run
-from sim.graph.opgraph import COMM, PHASES_COMMUNICATION, SYNC, Comm, OpGraph, Program
+from sim.errors import PrestepError
+from sim.graph.opgraph import (
+    COMM,
+    PHASES_COMMUNICATION,
+    SYNC,
+    Chain,
+    Comm,
+    OpGraph,
+    Program,
+)
 
 
 def timeline_of(graph: OpGraph, run: Run) -> Timeline:
     """All spans of all simulated ranks and steps."""
     parts = [_rank_spans(graph, run, i, p) for i, p in enumerate(graph.programs)]
+    parts += [
+        _exchange_spans(graph, run, i, p)
+        for i, p in enumerate(graph.programs)
+        if run.exposed[i]
+    ]
     return parts[0] if len(parts) == 1 else Timeline.concatenate(parts)
 
 
@@ -44,6 +59,61 @@ def _rank_spans(graph: OpGraph, run: Run, index: int, p: Program) -> Timeline:
     )
 
 
+class _Waiting(NamedTuple):
+    """A stretch in which layers wait for their own exchanges along an axis."""
+
+    step: int
+    op: int
+    axis: str
+    start: float
+    end: float
+    launch: float
+
+
+def _exchange_spans(graph: OpGraph, run: Run, index: int, p: Program) -> Timeline:
+    """What layers wait for their own exchanges on one rank: by axis, at the end of each row of them."""
+    waits = list(_waits(run, index, p))
+    shown = {(w.op, w.axis): _exchanged(graph, p, w.op, w.axis) for w in waits}
+    ops = [w.op for w in waits]
+    contents = [shown[w.op, w.axis] for w in waits]
+    names = [f"{w.axis} exchanges of {p.names[w.op]}" for w in waits]
+    return Timeline.build(
+        rank=p.rank,
+        stream=[graph.streams[p.stream[op]] for op in ops],
+        name=names,
+        microbatch=p.microbatch[ops],
+        layer=p.layer[ops],
+        **_fields(waits, ("step", "op", "start", "end", "launch")),
+        **_fields(contents, _Content._fields),
+    )
+
+
+def _waits(run: Run, index: int, p: Program) -> Iterator[_Waiting]:
+    """Every wait of layers of one rank for their own exchanges."""
+    for g, waits in run.exposed[index].items():
+        launch = float(run.launch[index].flat[g])
+        now = float(run.end[index].flat[g]) - sum(waits.values())
+        for axis, seconds in waits.items():
+            yield _Waiting(*divmod(g, len(p)), axis, now, now + seconds, launch)
+            now += seconds
+
+
+def _fields(rows: Sequence[Any], names: Iterable[str]) -> dict[str, list[Any]]:
+    """Rows as columns."""
+    return {name: [getattr(row, name) for row in rows] for name in names}
+
+
+def _exchanged(graph: OpGraph, p: Program, op: int, axis: str) -> _Content:
+    """What a row of layers exchanges along an axis."""
+    chain = graph.kernels[int(p.payload[op])]
+    if not isinstance(chain, Chain):
+        raise PrestepError(f"{p.names[op]}: expected a row of layers")
+    comm, size = chain.exchanged(axis)
+    group = graph.met(p.rank, comm)[0]
+    phase = graph.phases[PHASES_COMMUNICATION]
+    return _Content("collective", phase, axis, group_text(group), size)
+
+
 def _columns(
     graph: OpGraph, run: Run, p: Program, ops: list[int]
 ) -> tuple[dict[str, list[str]], dict[str, Any]]:
@@ -72,11 +142,14 @@ def _times(run: Run, index: int, ops: np.ndarray) -> dict[str, np.ndarray]:
     ready = run.start[index].copy()
     for op, time in run.ready[index].items():
         ready.flat[op] = time
+    end = run.end[index].copy()
+    for op, waits in run.exposed[index].items():
+        end.flat[op] -= sum(waits.values())  # those are spans of their own
     columns = {
         "launch": run.launch[index],
         "start": run.start[index],
         "ready": ready,
-        "end": run.end[index],
+        "end": end,
     }
     return {name: times[:, ops].ravel() for name, times in columns.items()}
 

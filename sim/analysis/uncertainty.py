@@ -20,7 +20,7 @@ from sim.collectives.plan import Plan
 from sim.costs.kinds import STREAM_PASSES
 from sim.costs.spreads import NOMINAL, quantile, widths
 from sim.graph.kernel import Kernel
-from sim.graph.opgraph import Chain, Program
+from sim.graph.opgraph import KERNEL, Chain, Program
 from sim.planning.planned import Planned
 from sim.spec.sections import Scenario
 from sim.storage.systems import load_system as storage_of
@@ -232,6 +232,8 @@ class _Reader:
             return [(Constant("pause", "", "measured"), 1.0)]
         program = self.programs[segment.rank]
         payload = int(program.payload[segment.index])
+        if segment.kind == "communication" and program.kind[segment.index] == KERNEL:
+            return list(self._exchanges(payload, segment))
         if segment.kind == "communication":
             return list(
                 self._plan(
@@ -248,16 +250,27 @@ class _Reader:
             yield self._constant(kernel), 1.0
             return
         chain, rest = self.planned.chains[kernel.graph], 1.0
+        computing = 1.0 - chain.waiting
         for inner, share in chain.constituents():
+            share /= computing
             rest -= share
             for constant, part in self._kernel(inner):
                 yield constant, part * share
-        plans = chain.plans
+        yield Constant("pause", "", "measured"), max(0.0, rest)
+
+    def _exchanges(
+        self, payload: int, segment: Segment
+    ) -> Iterator[tuple[Constant, float]]:
+        """What layers wait for their own exchanges along an axis rests on all of these alike."""
+        chain = self.planned.graph.kernels[payload]
+        if not isinstance(chain, Chain):
+            return
+        cycle = self.planned.chains[chain.graph].cycle
+        exchanges = () if cycle is None else cycle.exchanges
+        plans = [e.plan for e in exchanges if e.comm.axis == segment.axis]
         for plan in plans:
-            for constant, part in self._plan(plan, 0.0):
-                yield constant, part * max(0.0, rest) / len(plans)
-        if not plans:
-            yield Constant("pause", "", "measured"), max(0.0, rest)
+            for constant, share in self._plan(plan, 0.0):
+                yield constant, share / len(plans)
 
     def _constant(self, kernel: Kernel) -> Constant:
         gpu = self.planned.gpu

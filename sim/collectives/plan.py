@@ -57,6 +57,8 @@ class Plan:
         Whether the rate is bound by threads of the CPU: kernels beside the collective do not lower it.
     buffered : float
         Last bytes of a send that lie in the sender's buffers when its kernel ends; the network moves them on.
+    copies : float
+        Times that the same crosses links of other hosts which stand for these, with these.
     """
 
     op: str
@@ -73,6 +75,7 @@ class Plan:
     notes: tuple[str, ...] = field(default=())
     on_cpu: bool = False
     buffered: float = 0.0
+    copies: float = 1.0
 
     def duration(self, bandwidth: np.ndarray) -> float:
         """Seconds on an idle network whose links have `bandwidth` bytes/s (all links of the fabric)."""

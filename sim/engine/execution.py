@@ -13,6 +13,7 @@ from sim.graph.opgraph import OpGraph
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
     from sim.costs.power import Power
+    from sim.engine.cycle import Course
     from sim.engine.traffic import Traffic
     from sim.planning.noise import Noise
 
@@ -51,6 +52,8 @@ class Timed:
         communication, nor are slowed.
     grain : mapping
         Kernels that stand for many, by index: seconds until the one of them that runs at some moment ends, on average.
+    courses : mapping
+        Kernels that stand for many and move bytes beside them, by rank and index: how.
     exclusive : bool
         Communication waits for free SMs and runs one after the other on a GPU; recorded starts have that in them.
     background : tuple of Plan
@@ -75,6 +78,7 @@ class Timed:
     scale: Mapping[int, float | np.ndarray] = field(default_factory=dict)
     idle: frozenset[int] = frozenset()
     grain: Mapping[int, float] = field(default_factory=dict)
+    courses: Mapping[int, Mapping[int, Course]] = field(default_factory=dict)
     exclusive: bool = True
     background: tuple[Plan, ...] = ()
     power: Power | None = None
@@ -87,15 +91,20 @@ class Timed:
 class Run:
     """Times of every operation: arrays of shape (steps, operations) by simulated rank.
 
-    `events` and `solves` count the work of the run: events of SimPy, and solutions of the network's rates.
+    `carried` has the bytes of every link; `everywhere` those with the links of other hosts that stand for the same, and
+    how many these are. `exposed` has, by simulated rank and operation counted over steps, the seconds in which a kernel
+    that stands for many waited for its own exchanges, by axis. `events` and `solves` count the work of the run: events
+    of SimPy, and solutions of the network's rates.
     """
 
     launch: tuple[np.ndarray, ...]
     start: tuple[np.ndarray, ...]
     end: tuple[np.ndarray, ...]
     ready: tuple[dict[int, float], ...]
+    exposed: tuple[Mapping[int, Mapping[str, float]], ...]
     plans: tuple[Plan, ...]
     carried: np.ndarray
+    everywhere: tuple[np.ndarray, np.ndarray]
     traffic: Traffic
     events: int
     solves: int

@@ -18,6 +18,7 @@ import numpy as np
 import simpy
 from simpy.events import EventPriority
 
+from sim.engine.crowding import Crowding
 from sim.engine.fair_share import max_min_rates
 from sim.engine.sharing import Sharing
 from sim.engine.traffic import Traffic
@@ -111,7 +112,10 @@ class Network:
         self.active: dict[int, Activity] = {}
         self.sharing = Sharing(bandwidth)
         self._plans: list[Plan] = []
+        self.chains = Crowding(self.sharing, self.active)
+        self._busy: dict[int, float] = {}  # of flows at a mean rate: see `flow`
         self._moved: dict[int, float] = {}  # payload bytes of what has ended, by shape
+        self._copies: dict[int, float] = {}  # of each shape: see Plan
         self._log = _Log()
         self._changed: dict[
             int, Activity
@@ -129,6 +133,27 @@ class Network:
         """Solutions of rates; what was remembered is not solved again."""
         return self.sharing.solves
 
+    # -- chains -----------------------------------------------------------------------------------
+    def flow(self, plan: Plan, busy: float) -> int:
+        """The number of a flow at a mean rate, which is under way for the share `busy` of its time."""
+        number = len(self._plans)
+        self._plans.append(plan)
+        self._busy[number] = busy
+        return number
+
+    def set_flow(self, number: int, bound: int, rate: float) -> None:
+        """The mean rate of a flow from now on (payload bytes/s)."""
+        self._log.add(float(self.env.now), number, bound, rate)
+
+    def count(self, plan: Plan, size: float) -> None:
+        """So many bytes of a plan have flowed."""
+        shape = self.sharing.shapes.of(plan)
+        self._count(shape, plan, size)
+
+    def _count(self, shape: int, plan: Plan, size: float) -> None:
+        self._moved[shape] = self._moved.get(shape, 0.0) + size
+        self._copies[shape] = plan.copies
+
     @property
     def carried(self) -> np.ndarray:
         """Bytes that every link has carried for transfers that have ended."""
@@ -139,12 +164,25 @@ class Network:
         return total
 
     @property
+    def everywhere(self) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes that every link has carried with those that stand for the same, and how many these are."""
+        total, copies = np.zeros((2, len(self.bandwidth)))
+        for shape, size in self._moved.items():
+            plan, times = self.sharing.shapes.plans[shape], self._copies[shape]
+            np.add.at(total, plan.links, plan.usage * size * times)
+            np.maximum.at(copies, plan.links, times)
+        return total, copies
+
+    @property
     def traffic(self) -> Traffic:
         """What has moved so far, rate by rate."""
-        return Traffic(tuple(self._plans), *self._log.columns())
+        return Traffic(tuple(self._plans), *self._log.columns(), busy=self._busy)
 
-    def begin(self, plan: Plan, speed: float = 1.0) -> Transfer:
-        """Starts to move a plan's bytes; ``speed`` scales its own cap (HBM shared with kernels)."""
+    def begin(self, plan: Plan, speed: float = 1.0, own: bool = False) -> Transfer:
+        """Starts to move a plan's bytes; ``speed`` scales its own cap (HBM shared with kernels).
+
+        ``own``: it is part of a chain, of which others know already.
+        """
         number, now = len(self._plans), float(self.env.now)
         shape, done = self.sharing.shapes.of(plan), self.env.event()
         activity = Activity(
@@ -152,6 +190,8 @@ class Network:
         )
         self._plans.append(plan)
         self.active[number] = activity
+        if not own:
+            self.chains.disturb_near(shape)
         self._change(activity)
         return Transfer(self, activity)
 
@@ -226,9 +266,7 @@ class Network:
             heappop(self._ends)
             over.append(self.active.pop(first.number))
         for activity in sorted(over, key=lambda a: a.number):
-            self._moved[activity.shape] = (
-                self._moved.get(activity.shape, 0.0) + activity.plan.size
-            )
+            self._count(activity.shape, activity.plan, activity.plan.size)
             self._log.add(self.env.now, activity.number, -1, 0.0)
             activity.done.succeed()
             if self.sharing.leaves_room(activity.shape, self.active):

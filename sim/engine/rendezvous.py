@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 ROUNDING = 1e-12
 
 
+# By operation counted over steps: seconds; and seconds by axis.
+Moments = dict[int, float]
+Waits = dict[int, dict[str, float]]
+
+
 class Running:
     """A kernel under way; its speed follows the SMs that communication leaves it.
 
@@ -80,7 +85,9 @@ class Rank:
         self.start = [-1.0] * total
         self.end = [-1.0] * total
         # When the last peer of a communication had arrived.
-        self.ready: dict[int, float] = {}
+        self.ready: Moments = {}
+        # Of chains, seconds by axis in which their computation waited for their own exchanges.
+        self.exposed: Waits = {}
         self.issued = 0
         self.channels = 0
         # By stream, as all below.

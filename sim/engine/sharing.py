@@ -7,19 +7,25 @@ those with which it shares links, directly or through others; ten thousand trans
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from sim.engine.fair_share import Incidence, rates
 
-if TYPE_CHECKING:
-    from sim.collectives.plan import Plan
-
 # From so many transfers at once on, columns find what is connected faster than pairs do.
 MANY = 48
 # Solutions remembered; a run with noise never asks for the same twice, and forgets them all when they are so many.
 REMEMBERED = 10_000
+
+
+class OnLinks(Protocol):
+    """What puts bytes on links, or the most bytes/s that it does."""
+
+    @property
+    def links(self) -> np.ndarray: ...
+    @property
+    def usage(self) -> np.ndarray: ...
 
 
 class Sharer(Protocol):
@@ -52,12 +58,12 @@ class Shapes:
 
     def __init__(self, links: int) -> None:
         # One of every shape; it keeps the arrays alive whose ids are keys.
-        self.plans: list[Plan] = []
+        self.plans: list[OnLinks] = []
         self.near: list[_Near] = []
         self._numbers: dict[tuple[int, int], int] = {}
         self._mark = np.zeros(links, dtype=bool)
 
-    def of(self, plan: Plan) -> int:
+    def of(self, plan: OnLinks) -> int:
         """The number of a plan's shape: same arrays, same shape."""
         key = (id(plan.links), id(plan.usage))
         if key not in self._numbers:
@@ -167,7 +173,7 @@ class Sharing:
         solved, bound = rates(self._uses(sharers), caps, self.bandwidth)
         return solved.tolist(), bound.tolist()
 
-    def _alone(self, plan: Plan, cap: float) -> Solution:
+    def _alone(self, plan: OnLinks, cap: float) -> Solution:
         """One that shares its links with nobody."""
         if len(plan.links):
             with np.errstate(divide="ignore"):

@@ -11,6 +11,7 @@ import simpy
 from sim.costs.power import Meter
 from sim.engine.execution import Timed
 from sim.engine.meetings import Meetings
+from sim.engine.passage import Passage
 from sim.engine.rendezvous import ROUNDING, Rank, Running
 from sim.graph.opgraph import COMM, KERNEL, SYNC, Program
 
@@ -58,6 +59,7 @@ class Stream:
         self.rank, self.number, self.ops = rank, number, ops
         self.timed, self.slowdown = timed, slowdown
         self.meter, self.meetings = meter, meetings
+        self.courses = timed.courses.get(program.rank, {})
         self.kind, self.payload = program.kind.tolist(), program.payload.tolist()
         self.gap = _column(program.gap, timed.kernel_gap, n)
         self.latency = _column(program.latency, timed.launch_latency, n)
@@ -78,7 +80,7 @@ class Stream:
                     end = self._begin(g, payload[i], duration[place])
                     if end is not None:
                         yield end
-                    self._stop(payload[i])
+                    self._stop(g, payload[i])
                 elif kind[i] == COMM:
                     yield from self._communicate(g, payload[i])
                 rank.finish(g, rank.env.now)
@@ -122,8 +124,18 @@ class Stream:
         channels = rank.channels
         speed = 1.0 / self.slowdown(kernel, channels) if channels else 1.0
         end = env.timeout(time / speed)
-        rank.running[self.number] = Running(end, kernel, time, env.now, speed)
-        return end
+        running = self._running(end, kernel, time, speed)
+        rank.running[self.number] = running
+        return running.end
+
+    def _running(
+        self, end: simpy.Event, kernel: int, time: float, speed: float
+    ) -> Running:
+        """A kernel of `time` s that begins now; one that moves bytes does so on the network."""
+        course = self.courses.get(kernel)
+        if course is None:
+            return Running(end, kernel, time, self.rank.env.now, speed)
+        return Passage(end, kernel, time, speed, course, self.meetings.network)
 
     def _communicate(self, g: int, batch: int) -> Generator[Any, Any, None]:
         """Meets the other ranks for operation `g`, a batch of communications, and waits for its end.
@@ -135,10 +147,12 @@ class Stream:
         step, comms = g // len(program), program.parts[batch]
         return self.meetings.communicate(self.rank, g, step, comms)
 
-    def _stop(self, kernel: int) -> None:
-        """The kernel that ran has ended: its SMs are free."""
+    def _stop(self, g: int, kernel: int) -> None:
+        """The kernel that operation `g` ran has ended: its SMs are free."""
         if kernel not in self.timed.idle:
-            self.rank.running.pop(self.number, None)
+            running = self.rank.running.pop(self.number, None)
+            if isinstance(running, Passage):
+                self.rank.exposed[g] = running.leave()
             self.rank.free_sms(self.number)
 
     def _occupy(self, kernel: int) -> None:

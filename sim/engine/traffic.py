@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,8 @@ class Traffic:
         The first full link that holds the activity at that rate; -1: its own cap, or it has ended.
     rate : np.ndarray of float, shape (changes,)
         Payload bytes/s; 0 at its end.
+    busy : mapping of int to float
+        Of activities that stand for many transfers at their mean rate: the share of the time in which one is under way.
     """
 
     plans: tuple[Plan, ...]
@@ -39,6 +42,7 @@ class Traffic:
     activity: np.ndarray
     bound: np.ndarray
     rate: np.ndarray
+    busy: Mapping[int, float] = field(default_factory=dict)
 
     @cached_property
     def _following(self) -> Ints:
@@ -61,6 +65,13 @@ class Traffic:
         """Stretches of one rate: their rows, and when each begins and ends (seconds)."""
         rows = np.flatnonzero((self.rate > 0) & (self._following >= 0))
         return rows, self.time[rows], self.time[self._following[rows]]
+
+    def under_way(self) -> tuple[Ints, Floats, Floats]:
+        """The same; of mean rates as long as transfers are under way, from the begin of the stretch on."""
+        rows, begin, end = self.segments()
+        activities = self.activity[rows].tolist()
+        busy = np.array([self.busy.get(a, 1.0) for a in activities])
+        return rows, begin, begin + (end - begin) * busy
 
     def load(self, link: int) -> tuple[Floats, Floats]:
         """Bytes/s on one link over time: the moments at which it changes, and what it carries from each on."""
@@ -88,7 +99,7 @@ class Traffic:
 
     def seconds(self) -> list[tuple[Plan, float]]:
         """Every distinct plan with the time for which it was under way, all its transfers together (seconds)."""
-        rows, begin, end = self.segments()
+        rows, begin, end = self.under_way()
         spent = np.bincount(
             self.activity[rows], weights=end - begin, minlength=len(self.plans)
         )

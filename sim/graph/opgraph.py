@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 KERNEL, COMM, SYNC = 0, 1, 2
 KINDS = ("kernel", "comm", "sync")
+Groups = tuple[tuple[int, ...], ...]
 PHASES_COMMUNICATION = 3  # index in OpGraph.phases under which communication is shown
 
 
@@ -41,6 +42,8 @@ class Comm:
         Inputs lie in the outputs.
     copied : bool
         Copy engines move it (user buffers): it takes no SM.
+    everywhere : int
+        Groups that do the same, with those on other hosts that `groups` does not list; 0: it lists all.
     sender : int
         Rank that starts it alone, because the receiver's buffers hold it all; -1: it starts when all have arrived.
     """
@@ -53,6 +56,12 @@ class Comm:
     in_place: bool = False
     sender: int = -1
     copied: bool = False
+    everywhere: int = 0
+
+    @property
+    def copies(self) -> float:
+        """Groups that do the same, by the groups that it lists."""
+        return max(1.0, self.everywhere / len(self.groups))
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +90,15 @@ class Chain:
     tail: bool
     kind: str = "chain"
     bytes: float = 0.0
+
+    def exchanged(self, axis: str) -> tuple[Comm, float]:
+        """The first of its communications of an axis, and the bytes of all of them in all repetitions."""
+        program = self.graph.programs[0]
+        batches = program.payload[program.kind == COMM].tolist()
+        parts = [part for batch in batches for part in program.parts[batch]]
+        comms = [self.graph.comms[part] for part in parts]
+        mine = [comm for comm in comms if comm.axis == axis]
+        return mine[0], self.times * sum(comm.size for comm in mine)
 
     @property
     def flops(self) -> float:
@@ -129,7 +147,8 @@ class OpGraph:
     """Programs of all simulated ranks with what they share.
 
     ``represents[r]`` lists the ranks that a simulated rank stands for (symmetry folding); ``pace[r]`` is that of them
-    whose speed it has, where that is not its own.
+    whose speed it has, where that is not its own. ``moved[r]`` has the groups that exchange something within the chains
+    of a rank, by those with which the chains were recorded.
     """
 
     programs: tuple[Program, ...]
@@ -141,6 +160,11 @@ class OpGraph:
     launch_limit: int = 1024
     meta: dict[str, float] = field(default_factory=dict)
     pace: dict[int, int] = field(default_factory=dict)
+    moved: dict[int, dict[Groups, Groups]] = field(default_factory=dict)
+
+    def met(self, rank: int, comm: Comm) -> Groups:
+        """The groups that a rank meets in a communication of one of its chains."""
+        return self.moved.get(rank, {}).get(comm.groups, comm.groups)
 
     @property
     def operations(self) -> int:
@@ -164,6 +188,7 @@ class Rendezvous:
         arrivals: int,
         in_place: bool = False,
         copied: bool = False,
+        everywhere: int = 0,
     ) -> int:
         """Index of the communication called ``key``, made on first use."""
         if key not in self._index:
@@ -177,6 +202,7 @@ class Rendezvous:
                     arrivals,
                     in_place,
                     copied=copied,
+                    everywhere=everywhere,
                 )
             )
         return self._index[key]

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.collectives.plan import Plan
+from sim.engine.cycle import Cycle
 from sim.engine.engine import execute
 from sim.engine.execution import Timed
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import KERNEL, Chain
+from sim.planning.cycles import cycle_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,11 +28,14 @@ class Repetition:
         Seconds from one repetition's end to the next one's.
     last : float
         Seconds of its last kernel.
+    cycle : Cycle or None
+        What it moves over links, and when; None: nothing.
     """
 
     timed: Timed
     period: float
     last: float
+    cycle: Cycle | None = None
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -45,6 +50,13 @@ class Repetition:
         return list(
             zip(played.tolist(), self.timed.durations[played].tolist(), strict=True)
         )
+
+    @property
+    def waiting(self) -> float:
+        """Share of its time in which computation waits for its own exchanges."""
+        if self.cycle is None:
+            return 0.0
+        return min(1.0, sum(self.cycle.exposed.values()) / self.period)
 
     @property
     def grain(self) -> float:
@@ -86,4 +98,6 @@ def repetition(timed: Timed) -> Repetition:
     kernels = np.flatnonzero(program.kind == KERNEL)
     at = kernels[-1] if len(kernels) else -1
     last = float(run.end[0][1][at] - run.start[0][1][at])
-    return Repetition(timed, second - first, min(last, second - first))
+    return Repetition(
+        timed, second - first, min(last, second - first), cycle_of(timed, run)
+    )

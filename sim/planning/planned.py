@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from sim.graph.kernel import Kernel
 from sim.graph.opgraph import Chain, Comm, OpGraph
 from sim.graph.usage import by_link
 from sim.planning.chains import Repetition, repetition
+from sim.planning.courses import courses_of
 from sim.planning.fleet import Fleet, fleet_of
 from sim.planning.slowest import slowest_of
 from sim.spec.sections import Scenario
@@ -249,6 +251,9 @@ def _timed(
         scale=times.scale,
         idle=frozenset(i for i, kernel in enumerate(kernels) if kernel.kind == "spin"),
         grain=_grain(graph, chains),
+        courses=courses_of(
+            graph, chains, hardware.fabric, hardware.gpus, partial(plan_of, hardware)
+        ),
         power=gpu.power,
         hot=frozenset(
             i for i, k in enumerate(kernels) if not isinstance(k, Chain) and gpu.hot(k)
@@ -334,12 +339,19 @@ def plans_of(hardware: Hardware, comms: Sequence[Comm]) -> tuple[Plan, ...]:
     made: dict[tuple[object, ...], Plan] = {}
     plans = []
     for comm in comms:
-        alike = (comm.op, comm.size, comm.groups, comm.axis, comm.in_place, comm.copied)
+        alike = (replace(comm, arrivals=0, sender=-1),)
         if alike not in made:
-            merged = _merged([_plan(hardware, comm, group) for group in comm.groups])
-            made[alike] = replace(merged, channels=0) if comm.copied else merged
+            made[alike] = plan_of(hardware, comm)
         plans.append(made[alike])
     return tuple(plans)
+
+
+def plan_of(hardware: Hardware, comm: Comm) -> Plan:
+    """How a communication goes, with all its copies."""
+    merged = _merged([_plan(hardware, comm, group) for group in comm.groups])
+    if comm.copies > 1:
+        merged = replace(merged, copies=comm.copies)
+    return replace(merged, channels=0) if comm.copied else merged
 
 
 def _plan(hardware: Hardware, comm: Comm, group: tuple[int, ...]) -> Plan:

@@ -18,20 +18,47 @@ EXPERT_AXES = {"etp": "tp", "ep": "ep", "edp": "dp"}
 class Groups:
     """Process groups of the simulated ranks, each with the copies that it meets."""
 
-    def __init__(self, grid: Grid, place: Place, kinds: int = 1) -> None:
+    def __init__(self, grid: Grid, place: Place, kinds: Sequence[Kind] = ()) -> None:
         self.grid, self.place, self.kinds = grid, place, kinds
 
     def of(self, axis: str, stage: int, replica: int = 0) -> Group:
         """The group of an axis that the first rank of a stage and replica is in: tp, cp, dp (with cp, for gradients).
 
-        Groups over all replicas have an arrival for each kind of them.
+        Groups over all replicas have an arrival for each kind of them; others stand for the copies of their own kind.
         """
         me = self.grid.rank(replica, stage, 0)
+        everywhere = axis in ("dp", "edp")
         groups = self._all(axis, stage)
         mine = next(group for group in groups if me in group)
-        arrivals = self.kinds if axis in ("dp", "edp") else 1
+        if not everywhere:
+            groups = self._of_kind(groups, replica)
+        arrivals = max(1, len(self.kinds)) if everywhere else 1
         name = "tp" if axis == "etp" else axis
-        return Group(name, mine, self._beside(groups, mine), arrivals)
+        beside = self._beside(groups, mine)
+        return Group(name, mine, beside, arrivals, axis, len(groups))
+
+    def _replicas(self, replica: int) -> int:
+        """Replicas of a replica's kind."""
+        kinds = (kind for kind in self.kinds if replica in kind.members)
+        return next((len(kind.replicas) for kind in kinds), self.grid.dp)
+
+    def _of_kind(
+        self, groups: Sequence[tuple[int, ...]], replica: int
+    ) -> Sequence[tuple[int, ...]]:
+        """Groups of the replicas that are of a replica's kind."""
+        if len(self.kinds) <= 1:
+            return groups
+        kind = next(kind for kind in self.kinds if replica in kind.members)
+        return [g for g in groups if self.grid.where(g[0])[0] in kind.members]
+
+    def team(self, stage: int, replica: int) -> list[Group]:
+        """The groups that exchange something in every layer."""
+        axes = (
+            "tp",
+            "cp",
+            *(("ep", "etp") if self.grid.ep * self.grid.etp > 1 else ()),
+        )
+        return [self.of(axis, stage, replica) for axis in axes]
 
     def _all(self, axis: str, stage: int) -> Sequence[tuple[int, ...]]:
         """All groups of an axis in a stage."""
@@ -72,7 +99,9 @@ class Groups:
         g = self.grid
         ranks = (g.rank(replica, p, t) for p in range(g.pp) for t in range(g.tp))
         mine = tuple(sorted(ranks))
-        return Group("mp", mine, [mine], g.pp)
+        return Group(
+            "mp", mine, [mine], g.pp, everywhere=self._replicas(replica) * g.cp
+        )
 
     def ends(self, kind: Kind) -> Group:
         """First and last stage, who share the embedding."""
@@ -84,7 +113,8 @@ class Groups:
             for t in range(g.tp)
         ]
         mine = pairs[0]
-        return Group("embedding", mine, self.place.beside(pairs, mine), 2)
+        beside = self.place.beside(pairs, mine)
+        return Group("embedding", mine, beside, 2, everywhere=len(pairs))
 
     def transfer_copies(self, source: int, target: int, kind: Kind) -> list[int]:
         """Rank offsets of the copies, of the same kind, of a transfer between stages that it meets."""

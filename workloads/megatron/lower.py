@@ -34,12 +34,13 @@ def lower(
     """
     grid = grid_of(scenario)
     kinds = kinds_of(grid, site.unlike, apart)
-    groups = Groups(grid, site.place, len(kinds))
+    groups = Groups(grid, site.place, kinds)
     step = Step(scenario, model, groups, _host_costs(scenario, site), engine)
     shared = Shared()
-    ranks = _recorded(Models(step, kinds), kinds, shared)
+    models = Models(step, kinds)
+    ranks = _recorded(models, kinds, shared)
     return Lowered(
-        _graph(ranks, grid, shared),
+        _graph(ranks, models, shared),
         {rank.tape.rank: rank.tape.memory for rank in ranks},
         {rank.tape.rank: rank.tape.counts for rank in ranks},
         stage_parameters(model, model.layers, True, True),
@@ -73,8 +74,10 @@ def _host_costs(scenario: Job, site: Site) -> dict[str, float]:
     return {name: time * factor for name, time in costs.items()}
 
 
-def _graph(ranks: Sequence[StageStep], grid: Grid, shared: Shared) -> OpGraph:
+def _graph(ranks: Sequence[StageStep], models: Models, shared: Shared) -> OpGraph:
     """The recorded ranks as one graph, each with those that it stands for and the one whose speed it has."""
+    grid = models.step.groups.grid
+    moved = {rank.tape.rank: models.moved(rank.kind, rank.stage) for rank in ranks}
     pacers = {step.tape.rank: step.kind.pacers[step.stage] for step in ranks}
     return OpGraph(
         tuple(step.tape.program() for step in ranks),
@@ -84,6 +87,7 @@ def _graph(ranks: Sequence[StageStep], grid: Grid, shared: Shared) -> OpGraph:
         PHASES,
         {step.tape.rank: _represented(step.kind, step.stage, grid) for step in ranks},
         pace={rank: pacer for rank, pacer in pacers.items() if pacer >= 0},
+        moved={rank: groups for rank, groups in moved.items() if groups},
     )
 
 

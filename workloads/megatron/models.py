@@ -14,6 +14,9 @@ from workloads.models.model import ModelSpec
 from workloads.torch.recorder import Shared
 from workloads.torch.tape import Tape
 
+# A group and those that do the same.
+Copies = tuple[tuple[int, ...], ...]
+
 
 @dataclass(frozen=True)
 class Step:
@@ -45,6 +48,8 @@ class Models:
         rank = step.groups.grid.rank(replica, stage, 0)
         self.usual = self._units(stage, replica, rank)
         self._odd: dict[frozenset[Hashable], Units] = {}
+        # Stage and replica with whose groups units were recorded.
+        self._recorded = {self.usual: (stage, replica)}
 
     def of(self, kind: Kind, stage: int) -> Units:
         """The units of a stage in the replicas of a kind."""
@@ -54,8 +59,20 @@ class Models:
         if odd not in self._odd:
             pacer = kind.pacers[stage]
             rank = pacer if pacer >= 0 else self.step.first_rank(kind, stage)
-            self._odd[odd] = self._units(stage, kind.replicas[0], rank)
+            units = self._units(stage, kind.replicas[0], rank)
+            self._odd[odd], self._recorded[units] = units, (stage, kind.replicas[0])
         return self._odd[odd]
+
+    def moved(self, kind: Kind, stage: int) -> dict[Copies, Copies]:
+        """Groups that a stage meets within its layers, by those with which its units were recorded."""
+        groups = self.step.groups
+        recorded = groups.team(*self._recorded[self.of(kind, stage)])
+        met = groups.team(stage, kind.replicas[0])
+        return {
+            tuple(one.copies): tuple(other.copies)
+            for one, other in zip(recorded, met, strict=True)
+            if one.size > 1 and one.copies != other.copies
+        }
 
     def _units(self, stage: int, replica: int, rank: int) -> Units:
         """Units with the groups of a stage and replica, recorded as of one of its ranks."""

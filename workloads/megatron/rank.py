@@ -169,6 +169,11 @@ class Rank:
         t.launch(tail, name=which.name)
 
     @property
+    def ranks(self) -> int:
+        """Of a stage in one replica."""
+        return self.grid.tp * self.grid.cp
+
+    @property
     def wide(self) -> int:
         """Bytes of a gradient in the buffer that accumulates and reduces it."""
         return 4 if self.o.main_grads == "fp32" else 2

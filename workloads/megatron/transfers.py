@@ -73,7 +73,8 @@ class Transfers:
             self.copies[op.peer] = rank.groups.transfer_copies(here, peer, rank.kind)
         ends = (peer, here) if isinstance(op, Recv) else (here, peer)
         size, copies = self._size / self._parts, self.copies[op.peer]
-        return transfer(self.tape, *ends, (*op.key, self.run), size, copies)
+        key, everywhere = (*op.key, self.run), len(rank.kind.replicas) * rank.ranks
+        return transfer(self.tape, *ends, key, size, copies, everywhere)
 
     def _stream(self, batch: Batch) -> str:
         """With overlap each peer and direction has its own communicator, so that none blocks another."""

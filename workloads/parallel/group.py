@@ -20,12 +20,18 @@ class Group:
         The group itself and its symmetric copies when one simulated rank stands for several.
     arrivals : int
         Members that are simulated.
+    role : str
+        What tells it from another group of the same ranks and axis.
+    everywhere : int
+        Symmetric copies, with those that meet it nowhere and are not listed; 0: all are.
     """
 
     axis: str
     ranks: tuple[int, ...]
     copies: Sequence[tuple[int, ...]]
     arrivals: int
+    role: str = ""
+    everywhere: int = 0
     issued: int = field(default=0)
 
     @property
@@ -45,10 +51,18 @@ class Group:
         """Issues a collective on ``stream`` after the current stream's work so far; ``copied``: by copy engines."""
         t.wait(t.record(), stream)
         t.cpu(host)
-        key = (self.axis, self.ranks, self.issued)
+        key = (self.axis, self.role, self.ranks, self.issued)
         self.issued += 1
         part = t.shared.rendezvous.join(
-            key, op, size, self.copies, self.axis, self.arrivals, in_place, copied
+            key,
+            op,
+            size,
+            self.copies,
+            self.axis,
+            self.arrivals,
+            in_place,
+            copied,
+            self.everywhere,
         )
         t.communicate((part,), stream, op)
         if t.blocking:
@@ -62,9 +76,14 @@ def transfer(
     tag: tuple[object, ...],
     size: float,
     copies: Sequence[int],
+    everywhere: int = 0,
 ) -> int:
-    """The rendezvous of one point-to-point transfer; ``copies`` are rank offsets of its symmetric copies."""
+    """The rendezvous of one point-to-point transfer; ``copies`` are rank offsets of its symmetric copies.
+
+    ``everywhere`` counts them with those that meet it nowhere and are not listed.
+    """
     groups = [(source + c, target + c) for c in copies]
+    key = ("pp", source, target, *tag)
     return t.shared.rendezvous.join(
-        ("pp", source, target, *tag), "send", size, groups, "pp", 2
+        key, "send", size, groups, "pp", 2, everywhere=everywhere
     )

@@ -1,0 +1,300 @@
+"""A chain under way that moves bytes: as one flow at its mean rates, or event by event where it must share links.
+
+While the links that a chain uses have room for all that wants to pass, it takes as long as on an idle network, and only
+its beginning and end are events. As soon as a link would be overfull its repetitions are played: computation, and every
+exchange as a transfer of the network, beside it. When nothing disturbs it any more the next repetition flows again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
+
+import simpy
+
+from sim.engine.cycle import Course, Exchange, Moment, passed, waited_by
+from sim.engine.fluid import Network, Transfer
+from sim.engine.rendezvous import ROUNDING, Running
+
+
+class Passage(Running):
+    """A chain under way, from its begin on.
+
+    Parameters
+    ----------
+    end
+        When it ends on an idle network.
+    time
+        Seconds until then at full speed.
+    """
+
+    __slots__ = ("course", "exposed", "flows", "lanes", "network", "place", "time")
+
+    def __init__(
+        self,
+        end: simpy.Event,
+        kernel: int,
+        time: float,
+        speed: float,
+        course: Course,
+        network: Network,
+    ) -> None:
+        super().__init__(end, kernel, time, float(network.env.now), speed)
+        self.course, self.network, self.time = course, network, time
+        self.exposed: dict[str, float] = {}
+        self.lanes: _Lanes | None = None
+        self.place = 0.0  # seconds of the course at which it began to flow
+        self.flows: list[tuple[int, Exchange, float]] = []
+        network.chains.enter(self, course.cycle)
+        if self.flowing:
+            self._flow()
+
+    @property
+    def flowing(self) -> bool:
+        """Whether nothing on its links holds it up."""
+        return self.lanes is None
+
+    @property
+    def transfer(self) -> int:
+        """The number of its own transfer that is under way; -1: none."""
+        if self.lanes is None or self.lanes.transfer is None:
+            return -1
+        return self.lanes.transfer.activity.number
+
+    def adapt(self, speed: float) -> None:
+        if self.lanes is None:
+            super().adapt(speed)
+            self._set_rates()
+        else:
+            self.speed = speed
+            self.lanes.adapt()
+
+    @property
+    def stretch(self) -> float:
+        """Factor on its computation, not on its exchanges: of slow GPUs, and of kernels beside other transfers."""
+        cycle, nominal = self.course.cycle, self.course.duration
+        waits = sum(cycle.exposed.values())
+        period = cycle.period * self.time / nominal / self.speed
+        return max(0.0, period - waits) / cycle.computing if cycle.computing else 1.0
+
+    # -- as one flow ----------------------------------------------------------------------------
+    def _flow(self) -> None:
+        """Its exchanges at their mean rates from now on."""
+        parts: dict[int, tuple[Exchange, float, float]] = {}
+        for one in self.course.cycle.exchanges:
+            if one.plan.size > 0 and len(one.plan.links):
+                _, size, busy = parts.get(id(one.plan.usage), (one, 0.0, 0.0))
+                size, busy = size + one.plan.size, busy + one.end - one.moves
+                parts[id(one.plan.usage)] = one, size, busy
+        each = self.course.duration / self.course.times
+        self.flows = [
+            (self.network.flow(one.plan, busy / each), one, size / each)
+            for one, size, busy in parts.values()
+        ]
+        self._set_rates()
+
+    def _set_rates(self) -> None:
+        pace = self.speed * self.course.duration / self.time
+        for number, exchange, rate in self.flows:
+            self.network.set_flow(number, exchange.bound, rate * pace)
+
+    def _halt(self, place: float) -> None:
+        """It does not flow any more, being at a place (seconds of its course)."""
+        for number, _, _ in self.flows:
+            self.network.set_flow(number, -1, 0.0)
+        self.flows = []
+        before, now = passed(self.course, self.place), passed(self.course, place)
+        for exchange, a, b in zip(
+            self.course.cycle.exchanges, before, now, strict=True
+        ):
+            self.network.count(exchange.plan, (b - a) * exchange.plan.size)
+        waited = waited_by(self.course, place)
+        for axis, earlier in waited_by(self.course, self.place).items():
+            waited[axis] -= earlier
+        for axis, time in waited.items():
+            self.expose(axis, time)
+
+    def expose(self, axis: str, time: float) -> None:
+        """Its computation has waited for exchanges of an axis."""
+        self.exposed[axis] = self.exposed.get(axis, 0.0) + time
+
+    # -- event by event -------------------------------------------------------------------------
+    def disturb(self) -> None:
+        """A link that it uses is overfull from now on."""
+        env = self.network.env
+        left = self.left - (env.now - self.since) * self.speed
+        if self.lanes is not None or left <= ROUNDING:
+            return
+        place = self.course.duration * (1.0 - left / self.time)
+        self._halt(place)
+        ends = env.event()
+        ends.callbacks, self.end.callbacks = self.end.callbacks, ends.callbacks
+        self.end = ends
+        self.lanes = _Lanes(self, Moment.at(self.course, place))
+
+    def calm_down(self, repetition: int) -> bool:
+        """Flows again from the begin of a repetition on, if nothing disturbs it there."""
+        if self.network.chains.crowded(self):
+            return False
+        env, course = self.network.env, self.course
+        self.lanes, self.place = None, repetition * course.cycle.period
+        self.left = self.time * (1.0 - self.place / course.duration)
+        self.since = env.now
+        end = env.timeout(max(0.0, self.left) / self.speed)
+        end.callbacks, self.end.callbacks = self.end.callbacks, end.callbacks
+        self.end = end
+        self._flow()
+        return True
+
+    def leave(self) -> dict[str, float]:
+        """It has ended: seconds in which its computation waited for exchanges, by axis."""
+        if self.lanes is None:
+            self._halt(self.course.duration)
+        self.network.chains.leave(self)
+        return self.exposed
+
+
+class _Lanes:
+    """The rest of a passage, event by event, from a moment on."""
+
+    def __init__(self, passage: Passage, moment: Moment) -> None:
+        self.passage, self.course, self.moment = passage, passage.course, moment
+        self.env = passage.network.env
+        cycle = self.course.cycle
+        self.ended = moment.repetition * len(cycle.exchanges) + moment.ended
+        self.computed = moment.repetition * len(cycle.pieces) + moment.pieces
+        self.piece: Running | None = None
+        self.transfer: Transfer | None = None
+        self.over = self.idle = False  # idle: no exchange can begin
+        self._progress = self.env.event()
+        self.env.process(self._compute())
+        self.env.process(self._communicate())
+
+    def adapt(self) -> None:
+        """Computation goes on at the passage's speed."""
+        if self.piece is not None:
+            self.piece.adapt(1.0 / self.passage.stretch)
+
+    def _notify(self) -> None:
+        """Wakes the other lane."""
+        before, self._progress = self._progress, self.env.event()
+        before.succeed()
+
+    def _compute(self) -> Generator[Any, Any, None]:
+        course, first = self.course, self.moment
+        for repetition in range(first.repetition, course.times):
+            if repetition > first.repetition and self._calms_down(repetition):
+                return
+            begun = first.pieces if repetition == first.repetition else 0
+            for number in range(begun, len(course.cycle.pieces)):
+                yield from self._wait(repetition, number)
+                length = self._length(repetition, number)
+                if length > ROUNDING:
+                    yield self._run(length)
+                self.piece = None
+                self.computed += 1
+                self._notify()
+        yield from self._wait_for(course.times - 1, course.awaited)
+        self.passage.end.succeed()
+
+    def _wait(self, repetition: int, number: int) -> Generator[Any, Any, None]:
+        """Before a piece: until its exchanges have ended, and as long as on an idle network.
+
+        Slower computation hides no more of them.
+        """
+        awaited, since = self.course.cycle.pieces[number].awaited, self.env.now
+        if repetition == self.course.times - 1:
+            awaited = min(awaited, self.course.awaited)
+        yield from self._wait_for(repetition, awaited)
+        pause = since + self._pause(repetition, number) - self.env.now
+        if pause > ROUNDING:
+            yield self.env.timeout(pause)
+            self.passage.expose(self._axis(number), pause)
+
+    def _calms_down(self, repetition: int) -> bool:
+        """The passage flows again, with all exchanges of the repetitions before over."""
+        before = repetition * len(self.course.cycle.exchanges)
+        if self.ended < before or not self.idle:
+            return False
+        self.over = self.passage.calm_down(repetition)
+        if self.over:
+            self._notify()
+        return self.over
+
+    def _pause(self, repetition: int, number: int) -> float:
+        """Seconds before a piece on an idle network; the last repetition lacks what would lie behind its end."""
+        first, cycle = self.moment, self.course.cycle
+        pause = cycle.pauses[number]
+        if repetition == first.repetition and number == first.pieces:
+            pause = first.wait
+        if repetition < self.course.times - 1:
+            return pause
+        return min(
+            pause, cycle.period - self.course.cut - cycle.pieces[number].begin + pause
+        )
+
+    def _axis(self, number: int) -> str:
+        """The axis of the last exchange that a piece waits for."""
+        cycle = self.course.cycle
+        return cycle.exchanges[cycle.pieces[number].awaited - 1].comm.axis
+
+    def _length(self, repetition: int, number: int) -> float:
+        """Seconds of a piece on an idle GPU; the last repetition lacks the last kernel."""
+        first, piece = self.moment, self.course.cycle.pieces[number]
+        length = piece.length
+        if repetition == first.repetition and number == first.pieces:
+            length = first.left
+        if repetition < self.course.times - 1:
+            return length
+        return min(
+            length, self.course.cycle.period - self.course.cut - piece.end + length
+        )
+
+    def _run(self, length: float) -> simpy.Event:
+        """A piece of so many seconds begins; its end."""
+        stretch = self.passage.stretch
+        end = self.env.timeout(length * stretch)
+        now = float(self.env.now)
+        self.piece = Running(end, self.passage.kernel, length, now, 1.0 / stretch)
+        return end
+
+    def _wait_for(self, repetition: int, exchanges: int) -> Generator[Any, Any, None]:
+        """Until so many exchanges of a repetition have ended; the time is exposed."""
+        cycle, since = self.course.cycle, float(self.env.now)
+        needed = repetition * len(cycle.exchanges) + exchanges
+        if self.ended >= needed or not exchanges:
+            return
+        while self.ended < needed:
+            axis = cycle.exchanges[self.ended % len(cycle.exchanges)].comm.axis
+            yield self._progress
+            self.passage.expose(axis, float(self.env.now) - since)
+            since = float(self.env.now)
+
+    def _communicate(self) -> Generator[Any, Any, None]:
+        cycle, delay, moved = self.course.cycle, self.moment.delay, self.moment.moved
+        while self.ended < self.course.times * len(cycle.exchanges):
+            repetition, number = divmod(self.ended, len(cycle.exchanges))
+            exchange = cycle.exchanges[number]
+            needed = repetition * len(cycle.pieces) + exchange.after
+            while self.computed < needed:
+                self.idle = True
+                yield self._progress
+                if self.over:
+                    return
+            self.idle = False
+            yield self.env.timeout(exchange.delay if delay < 0 else delay)
+            rest = exchange.plan.size * (1.0 - moved)
+            if rest > 0:
+                yield self._begin(exchange, rest)
+                self.transfer = None
+            delay, moved = -1.0, 0.0
+            self.ended += 1
+            self._notify()
+
+    def _begin(self, exchange: Exchange, size: float) -> simpy.Event:
+        """The bytes of an exchange, as a transfer."""
+        plan = exchange.plan
+        part = plan if size == plan.size else replace(plan, size=size)
+        self.transfer = self.passage.network.begin(part, own=True)
+        return self.transfer.done

@@ -1,0 +1,117 @@
+"""Chains on the network: as one flow where links have room, event by event where they have not."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import simpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.engine.cycle import Course, Cycle, Exchange, Piece
+from sim.engine.fluid import Network
+from sim.engine.passage import Passage
+from sim.graph.opgraph import Comm
+from tests.sim.test_network import Flow, plan
+
+TP = Comm("all_reduce", 10.0, ((0, 1),), "tp", 1)
+
+
+def course(
+    compute: float = 1.0, size: float = 10.0, rate: float = 10.0, times: int = 3
+) -> Course:
+    """Repetitions of computation and an exchange behind it, which the next repetition waits for, over link 0."""
+    moving = size / rate
+    exchange = Exchange(
+        plan(size, {0: 1.0}, cap=rate), TP, 1, 0.0, compute, compute + moving, -1
+    )
+    end = compute + moving
+    pieces = (Piece(0.0, compute, 0), Piece(end, end, 1))
+    return Course(Cycle(pieces, (exchange,), end), times, 0.0)
+
+
+def played(
+    bandwidth: float, courses: Sequence[Course], flows: Sequence[Flow] = ()
+) -> tuple[list[float], list[dict[str, float]], Network]:
+    """When each chain ends, of chains that begin at once beside flows; what they waited for; and the network."""
+    env = simpy.Environment()
+    network = Network(env, np.array([bandwidth]))
+    ends, waits = [0.0] * len(courses), [dict[str, float]()] * len(courses)
+
+    def follow(at: int, course: Course) -> Generator[Any, Any, None]:
+        time = course.duration
+        passage = Passage(env.timeout(time), 0, time, 1.0, course, network)
+        yield passage.end
+        ends[at], waits[at] = env.now, passage.leave()
+
+    def move(flow: Flow) -> Generator[Any, Any, None]:
+        yield env.timeout(flow.begin)
+        yield network.begin(flow.plan).done
+
+    for at, one in enumerate(courses):
+        env.process(follow(at, one))
+    for flow in flows:
+        env.process(move(flow))
+    env.run()
+    return ends, waits, network
+
+
+def test_alone_it_takes_its_own_time() -> None:
+    """Three repetitions of 1 s of computation and 1 s of 10 bytes: 6 s, half of it waiting, 30 bytes."""
+    ends, waits, network = played(10.0, [course()])
+    assert ends == [6.0] and waits == [{"tp": 3.0}]
+    assert network.carried.tolist() == [30.0]
+
+
+def test_a_transfer_beside_it_takes_its_share() -> None:
+    """20 bytes beside: 10 while it computes, 10 in 2 s at half the rate beside its first 10; it ends a second later."""
+    ends, waits, network = played(10.0, [course()], [Flow(0.0, plan(20, {0: 1.0}))])
+    assert ends == pytest.approx([7.0]) and waits[0]["tp"] == pytest.approx(4.0)
+    assert network.carried.tolist() == pytest.approx([50.0])
+
+
+def test_room_for_both_disturbs_nobody() -> None:
+    """A transfer that is held to 5 bytes/s beside one of 10 on a link of 15: both as if they were alone."""
+    beside = Flow(0.5, plan(20, {0: 1.0}, cap=5.0))
+    ends, _, network = played(15.0, [course()], [beside])
+    assert ends == [6.0] and network.solves <= 1
+
+
+def test_two_that_are_alike_share_the_link() -> None:
+    """Both compute 1 s and then move 10 bytes at half the rate: 3 s a repetition."""
+    ends, _, network = played(10.0, [course(), course()])
+    assert ends == pytest.approx([9.0, 9.0])
+    assert network.carried.tolist() == pytest.approx([60.0])
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(st.floats(0.0, 8.0), st.floats(0.5, 40.0)), max_size=4),
+    st.floats(0.1, 3.0),
+    st.integers(1, 4),
+)
+def test_bytes_and_time_are_conserved(
+    others: list[tuple[float, float]], compute: float, times: int
+) -> None:
+    """Whatever disturbs it and when: its bytes cross the link once, it is never faster, and time is compute or waits."""
+    one = course(compute, times=times)
+    flows = [Flow(begin, plan(size, {0: 1.0})) for begin, size in others]
+    (end,), (waits,), network = played(10.0, [one], flows)
+    assert network.carried[0] == pytest.approx(10.0 * times + sum(s for _, s in others))
+    assert end >= one.duration - 1e-9
+    assert end == pytest.approx(compute * times + waits["tp"])
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.lists(st.floats(1.0, 20.0), min_size=2, max_size=2), st.floats(1.0, 60.0))
+def test_a_slower_link_is_never_faster(widths: list[float], size: float) -> None:
+    """Of two links the narrower lets a chain and a transfer beside it end no earlier."""
+    beside = [Flow(0.3, plan(size, {0: 1.0}))]
+    narrow, wide = (
+        played(width, [course(rate=min(width, 10.0))], beside)[0][0]
+        for width in sorted(widths)
+    )
+    assert narrow >= wide - 1e-9
