@@ -33,8 +33,6 @@ class Details:
         Of the last step, most time first.
     allocations : mapping
         The allocator's log by simulated rank.
-    exchanges_in_layers : bool
-        Ranks exchange bytes within layers whose time has that in it: these bytes are not in `traffic`.
     """
 
     scenario: Scenario
@@ -46,4 +44,3 @@ class Details:
     carried: np.ndarray
     kernels: tuple[KernelUse, ...]
     allocations: Mapping[int, Allocations]
-    exchanges_in_layers: bool

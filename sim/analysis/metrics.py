@@ -6,7 +6,7 @@ list has it, so that the shares add up to the step:
 ========== =====================================================================================================
 compute    a kernel runs, on any stream
 exposed_A  bytes of axis A (tp, cp, ep, pp, dp, then others) move or wait to move, and no kernel runs
-bubble     a pipeline transfer waits for its peer, and nothing else happens
+bubble     a pipeline transfer waits for its peer, or a reduction over all stages for the last, and nothing else happens
 io         a copy between host and device runs, or the host reads data or writes a checkpoint
 host       the GPU has nothing to do because the host has not launched it yet
 idle       the rest: gaps between kernels that were launched in time, waiting at the end of the step
@@ -26,6 +26,8 @@ from sim.analysis.timeline import COMMUNICATION, Timeline
 from sim.errors import PrestepError
 
 AXES = ("tp", "cp", "ep", "pp", "dp")
+# Axes across the stages of a pipeline: who waits for the others waits for the pipeline.
+STAGES = ("pp", "mp", "embedding")
 IO_PHASES = ("io", "dataload", "checkpoint")
 Intervals = tuple[np.ndarray, np.ndarray]
 
@@ -227,7 +229,7 @@ def _layers(spans: Timeline) -> dict[str, Intervals]:
     return {
         "compute": _at(start, end, spans.matches("kind", "kernel")),
         **_exposed(spans),
-        "bubble": _at(start, spans["ready"], _communicates(spans, "pp")),
+        "bubble": _at(start, spans["ready"], _communicates(spans, *STAGES)),
         "io": _at(start, end, io),
         "host": _both(
             _at(start, end, on_host & ~io), _host_gaps(spans.select(~on_host))
@@ -236,18 +238,18 @@ def _layers(spans: Timeline) -> dict[str, Intervals]:
 
 
 def _exposed(spans: Timeline) -> dict[str, Intervals]:
-    """Communication by axis; waiting for the peer of a pipeline transfer is the bubble, other axes' waiting theirs."""
+    """Communication by axis; waiting for other stages of a pipeline is the bubble, other axes' waiting theirs."""
     layers = {}
     for axis in _axes(spans):
-        begin = spans["ready"] if axis == "pp" else spans["start"]
+        begin = spans["ready"] if axis in STAGES else spans["start"]
         rows = _communicates(spans, axis)
         layers[f"exposed_{axis or 'other'}"] = _at(begin, spans["end"], rows)
     return layers
 
 
-def _communicates(spans: Timeline, axis: str) -> np.ndarray:
+def _communicates(spans: Timeline, *axes: str) -> np.ndarray:
     moves = spans.matches("kind", *COMMUNICATION)
-    rows: np.ndarray = moves & spans.matches("axis", axis)
+    rows: np.ndarray = moves & spans.matches("axis", *axes)
     return rows
 
 

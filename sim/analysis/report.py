@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from sim.analysis import metrics, step_times
+from sim.analysis import formats, metrics, step_times
 from sim.analysis.allocations import allocations_of
 from sim.analysis.critical_path import CriticalPath
 from sim.analysis.details import Details
@@ -120,7 +120,7 @@ def _speed(planned: Planned, step: _Step) -> dict[str, Any]:
     """The step time, and the fields of a prediction that follow from it."""
     scenario, gpus = planned.scenario, planned.lowered.layout.world
     tokens, flops = work_of_step(planned)
-    peak = planned.gpu.peak.get(scenario.training.precision, float("nan"))
+    peak = formats.peak_of(planned, formats.formats_of(planned))
     return {
         "step_time": step.total,
         "step_time_by_rank": step.by_rank,
@@ -217,7 +217,6 @@ def _details(planned: Planned, run: Run) -> Details:
         carried=run.carried,
         kernels=kernel_uses(planned, run),
         allocations=allocations_of(planned, run),
-        exchanges_in_layers=any(chain.plans for chain in planned.chains.values()),
     )
 
 

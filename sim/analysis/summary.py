@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sim.analysis import formats
 from sim.planning.planned import Planned
 from workloads.job.parallel import Parallel
 
@@ -27,6 +28,7 @@ def summary_of(planned: Planned) -> dict[str, object]:
         "data_parallel": planned.scenario.parallel.data_parallel,
         "framework": training.framework,
         "precision": "" if captured else training.precision,
+        "peak": "" if captured else formats.words(formats.formats_of(planned)),
         "sample": SAMPLES.get(planned.model.kind, "samples"),
     }
 
@@ -37,6 +39,6 @@ def _ranks(world: int) -> str:
 
 def _layout(parallel: Parallel) -> str:
     """Sizes of the axes over more than one rank: "dp 8 x tp 4"."""
-    sizes = {axis: getattr(parallel, axis) for axis in ("dp", "pp", "tp", "ep")}
+    sizes = {axis: getattr(parallel, axis) for axis in ("dp", "pp", "tp", "cp", "ep")}
     axes = [f"{axis} {size}" for axis, size in sizes.items() if size > 1]
     return " x ".join(axes) or "single GPU"

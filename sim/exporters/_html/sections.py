@@ -146,20 +146,13 @@ def network(result: Prediction) -> str:
     begin, end = metrics.step_window(spans, rank, step)
     use = heat(details, (begin, end))
     return (
-        (_EXCHANGES_IN_LAYERS if details.exchanges_in_layers else "")
-        + _moments(use.mean.shape[1])
+        _moments(use.mean.shape[1])
         + pictures_links.cluster(use)
         + pictures_links.heat_map(use, end - begin)
         + pictures_links.scale()
         + _busiest_links(result)
         + embedded("network-data", _network_data(use, end - begin))
     )
-
-
-_EXCHANGES_IN_LAYERS = (
-    "<p>What ranks exchange within a layer is part of the layer's time here, "
-    "and not among these loads.</p>"
-)
 
 
 def _moments(parts: int) -> str:
