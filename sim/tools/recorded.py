@@ -50,7 +50,7 @@ def sections(
         rows = [
             ("  " + what, f"{n:,}") for what, n in sorted(recording.assumed.items())
         ]
-        yield "Assumed: values that nobody computed, 1 or no", _aligned(rows)
+        yield "Assumed: values that nobody computed are 1, or no", _aligned(rows)
 
 
 def _program(recording: Recording, summaries: Sequence[Summary]) -> list[str]:

@@ -128,7 +128,7 @@ def _run(job: Job, rank: int, out: Path, quiet: bool) -> dict[str, Any]:
     sink = subprocess.DEVNULL if quiet else None
     said = subprocess.PIPE if job.quiet else None
     done = subprocess.run(
-        command, env=_environment(job, rank), stdout=sink, stderr=said, check=False
+        command, env=_environment(job, rank, out), stdout=sink, stderr=said, check=False
     )
     if done.returncode:
         raise _failed(job, rank, done)
@@ -155,14 +155,15 @@ def _never_stepped(job: Job, rank: int, steps: int) -> InputError:
     return InputError(Mistake(job.command[0], f"rank {rank}", found, expected, hint))
 
 
-def _environment(job: Job, rank: int) -> dict[str, str]:
-    """What torchrun sets, and where prestep is."""
+def _environment(job: Job, rank: int, out: Path) -> dict[str, str]:
+    """What torchrun sets, where prestep is, and where ranks leave objects for each other."""
     here = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH", ""))))
     local = rank % job.gpus
     return {
         **os.environ,
         "PYTHONPATH": path,
+        "PRESTEP_CAPTURE_OBJECTS": str(out.parent / "objects"),
         "RANK": str(rank),
         "WORLD_SIZE": str(job.world),
         "LOCAL_RANK": str(local),

@@ -40,12 +40,21 @@ def caveats(scenario: Job, model: ModelSpec) -> Iterator[str]:
 
     recorded = recording.read(Path(scenario.model.file or ""))
     for what, count in sorted(recorded.assumed.items()):
-        yield f"capture: {what}: the program read a value that nobody computed, {count} times: 1, or no, was assumed"
+        yield f"capture: {_assumption(what, count)}"
     if recorded.compiled:
         names = ", ".join(recorded.compiled[:3])
         more = len(recorded.compiled) - 3
         names += f" and {more} more" if more > 0 else ""
         yield f"capture: {names}: compiled: their kernels are those of a model of TorchInductor"
+
+
+def _assumption(what: str, count: int) -> str:
+    """What was assumed of data that nobody computed, how often."""
+    if what.startswith("size of "):
+        return f"{what}: it depends on data that nobody computed, {count} times"
+    if ": " in what:
+        return f"{what}, {count} times"
+    return f"{what}: the program read a value that nobody computed, {count} times: 1, or no, was assumed"
 
 
 FRAMEWORK = Framework(lower, marks, data_parallel=("none",), caveats=caveats)

@@ -17,6 +17,7 @@ from workloads.capture.kernels import (
     pointwise,
     pools,
     products,
+    recurrent,
     reductions,
     views,
 )
@@ -39,6 +40,7 @@ RULES: dict[str, Rule] = {
     **convolution.RULES,
     **attention.RULES,
     **products.RULES,
+    **recurrent.RULES,
     **views.RULES,
 }
 

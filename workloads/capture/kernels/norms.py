@@ -44,6 +44,12 @@ def channels(operation: Operation) -> tuple[Kernel, ...]:
     return launched(operation, (image.elements, image.shape[1]), layout, image.dtype)
 
 
+def gathered(operation: Operation) -> tuple[Kernel, ...]:
+    """batch_norm_gather_stats_with_counts(image, means, ...): of every rank's channels; the image is not read."""
+    means = operation.operands[1]
+    return launched(operation, means.shape, dtype=means.dtype, size=4.0 * means.bytes)
+
+
 def groups(operation: Operation) -> tuple[Kernel, ...]:
     """Group normalisation: (batch, channels, elements of a channel)."""
     image = first(operation)
@@ -65,9 +71,15 @@ RULES = {
             "_native_batch_norm_legit",
             "_batch_norm_with_update",
             "batch_norm_backward",
+            "batch_norm_stats",
+            "batch_norm_elemt",
+            "batch_norm_backward_reduce",
+            "batch_norm_backward_elemt",
         ),
         channels,
     ),
+    "batch_norm_gather_stats": gathered,
+    "batch_norm_gather_stats_with_counts": gathered,
     "native_group_norm": groups,
     "native_group_norm_backward": groups,
 }

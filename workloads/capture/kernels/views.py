@@ -14,7 +14,8 @@ NAMES = words(
     "storage_offset stride swapaxes sym_numel sym_size sym_storage_offset sym_stride t t_ transpose "
     "transpose_ unbind unfold unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze unsqueeze_ view "
     "view_as view_as_complex view_as_real wait_tensor _wrap_tensor_autograd "
-    "_has_compatible_shallow_copy_type is_pinned _version result_type"
+    "_coalesced_ _dimI _dimV _indices _nnz _sparse_coo_tensor_unsafe _sparse_coo_tensor_with_dims_and_tensors "
+    "_values is_coalesced _has_compatible_shallow_copy_type is_pinned _version result_type"
 )
 
 

@@ -16,15 +16,35 @@ def main() -> None:
     options, script, arguments = _read_command_line()
     import torch
 
-    from workloads.capture.record import collectives, regions, stand_in, steps
-    from workloads.capture.record.dispatch import Names, Recorder
+    from workloads.capture.record import (
+        collectives,
+        devices,
+        graphs,
+        launches,
+        placed,
+        profilers,
+        regions,
+        saving,
+        stand_in,
+        steps,
+    )
+    from workloads.capture.record.dispatch import Recorder
     from workloads.capture.record.experts import Experts
+    from workloads.capture.record.names import Names
+    from workloads.capture.record.objects import Exchange
 
     properties = SimpleNamespace(**json.loads(options.gpu))
     fake = stand_in.install(properties, options.gpus, int(os.environ["LOCAL_RANK"]))
     Experts.busiest = options.busiest
-    recorder = Recorder(fake)
+    exchange = Exchange(int(os.environ["RANK"]))
+    recorder = Recorder(fake, exchange)
     collectives.install(recorder.works)
+    devices.install()
+    saving.install(fake)
+    placed.install()
+    graphs.install(recorder.assumed)
+    launches.install(recorder.launch)
+    profilers.install()
     regions.install(recorder.storages)
     kept = steps.watch(recorder, options.step, options.stop)
     sys.argv = [script, *arguments]
@@ -39,6 +59,7 @@ def main() -> None:
         ending = stop.code
     finally:
         kept.finish()
+        exchange.keep()
         _write(options.out, kept, torch.__version__)
     sys.exit(ending)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -12,7 +14,9 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from workloads.capture.record.agreed import agree
 from workloads.capture.record.log import Log
+from workloads.capture.record.objects import Exchange
 from workloads.capture.record.streams import Streams
 
 #: Operations of process groups: their names in nccl-tests, and which argument has the bytes of that convention.
@@ -55,8 +59,9 @@ FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd")
 class Works:
     """Handles of what was asked and not waited for, and which tensors wait for which."""
 
-    def __init__(self) -> None:
+    def __init__(self, exchange: Exchange) -> None:
         self.count = 0
+        self.exchange = exchange
         self.groups: dict[str, list[int]] = {}  # ranks of the groups that communicated
         self.described: dict[str, str] = {}  # what the program calls them
         self.handles: list[Handle] = []  # C++ does not keep what belongs to Python
@@ -153,12 +158,14 @@ def _communicate(
     tensors = _tensors(arguments[place] if isinstance(place, int) else result)
     transfer = kind in ("send", "recv")
     number = works.next()
+    group = _group(arguments, result is not None, works)
+    agree(name, arguments, result, len(works.groups[group]), works.exchange)
     Log.current.add(
         "communicate",
         Streams.now.number,
         number,
         kind,
-        _group(arguments, result is not None, works),
+        group,
         sum(t.numel() * t.element_size() for t in tensors),
         str(tensors[0].dtype).removeprefix("torch.") if tensors else "uint8",
         int(arguments[2]) if transfer else -1,
@@ -202,17 +209,28 @@ def install(works: Works) -> None:
         "new_group": _unconnected(dist.new_group),
         "batch_isend_irecv": _batch,
         "all_gather_object": _own_objects,
-        "broadcast_object_list": lambda *args, **options: None,
+        "broadcast_object_list": works.exchange.broadcast,
+        "send_object_list": works.exchange.send,
+        "recv_object_list": works.exchange.receive,
+        "gather_object": _gathered_object,
+        "scatter_object_list": _scattered_object,
         "barrier": lambda *args, **options: Log.current.add("barrier"),
         "is_nccl_available": lambda: True,
     }
-    for module in (dist, distributed_c10d):
-        for name, answer in answers.items():
-            setattr(module, name, answer)
+    _replace({getattr(dist, name): answer for name, answer in answers.items()})
     # All ranks run the same program: there is nothing to compare before its first step.
     for module in (dist, distributed_c10d, dist.utils):
         if hasattr(module, "_verify_params_across_processes"):
             module._verify_params_across_processes = lambda *args, **options: None
+
+
+def _replace(answers: dict[Any, Any]) -> None:
+    """Puts functions in the place of others, wherever a module of PyTorch has these by name."""
+    modules = [m for name, m in sys.modules.items() if name.startswith("torch")]
+    for module in modules:
+        for name, value in list(vars(module).items()):
+            if type(value) is FunctionType and value in answers:
+                setattr(module, name, answers[value])
 
 
 def _alone(init: Any) -> Any:
@@ -243,6 +261,20 @@ def _unconnected(new_group: Any) -> Any:
 
 def _own_objects(gathered: list[Any], own: Any, *_: Any, **__: Any) -> None:
     gathered[:] = [own] * len(gathered)
+
+
+def _gathered_object(
+    own: Any, gathered: list[Any] | None = None, *_: Any, **__: Any
+) -> None:
+    if gathered is not None:
+        _own_objects(gathered, own)
+
+
+def _scattered_object(
+    received: list[Any], given: list[Any] | None = None, *_: Any, **__: Any
+) -> None:
+    if given:
+        received[0] = given[dist.get_rank() % len(given)]
 
 
 def _batch(transfers: list[Any]) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from workloads.capture.record import attention
+from workloads.capture.record import attention, recurrent
 
 aten = torch.ops.aten
 #: Above autograd, so that the parts have their gradients.
@@ -31,6 +31,7 @@ def install(capability: tuple[int, int]) -> None:
     RULES[aten.batch_norm.default] = batch_norm
     RULES[aten.softmax.int] = _softmax(aten._softmax.default)
     RULES[aten.log_softmax.int] = _softmax(aten._log_softmax.default)
+    RULES.update(recurrent.RULES)
     for operator, rule in RULES.items():
         _library.impl(operator, rule, KEY)
     torch._C._conv_determine_backend_memory_format = _convolution_format

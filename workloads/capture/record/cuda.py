@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,7 +35,14 @@ MEMORY = (
     "max_memory_allocated",
     "max_memory_reserved",
     "utilization",
+    "memory_usage",
+    "temperature",
+    "power_draw",
+    "clock_rate",
 )
+
+#: Counts that PyTorch's own table of memory names.
+COUNTS = {"num_ooms": 0, "num_alloc_retries": 0}
 
 
 def answer(properties: SimpleNamespace, gpus: int, local_rank: int) -> None:
@@ -65,6 +73,7 @@ def answer(properties: SimpleNamespace, gpus: int, local_rank: int) -> None:
     cuda.default_generators = (_generator(),) * gpus
     torch._C._cuda_getDevice = answers["current_device"]
     torch._C._cuda_setDevice = _nothing
+    torch._use_cudnn_rnn_flatten_weight = lambda: False  # weights lie where they are
     torch._C._get_accelerator = lambda check=None: torch.device("cuda")
     torch.accelerator.current_accelerator = _accelerator
     torch.accelerator.is_available = lambda: True
@@ -88,6 +97,8 @@ def _of_devices(
         "is_initialized": lambda: True,
         "device_count": lambda: gpus,
         "current_device": lambda: local_rank,
+        "_exchange_device": lambda device: local_rank,
+        "_maybe_exchange_device": lambda device: local_rank,
         "get_device_name": lambda device=None: properties.name,
         "get_device_capability": lambda device=None: capability,
         "get_device_properties": lambda device=None: properties,
@@ -116,7 +127,7 @@ def _of_memory(properties: SimpleNamespace, gpus: int) -> dict[str, Any]:
     whole = properties.total_memory
     return {
         "mem_get_info": lambda device=None: (whole, whole),
-        "memory_stats": lambda device=None: {},
+        "memory_stats": lambda device=None: defaultdict(int, COUNTS),
         "memory_snapshot": lambda *args, **options: [],
         "initial_seed": lambda: 0,
         "get_rng_state": lambda device=None: _seed(),

@@ -57,10 +57,15 @@ def _in_tf32(name: str, returned: list[torch.Tensor]) -> bool:
         return False
     if not returned or returned[0].dtype != torch.float32:
         return False
-    backend = (
-        torch.backends.cudnn if name in CONVOLUTIONS else torch.backends.cuda.matmul
-    )
-    return bool(backend.allow_tf32)
+    return convolutions_in_tf32() if name in CONVOLUTIONS else products_in_tf32()
+
+
+def products_in_tf32() -> bool:
+    return str(torch.backends.cuda.matmul.fp32_precision) == "tf32"
+
+
+def convolutions_in_tf32() -> bool:
+    return str(torch.backends.cudnn.conv.fp32_precision) == "tf32"
 
 
 def argument(value: Any) -> Any:

@@ -6,22 +6,24 @@ import functools
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import (
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-)
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workloads.capture.record import collectives, composites, describe, memo, values
+from workloads.capture.record import (
+    collectives,
+    composites,
+    describe,
+    memo,
+    sizes,
+    values,
+)
 from workloads.capture.record.log import Log
+from workloads.capture.record.objects import Exchange
 from workloads.capture.record.regions import Regions
 from workloads.capture.record.stand_in import INSIDE, inward
 from workloads.capture.record.storages import Storages
@@ -51,28 +53,6 @@ IMAGINED = torch._C._TorchDispatchModeKey.FAKE
 WRAPPERS = (DTensor, AsyncCollectiveTensor)
 
 
-class Names(TorchFunctionMode):
-    """Devices that programs name, before PyTorch's C++ sees them."""
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        options = kwargs or {}
-        if options.get("device") is not None:
-            options = {**options, "device": self._device(options["device"])}
-        rule = RULES.get(getattr(function, "__name__", ""))
-        if rule is not None:
-            return rule(function, args, options)
-        return function(*args, **options)
-
-    def _device(self, device: Any) -> Any:
-        return (
-            INSIDE
-            if isinstance(device, int) and not isinstance(device, bool)
-            else inward(device)
-        )
-
-
 @functools.cache
 def _is_composite(function: Any) -> bool:
     """Whether autograd takes an operator apart into others, and the device has no kernel of its own for it."""
@@ -81,29 +61,6 @@ def _is_composite(function: Any) -> bool:
     )  # in C++, decompositions left out
     name = function.name()
     return bool(has(name, "CompositeImplicitAutograd") and not has(name, "PrivateUse1"))
-
-
-def _to(function: Any, args: Any, options: Any) -> Any:
-    return function(*(inward(argument) for argument in args), **options)
-
-
-def _tensor(function: Any, args: Any, options: Any) -> Any:
-    """`torch.tensor` of a list of tensors reads them where nobody can step in: here, before."""
-    return function(*(_numbers(argument) for argument in args), **options)
-
-
-def _numbers(values: Any) -> Any:
-    if isinstance(values, (list, tuple)):
-        return [_numbers(value) for value in values]
-    return values.item() if isinstance(values, FakeTensor) else values
-
-
-#: Functions that programs call with devices or values that PyTorch's C++ would not understand.
-RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "cuda": lambda function, args, options: args[0].to(INSIDE),
-    "to": _to,
-    "tensor": _tensor,
-}
 
 
 class Recorder(TorchDispatchMode):
@@ -119,11 +76,11 @@ class Recorder(TorchDispatchMode):
         Profiles the program while its calls are counted; every thread with operations takes it up, as backward's.
     """
 
-    def __init__(self, fake: FakeTensorMode) -> None:
+    def __init__(self, fake: FakeTensorMode, exchange: Exchange) -> None:
         super().__init__()
         self.fake = fake
         self.storages = Storages()
-        self.works = collectives.Works()
+        self.works = collectives.Works(exchange)
         self.table: dict[str, int] = {}
         self.assumed: Counter[str] = Counter()
         self.counter: Any = None
@@ -153,6 +110,9 @@ class Recorder(TorchDispatchMode):
             return function(*args, **options)
         if options.get("device") is not None:
             options["device"] = inward(options["device"])
+        options.pop("pin_memory", None)
+        if function is aten.is_pinned.default:
+            return True  # memory of the host counts as pinned
         if _is_composite(function):
             # Asked below autograd, where nothing took it apart: by tensors that stand for others.
             compose = composites.RULES.get(function, function.decompose)
@@ -235,8 +195,10 @@ class Recorder(TorchDispatchMode):
         entry = None
         try:
             results = self._fake(function, args, options)
-        except DynamicOutputShapeException:
-            results = self._of_unknown_size(function, args)
+        except sizes.UNKNOWN:
+            results, assumption = sizes.results(self.fake, function, args, options)
+            if assumption:
+                self.assumed[assumption] += 1
         else:
             with torch._C.DisableTorchFunction():
                 entry = self.memo.keep(call, function, args, options, results)
@@ -274,6 +236,17 @@ class Recorder(TorchDispatchMode):
             log.add("operate", *done)
         else:
             log.add("operate_compiled", *done, *self._places(args, options, results))
+        if sizes.may_wait(function) and sizes.host_waits(function, args, options):
+            log.add("read", Streams.now.number, function._schema.name)
+
+    def launch(self, name: str, tensors: list[torch.Tensor]) -> None:
+        """Writes down a kernel of the program's own."""
+        row = [name, [describe.argument(tensor) for tensor in tensors], {}, []]
+        text = json.dumps(row, separators=(",", ":"))
+        number = self.table.setdefault(text, len(self.table))
+        values.forget(tensors)
+        backward = torch._C._current_autograd_node() is not None
+        Log.current.add("operate", Streams.now.number, number, int(backward))
 
     def _number(self, function: Any, args: Any, options: Any, results: Any) -> int:
         """Of an operation in the table."""
@@ -327,32 +300,3 @@ class Recorder(TorchDispatchMode):
         if function is aten.copy_.default:
             return args[0] if isinstance(args[0], FakeTensor) else args[0].copy_(value)
         return function(value, **options)
-
-    def _of_unknown_size(self, function: Any, args: Any) -> Any:
-        """How many elements a condition selects is known if the condition is; else it is assumed to be half of them."""
-        operands = [values.value_of(t) for t in args if isinstance(t, torch.Tensor)]
-        if all(value is not None for value in operands):
-            real = function(*torch.utils._pytree.tree_map(values._on_host, args))
-            return torch.utils._pytree.tree_map(self._to_device, real)
-        self.assumed[function._schema.name.replace("::", ".")] += 1
-        tensor = args[0]
-        half = max(1, tensor.numel() // 2)
-        if function is aten.nonzero.default:
-            with self.fake:
-                return torch.empty(
-                    (half, tensor.dim()), dtype=torch.int64, device=INSIDE
-                )
-        if function is aten.masked_select.default:
-            with self.fake:
-                return torch.empty((half,), dtype=tensor.dtype, device=INSIDE)
-        raise NotImplementedError(
-            f"{function}: how large its result is depends on data that nobody computes"
-        )
-
-    def _to_device(self, value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        with self.fake:
-            made = torch.empty(tuple(value.shape), dtype=value.dtype, device=INSIDE)
-        made._value = value
-        return made

@@ -203,7 +203,7 @@ def _rounding(function: Any) -> tuple[bool, ...]:
     """Whether the program lets products of fp32 be rounded now, which their description has."""
     if not _is_product(function):
         return ()
-    return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    return describe.products_in_tf32(), describe.convolutions_in_tf32()
 
 
 def _key(value: Any, tensors: list[Any], with_offset: bool) -> Hashable:
@@ -221,7 +221,7 @@ def _key(value: Any, tensors: list[Any], with_offset: bool) -> Hashable:
 
 
 def _key_of_fake(tensor: FakeTensor, tensors: list[Any], with_offset: bool) -> Hashable:
-    if tensor.constant is not None:
+    if tensor.constant is not None or tensor.layout is not torch.strided:
         raise _Unlike
     tensors.append(tensor)
     return (
@@ -304,7 +304,7 @@ def _tensors(results: Any) -> list[torch.Tensor]:
 
 def _may_have_values(function: Any, tensors: list[Any], results: Any) -> bool:
     name = function._schema.name.partition("::")[2]
-    asks = name in values.NEVER or name in values.COMPARISONS
+    asks = name in (*values.NEVER, *values.COMPARISONS, values.OVERFLOW)
     chooses = experts.name_of(function) in experts.CHOOSING
     involved = (*tensors, *_tensors(results))
     return asks or chooses or all(map(values.is_small, involved))

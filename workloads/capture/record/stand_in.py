@@ -15,7 +15,7 @@ from torch.optim.optimizer import _foreach_supported_types as OPTIMIZED
 from torch.utils import backend_registration
 from torch.utils._foreach_utils import _foreach_supported_types as LISTED
 
-from workloads.capture.record import autocast, composites, cuda
+from workloads.capture.record import autocast, composites, cuda, cuda_shapes
 from workloads.capture.record.streams import SHOWN
 
 NAME = "standin"
@@ -23,12 +23,13 @@ backend_registration._setup_privateuseone_for_python_backend(
     NAME, backend_module=backend_registration._DummyBackendModule()
 )
 INSIDE = torch.device(NAME, 0)
+Device = torch.device  # PyTorch's own, before another takes its name
 
 
 def inward(device: Any) -> Any:
     """The device inside for one that a program names; other values as they are."""
-    if isinstance(device, torch.device):
-        return INSIDE if device.type == "cuda" else device
+    if isinstance(device, Device):
+        return INSIDE if device.type in ("cuda", NAME) else device
     if isinstance(device, str) and device.startswith("cuda"):
         return INSIDE
     return device
@@ -50,6 +51,7 @@ def install(properties: SimpleNamespace, gpus: int, local_rank: int) -> FakeTens
     _rename_devices()
     cuda.answer(properties, gpus, local_rank)
     autocast.install(NAME)
+    cuda_shapes.install()
     composites.install((properties.major, properties.minor))
     _take_lists()
     _pin_nothing()
@@ -93,7 +95,9 @@ def _import_without_extensions() -> None:
     register = torch.library.register_fake
 
     def registered(operator: Any, *arguments: Any, **options: Any) -> Any:
-        decorate = register(operator, *arguments, **options)
+        # PyTorch looks at the module that registers: that of our caller.
+        level = options.pop("_stacklevel", 1) + 1
+        decorate = register(operator, *arguments, **options, _stacklevel=level)
 
         def decorated(function: Any) -> Any:
             try:

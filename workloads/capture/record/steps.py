@@ -14,9 +14,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from workloads.capture.allocator import Segment
 from workloads.capture.record import owners
-from workloads.capture.record.dispatch import Names, Recorder
+from workloads.capture.record.dispatch import Recorder
 from workloads.capture.record.experts import Experts
 from workloads.capture.record.log import Log
+from workloads.capture.record.names import Names
 from workloads.capture.record.regions import parts
 
 #: Python that runs because a program is recorded: no program's host runs it.

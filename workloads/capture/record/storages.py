@@ -39,7 +39,9 @@ class Storages:
         self._watch_resizing()
 
     def see(self, tensor: torch.Tensor) -> int:
-        """The number of a tensor's storage; a new one is counted as taken."""
+        """The number of a tensor's storage; a new one is counted as taken. Sparse tensors have none: 0."""
+        if tensor.layout != torch.strided:
+            return 0
         storage = tensor.untyped_storage()
         key = id(storage)
         if key in self._seen:

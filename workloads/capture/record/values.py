@@ -15,6 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from workloads.capture.record import experts
 
+DEVICE = torch.device  # PyTorch's own, before another takes its name
+WRITABLE = 1 << 22  # elements of a stand-in that has memory of its own
 LARGEST = 1 << 16  # elements of a tensor that is computed for real beside the fake one
 #: The same of whole numbers and conditions, such as which tokens go where.
 WHOLE = 1 << 20
@@ -30,6 +32,8 @@ EMPTY = {
 }
 #: Questions whose answer for ordinary numbers is no.
 NEVER = ("isnan", "isinf")
+#: Asks gradients for infinite numbers.
+OVERFLOW = "_amp_foreach_non_finite_check_and_unscale_"
 #: Questions about a number that are answered as if it were 1.
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
@@ -50,11 +54,17 @@ def stand_in(tensor: torch.Tensor) -> torch.Tensor:
     """A real tensor on the host in place of one whose values nobody knows."""
     if tensor.dtype == torch.bool:
         return _noes(tensor)
-    return torch.ones(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
+    return _alike(tensor, torch.ones((), dtype=tensor.dtype, device="cpu"))
 
 
 def _noes(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.zeros(tuple(tensor.shape), dtype=torch.bool, device="cpu")
+    return _alike(tensor, torch.zeros((), dtype=torch.bool, device="cpu"))
+
+
+def _alike(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """One value in the shape of a tensor; large ones take no memory, and can not be written to."""
+    whole = value.expand(tuple(tensor.shape))
+    return whole if whole.numel() > WRITABLE else whole.clone()
 
 
 def compute(function: Any, arguments: Any, options: Any, results: Any) -> None:
@@ -67,6 +77,8 @@ def compute(function: Any, arguments: Any, options: Any, results: Any) -> None:
         _compute(function, arguments, options, results)
     elif experts.name_of(function) in experts.CHOOSING:
         experts.choose(arguments, results)
+    elif name == OVERFLOW:
+        return  # what says whether there was any keeps its value: none
     elif name in COMPARISONS and outputs and outputs[0].numel() == 1:
         _compare(function, arguments, outputs[0])
     else:
@@ -86,8 +98,13 @@ def _compare(function: Any, arguments: Any, answer: Any) -> None:
         stand_in(a) if isinstance(a, FakeTensor) and value_of(a) is None else a
         for a in arguments
     ]
-    answer._value = function(*(_on_host(a) for a in assumed))
+    answer._value = function(*(on_host(a) for a in assumed))
     answer._assumed = True
+
+
+def tensors_in(values: Any) -> list[torch.Tensor]:
+    """All tensors among arguments."""
+    return [leaf for leaf in _leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def _leaves(values: Any) -> list[Any]:
@@ -97,7 +114,7 @@ def _leaves(values: Any) -> list[Any]:
 
 def _computable(name: str, operands: Any, outputs: list[Any]) -> bool:
     """Whether all operands have values, or need none, and nothing is large."""
-    tensors = [t for t in _leaves(operands) if isinstance(t, torch.Tensor)]
+    tensors = tensors_in(operands)
     needed = tensors[1:] if name in ANYHOW or name in EMPTY else tensors
     known = all(value_of(tensor) is not None for tensor in needed)
     return known and all(map(is_small, (*tensors, *outputs)))
@@ -111,9 +128,9 @@ def is_small(tensor: torch.Tensor) -> bool:
 
 def _compute(function: Any, arguments: Any, options: Any, results: Any) -> None:
     """Runs the operation on the host and hangs what it gives on the fake results."""
-    on_host = torch.utils._pytree.tree_map(_on_host, (arguments, options))
+    operands, settings = torch.utils._pytree.tree_map(on_host, (arguments, options))
     try:
-        computed = function(*on_host[0], **on_host[1])
+        computed = function(*operands, **settings)
         if function._schema.name.partition("::")[2] in EMPTY:
             computed.zero_()
     except (RuntimeError, NotImplementedError, TypeError):
@@ -137,10 +154,10 @@ def _written(function: Any, arguments: Any, options: Any) -> list[Any]:
     return tensors
 
 
-def _on_host(argument: Any) -> Any:
+def on_host(argument: Any) -> Any:
     if isinstance(argument, FakeTensor):
         value = value_of(argument)
         return stand_in(argument) if value is None else value
-    if isinstance(argument, torch.device):
+    if isinstance(argument, DEVICE):
         return torch.device("cpu")
     return argument

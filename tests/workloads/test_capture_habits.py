@@ -1,0 +1,114 @@
+"""What programs do beside training: print, save, ask, load, place. Needs PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from sim.errors import InputError
+from sim.tools.program_capture import captured
+from workloads.capture import recording
+from workloads.capture.recording import Recording
+
+pytestmark = pytest.mark.slow
+
+HABITS = """
+import copy, torch
+device = torch.device(0)
+assert device.type == "cuda" and isinstance(device, torch.device) and copy.deepcopy(device) == device
+torch.backends.cuda.matmul.fp32_precision = "tf32"
+model = torch.nn.ModuleDict({"rnn": torch.nn.LSTM(16, 32, 2, batch_first=True), "head": torch.nn.Linear(32, 8)})
+for weight in model.parameters(): weight.data = weight.data.cuda()
+with torch.cuda.device(0): scaler = torch.amp.GradScaler()
+optimizer = torch.optim.SGD(model.parameters(), 0.1, foreach=True)
+x, y = torch.randn(4, 10, 16).to(0), torch.randint(0, 8, (4,)).cuda()
+kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+with torch.profiler.profile(activities=kinds, with_stack=True):
+    for step in range(5):
+        scores = model["head"](model["rnn"](x)[0][:, -1])
+        loss = torch.nn.functional.cross_entropy(scores, y)
+        chosen = scores[scores.argmax(1) == y]
+        chosen = torch.log_softmax(scores.bfloat16(), -1, dtype=torch.float32).sum() + chosen.sum()
+        optimizer.zero_grad(); scaler.scale(loss + 0 * chosen).backward(); scaler.step(optimizer); scaler.update()
+        assert scaler.get_scale() == 65536
+        print(f"{loss:.3f} {loss} {x[0].tolist()[0][:2]}", torch.cuda.memory_summary()[:3])
+torch.save({"model": model.state_dict()}, FILE)
+loaded = torch.load(FILE)["model"]
+assert loaded["head.weight"].shape == (8, 32) and loaded["head.weight"].is_cuda
+model.load_state_dict(loaded)
+assert len({p.data_ptr() for p in model.parameters()}) == len(list(model.parameters()))
+"""
+
+
+@pytest.fixture(scope="module")
+def habits(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    folder = tmp_path_factory.mktemp("habits")
+    path = folder / "train.py"
+    path.write_text(HABITS.replace("FILE", repr(str(folder / "model.pt"))))
+    captured((str(path),), path.with_suffix(".capture"), quiet=True)
+    return recording.read(path.with_suffix(".capture"))
+
+
+def names(recorded: Recording) -> list[str]:
+    return [operation.name.split(".")[1] for operation in recorded.operations]
+
+
+def test_recurrent_layers_are_one_call_of_cudnn(habits: Recording) -> None:
+    """Not a cell for each time, as without cuDNN."""
+    assert {"_cudnn_rnn", "_cudnn_rnn_backward"} <= set(names(habits))
+    assert "_thnn_fused_lstm_cell" not in names(habits)
+
+
+def test_what_a_mask_selects_is_assumed_and_waited_for(habits: Recording) -> None:
+    """The host has to know how many elements a mask selects before it can go on."""
+    assert habits.assumed["size of aten.index: half of what a mask covers"] == 5
+    waits = [e.values for e in habits.ranks[0].events if e.kind == "read"]
+    assert any(values["operation"] == "aten::index" for values in waits)
+
+
+def test_products_may_be_rounded_by_the_newer_setting(habits: Recording) -> None:
+    products = [o for o in habits.operations if o.name.startswith("aten.addmm.")]
+    assert any(dict(o.options).get("allow_tf32") for o in products)
+
+
+EXCHANGES = """
+import os, torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+mesh = init_device_mesh("cuda", (2,)); rank = dist.get_rank()
+told = [{"width": 32} if rank == 0 else None]
+dist.broadcast_object_list(told, src=0)
+size = torch.tensor([8 if rank == 0 else 0], device="cuda"); dist.broadcast(size, 0)
+sizes = [torch.zeros_like(size) for _ in range(2)]; dist.all_gather(sizes, size)
+assert [each.item() for each in sizes] == [8, 8]
+count = torch.ones(1, device="cuda"); dist.all_reduce(count); assert count.item() == 2
+model = torch.nn.Linear(told[0]["width"], int(size)).cuda(); optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(4): model(torch.randn(4, 32, device="cuda")).sum().backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+
+def test_ranks_agree_on_small_values(tmp_path: Path) -> None:
+    """What rank 0 broadcasts reaches the ranks that are run after it; sums and gathers are as if all ranks were alike."""
+    path = tmp_path / "train.py"
+    path.write_text(EXCHANGES)
+    captured((str(path),), path.with_suffix(".capture"), world=2, quiet=True)
+    ranks = recording.read(path.with_suffix(".capture")).ranks
+    assert [rank.represents for rank in ranks] == [(0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("torch.multiprocessing.spawn(print, nprocs=8)", "capture it with --world 8"),
+        ("torch.cuda.CUDAGraph()", "with graphs switched off"),
+    ],
+)
+def test_what_can_not_be_captured_is_named(
+    tmp_path: Path, code: str, message: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"import torch\n{code}\n")
+    with pytest.raises(InputError, match=message):
+        captured((str(path),), path.with_suffix(".capture"), quiet=True)

@@ -1,0 +1,125 @@
+"""Shapes of results of operators that PyTorch has for CUDA alone, where it says them for no other device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch._subclasses.fake_impls import register_op_impl
+
+Tensors = tuple[torch.Tensor, ...]
+_library = torch.library.Library("aten", "IMPL")
+
+
+def install() -> None:
+    for name, rule in RULES.items():
+        _library.impl(name, rule, "Meta", allow_override=True)
+    torch._decomp.decomposition_table.pop(torch.ops.aten._log_softmax.default, None)
+    register_op_impl(torch.ops.aten._log_softmax.default)(_log_softmax)
+
+
+def _log_softmax(
+    fake: Any, _: Any, scores: torch.Tensor, dim: int, half_to_float: bool
+) -> torch.Tensor:
+    """In fp32 from any half: what PyTorch has for other devices takes fp16 alone."""
+    dtype = torch.float32 if half_to_float else scores.dtype
+    with fake:
+        return torch.empty_like(
+            scores, dtype=dtype, memory_format=torch.contiguous_format
+        )
+
+
+def _channels(image: torch.Tensor) -> torch.Tensor:
+    """One number for each channel; halves are summed in fp32."""
+    half = image.dtype in (torch.float16, torch.bfloat16)
+    dtype = torch.float32 if half else image.dtype
+    return torch.empty(image.shape[1], dtype=dtype, device="meta")
+
+
+def _statistics(image: torch.Tensor, *_: Any) -> Tensors:
+    return _channels(image), _channels(image)
+
+
+def _normalized(image: torch.Tensor, *_: Any) -> torch.Tensor:
+    return torch.empty_like(image)
+
+
+def _sums(
+    gradient: torch.Tensor,
+    image: torch.Tensor,
+    mean: torch.Tensor,
+    invstd: torch.Tensor,
+    weight: torch.Tensor | None,
+    *_: Any,
+) -> Tensors:
+    return tuple(_channels(image) for _ in range(4))
+
+
+# -- recurrent layers by cuDNN ---------------------------------------------------------------------
+
+GATES = {0: 1, 1: 1, 2: 4, 3: 3}  # by cuDNN's mode: ReLU, tanh, LSTM, GRU
+
+
+def _recurrent(
+    source: torch.Tensor,
+    weight: Sequence[torch.Tensor],
+    weight_stride0: int,
+    weight_buf: torch.Tensor | None,
+    hx: torch.Tensor,
+    cx: torch.Tensor | None,
+    mode: int,
+    hidden_size: int,
+    proj_size: int,
+    num_layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: Sequence[int],
+    dropout_state: torch.Tensor | None,
+) -> Tensors:
+    """Output, last states, and what cuDNN keeps for backward: gates and states of every time and layer."""
+    directions = 2 if bidirectional else 1
+    width = proj_size or hidden_size
+    times = tuple(source.shape[:1] if batch_sizes else source.shape[:2])
+    kept = prod(times) * num_layers * directions * hidden_size * (GATES[mode] + 2)
+    return (
+        source.new_empty((*times, width * directions)),
+        torch.empty_like(hx),
+        source.new_empty(0) if cx is None else torch.empty_like(cx),
+        source.new_empty(
+            kept * source.element_size() if train else 0, dtype=torch.uint8
+        ),
+        source.new_empty(0),
+    )
+
+
+def _recurrent_backward(
+    source: torch.Tensor,
+    weight: Sequence[torch.Tensor],
+    weight_stride0: int,
+    weight_buf: torch.Tensor,
+    hx: torch.Tensor,
+    cx: torch.Tensor | None,
+    *_: Any,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+    return (
+        torch.empty_like(source),
+        torch.empty_like(hx),
+        source.new_empty(0) if cx is None else torch.empty_like(cx),
+        [torch.empty_like(each) for each in weight],
+    )
+
+
+RULES: dict[str, Callable[..., Any]] = {
+    "batch_norm_stats": _statistics,
+    "batch_norm_gather_stats": _statistics,
+    "batch_norm_gather_stats_with_counts": _statistics,
+    "batch_norm_elemt": _normalized,
+    "batch_norm_backward_elemt": lambda gradient, image, *_: torch.empty_like(image),
+    "batch_norm_backward_reduce": _sums,
+    "_cudnn_rnn": _recurrent,
+    "_cudnn_rnn_backward": _recurrent_backward,
+}

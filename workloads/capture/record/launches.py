@@ -1,0 +1,62 @@
+"""What a program starts by itself: kernels of its own, extensions that it compiles, processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import cpp_extension
+
+EXTENSION = (
+    "prestep capture: the program compiles an extension of its own, {name}, which does not run without a GPU. Give its "
+    "functions as operators (torch.library.custom_op with register_fake): each is one kernel that moves its tensors"
+)
+PROCESSES = (
+    "prestep capture: the program starts {count} processes itself, while {world} ranks are captured on a host: "
+    "capture it with --world {count}"
+)
+#: What writes an operation down: its name, the tensors that it reads and writes.
+Write = Callable[[str, list[torch.Tensor]], None]
+
+
+def install(write: Write) -> None:
+    for name in ("load", "load_inline"):
+        setattr(cpp_extension, name, _refuse)
+    for module in (torch.multiprocessing, torch.multiprocessing.spawn):
+        module.start_processes = _run_here
+    torch.multiprocessing.spawn = _run_here
+    if importlib.util.find_spec("triton") is not None:
+        _record_triton(write)
+
+
+def _refuse(name: str, *_: Any, **__: Any) -> Any:
+    raise NotImplementedError(EXTENSION.format(name=name))
+
+
+def _run_here(
+    function: Any, args: Any = (), nprocs: int = 1, *_: Any, **__: Any
+) -> None:
+    """The one of its processes that this rank is, in this process."""
+    world = int(os.environ["LOCAL_WORLD_SIZE"])
+    if nprocs != world:
+        raise NotImplementedError(PROCESSES.format(count=nprocs, world=world))
+    function(int(os.environ["LOCAL_RANK"]), *args)
+
+
+def _record_triton(write: Write) -> None:
+    """A kernel written in Triton, which the program has, is one operation; none is compiled, or tried out."""
+    from triton.runtime import autotuner, jit
+
+    def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        values = (*args, *options.values())
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        write(f"triton.triton_{kernel.fn.__name__}.default", tensors)
+
+    def untried(tuner: Any, *args: Any, **options: Any) -> Any:
+        return tuner.fn.run(*args, **options)
+
+    jit.JITFunction.run = run
+    autotuner.Autotuner.run = untried
