@@ -7,7 +7,13 @@ from math import prod
 from sim.graph.kernel import Kernel
 from workloads.capture.kernels.convolution import memory_format
 from workloads.capture.kernels.copies import packed
-from workloads.capture.kernels.tensors import argument, first, integers, launched
+from workloads.capture.kernels.tensors import (
+    argument,
+    first,
+    integers,
+    launched,
+    tensor,
+)
 from workloads.capture.operation import Operation
 
 
@@ -46,7 +52,7 @@ def channels(operation: Operation) -> tuple[Kernel, ...]:
 
 def gathered(operation: Operation) -> tuple[Kernel, ...]:
     """batch_norm_gather_stats_with_counts(image, means, ...): of every rank's channels; the image is not read."""
-    means = operation.operands[1]
+    means = tensor(operation, 1) or first(operation)
     return launched(operation, means.shape, dtype=means.dtype, size=4.0 * means.bytes)
 
 

@@ -34,6 +34,8 @@ def _times(operation: Operation) -> tuple[int, int]:
 
 def _passes(operation: Operation, times: int) -> tuple[Kernel, ...]:
     """`times`: products in place of each one of forward: 2 in backward."""
+    if not _weights(operation):
+        return launched(operation, (first(operation).elements,))
     steps, rows = _times(operation)
     dtype = first(operation).dtype
     kernels: list[Kernel] = []

@@ -19,15 +19,11 @@ def _called(
     source: torch.Tensor,
     states: Sequence[torch.Tensor],
     weights: Sequence[torch.Tensor],
-    biases: bool,
-    layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
+    options: Sequence[Any],
     batch_sizes: Sequence[int],
 ) -> Tensors:
-    """Output and last states; a third state more where a layer projects what it hands on."""
+    """Output and last states; `options`: as PyTorch's recurrent operators take them, batch_first the last."""
+    biases, layers, dropout, train, bidirectional, batch_first = options
     hidden, cell = states[0], states[1] if len(states) > 1 else None
     width = hidden.shape[2] if cell is None else cell.shape[2]
     projected = hidden.shape[2] if hidden.shape[2] != width else 0
@@ -55,7 +51,7 @@ def _called(
 
 def _whole(mode: int) -> Callable[..., Tensors]:
     def run(source: torch.Tensor, states: Any, weights: Any, *options: Any) -> Tensors:
-        return _called(mode, source, _listed(states), weights, *options, batch_sizes=())
+        return _called(mode, source, _listed(states), weights, options, ())
 
     return run
 
@@ -70,16 +66,8 @@ def _packed(mode: int) -> Callable[..., Tensors]:
         weights: Any,
         *options: Any,
     ) -> Tensors:
-        sizes_by_time = sizes.tolist()
-        return _called(
-            mode,
-            rows,
-            _listed(states),
-            weights,
-            *options,
-            batch_first=False,
-            batch_sizes=sizes_by_time,
-        )
+        in_order = (*options, False)
+        return _called(mode, rows, _listed(states), weights, in_order, sizes.tolist())
 
     return run
 
