@@ -6,7 +6,8 @@ path leaves another host by the same links in their order, and goes on by the sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -41,10 +42,8 @@ class Relocation:
 
     def _is_inside(self, link: int) -> bool:
         """Whether a link lies in a host."""
-        hosts = self.fabric.nodes.hosts
-        return bool(
-            hosts[self.wiring.out.near[link]] and hosts[self.wiring.out.far[link]]
-        )
+        hosts, out = self.fabric.nodes.hosts, self.wiring.out
+        return bool(hosts[out.near[link]] and hosts[out.far[link]])
 
     def _find_all(self, links: list[int]) -> bool:
         """Finds what stands for each of the links, going on from ends that have been found."""
@@ -58,26 +57,47 @@ class Relocation:
     def _find(self, link: int) -> bool:
         """Finds what stands for a link of which an end has been found."""
         for side in (self.wiring.out, self.wiring.into):
-            near, far = side.near[link], side.far[link]
+            near, far = int(side.near[link]), int(side.far[link])
             if near not in self.nodes:
                 continue
-            there = side.links[self.nodes[near]]
-            here = side.links[near]
+            here, there = side.links(near), side.links(self.nodes[near])
             if len(here) != len(there):
                 return False
             other = there[here.index(link)]
-            if self.nodes.setdefault(far, side.far[other]) == side.far[other]:
+            beyond = int(side.far[other])
+            if self.nodes.setdefault(far, beyond) == beyond:
                 self.links[link] = other
                 return True
         return False
 
 
-class _Side(NamedTuple):
-    """Links by the node at one end: `near` and `far` of every link, and the links of every node in their order."""
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """Links by the node at one end.
 
-    near: list[int]
-    far: list[int]
-    links: list[list[int]]
+    Attributes
+    ----------
+    near, far : np.ndarray of int, shape (links,)
+        The node at this end of each, and at the other.
+    order, start : np.ndarray of int
+        Links by their near node, and where each node's begin among them.
+    """
+
+    near: np.ndarray
+    far: np.ndarray
+    order: np.ndarray
+    start: np.ndarray
+
+    @classmethod
+    def of(cls, near: np.ndarray, far: np.ndarray, nodes: int) -> _Side:
+        order = np.argsort(near, kind="stable")
+        start = np.searchsorted(near[order], np.arange(nodes + 1))
+        return cls(near, far, order, start)
+
+    def links(self, node: int) -> list[int]:
+        """Of a node, in their order."""
+        mine: list[int] = self.order[self.start[node] : self.start[node + 1]].tolist()
+        return mine
 
 
 class _Wiring(NamedTuple):
@@ -91,18 +111,10 @@ def _wiring(fabric: Fabric) -> _Wiring:
     """The wiring of a fabric, found once."""
 
     def make() -> _Wiring:
-        src, dst = (ends.tolist() for ends in fabric.ends)
-        nodes = len(fabric.nodes)
-        return _Wiring(_side(src, dst, nodes), _side(dst, src, nodes))
+        (src, dst), nodes = fabric.ends, len(fabric.nodes)
+        return _Wiring(_Side.of(src, dst, nodes), _Side.of(dst, src, nodes))
 
     return paths.once(fabric, ("wiring",), make)
-
-
-def _side(near: Sequence[int], far: Sequence[int], nodes: int) -> _Side:
-    links: list[list[int]] = [[] for _ in range(nodes)]
-    for link, node in enumerate(near):
-        links[node].append(link)
-    return _Side(list(near), list(far), links)
 
 
 def _bare(name: str) -> str:
