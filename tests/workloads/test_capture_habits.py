@@ -108,7 +108,15 @@ def test_ranks_agree_on_small_values(tmp_path: Path) -> None:
 def test_what_can_not_be_captured_is_named(
     tmp_path: Path, code: str, message: str
 ) -> None:
+    """A program that does what no recording can hold is told what to do instead."""
     path = tmp_path / "train.py"
     path.write_text(f"import torch\n{code}\n")
     with pytest.raises(InputError, match=message):
         captured((str(path),), path.with_suffix(".capture"), quiet=True)
+
+
+def test_what_is_refused_may_be_named() -> None:
+    """Libraries annotate with CUDA's graphs without making one: transformers' generation does."""
+    from workloads.capture.record.graphs import Refused
+
+    assert Refused | None

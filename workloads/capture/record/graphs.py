@@ -23,8 +23,11 @@ def install(assumed: Counter[str]) -> None:
     torch.cuda.make_graphed_callables = graphed
     torch.cuda.graphs.make_graphed_callables = graphed
     for module in (torch.cuda, torch.cuda.graphs):
-        module.CUDAGraph = module.graph = _refuse
+        module.CUDAGraph = module.graph = Refused
 
 
-def _refuse(*_: Any, **__: Any) -> Any:
-    raise NotImplementedError(REFUSAL)
+class Refused:
+    """In the place of `torch.cuda.CUDAGraph` and `torch.cuda.graph`: a class, which annotations may name."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError(REFUSAL)
