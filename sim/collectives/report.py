@@ -69,8 +69,7 @@ def collective(
         For anything wrong with the options, the cluster, or what NCCL would refuse.
     """
     op = op.replace("-", "_")
-    smallest = parse_nccl_size(min_bytes, "--min-bytes")
-    largest = parse_nccl_size(max_bytes, "--max-bytes")
+    smallest, largest = _sizes(min_bytes, max_bytes)
     nccl, links = request.split(overrides)
     nccl = _backend(nccl, backend)
     _check(nccl, op, forced, ranks, gpus)
@@ -90,6 +89,12 @@ def collective(
         **forced,
     )
     return Sweep(rows, explain, _channels(fabric, rows, nccl) if explain else ())
+
+
+def _sizes(smallest: str, largest: str) -> tuple[float, float]:
+    """Bytes of the first and of the last row."""
+    first = parse_nccl_size(smallest, "--min-bytes")
+    return first, parse_nccl_size(largest, "--max-bytes")
 
 
 def _fabric(

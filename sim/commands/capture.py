@@ -42,10 +42,15 @@ def show(file: Path, rank: int | None, json_: bool) -> None:
     recorded.show(file, rank, json_)
 
 
+AT_LEAST_ONE = click.IntRange(1)
+#: What follows the script is the program's own.
+TO_THE_PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
 @click.command(
     cls=Capture,
     help=__doc__,
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings=TO_THE_PROGRAM,
     epilog="\b\n"
     "Examples:\n"
     "  prestep capture -o job.capture -- train.py --config my.yaml\n"
@@ -55,13 +60,13 @@ def show(file: Path, rank: int | None, json_: bool) -> None:
 )
 @click.option(
     "--world",
-    type=click.IntRange(1),
+    type=AT_LEAST_ONE,
     default=1,
     help="Ranks, as for torchrun; default 1.",
 )
 @click.option(
     "--gpus-per-host",
-    type=click.IntRange(1),
+    type=AT_LEAST_ONE,
     default=8,
     help="Ranks of a host; default 8.",
 )
@@ -119,7 +124,7 @@ def command(
         gpus_per_host=gpus_per_host,
         gpu=gpu,
         step=step,
-        ranks=_ranks(ranks, world) if ranks else (),
+        ranks=_named(ranks, world),
         stop=stop,
         busiest=_busiest(assume),
         tell=_progress,
@@ -138,6 +143,11 @@ def _check(output: Path, script: str) -> None:
     if not Path(script).is_file():
         there = "a Python script that is there"
         raise InputError(Mistake("capture", "", script, there))
+
+
+def _named(text: str | None, world: int) -> tuple[int, ...]:
+    """The ranks that were named; none where nobody did."""
+    return _ranks(text, world) if text else ()
 
 
 def _ranks(text: str, world: int) -> tuple[int, ...]:

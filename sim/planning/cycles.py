@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -30,20 +30,23 @@ class _Reading:
 
     def __init__(self, timed: Timed, run: Run) -> None:
         self.timed, self.program = timed, timed.graph.programs[0]
-        computes = self.program.kind == KERNEL
-        begin = run.end[0][0][computes if computes.any() else slice(None)]
-        origin = float(begin.max())
+        origin = self._begin(run)
         self.period = float(run.end[0][1].max() - run.end[0][0].max())
         self.start = run.start[0][1] - origin
         self.end = run.end[0][1] - origin
         self.bounds = _bounds(run)
         self.kernels = _in_order(self.program, KERNEL, self.start)
         self.comms = _in_order(self.program, COMM, self.start)
-        self.place = {op: at for at, op in enumerate(self.kernels)}
-        self.number = {op: at for at, op in enumerate(self.comms)}
+        self.place, self.number = _places(self.kernels), _places(self.comms)
         # Communications that each kernel waits for, or a kernel before it: how many of them in their order.
         self.awaited = _rising(self._awaited(op) for op in self.kernels)
         self.after = _rising(self._after(op) for op in self.comms)
+
+    def _begin(self, run: Run) -> float:
+        """When the first repetition's last kernel ended, or its last exchange where it has no kernel."""
+        computes = self.program.kind == KERNEL
+        ends = run.end[0][0][computes if computes.any() else slice(None)]
+        return float(ends.max())
 
     def _awaited(self, op: int) -> int:
         deps = self.program.deps[op]
@@ -108,6 +111,11 @@ class _Reading:
         bound = self.bounds.get(id(plan.usage), -1)
         comm, delay = self.timed.graph.comms[part], max(0.0, moves - free)
         return Exchange(idle, comm, after, delay, moves, end, bound)
+
+
+def _places(ops: Sequence[int]) -> dict[int, int]:
+    """Where each operation stands among others of its kind."""
+    return {op: at for at, op in enumerate(ops)}
 
 
 def _in_order(program: Program, kind: int, start: np.ndarray) -> list[int]:

@@ -79,8 +79,19 @@ def _graph(
     )
 
 
+def _represented(recording: Recording) -> dict[int, int]:
+    """The rank that was recorded for each rank of the world."""
+    return {rank: each.rank for each in recording.ranks for rank in each.represents}
+
+
 class _RankProgram:
     """Plays the events of a rank once more, into the columns of its program."""
+
+    groups: dict[tuple[int, ...], tuple[Groups, int]]
+    recorded: dict[int, tuple[int, ...]]  # CUDA events, by number
+    communicated: dict[int, tuple[int, ...]]  # ends of communications
+    sequence: dict[Hashable, int]  # communications of a kind so far
+    batch: dict[int, int] | None  # transfers asked for at once
 
     def __init__(
         self,
@@ -93,22 +104,19 @@ class _RankProgram:
         self.rank, self.recording, self.kernels = rank, recording, compiler.kernels
         self.work = tuple(map(host_work, recording.operations, self.kernels))
         self.recorder = recorder
-        self.simulated = {r.rank for r in recording.ranks}
-        self.represented = {
-            rank: each.rank for each in recording.ranks for rank in each.represents
-        }
-        self.groups: dict[tuple[int, ...], tuple[Groups, int]] = {}
-        self.recorded: dict[int, tuple[int, ...]] = {}  # CUDA events, by number
-        self.communicated: dict[int, tuple[int, ...]] = {}  # ends of communications
-        self.sequence: dict[Hashable, int] = {}  # communications of a kind so far
-        self.batch: dict[int, int] | None = None  # transfers asked for at once
+        self.simulated = frozenset(each.rank for each in recording.ranks)
+        self.represented = _represented(recording)
+        self.groups, self.recorded, self.communicated = {}, {}, {}
+        self.sequence, self.batch = {}, None
         self.asked_on = "compute"  # the stream that a communication follows
         self.calls = CompiledCalls(rank, compiler)
         self.residence = self.calls.residence
         self.in_line = _in_line(self.calls.events)
-        self.memory = DeviceMemory(
-            rank, recorder.memory, handles(rank, self.kernels), workspace
-        )
+        self.memory = self._memory(workspace)
+
+    def _memory(self, workspace: float) -> DeviceMemory:
+        held = handles(self.rank, self.kernels)
+        return DeviceMemory(self.rank, self.recorder.memory, held, workspace)
 
     def replay(self) -> None:
         for event in self.calls.events:

@@ -54,12 +54,20 @@ def run_scenario(
         _run_jobs(loaded, json_, file, strict)
     else:
         planned = plan(loaded)
-        result = _predicted(planned, replicas, seed)
-        _show(result, json_)
+        result = _shown(planned, replicas, seed, json_)
         _write(result, trace, part, timeline)
         if report is not None:
             _write_report(result, report, loaded, each, planned)
         _refuse_fallbacks([result], strict)
+
+
+def _shown(
+    planned: Planned, replicas: int | None, seed: int | None, json_: bool
+) -> Prediction:
+    """The prediction, printed."""
+    result = _predicted(planned, replicas, seed)
+    _show(result, json_)
+    return result
 
 
 def _show(result: Prediction, json_: bool) -> None:

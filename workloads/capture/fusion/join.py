@@ -248,18 +248,24 @@ def _launches(group: Group, written: float) -> list[Launch]:
         return [
             Launch(kernel, names) for node in group.nodes for kernel in node.kernels
         ]
-    own = {value for node in group.nodes for value, _ in node.writes}
-    read = sum(size for key, size in group.reads.items() if key[0] not in own)
-    kind = REDUCTION if group.space.rows else POINTWISE
-    moved = max(1.0, read + written)
-    functions = tuple(name for each in group.functions.values() for name in each)
-    elements, layout = (group.space.elements,), "_".join(sorted(functions))
-    launches = [Launch(Kernel(kind, elements, layout=layout, bytes=moved), names)]
+    launches = [Launch(_generated(group, group.space, written), names)]
     return launches + [
         Launch(_sum_of_partial(node), node.name)
         for node in group.nodes
         if node.space and (node.space.across or 0 < node.space.rows < FEW)
     ]
+
+
+def _generated(group: Group, space: Space, written: float) -> Kernel:
+    """The kernel of a group: what it reads of others and writes, and the functions that it evaluates."""
+    own = {value for node in group.nodes for value, _ in node.writes}
+    read = sum(size for key, size in group.reads.items() if key[0] not in own)
+    kind = REDUCTION if space.rows else POINTWISE
+    functions = [name for each in group.functions.values() for name in each]
+    layout = "_".join(sorted(functions))
+    return Kernel(
+        kind, (space.elements,), layout=layout, bytes=max(1.0, read + written)
+    )
 
 
 def _sum_of_partial(node: Node) -> Kernel:

@@ -83,11 +83,7 @@ def _nodes(
     if not kernels and name not in MAPPED:
         return ()
     reads = _reads(step, operation, versions)
-    writes = tuple(
-        (versions.write(place[0]), float(stored(operand)))
-        for place, operand in zip(step.writes, operation.results, strict=True)
-        if place[0]
-    )
+    writes = _writes(step, operation, versions)
     if name == "embedding_dense_backward":
         return (Node(name, reads, writes, None, _scattered(operation)),)
     if not _is_compiled(name, operation):
@@ -100,6 +96,18 @@ def _nodes(
     functions = of_elements(name, operation)
     again = name not in RANDOM
     return (Node(name, reads, writes, space, again=again, functions=functions),)
+
+
+def _writes(
+    step: Step, operation: Operation, versions: Versions
+) -> tuple[tuple[Value, float], ...]:
+    """New values of what an operation writes on the GPU, and their bytes."""
+    places = zip(step.writes, operation.results, strict=True)
+    return tuple(
+        (versions.write(place[0]), float(stored(operand)))
+        for place, operand in places
+        if place[0]
+    )
 
 
 def _scattered(operation: Operation) -> tuple[Kernel, ...]:
@@ -195,16 +203,25 @@ def _normalizing(
     statistic = versions.unnamed()
     size = 4.0 * rows.rows
     after = (*reads, Read(statistic, 0, size))
-    elements, others = (writes[:1], writes[1:]) if whole else ((), writes)
+    elements, others = writes[: int(whole)], writes[int(whole) :]
     backward = name.endswith("backward")
-    others_of_rows = () if backward else others
-    statistics = (statistic, size), *others_of_rows
+    statistics = (statistic, size), *(() if backward else others)
     parts = [Node(name, reads, statistics, rows, functions=of_rows(name, rows))]
     if elements:
-        space, again = Space(rows.elements), not backward
-        functions = after_rows(name, rows)
-        parts.append(Node(name, after, elements, space, (), again, functions))
+        parts.append(_after_rows(name, after, elements, rows))
     if backward and others:
         across = Space(rows.elements, rows.rows, across=True)
         parts.append(Node(name, after, others, across))
     return tuple(parts)
+
+
+def _after_rows(
+    name: str,
+    reads: tuple[Read, ...],
+    writes: tuple[tuple[Value, float], ...],
+    rows: Space,
+) -> Node:
+    """The operation over elements that uses the statistics of their rows."""
+    again = not name.endswith("backward")
+    functions = after_rows(name, rows)
+    return Node(name, reads, writes, Space(rows.elements), (), again, functions)

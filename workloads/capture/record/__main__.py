@@ -11,32 +11,46 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
+from workloads.capture.record import (
+    collectives,
+    devices,
+    graphs,
+    launches,
+    placed,
+    profilers,
+    regions,
+    saving,
+    stand_in,
+    steps,
+)
+from workloads.capture.record.dispatch import Recorder
+from workloads.capture.record.experts import Experts
+from workloads.capture.record.names import Names
+from workloads.capture.record.objects import Exchange
+
 
 def main() -> None:
     options, script, arguments = _read_command_line()
-    import torch
+    exchange = Exchange(int(os.environ["RANK"]))
+    recorder = _recorder(options, exchange)
+    kept = steps.watch(recorder, options.step, options.stop)
+    ending: Any = None
+    try:
+        ending = _run(script, arguments, recorder)
+    finally:
+        kept.finish()
+        exchange.keep()
+        _write(options.out, kept, torch.__version__)
+    sys.exit(ending)
 
-    from workloads.capture.record import (
-        collectives,
-        devices,
-        graphs,
-        launches,
-        placed,
-        profilers,
-        regions,
-        saving,
-        stand_in,
-        steps,
-    )
-    from workloads.capture.record.dispatch import Recorder
-    from workloads.capture.record.experts import Experts
-    from workloads.capture.record.names import Names
-    from workloads.capture.record.objects import Exchange
 
+def _recorder(options: argparse.Namespace, exchange: Exchange) -> Recorder:
+    """What writes the program's operations down, with all that stands in CUDA's place."""
     properties = SimpleNamespace(**json.loads(options.gpu))
     fake = stand_in.install(properties, options.gpus, int(os.environ["LOCAL_RANK"]))
     Experts.busiest = options.busiest
-    exchange = Exchange(int(os.environ["RANK"]))
     recorder = Recorder(fake, exchange)
     collectives.install(recorder.works)
     devices.install()
@@ -46,22 +60,21 @@ def main() -> None:
     launches.install(recorder.launch)
     profilers.install()
     regions.install(recorder.storages)
-    kept = steps.watch(recorder, options.step, options.stop)
+    return recorder
+
+
+def _run(script: str, arguments: list[str], recorder: Recorder) -> Any:
+    """The program, as if Python had been started with it; its exit code, if it says one."""
     sys.argv = [script, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
-    ending: Any = None
     try:
         with Names(), recorder:
             runpy.run_path(script, run_name="__main__")
     except steps.Recorded:
-        pass
+        return None
     except SystemExit as stop:
-        ending = stop.code
-    finally:
-        kept.finish()
-        exchange.keep()
-        _write(options.out, kept, torch.__version__)
-    sys.exit(ending)
+        return stop.code
+    return None
 
 
 def _read_command_line() -> tuple[argparse.Namespace, str, list[str]]:

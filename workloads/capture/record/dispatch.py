@@ -96,12 +96,7 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         options = dict(kwargs or {})
         if function is torch.ops.prim.device.default:
-            # Asked by C++, which has to know the device inside.
-            return (
-                torch.device("meta")
-                if self.fake.in_kernel_invocation
-                else args[0].fake_device
-            )
+            return self._device_of(args[0])
         if any(k is not FakeTensor and issubclass(k, WRAPPERS) for k in types):
             # Its own rules say which operations that is on this rank's part; those come back here.
             return NotImplemented
@@ -125,6 +120,11 @@ class Recorder(TorchDispatchMode):
             return self._handle(function, args, options)
         finally:
             sys.setprofile(self.counter)
+
+    def _device_of(self, tensor: Any) -> torch.device:
+        """Asked by C++, which has to know the device inside."""
+        inside: torch.device = tensor.fake_device
+        return torch.device("meta") if self.fake.in_kernel_invocation else inside
 
     def _handle(self, function: Any, args: Any, options: Any) -> Any:
         with torch._C.DisableTorchFunction():

@@ -108,16 +108,19 @@ class Steps:
         self.reserved = storages.allocator.segments()
         if self.ended in (self.wanted - 1, self.wanted):
             self._note_owners()
-        storages.asking = self.ended == self.wanted - 1
         log.events, log.backward, log.calls = [], False, 0
+        self._open(self.ended == self.wanted - 1)
         if self.ended == self.wanted:
             log.open = False
-        counting = self.ended == self.wanted - 1
-        self.recorder.counter = self._count if counting else None
-        if counting:
+            if self.stop:
+                raise Recorded
+
+    def _open(self, wanted: bool) -> None:
+        """What is asked of a step that begins: of the wanted one also memory's history and Python's calls."""
+        self.recorder.storages.asking = wanted
+        self.recorder.counter = self._count if wanted else None
+        if wanted:
             sys.setprofile(self.recorder.counter)
-        if self.stop and self.ended == self.wanted:
-            raise Recorded
 
     def _count(self, frame: Any, event: str, _: Any) -> None:
         """Python's calls, as a measure of the host's work."""
