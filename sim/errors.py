@@ -6,9 +6,16 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+EXIT_INPUT = 2  # exit code of a command that can not do what it was asked
+
 
 class PrestepError(Exception):
-    """Any failure that prestep can explain; the command line prints it without a traceback."""
+    """Any failure that prestep can explain; the command line prints it without a traceback.
+
+    `code` is the exit code of the command.
+    """
+
+    code: int = EXIT_INPUT
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,17 @@ class InputError(PrestepError):
     def __reduce__(self) -> tuple[type[InputError], tuple[tuple[Mistake, ...]]]:
         # Worker processes send errors by pickle; Exception's own way would hand the text to __init__.
         return type(self), (self.mistakes,)
+
+
+class ProgramFailed(InputError):
+    """A program that prestep ran ended with an exit code of its own, which the command passes on."""
+
+    def __init__(self, mistakes: Iterable[Mistake] | Mistake, code: int) -> None:
+        super().__init__(mistakes)
+        self.code = code
+
+    def __reduce__(self) -> tuple[type[ProgramFailed], tuple[tuple[Mistake, ...], int]]:  # type: ignore[override]
+        return type(self), (self.mistakes, self.code)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

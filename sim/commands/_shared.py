@@ -15,11 +15,11 @@ from typing import Any
 import click
 
 from sim import plugins, progress
-from sim.errors import InputError, Mistake, PrestepError
+from sim.errors import EXIT_INPUT, InputError, Mistake, PrestepError
 from sim.extras import missing
 from sim.tools import crash
 
-EXIT_OUTSIDE, EXIT_INPUT = 1, 2
+EXIT_OUTSIDE = 1
 EXIT_PIPE = 128 + 13  # as of programs that SIGPIPE ends
 
 Command = Callable[..., Any]
@@ -35,7 +35,7 @@ def explained(command: Command) -> Command:
                 return command(*args, **kwargs)
         except PrestepError as error:
             click.echo(str(error), err=True)
-            sys.exit(EXIT_INPUT)
+            sys.exit(error.code)
         except (click.exceptions.Exit, click.ClickException, click.Abort):
             raise
         except BrokenPipeError:  # `| head` has seen enough

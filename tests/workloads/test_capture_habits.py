@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -120,3 +123,19 @@ def test_what_is_refused_may_be_named() -> None:
     from workloads.capture.record.graphs import Refused
 
     assert Refused | None
+
+
+def test_a_program_that_fails_gives_its_exit_code(tmp_path: Path) -> None:
+    """`prestep capture` ends as the program did, and says which rank it was."""
+    path = tmp_path / "train.py"
+    path.write_text("raise SystemExit(7)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "cli", "capture", "-o", "x.capture", "--", "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 7
+    assert "rank 0: found ended with exit code 7" in done.stderr

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, Mistake
+from sim.errors import InputError, Mistake, ProgramFailed
 from workloads.capture.copies import copies
 from workloads.capture.recording import FORMAT, VERSION
 
@@ -140,12 +140,15 @@ def _run(job: Job, rank: int, out: Path, quiet: bool) -> dict[str, Any]:
 
 def _failed(
     job: Job, rank: int, done: subprocess.CompletedProcess[bytes]
-) -> InputError:
+) -> ProgramFailed:
     printed = (done.stderr or b"").decode(errors="replace").strip().splitlines()
     found = f"ended with exit code {done.returncode}"
     expected = "a program that runs to its end"
     hint = printed[-1] if printed else "what it printed is above"
-    return InputError(Mistake(job.command[0], f"rank {rank}", found, expected, hint))
+    mistake = Mistake(job.command[0], f"rank {rank}", found, expected, hint)
+    # A signal ends a program as shells say it: 128 and its number.
+    code = done.returncode if done.returncode > 0 else 128 - done.returncode
+    return ProgramFailed(mistake, code)
 
 
 def _never_stepped(job: Job, rank: int, steps: int) -> InputError:

@@ -107,8 +107,9 @@ def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The tensors that one is made of, such as the part of a DTensor that is here."""
     if not torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor):
         return [tensor]
-    names, _ = tensor.__tensor_flatten__()
-    return [part for name in names for part in parts(getattr(tensor, name))]
+    names, _ = tensor.__tensor_flatten__()  # since PyTorch 2.13 also a mesh's
+    inner = [getattr(tensor, name) for name in names]
+    return [p for each in inner if isinstance(each, torch.Tensor) for p in parts(each)]
 
 
 def _claim(results: list[torch.Tensor], number: int, first: int) -> None:
