@@ -1,7 +1,8 @@
 """Which scenario a published measurement stands for: models by name, machines and frameworks by source.
 
-``cases/published/setups.toml`` holds what the sources say in words, and what had to be assumed; ``generic.toml`` what
-is taken for sources and machines that no setup knows, and dimensions of models known by name.
+``cases/published/setups.toml`` holds what the sources say in words, and what had to be assumed, ``cases/mlperf`` the
+same of MLPerf's submissions; ``generic.toml`` what is taken for sources and machines that no setup knows, and
+dimensions of models known by name.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from sim.errors import InputError, Mistake, did_you_mean
 FOLDER = Path(__file__).parents[1] / "cases" / "published"
 SETUPS = FOLDER / "setups.toml"
 GENERIC = FOLDER / "generic.toml"
+MLPERF = FOLDER.parent / "mlperf" / "setups.toml"
 PATTERNS = (
     "source",
     "hardware",
+    "gpus",
     "model",
     "precision",
     "tp",
@@ -52,7 +55,7 @@ class Setup:
 
     Attributes
     ----------
-    source, hardware, model, precision, tp, pp, dp, ep, vpp, recompute, notes : str
+    source, hardware, gpus, model, precision, tp, pp, dp, ep, vpp, recompute, notes : str
         Regular expressions that a row's texts contain; "" for any.
     text : str
         As those, of all that a row says in words: source, hardware, model, framework, sharding, recomputation, notes.
@@ -82,12 +85,15 @@ class Setup:
         What the source does not say and was taken to be so.
     guesses : tuple of str
         What generic setups stand in for (`setup_of`).
+    unsaid : tuple of str
+        What a row's own script sets and the prediction leaves out (`mlperf_scripts`).
     sections : mapping
         Keys of the scenario, by section; a row's own columns come before them.
     """
 
     source: str = ""
     hardware: str = ""
+    gpus: str = ""
     model: str = ""
     precision: str = ""
     tp: str = ""
@@ -112,6 +118,7 @@ class Setup:
     reason: str = ""
     assumed: str = ""
     guesses: tuple[str, ...] = ()
+    unsaid: tuple[str, ...] = ()
     sections: Mapping[str, Mapping[str, Any]] | None = None
 
     def fits(self, row: Mapping[str, str]) -> bool:
@@ -147,7 +154,7 @@ def setups() -> tuple[Setup, ...]:
     """
     return tuple(
         _setup(table, path, i)
-        for path in (GENERIC, SETUPS)
+        for path in (GENERIC, SETUPS, MLPERF)
         for i, table in enumerate(tables(path, "setup"))
     )
 
@@ -167,7 +174,7 @@ def _setup(table: Mapping[str, Any], path: Path, index: int) -> Setup:
     keys = {
         name
         for name in Setup.__dataclass_fields__
-        if name not in ("sections", "guesses")
+        if name not in ("sections", "guesses", "unsaid")
     }
     sections = {
         name: table[name] for name in SECTIONS if isinstance(table.get(name), Mapping)

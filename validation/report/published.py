@@ -7,12 +7,14 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sim import schema
 from sim.schema import Number
+from sim.schema import Table as Keys
 from sim.units import format_duration
 from validation.formats.published_setups import FOLDER
 from validation.report.comparison import Comparison
@@ -21,16 +23,20 @@ from validation.report.interface import Point, Skip, Table
 from validation.report.summary import Errors, errors_of
 
 HEAD = ("case", "slice", "measured", "predicted", "error", "")
-LIMITS = schema.all_of(
-    ("mape", "bias", "slice_rows", "slice_mape", "spearman"), Number(above=True)
-)
+NEEDED = ("mape", "bias", "slice_rows", "slice_mape", "spearman")
+LIMITS = Keys(dict.fromkeys((*NEEDED, "worst"), Number(above=True)), NEEDED)
+PART = 3  # of the groups of rows, one in so many is for fitting
 LISTED = 8  # names of rows in a check
 SWEEP = 5  # rows of one model, machine and batch that differ in their layout only
 
 
 @dataclass(frozen=True)
 class Case:
-    """A row and its prediction, s. `assumed`: what an incomplete row was completed with; `notes`: other defaults."""
+    """A row and its prediction, s.
+
+    `assumed`: what an incomplete row was completed with; `notes`: other defaults; `part`: one group in so many is for
+    fitting; `cuts`: further groups whose errors are given.
+    """
 
     name: str
     slice: str
@@ -40,11 +46,13 @@ class Case:
     error: str = ""
     assumed: str = ""
     notes: str = ""
+    part: int = PART
+    cuts: tuple[str, ...] = ()
 
     @property
     def fitted(self) -> bool:
-        """Whether constants may be taken from its group: a third of the groups, by a checksum of their names."""
-        return zlib.crc32(self.group.encode()) % 3 == 0
+        """Whether constants may be taken from its group: one in `part` of them, by a checksum of their names."""
+        return zlib.crc32(self.group.encode()) % self.part == 0
 
     @property
     def signed_error(self) -> float:
@@ -75,6 +83,7 @@ class PublishedReport(Comparison):
     skipped: tuple[tuple[str, str], ...] = ()
     whole: bool = False
     unit: str = "steps"
+    limits: Path = FOLDER / "limits.toml"
 
     def select(
         self,
@@ -88,7 +97,7 @@ class PublishedReport(Comparison):
                 (case.name, case.signed_error)
                 for case in self.cases
                 if not case.error
-                and slice_ in (None, case.slice)
+                and slice_ in (None, case.slice, *case.cuts)
                 and fitted in (None, case.fitted)
                 and bool(case.assumed) == assumed
             ]
@@ -121,19 +130,24 @@ class PublishedReport(Comparison):
         for name in self.slices:
             if (errors := self.select(name, fitted=False)).n:
                 made[name] = errors
+        for name in sorted({cut for case in self.cases for cut in case.cuts}):
+            if (errors := self.select(name)).n:
+                made[name] = errors
         if (assumed := self.select(assumed=True)).n:
             made["incomplete rows"] = assumed
         return made
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        limits = schema.read(FOLDER / "limits.toml", LIMITS)
+        limits = schema.read(self.limits, LIMITS)
         held = self.select(fitted=False)
         bad = [case.name for case in self.cases if case.error]
         made = [rows_check(self._judged, self._left_out), predicted_check(bad, LISTED)]
         if held.n:
             made.append(Check("mean", held.mape, limits["mape"]))
             made.append(Check("bias", abs(held.bias), limits["bias"]))
+        if held.n and "worst" in limits:
+            made.append(Check("worst", held.worst, limits["worst"], held.worst_id))
         for name in self.slices:
             errors = self.select(name, fitted=False)
             if errors.n > limits["slice_rows"]:

@@ -19,16 +19,15 @@ from sim.errors import InputError, Mistake, PrestepError
 from sim.predict import step_time
 from sim.spec.load import parse_scenario
 from sim.tools.orphans import end_with_parent
-from validation.formats.published_columns import (
-    count,
-    whole,
-)
+from validation.formats.mlperf_scripts import with_script
+from validation.formats.published_columns import count, whole
 from validation.formats.published_families import family_of
 from validation.formats.published_fill import complete
 from validation.formats.published_flops import METRICS, step_time_of
-from validation.formats.published_setups import FOLDER, Setup, setup_of
-from validation.report.published import Case, PublishedReport
+from validation.formats.published_setups import Setup, setup_of
+from validation.report.published import PART, Case, PublishedReport
 from validation.sets.published_scenarios import scenario_of
+from validation.sets.sets import CASES, set_table
 
 NEEDED = ("gpus", "layers", "hidden", "heads", "seq_len", "global_batch", "tp", "pp")
 COLUMNS = (
@@ -47,9 +46,7 @@ WHOLE = (
     "micro_batch",
     "dp",
 )  # without these a row is incomplete; what is assumed is said
-
-
-# Rows that agree in these columns ran one configuration.
+# Rows that agree in these columns ran one configuration, unless the set says otherwise.
 GROUP = ("source", "hardware", "layers", "hidden", "gpus", "global_batch")
 
 
@@ -62,11 +59,20 @@ class Run:
 
     id: str
     slice: str
-    group: str
+    row: Mapping[str, str]
     scenario: Mapping[str, Any]
     measured: float
     assumed: str
     notes: str = ""
+
+    @property
+    def group(self) -> str:
+        """Rows that agree in this ran one configuration."""
+        return self.of(GROUP)
+
+    def of(self, columns: Sequence[str]) -> str:
+        """What the row has in columns, as one name."""
+        return "|".join(self.row.get(name, "") for name in columns)
 
 
 def validate_set(
@@ -79,20 +85,26 @@ def validate_set(
     InputError
         If the file cannot be read or lacks columns.
     """
-    runs, skips = sort(read(Path(rows) if rows else FOLDER / "rows.csv"))
+    table, folder = set_table(name), CASES / name
+    runs, skips = sort(read(Path(rows) if rows else folder / "rows.csv"))
     cases: list[Case] = []
     for run, (time, error) in zip(runs, _predict_all(runs, jobs), strict=True):
         if isinstance(error, Refusal):
             skips.append((run.id, error))
         else:
-            cases.append(_case(run, time, error))
-    title = "Published training steps"
-    return PublishedReport(name, title, tuple(cases), tuple(skips), rows is None)
+            cases.append(_case(run, time, error, table))
+    title, limits = table["title"], folder / "limits.toml"
+    return PublishedReport(
+        name, title, tuple(cases), tuple(skips), rows is None, limits=limits
+    )
 
 
-def _case(run: Run, time: float, error: str) -> Case:
-    about = run.id, run.slice, run.group, run.measured
-    return Case(*about, time, error, run.assumed, run.notes)
+def _case(run: Run, time: float, error: str, table: Mapping[str, Any]) -> Case:
+    """A prediction, in the groups and with the cuts that a set.toml names."""
+    group, part = run.of(table.get("group", GROUP)), table.get("part", PART)
+    cuts = tuple(f"{name} {run.row[name]}" for name in table.get("cuts", ()))
+    about = run.id, run.slice, group, run.measured
+    return Case(*about, time, error, run.assumed, run.notes, part, cuts)
 
 
 def _predict_all(runs: Sequence[Run], jobs: int) -> list[tuple[float, str]]:
@@ -153,18 +165,15 @@ def run_of(row: Mapping[str, str]) -> Run:
     InputError
         Saying which columns are missing or what cannot be said as a scenario.
     """
-    setup = setup_of(row)
+    setup = with_script(setup_of(row), row)
     cells, filled = complete(row, setup)
     _check(cells, row["id"])
     scenario = scenario_of(cells, setup)
     parse_scenario(scenario, row["id"])
     measured = step_time_of(cells, scenario, setup.counts_recompute)
     assumed, notes = _assumptions(row, cells, setup, filled)
-    name, group = (
-        setup.slice or row["source"],
-        "|".join(row.get(key, "") for key in GROUP),
-    )
-    return Run(row["id"], name, group, scenario, measured, assumed, notes)
+    name = setup.slice or row["source"]
+    return Run(row["id"], name, row, scenario, measured, assumed, notes)
 
 
 def _check(cells: Mapping[str, str], where: str) -> None:
@@ -196,6 +205,7 @@ def _assumptions(
     defaults = (name for name in ("ffn", "vocab") if not cells.get(name, "").strip())
     notes += [f"{name} by default" for name in defaults]
     notes += _other_hosts(cells, setup)
+    notes += setup.unsaid
     return ", ".join(assumed), ", ".join(notes)
 
 

@@ -67,7 +67,7 @@ KINDS: Mapping[str, Table] = {
         limits=Table({"recorded": ERRORS, "simulated": ERRORS}),
         retarget=Items(RETARGET),
     ),
-    "published": _kind(),
+    "published": _kind(group=TEXTS, part=Number(low=1, whole=True), cuts=TEXTS),
     "checkpoint": _kind(
         ("rows", "calibration", "stall", "beside"),
         rows=TEXTS,

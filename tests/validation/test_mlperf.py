@@ -1,0 +1,134 @@
+"""Rows of MLPerf's submissions: what their scripts say, and how they are judged."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from sim.errors import InputError
+from validation.formats import mlperf_scripts
+from validation.formats.mlperf_scripts import CONFIGS, switches, variables_of
+from validation.report.published import Case
+from validation.sets import published
+from validation.sets.published import read, run_of
+from validation.sets.sets import CASES, kind_of, set_table
+
+ROWS = read(CASES / "mlperf" / "rows.csv")
+SCRIPTED = [row for row in ROWS if variables_of(row)]
+
+
+def row_of(name: str, **cells: str) -> dict[str, str]:
+    """A row of the set with other cells."""
+    row = next(row for row in ROWS if row["id"] == name)
+    return {**row, **cells}
+
+
+def with_variable(text: str) -> Mapping[str, Mapping[str, object]]:
+    """The scenario of a row on H100 whose notes repeat a variable with another value."""
+    row = row_of("mlperf5-0015")
+    return run_of({**row, "notes": f"{row['notes']}; {text}"}).scenario
+
+
+def test_the_set_is_one_of_published_steps() -> None:
+    """The importer of published rows serves MLPerf's: the same kind, the same columns, the same scenario."""
+    assert kind_of("mlperf") == kind_of("published")
+    assert ROWS[0].keys() == read(CASES / "published" / "rows.csv")[0].keys()
+
+
+@pytest.mark.parametrize("row", SCRIPTED, ids=lambda row: row["id"])
+def test_every_variable_of_a_script_is_known(row: dict[str, str]) -> None:
+    """Every exported variable is a key of the scenario, is said not to be simulated, or does not matter."""
+    for name in variables_of(row):
+        assert any(switch.fits(name) for switch in switches()), name
+    assert "unknown" not in run_of(row).notes
+
+
+def test_every_script_of_the_file_is_known_but_for_other_machines() -> None:
+    """So it is for systems whose rows are not here, unless they are AMD's, which are not simulated."""
+    configs = json.loads(CONFIGS.read_text())
+    names = {
+        name
+        for entry in configs.values()
+        if "MI3" not in entry["config"]
+        for name in entry["env"]
+    }
+    strange = [n for n in names if not any(switch.fits(n) for switch in switches())]
+    assert not strange
+
+
+def test_switches_are_keys_of_the_scenario() -> None:
+    """What a script sets is what the scenario has, other switches of the same row unchanged."""
+    scenario = with_variable("TP_COMM_OVERLAP=False")
+    usual = run_of(row_of("mlperf5-0015")).scenario
+    assert usual["megatron"]["tp_comm_overlap"] is True
+    changed = {**usual["megatron"], "tp_comm_overlap": False}
+    assert scenario == {**usual, "megatron": changed}
+
+
+def test_whole_steps_in_a_graph_come_before_graphs_of_layers() -> None:
+    """Of FULL_CUDA_GRAPH and MCORE_CUDA_GRAPH the whole step counts."""
+    both = with_variable("MCORE_CUDA_GRAPH=1 FULL_CUDA_GRAPH=1")["megatron"]
+    layers = with_variable("MCORE_CUDA_GRAPH=1 FULL_CUDA_GRAPH=0")["megatron"]
+    assert both["cuda_graph_scope"] == ["full_iteration"]
+    assert layers["cuda_graph_scope"] == ["attn", "mlp"]
+
+
+def test_what_is_not_simulated_is_said() -> None:
+    """A switch without a model is a note of the row; a variable that nobody knows is one too."""
+    row = row_of("mlperf5-0002")
+    assert "VBOOST_VALUE=1 not simulated" in run_of(row).notes
+    strange = run_of({**row, "notes": row["notes"] + " NEW_SWITCH=7"})
+    assert "NEW_SWITCH=7 unknown" in strange.notes
+
+
+def test_a_value_that_a_switch_cannot_have_is_refused() -> None:
+    """A truth that is none skips the row with the name of the switch."""
+    with pytest.raises(InputError, match="TP_COMM_OVERLAP"):
+        with_variable("TP_COMM_OVERLAP=perhaps")
+
+
+def test_a_row_takes_the_script_that_it_names() -> None:
+    """Another script of the same system says nothing, nor does one of a row that names none."""
+    row = row_of("mlperf5-0015")
+    other = row["notes"].replace("config_DGXH100_64x8x288", "config_DGXH100_9x8x9")
+    repeated = set(variables_of({**row, "notes": other}))
+    assert repeated < set(variables_of(row))
+    assert not variables_of({**row, "notes": "config not identified"})
+
+
+def test_rows_of_other_sources_have_no_script() -> None:
+    """Published rows of other sources are what they were."""
+    rows = read(CASES / "published" / "rows.csv")
+    other = [row for row in rows if "MLPerf" not in row["source"]]
+    assert not any(mlperf_scripts.variables_of(row) for row in other)
+
+
+def test_a_submitters_rows_of_a_system_are_judged_or_fitted_together() -> None:
+    """Half of the groups, of a round's submitter and GPU, may be fitted to; which ones is a checksum's choice."""
+    table = set_table("mlperf")
+    by_group: dict[str, set[bool]] = {}
+    for row in SCRIPTED:
+        run = run_of(row)
+        case = Case(run.id, "", run.of(table["group"]), 1, 1, part=table["part"])
+        by_group.setdefault(case.group, set()).add(case.fitted)
+    assert all(len(fitted) == 1 for fitted in by_group.values())
+    assert {True, False} == set.union(*by_group.values())
+
+
+def test_other_rows_are_judged_by_the_same_limits(tmp_path: Path) -> None:
+    """`--rows` takes any file with these columns; errors come by model, GPU and size as well."""
+    rows = [row_of("mlperf5-0044"), row_of("mlperf5-0021")]
+    path = tmp_path / "rows.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+    report = published.validate_set("mlperf", path)
+    assert [case.name for case in report.cases] == ["mlperf5-0044"]
+    assert [name for name, _ in report.skipped] == ["mlperf5-0021"]
+    assert report.groups["hardware GB200"].n == report.groups["gpus 72"].n == 1
+    assert report.limits.parent.name == "mlperf"
