@@ -1,4 +1,8 @@
-"""The communications of a run: a rank waits for free SMs, then for its peers, then for the bytes."""
+"""The communications of a run: a rank waits for free SMs, then for its peers, then for the bytes.
+
+Kernels of one communicator run one after the other, as NCCL orders them; those of different ones side by side, each
+with SMs of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import simpy
 from sim.engine.execution import Timed
 from sim.engine.fluid import Network
 from sim.engine.rendezvous import Meeting, Rank
-from sim.graph.opgraph import Comm
+from sim.graph.opgraph import Comm, Communicator
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
@@ -29,26 +33,31 @@ class Meetings:
         self, rank: Rank, g: int, step: int, comms: tuple[int, ...]
     ) -> Generator[Any, Any, None]:
         """Runs operation `g` of a rank, which takes part in `comms` at once."""
+        joined = frozenset(self.timed.graph.comms[c].communicator for c in comms)
         if self.timed.exclusive:
-            yield from self._wait_for_sms(rank)
+            yield from self._wait_for_sms(rank, joined)
         rank.start[g] = self.network.env.now
         plans = self.timed.plans
         channels = max((plans[c].channels for c in comms), default=0)
-        rank.hold(channels)
+        rank.hold(channels, joined)
         meetings = [self._arrive(rank, step, c) for c in comms]
         for meeting in meetings:
             if not meeting.over(rank).triggered:
                 yield meeting.over(rank)
         rank.ready[g] = max((m.begin for m in meetings), default=rank.start[g])
-        rank.hold(-channels)
+        rank.hold(-channels, joined)
 
-    def _wait_for_sms(self, rank: Rank) -> Generator[Any, Any, None]:
-        """A kernel that fills the GPU leaves no SM for a communication kernel until its last wave drains."""
-        if rank.running and rank.channels == 0:
+    def _wait_for_sms(
+        self, rank: Rank, joined: frozenset[Communicator]
+    ) -> Generator[Any, Any, None]:
+        """A kernel that fills the GPU leaves no SM for a communication kernel until its last wave drains.
+
+        The next kernel of a communicator takes over the SMs of the one before.
+        """
+        if rank.running and not rank.holds(joined):
             yield self._next_kernel_end(rank)
-        # Communication kernels of one GPU run one after the other: the next takes over the SMs of the one before.
-        while rank.transferring:
-            yield rank.transferring[0].over(rank)
+        while (before := rank.moving(joined)) is not None:
+            yield before.over(rank)
 
     def _next_kernel_end(self, rank: Rank) -> simpy.Event:
         env = self.network.env
@@ -75,7 +84,8 @@ class Meetings:
         if key not in self.opened:
             plan = self._plan_of(step, c)
             stages = self._stages.get(id(plan)) or stages_of(plan)
-            self.opened[key] = Meeting(self.network, plan, stages)
+            communicator = self.timed.graph.comms[c].communicator
+            self.opened[key] = Meeting(self.network, plan, stages, communicator)
         return self.opened[key]
 
     def _plan_of(self, step: int, c: int) -> Plan:

@@ -6,6 +6,7 @@ SMs; a transfer changes its own when the kernels beside it change.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import simpy
 from simpy.events import URGENT
 
 from sim.engine.fluid import Network, Transfer
-from sim.graph.opgraph import Program
+from sim.graph.opgraph import Communicator, Program
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
@@ -90,6 +91,8 @@ class Rank:
         self.exposed: Waits = {}
         self.issued = 0
         self.channels = 0
+        # Those of each communicator, while it has any kernel here.
+        self._held: Counter[Communicator] = Counter()
         # By stream, as all below.
         self.running: dict[int, Running] = {}
         # A chain of kernels that runs: seconds after which one of them ends, on average.
@@ -150,9 +153,20 @@ class Rank:
         for meeting in self.transferring:
             meeting.adapt()
 
-    def hold(self, channels: int) -> None:
-        """Communication takes (or, negative, gives back) SMs: running kernels change speed."""
+    def holds(self, communicators: frozenset[Communicator]) -> bool:
+        """Whether any of some communicators has SMs here."""
+        return any(self._held[one] > 0 for one in communicators)
+
+    def moving(self, communicators: frozenset[Communicator]) -> Meeting | None:
+        """The first transfer under way of any of some communicators."""
+        mine = (m for m in self.transferring if m.communicator in communicators)
+        return next(mine, None)
+
+    def hold(self, channels: int, communicators: frozenset[Communicator]) -> None:
+        """Communicators take (or, negative, give back) SMs: running kernels change speed."""
         self.channels += channels
+        for communicator in communicators:
+            self._held[communicator] += channels
         for running in self.running.values():
             running.adapt(
                 1.0 / self.slowdown(running.kernel, self.channels)
@@ -169,6 +183,7 @@ class Meeting:
 
     __slots__ = (
         "begin",
+        "communicator",
         "done",
         "here",
         "network",
@@ -182,9 +197,14 @@ class Meeting:
     )
 
     def __init__(
-        self, network: Network, plan: Plan, parts: tuple[Plan | None, ...]
+        self,
+        network: Network,
+        plan: Plan,
+        parts: tuple[Plan | None, ...],
+        communicator: Communicator,
     ) -> None:
         env = network.env
+        self.communicator = communicator
         self.network, self.plan, self.parts = network, plan, list(parts)
         self.transfer: Transfer | None = None
         self.ranks: list[Rank] = []

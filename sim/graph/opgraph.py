@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 KERNEL, COMM, SYNC = 0, 1, 2
 KINDS = ("kernel", "comm", "sync")
 Groups = tuple[tuple[int, ...], ...]
+Communicator = tuple[str, tuple[int, ...]]  # its axis and its ranks
 PHASES_COMMUNICATION = 3  # index in OpGraph.phases under which communication is shown
 
 
@@ -57,6 +58,11 @@ class Comm:
     sender: int = -1
     copied: bool = False
     everywhere: int = 0
+
+    @property
+    def communicator(self) -> Communicator:
+        """The one of the simulated ranks, whose kernels run one after the other on a GPU."""
+        return self.axis, self.groups[0]
 
     @property
     def copies(self) -> float:

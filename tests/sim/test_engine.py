@@ -251,13 +251,49 @@ def test_a_collective_waits_for_room_beside_a_running_kernel() -> None:
     assert times(run(made)) == [(2, 102), (102, 113)]
 
 
-def test_collectives_of_one_gpu_run_one_after_the_other() -> None:
+def two_collectives(one: str, other: str, **changes: Any) -> Run:
+    """Two of 11 us alone, each on links and on a stream of its own; axes tell their communicators apart."""
+    ops = [Op("nccl a", comms=(0,)), Op("nccl b", comms=(1,), host=3)]
+    comms = [replace(all_reduce((0,)), axis=axis) for axis in (one, other)]
+    made = graph([ops], comms)
+    apart = [
+        replace(plan, links=np.array([link]))
+        for link, plan in enumerate(timed(made).plans)
+    ]
+    return run(made, plans=tuple(apart), bandwidth=np.full(2, 1 / US), **changes)
+
+
+def test_collectives_of_one_communicator_run_one_after_the_other() -> None:
     """The second, on another stream, begins when the first has ended."""
-    made = graph(
-        [[Op("nccl a", comms=(0,)), Op("nccl b", comms=(1,), host=3)]],
-        [all_reduce((0,))] * 2,
-    )
-    assert times(run(made)) == [(2, 13), (13, 24)]
+    assert times(two_collectives("dp", "dp")) == [(2, 13), (13, 24)]
+
+
+def test_communicators_run_side_by_side() -> None:
+    """The second begins while the first is under way, and takes no longer where links are free."""
+    assert times(two_collectives("dp", "pp")) == [(2, 13), (5, 16)]
+
+
+def test_communicators_side_by_side_share_links() -> None:
+    """On one link each has half of it while both are under way: all bytes are there when they would be in turns."""
+    ops = [Op("nccl a", comms=(0,)), Op("nccl b", comms=(1,), host=3)]
+    comms = [replace(all_reduce((0,)), axis=axis) for axis in ("dp", "pp")]
+    assert times(run(graph([ops], comms))) == [(2, 20), (5, 23)]
+
+
+def test_a_communicator_waits_for_room_beside_another() -> None:
+    """Beside a kernel that fills the GPU it takes over SMs of its own predecessor, but none of another communicator."""
+
+    def last(axis: str) -> tuple[float, float]:
+        ops = [
+            Op("nccl a", comms=(0,)),
+            Op(work=30, host=3),
+            Op("nccl b", comms=(1,), host=2),
+        ]
+        comms = [all_reduce((0,)), replace(all_reduce((0,)), axis=axis)]
+        return times(run(graph([ops], comms)))[2]
+
+    assert last("dp") == (13, 24)
+    assert last("pp") == (35, 46)
 
 
 @pytest.mark.parametrize("more", [0.0, 1e-20, 1e-15, -1e-15, 1e-13, 1e-9])
