@@ -22,6 +22,7 @@ from sim.analysis.spans import timeline_of
 from sim.analysis.summary import summary_of
 from sim.analysis.timeline import Timeline
 from sim.analysis.uncertainty import uncertainty_of, with_readers
+from sim.collectives.wires import sharp
 from sim.costs.kinds import work
 from sim.engine.execution import Run
 from sim.graph.opgraph import KERNEL, OpGraph, Program
@@ -263,10 +264,17 @@ def _warnings(planned: Planned) -> tuple[str, ...]:
     caveats = (
         *scenario.notes,
         *framework_of(scenario).caveats(scenario, planned.model),
+        *_without_sharp(planned),
     )
     if not _has_jitter(scenario.faults):
         return caveats
     return (*caveats, JITTER_WARNING)
+
+
+def _without_sharp(planned: Planned) -> tuple[str, ...]:
+    """Whether CollNet was asked for in vain."""
+    idle = sharp.without(planned.fabric, planned.scenario.nccl)
+    return (idle,) if idle else ()
 
 
 def _has_jitter(faults: Faults) -> bool:

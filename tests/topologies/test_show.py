@@ -17,6 +17,7 @@ from topologies.edit.overrides import with_overrides
 from topologies.fabric import Fabric
 from topologies.files.interchange import export_file
 from topologies.show import listing
+from topologies.show.summary import summary
 
 DGX = load_cluster("dgx-h100")
 
@@ -40,6 +41,28 @@ def test_a_degraded_link_has_a_row_and_a_name_of_its_own() -> None:
     )
     # 4 of 18 links at half of 21.83 GB/s: 18 x 21.83 / 2.
     assert "196.5 GB/s in all" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "hosts", "rate"),
+    [
+        ("dgx-h100-superpod", 128, "48 GB/s"),
+        ("aws-p5", 2, "48.8 GB/s"),
+        ("dgx-h100", 1, "392.9 GB/s"),
+    ],
+)
+def test_a_pair_gets_what_the_links_of_all_its_ways_let_through(
+    name: str, hosts: int, rate: str
+) -> None:
+    """However many spines there are, all ways share the NIC; four NICs of one GPU, or the NVLinks, add up."""
+    text = listing.render(load_cluster(name, hosts))
+    assert f"  {rate} in all" in text.splitlines()
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "aws-p5"])
+def test_the_bisection_of_a_host_is_that_of_its_nvlinks(name: str) -> None:
+    """Half of the GPUs times 450 GB/s, both ways: nothing goes over PCIe or NICs where NVLink leads."""
+    assert dict(summary(load_cluster(name)))["bisection"].startswith("3.6 TB/s")
 
 
 def test_json_and_graphml_hold_the_same_graph(tmp_path: Path) -> None:

@@ -184,18 +184,23 @@ def _route(fabric: Fabric, src: str, dst: str) -> list[str]:
     lines = [
         f"{src} to {dst}, {format_duration(fabric.latency(fabric.route(src, dst)))} without software:"
     ]
-    # Shares are fixed, so the first path to fill up holds the others back.
-    total = float("inf")
     paths = fabric.routes(src, dst)
-    for at, (path, share) in enumerate(paths):
+    for path, share in paths[:_PATHS]:
         narrow = float(fabric.links.bandwidth[path].min())
-        total = min(total, narrow / share)
-        if at >= _PATHS:
-            continue
         names = " > ".join([src, *fabric.links.dst[path].tolist()])
         lines.append(f"  {share:6.1%} over {names}, {format_bandwidth(narrow)}")
     more = [f"  and {len(paths) - _PATHS} more ways"] if len(paths) > _PATHS else []
-    return [*lines, *more, f"  {format_bandwidth(total)} in all"]
+    return [*lines, *more, f"  {format_bandwidth(_pair(fabric, src, dst))} in all"]
+
+
+def _pair(fabric: Fabric, src: str, dst: str) -> float:
+    """Bytes/s that one node can send another over all ways together.
+
+    Shares are fixed, so the first link to fill up holds all ways back; a link that several ways have in common, such as
+    the NIC, carries the sum of their shares.
+    """
+    links, share = fabric.spread(src, dst)
+    return float((fabric.links.bandwidth[links] / share).min())
 
 
 def _facts(fabric: Fabric) -> list[str]:

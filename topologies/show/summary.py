@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.units import format_bandwidth, format_duration
+from topologies.core.checks import components
 from topologies.core.kinds import ENDPOINTS, TIERS
 from topologies.fabric import Fabric
 from topologies.show.folding import fold
@@ -123,12 +124,24 @@ def bisection_bound(fabric: Fabric) -> float:
     return min(bounds, default=float("inf"))
 
 
+def _joining(fabric: Fabric) -> tuple[str, ...]:
+    """Kinds of links that data takes between GPUs: only NVLinks where these join all; none: whatever there is.
+
+    PCIe and NICs join the GPUs of a host too, but nothing sends over them where NVLink leads.
+    """
+    src, dst = fabric.ends
+    nvlinks = np.flatnonzero(fabric.links.kind == "nvlink")
+    part = components(len(fabric.nodes), src[nvlinks], dst[nvlinks])
+    alone = len(np.unique(part[fabric.positions(fabric.gpus)])) == 1
+    return ("nvlink",) if alone else ()
+
+
 def summary(fabric: Fabric) -> list[tuple[str, str]]:
     """Rows (what, how much) for people."""
     rows = []
     if len(fabric.gpus) > 1:
         exact = len(fabric.gpus) <= EXACT
-        cut = bisection(fabric) if exact else bisection_bound(fabric)
+        cut = bisection(fabric, _joining(fabric)) if exact else bisection_bound(fabric)
         if np.isfinite(cut):
             rows.append(
                 (

@@ -233,9 +233,6 @@ def _with_settings(
     row: Row, record: Mapping[str, str], machine: Machine, where: str
 ) -> Row:
     """The row with NCCL's settings, or why they cannot be predicted."""
-    if record["algo"].upper() == "NVLS" and (row.hosts or 1) > 1:
-        why = "NVLink SHARP across hosts, with SHARP in the network, is not modelled"
-        return replace(row, skip=why)
     printed = re.search(r"NCCL (2\.\d+(\.\d+)?)", record["settings"])
     version = printed[1] if printed else machine.nccl or Nccl().version
     try:
@@ -253,6 +250,7 @@ def _variables(record: Mapping[str, str], machine: Machine) -> dict[str, str]:
     for key, name in (("algo", "NCCL_ALGO"), ("proto", "NCCL_PROTO")):
         if record[key]:
             env[name] = record[key]
-    if re.match("collnet|sharp", record["algo"].lower()):
+    algo = record["algo"].lower()
+    if re.match("collnet|sharp", algo) or (algo == "nvls" and record["nodes"] != "1"):
         env["NCCL_COLLNET_ENABLE"] = "1"  # NCCL runs it only then
     return env

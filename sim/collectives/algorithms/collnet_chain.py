@@ -1,7 +1,7 @@
 """CollNet chain: a chain of GPUs adds up each host, the network's switches (SHARP) add up the hosts, and back.
 
-NCCL src/transport/coll_net.cc, src/device/all_reduce.h. S / NICs leave and enter every NIC; a GPU in the middle of
-a chain sends and receives everything twice.
+NCCL src/transport/coll_net.cc, src/device/all_reduce.h. S / NICs leave and enter every NIC; a GPU sends and receives
+everything twice, but for the chains that it begins or ends.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from sim.collectives.algorithms import collnet_direct
 from sim.collectives.assemble import assemble
 from sim.collectives.constants import Constants
 from sim.collectives.group import Group, group_of
 from sim.collectives.nccl import protocols
 from sim.collectives.nccl.tuning import Model, Rows
 from sim.collectives.plan import Plan, Send
-from sim.collectives.wires import paths, transport
+from sim.collectives.wires import paths, sharp, transport
 from sim.graph.usage import by_link
 from sim.spec.sections import Nccl
 
@@ -49,7 +48,7 @@ def plan(
         group,
         fabric,
         _work(size, group, heads, channels, slot),
-        by_link([inner, collnet_direct.wires(fabric, group, heads)]),
+        by_link([inner, sharp.wires(fabric, group, heads)]),
         algo="collnet_chain",
         proto=proto,
         channels=channels,
@@ -72,8 +71,14 @@ def _work(
     chunk = min(share, slot)
     inside = 2 * (longest - 1)
     fill = max(0, inside - 1) * chunk
-    local = size * min(2, longest - 1)
+    local = size * _passed(longest, heads)
     return protocols.Work(inside, 1, chunk, 2 * share, local, size / heads, fill)
+
+
+def _passed(longest: int, heads: int) -> float:
+    """Bytes per payload byte that the busiest GPU sends inside its host."""
+    # Where every GPU begins a chain and ends another, it sends less in these two.
+    return 2 * (longest - 1) / longest if heads == longest else min(2, longest - 1)
 
 
 def _flows(group: Group, heads: int) -> list[transport.Flow]:
@@ -105,7 +110,7 @@ def steps(op: str, n: int, hosts: int = 2) -> list[list[Send]]:
 
 def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
     """Why it cannot run, or None."""
-    return collnet_direct.missing(group, fabric, wanted)
+    return sharp.missing(group, fabric, wanted)
 
 
 def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from sim.collectives.group import Group, group_of
 from sim.collectives.nccl import protocols
 from sim.collectives.nccl.tuning import Model, Rows
 from sim.collectives.plan import Plan, Send
-from sim.collectives.wires import paths, transport
+from sim.collectives.wires import paths, sharp, transport
 from sim.graph.usage import by_link
 from sim.spec.sections import Nccl
 
@@ -25,7 +25,6 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter")
 PROTOS = ("Simple",)
 ORDER = 2
 ROWS = Rows(base=(0, 0, 0), nvlink=(0, 0, 3.7), pci=(0, 0, 3.7), net=(0, 0, 31.0))
-MAX_LOCAL = 8
 
 
 def plan(
@@ -41,7 +40,7 @@ def plan(
     """Slices over `ranks`, added up in the network."""
     group = group_of(fabric, ranks, nccl or Nccl())
     local = group.per_node
-    heads = max(1, min(group.net.nics, int(local)))
+    heads = sharp.heads(group)
     turns = 2 if op == "all_reduce" else 1
     inside = turns * size * (local - 1) / local
     remote = size / heads
@@ -81,21 +80,11 @@ def _bytes(op: str, fabric: Any, group: Group, heads: int) -> Bytes:
                 (head, gpu, 1 / heads) for gpu in others if op != "reduce_scatter"
             ]
     return by_link(
-        [paths.gather(fabric, group.expand(fabric, flows)), wires(fabric, group, heads)]
+        [
+            paths.gather(fabric, group.expand(fabric, flows)),
+            sharp.wires(fabric, group, heads),
+        ]
     )
-
-
-def wires(fabric: Any, group: Group, heads: int) -> Bytes:
-    """The NICs' links up to the first switch and back; above it, one stream of each slice per link."""
-    parts = []
-    for at, host in enumerate(group.hosts):
-        other = group.hosts[(at + 1) % group.nodes]
-        for k in range(heads):
-            links, share = transport.between(
-                fabric, host[k], other[k % len(other)], group.outside
-            )
-            parts.append((links, share / heads))
-    return by_link(parts)
 
 
 def steps(op: str, n: int, hosts: int = 2) -> list[list[Send]]:
@@ -151,20 +140,7 @@ def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
     """Why it cannot run, or None."""
     if group.per_node > 1 and not nvls.switches(group, fabric):
         return "CollNet direct needs NVSwitches inside the hosts"
-    return missing(group, fabric, wanted)
-
-
-def missing(group: Group, fabric: Any, wanted: Nccl) -> str | None:
-    """What either CollNet algorithm lacks on `group`, or None."""
-    if group.nodes < 2:
-        return "CollNet needs at least two hosts"
-    if not wanted.collnet:
-        return "CollNet is off, as in NCCL unless NCCL_COLLNET_ENABLE=1: [nccl] collnet = true"
-    if max(len(host) for host in group.hosts) > MAX_LOCAL:
-        return f"CollNet takes at most {MAX_LOCAL} GPUs per host"
-    if not fabric.cluster_facts.sharp:
-        return f"no SHARP in the switches of {fabric.name} (sharp in its cluster file)"
-    return None
+    return sharp.missing(group, fabric, wanted)
 
 
 def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:

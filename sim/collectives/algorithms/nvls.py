@@ -3,6 +3,9 @@
 Each GPU is the head of one slice of S / n (of more than 32 GPUs, 32 are, of S / 32). It reads the sum of its slice
 from the switches, which fetch it from every GPU, and stores the result through the switches into every GPU: S + S / n
 leave a head and as many enter it.
+
+Between hosts the network's switches (SHARP) join the hosts: every GPU with a NIC heads a slice, hands them the sum of
+its host, and stores the total that comes back. S / NICs leave and enter every NIC.
 NCCL src/transport/nvls.cc, src/device/all_reduce.h.
 """
 
@@ -21,7 +24,8 @@ from sim.collectives.nccl import protocols
 from sim.collectives.nccl.search import MAX_HEADS, generation
 from sim.collectives.nccl.tuning import Model, Rows
 from sim.collectives.plan import Plan, Send
-from sim.collectives.wires import paths, transport
+from sim.collectives.wires import paths, sharp, transport
+from sim.graph.usage import by_link
 from sim.spec.sections import Nccl
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter")
@@ -51,18 +55,28 @@ def plan(
 ) -> Plan:
     """NVLink SHARP over `ranks` with all of its `channels` channels."""
     group = group_of(fabric, ranks, nccl or Nccl())
-    table = longer(table or load(fabric.gpu_model), group)
-    up, down = crossing(op, group.n)
+    heads = slices(group)
+    table = _of_network(longer(table or load(fabric.gpu_model), heads), op)
+    up, down = crossing(op, heads)
+    far = size / heads if group.nodes > 1 else 0.0
     work = protocols.Work(
-        1, 0, size / channels, size / channels, size * max(up, down), 0.0
+        1,
+        int(group.nodes > 1),
+        size / channels,
+        size / channels,
+        size * max(up, down),
+        far,
     )
+    flows = switched(fabric, group.hosts, up, down)
+    if group.nodes > 1:
+        flows = by_link([flows, sharp.wires(fabric, group, heads)])
     return assemble(
         op,
         size,
         group,
         fabric,
         work,
-        switched(fabric, group.hosts, up, down),
+        flows,
         algo="nvls",
         proto=proto,
         channels=channels,
@@ -72,32 +86,41 @@ def plan(
     )
 
 
-def longer(table: Constants, group: Group) -> Constants:
+def slices(group: Group) -> int:
+    """Heads: all GPUs of the only host, or those of each host that have a NIC."""
+    return min(MAX_HEADS, group.n) if group.nodes == 1 else sharp.heads(group)
+
+
+def _of_network(table: Constants, op: str) -> Constants:
+    """The constants for an operation: switches that only copy do it as fast as the ports do, those that add do not."""
+    if op != "all_gather":
+        return table
+    return _with_pace(table, net=1.0)
+
+
+def _with_pace(table: Constants, **changed: Any) -> Constants:
+    """The constants with other numbers for NVLink SHARP."""
+    pace = replace(table.pace("nvls", "Simple"), **changed)
+    return replace(table, paces={**table.paces, ("nvls", "Simple"): pace})
+
+
+def longer(table: Constants, heads: int) -> Constants:
     """The constants for more heads than a host has: every head's slice has to be as long as there to fill the switches.
 
     Evidence: guess; of 72 GPUs only all-reduces of 512 MiB and more are published.
     """
-    heads = min(MAX_HEADS, group.n)
-    pace = table.pace("nvls", "Simple")
     if heads <= MEASURED_HEADS:
         return table
-    ramp = pace.ramp * heads / MEASURED_HEADS
-    return replace(
-        table,
-        paces={
-            **table.paces,
-            ("nvls", "Simple"): replace(pace, ramp=ramp, evidence="guess"),
-        },
-    )
+    ramp = table.pace("nvls", "Simple").ramp * heads / MEASURED_HEADS
+    return _with_pace(table, ramp=ramp, evidence="guess")
 
 
-def crossing(op: str, n: int) -> tuple[float, float]:
-    """Bytes per payload byte from the busiest of `n` GPUs to the switches and back: one that heads a slice."""
-    n = min(n, MAX_HEADS)
+def crossing(op: str, heads: int) -> tuple[float, float]:
+    """Bytes per payload byte from the busiest GPU to the switches and back: one of the heads."""
     return {
-        "all_reduce": (1 + 1 / n, 1 + 1 / n),
-        "all_gather": (1 / n, 1.0),
-        "reduce_scatter": (1.0, 1 / n),
+        "all_reduce": (1 + 1 / heads, 1 + 1 / heads),
+        "all_gather": (1 / heads, 1.0),
+        "reduce_scatter": (1.0, 1 / heads),
     }[op]
 
 
@@ -113,24 +136,45 @@ def switched(
     return transport.halves(fabric, pairs, up, down)
 
 
-def steps(op: str, n: int) -> list[list[Send]]:
-    """Rounds between ranks 0..n-1 and the switch, rank n; chunk r belongs to head r."""
-    into = [Send(r, n, head, True) for head in range(n) for r in range(n)]
-    own = [Send(n, head, head, False) for head in range(n)]
-    store = [Send(head, n, head, False) for head in range(n)]
-    spread = [Send(n, r, head, False) for head in range(n) for r in range(n)]
+def steps(op: str, n: int, hosts: int = 1) -> list[list[Send]]:
+    """Rounds between ranks 0..n-1 and the switch of every host, ranks n...; beyond one host the network is the last.
+
+    An all-reduce has a chunk for every GPU of a host, whose head it is; the others have one for every rank.
+    """
+    local = n // hosts
+    chunks = local if op == "all_reduce" else n
+    ranks = [(r, n + r // local) for r in range(n)]
+    # A rank heads the chunks of its place.
+    owned = [
+        (r, s, c) for r, s in ranks for c in range(chunks) if c % local == r % local
+    ]
+    mine = [(r, s, c) for r, s, c in owned if op == "all_reduce" or c == r]
+    everyone = [(r, s, c) for r, s in ranks for c in range(chunks)]
+    into = [Send(r, s, c, True) for r, s, c in everyone]
+    own = [Send(s, r, c, False) for r, s, c in owned]
+    store = [Send(r, s, c, False) for r, s, c in owned]
+    spread = [Send(s, r, c, False) for r, s, c in everyone]
+    network = n + hosts
+    out = [
+        Send(r, network, c, True) for r, _, c in (mine if op == "all_gather" else owned)
+    ]
+    back = [
+        Send(network, r, c, False)
+        for r, _, c in (mine if op == "reduce_scatter" else owned)
+    ]
+    between = [out, back] if hosts > 1 else []
     return {
-        "all_reduce": [into, own, store, spread],
-        "all_gather": [store, spread],
-        "reduce_scatter": [into, own],
+        "all_reduce": [into, own, *between, store, spread],
+        "all_gather": [*between, store, spread],
+        "reduce_scatter": [into, own, *between],
     }[op]
 
 
 def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
     """Why NVLink SHARP cannot run, or None."""
-    if group.nodes > 1:
-        return "between hosts NVLink SHARP needs SHARP in the network too (NCCL picks nvls_tree instead)"
-    if op != "all_reduce" and group.n > MAX_HEADS:
+    if group.nodes > 1 and (lacks := sharp.missing(group, fabric, wanted)):
+        return f"between hosts NVLink SHARP needs SHARP in the network too (NCCL picks nvls_tree instead): {lacks}"
+    if group.nodes == 1 and op != "all_reduce" and group.n > MAX_HEADS:
         return f"{op} by NVLink SHARP stops at {MAX_HEADS} GPUs"
     return missing(group, fabric, wanted)
 
@@ -176,6 +220,8 @@ def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
     bus = heads * min(through_switches(op, model), model.graph.nvls_inter)
     own = rows(model.release)
     latency = model.base(own, proto) + model.inside(own, proto)
+    if model.group.nodes > 1:
+        latency += model.between(own, proto)
     if op == "all_reduce":
         bus *= model.group.n / model.steps(op)
     return latency, bus

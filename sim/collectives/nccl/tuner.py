@@ -17,12 +17,14 @@ from sim.collectives.nccl.search import generation, search
 from sim.collectives.nccl.tuning import Model
 from sim.collectives.plan import OPS, PAIR_OPS, Plan
 from sim.collectives.registry import algorithms
-from sim.collectives.wires import shaping, socket
+from sim.collectives.wires import shaping, sharp, socket
 from sim.errors import InputError, Mistake, unknown
 from sim.spec.sections import Nccl
 
 # Since this release NCCL refuses what it cannot do instead of falling back to rings and trees.
 STRICT = (2, 24)
+# What the network's switches can do.
+REDUCED = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 @dataclass(frozen=True)
@@ -215,7 +217,14 @@ def _reason(
 
 
 def _notes(op: str, group: Group, fabric: Any, wanted: Nccl) -> tuple[str, ...]:
-    """What would probably be chosen on the real machine and is not what was planned."""
+    """What was asked for in vain, and what would probably be chosen on the real machine and is not what was planned."""
+    idle = group.nodes > 1 and op in REDUCED and sharp.without(fabric, wanted)
+    silent = _without_multicast(op, group, fabric, wanted)
+    return tuple(note for note in (idle, silent) if note)
+
+
+def _without_multicast(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
+    """A note where switches would probably add up on the real machine, and the file does not say that they do."""
     silent = (
         wanted.nvls is None
         and fabric.cluster_facts.nvlink_sharp is None
@@ -225,8 +234,8 @@ def _notes(op: str, group: Group, fabric: Any, wanted: Nccl) -> tuple[str, ...]:
         able = nvls.missing(group, fabric, replace(wanted, nvls=True)) is None
         if able:
             why = f"the cluster file of {fabric.name} does not say that its switches do it; [nccl] nvls = true says so"
-            return (f"without NVLink SHARP: {why}",)
-    return ()
+            return f"without NVLink SHARP: {why}"
+    return None
 
 
 def _check(op: str, size: float, group: Group) -> None:
