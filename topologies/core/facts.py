@@ -78,6 +78,10 @@ class ClusterFacts:
     tcp: bool | None = fact(
         SWITCH, "The network is TCP sockets; bandwidths of its links are TCP's goodput."
     )
+    net_reported: float | None = fact(
+        RATE,
+        "What a NIC's driver says of its speed, whatever its port does: NCCL chooses by that, and takes 10 Gbit/s where it says nothing.",
+    )
     amd_cpu: bool | None = fact(
         SWITCH,
         "The hosts' CPUs are AMD's: NCCL searches their ways and counts its steps differently.",

@@ -135,8 +135,9 @@ def network(
     if len(hosts) < 2:
         return NO_NET
     here, there = hosts[0], hosts[1]
+    reported = fabric.cluster_facts.net_reported if seen is None else seen
     ways_out = [
-        _way_out(fabric, gpu, there[k % len(there)], route)
+        _way_out(fabric, gpu, there[k % len(there)], route, reported)
         for k, gpu in enumerate(here)
     ]
     ports = {link for way in ways_out for link in way.nics}
@@ -150,18 +151,22 @@ def network(
         )
     return Net(
         nics,
-        min(speeds) if seen is None else min(seen, *speeds),
+        min(speeds),
         near=all(way.near for way in ways_out),
         c2c=any(way.c2c for way in ways_out),
     )
 
 
-def _way_out(fabric: Any, gpu: str, peer: str, route: str) -> _WayOut:
+def _way_out(
+    fabric: Any, gpu: str, peer: str, route: str, reported: float | None
+) -> _WayOut:
     links, share = between(fabric, gpu, peer, route)
     raw, kinds = fabric.links.raw[links], fabric.links.kind[links]
     nics = [j for j, i in enumerate(links) if _leaves(fabric, int(i), gpu)]
     if not nics:  # no NIC in the graph: the GPU's own way out
         nics = [0]
+    if reported is not None:
+        raw[nics] = reported
     slots = [j for j, kind in enumerate(kinds) if kind == "pcie"]
     return _WayOut(
         tuple(int(links[j]) for j in nics),
