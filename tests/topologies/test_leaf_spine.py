@@ -56,3 +56,22 @@ def test_token_buckets_hide_pauses_but_no_bytes() -> None:
         moving = other.duration(plain.links.bandwidth) - other.latency
         expected = max(moving, other.latency)
         assert shaped.duration(fabric.links.bandwidth) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["h200-leafspine-4x1", "h200-leafspine-2x2"])
+@pytest.mark.parametrize("megabytes", [8, 25, 64, 1000])
+def test_shaping_ports_changes_neither_the_choice_nor_which_is_faster(
+    name: str, megabytes: int
+) -> None:
+    """NCCL goes by what drivers report: on ports up to twice as fast it chooses the same, and takes no longer."""
+    times, ways = [], set()
+    for factor in ("0.25x", "0.5x", "0.9x", "1x", "1.5x", "2x"):
+        overrides = {"nic.bandwidth": factor, "spine.bandwidth": factor}
+        fabric = load_cluster(name, overrides=overrides)
+        plan = plan_collective(
+            "all_reduce", megabytes * 1e6, fabric.gpus, fabric, Nccl()
+        )
+        ways.add((plan.algo, plan.proto, plan.channels))
+        times.append(plan.duration(fabric.links.bandwidth))
+    assert len(ways) == 1
+    assert times == sorted(times, reverse=True)

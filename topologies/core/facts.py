@@ -80,7 +80,7 @@ class ClusterFacts:
     )
     net_reported: float | None = fact(
         RATE,
-        "What a NIC's driver says of its speed, whatever its port does: NCCL chooses by that, and takes 10 Gbit/s where it says nothing.",
+        "What a NIC's driver says of its speed, by which NCCL chooses: 10 Gbit/s where it says nothing.",
     )
     amd_cpu: bool | None = fact(
         SWITCH,
