@@ -14,7 +14,7 @@ from sim.graph.opgraph import KERNEL
 from workloads.torch import functional as F
 from workloads.torch.activation_checkpoint import checkpoint
 from workloads.torch.memory import Memory, Storage
-from workloads.torch.recorder import Shared
+from workloads.torch.recorder import Recorder, Shared
 from workloads.torch.tape import Tape, Tensor
 
 width = st.integers(1, 2048)
@@ -311,3 +311,16 @@ def test_an_event_of_a_stream_not_yet_used_is_that_of_the_step_before() -> None:
     assert t.program().deps[waiting] == (-1,)
     t.launch(Kernel("fill", (3,)))
     assert t.program().deps[waiting] == (-2,)
+
+
+def test_waiting_again_for_the_same_adds_nothing() -> None:
+    """A stream that launches nothing while it records events and waits for its own does not forget, nor count twice."""
+    recorder = Recorder(0, Shared(), {"launch": 0.0})
+    first = recorder.launch(Kernel("add", (8,), "bf16"), "side", "add")
+    recorder.wait(recorder.record("side"), "compute")
+    for _ in range(60):
+        recorder.wait(recorder.record("compute"), "compute")
+    last = recorder.launch(Kernel("add", (8,), "bf16"), "compute", "add")
+    waited = recorder.columns.deps[last]
+    assert first in waited
+    assert len(waited) == len(set(waited)) <= 2

@@ -123,7 +123,7 @@ class Recorder:
         self.memory.issued = self.columns.kind
         self._parts: list[tuple[int, ...]] = []
         self._last: dict[str, int] = {}
-        self._waits: dict[str, list[int]] = {}
+        self._waits: dict[str, dict[int, None]] = {}  # in order
         self._last_save = _Moment(0, {}, 0.0)
 
     # -- launches -------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class Recorder:
     ) -> int:
         """The host waits for everything issued on a stream so far, or for an event."""
         event = self.record(stream) if event is None else event
-        self._waits["host"] = list(event)
+        self._waits["host"] = dict.fromkeys(event)
         return self._add(SYNC, 0, "host", "synchronize")
 
     def _add(self, kind: int, payload: int, stream: str, name: str) -> int:
@@ -199,8 +199,9 @@ class Recorder:
         return (last, *self._waits.get(stream, ()))
 
     def wait(self, event: Iterable[int], stream: str | None = None) -> None:
-        """Later operations of a stream start only after the event."""
-        self._waits.setdefault(stream or self.stream, []).extend(event)
+        """Later operations of a stream start only after the event: once, however often they wait for it."""
+        awaited = self._waits.setdefault(stream or self.stream, {})
+        awaited.update(dict.fromkeys(event))
 
     # -- recomputation --------------------------------------------------------------------------
     def saves(self) -> None:
