@@ -362,6 +362,17 @@ def test_what_forward_gave_back_is_gone_after_backward() -> None:
     assert in_memory(region, events) == [1, 1, 0, 1, 0]
 
 
+def test_storages_that_a_program_resizes_are_its_own() -> None:
+    """FSDP takes gathered weights twice, for forward and for backward, whatever a region wants held."""
+    region = Compiled(PIECES, PIECES, FOUR, FOUR, FOUR, FOUR)
+    residence = Residence({1: region}, resized=FOUR)
+    for _ in range(2):
+        assert residence.takes(4, 1)
+        assert residence.gives_back(4)
+        assert not residence.end(1)
+        assert not residence.begin_backward(1)
+
+
 # -- recordings --------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,10 +31,16 @@ class CompiledCalls:
             number: compiler.compile(region, rank.alive)
             for number, region in arranged.regions.items()
         }
-        self.residence = Residence(self._compiled)
+        self.residence = Residence(self._compiled, _resized(rank))
 
     def launches(self, piece: Mapping[str, Any]) -> tuple[Launch, ...]:
         """The kernels of a piece, by its event."""
         compiled = self._compiled[piece["number"]]
         pieces = compiled.backward if piece["backward"] else compiled.forward
         return pieces[piece["place"]]
+
+
+def _resized(rank: RankRecording) -> set[int]:
+    """Storages that the program takes while it has them, or had them before."""
+    taken = Counter(e.values["storage"] for e in rank.events if e.kind == "allocate")
+    return {s for s, times in taken.items() if times + (s in rank.alive) > 1}

@@ -118,14 +118,16 @@ def _held(
     early = frozenset(storage for piece in forward for storage in piece.written)
     later = frozenset(storage for piece in backward for storage in piece.written)
     own = versions.now.keys() - versions.foreign
-    again = {value[0] for node in cut.again for value, _ in node.writes}
+    kept = frozenset(value[0] for value in cut.kept)
+    repeated = {value[0] for node in cut.again for value, _ in node.writes}
+    again = repeated - kept  # a storage that was written twice may be kept in between
     return Compiled(
         tuple(piece.launches for piece in forward),
         tuple(piece.launches for piece in backward),
         frozenset(own - early - later),
         frozenset(again & early),
         frozenset(again & later),
-        frozenset(value[0] for value in cut.kept),
+        kept,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from workloads.capture.fusion.compile import Compiled
 
@@ -14,9 +15,16 @@ class Residence:
     ----------
     compiled
         Regions by number.
+    resized
+        Storages that the program itself takes more than once, as FSDP does for gathered weights: left to it.
     """
 
-    def __init__(self, compiled: Mapping[int, Compiled]) -> None:
+    def __init__(
+        self, compiled: Mapping[int, Compiled], resized: Collection[int] = ()
+    ) -> None:
+        if resized:
+            own = frozenset(resized)
+            compiled = {n: _without(region, own) for n, region in compiled.items()}
         self._compiled = compiled
         self._absent = {s for region in compiled.values() for s in region.absent}
         self._again = {
@@ -74,3 +82,14 @@ class Residence:
         over &= self._freed
         self._freed -= over
         return sorted(over)
+
+
+def _without(region: Compiled, storages: frozenset[int]) -> Compiled:
+    """A region that says nothing of some storages."""
+    return replace(
+        region,
+        absent=region.absent - storages,
+        dropped=region.dropped - storages,
+        taken=region.taken - storages,
+        held=region.held - storages,
+    )

@@ -232,7 +232,7 @@ class Recorder(TorchDispatchMode):
                 entry.number = number
         Regions.enter()
         done = (Streams.now.number, number, int(backward))
-        if Regions.written is None:
+        if Regions.written is None or Regions.paused:
             log.add("operate", *done)
         else:
             log.add("operate_compiled", *done, *self._places(args, options, results))

@@ -10,14 +10,18 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any, ClassVar
 
 import torch
+from torch._dynamo.eval_frame import DisableContext
 
 from workloads.capture.record.log import Log
 from workloads.capture.record.storages import Storages
 
 KEY = "prestep region"  # in the metadata of autograd nodes
+#: Functions that Dynamo traces though it is kept away from them.
+TRACED = ("checkpoint", "__torch_dispatch__")
 Place = tuple[int, bool]  # number of a region, whether in its backward
 
 
@@ -28,12 +32,15 @@ class Regions:
     ----------
     calling
         Number of the call that runs; None outside of any.
+    paused
+        Whether a function runs in it that the compiler is kept away from.
     written
         The region that the recording is in: it changes with the next operation.
     """
 
     numbers: ClassVar[Iterator[int]] = itertools.count(1)
     calling: ClassVar[int | None] = None
+    paused: ClassVar[bool] = False
     written: ClassVar[Place | None] = None
 
     @classmethod
@@ -72,6 +79,17 @@ class Regions:
             torch.compiler._is_compiling_flag = False
 
     @classmethod
+    @contextmanager
+    def pause(cls) -> Iterator[None]:
+        """A function in a compiled one that runs as it is written: its operations break what is compiled."""
+        before = cls.paused, torch.compiler._is_compiling_flag
+        cls.paused, torch.compiler._is_compiling_flag = True, False
+        try:
+            yield
+        finally:
+            cls.paused, torch.compiler._is_compiling_flag = before
+
+    @classmethod
     def leave(cls, storages: list[int]) -> None:
         """After a call: its results are what has to be in memory."""
         if cls.written is not None and not cls.written[1]:
@@ -96,6 +114,27 @@ def compiled(function: Callable[..., Any], see: Callable[[Any], int], name: str)
         return results
 
     return called
+
+
+def _disabled(disable: Any) -> Any:
+    """`torch._dynamo.disable`, whose functions are no part of the compiled ones that call them."""
+
+    def disabled(self: Any, function: Any) -> Any:
+        made = disable(self, function)
+        plain = isinstance(function, FunctionType)
+        if not plain or function.__name__ in TRACED:
+            return made
+
+        @functools.wraps(made)
+        def called(*arguments: Any, **options: Any) -> Any:
+            if Regions.calling is None:
+                return made(*arguments, **options)
+            with Regions.pause():
+                return made(*arguments, **options)
+
+        return called
+
+    return disabled
 
 
 def _on_device(results: Any) -> list[torch.Tensor]:
@@ -150,4 +189,5 @@ def install(storages: Storages) -> None:
         return compiled(model, storages.see, name) if callable(model) else model
 
     torch.compile = compile_
+    DisableContext.__call__ = _disabled(DisableContext.__call__)
     Log.arrive = staticmethod(Regions.enter)
