@@ -91,6 +91,13 @@ TO_THE_PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": Fal
     help="Where routers send tokens, which nobody computes: to all experts alike, or F times the mean to the first of "
     "them; default experts=balanced.",
 )
+@click.option(
+    "--mark",
+    default="",
+    metavar="NAME",
+    help="Name of the NVTX or profiler ranges that steps begin with (iteration*); default: a step ends with an update "
+    "of weights.",
+)
 @click.option("--stop", is_flag=True, help="End the program once its step is recorded.")
 @click.option(
     "-o",
@@ -110,6 +117,7 @@ def command(
     step: int,
     ranks: str | None,
     assume: str,
+    mark: str,
     stop: bool,
     output: Path,
     command_line: tuple[str, ...],
@@ -127,6 +135,7 @@ def command(
         ranks=_named(ranks, world),
         stop=stop,
         busiest=_busiest(assume),
+        mark=mark,
         tell=_progress,
     )
     _tell(output, tables)

@@ -28,6 +28,7 @@ def captured(
     stop: bool = False,
     quiet: bool = False,
     busiest: float = 1.0,
+    mark: str = "",
     tell: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Runs a program as `world` ranks would, one after the other, and writes its recording.
@@ -46,6 +47,8 @@ def captured(
         The program's own prints are not shown.
     busiest
         Tokens of the first expert over those of the mean one; nobody computes what routers choose by.
+    mark
+        Name of the ranges that steps begin with ("iteration*"); default: steps end with updates of weights.
 
     Returns
     -------
@@ -55,7 +58,7 @@ def captured(
     Raises
     ------
     InputError
-        If there is no such GPU or cluster, or the program fails.
+        If there is no such GPU or cluster, or the program fails; one that fails after its step has its recording.
     MissingPackage
         If PyTorch is not installed.
     """
@@ -63,13 +66,17 @@ def captured(
         raise MissingPackage("torch")
     if gpu is None:
         gpu = load_cluster(cluster).gpu_model if cluster is not None else "h200"
+    told = device(gpu)
     job = Job(
-        command, world, gpus_per_host, device(gpu), step, quiet, ranks, stop, busiest
+        command, world, gpus_per_host, told, step, quiet, ranks, stop, busiest, mark
     )
-    tables = capture(job, tell)
+    made = capture(job, tell)
     with files.replacing(output) as beside:
-        recording.write(beside, tables)
-    return tables
+        recording.write(beside, made.tables)
+    if made.failure is not None:
+        tell(f"step {step} was recorded before the program failed: {output} has it")
+        raise made.failure
+    return made.tables
 
 
 def device(gpu: str) -> Device:

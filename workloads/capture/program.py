@@ -8,14 +8,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sim.errors import InputError, Mistake, ProgramFailed
-from workloads.capture.copies import copies
-from workloads.capture.recording import FORMAT, VERSION
+from workloads.capture.joined import joined
 
 RECORDER = "workloads.capture.record"
 
@@ -64,6 +63,7 @@ class Job:
 
     `ranks` are run beside those that are found to differ. `stop` ends rank 0 with the recorded step; all others end
     there anyway. `busiest`: how many times its share of tokens the first of several experts has, where routers choose.
+    `mark`: the name of the ranges with which steps begin, instead of updates of weights.
     """
 
     command: tuple[str, ...]
@@ -75,11 +75,18 @@ class Job:
     ranks: tuple[int, ...] = ()
     stop: bool = False
     busiest: float = 1.0
+    mark: str = ""
 
 
-def capture(
-    job: Job, tell: Callable[[str], None] = lambda line: None
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Captured:
+    """What a program's ranks recorded; ``failure``: how rank 0 ended after its step, if not well."""
+
+    tables: dict[str, Any]
+    failure: ProgramFailed | None = None
+
+
+def capture(job: Job, tell: Callable[[str], None] = lambda line: None) -> Captured:
     """The tables of the recording of a program; see `workloads.capture.recording`.
 
     Rank 0 is run first, then the ranks that it sends to or receives from, and theirs: the stages of a pipeline.
@@ -89,25 +96,28 @@ def capture(
     Raises
     ------
     InputError
-        If a rank fails, or never updates weights twice.
+        If a rank fails before its step is recorded, or never updates weights twice.
     """
     with tempfile.TemporaryDirectory(prefix="prestep-capture-") as folder:
 
-        def run(rank: int) -> dict[str, Any]:
+        def run(rank: int) -> _Ran:
             tell(f"rank {rank} of {job.world}")
             return _run(
                 job, rank, Path(folder) / f"{rank}.json.gz", job.quiet or rank > 0
             )
 
-        recorded = {0: run(0)}
+        first = run(0)
+        recorded = {0: first.recorded}
         while pending := _unheard(recorded):
-            recorded[pending[0]] = run(pending[0])
+            recorded[pending[0]] = run(pending[0]).recorded
         pipeline = tuple(sorted(recorded))
         confirming = (job.world - 1,) if len(recorded) == 1 else ()
         for rank in (*confirming, *job.ranks):
             if rank not in recorded:
-                recorded[rank] = run(rank)
-    return _joined(job, recorded, _classes(job.world, pipeline, recorded))
+                recorded[rank] = run(rank).recorded
+    tables = joined(recorded, pipeline, job.world)
+    named = {"gpu": job.device.name, "command": list(job.command)}
+    return Captured({**tables, **named}, first.failure)
 
 
 def _unheard(recorded: Mapping[int, Mapping[str, Any]]) -> list[int]:
@@ -116,26 +126,50 @@ def _unheard(recorded: Mapping[int, Mapping[str, Any]]) -> list[int]:
     return sorted(peers - recorded.keys())
 
 
-def _run(job: Job, rank: int, out: Path, quiet: bool) -> dict[str, Any]:
-    """What one rank recorded; its prints go where the program's own would, those of other ranks than 0 nowhere."""
-    command = [
+class _Ran(NamedTuple):
+    """What a rank recorded, and how it ended after that if not well."""
+
+    recorded: dict[str, Any]
+    failure: ProgramFailed | None
+
+
+def _run(job: Job, rank: int, out: Path, quiet: bool) -> _Ran:
+    """Runs one rank; its prints go where the program's own would, those of other ranks than 0 nowhere."""
+    sink = subprocess.DEVNULL if quiet else None
+    said = subprocess.PIPE if job.quiet else None
+    done = subprocess.run(
+        _command(job, rank, out),
+        env=_environment(job, rank, out),
+        stdout=sink,
+        stderr=said,
+        check=False,
+    )
+    failure = _failed(job, rank, done) if done.returncode else None
+    recorded = _recorded(out)
+    if failure is not None and recorded["step"] < job.step:
+        raise failure
+    if not recorded["events"]:
+        raise _never_stepped(job, rank, recorded)
+    return _Ran(recorded, failure)
+
+
+def _recorded(out: Path) -> dict[str, Any]:
+    """What a rank left; a step 0 without events where it was killed."""
+    if not out.exists():
+        return {"step": 0, "events": []}
+    recorded: dict[str, Any] = json.loads(gzip.decompress(out.read_bytes()))
+    return recorded
+
+
+def _command(job: Job, rank: int, out: Path) -> list[str]:
+    return [
         *(sys.executable, "-m", RECORDER, "--out", str(out), "--step", str(job.step)),
         *("--busiest", str(job.busiest)),
+        *(("--mark", job.mark) if job.mark else ()),
         *("--gpus", str(job.gpus), "--gpu", json.dumps(job.device.properties())),
         *(("--stop",) if job.stop or rank > 0 else ()),
         *("--", *job.command),
     ]
-    sink = subprocess.DEVNULL if quiet else None
-    said = subprocess.PIPE if job.quiet else None
-    done = subprocess.run(
-        command, env=_environment(job, rank, out), stdout=sink, stderr=said, check=False
-    )
-    if done.returncode:
-        raise _failed(job, rank, done)
-    recorded: dict[str, Any] = json.loads(gzip.decompress(out.read_bytes()))
-    if not recorded["events"]:
-        raise _never_stepped(job, rank, recorded["steps"])
-    return recorded
 
 
 def _failed(
@@ -151,10 +185,20 @@ def _failed(
     return ProgramFailed(mistake, code)
 
 
-def _never_stepped(job: Job, rank: int, steps: int) -> InputError:
-    found = f"weights updated {steps} times after gradients were computed"
-    expected = "at least two steps of a torch.optim optimizer"
-    hint = "let the script train a few steps"
+def _never_stepped(job: Job, rank: int, recorded: Mapping[str, Any]) -> InputError:
+    """What was expected of a program, and the names of ranges in it that may mark its steps."""
+    names = ", ".join(recorded["marks"])
+    if job.mark:
+        found = f"{recorded['steps']} ranges named {job.mark}"
+        expected = "at least two"
+        hint = f"it has ranges named {names}" if names else "it names no ranges"
+    else:
+        found = (
+            f"weights updated {recorded['steps']} times after gradients were computed"
+        )
+        expected = "at least two steps of a torch.optim optimizer"
+        hint = "let the script train a few steps, or mark them: --mark NAME"
+        hint += f", one of {names}" if names else ""
     return InputError(Mistake(job.command[0], f"rank {rank}", found, expected, hint))
 
 
@@ -185,128 +229,3 @@ def _peers(recorded: Mapping[str, Any]) -> list[int]:
         if kind == "communicate" and values[2] in ("send", "recv"):
             found.add(recorded["groups"][values[3]][values[6]])
     return sorted(found)
-
-
-# -- joining -----------------------------------------------------------------------------------
-
-
-def _joined(
-    job: Job,
-    recorded: Mapping[int, Mapping[str, Any]],
-    classes: Mapping[int, tuple[int, ...]],
-) -> dict[str, Any]:
-    table: dict[str, int] = {}
-    ranks = [
-        _rank(rank, represents, recorded[rank], table)
-        for rank, represents in classes.items()
-    ]
-    first = recorded[min(recorded)]
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "world": job.world,
-        "operations": [json.loads(text) for text in table],
-        "ranks": ranks,
-        "groups": {
-            _group(rank, name): members
-            for rank in classes
-            for name, members in recorded[rank]["groups"].items()
-        },
-        "described": {
-            _group(rank, name): text
-            for rank in classes
-            for name, text in recorded[rank]["described"].items()
-        },
-        "gpu": job.device.name,
-        "command": list(job.command),
-        "versions": {"torch": first["torch"]},
-        **{key: first[key] for key in ("parameters", "step", "assumed", "compiled")},
-    }
-
-
-def _group(rank: int, name: str) -> str:
-    """Groups of several ranks may have the same name, and other members."""
-    return f"{rank}:{name}"
-
-
-def _rank(
-    rank: int,
-    represents: tuple[int, ...],
-    recorded: Mapping[str, Any],
-    table: dict[str, int],
-) -> dict[str, Any]:
-    """A rank's part of the file; its operations are added to the ``table`` of all ranks."""
-    names = {name: _group(rank, name) for name in recorded["groups"]}
-    places = [table.setdefault(text, len(table)) for text in recorded["operations"]]
-    events = [_renumbered(event, places, names) for event in recorded["events"]]
-    return {
-        "rank": rank,
-        "represents": list(represents),
-        "events": events,
-        **{key: recorded[key] for key in ("alive", "segments", "owners", "modules")},
-    }
-
-
-def _renumbered(
-    event: Sequence[Any], places: Sequence[int], names: Mapping[str, str]
-) -> list[Any]:
-    row = list(event)
-    if row[0] in ("operate", "operate_compiled"):
-        row[2] = places[row[2]]
-    elif row[0] == "communicate":
-        row[4] = names[row[4]]
-    return row
-
-
-def _classes(
-    world: int, pipeline: Sequence[int], recorded: Mapping[int, Mapping[str, Any]]
-) -> dict[int, tuple[int, ...]]:
-    """The ranks that each recorded rank stands for.
-
-    A rank of a pipeline stands for those at its place in the copies of the pipeline, rank 0 without one for all. A
-    recorded rank that does something else than the one that would stand for it is on its own.
-    """
-    lines = copies(tuple(pipeline), world) if len(pipeline) > 1 else ()
-    places = {rank: tuple(line[i] for line in lines) for i, rank in enumerate(pipeline)}
-    classes = places if lines else {pipeline[0]: tuple(range(world))}
-    like = {rank: first for first, ranks in classes.items() for rank in ranks}
-    alone = {
-        rank
-        for rank in recorded
-        if rank not in classes and not _same(recorded[like[rank]], recorded[rank])
-    }
-    shared = {
-        first: tuple(rank for rank in ranks if rank not in alone)
-        for first, ranks in classes.items()
-    }
-    return {**shared, **{rank: (rank,) for rank in sorted(alone)}}
-
-
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two ranks asked for the same operations and communications in the same order.
-
-    Numbers may differ: ranks take their own part of a tensor.
-    """
-    return _asked(one) == _asked(other)
-
-
-def _on_tensors(text: str) -> str:
-    """An operation's name and tensors, without its numbers."""
-    name, arguments, options, results = json.loads(text)
-    tensors = [_tensors(argument) for argument in (*arguments, *options.values())]
-    return json.dumps([name, tensors, results])
-
-
-def _tensors(argument: Any) -> Any:
-    if isinstance(argument, list):
-        return [_tensors(each) for each in argument]
-    return argument if isinstance(argument, dict) else None
-
-
-def _asked(recorded: Mapping[str, Any]) -> list[Any]:
-    operations = [_on_tensors(text) for text in recorded["operations"]]
-    return [
-        (values[2], values[4]) if kind == "communicate" else operations[values[1]]
-        for kind, *values in recorded["events"]
-        if kind in ("operate", "operate_compiled", "communicate")
-    ]

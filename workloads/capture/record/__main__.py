@@ -35,7 +35,7 @@ def main() -> None:
     options, script, arguments = _read_command_line()
     exchange = Exchange(int(os.environ["RANK"]))
     recorder = _recorder(options, exchange)
-    kept = steps.watch(recorder, options.step, options.stop)
+    kept = steps.watch(recorder, options.step, options.stop, options.mark)
     ending: Any = None
     try:
         ending = _run(script, arguments, recorder)
@@ -85,6 +85,7 @@ def _read_command_line() -> tuple[argparse.Namespace, str, list[str]]:
     parser.add_argument("--step", type=int, default=3, help="which step is kept")
     parser.add_argument("--stop", action="store_true", help="end with that step")
     parser.add_argument("--busiest", type=float, default=1.0, help="expert over mean")
+    parser.add_argument("--mark", default="", help="ranges that steps begin with")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     return options, options.command[0], options.command[1:]

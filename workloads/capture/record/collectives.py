@@ -259,27 +259,32 @@ def _unconnected(new_group: Any) -> Any:
     return group
 
 
-def _own_objects(gathered: list[Any], own: Any, *_: Any, **__: Any) -> None:
-    gathered[:] = [own] * len(gathered)
+# Programs name the arguments as PyTorch does.
+def _own_objects(object_list: list[Any], obj: Any, *_: Any, **__: Any) -> None:
+    object_list[:] = [obj] * len(object_list)
 
 
 def _gathered_object(
-    own: Any, gathered: list[Any] | None = None, *_: Any, **__: Any
+    obj: Any, object_gather_list: list[Any] | None = None, *_: Any, **__: Any
 ) -> None:
-    if gathered is not None:
-        _own_objects(gathered, own)
+    if object_gather_list is not None:
+        _own_objects(object_gather_list, obj)
 
 
 def _scattered_object(
-    received: list[Any], given: list[Any] | None = None, *_: Any, **__: Any
+    scatter_object_output_list: list[Any],
+    scatter_object_input_list: list[Any] | None = None,
+    *_: Any,
+    **__: Any,
 ) -> None:
+    given = scatter_object_input_list
     if given:
-        received[0] = given[dist.get_rank() % len(given)]
+        scatter_object_output_list[0] = given[dist.get_rank() % len(given)]
 
 
-def _batch(transfers: list[Any]) -> list[Any]:
+def _batch(p2p_op_list: list[Any]) -> list[Any]:
     """`batch_isend_irecv`: NCCL runs what is asked for in a batch at once, whatever its order."""
     Log.current.add("batch")
-    handles = [t.op(t.tensor, t.peer, t.group, t.tag) for t in transfers]
+    handles = [t.op(t.tensor, t.peer, t.group, t.tag) for t in p2p_op_list]
     Log.current.add("batch_end")
     return handles

@@ -68,8 +68,6 @@ def answer(properties: SimpleNamespace, gpus: int, local_rank: int) -> None:
         for name, value in answers.items():
             if module is cuda or hasattr(module, name):
                 setattr(module, name, value)
-    for name in ("range_push", "range_pop", "mark"):
-        setattr(cuda.nvtx, name, _nothing)
     cuda.default_generators = (_generator(),) * gpus
     torch._C._cuda_getDevice = answers["current_device"]
     torch._C._cuda_setDevice = _nothing

@@ -26,9 +26,10 @@ class Exchange:
         self.given: list[bytes] = [] if self.first else self._read()
         self.calls = 0
 
-    def broadcast(self, objects: list[Any], *_: Any, **__: Any) -> None:
+    # Programs name the arguments of these as PyTorch does.
+    def broadcast(self, object_list: list[Any], *_: Any, **__: Any) -> None:
         """Rank 0's objects in place of this rank's."""
-        objects[:] = self._exchanged(objects)
+        object_list[:] = self._exchanged(object_list)
 
     def broadcast_value(self, value: Any) -> Any:
         """Rank 0's value of a tensor in place of this rank's, where it has the same shape."""
@@ -46,15 +47,25 @@ class Exchange:
 
     # -- from one rank to another ------------------------------------------------------------------
     def send(
-        self, objects: list[Any], dst: Any = None, group: Any = None, *_: Any, **o: Any
+        self,
+        object_list: list[Any],
+        dst: Any = None,
+        group: Any = None,
+        *_: Any,
+        **o: Any,
     ) -> None:
-        self.last = pickle.dumps(objects)
+        self.last = pickle.dumps(object_list)
         self.sent.setdefault(_peer(dst, group, o.get("group_dst")), []).append(
             self.last
         )
 
     def receive(
-        self, objects: list[Any], src: Any = None, group: Any = None, *_: Any, **o: Any
+        self,
+        object_list: list[Any],
+        src: Any = None,
+        group: Any = None,
+        *_: Any,
+        **o: Any,
     ) -> int:
         """What the other rank sent if it was run; else the like of what this one sent last: stages are alike."""
         peer = _peer(src, group, o.get("group_src"))
@@ -63,7 +74,7 @@ class Exchange:
         self.received[peer] += 1
         kept = given[number] if number < len(given) else self.last
         if kept:
-            objects[:] = pickle.loads(kept)
+            object_list[:] = pickle.loads(kept)
         return peer
 
     def _sent_by(self, peer: int) -> list[bytes]:

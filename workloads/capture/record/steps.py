@@ -17,6 +17,7 @@ from workloads.capture.record import owners
 from workloads.capture.record.dispatch import Recorder
 from workloads.capture.record.experts import Experts
 from workloads.capture.record.log import Log
+from workloads.capture.record.marks import Marks
 from workloads.capture.record.names import Names
 from workloads.capture.record.regions import parts
 
@@ -36,10 +37,12 @@ OURS = (
 )
 #: What both we and programs use: whose it is says its caller.
 SHARED = ("/torch/utils/_pytree", "/contextlib.py", "/functools.py")
+NAMED = 8  # names of ranges that a recording has, for who asks which of them mark steps
 #: Those of ours that call the program.
 CALLING = (
     "/workloads/capture/record/regions.py",
     "/workloads/capture/record/__main__.py",
+    "/workloads/capture/record/marks.py",
 )
 
 
@@ -80,12 +83,14 @@ class Steps:
     """The steps of a run as they end; one of them is kept.
 
     A step ends where an optimizer has updated its first weights after gradients were computed. So it begins with what
-    is left of one update (other groups of weights, zeroing gradients) and ends within the next one.
+    is left of one update (other groups of weights, zeroing gradients) and ends within the next one. Where the program
+    marks its steps, each ends as the next mark begins another.
     """
 
     recorder: Recorder
     wanted: int
     stop: bool = False
+    mark: str = ""
     ended: int = 0
     events: list[Any] = field(default_factory=list)
     before: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -95,6 +100,10 @@ class Steps:
     optimizers: dict[int, torch.optim.Optimizer] = field(default_factory=dict)
     kinds: dict[int, str] = field(default_factory=dict)  # owners by storage
     modules: dict[int, str] = field(default_factory=dict)  # paths by storage
+    marks: Marks = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.marks = Marks(self.mark, self.boundary)
 
     def boundary(self) -> None:
         if self.kept is not None and self.kept.step >= self.wanted:
@@ -160,6 +169,7 @@ class Steps:
             "parameters": sum(self.weights.values()),
             "assumed": {**self.recorder.assumed, **Experts.assumed},
             "compiled": sorted(Log.compiled),
+            "marks": list(self.marks.names)[:NAMED],
         }
 
 
@@ -172,9 +182,13 @@ def _by_value(table: Mapping[int, str]) -> dict[str, list[int]]:
     return numbers
 
 
-def watch(recorder: Recorder, wanted: int, stop: bool) -> Steps:
-    """Follows the optimizers of the program from now on; ``stop``: and ends it when the wanted step has ended."""
-    steps = Steps(recorder, wanted, stop)
+def watch(recorder: Recorder, wanted: int, stop: bool, mark: str) -> Steps:
+    """Follows the optimizers of the program from now on, or its marks.
+
+    ``stop``: and ends it when the wanted step has ended.
+    """
+    steps = Steps(recorder, wanted, stop, mark)
+    steps.marks.install()
 
     def updated(optimizer: Any, *_: Any) -> None:
         if id(optimizer) not in steps.weights:
@@ -183,7 +197,7 @@ def watch(recorder: Recorder, wanted: int, stop: bool) -> Steps:
             steps.weights[id(optimizer)] = sum(
                 p.numel() for g in groups for p in g["params"]
             )
-        if Log.current.backward:
+        if Log.current.backward and not mark:
             Log.current.backward = False
             steps.boundary()
 
