@@ -216,7 +216,8 @@ _GLOO: dict[str, schema.Schema] = {
     **dict.fromkeys(("start", "hop"), _ANY),
     **dict.fromkeys(("rate", "reduce"), _POSITIVE),
 }
-_PATH: dict[str, schema.Schema] = {"latency": _ANY, "share": _SHARE}
+_PATH: dict[str, schema.Schema] = {"latency": _ANY, "message": _ANY, "share": _SHARE}
+_POSTING: dict[str, schema.Schema] = dict.fromkeys(("step", "message"), _ANY)
 _PHASES = ("kernels", "alloc", "bootstrap", "topology", "connections")
 _CREATION: dict[str, schema.Schema] = {
     **dict.fromkeys((*_PHASES, "per_rank", "step"), _ANY),
@@ -225,7 +226,8 @@ _CREATION: dict[str, schema.Schema] = {
 _TCP: dict[str, schema.Schema] = {entry.name: _ANY for entry in fields(Tcp)}
 #: What every GPU has alike (extra-nccl.toml), by table and row: keys, and those that a row needs.
 _SHARED: dict[str, dict[str, tuple[_Keys, Collection[str]]]] = {
-    "socket": {"tcp": (_TCP, _needed(Tcp))},
+    "socket": dict.fromkeys(("tcp", "nic"), (_TCP, _needed(Tcp))),
+    "proxy": {"rdma": (_POSTING, _POSTING)},
     "gloo": {"tcp": (_GLOO, _GLOO)},
     "one_sided": dict.fromkeys(("nvlink", "ibgda", "proxy"), (_PATH, _PATH)),
     "creation": {"nccl": (_CREATION, _CREATION)},

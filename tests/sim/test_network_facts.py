@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,14 +22,17 @@ from topologies.core.quantity import Quantity
 OLD = Nccl(version="2.27.5")
 
 
-def seconds(op: str, size: float, fabric: object, wanted: Nccl = OLD) -> float:
-    return plan_collective(op, size, fabric.gpus, fabric, wanted).duration(
-        fabric.links.bandwidth
-    )  # type: ignore[attr-defined]
+def seconds(op: str, size: float, fabric: Any, wanted: Nccl = OLD) -> float:
+    plan = plan_collective(op, size, fabric.gpus, fabric, wanted)
+    return plan.duration(fabric.links.bandwidth)
 
 
 def with_facts(**said: float):  # type: ignore[no-untyped-def]
-    fabric = load_cluster("rail-h100", 2)
+    return with_hosts(2, **said)
+
+
+def with_hosts(hosts: int, **said: float):  # type: ignore[no-untyped-def]
+    fabric = load_cluster("rail-h100", hosts)
     facts = {key: Quantity(value, "guess", "a test") for key, value in said.items()}
     return fabric.with_facts(fabric.name, dict(fabric.facts) | facts)
 
@@ -79,18 +84,26 @@ def test_messages_between_pairs_have_a_share_of_their_own() -> None:
 
 
 def test_proxies_cost_by_the_number_of_peers() -> None:
-    """The smallest all-to-all grows by the proxy's time for every rank of another host."""
-    cost = 5e-6
+    """The smallest all-to-all grows by the proxy's time for every rank of another host after the first."""
     for hosts, peers in ((2, 8), (4, 24)):
-        fabric = load_cluster("rail-h100", hosts)
-        said = fabric.with_facts(
-            fabric.name,
-            dict(fabric.facts) | {"net_message": Quantity(cost, "guess", "a test")},
+        slow, quick = (
+            seconds("all_to_all", 64 * hosts, with_hosts(hosts, net_message=cost))
+            for cost in (7e-6, 2e-6)
         )
-        more = seconds("all_to_all", 64 * hosts, said) - seconds(
-            "all_to_all", 64 * hosts, fabric
-        )
-        assert more == pytest.approx(cost * peers)
+        assert slow - quick == pytest.approx(5e-6 * (peers - 1))
+
+
+@pytest.mark.parametrize("name", ["dgx-h100-superpod", "rail-h100", "roce-h100"])
+def test_all_to_alls_take_longer_over_more_hosts_whatever_the_network(
+    name: str,
+) -> None:
+    """Every host more is eight messages more for the proxy of every rank, on InfiniBand and RoCE, said or not."""
+    times = [
+        seconds("all_to_all", 65536, load_cluster(name, hosts))
+        for hosts in (2, 4, 8, 16)
+    ]
+    more = [b - a for a, b in itertools.pairwise(times)]
+    assert all(step > 8 * 4e-6 * k for step, k in zip(more, (2, 4, 8), strict=True))
 
 
 def test_amd_hosts_move_nccls_choice() -> None:

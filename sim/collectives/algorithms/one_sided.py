@@ -1,13 +1,15 @@
 """One-sided transfers that a kernel starts itself: NVSHMEM over NVLink, IBGDA or a CPU proxy, NCCL's device API.
 
 No channels, no rendezvous: a put is a latency and bytes at the links' rate; a get asks first, so it waits for the
-route twice. Collectives are puts of every part to whoever needs it (all-to-all, all-gather, broadcast), at once:
-what arrives is not added up, so there is no reduction. Constants: [one_sided] of
-sim/costs/hardware/extra-nccl.toml, all guesses. NCCL never chooses it: a caller asks for it by name.
+route twice. Whoever posts to the NIC, the GPU or a thread of the CPU, starts one message after another (`message`).
+Collectives are puts of every part to whoever needs it (all-to-all, all-gather, broadcast), at once: what arrives is
+not added up, so there is no reduction. Constants: [one_sided] of
+sim/costs/hardware/extra-nccl.toml, each with what it rests on. NCCL never chooses it: a caller asks for it by name.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,7 +82,9 @@ def _put(
         "one_sided",
         way,
         0,
-        pace[way]["latency"] + _route(op, group, far),
+        pace[way]["latency"]
+        + _route(op, group, far)
+        + _started(group, pairs, pace, way),
         links,
         data / wire,
         float(np.min(rates)) if len(links) else float("inf"),
@@ -119,6 +123,18 @@ def _route(op: str, group: Group, far: bool) -> float:
     """Seconds of the links' latency: a get asks first, so it waits for the route twice."""
     route = group.remote_latency if far else group.local_latency
     return route * (2 if op == "get" else 1)
+
+
+def _started(
+    group: Group,
+    pairs: Sequence[tuple[str, str]],
+    pace: Mapping[str, Any],
+    way: str,
+) -> float:
+    """Seconds in which the busiest rank starts its messages after the first: to other hosts, where there are any."""
+    place = {gpu: h for h, host in enumerate(group.hosts) for gpu in host}
+    counted = Counter(a for a, b in pairs if way == "nvlink" or place[a] != place[b])
+    return float(pace[way]["message"]) * max(0, max(counted.values()) - 1)
 
 
 def _flows(

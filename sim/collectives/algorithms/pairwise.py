@@ -21,8 +21,6 @@ from sim.collectives.nccl import channels as rules
 from sim.collectives.nccl.protocols import (
     aligned,
     joined,
-    net_hop,
-    ring_step,
     sharpness,
 )
 from sim.collectives.nccl.search import NET_PER_CHANNEL
@@ -165,12 +163,22 @@ class Messages:
         pairs, group = self.table.pairs, self.group
         launch = pairs.start + pairs.channel * max(0, channels - 1)
         if group.nodes > 1:
-            hop = net_hop(ring_step("Simple"), "Simple", group)
-            delay = launch + hop + group.remote_latency
+            delay = launch + self._hop() + group.remote_latency
         else:
             nominal = float(self.table.tables["nominal"]["latency"])
             delay = launch + max(0.0, group.local_latency - nominal)
-        return delay + group.network.message * self.parts * self._posted()
+        return delay + self._posting()
+
+    def _hop(self) -> float:
+        """Seconds of the step to another host over the links' latency; the cluster file says it for a ring."""
+        measured = float(self.table.tables["proxy"]["rdma"]["step"])
+        return self.group.network.hops.get("Simple", measured)
+
+    def _posting(self) -> float:
+        """Seconds for which the busiest rank's proxy, one thread, posts parts after the first (in the hop already)."""
+        said = self.group.network.message
+        each = self.table.tables["proxy"]["rdma"]["message"] if said is None else said
+        return float(each) * max(0, self.parts * self._posted() - 1)
 
     def _posted(self) -> int:
         """Messages to other hosts that the busiest rank's proxy posts."""

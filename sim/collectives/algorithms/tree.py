@@ -151,7 +151,7 @@ def waits(group: Group) -> float:
 
     The root has one child, so the last of `depth` edges up and down passes depth - 1 hosts of two.
     """
-    return 2 * max(0, depth(group.nodes) - 1) * group.network.message
+    return 2 * max(0, depth(group.nodes) - 1) * (group.network.message or 0.0)
 
 
 def believed(table: Any, fabric: Any, group: Group, channels: float) -> float:

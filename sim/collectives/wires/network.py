@@ -28,8 +28,8 @@ class Network:
         The same for messages between pairs; None: no different.
     hops : Mapping
         Seconds of one step between hosts over the links' latency, by protocol.
-    message : float
-        Seconds of the proxy for each part of a message to a rank of another host.
+    message : float or None
+        Seconds of the proxy for each part of a message to a rank of another host; None: as measured elsewhere.
     channel : float or None
         Bytes/s that one channel carries of messages between hosts.
     eager, rendezvous : float
@@ -42,7 +42,7 @@ class Network:
     share: float | None = None
     pairs: float | None = None
     hops: Mapping[str, float] = field(default_factory=dict)
-    message: float = 0.0
+    message: float | None = None
     channel: float | None = None
     eager: float = float("inf")
     rendezvous: float = 0.0
@@ -72,7 +72,7 @@ def network_of(fabric: Any) -> Network:
         hops={
             proto: seconds for proto, seconds in steps.items() if seconds is not None
         },
-        message=facts.net_message or 0.0,
+        message=facts.net_message,
         channel=facts.net_channel,
         eager=float("inf") if facts.net_eager is None else facts.net_eager,
         rendezvous=facts.net_rendezvous or 0.0,

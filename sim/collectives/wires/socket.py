@@ -36,8 +36,12 @@ MAX_THREADS, MAX_SOCKETS = 16, 64  # of one connection; NCCL takes what is more 
 
 
 def tcp_of(fabric: Any) -> Tcp:
-    """The constants of TCP on these hosts: the cluster's own file of constants may have its table [socket.tcp]."""
-    values = machine.of(fabric).tables["socket"]["tcp"]
+    """The constants of TCP on these hosts: the cluster's own file of constants may have its table [socket.tcp].
+
+    A network that is no TCP by itself has physical NICs, whose hops take longer than those of virtual ones.
+    """
+    own = fabric.cluster_facts.tcp or fabric.constants
+    values = machine.of(fabric).tables["socket"]["tcp" if own else "nic"]
     return Tcp(
         **{key: float(value) for key, value in values.items() if key != "evidence"}
     )
