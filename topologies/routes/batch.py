@@ -7,18 +7,20 @@ cannot be shown, from hop counts, to be all of the shortest paths are left to th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
 from topologies.core.grouping import distinct, groups
 from topologies.core.links import Bools, Floats, Ints, Links, Nodes
 from topologies.routes.doors import Choice, Doors, no_doors
+from topologies.routes.fans import Fan, Side
 from topologies.routes.net import Net
 from topologies.routes.paths import MAX_PATHS, STRIDE
 from topologies.routes.pattern import FAR, Pattern
+from topologies.routes.pieces import Core, Piece, add_in_order, add_loads, columns
 from topologies.routes.router import Router
 from topologies.routes.stubs import Stubs, find
 
@@ -27,28 +29,6 @@ _CHUNK = 1 << 18  # pairs at a time: bounds the memory
 _BITS = 20
 _TWICE = 2 * _BITS
 _MASK = (1 << _BITS) - 1
-
-
-class Piece(NamedTuple):
-    """Links of several pairs: row `rows[i, j]` carries `share[j]` of the bytes of pair `pairs[i]`."""
-
-    pairs: Ints
-    rows: Ints
-    share: Floats
-
-
-@dataclass(frozen=True)
-class Core:
-    """Pairs (positions of them) that go the same way between two switches."""
-
-    pairs: Ints
-    rows: Ints
-    share: Floats
-
-    def piece(self) -> Piece:
-        """The same links, written out for every pair."""
-        shape = len(self.pairs), len(self.rows)
-        return Piece(self.pairs, np.broadcast_to(self.rows, shape), self.share)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,32 +81,20 @@ class Batch:
         total = np.zeros(len(self._links))
         for start in range(0, len(src), _CHUNK):
             part = slice(start, start + _CHUNK)
-            pieces, cores = self.resolve(src[part], dst[part])
-            sent = amount[part]
-            for piece in pieces:
-                each = np.multiply.outer(sent[piece.pairs], piece.share).ravel()
-                rows = piece.rows.ravel()
-                total += np.bincount(rows, weights=each, minlength=len(total))
-            for core in cores:
-                total[core.rows] += core.share * sent[core.pairs].sum()
+            pieces, cores, fans = self.resolve(src[part], dst[part])
+            add_loads(total, pieces, cores, amount[part])
+            add_in_order(total, fans, amount[part])
         return total
 
     def spreads(self, src: Ints, dst: Ints) -> tuple[Ints, Ints, Floats]:
         """(pair, row, share) of every link that the pairs use, sorted by pair, then by row."""
-        pieces, cores = self.resolve(src, dst)
-        pieces += [core.piece() for core in cores]
-        if not pieces:
-            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0)
-        pairs = [np.repeat(piece.pairs, piece.rows.shape[1]) for piece in pieces]
-        rows = [piece.rows.ravel() for piece in pieces]
-        shares = [np.tile(piece.share, len(piece.pairs)) for piece in pieces]
-        pair, row = np.concatenate(pairs), np.concatenate(rows)
-        share = np.concatenate(shares)
-        order = np.lexsort((row, pair))
-        return pair[order], row[order], share[order]
+        pieces, cores, fans = self.resolve(src, dst)
+        return columns([*pieces, *(core.piece() for core in cores), *fans])
 
-    def resolve(self, src: Ints, dst: Ints) -> tuple[list[Piece], list[Core]]:
-        """The links of all pairs: in hosts, or wherever the router finds them; and between switches."""
+    def resolve(
+        self, src: Ints, dst: Ints
+    ) -> tuple[list[Piece], list[Core], list[Piece]]:
+        """The links of all pairs: in hosts, and between switches; and those of pairs with several ways to the net."""
         moves = src != dst
         in_patterns = self._in_patterns(src, dst) & moves
         near = in_patterns & self._same_host(src, dst)
@@ -134,9 +102,13 @@ class Batch:
         trips, several = self._trips(src, dst, np.flatnonzero(in_patterns & ~near))
         pieces += [piece for trip in trips for piece in trip.pieces]
         cores = [core for trip in trips for core in self._cores(src, dst, trip)]
+        fans = list(self._fans(src, dst, several))
+        for fan in fans:
+            several = np.setdiff1d(several, fan.at)
         left = np.concatenate([np.flatnonzero(~in_patterns & moves), longer, several])
-        pieces += [self._routed(src, dst, at) for at in left.tolist()]
-        return pieces, cores
+        rest = [piece for fan in fans for piece in fan.links()]
+        rest += [self._routed(src, dst, at) for at in left.tolist()]
+        return pieces, cores, rest
 
     def _routed(self, src: Ints, dst: Ints, at: int) -> Piece:
         """All links of one pair, as the router finds them."""
@@ -187,18 +159,24 @@ class Batch:
 
     def _trips(self, src: Ints, dst: Ints, pairs: Ints) -> tuple[list[_Trips], Ints]:
         """Ways between hosts by the doors they take; and the pairs that do not have exactly one way to the net."""
-        stubs = self.stubs
         trips = []
         left = [np.empty(0, dtype=np.int64)]
-        patterns = (stubs.pattern[src[pairs]] << _BITS) + stubs.pattern[dst[pairs]]
-        for value, which in groups(patterns):
-            at = pairs[which]
-            hosts = stubs.patterns[value >> _BITS], stubs.patterns[value & _MASK]
+        for hosts, at in self._by_patterns(src, dst, pairs):
             doors = self.doors(*hosts, src[at], dst[at])
             good = doors.single & (doors.best == 1)
             left.append(at[~good])
             trips.append(self._by_doors(hosts, src, dst, at[good], doors.of(good)))
         return trips, np.concatenate(left)
+
+    def _by_patterns(
+        self, src: Ints, dst: Ints, pairs: Ints
+    ) -> Iterator[tuple[tuple[Pattern, Pattern], Ints]]:
+        """Pairs by the patterns of their hosts."""
+        stubs = self.stubs
+        key = (stubs.pattern[src[pairs]] << _BITS) + stubs.pattern[dst[pairs]]
+        for value, which in groups(key):
+            hosts = stubs.patterns[value >> _BITS], stubs.patterns[value & _MASK]
+            yield hosts, pairs[which]
 
     def _by_doors(
         self,
@@ -228,18 +206,64 @@ class Batch:
         self, first: Pattern, second: Pattern, src: Ints, dst: Ints, nth: int = 0
     ) -> Doors:
         """The doors that each pair takes; of several that are as good, the ``nth``."""
-        stubs = self.stubs
-        if not (first.doors[0] and second.doors[1] and stubs.transit):
+        if not self._joined(first, second):
             return no_doors(len(src))
+        one, which = self._alike(first, second, src, dst)
+        return self._choice(first, second, src[one], dst[one]).cheapest(nth).of(which)
+
+    def _joined(self, first: Pattern, second: Pattern) -> bool:
+        """Whether doors alone lead from hosts of one pattern to those of another."""
+        return bool(first.doors[0] and second.doors[1] and self.stubs.transit)
+
+    def _alike(
+        self, first: Pattern, second: Pattern, src: Ints, dst: Ints
+    ) -> tuple[Ints, Ints]:
+        """One of all pairs in the same places under the same switches, which take the same doors; and which of them."""
+        places = self.stubs.local[np.stack([src, dst], axis=1)]
+        exits = first.ends[0][self.stubs.member[src]]
+        entries = second.ends[1][self.stubs.member[dst]]
+        return distinct(np.hstack([places, exits, entries]))
+
+    def _choice(self, first: Pattern, second: Pattern, src: Ints, dst: Ints) -> Choice:
+        """The doors among which pairs choose."""
+        stubs = self.stubs
         exits = first.ends[0][stubs.member[src]]
         entries = second.ends[1][stubs.member[dst]]
-        # Pairs of nodes in the same places under the same switches take the same doors.
-        places = stubs.local[np.stack([src, dst], axis=1)]
-        one, which = distinct(np.hstack([places, exits, entries]))
-        distance = self.net.distance(exits[one], entries[one])
-        away, home = first.away[:, places[one, 0]], second.home[:, places[one, 1]]
-        choice = Choice(away, home, distance, second.enters, stubs.transit)
-        return choice.cheapest(nth).of(which)
+        away, home = first.away[:, stubs.local[src]], second.home[:, stubs.local[dst]]
+        distance = self.net.distance(exits, entries)
+        return Choice(away, home, distance, second.enters, stubs.transit)
+
+    def _fans(self, src: Ints, dst: Ints, pairs: Ints) -> Iterator[Fan]:
+        """Pairs of which it is clear by which of several doors their bytes go, by those doors."""
+        for hosts, at in self._by_patterns(src, dst, pairs):
+            if not self._joined(*hosts):
+                continue
+            one, which = self._alike(*hosts, src[at], dst[at])
+            as_good, whole = self._choice(*hosts, src[at[one]], dst[at[one]]).best()
+            places = self.stubs.local[np.stack([src, dst])[:, at[one]]]
+            doors = np.column_stack([places.T, as_good.reshape(len(one), -1)])
+            first, kinds = distinct(doors)
+            whole = whole[which]
+            for number, some in groups(kinds[which[whole]]):
+                some = at[whole][some]
+                fan = self._fan(
+                    hosts, some, np.stack([src, dst])[:, some], as_good[first[number]]
+                )
+                yield fan.of(np.flatnonzero(fan.clear))
+
+    def _fan(
+        self, hosts: tuple[Pattern, Pattern], at: Ints, ends: Ints, as_good: Bools
+    ) -> Fan:
+        """Pairs that choose among the same combinations of doors."""
+        leave, enter = (
+            np.flatnonzero(as_good.any(axis=1)),
+            np.flatnonzero(as_good.any(axis=0)),
+        )
+        place = self.stubs.local[ends[:, 0]].tolist()
+        out = Side.of(hosts[0], place[0], leave.tolist(), True)
+        into = Side.of(hosts[1], place[1], enter.tolist(), False)
+        best = as_good[np.ix_(out.doors, into.doors)]
+        return Fan(self.net, at, ends, self.stubs.member[ends], (out, into), best)
 
     def ways(
         self, pattern: Pattern, node: Ints, at: Ints, door: Ints, out: bool

@@ -70,6 +70,17 @@ class Choice:
         single &= self._direct(least) & _plain(cost, least)
         return Doors(leave, enter, single, best)
 
+    def best(self) -> tuple[Bools, Bools]:
+        """Of every pair: which combinations of doors are as good as any, and whether these have all the best ways."""
+        cost = self._cost()
+        least = cost.min(axis=1)
+        as_good = cost == least[:, None]
+        lone = (self.away[2][:, :, None] == 1) & (self.home[2][:, None, :] == 1)
+        whole = (lone.reshape(cost.shape) | ~as_good).all(axis=1)
+        return as_good.reshape(lone.shape), whole & self._direct(least) & _plain(
+            cost, least
+        )
+
     def _cost(self) -> Ints:
         """Hops and CPUs of every pair by every two doors, as one number."""
         hops = self.away[0][:, :, None] + self.home[0][:, None, :] + self.distance + 2

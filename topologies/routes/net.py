@@ -3,13 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from topologies.core.links import Floats, Ints, Links, Nodes
-from topologies.routes.paths import MAX_PATHS, chosen
+from topologies.routes.paths import chosen
 from topologies.routes.router import Router
+from topologies.routes.twins import Twins
+
+NONE = np.empty((1, 0), dtype=np.int64)  # the one path from a switch to itself
+
+
+@dataclass(frozen=True, eq=False)
+class _Bundle:
+    """All paths between two switches in link order, one in each line.
+
+    Attributes
+    ----------
+    rows : array (paths, hops)
+    first, last : array (paths,)
+        Places of a path's first row among those that leave the one switch, and of its last among those that enter
+        the other.
+    """
+
+    rows: Ints
+    first: Ints
+    last: Ints
+
+    def between(self, out: Ints, into: Ints, which: Ints | slice) -> Ints:
+        """Some of the paths between twins of the two switches, whose rows are `out` and `into`."""
+        rows = self.rows[which].copy()
+        # Neighbours have one link alone, which leaves the one and enters the other.
+        if rows.shape[1] > 1:
+            rows[:, 0] = out[self.first[which]]
+            rows[:, -1] = into[self.last[which]]
+        return rows
 
 
 class Net:
@@ -22,19 +52,29 @@ class Net:
         place[outside] = np.arange(len(outside))
         src, dst = ends
         self._rows = np.flatnonzero((place[src] >= 0) & (place[dst] >= 0))
-        self._router = Router(
-            _some_nodes(nodes, outside), _some_links(links, self._rows)
-        )
+        self._nodes = _some_nodes(nodes, outside)
+        self._links = _some_links(links, self._rows)
+        self._router = Router(self._nodes, self._links)
         self._count = links.count
         self._hops: dict[int, Ints] = {}
-        self._all_paths: dict[tuple[int, int], Ints] = {}
+        self._bundles: dict[tuple[int, int], _Bundle] = {}
         self._paths: dict[tuple[int, int, int, int], tuple[Ints, Floats]] = {}
+
+    @cached_property
+    def _twins(self) -> Twins:
+        return Twins.of(self._nodes.kinds, *self._router.ends, self._links)
 
     def distance(self, exits: Ints, entries: Ints) -> Ints:
         """Hops between switches, for every exit and every entry of every pair."""
-        starts, where = np.unique(exits, return_inverse=True)
+        first = self._twins.first[exits]
+        starts, where = np.unique(first, return_inverse=True)
         table = np.stack([self._hops_from(start) for start in starts.tolist()])
-        return table[where.reshape(exits.shape)[:, :, None], entries[:, None, :]]
+        line, goal = where.reshape(exits.shape)[:, :, None], entries[:, None, :]
+        hops = table[line, goal]
+        # To the first of its twins a switch has as far as that one to it.
+        back = goal == first[:, :, None]
+        hops = np.where(back, table[line, exits[:, :, None]], hops)
+        return np.where(goal == exits[:, :, None], 0, hops)
 
     def _hops_from(self, switch: int) -> Ints:
         if switch not in self._hops:
@@ -43,23 +83,44 @@ class Net:
 
     def count(self, s: int, t: int) -> int:
         """Equally good paths between two switches."""
-        return 1 if s == t else len(self._all(s, t))
+        return 1 if s == t else len(self._bundle(s, t).rows)
 
     def numbered(self, s: int, t: int) -> tuple[int, Callable[[int], Ints]]:
         """How many equally good paths there are, and a function that gives the rows of the one of a number."""
         total, path = self._router.numbered(s, t)
         return total, lambda at: self._rows[path(at)]
 
-    def _all(self, s: int, t: int) -> Ints:
-        """All paths between two switches in link order, one in each line."""
-        if (s, t) not in self._all_paths:
-            if self._hops_from(s)[t] == 2 and self._router.alike:
-                inner = self._router.over_one(s, t)
-            else:
-                total, path = self._router.numbered(s, t)
-                inner = np.array([path(at) for at in range(total)], dtype=np.int64)
-            self._all_paths[s, t] = self._rows[inner]
-        return self._all_paths[s, t]
+    def lines(self, s: int, t: int, which: Ints | slice = slice(None)) -> Ints:
+        """Paths between two switches in link order, one in each line: all, or those of some numbers."""
+        if s == t:
+            return (
+                NONE[np.zeros(len(which), dtype=np.int64)]
+                if not isinstance(which, slice)
+                else NONE
+            )
+        out, into = self._twins.out[s], self._twins.into[t]
+        return self._rows[self._bundle(s, t).between(out, into, which)]
+
+    def _bundle(self, s: int, t: int) -> _Bundle:
+        """The paths between two switches that stand for `s` and `t`: twins of them, or they themselves."""
+        first = self._twins.first
+        alike = (int(first[s]), int(first[t]))
+        key = alike if alike in self._bundles else (s, t)
+        if key not in self._bundles:
+            bundle = self._bundled(s, t)
+            # Of neighbours each has links of its own.
+            key = alike if bundle.rows.shape[1] > 1 else (s, t)
+            self._bundles[key] = bundle
+        return self._bundles[key]
+
+    def _bundled(self, s: int, t: int) -> _Bundle:
+        rows = self._router.lines(s, t)
+        out, into = self._twins.out[s], self._twins.into[t]
+        first, last = (
+            np.searchsorted(out, rows[:, 0]),
+            np.searchsorted(into, rows[:, -1]),
+        )
+        return _Bundle(rows, first, last)
 
     def paths(self, s: int, t: int, shift: int, width: int) -> tuple[Ints, Floats]:
         """Rows between two switches and the share of each; `width` bounds the physical links of a path."""
@@ -67,10 +128,8 @@ class Net:
             return np.empty(0, dtype=np.int64), np.empty(0)
         key = (s, t, shift, width)
         if key not in self._paths:
-            paths = self._all(s, t)
-            if len(paths) > MAX_PATHS:
-                paths = paths[chosen(len(paths), shift)]
-            self._paths[key] = self._shares(paths, width)
+            which = np.array(chosen(self.count(s, t), shift))
+            self._paths[key] = self._shares(self.lines(s, t, which), width)
         return self._paths[key]
 
     def _shares(self, paths: Ints, width: int) -> tuple[Ints, Floats]:

@@ -274,39 +274,20 @@ class Router:
                     seen.add(node)
                     todo.append(node)
 
-    @cached_property
-    def alike(self) -> bool:
-        """Whether no path is better than another of as many hops: only network links, and no CPU on the way."""
-        return (
-            rank_of(self._links.kind).min(initial=NETWORK) == NETWORK
-            and "cpu" not in self._nodes.kinds
-        )
-
-    @cached_property
-    def _pairs(self) -> tuple[Ints, Ints]:
-        """Rows sorted by their two ends, and those as one number each."""
-        src, dst = self.ends
-        key = src * len(self._nodes) + dst
-        order = np.argsort(key, kind="stable")
-        return order, key[order]
-
-    def over_one(self, src: int, dst: int) -> Ints:
-        """All paths of two hops, in link order, where paths are `alike`: one line (two rows) for each node between."""
-        order, key = self._pairs
-        starts, count, ends = self._fan
-        middle = ends[starts[src] : starts[src] + count[src]]
-        middle = middle[self._forwards[middle]]
-        size = len(self._nodes)
-        second = np.searchsorted(key, middle * size + dst)
-        good = key[np.minimum(second, len(key) - 1)] == middle * size + dst
-        first = order[np.searchsorted(key, src * size + middle[good])]
-        lines: Ints = np.stack([first, order[second[good]]], axis=1)
-        return lines[np.argsort(lines[:, 0])]
-
     def numbered(self, src: int, dst: int) -> tuple[int, Callable[[int], list[int]]]:
         """How many equally good paths there are, and a function that gives the one of a number, as rows."""
         onward, ways = self._ways(src, dst)
         return ways[src], lambda at: self._path(src, dst, onward, ways, at)
+
+    def lines(self, src: int, dst: int) -> Ints:
+        """All equally good paths, counted in link order: one in each line."""
+        onward, _ = self._ways(src, dst)
+        lines = {dst: np.empty((1, 0), dtype=np.int64)}
+        # Those nearest to the end come first.
+        for node, rows in onward.items():
+            ways = [_led_by(row, lines[self._dst[row]]) for row in rows]
+            lines[node] = np.concatenate(ways)
+        return lines[src]
 
     def routes(self, src: int, dst: int) -> list[tuple[Ints, float]]:
         """Equal-cost paths, best first, each with its share of the bytes (they add up to 1)."""
@@ -349,3 +330,8 @@ class Router:
     @cached_property
     def _of_kind(self) -> dict[str, Ints]:
         return {}
+
+
+def _led_by(row: int, lines: Ints) -> Ints:
+    """Paths that begin with a row, in lines."""
+    return np.insert(lines, 0, row, axis=1)

@@ -1,0 +1,65 @@
+"""Links of many pairs at once, in columns: what routes are made of, and what they carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from topologies.core.links import Floats, Ints
+
+
+class Piece(NamedTuple):
+    """Links of several pairs: row `rows[i, j]` carries `share[j]` of the bytes of pair `pairs[i]`."""
+
+    pairs: Ints
+    rows: Ints
+    share: Floats
+
+
+@dataclass(frozen=True)
+class Core:
+    """Pairs (positions of them) that go the same way between the switches."""
+
+    pairs: Ints
+    rows: Ints
+    share: Floats
+
+    def piece(self) -> Piece:
+        """The same links, written out for every pair."""
+        shape = len(self.pairs), len(self.rows)
+        return Piece(self.pairs, np.broadcast_to(self.rows, shape), self.share)
+
+
+def add_loads(
+    total: Floats, pieces: Iterable[Piece], cores: Iterable[Core], sent: Floats
+) -> None:
+    """Adds to `total`, which has every row, what pairs that send `sent[i]` bytes carry."""
+    for piece in pieces:
+        each = np.multiply.outer(sent[piece.pairs], piece.share).ravel()
+        # Few rows of a large cluster: what they carry is added up among themselves.
+        rows, where = np.unique(piece.rows.ravel(), return_inverse=True)
+        total[rows] += np.bincount(where, weights=each)
+    for core in cores:
+        total[core.rows] += core.share * sent[core.pairs].sum()
+
+
+def add_in_order(total: Floats, pieces: list[Piece], sent: Floats) -> None:
+    """Adds to `total` what pairs carry, pair by pair: sums do not depend on which of them were routed at once."""
+    pair, row, share = columns(pieces)
+    np.add.at(total, row, share * sent[pair])
+
+
+def columns(pieces: list[Piece]) -> tuple[Ints, Ints, Floats]:
+    """(pair, row, share) of every link, sorted by pair, then by row."""
+    if not pieces:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0)
+    pairs = [np.repeat(piece.pairs, piece.rows.shape[1]) for piece in pieces]
+    rows = [piece.rows.ravel() for piece in pieces]
+    shares = [np.tile(piece.share, len(piece.pairs)) for piece in pieces]
+    pair, row = np.concatenate(pairs), np.concatenate(rows)
+    share = np.concatenate(shares)
+    order = np.lexsort((row, pair))
+    return pair[order], row[order], share[order]
