@@ -58,7 +58,7 @@ def test_a_collective_of_4096_ranks(
     plan = benchmark.pedantic(
         lambda: plan_collective(op, 2.0**28, fabric.gpus, fabric), rounds=1
     )
-    assert sum(seen) <= 6 * 4096 and len(fabric._router._spreads) <= 64
+    assert sum(seen) <= 6 * 4096 and len(fabric._router.spreads) <= 64
     assert len(plan.links) == 59_392 and np.isfinite(
         plan.duration(fabric.links.bandwidth)
     )

@@ -88,12 +88,12 @@ def test_hosts_that_are_alike_are_routed_once(name: str) -> None:
     """The router is asked for ways inside one host, whatever the number of hosts."""
     fabric = SMALL[name]
     gpus = fabric.positions(fabric.gpus)
-    fabric._router._spreads.clear()
+    fabric._router.spreads.clear()
     fabric.loads(
         np.repeat(gpus, len(gpus)), np.tile(gpus, len(gpus)), np.ones(len(gpus) ** 2)
     )
     one = len(gpus) // len(fabric.hosts)
-    assert len(fabric._router._spreads) <= one * (one - 1)
+    assert len(fabric._router.spreads) <= one * (one - 1)
 
 
 def test_a_host_with_a_link_less_is_a_pattern_of_its_own() -> None:

@@ -247,7 +247,7 @@ class Fabric:
         All of them, or those that the fabric's routing policy takes.
         """
         if self.routing.policy == "adaptive":
-            return self._router.spread(self.node_index(src), self.node_index(dst))
+            return self._batch.spread(self.node_index(src), self.node_index(dst))
         key = self.node_index(src), self.node_index(dst)
         if key not in self._spreads:
             self._spreads[key] = self._by_policy(src, dst)
@@ -339,6 +339,7 @@ class Fabric:
         Routes go by hops, kinds, counts and latencies, not by speed (see `routes`).
         """
         self.__dict__["_router"] = other._router
+        self.__dict__["_batch"] = other._batch
         return self
 
     def with_routing(self, routing: Routing) -> Fabric:

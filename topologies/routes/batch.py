@@ -13,10 +13,10 @@ from functools import cached_property
 
 import numpy as np
 
-from topologies.core.grouping import distinct, groups
+from topologies.core.grouping import groups
 from topologies.core.links import Bools, Floats, Ints, Links, Nodes
-from topologies.routes.doors import Choice, Doors, no_doors
-from topologies.routes.fans import Fan, Side
+from topologies.routes.doors import Doors, Gates
+from topologies.routes.fans import Fan, fans_of
 from topologies.routes.net import Net
 from topologies.routes.paths import MAX_PATHS, STRIDE
 from topologies.routes.pattern import FAR, Pattern
@@ -76,6 +76,11 @@ class Batch:
         """The switches between the hosts."""
         return Net(self._nodes, self._links, self._router.ends, self.stubs.outside)
 
+    @cached_property
+    def gates(self) -> Gates:
+        """The doors between hosts."""
+        return Gates(self.stubs, self.net)
+
     def loads(self, src: Ints, dst: Ints, amount: Floats) -> Floats:
         """Bytes on every row of `links` when `amount[i]` bytes go from `src[i]` to `dst[i]`."""
         total = np.zeros(len(self._links))
@@ -90,6 +95,20 @@ class Batch:
         """(pair, row, share) of every link that the pairs use, sorted by pair, then by row."""
         pieces, cores, fans = self.resolve(src, dst)
         return columns([*pieces, *(core.piece() for core in cores), *fans])
+
+    def spread(self, src: int, dst: int) -> tuple[Ints, Floats]:
+        """`Router.spread`; by the doors where these are clear."""
+        key = (src, dst)
+        if key not in self._router.spreads:
+            ends = np.array([src]), np.array([dst])
+            apart = self._in_patterns(*ends) & ~self._same_host(*ends)
+            fans = self._fans(*ends, np.flatnonzero(apart))
+            pieces = [piece for fan in fans for piece in fan.pieces(self.net)]
+            if not pieces:
+                return self._router.spread(src, dst)
+            _, rows, share = columns(pieces)
+            self._router.spreads[key] = rows, share
+        return self._router.spreads[key]
 
     def resolve(
         self, src: Ints, dst: Ints
@@ -106,7 +125,7 @@ class Batch:
         for fan in fans:
             several = np.setdiff1d(several, fan.at)
         left = np.concatenate([np.flatnonzero(~in_patterns & moves), longer, several])
-        rest = [piece for fan in fans for piece in fan.links()]
+        rest = [piece for fan in fans for piece in fan.pieces(self.net)]
         rest += [self._routed(src, dst, at) for at in left.tolist()]
         return pieces, cores, rest
 
@@ -168,6 +187,11 @@ class Batch:
             trips.append(self._by_doors(hosts, src, dst, at[good], doors.of(good)))
         return trips, np.concatenate(left)
 
+    def _fans(self, src: Ints, dst: Ints, pairs: Ints) -> Iterator[Fan]:
+        """Pairs of which it is clear by which of several doors their bytes go, by those doors."""
+        for hosts, at in self._by_patterns(src, dst, pairs):
+            yield from fans_of(self.gates, hosts, src[at], dst[at], at)
+
     def _by_patterns(
         self, src: Ints, dst: Ints, pairs: Ints
     ) -> Iterator[tuple[tuple[Pattern, Pattern], Ints]]:
@@ -206,64 +230,7 @@ class Batch:
         self, first: Pattern, second: Pattern, src: Ints, dst: Ints, nth: int = 0
     ) -> Doors:
         """The doors that each pair takes; of several that are as good, the ``nth``."""
-        if not self._joined(first, second):
-            return no_doors(len(src))
-        one, which = self._alike(first, second, src, dst)
-        return self._choice(first, second, src[one], dst[one]).cheapest(nth).of(which)
-
-    def _joined(self, first: Pattern, second: Pattern) -> bool:
-        """Whether doors alone lead from hosts of one pattern to those of another."""
-        return bool(first.doors[0] and second.doors[1] and self.stubs.transit)
-
-    def _alike(
-        self, first: Pattern, second: Pattern, src: Ints, dst: Ints
-    ) -> tuple[Ints, Ints]:
-        """One of all pairs in the same places under the same switches, which take the same doors; and which of them."""
-        places = self.stubs.local[np.stack([src, dst], axis=1)]
-        exits = first.ends[0][self.stubs.member[src]]
-        entries = second.ends[1][self.stubs.member[dst]]
-        return distinct(np.hstack([places, exits, entries]))
-
-    def _choice(self, first: Pattern, second: Pattern, src: Ints, dst: Ints) -> Choice:
-        """The doors among which pairs choose."""
-        stubs = self.stubs
-        exits = first.ends[0][stubs.member[src]]
-        entries = second.ends[1][stubs.member[dst]]
-        away, home = first.away[:, stubs.local[src]], second.home[:, stubs.local[dst]]
-        distance = self.net.distance(exits, entries)
-        return Choice(away, home, distance, second.enters, stubs.transit)
-
-    def _fans(self, src: Ints, dst: Ints, pairs: Ints) -> Iterator[Fan]:
-        """Pairs of which it is clear by which of several doors their bytes go, by those doors."""
-        for hosts, at in self._by_patterns(src, dst, pairs):
-            if not self._joined(*hosts):
-                continue
-            one, which = self._alike(*hosts, src[at], dst[at])
-            as_good, whole = self._choice(*hosts, src[at[one]], dst[at[one]]).best()
-            places = self.stubs.local[np.stack([src, dst])[:, at[one]]]
-            doors = np.column_stack([places.T, as_good.reshape(len(one), -1)])
-            first, kinds = distinct(doors)
-            whole = whole[which]
-            for number, some in groups(kinds[which[whole]]):
-                some = at[whole][some]
-                fan = self._fan(
-                    hosts, some, np.stack([src, dst])[:, some], as_good[first[number]]
-                )
-                yield fan.of(np.flatnonzero(fan.clear))
-
-    def _fan(
-        self, hosts: tuple[Pattern, Pattern], at: Ints, ends: Ints, as_good: Bools
-    ) -> Fan:
-        """Pairs that choose among the same combinations of doors."""
-        leave, enter = (
-            np.flatnonzero(as_good.any(axis=1)),
-            np.flatnonzero(as_good.any(axis=0)),
-        )
-        place = self.stubs.local[ends[:, 0]].tolist()
-        out = Side.of(hosts[0], place[0], leave.tolist(), True)
-        into = Side.of(hosts[1], place[1], enter.tolist(), False)
-        best = as_good[np.ix_(out.doors, into.doors)]
-        return Fan(self.net, at, ends, self.stubs.member[ends], (out, into), best)
+        return self.gates.doors(first, second, src, dst, nth)
 
     def ways(
         self, pattern: Pattern, node: Ints, at: Ints, door: Ints, out: bool

@@ -7,8 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from topologies.core.grouping import distinct
 from topologies.core.links import Bools, Ints
-from topologies.routes.pattern import FAR
+from topologies.routes.net import Net
+from topologies.routes.pattern import FAR, Pattern
+from topologies.routes.stubs import Stubs
 
 _COST = 1 << 10  # more CPUs than any path passes
 
@@ -107,3 +110,47 @@ def _plain(cost: Ints, least: Ints) -> Bools:
     by_cpu = np.where(reachable, cost % _COST > 0, True).all(axis=1)
     plain: Bools = (least % _COST == 0) | by_cpu
     return plain
+
+
+@dataclass(frozen=True, eq=False)
+class Gates:
+    """The doors of all hosts, and the switches behind them."""
+
+    stubs: Stubs
+    net: Net
+
+    def joined(self, first: Pattern, second: Pattern) -> bool:
+        """Whether doors alone lead from hosts of one pattern to those of another."""
+        return bool(first.doors[0] and second.doors[1] and self.stubs.transit)
+
+    def alike(
+        self, first: Pattern, second: Pattern, src: Ints, dst: Ints
+    ) -> tuple[Ints, Ints]:
+        """One of all pairs in the same places under the same switches, which take the same doors; and which of them."""
+        places = self.stubs.local[np.stack([src, dst], axis=1)]
+        exits, entries = self._switches(first, second, src, dst)
+        return distinct(np.hstack([places, exits, entries]))
+
+    def choice(self, first: Pattern, second: Pattern, src: Ints, dst: Ints) -> Choice:
+        """The doors among which pairs choose."""
+        local = self.stubs.local
+        distance = self.net.distance(*self._switches(first, second, src, dst))
+        away, home = first.away[:, local[src]], second.home[:, local[dst]]
+        return Choice(away, home, distance, second.enters, self.stubs.transit)
+
+    def _switches(
+        self, first: Pattern, second: Pattern, src: Ints, dst: Ints
+    ) -> tuple[Ints, Ints]:
+        """The switches behind all doors out of the first of each pair, and behind all doors into the second."""
+        member = self.stubs.member
+        return first.ends[0][member[src]], second.ends[1][member[dst]]
+
+    def doors(
+        self, first: Pattern, second: Pattern, src: Ints, dst: Ints, nth: int
+    ) -> Doors:
+        """The doors that each pair takes; of several that are as good, the ``nth``."""
+        if not self.joined(first, second):
+            return no_doors(len(src))
+        one, which = self.alike(first, second, src, dst)
+        choice = self.choice(first, second, src[one], dst[one])
+        return choice.cheapest(nth).of(which)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from topologies.core.grouping import distinct, groups
 from topologies.core.links import Bools, Floats, Ints
+from topologies.routes.doors import Gates
 from topologies.routes.net import Net
 from topologies.routes.paths import MAX_PATHS, STRIDE, chosen
 from topologies.routes.pattern import Pattern
@@ -93,123 +95,144 @@ class Fan:
     ----------
     at : array (pairs,)
         Positions of them.
-    ends : array (2, pairs)
-        Their nodes.
-    members : array (2, pairs)
+    shift : array (pairs,)
+        A number that the two ends make, which says what paths are taken of very many.
+    members : array (pairs, 2)
         The places of their hosts in the patterns.
     sides : tuple of Side
     best : array (doors out, doors in)
         Which combinations are as good as any; in the order of the sides' doors.
+    switches : array (pairs, combinations, 2)
+        The switches behind both doors of every best combination.
+    paths : array (pairs, combinations)
+        How many paths lead through every best combination.
     """
 
-    net: Net
     at: Ints
-    ends: Ints
+    shift: Ints
     members: Ints
     sides: tuple[Side, Side]
     best: Bools
+    switches: Ints
+    paths: Ints
 
-    @cached_property
-    def switches(self) -> Ints:
-        """The switches behind both doors of every best combination: array (pairs, combinations, 2)."""
-        leave, enter = np.nonzero(self.best)
-        first = self.sides[0].switches(self.members[0])[:, leave]
-        last = self.sides[1].switches(self.members[1])[:, enter]
-        return np.stack([first, last], axis=2)
-
-    @cached_property
-    def paths(self) -> Ints:
-        """How many paths lead through every best combination: array (pairs, combinations)."""
-        ends = self.switches.reshape(-1, 2)
-        first, which = distinct(ends)
-        count = np.array([self.net.count(s, t) for s, t in ends[first].tolist()])
-        return count[which].reshape(self.switches.shape[:2])
-
-    @property
-    def slim(self) -> bool:
-        """Whether every path is one link wide somewhere, so that all carry as much."""
-        slim = np.logical_or.outer(self.sides[0].slim, self.sides[1].slim)
-        return bool(slim[self.best].all())
+    @classmethod
+    def of(
+        cls,
+        net: Net,
+        at: Ints,
+        ends: Ints,
+        members: Ints,
+        sides: tuple[Side, Side],
+        best: Bools,
+    ) -> Fan:
+        """The fan of pairs between two `ends`."""
+        leave, enter = np.nonzero(best)
+        first = sides[0].switches(members[:, 0])[:, leave]
+        last = sides[1].switches(members[:, 1])[:, enter]
+        switches = np.stack([first, last], axis=2)
+        shift = ends[:, 0] * STRIDE + ends[:, 1]
+        return cls(at, shift, members, sides, best, switches, _paths(net, switches))
 
     @property
     def clear(self) -> Bools:
         """Pairs of which it is clear which paths are taken: all of them, or those of some numbers.
 
-        Paths are counted by doors out, then by paths between switches, then by doors in: where both are few.
+        Paths are counted by doors out, then by paths between switches, then by doors in: where both are few. All carry
+        as much where each is a single link wide somewhere.
         """
         one_net = (self.switches == self.switches[:, :1]).all(axis=(1, 2))
-        clear: Bools = (self.paths.sum(axis=1) <= MAX_PATHS) | one_net & self.best.all()
-        return clear & self.slim
+        few = self.paths.sum(axis=1) <= MAX_PATHS
+        slim = np.logical_or.outer(self.sides[0].slim, self.sides[1].slim)
+        clear: Bools = (few | one_net & self.best.all()) & slim[self.best].all()
+        return clear
 
-    def of(self, which: Ints) -> Fan:
+    def some(self, which: Ints) -> Fan:
         """The fan of some of the pairs."""
-        at, ends, members = self.at[which], self.ends[:, which], self.members[:, which]
-        return Fan(self.net, at, ends, members, self.sides, self.best)
+        columns = ("at", "shift", "members", "switches", "paths")
+        return replace(self, **{key: getattr(self, key)[which] for key in columns})
 
-    def links(self) -> Iterator[Piece]:
+    def pieces(self, net: Net) -> Iterator[Piece]:
         """What every pair uses, in its hosts and between switches."""
         total = self.paths.sum(axis=1)
-        step = np.maximum(1, total // MAX_PATHS)
-        shift = (self.ends[0] * STRIDE + self.ends[1]) % step
-        alike = np.column_stack(
-            [total, np.where(total > MAX_PATHS, shift, -1), self.paths]
-        )
-        first, which = distinct(alike)
+        step = total // MAX_PATHS
+        shift = np.where(total > MAX_PATHS, self.shift % np.maximum(step, 1), 0)
+        first, which = distinct(np.column_stack([shift, self.paths]))
         for number, pairs in groups(which):
-            part = self.of(pairs)
-            paths, shift_of = int(total[first[number]]), int(shift[first[number]])
-            yield from part._taking(_Taken.of(part, paths, shift_of))
+            part = self.some(pairs)
+            numbers = part._numbers(int(shift[first[number]]))
+            yield from part._taking(net, numbers)
 
-    def _taking(self, taken: _Taken) -> Iterator[Piece]:
-        """The links of pairs that all take paths of the same numbers."""
-        share = repeated(taken.paths.sum())
-        by_door = np.zeros(self.best.shape, dtype=np.int64)
-        by_door[self.best] = taken.paths
-        for side in (0, 1):
-            paths = by_door.sum(axis=1 - side)
-            yield self.sides[side].piece(self.at, self.members[side], paths, share)
-        pairs = len(self.at)
-        first, which = distinct(self.switches.reshape(pairs, -1))
-        for number, some in groups(which):
-            rows, counts = taken.between(
-                self.net, self.switches[first[number]].tolist()
-            )
-            if len(rows):
-                yield Core(self.at[some], rows, share[counts - 1]).piece()
-
-
-@dataclass(frozen=True, eq=False)
-class _Taken:
-    """Which paths are taken.
-
-    Attributes
-    ----------
-    paths : array (combinations,)
-        How many through every combination.
-    numbers : array or None
-        Of the paths between the switches, one for each path that is taken; None: all of each combination.
-    """
-
-    paths: Ints
-    numbers: Ints | None
-
-    @classmethod
-    def of(cls, fan: Fan, total: int, shift: int) -> _Taken:
-        """The paths that pairs of a fan take, of `total`."""
+    def _numbers(self, shift: int) -> _Numbers | None:
+        """The paths that pairs take which have equally many; None: all."""
+        total = int(self.paths[0].sum())
         if total <= MAX_PATHS:
-            return cls(fan.paths[0], None)
-        doors_in = fan.best.shape[1]
-        between = int(fan.paths[0, 0])
-        outer, enter = np.divmod(np.array(chosen(total, shift)), doors_in)
-        leave, numbers = np.divmod(outer, between)
-        paths = np.bincount(leave * doors_in + enter, minlength=fan.best.size)
-        return cls(paths, numbers)
+            return None
+        before, enter = np.divmod(np.array(chosen(total, shift)), self.best.shape[1])
+        leave, between = np.divmod(before, int(self.paths[0, 0]))
+        return _Numbers(leave, between, enter)
 
-    def between(self, net: Net, switches: list[list[int]]) -> tuple[Ints, Ints]:
-        """Rows between the switches of every combination, and how many paths lead over each."""
-        if self.numbers is None:
-            lines = [net.lines(s, t).ravel() for s, t in switches]
+    def _taking(self, net: Net, numbers: _Numbers | None) -> Iterator[Piece]:
+        """The links of pairs that take paths of the same numbers."""
+        paths = np.zeros(self.best.shape, dtype=np.int64)
+        if numbers is None:
+            paths[self.best] = self.paths[0]
         else:
-            s, t = switches[0]
-            lines = [net.lines(s, t, self.numbers).ravel()]
-        return np.unique(np.concatenate(lines), return_counts=True)
+            np.add.at(paths, (numbers.leave, numbers.enter), 1)
+        share = repeated(int(paths.sum()))
+        for k, side in enumerate(self.sides):
+            by_door = paths.sum(axis=1 - k)
+            yield side.piece(self.at, self.members[:, k], by_door, share)
+        first, which = distinct(self.switches.reshape(len(self.at), -1))
+        between = None if numbers is None else numbers.between
+        for number, pairs in groups(which):
+            rows, count = net.carried(self.switches[first[number]], between)
+            yield Core(self.at[pairs], rows, share[count - 1]).piece()
+
+
+def fans_of(
+    gates: Gates, hosts: tuple[Pattern, Pattern], src: Ints, dst: Ints, at: Ints
+) -> Iterator[Fan]:
+    """Pairs (positions `at`) between hosts of two patterns, by their doors: those of which all links are clear."""
+    if not gates.joined(*hosts):
+        return
+    one, which = gates.alike(*hosts, src, dst)
+    as_good, whole = gates.choice(*hosts, src[one], dst[one]).best()
+    ends = np.stack([src, dst], axis=1)
+    places = gates.stubs.local[ends[one]]
+    kinds = np.column_stack([places, as_good.reshape(len(one), -1)])
+    first, kind = distinct(kinds)
+    certain = np.flatnonzero(whole[which])
+    for number, some in groups(kind[which[certain]]):
+        pairs, example = certain[some], first[number]
+        sides, best = _sides(hosts, places[example], as_good[example])
+        members = gates.stubs.member[ends[pairs]]
+        fan = Fan.of(gates.net, at[pairs], ends[pairs], members, sides, best)
+        yield fan.some(np.flatnonzero(fan.clear))
+
+
+def _sides(
+    hosts: tuple[Pattern, Pattern], places: Ints, as_good: Bools
+) -> tuple[tuple[Side, Side], Bools]:
+    """Both ends of pairs by the doors that are in any best combination; and these combinations in their order."""
+    leave, enter = as_good.any(axis=1), as_good.any(axis=0)
+    out = Side.of(hosts[0], int(places[0]), np.flatnonzero(leave).tolist(), True)
+    into = Side.of(hosts[1], int(places[1]), np.flatnonzero(enter).tolist(), False)
+    return (out, into), as_good[np.ix_(out.doors, into.doors)]
+
+
+class _Numbers(NamedTuple):
+    """Paths by their numbers: of the door out, of the path between the switches, and of the door in."""
+
+    leave: Ints
+    between: Ints
+    enter: Ints
+
+
+def _paths(net: Net, switches: Ints) -> Ints:
+    """How many paths there are between every two switches."""
+    ends = switches.reshape(-1, 2)
+    first, which = distinct(ends)
+    count = np.array([net.count(s, t) for s, t in ends[first].tolist()])
+    paths: Ints = count[which].reshape(switches.shape[:2])
+    return paths

@@ -13,7 +13,7 @@ from topologies.routes.paths import chosen
 from topologies.routes.router import Router
 from topologies.routes.twins import Twins
 
-NONE = np.empty((1, 0), dtype=np.int64)  # the one path from a switch to itself
+NONE = np.empty((0, 0), dtype=np.int64)  # links between a switch and itself
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,10 +35,8 @@ class _Bundle:
     def between(self, out: Ints, into: Ints, which: Ints | slice) -> Ints:
         """Some of the paths between twins of the two switches, whose rows are `out` and `into`."""
         rows = self.rows[which].copy()
-        # Neighbours have one link alone, which leaves the one and enters the other.
-        if rows.shape[1] > 1:
-            rows[:, 0] = out[self.first[which]]
-            rows[:, -1] = into[self.last[which]]
+        rows[:, 0] = out[self.first[which]]
+        rows[:, -1] = into[self.last[which]]
         return rows
 
 
@@ -57,6 +55,7 @@ class Net:
         self._router = Router(self._nodes, self._links)
         self._count = links.count
         self._hops: dict[int, Ints] = {}
+        self._carried: dict[bytes, tuple[Ints, Ints]] = {}
         self._bundles: dict[tuple[int, int], _Bundle] = {}
         self._paths: dict[tuple[int, int, int, int], tuple[Ints, Floats]] = {}
 
@@ -93,25 +92,32 @@ class Net:
     def lines(self, s: int, t: int, which: Ints | slice = slice(None)) -> Ints:
         """Paths between two switches in link order, one in each line: all, or those of some numbers."""
         if s == t:
-            return (
-                NONE[np.zeros(len(which), dtype=np.int64)]
-                if not isinstance(which, slice)
-                else NONE
-            )
+            return NONE
         out, into = self._twins.out[s], self._twins.into[t]
         return self._rows[self._bundle(s, t).between(out, into, which)]
+
+    def carried(self, switches: Ints, numbers: Ints | None) -> tuple[Ints, Ints]:
+        """Rows of all paths between some pairs of switches (one in each line), and how many of the paths each carries.
+
+        `numbers`: of the paths that are taken between the two, where all pairs are the same; None: every path.
+        """
+        key = switches.tobytes() + (b"" if numbers is None else numbers.tobytes())
+        if key not in self._carried:
+            which = slice(None) if numbers is None else numbers
+            pairs = switches.tolist() if numbers is None else switches[:1].tolist()
+            lines = [self.lines(s, t, which).ravel() for s, t in pairs]
+            self._carried[key] = np.unique(np.concatenate(lines), return_counts=True)
+        return self._carried[key]
 
     def _bundle(self, s: int, t: int) -> _Bundle:
         """The paths between two switches that stand for `s` and `t`: twins of them, or they themselves."""
         first = self._twins.first
         alike = (int(first[s]), int(first[t]))
-        key = alike if alike in self._bundles else (s, t)
-        if key not in self._bundles:
-            bundle = self._bundled(s, t)
-            # Of neighbours each has links of its own.
-            key = alike if bundle.rows.shape[1] > 1 else (s, t)
-            self._bundles[key] = bundle
-        return self._bundles[key]
+        if alike not in self._bundles:
+            self._bundles[alike] = self._bundled(s, t)
+        bundle = self._bundles[alike]
+        # Neighbours have a link of their own.
+        return bundle if bundle.rows.shape[1] > 1 else self._bundled(s, t)
 
     def _bundled(self, s: int, t: int) -> _Bundle:
         rows = self._router.lines(s, t)

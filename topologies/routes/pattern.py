@@ -41,6 +41,7 @@ class Pattern:
     ends: tuple[Ints, Ints] = field(init=False)
     away: Ints = field(init=False)
     home: Ints = field(init=False)
+    _ways: dict[tuple[int, int, bool], list[int]] = field(default_factory=dict)
 
     @property
     def enters(self) -> Ints:
@@ -70,6 +71,12 @@ class Pattern:
 
     def way(self, node: int, door: int, out: bool) -> list[int]:
         """Inner rows of the only best way between a node and a door (its number), and nothing for the door's node."""
+        key = node, door, out
+        if key not in self._ways:
+            self._ways[key] = self._way(node, door, out)
+        return self._ways[key]
+
+    def _way(self, node: int, door: int, out: bool) -> list[int]:
         near = self._edges(not out)
         table = self.away if out else self.home
         hops, cpus = table[0, :, door].tolist(), table[1, :, door].tolist()

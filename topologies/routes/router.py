@@ -76,7 +76,7 @@ class Router:
     def __init__(self, nodes: Nodes, links: Links) -> None:
         self._nodes, self._links = nodes, links
         self._paths: dict[tuple[int, int], list[tuple[Ints, float]]] = {}
-        self._spreads: dict[tuple[int, int], tuple[Ints, Floats]] = {}
+        self.spreads: dict[tuple[int, int], tuple[Ints, Floats]] = {}
 
     @property
     def ends(self) -> tuple[Ints, Ints]:
@@ -313,9 +313,9 @@ class Router:
     def spread(self, src: int, dst: int) -> tuple[Ints, Floats]:
         """Rows in link order, and the bytes each carries per byte sent."""
         key = (src, dst)
-        if key not in self._spreads:
-            self._spreads[key] = summed(self.routes(src, dst))
-        return self._spreads[key]
+        if key not in self.spreads:
+            self.spreads[key] = summed(self.routes(src, dst))
+        return self.spreads[key]
 
     def nearest(self, src: int, kind: str) -> int | None:
         """The reachable node of a kind with the fewest hops, the first on a tie; None when there is none."""
