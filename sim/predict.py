@@ -21,6 +21,7 @@ from sim.errors import InputError, Mistake
 from sim.planning.fleet import Fleet, fleet_of
 from sim.planning.planned import KernelTimes, Planned, kernel_times, planned
 from sim.planning.symmetry import unlike
+from sim.spec.captured import operator_times
 from sim.spec.jobs import refuse
 from sim.spec.load import sections_in_use
 from sim.spec.placing import allotted, placements
@@ -165,7 +166,8 @@ def _site(
     place = Place(hosts.count(hosts[0]), blocking=False)
     odd = unlike(fabric, fleet, scenario.faults, gpus)
     workspace = workspace_of(generation_of(fleet.gpu.name))
-    return Site(host_factor(scenario, fabric), place, fleet.speeds, odd, workspace)
+    factor, times = host_factor(scenario, fabric), operator_times(scenario)
+    return Site(factor, place, fleet.speeds, odd, workspace, times)
 
 
 def load_fabric(scenario: Scenario) -> Fabric:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from sim.graph.opgraph import OpGraph
@@ -105,6 +105,8 @@ class Site:
         What tells ranks apart beside their GPUs.
     workspace : float
         Bytes that cuBLAS takes on these GPUs for each of its handles.
+    operators : mapping
+        Seconds of a captured program's operators, where the scenario says them.
     """
 
     host_factor: float = 1.0
@@ -112,6 +114,7 @@ class Site:
     speeds: Sequence[Hashable] = ()
     unlike: Unlike = Unlike()
     workspace: float = 0.0
+    operators: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

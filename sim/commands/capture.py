@@ -111,16 +111,11 @@ TO_THE_PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": Fal
 @click.argument("command_line", nargs=-1, required=True, metavar="-- SCRIPT [ARGS]...")
 @explained
 def command(
-    world: int,
-    gpus_per_host: int,
-    gpu: str,
-    step: int,
-    ranks: str | None,
-    assume: str,
-    mark: str,
-    stop: bool,
     output: Path,
     command_line: tuple[str, ...],
+    ranks: str | None,
+    assume: str,
+    **options: Any,
 ) -> None:
     from sim.tools.program_capture import captured
 
@@ -128,15 +123,10 @@ def command(
     tables = captured(
         command_line,
         output,
-        world=world,
-        gpus_per_host=gpus_per_host,
-        gpu=gpu,
-        step=step,
-        ranks=_named(ranks, world),
-        stop=stop,
+        ranks=_named(ranks, options["world"]),
         busiest=_busiest(assume),
-        mark=mark,
         tell=_progress,
+        **options,
     )
     _tell(output, tables)
 

@@ -17,7 +17,7 @@ from sim.costs.kinds import STREAM_PASSES, check, work
 from sim.costs.power import BUSY_ABOVE, FILLS_ABOVE, Power
 from sim.costs.roofline import Roofline, estimate
 from sim.costs.tables import NEAR, Curve, Kriged, Row
-from sim.graph.kernel import Kernel
+from sim.graph.kernel import STATED, Kernel
 
 DYNAMIC_ABOVE = 2.0  # waves; measured: GEMMs of <= 1.94 waves have no memset in the traces, of >= 3.88 all have
 FORWARD = "forward products"  # borrowed by gradients
@@ -148,6 +148,8 @@ class Gpu:
         InputError
             If the kind is unknown and says neither bytes nor flops, or the shape does not fit the kind.
         """
+        if kernel.kind == STATED:
+            return kernel.shape[0] * 1e-9
         known = self._known.get(kernel)
         if known is None:
             check(kernel)
@@ -184,6 +186,8 @@ class Gpu:
         return "fitted" if load_key and grade == "measured" else grade
 
     def _grade(self, kernel: Kernel) -> str:
+        if kernel.kind == STATED:
+            return "measured"
         check(kernel)
         if kernel.kind == "bmm":
             return "guess"
@@ -221,6 +225,8 @@ class Gpu:
 
     def stands_on(self, kernel: Kernel) -> str:
         """What replaces a measurement of such a kernel here, in words; "" where its own table reaches it."""
+        if kernel.kind == STATED:
+            return ""
         check(kernel)
         if kernel.kind == "bmm":
             return "one tall GEMM in place of a batch"

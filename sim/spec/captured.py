@@ -11,6 +11,7 @@ from typing import Any
 from sim.errors import InputError, Mistake, unknown
 from sim.spec.scenario_file import is_capture
 from sim.spec.sections import Cluster, Scenario
+from sim.units import parse_duration
 from topologies import (
     cluster_with_gpu,
     gpu_models,
@@ -21,6 +22,8 @@ from topologies.fabric import Fabric
 
 #: Keys that say where a program runs; all others of [cluster] are changes there.
 PLACE = ("gpu", "cluster.name", "cluster.file", "cluster.hosts")
+#: What has operators of its own.
+RECORDED = "a program that `prestep capture` recorded"
 #: Sections that say what a program does.
 PROGRAM = ("model", "training", "parallel", "megatron")
 #: The key that names a GPU, and leaves its cluster to us.
@@ -65,6 +68,39 @@ def _as_cluster(path: Path, override: str) -> str:
     if not name:
         raise InputError(unknown(str(path), GPU, value.strip(), gpu_models()))
     return f"cluster.name={name}"
+
+
+def operator_times(scenario: Scenario) -> dict[str, float]:
+    """Seconds of a recorded program's operators, as [costs.operators] has them.
+
+    Raises
+    ------
+    InputError
+        For times that are none, and operators that the program does not call.
+    """
+    stated = scenario.costs.operators
+    if not stated:
+        return {}
+    # most scenarios state none
+    from workloads.capture import recording
+
+    file = Path(scenario.model.file or "")
+    if not is_capture(file):
+        where = Mistake(scenario.where, "costs.operators", ", ".join(stated), RECORDED)
+        raise InputError(where)
+    called = {each.operator for each in recording.read(file).operations}
+    own = {name for name in called if not name.startswith("aten::")} or called
+    mistakes = [
+        unknown(scenario.where, "costs.operators", name, own)
+        for name in stated
+        if name not in called
+    ]
+    if mistakes:
+        raise InputError(mistakes)
+    return {
+        name: parse_duration(time, scenario.where, f"costs.operators.{name}")
+        for name, time in stated.items()
+    }
 
 
 def placing(overrides: Sequence[str]) -> tuple[str, ...]:

@@ -198,6 +198,15 @@ class Dataload:
 
 
 @dataclass(frozen=True)
+class Costs:
+    """Times that you know better."""
+
+    operators: dict[str, str] = table(  # noqa: RUF009
+        'what a call of an operator of a captured program takes on the GPU: "mylib::op" = "12us"'
+    )
+
+
+@dataclass(frozen=True)
 class Measured:
     """What a real run of this scenario took; printed beside the prediction, never used by it."""
 
@@ -221,6 +230,7 @@ class Scenario(Job):
     placement: Placement = Placement()
     dataload: Dataload = Dataload()
     inference: Inference = Inference()  # noqa: RUF009
+    costs: Costs = Costs()
     measured: Measured = Measured()
     name: str = ""
     start: float | None = None
@@ -242,5 +252,6 @@ SECTIONS: dict[str, type] = {
     "faults": Faults,
     "dataload": Dataload,
     "inference": Inference,
+    "costs": Costs,
     "measured": Measured,
 }

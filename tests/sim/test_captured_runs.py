@@ -265,3 +265,32 @@ def test_a_prediction_reads_its_recording_once(tmp_path: Path) -> None:
     before = recording._read.cache_info().misses
     predict(load_scenario(path))
     assert recording._read.cache_info().misses == before + 1
+
+
+# -- times of operators ------------------------------------------------------------------------
+
+
+def test_operators_take_as_long_as_the_scenario_says(tmp_path: Path) -> None:
+    """Twenty calls of 5 ms are a step of 100 ms that rests on no guess; twice the time, twice the step."""
+    path = job(tmp_path)
+    base, one, two = (
+        predict(load_scenario(path, changes))
+        for changes in ([], [f"{MATMUL}=5ms"], [f"{MATMUL}=10ms"])
+    )
+    assert one.step_time == pytest.approx(20 * 5e-3, rel=0.02)
+    assert two.step_time == pytest.approx(2 * one.step_time, rel=0.01)
+    assert base.step_time < one.step_time
+    assert not any("mm" in fallback.what for fallback in one.fallbacks)
+
+
+MATMUL = "costs.operators.aten::mm"
+
+
+def test_operators_that_a_program_does_not_call_have_no_time(tmp_path: Path) -> None:
+    """The mistake names those that it calls; so has a model that nobody recorded none."""
+    path = job(tmp_path)
+    assert "aten::mm" in refusal("run", path, "--set", "costs.operators.my::op=1ms")
+    assert "unit" in refusal("run", path, "--set", f"{MATMUL}=12 parsecs")
+    assert "that `prestep capture` recorded" in refusal(
+        "run", "llama1b-ddp4", "--set", f"{MATMUL}=1ms"
+    )

@@ -6,14 +6,16 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from sim.graph.kernel import Kernel
+from sim.graph.kernel import STATED, Kernel
 from sim.graph.opgraph import OpGraph
 from workloads.capture.copies import Groups, alike
 from workloads.capture.fusion.calls import CompiledCalls
 from workloads.capture.fusion.compile import Compiler
 from workloads.capture.host import host_work
 from workloads.capture.kernels.launched import kernels_of
+from workloads.capture.kernels.tensors import moved
 from workloads.capture.memory import DeviceMemory, handles
+from workloads.capture.operation import Operation
 from workloads.capture.recording import Event, RankRecording, Recording
 from workloads.capture.temporaries import temporary
 from workloads.lowered import Layout, Lowered
@@ -32,6 +34,7 @@ def lower(
     host_factor: float = 1.0,
     marks: Sequence[Hashable] = (),
     workspace: float = 0.0,
+    stated: Mapping[str, float] | None = None,
 ) -> Lowered:
     """The step of every recorded rank.
 
@@ -45,10 +48,11 @@ def lower(
         What tells GPUs apart (`Lowered.made_for`).
     workspace
         Bytes that cuBLAS takes for each of its handles.
+    stated
+        Seconds of operators ("mylib::op"), in place of what is known of their kernels.
     """
     scaled = {name: time * host_factor for name, time in costs.items()}
-    kernels = tuple(kernels_of(operation) for operation in recording.operations)
-    compiler = Compiler(recording.operations, kernels)
+    compiler = _compiler(recording.operations, stated or {})
     shared, programs = Shared(), {}
     for rank in recording.ranks:
         recorder = Recorder(rank.rank, shared, scaled)
@@ -64,6 +68,21 @@ def lower(
         Layout(recording.world, 1, 1),
         (host_factor, marks),
     )
+
+
+def _compiler(operations: Sequence[Operation], stated: Mapping[str, float]) -> Compiler:
+    """Of operations with what each launches without a compiler."""
+    kernels = tuple(_kernels(operation, stated) for operation in operations)
+    return Compiler(operations, kernels)
+
+
+def _kernels(operation: Operation, stated: Mapping[str, float]) -> tuple[Kernel, ...]:
+    """What an operation launches: one kernel where its time is stated."""
+    seconds = stated.get(operation.operator)
+    if seconds is None:
+        return kernels_of(operation)
+    size = moved(operation.operands, operation.results)
+    return (Kernel(STATED, (round(seconds * 1e9),), "", "", max(size, 1.0)),)
 
 
 def _graph(

@@ -85,6 +85,12 @@ class Operation:
     results: tuple[Operand, ...] = ()
 
     @property
+    def operator(self) -> str:
+        """As programs name it: "aten::mm"."""
+        namespace, name, *_ = self.name.split(".")
+        return f"{namespace}::{name}"
+
+    @property
     def operands(self) -> tuple[Operand, ...]:
         """Every tensor among the arguments, those of lists too."""
         return tuple(

@@ -26,12 +26,13 @@ def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
         site.host_factor,
         marks(site),
         site.workspace,
+        site.operators,
     )
 
 
 def marks(site: Site) -> Sequence[Hashable]:
-    """GPUs of several kinds, and what cuBLAS takes of their memory."""
-    return (site.workspace, *site.speeds)
+    """GPUs of several kinds, what cuBLAS takes of their memory, and times of operators."""
+    return (site.workspace, tuple(site.operators.items()), *site.speeds)
 
 
 def caveats(scenario: Job, model: ModelSpec) -> Iterator[str]:

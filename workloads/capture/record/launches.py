@@ -12,7 +12,8 @@ from torch.utils import cpp_extension
 
 EXTENSION = (
     "prestep capture: the program compiles an extension of its own, {name}, which does not run without a GPU. Give its "
-    "functions as operators (torch.library.custom_op with register_fake): each is one kernel that moves its tensors"
+    "functions as operators (torch.library.custom_op with register_fake): each is one kernel that moves its tensors, "
+    "or takes what `prestep run --set 'costs.operators.mylib::op=12us'` says"
 )
 PROCESSES = (
     "prestep capture: the program starts {count} processes itself, while {world} ranks are captured on a host: "
