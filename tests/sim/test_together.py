@@ -47,6 +47,22 @@ def test_jobs_that_share_the_spine_slow_each_other() -> None:
     }
 
 
+def test_equal_jobs_over_tcp_are_in_step() -> None:
+    """Without a start they take what they take from one instant on, and longer than half a step apart."""
+    placed = (["host0", "host2"], ["host1", "host3"])
+
+    def times(starts: tuple[float, float] | None) -> list[float]:
+        tables = jobs(*placed)
+        for job, start in zip(tables["jobs"], starts or (), strict=False):  # type: ignore[call-overload]
+            job["start"] = f"{start} s"
+        found = predict(parse_scenario(tables, "t"))
+        return [result.step_time for result in found.results.values()]
+
+    step = times(None)
+    assert step == pytest.approx(times((0.0, 0.0)), rel=1e-9)
+    assert max(times((0.0, step[0] / 2))) <= min(step) * (1 + 1e-9)
+
+
 def test_one_job_alone_takes_what_the_scenario_takes() -> None:
     """A list of one job is the scenario itself."""
     alone = predict_one(
