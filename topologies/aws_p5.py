@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sim.errors import InputError, Mistake
@@ -48,6 +50,15 @@ EFA = LinkSpec(
     Quantity(8e-6, "guess", _ASSUMED),
     raw=Quantity(12.5e9, "datasheet", _EFA),
 )
+TIER = LinkSpec(
+    Quantity(
+        12.2e9,
+        "guess",
+        "as the NIC's, and as many up as NICs are below: AWS publishes no rates between its switches",
+    ),
+    Quantity(0.5e-6, "guess", "order of magnitude of a switch and its cable"),
+    raw=Quantity(12.5e9, "guess", "as the NIC's"),
+)
 NVME = LinkSpec(
     Quantity(2.0e9, "guess", "order of magnitude of a write to an instance disk"),
     Quantity(20e-6, "guess", "order of magnitude of a write to an enterprise disk"),
@@ -68,20 +79,25 @@ class Params:
     gpu
         GPU model, a name of `sim/costs/hardware`.
     hosts
-        How many instances, all under one network that blocks nothing.
+        How many instances.
+    hosts_per_leaf, leaves_per_spine
+        Instances under one switch of the lowest of three layers, and such switches under one of the next, filled one
+        after the other; the third layer is one switch. 0 hosts: one network that blocks nothing instead.
     gpus, sockets
         Per host; each GPU has a PCIe switch of its own, dealt out over the sockets in order.
     nics_per_gpu, nvmes_per_gpu
         Behind the same PCIe switch.
     nvlinks
         Physical links from each GPU to each NVSwitch.
-    nvlink, uplink, pcie, nic_slot, socket, memory, nic, nvme
+    nvlink, uplink, pcie, nic_slot, socket, memory, nic, tier, nvme
         One link of each kind: `uplink` from the CPU to a PCIe switch, `pcie` from there to the GPU, `nic_slot` from
-        there to a NIC, `nic` the NIC's port.
+        there to a NIC, `nic` the NIC's port, `tier` between switches.
     """
 
     gpu: str = "h100"
     hosts: int = 1
+    hosts_per_leaf: int = 0
+    leaves_per_spine: int = 1
     gpus: int = 8
     sockets: int = 2
     nics_per_gpu: int = 4
@@ -94,11 +110,14 @@ class Params:
     socket: LinkSpec = SOCKET
     memory: LinkSpec = MEMORY
     nic: LinkSpec = EFA
+    tier: LinkSpec = TIER
     nvme: LinkSpec = NVME
 
     def __post_init__(self) -> None:
         least = {
             "hosts": 1,
+            "hosts_per_leaf": 0,
+            "leaves_per_spine": 1,
             "gpus": 1,
             "sockets": 1,
             "nics_per_gpu": 1,
@@ -142,8 +161,9 @@ def build(params: Params) -> Fabric:
     Returns
     -------
     Fabric
-        `hosts * gpus` GPUs; bandwidths in bytes/s, latencies in s. The network carries all ports at full rate:
-        contention in AWS's spine is not modelled.
+        `hosts * gpus` GPUs; bandwidths in bytes/s, latencies in s. Without `hosts_per_leaf` the network carries all
+        ports at full rate. With it ``leaf0``, ``spine0`` and ``core0`` are the layers of EC2's instance topology, each
+        with as much bandwidth up as down.
 
     Raises
     ------
@@ -152,19 +172,58 @@ def build(params: Params) -> Fabric:
 
     References
     ----------
+    Amazon EC2 User Guide, instance topology: three network nodes over an instance, from the top to its own.
     aws-ofi-nccl, topology/p5.48xl-topo.xml (GPU and four NICs per PCIe switch); Hugging Face, The Smol Training
     Playbook, infrastructure chapter (two sockets, Gen4 x8 to the CPU, measurements).
     """
     builder = FabricBuilder()
-    nics = [nic for at in range(params.hosts) for nic in _add_host(builder, params, at)]
-    add_network(builder, nics, params.nic)
+    nics = [
+        add_host(builder, params, f"host{at}", f"host{at}/" if params.hosts > 1 else "")
+        for at in range(params.hosts)
+    ]
+    if params.hosts_per_leaf:
+        add_switches(builder, nics, _filled(params), params)
+    else:
+        add_network(builder, [nic for one in nics for nic in one], params.nic)
     return builder.finish("aws-p5", params.gpu, "aws_p5")
 
 
-def _add_host(builder: FabricBuilder, params: Params, host: int) -> list[str]:
+def _filled(params: Params) -> list[tuple[str, ...]]:
+    """The switches above every host, from the top, where each is filled before the next begins."""
+    leaves = [at // params.hosts_per_leaf for at in range(params.hosts)]
+    return [
+        ("core0", f"spine{leaf // params.leaves_per_spine}", f"leaf{leaf}")
+        for leaf in leaves
+    ]
+
+
+def add_switches(
+    builder: FabricBuilder,
+    nics: Sequence[Sequence[str]],
+    above: Sequence[tuple[str, ...]],
+    params: Params,
+) -> None:
+    """Three layers of switches; `above` has the names of those over each host, from the top to the one on its NICs."""
+    carried: Counter[tuple[str, str]] = Counter()
+    kinds: dict[str, str] = {}
+    for ports, (core, spine, leaf) in zip(nics, above, strict=True):
+        kinds |= {core: "core", spine: "spine", leaf: "leaf"}
+        carried[leaf, spine] += len(ports)
+        carried[spine, core] += len(ports)
+    for name, kind in kinds.items():
+        builder.node(name, kind)
+    for ports, (_, _, leaf) in zip(nics, above, strict=True):
+        for nic in ports:
+            builder.link(nic, leaf, "nic", params.nic)
+    for (low, high), count in carried.items():
+        builder.link(low, high, kinds[high], params.tier, count)
+
+
+def add_host(
+    builder: FabricBuilder, params: Params, name: str, prefix: str
+) -> list[str]:
     """One host's nodes and inner links; returns its NICs."""
-    prefix = f"host{host}/" if params.hosts > 1 else ""
-    nodes = HostNodes(builder, f"host{host}", prefix)
+    nodes = HostNodes(builder, name, prefix)
     gpus = nodes.row("gpu", params.gpus)
     nvswitches = nodes.row("nvswitch", len(params.nvlinks))
     cpus = add_cpus(nodes, params.sockets, params.memory, params.socket)

@@ -92,3 +92,16 @@ def test_wrong_parameters_are_reported_together() -> None:
         "gpus",
         "nvlinks",
     }
+
+
+def test_three_layers_of_switches_carry_what_is_below_them() -> None:
+    """Five hosts, two under a leaf, two leaves under a spine: 3, 2 and 1 switches, as much bandwidth up as down."""
+    placed = aws_p5.build(Params(hosts=5, hosts_per_leaf=2, leaves_per_spine=2))
+    kinds = placed.nodes.kinds
+    assert [kinds.count(kind) for kind in ("leaf", "spine", "core")] == [3, 2, 1]
+    links = placed.links
+    for kind in ("spine", "core"):
+        up = (links.kind == kind) & np.array(
+            [placed.nodes.kinds[placed.node_index(name)] == kind for name in links.dst]
+        )
+        assert links.raw[up].sum() == pytest.approx(5 * 400e9)

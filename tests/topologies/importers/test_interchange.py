@@ -33,7 +33,7 @@ def test_an_unknown_file_lists_the_formats(tmp_path: Path) -> None:
     path.write_text("hello  world")
     with pytest.raises(
         InputError,
-        match='starts with "hello world", expected one of astra_sim, graphml',
+        match='starts with "hello world", expected one of astra_sim, ec2_topology, graphml',
     ):
         importers.read(path)
     path.write_bytes(b"\xff\xfe\x00")
