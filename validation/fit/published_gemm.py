@@ -116,6 +116,8 @@ SUSTAINED = {
 }
 # Formats for which better is known than bursts: the H200's own tables, and for the same SMs in the H100 its traces.
 OWN = {"h200": ("bf16", "fp8"), "h100": ("bf16",)}
+# Formats of those that were timed alone, in short runs: under load they are slower by what the same rows say.
+ALONE = {"h200": ("fp8",)}
 LONG = 100e-6  # s at peak: shorter products are launches and tails, not clocks
 BURSTS = {"a100-pcie": "a100"}
 
@@ -127,23 +129,31 @@ def sustained(
     medians: dict[str, dict[str, tuple[float, int]]] = {}
     for name, (gpu, source) in SUSTAINED.items():
         burst = BURSTS.get(name, name)
+        made = medians.setdefault(name, {})
         for dtype, mine in rows_of(gpu, "gemm", source, rows).items():
             fitted = fits[burst, {"fp16": "bf16"}.get(dtype, dtype)]
-            ratios = _ratios(mine, fitted, load(burst))
-            median = float(np.median(ratios)), len(ratios)
-            medians.setdefault(name, {})[fitted.dtype] = median
+            time = tile_time(TileModel(**fitted.constants), load(burst))
+            made[_burst_of(name, fitted.dtype)] = _median(mine, fitted.dtype, time)
+            if dtype in ALONE.get(name, ()):
+                made[dtype] = _median(mine, dtype, load(name).duration)
     return medians
 
 
-def _ratios(rows: Sequence[Published], burst: Fit, gpu: Gpu) -> list[float]:
-    """Measured times of long products over those of a burst."""
-    time = tile_time(TileModel(**burst.constants), gpu)
+def _burst_of(gpu: str, dtype: str) -> str:
+    """The format whose bursts the tile model of published products has: on the H200 that of blocks, by its load."""
+    return f"{dtype}_block" if gpu == "h200" else dtype
+
+
+def _median(
+    rows: Sequence[Published], dtype: str, time: Callable[[Kernel], float]
+) -> tuple[float, int]:
+    """Median of measured times of long products over those of a burst, and their number."""
     ratios = []
     for row in rows:
-        kernel = Kernel("gemm", row.kernel.shape, burst.dtype, "nt")
-        if work(kernel)[0] / gpu.peak[burst.dtype] > LONG:
+        kernel = Kernel("gemm", row.kernel.shape, dtype, "nt")
+        if work(kernel)[0] / load(row.gpu).peak[dtype] > LONG:
             ratios.append(row.seconds / time(kernel))
-    return ratios
+    return float(np.median(ratios)), len(ratios)
 
 
 Factors = dict[str, dict[str, tuple[float, int]]]
@@ -181,8 +191,7 @@ def _write_gpu(
     if report:
         print(f"\n{gpu}: {report}")
     used = [fit_ for fit_ in fits if fit_.dtype not in OWN.get(gpu, ())]
-    name = "{}_block" if gpu == "h200" else "{}"
-    _write(gpu, used, terms, {name.format(d): v for d, v in factors.items()})
+    _write(gpu, used, terms, factors)
     table = [row for fit_ in used if helps(fit_) for row in fit_.rows] + others
     if table:
         write_rows(HARDWARE / f"{gpu}-published.csv", sorted(table, key=by_kernel))
