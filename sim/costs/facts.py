@@ -108,6 +108,8 @@ class GpuFacts:
         Share of the limits ("flops", "bytes") that kernels without a table reach; by kind, of the arithmetic peak.
     like
         A measured GPU of a similar kind, whose tables stand in where this one has none; "": none.
+    units
+        Time by a kind of kernel over what the lent table, scaled by both GPUs' limits, says: units that no limit has.
     generation
         One of `GENERATIONS`; "": that of `like`.
     capability
@@ -158,6 +160,9 @@ class GpuFacts:
         _numbers,
     )
     like: str = fact(Text(), str, "")
+    units: Mapping[str, float] = fact(
+        Table(dict.fromkeys(KINDS, POSITIVE)), _numbers, {}
+    )
     generation: str = fact(Text(GENERATIONS), str, "")
     capability: tuple[int, ...] = fact(Items(Number(whole=True), 2), tuple, ())
     stream: float | None = fact(POSITIVE, float, None)

@@ -332,9 +332,10 @@ class Gpu:
         return estimate(self.roofline, kernel, self.floor, efficiency)
 
     def _as_like(self, like: Gpu, kernel: Kernel) -> float:
-        """Seconds by a similar GPU: its time beyond its least, as the limits of the two differ."""
+        """Seconds by a similar GPU: its time beyond its least, as the limits of the two differ, and other units."""
         beyond = max(0.0, like.duration(kernel) - like.floor)
-        return self.floor + self._relative(like, kernel) * beyond
+        units = self.facts.units.get(kernel.kind, 1.0)
+        return self.floor + self._relative(like, kernel) * units * beyond
 
     def _own_tiles(self, kernel: Kernel) -> bool:
         """Whether this GPU has a tile model of its own for the kernel."""

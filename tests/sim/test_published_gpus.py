@@ -168,6 +168,37 @@ def test_the_h200s_own_tables_have_the_load_in_them() -> None:
         assert h200.sustained(kernel) == 1.0
 
 
+def test_fp8_products_of_the_h200_were_short_runs() -> None:
+    """Its fp8 products were timed alone: under load they are as fast as those of the H100, which has the same SMs."""
+    product = Kernel("gemm", (16384, 16384, 16384), "fp8", "nt")
+    h100, h200 = (
+        gpu.duration(product) * gpu.sustained(product)
+        for gpu in map(load_gpu, ("h100", "h200"))
+    )
+    assert load_gpu("h200").sustained(product) > 1.05
+    assert h200 == pytest.approx(h100, rel=0.03)
+
+
+@pytest.mark.parametrize(("ultra", "plain"), [("b300", "b200"), ("gb300", "gb200")])
+def test_attention_of_blackwell_ultra_has_faster_exponentials(
+    ultra: str, plain: str
+) -> None:
+    """Attention gains more than its products' peak says, the forward pass most; other kernels do not."""
+
+    def gain(kind: str, *shape: int) -> float:
+        one, other = (
+            load_gpu(name).duration(Kernel(kind, shape)) for name in (ultra, plain)
+        )
+        return one / other
+
+    heads = (1, 32, 8, 8192, 128)
+    peaks = load_gpu(plain).peak["bf16"] / load_gpu(ultra).peak["bf16"]
+    forward, backward = gain("attention_fwd", *heads), gain("attention_bwd", *heads)
+    assert forward == pytest.approx(0.78 * peaks, rel=0.02)
+    assert forward < backward < peaks
+    assert gain("add", 2**28) == pytest.approx(1.0, rel=0.02)
+
+
 def test_a_time_is_worth_no_more_than_its_load() -> None:
     """A measured burst times a fitted factor is fitted, times a guessed one a guess; thin products keep their grade."""
     assert load_gpu("b200").evidence(LARGE) == "fitted"
