@@ -134,6 +134,22 @@ def test_fp8_operands_cost_what_is_written() -> None:
         )
 
 
+def test_the_head_is_computed_in_16_bits() -> None:
+    """Layers alone are quantized: more words cost as much in fp8 as in bf16."""
+    layout = {"dp": 1, "tp": 8, "sequence_parallel": True, "data_parallel": "none"}
+    many = DENSE | {"vocab": 65536}
+
+    def words(precision: str, **megatron: Any) -> float:
+        few, more = (
+            step_time(run(model, 0.01, precision, parallel=layout, **megatron))
+            for model in (DENSE, many)
+        )
+        return more - few
+
+    assert words("fp8") == pytest.approx(words("bf16"), rel=1e-6)
+    assert words("bf16", tp_comm_overlap=True) == pytest.approx(words("bf16"), rel=1e-6)
+
+
 def test_user_buffers_take_no_sm_where_copy_engines_move_them() -> None:
     """Rings of copies hold no channel, so products beside them are as fast as alone; other collectives hold some."""
     layout = {"dp": 1, "tp": 8, "sequence_parallel": True, "data_parallel": "none"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from workloads.job.megatron import GraphedModule
 from workloads.megatron.attention import Attention
@@ -143,11 +144,16 @@ class Embedding(Module):
 
 
 class Head(Module):
-    """Final norm, logits of this rank's words, and the cross entropy over all ranks' words."""
+    """Final norm, logits of this rank's words, and the cross entropy over all ranks' words.
+
+    Logits are a product in 16 bits, whatever the layers' format, and without user buffers: the head is Megatron's own
+    projection, not Transformer Engine's (GPTModel.output_layer), and lies outside the layers' fp8 context.
+    """
 
     def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
         super().__init__()
-        self.m, self.s = m, s
+        plain = replace(s.numbers, products="", overlap=False)
+        self.m, self.s = m, replace(s, numbers=plain)
         self.norm = Norm(t, m)
         self.parameters += self.norm.parameters
         self.vocab = local_vocab(m, s)
