@@ -34,9 +34,22 @@ class Megatron:
     overlap_param_gather: bool = key(
         False, "gather updated parameters beside the first forward pass"
     )
+    align_grad_reduce: bool = key(
+        True,
+        "overlapped reductions of an interleaved pipeline's chunks begin on all its ranks at one time",
+    )
+    align_param_gather: bool = key(
+        True,
+        "so do overlapped gathers, a chunk ahead; else each when it is needed",
+    )
+    overlap_param_gather_with_optim_step: bool = key(
+        False,
+        "a rank's first chunk is gathered beside the update of the others (overlap_param_gather_with_optimizer_step)",
+    )
     bucket_size: int | None = key(
         None,
-        "parameters of a bucket when reduction overlaps; default 40 million, or 1 million per data rank",
+        "parameters of a bucket when reduction overlaps, on the pipeline's first rank, in its first chunk; others have "
+        "one; default 40 million, or 1 million per data rank",
         low=1,
     )
     fp8_scaling: Literal["delayed", "dynamic", "rowwise", "mx"] = key(
@@ -48,7 +61,9 @@ class Megatron:
         True,
         "fp8 operands are written transposed as well: Hopper's products need it, Blackwell's do not",
     )
-    fp8_param_gather: bool = key(False, "FSDP gathers the parameters of layers in fp8")
+    fp8_param_gather: bool = key(
+        False, "parameters of layers are gathered in fp8 (FSDP, distributed optimizer)"
+    )
     recompute_modules: tuple[RecomputedModule, ...] = key(
         (),
         "parts of a layer that run again in backward (selective recomputation names more than attention's core)",

@@ -57,6 +57,12 @@ SWITCHES: dict[str, tuple[str, Any]] = {
     "use-distributed-optimizer": ("parallel.data_parallel", "zero1"),
     "overlap-grad-reduce": ("megatron.overlap_grad_reduce", True),
     "overlap-param-gather": ("megatron.overlap_param_gather", True),
+    "no-align-grad-reduce": ("megatron.align_grad_reduce", False),
+    "no-align-param-gather": ("megatron.align_param_gather", False),
+    "overlap-param-gather-with-optimizer-step": (
+        "megatron.overlap_param_gather_with_optim_step",
+        True,
+    ),
     "tp-comm-overlap": ("megatron.tp_comm_overlap", True),
     "no-gradient-accumulation-fusion": ("megatron.gradient_accumulation_fusion", False),
     "cross-entropy-loss-fusion": ("megatron.cross_entropy_fusion", True),

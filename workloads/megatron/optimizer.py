@@ -89,8 +89,12 @@ def _update(rank: Rank) -> None:
     hidden = sum(each.elements for each in matrices)
     others = states_of(rank) - hidden
     clipping = 2 * rank.wide + 4 if rank.data.clips else 0
-    moved = float((clipping + rank.wide + 24 + 2) * others)
-    pass_over(t, others, moved)
+    moved = clipping + rank.wide + 24 + 2
+    first = rank.data.early(others)
+    if first:
+        pass_over(t, first, float(moved * first))
+        rank.data.updated_early()
+    pass_over(t, others - first, float(moved * (others - first)))
     if matrices:
         copied = float((clipping + 2) * hidden)
         pass_over(t, hidden, copied)

@@ -46,6 +46,19 @@ class FullySharded:
     def begin(self) -> None:
         """Nothing: the first pass gathers what it needs."""
 
+    def before(self, stage: int) -> None:
+        """Nothing: every layer is gathered beside the one before it."""
+
+    def after(self, stage: int) -> None:
+        """Nothing: every layer is reduced when its gradients are there."""
+
+    def early(self, elements: int) -> int:
+        """Nothing is updated before the rest."""
+        return 0
+
+    def updated_early(self) -> None:
+        """Nothing was."""
+
     def updated(self) -> None:
         """Nothing: the next step's passes gather what was updated."""
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from workloads.job import Job
+from workloads.megatron.alignment import alignment_of
 from workloads.megatron.engine import Engine
 from workloads.megatron.folding import Kind
 from workloads.megatron.groups import Groups
@@ -44,7 +45,6 @@ class StageStep(Rank):
         self.transfers = Transfers(self)
         self.stashed: dict[tuple[int, int], Storage] = {}
         self.put_off: dict[tuple[int, int], Storage] = {}
-        self.remaining: dict[int, int] = {}  # passes that make gradients, by stage
         self.data = self._data_parallel()
 
     def _data_parallel(self) -> DataParallel:
@@ -61,6 +61,7 @@ class StageStep(Rank):
         self.held = resident(self)
         t.memory.reset_peak()
         t.cpu("step_python")
+        self.alignment = alignment_of(operations, self.stage)
         self.data.begin()
         passes = _gradient_passes(operations)
         self.remaining = {stage: runs * passes[stage] for stage in self.stages}
@@ -103,6 +104,7 @@ class StageStep(Rank):
         self.tape.cpu("pp_action")
         if stage > 0:
             self.transfers.gather()
+        self.data.before(stage)
         self.data.forward(stage)
         stash = _stash(self.parts(stage))
         self.stashed[stage, microbatch] = self._activations(stash)
@@ -120,7 +122,9 @@ class StageStep(Rank):
         """Both passes in one."""
         t = self.tape
         self.remaining[b.stage] -= 1
-        t.phase, t.microbatch = 1, b.microbatch
+        t.phase, t.microbatch = 1, f.microbatch
+        self.data.before(f.stage)
+        t.microbatch = b.microbatch
         t.cpu("pp_action")
         t.cpu("backward_call")
         ahead = list(self.parts(f.stage, aside=True))
@@ -128,6 +132,7 @@ class StageStep(Rank):
         self.stashed[f.stage, f.microbatch] = self._activations(_stash(ahead))
         transient = self._activations(self._transient(b.stage))
         self._interleave(ahead, back[::-1])
+        self.data.after(b.stage)
         del transient, self.stashed[b.stage, b.microbatch]
 
     def _overlaps(self, forward: Compute, backward: Compute) -> bool:
@@ -189,6 +194,7 @@ class StageStep(Rank):
         """Passes that make gradients of weights, from the last unit on."""
         self.remaining[stage] -= 1
         self.data.backward(stage, which, self.remaining[stage] == 0)
+        self.data.after(stage)
 
 
 def _gradient_passes(operations: Sequence[Issued]) -> Counter[int]:
