@@ -13,7 +13,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import Field, field, fields
+from dataclasses import Field, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar
 
 from sim import units
@@ -71,7 +71,19 @@ def _without_none(hint: Any) -> Any:
 
 def holds_table(cls: type, name: str) -> bool:
     """Whether that key of the section is a table of its own."""
-    return typing.get_origin(type_hints(cls).get(name)) is dict
+    hint = type_hints(cls).get(name)
+    return typing.get_origin(hint) is dict or has_keys(hint)
+
+
+def read_inside(cls: type, table: str, name: str, value: str) -> object:
+    """The value of an override of a key in a table of a section."""
+    hint = type_hints(cls)[table]
+    return read_override(hint, name, value) if has_keys(hint) else value
+
+
+def has_keys(hint: Any) -> bool:
+    """Whether a key's type is a table with keys of its own."""
+    return isinstance(hint, type) and is_dataclass(hint)
 
 
 def build(
@@ -147,6 +159,8 @@ def _typed(hint: Any, value: object, where: str, dotted: str) -> Any:
         return _list(parts[0], value, where, dotted)
     if origin is dict:
         return _table(value, where, dotted)
+    if has_keys(hint):
+        return _inner(hint, value, where, dotted)
     return _scalar(hint, value, where, dotted)
 
 
@@ -164,6 +178,14 @@ def _table(value: object, where: str, dotted: str) -> dict[str, str]:
         return dict(flatten(value))
     expected = 'a table such as { "nvlink.bandwidth" = "2x" }'
     raise InputError(Mistake(where, dotted, repr(value), expected))
+
+
+def _inner(cls: Any, value: object, where: str, dotted: str) -> Any:
+    """A table in a section that has keys of its own."""
+    made, mistakes = build(cls, value, where, dotted, {})
+    if mistakes:
+        raise InputError(mistakes)
+    return made
 
 
 def _example(item: Any) -> str:

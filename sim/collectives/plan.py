@@ -11,7 +11,7 @@ import numpy as np
 
 from sim.collectives.registry import algorithms
 from sim.errors import InputError, Mistake, unknown
-from sim.spec.sections import Nccl
+from sim.spec.sections import COMMUNICATORS, Ctas, Nccl
 
 RING_OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 PAIR_OPS = ("send", "recv", "sendrecv", "all_to_all", "gather", "scatter")
@@ -159,6 +159,10 @@ def _contradictions(nccl: Nccl, where: str) -> list[Mistake]:
     if low is not None and high is not None and low > high:
         expected = f"at most max_channels, {high}"
         mistakes.append(Mistake(where, "min_channels", str(low), expected))
+    mistakes += _ctas(nccl, "", where)
+    for axis in COMMUNICATORS:
+        own = getattr(nccl, axis)
+        mistakes += _ctas(own, f"{axis}.", where) if own is not None else []
     if nccl.backend == "gloo":
         why = 'nothing beside backend = "gloo": it is NCCL\'s'
         mistakes += [
@@ -167,3 +171,12 @@ def _contradictions(nccl: Nccl, where: str) -> list[Mistake]:
             if getattr(nccl, key) is not None
         ]
     return mistakes
+
+
+def _ctas(said: Nccl | Ctas, prefix: str, where: str) -> list[Mistake]:
+    """More CTAs at least than at most."""
+    low, high = said.min_ctas, said.max_ctas
+    if low is None or high is None or low <= high:
+        return []
+    expected = f"at most max_ctas, {high}"
+    return [Mistake(where, f"{prefix}min_ctas", str(low), expected)]

@@ -368,7 +368,7 @@ def _plan(hardware: Hardware, comm: Comm, group: tuple[int, ...]) -> Plan:
         comm.size,
         members,
         hardware.fabric,
-        hardware.scenario.nccl,
+        hardware.scenario.nccl.of(comm.axis),
         comm.in_place,
     )
 

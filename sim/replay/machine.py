@@ -18,7 +18,7 @@ from sim.graph.kernel import Kernel
 from sim.graph.opgraph import Chain
 from sim.planning.slowest import slowest_of
 from sim.replay.network import plans_of
-from sim.spec.sections import Nccl
+from sim.spec.sections import COMMUNICATORS, Nccl
 from topologies import load_cluster
 from topologies.fabric import Fabric
 from workloads.traces.draft import Draft, Node
@@ -88,7 +88,8 @@ def nccl_settings(job: Job, changed: dict[str, str]) -> Nccl:
     InputError
         For settings that do not exist.
     """
-    kinds = {entry.name: str(entry.type) for entry in fields(Nccl)}
+    single = (entry for entry in fields(Nccl) if entry.name not in COMMUNICATORS)
+    kinds = {entry.name: str(entry.type) for entry in single}
     values: dict[str, object] = {"version": job.nccl} if job.nccl else {}
     for key, text in changed.items():
         if key not in kinds:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from sim import units
 from sim.spec import jobs
 from sim.spec.sections import SECTIONS
-from sim.strict import type_hints
+from sim.strict import has_keys, type_hints
 from sim.tools import catalog
 
 _EXAMPLES = {"bytes": "25 MiB", "bandwidth": "100 GB/s", "duration": "1 ms"}
@@ -94,4 +94,6 @@ def _type_schema(hint: Any) -> dict[str, Any]:
         return {"type": "array", "items": _type_schema(typing.get_args(hint)[0])}
     if origin is dict:
         return {"type": "object", "additionalProperties": {"type": "string"}}
+    if has_keys(hint):
+        return _section_schema(hint)
     return {"type": _JSON_TYPES[hint]}

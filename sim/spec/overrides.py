@@ -28,6 +28,7 @@ def overridden(
         try:
             item = _item(text, several)
             if _written_inside(tables, item.name, item.value):
+                origins |= _table_origin(item) if item.section in SECTIONS else {}
                 continue
             value = item.read
         except InputError as error:
@@ -95,8 +96,15 @@ def _written_inside(tables: dict[str, Any], name: str, value: str) -> bool:
     outer = tables.setdefault(section, {})
     table = outer.setdefault(head, {}) if isinstance(outer, dict) else None
     if isinstance(table, dict):  # else it is a mistake that is reported later
-        table[inner] = value
+        table[inner] = strict.read_inside(SECTIONS[section], head, inner, value)
     return True
+
+
+def _table_origin(item: _Item) -> dict[str, str]:
+    """That the table of a key comes from the command line, where its keys are checked."""
+    head = item.key.partition(".")[0]
+    checked = strict.has_keys(strict.type_hints(SECTIONS[item.section]).get(head))
+    return {f"{item.section}.{head}": "--set"} if checked else {}
 
 
 def _change_link(tables: dict[str, Any], link: str, value: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from sim import units
 from sim.errors import PrestepError
 from sim.spec.sections import SECTIONS
-from sim.strict import type_hints
+from sim.strict import has_keys, type_hints
 from sim.tools import catalog
 
 BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"
@@ -102,6 +102,8 @@ def _type(hint: Any) -> str:
     if origin is tuple:
         item = typing.get_args(hint)[0]
         return f"list of {_type(item)}{'' if typing.get_origin(item) is typing.Literal else 's'}"
+    if has_keys(hint):
+        return f"table of {', '.join(entry.name for entry in fields(hint))}"
     return "table of texts" if origin is dict else _TYPES[hint]
 
 

@@ -8,8 +8,8 @@ said and is decided later, by the model, the cluster or NCCL.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from sim.spec.inference import Inference
 from sim.strict import key, table
@@ -60,6 +60,18 @@ class Cluster:
 
 
 @dataclass(frozen=True)
+class Ctas:
+    """CTAs that the communicators of an axis are made with; NCCL_MIN_CTAS and NCCL_MAX_CTAS come before them."""
+
+    min_ctas: int | None = key(None, "least channels (ncclConfig_t.minCTAs)", low=1)
+    max_ctas: int | None = key(None, "most channels (ncclConfig_t.maxCTAs)", low=1)
+
+
+# Axes whose communicators may have settings of their own.
+COMMUNICATORS = ("dp", "tp", "pp", "cp", "ep", "mp")
+
+
+@dataclass(frozen=True)
 class Nccl:
     """NCCL's settings; what is not said is chosen as NCCL would."""
 
@@ -91,7 +103,14 @@ class Nccl:
     )
     min_channels: int | None = key(None, "NCCL_MIN_NCHANNELS", low=1)
     max_channels: int | None = key(None, "NCCL_MAX_NCHANNELS", low=1)
+    min_ctas: int | None = key(None, "NCCL_MIN_CTAS, for all communicators", low=1)
     max_ctas: int | None = key(None, "NCCL_MAX_CTAS; limits NVLink SHARP too", low=1)
+    dp: Ctas | None = key(None, "communicators of data parallelism")  # noqa: RUF009
+    tp: Ctas | None = key(None, "of tensor parallelism")  # noqa: RUF009
+    pp: Ctas | None = key(None, "of the pipeline")  # noqa: RUF009
+    cp: Ctas | None = key(None, "of context parallelism")  # noqa: RUF009
+    ep: Ctas | None = key(None, "of expert parallelism")  # noqa: RUF009
+    mp: Ctas | None = key(None, "of the gradient's norm")  # noqa: RUF009
     buffer_size: float | None = key(
         None, "NCCL_BUFFSIZE; default 4 MiB", unit="bytes", above=0
     )
@@ -131,6 +150,22 @@ class Nccl:
     nsocks_perthread: int | None = key(
         None, "sockets of each helper thread (NCCL_NSOCKS_PERTHREAD)", low=1
     )
+
+    def of(self, axis: str) -> Nccl:
+        """The settings of an axis's communicators."""
+        own = (getattr(self, axis) if axis in COMMUNICATORS else None) or Ctas()
+        if not any(getattr(self, one) for one in COMMUNICATORS):
+            return self
+        # The environment overrides what a communicator was made with (NCCL, init.cc: envConfigOverride).
+        most = own.max_ctas if self.max_ctas is None else self.max_ctas
+        least = own.min_ctas if self.min_ctas is None else self.min_ctas
+        apart: dict[str, Any] = dict.fromkeys(COMMUNICATORS)
+        return replace(self, min_ctas=least, max_ctas=most, **apart)
+
+    @property
+    def least_channels(self) -> int:
+        """Channels that a communicator has at least."""
+        return max(self.min_channels or 1, self.min_ctas or 1)
 
     @property
     def release(self) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from sim.collectives.planner import plan_collective
 from sim.errors import InputError
 from sim.spec.load import parse_scenario
 from sim.spec.sections import Nccl
+from tests.executed import Executed, executed
 from tests.sim.hosts import cluster
 from topologies import load_cluster
 
@@ -41,6 +42,28 @@ def test_settings_that_limit_channels() -> None:
         for k in (1, 4)
     ]
     assert many[0] <= many[1]
+
+
+def test_axes_have_channels_of_their_own() -> None:
+    """A pipeline with [nccl.pp] moves its activations by fewer channels, and reduces by as many as before."""
+    tables: dict[str, Any] = {
+        "cluster": {"name": "dgx-h100", "gpus": 4},
+        "model": {"name": "gpt2-small"},
+        "training": {"framework": "megatron", "seq_len": 1024, "global_batch": 8},
+        "parallel": {"dp": 2, "pp": 2},
+    }
+    own = {"pp": {"max_ctas": 2}, "mp": {"max_ctas": 1}}
+    plain, limited = (
+        executed(parse_scenario(tables | {"nccl": nccl}, "test")) for nccl in ({}, own)
+    )
+
+    def channels(made: Executed, axis: str) -> set[int]:
+        plans = zip(made.lowered.graph.comms, made.planned.plans, strict=True)
+        return {plan.channels for comm, plan in plans if comm.axis == axis}
+
+    assert channels(limited, "dp") == channels(plain, "dp")
+    assert max(channels(plain, "pp")) > 2 >= max(channels(limited, "pp"))
+    assert channels(limited, "mp") == {1}
 
 
 def test_a_smaller_buffer_fills_pipelines_sooner() -> None:

@@ -22,6 +22,7 @@ from sim.spec.load import (
     microbatches_of,
     parse_scenario,
 )
+from sim.spec.sections import Ctas, Nccl
 from workloads.models.model import load_model, model_names
 
 SCENARIOS = sorted(
@@ -165,6 +166,7 @@ def test_overrides_edit_the_scenario_or_the_links() -> None:
         "nccl.version=2.20",
         "nccl.algo=Ring",
         "nccl.nvls=false",
+        "nccl.dp.max_ctas=8",
         "nvlink.bandwidth=2x",
         "cluster.set.spine.latency=1 us",
         cluster={"name": "c", "set": {"nic": {"bandwidth": "1 GB/s"}}},
@@ -175,6 +177,7 @@ def test_overrides_edit_the_scenario_or_the_links() -> None:
         "ring",
         False,
     )
+    assert scenario.nccl.dp == Ctas(max_ctas=8)
     assert scenario.cluster.set == {
         "nic.bandwidth": "1 GB/s",
         "nvlink.bandwidth": "2x",
@@ -182,9 +185,21 @@ def test_overrides_edit_the_scenario_or_the_links() -> None:
     }
 
 
+def test_axes_have_ctas_of_their_own_unless_the_environment_says_how_many() -> None:
+    """What a communicator was made with holds for its axis; NCCL_MIN_CTAS and NCCL_MAX_CTAS come before it."""
+    nccl = parse("nccl.dp.max_ctas=8", "nccl.pp.max_ctas=2", "nccl.tp.min_ctas=6").nccl
+    assert [nccl.of(axis).max_ctas for axis in ("dp", "pp", "tp")] == [8, 2, None]
+    assert [nccl.of(axis).least_channels for axis in ("dp", "tp")] == [1, 6]
+    assert nccl.of("tp") == Nccl(min_ctas=6)
+    forced = parse("nccl.dp.max_ctas=8", "nccl.max_ctas=32", "nccl.min_ctas=16").nccl
+    assert forced.of("dp") == forced.of("cp") == Nccl(min_ctas=16, max_ctas=32)
+
+
 @pytest.mark.parametrize(
     "item",
     [
+        "nccl.dp.max_ctas=many",
+        "nccl.dp.most=8",
         "parallel.dp",
         "dp=4",
         "=4",

@@ -295,7 +295,7 @@ def _with_multicast(
 def _multicast_channels(kind: str, many: bool, settings: Nccl) -> int:
     """CTAs of NVLink SHARP, within the limits of the settings."""
     ctas = 16 if kind == "hopper" else 32 if many else 24
-    low, high = settings.min_channels or 1, settings.max_ctas or 64
+    low, high = settings.least_channels, settings.max_ctas or 64
     return max(1, min(max(ctas, min(low, high)), high))
 
 
@@ -305,7 +305,7 @@ def _limited(settings: Nccl, channels: int) -> int:
     channels = max(
         1, min(channels, settings.max_channels or most, settings.max_ctas or most)
     )
-    return max(channels, min(settings.min_channels or 1, settings.max_ctas or most))
+    return max(channels, min(settings.least_channels, settings.max_ctas or most))
 
 
 def _messages(group: Group, settings: Nccl, channels: int) -> tuple[int, int]:
