@@ -37,6 +37,7 @@ SWITCHES = [
     {},
     OVERLAP,
     OVERLAP | {"align_param_gather": False},
+    OVERLAP | {"align_param_gather": False, "param_gather_from_start": True},
     OVERLAP | {"align_grad_reduce": False},
     OVERLAP | {"overlap_param_gather_with_optim_step": True},
     OVERLAP | {"bucket_size": 1_000_000},

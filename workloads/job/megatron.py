@@ -42,6 +42,11 @@ class Megatron:
         True,
         "so do overlapped gathers, a chunk ahead; else each when it is needed",
     )
+    param_gather_from_start: bool = key(
+        False,
+        "overlapped gathers begin with the step, and each of a rank's when the one before it has come (Megatron before "
+        "core 0.9); else a chunk's first waits for the pass that needs it",
+    )
     overlap_param_gather_with_optim_step: bool = key(
         False,
         "a rank's first chunk is gathered beside the update of the others (overlap_param_gather_with_optimizer_step)",

@@ -59,10 +59,7 @@ def _gathers(passes: Sequence[Passage], rank: int) -> dict[Passage, int]:
     """A chunk is gathered when the first rank begins with the one before it; the first two are from the start."""
     chunks = sorted({stage for stage, _ in passes})
     first = {stage: at for at, (stage, _) in reversed(list(enumerate(passes)))}
-    begins = {
-        first[before] - rank: chunk
-        for before, chunk in pairwise(chunks[1:])
-    }
+    begins = {first[before] - rank: chunk for before, chunk in pairwise(chunks[1:])}
     return {passes[at]: chunk for at, chunk in begins.items() if at >= 0}
 
 

@@ -49,7 +49,7 @@ class Replicated:
         return 2 * parameters, self.rank.wide * parameters
 
     def begin(self) -> None:
-        """Gradients are zeroed; aligned gathers of the first two chunks set off."""
+        """Gradients are zeroed; aligned gathers of the first two chunks set off, or the first bucket's."""
         rank = self.rank
         self.t.launch(zeroed(rank.parameters, rank.wide))
         if not self.gathers:
@@ -61,6 +61,8 @@ class Replicated:
         if self._aligned and self.o.align_param_gather:
             self._gather_chunk(first)
             self._gather_chunk(others[0])
+        elif self.o.param_gather_from_start:
+            self._gather_bucket(first, 0)
 
     def before(self, stage: int) -> None:
         """A forward pass is next: the gather of a later chunk may set off."""
@@ -80,11 +82,23 @@ class Replicated:
                 self.rank.emit(unit.forward, times)
 
     def _wait_for(self, stage: int, bucket: int) -> None:
-        """A bucket's parameters are here; those of the next are on their way, unless chunks are gathered whole."""
+        """A bucket's parameters are here; those of the next are on their way, unless chunks are aligned."""
         self._gather_bucket(stage, bucket)
         self.t.wait(self.gathered[stage, bucket])
-        if bucket + 1 < len(self._buckets(stage)):
-            self._gather_bucket(stage, bucket + 1)
+        if self._aligned and self.o.align_param_gather:
+            return
+        following = [place for place in self._order if place > (stage, bucket)]
+        if following and (following[0][0] == stage or self.o.param_gather_from_start):
+            self._gather_bucket(*following[0])
+
+    @property
+    def _order(self) -> list[tuple[int, int]]:
+        """All buckets of the rank in the order of forward passes, each by its stage and number."""
+        return [
+            (stage, bucket)
+            for stage in sorted(self.rank.stages)
+            for bucket in range(len(self._buckets(stage)))
+        ]
 
     def backward(self, stage: int, which: Callable[[Unit], Pass], last: bool) -> None:
         """Passes that make gradients of weights, from the last unit on; in the step's last one buckets are reduced."""
