@@ -368,7 +368,8 @@ def _plan(hardware: Hardware, comm: Comm, group: tuple[int, ...]) -> Plan:
         comm.size,
         members,
         hardware.fabric,
-        hardware.scenario.nccl.of(comm.axis),
+        # User buffers (Transformer Engine's) are no communicator's.
+        hardware.scenario.nccl.of("" if comm.copied else comm.axis),
         comm.in_place,
     )
 
