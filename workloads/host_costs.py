@@ -106,6 +106,7 @@ OPERATIONS = (
     "aten_norm",
     "aten_list",
     "aten_list_tensor",
+    "fsdp_copy",
     "event",
 )
 SCHEMA = Table(

@@ -23,12 +23,14 @@ from statistics import median
 from typing import Any
 
 from workloads.capture import recording
-from workloads.capture.host import VIEW, family
+from workloads.capture.host import OF_SHARDING, VIEW, family
 from workloads.capture.kernels.launched import kernels_of
 from workloads.capture.kernels.tensors import base
 from workloads.capture.recording import Recording
 
 LAUNCHES = ("Launch", "Memset", "MemcpyAsync")
+NAMESPACES, COMMUNICATION = ("aten", "fsdp"), "collective"
+CALLED_BY_PYTHON = (COMMUNICATION, OF_SHARDING)
 PAUSE = 400.0  # us: what is longer is no work of one operation
 #: Names in traces of what a recording calls otherwise.
 OTHERS = {
@@ -48,11 +50,19 @@ class Call:
     launching: float = 0.0
     launches: int = 0
     waiting: float = 0.0
+    inside: float = 0.0  # to its own end
     total: float = 0.0  # to the next operation
 
     @property
     def own(self) -> float:
         return self.total - self.launching - self.waiting
+
+    @property
+    def cost(self) -> float:
+        """What the fit takes: of operators that Python calls in all threads, no Python that follows."""
+        if self.name in CALLED_BY_PYTHON:
+            return self.inside - self.launching - self.waiting
+        return self.own
 
 
 @dataclass(frozen=True)
@@ -115,12 +125,22 @@ def _outermost(
     for event in thread:
         if event["ts"] >= end:
             outer = None
-        name = event["name"].removeprefix("aten::")
         if event["cat"] != "cpu_op":
             _spend(event, outer)
-        elif outer is None and name in families and name != event["name"]:
-            outer, end = Call(families[name], event["ts"]), event["ts"] + event["dur"]
+            continue
+        name = _family_of(event["name"], families)
+        if outer is None and name is not None:
+            outer = Call(name, event["ts"], inside=event["dur"])
+            end = event["ts"] + event["dur"]
             yield outer
+
+
+def _family_of(event: str, families: Mapping[str, str]) -> str | None:
+    """The family of an operator or of a communication in a trace; None for what a recording does not have."""
+    namespace, _, name = event.partition("::")
+    if namespace == "c10d":
+        return COMMUNICATION
+    return families.get(name) if namespace in NAMESPACES else None
 
 
 def _spend(event: Mapping[str, Any], call: Call | None) -> None:
@@ -138,7 +158,7 @@ def fit(programs: Sequence[Program]) -> dict[str, float]:
     """Microseconds by name of cost."""
     by_family: dict[str, list[float]] = defaultdict(list)
     for call in _backward_first(programs):
-        by_family[call.name].append(call.own)
+        by_family[call.name].append(call.cost)
     costs = {name: median(times) for name, times in sorted(by_family.items())}
     everything = [c for p in programs for c in (*p.forward, *p.backward)]
     beyond = sum(call.own - costs[call.name] for call in everything)

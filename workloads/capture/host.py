@@ -24,6 +24,8 @@ FAMILIES = {
     **dict.fromkeys(foreach.RULES, "aten_list"),
 }
 VIEW, ELEMENTWISE, OF_A_LIST = "aten_view", "aten_elementwise", "aten_list_tensor"
+#: Copies of FSDP: operators that Python defines, with a list of sizes that goes to the GPU.
+SHARDING, OF_SHARDING = "fsdp.", "fsdp_copy"
 
 Work = tuple[tuple[str, int], ...]
 
@@ -35,6 +37,8 @@ def host_work(operation: Operation, kernels: tuple[Kernel, ...]) -> Work:
 
 def family(operation: Operation, kernels: tuple[Kernel, ...]) -> str:
     """The name of an operation's cost; what launches nothing is a view."""
+    if operation.name.startswith(SHARDING):
+        return OF_SHARDING
     return FAMILIES.get(base(operation), ELEMENTWISE) if kernels else VIEW
 
 

@@ -18,6 +18,7 @@ from workloads.capture.record import (
     devices,
     graphs,
     launches,
+    modes,
     placed,
     profilers,
     regions,
@@ -58,6 +59,7 @@ def _recorder(options: argparse.Namespace, exchange: Exchange) -> Recorder:
     placed.install()
     graphs.install(recorder.assumed)
     launches.install(recorder.launch)
+    modes.install(recorder)
     profilers.install()
     regions.install(recorder.storages)
     return recorder

@@ -25,18 +25,27 @@ from workloads.capture.record.regions import parts
 OURS = (
     "/workloads/capture/record/",
     "/workloads/capture/allocator",
-    "/torch/_subclasses/",
     "/torch/_library/",
-    "/torch/_dynamo/",
-    "/torch/compiler/",
-    "/torch/_compile.py",
-    "/torch/_ops.py",
+    "/torch/_subclasses/",
     "/torch/overrides",
     "/torch/utils/_python_dispatch",
     "/torch/utils/backend_registration",
 )
 #: What both we and programs use: whose it is says its caller.
-SHARED = ("/torch/utils/_pytree", "/contextlib.py", "/functools.py")
+SHARED = (
+    "/torch/utils/_pytree",
+    "/contextlib.py",
+    "/functools.py",
+    "/torch/_dynamo/",
+    "/torch/compiler/",
+    "/torch/_compile.py",
+    "/torch/_ops.py",
+)
+#: Where functions of PyTorch are passed on: what these call back is the program's again.
+PASSING = (
+    "/workloads/capture/record/names.py",
+    "/workloads/capture/record/modes.py",
+)
 NAMED = 8  # names of ranges that a recording has, for who asks which of them mark steps
 #: Those of ours that call the program.
 CALLING = (
@@ -50,10 +59,21 @@ def is_of_the_program(frame: Any) -> bool:
     """Whether a call of a Python function is the program's own, as without a recorder."""
     if _is_in(frame, OURS):
         return False
-    caller = frame.f_back
+    called, caller = frame, frame.f_back
     while caller is not None and _is_in(caller, SHARED):
-        caller = caller.f_back
-    return caller is None or _is_in(caller, CALLING) or not _is_in(caller, OURS)
+        called, caller = caller, caller.f_back
+    if caller is None or not _is_in(caller, OURS) or _is_in(caller, CALLING):
+        return True
+    return _is_in(caller, PASSING) and _is_called_back(called, caller)
+
+
+def _is_called_back(called: Any, caller: Any) -> bool:
+    """Whether a function of PyTorch that we pass on calls the program: its hooks, a mode that it entered.
+
+    The function itself, where Python wrote it, was counted when the program called it.
+    """
+    passed_on = caller.f_locals.get("function")
+    return getattr(passed_on, "__code__", None) is not called.f_code
 
 
 def _is_in(frame: Any, files: tuple[str, ...]) -> bool:

@@ -1,0 +1,85 @@
+"""Calls of Python that a recording counts are those of the program without a recorder. Needs PyTorch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from sim.tools.program_capture import captured
+from workloads.capture import recording
+
+pytestmark = pytest.mark.slow
+
+#: Trains on the GPU that is recorded; where there is none it counts its own calls, and prints them.
+PROGRAM = """
+import functools, sys, torch
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+gpu = torch.cuda.is_available()
+device = "cuda" if gpu else "cpu"
+layers = [torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.LayerNorm(64)) for _ in range(6)]
+model = torch.nn.Sequential(*layers).to(device)
+optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+x = torch.randn(8, 64, device=device)
+
+def policy(context, function, *args, **kwargs):
+    saved = function == torch.ops.aten.addmm.default
+    return CheckpointPolicy.MUST_SAVE if saved else CheckpointPolicy.PREFER_RECOMPUTE
+
+contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+
+def step():
+    hidden = x
+    for layer in layers:
+        hidden = FORWARD
+    hidden.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+for _ in range(4): step()
+if not gpu:
+    calls = 0
+    def count(frame, event, _):
+        global calls
+        # PyTorch looks rules of a mode up for every operation; a recorder has a mode of its own.
+        calls += event == "call" and "simple_registry" not in frame.f_code.co_filename
+    sys.setprofile(count); step(); sys.setprofile(None)
+    print(calls)
+"""
+FORWARD = {
+    "plain": "layer(hidden)",
+    "recomputed": "checkpoint(layer, hidden, use_reentrant=False)",
+    "selectively": "checkpoint(layer, hidden, use_reentrant=False, context_fn=contexts)",
+}
+
+
+@pytest.mark.parametrize("forward", FORWARD)
+def test_a_recording_counts_the_calls_that_the_program_makes_without_it(
+    tmp_path: Path, forward: str
+) -> None:
+    """Also those of hooks and modes that PyTorch calls back, and of no question that only the recorder makes it ask."""
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM.replace("FORWARD", FORWARD[forward]))
+    alone = int(_printed(path))
+    captured((str(path),), path.with_suffix(".capture"), quiet=True)
+    recorded = recording.read(path.with_suffix(".capture"))
+    counted = sum(event.calls for event in recorded.ranks[0].events)
+    assert counted == pytest.approx(alone, rel=0.05)
+
+
+def _printed(path: Path) -> str:
+    """What the program prints on this machine's processor."""
+    environment = dict(os.environ, CUDA_VISIBLE_DEVICES="")
+    run = subprocess.run(
+        [sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    return run.stdout
