@@ -177,15 +177,23 @@ def build(params: Params) -> Fabric:
     Playbook, infrastructure chapter (two sockets, Gen4 x8 to the CPU, measurements).
     """
     builder = FabricBuilder()
-    nics = [
-        add_host(builder, params, f"host{at}", f"host{at}/" if params.hosts > 1 else "")
-        for at in range(params.hosts)
-    ]
+    nics = _add_hosts(builder, params)
     if params.hosts_per_leaf:
         add_switches(builder, nics, _filled(params), params)
     else:
         add_network(builder, [nic for one in nics for nic in one], params.nic)
     return builder.finish("aws-p5", params.gpu, "aws_p5")
+
+
+def _add_hosts(builder: FabricBuilder, params: Params) -> list[list[str]]:
+    """All hosts, which are alike; returns the NICs of each."""
+    if params.hosts == 1:
+        return [add_host(builder, params, "host0", "")]
+    part = FabricBuilder()
+    nics = add_host(part, params, "", "")
+    hosts = [f"host{at}" for at in range(params.hosts)]
+    builder.repeat(part, hosts)
+    return [[f"{host}/{nic}" for nic in nics] for host in hosts]
 
 
 def _filled(params: Params) -> list[tuple[str, ...]]:

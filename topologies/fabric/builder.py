@@ -27,12 +27,15 @@ class FabricBuilder:
         self._kinds: list[str] = []
         self._hosts: list[str] = []
         self._index: dict[str, int] = {}
-        # What links are like, once for each call that adds some, and of which of those each row is one.
+        # What links are like, once for all that are alike, and of which of those each row is one.
         self._values: dict[str, list[Any]] = {
             key: [] for key in Links.__dataclass_fields__ if key not in _ENDS
         }
+        self._numbers: dict[tuple[str, int, int], tuple[int, LinkSpec]] = {}
         self._alike: list[Ints] = []
         self._ends: dict[str, list[Sequence[str] | Ints]] = {key: [] for key in _ENDS}
+        # Rows and ends of links that were added since the last copy of hosts.
+        self._added: tuple[list[int], list[str], list[str]] = [], [], []
 
     def node(self, name: str, kind: str, host: str = "") -> str:
         """Add a node and return its name; GPUs get their rank in the order they are added."""
@@ -44,7 +47,11 @@ class FabricBuilder:
 
     def link(self, a: str, b: str, kind: str, spec: LinkSpec, count: int = 1) -> None:
         """Join `a` (the end nearer the CPU) and `b` by `count` physical links, one row in each direction."""
-        self.cables([a], [b], kind, spec, count)
+        number = self._number(kind, spec, count)
+        alike, src, dst = self._added
+        alike += (number, number + 1)
+        src += (a, b)
+        dst += (b, a)
 
     def cables(
         self,
@@ -55,19 +62,37 @@ class FabricBuilder:
         count: int = 1,
     ) -> None:
         """Join `a[i]` and `b[i]` for every i: as many calls of `link`, with the rows in the same order."""
-        ends: list[list[str]] = [[""] * (2 * len(a)), [""] * (2 * len(a))]
-        ends[0][::2], ends[0][1::2] = a, b
-        ends[1][::2], ends[1][1::2] = b, a
-        first = len(self._values["kind"])
-        for way in (spec, spec.reverse):
-            for key, value in _numbers(kind, way, count).items():
-                self._values[key].append(value)
-        self._alike.append(np.tile(np.array([first, first + 1]), len(a)))
-        for key, column in zip(_ENDS, ends, strict=True):
-            self._ends[key].append(column)
+        number = self._number(kind, spec, count)
+        alike, src, dst = self._added
+        alike += [number, number + 1] * len(a)
+        for end, other in zip(a, b, strict=True):
+            src += (end, other)
+            dst += (other, end)
+
+    def _number(self, kind: str, spec: LinkSpec, count: int) -> int:
+        """Where the values of such links are: those of the way to the second end, and then those of the way back."""
+        key = kind, id(spec), count
+        if key not in self._numbers:
+            # With the specification, so that no other has its identity.
+            self._numbers[key] = len(self._values["kind"]), spec
+            for way in (spec, spec.reverse):
+                for name, value in _numbers(kind, way, count).items():
+                    self._values[name].append(value)
+        return self._numbers[key][0]
+
+    def _gather(self) -> None:
+        """Puts the links that were added one by one behind the others."""
+        alike, *ends = self._added
+        if alike:
+            self._alike.append(np.array(alike))
+            for key, column in zip(_ENDS, ends, strict=True):
+                self._ends[key].append(column)
+        self._added = [], [], []
 
     def repeat(self, part: FabricBuilder, hosts: Sequence[str]) -> None:
         """Add a copy of `part` for every host: its nodes are of that host, and their names start with `host0/`."""
+        self._gather()
+        part._gather()
         first_node = len(self._names)
         first_value = len(self._values["kind"])
         self._repeat_nodes(part, hosts)
@@ -138,6 +163,7 @@ class FabricBuilder:
 
     def finish(self, name: str, gpu_model: str, family: str = "") -> Fabric:
         """The checked fabric; raises InputError with everything that is wrong with it."""
+        self._gather()
         nodes = Nodes(tuple(self._names), tuple(self._kinds), tuple(self._hosts))
         # The cached property, as it would make it.
         nodes.__dict__["index"] = dict(self._index)

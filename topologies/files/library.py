@@ -22,7 +22,7 @@ class Library:
     Attributes
     ----------
     most, most_links
-        Clusters that stay, and links of one that may.
+        Clusters that stay, and links beyond which one stays only until the next such.
     clusters
         Those that stay, by name and number of hosts; the oldest first.
     """
@@ -37,18 +37,21 @@ class Library:
             return clusterfile.read(name_or_file, hosts)
         key = name_or_file, hosts
         if key not in self.clusters:
-            built = clusterfile.read(name_or_file, hosts)
-            if len(built.links) > self.most_links:
-                return built
-            self._add(key, built)
+            self._add(key, clusterfile.read(name_or_file, hosts))
         original = self.clusters[key]
         return copy.copy(original).with_routes_of(original)
 
     def _add(self, key: tuple[str, int | None], built: Fabric) -> None:
+        if self._is_large(built):
+            others = self.clusters.items()
+            self.clusters = {k: one for k, one in others if not self._is_large(one)}
         self.clusters[key] = built
         if len(self.clusters) > self.most:
             oldest = next(iter(self.clusters))
             del self.clusters[oldest]
+
+    def _is_large(self, fabric: Fabric) -> bool:
+        return len(fabric.links) > self.most_links
 
 
 #: What `topologies.load_cluster` reads from: one for the process.
