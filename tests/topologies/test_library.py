@@ -54,3 +54,15 @@ def test_only_a_few_are_kept() -> None:
     for hosts in range(1, 6):
         library.read("dgx-h100-superpod", 4 * hosts)
     assert [hosts for _, hosts in library.clusters] == [12, 16, 20]
+
+
+def test_one_large_cluster_stays_until_the_next() -> None:
+    """A cluster of very many links is built once for a scenario's check and its run; two of them are never held."""
+    library = Library(most_links=1000)
+    first = library.read("rail-h100", 32)
+    assert library.read("rail-h100", 32).links is first.links
+    small = library.read("h200-host-4")
+    second = library.read("rail-h100", 48)
+    assert library.read("h200-host-4").links is small.links
+    assert library.read("rail-h100", 48).links is second.links
+    assert ("rail-h100", 32) not in library.clusters
