@@ -18,6 +18,7 @@ from validation.bench import peer_llm_analysis as peer
 from validation.formats.published_setups import FOLDER
 from validation.report import scoreboard, scoreboard_sources
 from validation.sets.published import read, run_of
+from validation.sets.sets import set_names
 
 
 def case(
@@ -64,7 +65,7 @@ def test_only_judged_rows_count(tmp_path: Path) -> None:
     """Rows for fitting, incomplete ones and those that were not predicted are in no figure."""
     found = {
         s.name: s
-        for s in scoreboard_sources.sources(saved(tmp_path), FOLDER / "rows.csv")
+        for s in scoreboard_sources.sources(saved(tmp_path), [FOLDER / "rows.csv"])
     }
     assert list(found) == ["vTrain, several nodes", "MosaicML, H100", "BigScience"]
     ours = found["vTrain, several nodes"].ours
@@ -101,9 +102,9 @@ def test_llm_analysis_is_judged_on_the_same_rows(tmp_path: Path) -> None:
         abs(float(times[name]["half"]) / 10 - 1)
         for name in ("vtrainM-0003", "vtrainM-0005")
     ]
-    found = scoreboard_sources.sources(saved(tmp_path), FOLDER / "rows.csv")[0].of_peer(
-        "half"
-    )
+    found = scoreboard_sources.sources(saved(tmp_path), [FOLDER / "rows.csv"])[
+        0
+    ].of_peer("half")
     assert found.n == 2 and found.mape == pytest.approx(sum(expected) / 2)
 
 
@@ -130,7 +131,7 @@ def test_what_is_no_result_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "r.json"
     path.write_text(text)
     with pytest.raises(InputError, match=r"r\.json"):
-        scoreboard_sources.sources(path, FOLDER / "rows.csv")
+        scoreboard_sources.sources(path, [FOLDER / "rows.csv"])
     with pytest.raises(SystemExit) as stopped:
         scoreboard.main(
             [
@@ -144,17 +145,35 @@ def test_what_is_no_result_is_refused(tmp_path: Path, text: str) -> None:
     assert stopped.value.code == 2 and not (tmp_path / "x.md").exists()
 
 
+def test_sets_of_published_steps_share_the_table(tmp_path: Path) -> None:
+    """Reports of every set of published steps in one file: each row stands under its source, judged by its own set."""
+    path = tmp_path / "both.json"
+    reports = [
+        {"set": "published", "cases": [case("mosaic-0001", 0.1)]},
+        {"set": "mlperf", "cases": [case("mlperf5-0015", 0.2)]},
+        {"set": "h200", "cases": [case("other", 0.3)]},
+    ]
+    path.write_text(json.dumps(reports))
+    rows = [FOLDER.parent / name / "rows.csv" for name in set_names("published")]
+    by_name = {one.name: one for one in scoreboard_sources.sources(path, rows)}
+    assert set(by_name) == {"MosaicML, H100", "MLPerf, Llama 3.1 405B"}
+
+
 def test_cases_of_other_rows_are_refused(tmp_path: Path) -> None:
     """A case that the CSV does not have says which file to name."""
     with pytest.raises(InputError, match="--rows"):
         scoreboard_sources.sources(
-            saved(tmp_path, [case("other-1", 0.1)]), FOLDER / "rows.csv"
+            saved(tmp_path, [case("other-1", 0.1)]), [FOLDER / "rows.csv"]
         )
 
 
 def test_every_source_of_peers_has_rows() -> None:
     """No pattern of peers.toml matches nothing, and every row falls into one."""
-    rows = read(FOLDER / "rows.csv")
+    rows = [
+        row
+        for name in set_names("published")
+        for row in read(FOLDER.parent / name / "rows.csv")
+    ]
     entries = tomllib.loads(scoreboard_sources.PEERS.read_text(encoding="utf-8"))[
         "source"
     ]

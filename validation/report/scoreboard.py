@@ -1,8 +1,8 @@
 """The scoreboard of published steps: `python -m validation.report.scoreboard RESULT.json` writes docs/scoreboard.md.
 
-RESULT.json is what `prestep validate published --json` printed. Our error by source, on rows that no constant was taken
-from, stands beside what peers reach there (cases/published/peers.toml) and beside llm-analysis on the same rows
-(`validation.bench.peer_llm_analysis`); a picture shows predicted over measured times by source.
+RESULT.json is what `prestep validate published mlperf --json` printed. Our error by source, on rows that no constant
+was taken from, stands beside what peers reach there (cases/published/peers.toml) and beside llm-analysis on the same
+rows (`validation.bench.peer_llm_analysis`); a picture shows predicted over measured times by source.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from sim import files
 from sim.errors import PrestepError
 from validation.bench import peer_llm_analysis as peer
-from validation.formats.published_setups import FOLDER
 from validation.report.interface import Table
 from validation.report.report import markdown_table
 from validation.report.scoreboard_sources import Case, Source, sources
 from validation.report.summary import rank_correlation
+from validation.sets.sets import CASES, set_names
 
 ROOT = Path(__file__).parents[2]
 PAGE, PICTURE = ROOT / "docs" / "scoreboard.md", ROOT / "docs" / "scoreboard.svg"
@@ -89,7 +89,7 @@ def _worst(sources: Sequence[Source], most: int = 5) -> list[str]:
 INTRODUCTION = """# Scoreboard
 
 Training steps that others measured and published, and who predicts them how well. Written by
-`python -m validation.report.scoreboard RESULT.json` from what `prestep validate published --json`
+`python -m validation.report.scoreboard RESULT.json` from what `prestep validate published mlperf --json`
 printed; edit nothing here.
 """
 NOTES = f"""* **rows**: those that are judged, of all that are predicted. No constant was taken from
@@ -207,10 +207,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="python -m validation.report.scoreboard", description=summary
     )
     parser.add_argument(
-        "result", type=Path, help="What `prestep validate published --json` printed."
+        "result",
+        type=Path,
+        help="What `prestep validate published mlperf --json` printed.",
     )
     parser.add_argument(
-        "--rows", type=Path, default=FOLDER / "rows.csv", help="The rows that it is of."
+        "--rows",
+        type=Path,
+        nargs="+",
+        default=[CASES / name / "rows.csv" for name in set_names("published")],
+        help="The rows that it is of.",
     )
     parser.add_argument("-o", "--output", type=Path, default=PAGE)
     parser.add_argument("--picture", type=Path, default=PICTURE, help=".svg or .png")

@@ -16,6 +16,7 @@ from validation.bench import peer_llm_analysis as peer
 from validation.formats.published_setups import FOLDER
 from validation.report.summary import Errors, errors_of
 from validation.sets.published import read
+from validation.sets.sets import set_names
 
 PEERS = FOLDER / "peers.toml"
 
@@ -58,22 +59,25 @@ class Source:
         return errors_of([(c.id, c.peer[efficiency] / c.measured - 1) for c in rows])
 
 
-def sources(result: Path, rows: Path, peers: Path = peer.OUTPUT) -> list[Source]:
+def sources(
+    result: Path, rows: Sequence[Path], peers: Path = peer.OUTPUT
+) -> list[Source]:
     """The cases of a saved result by source, in the order of peers.toml; those without a case are left out.
 
     Raises
     ------
     InputError
-        If the result is no JSON of `prestep validate published`, or has cases that `rows` lacks.
+        If the result is no JSON of `prestep validate published mlperf`, or has cases that `rows` lack.
     """
-    texts = {row["id"]: row for row in read(rows)}
+    texts = {row["id"]: row for path in rows for row in read(path)}
     times = _peer_times(peers)
     entries = tomllib.loads(PEERS.read_text(encoding="utf-8"))["source"]
     by_source: dict[str, list[Case]] = {entry["name"]: [] for entry in entries}
     for case in _cases(result):
         name = case["id"]
         if name not in texts:
-            expected, hint = f"a row of {rows}", "--rows names the CSV"
+            paths = ", ".join(map(str, rows))
+            expected, hint = f"a row of {paths}", "--rows names the CSV"
             raise InputError(Mistake(str(result), name, "a case", expected, hint))
         if case["predicted"] is not None:
             entry = next(entry for entry in entries if _fits(entry, texts[name]))
@@ -110,19 +114,25 @@ def _cases(path: Path) -> list[dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise InputError(Mistake(str(path), "", str(error), expected)) from None
     sets = report if isinstance(report, list) else [report]
-    for one in sets:
-        if (
-            isinstance(one, dict)
-            and one.get("set") == "published"
-            and isinstance(one.get("cases"), list)
-        ):
-            wanted = ("id", "measured", "predicted", "fitted", "assumed")
-            if all(
-                isinstance(case, dict) and all(key in case for key in wanted)
-                for case in one["cases"]
-            ):
-                return list(one["cases"])
-    raise InputError(Mistake(str(path), "", "no cases of the set published", expected))
+    cases = [case for one in sets for case in _published(one)]
+    if not cases:
+        found = "no cases of the set published"
+        raise InputError(Mistake(str(path), "", found, expected))
+    return cases
+
+
+def _published(report: Any) -> list[dict[str, Any]]:
+    """The cases of a report of published steps; [] of another."""
+    wanted = ("id", "measured", "predicted", "fitted", "assumed")
+    if not isinstance(report, dict) or report.get("set") not in set_names("published"):
+        return []
+    cases = report.get("cases")
+    if not isinstance(cases, list):
+        return []
+    whole = [
+        isinstance(case, dict) and all(key in case for key in wanted) for case in cases
+    ]
+    return list(cases) if all(whole) else []
 
 
 def _peer_times(path: Path) -> dict[str, dict[str, float]]:
