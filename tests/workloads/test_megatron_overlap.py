@@ -117,3 +117,17 @@ def test_chunks_set_off_at_the_same_pass_of_the_pipeline() -> None:
         assert alignment.reductions == whole | (
             {ends[7]: shift[0]} if rank == 0 else {}
         )
+
+
+def test_orders_of_ranks_take_the_same_time_on_a_flat_fabric() -> None:
+    """Where all GPUs are equally far from each other, it does not matter which of them are a stage's or a replica's."""
+
+    def time(order: str) -> float:
+        parallel = LAYOUT | {"tp": 2, "data_parallel": "zero1", "order": order}
+        return predict(
+            scenario(parallel, {"global_batch": 8}, OVERLAP, **WIDE)
+        ).step_time
+
+    default = time("tp-cp-ep-dp-pp")
+    assert time("tp-cp-ep-pp-dp") == pytest.approx(default, rel=1e-9)
+    assert time("dp-pp-tp") == pytest.approx(default, rel=1e-9)
