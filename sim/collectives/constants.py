@@ -177,6 +177,11 @@ class Constants:
             )
         return self.paces[algo, proto]
 
+    @property
+    def streams(self) -> float:
+        """Seconds that a program's calls take longer than nccl-tests' (0: the constants are of nccl-tests)."""
+        return float(self.tables["nominal"].get("streams", 0.0))
+
     def wire(self, kind: str) -> float:
         """Share of a link's bandwidth that is payload, by kind of link."""
         wires = self.tables["wire"]
@@ -234,7 +239,7 @@ _SHARED: dict[str, dict[str, tuple[_Keys, Collection[str]]]] = {
 }
 _WIRES = ("nvlink", "c2c", "pcie", "socket", "memory", "nvme", "nic", "other")
 _TABLES: Mapping[str, schema.Schema] = {
-    "nominal": schema.Table({"latency": _ANY}),
+    "nominal": schema.Table({"latency": _ANY, "streams": _ANY}),
     "wire": schema.Table(dict.fromkeys(_WIRES, _SHARE)),
     "host": schema.Table(_FACTORS),
     OVERLAP: interference.OVERLAP,
@@ -272,7 +277,7 @@ def own_schema() -> schema.Table:
     """What the file of a GPU's own constants says."""
     over = schema_over({})
     whole = {
-        "nominal": schema.all_of(("latency",), _ANY),
+        "nominal": schema.Table({"latency": _ANY, "streams": _ANY}, ("latency",)),
         "wire": schema.Table(dict.fromkeys(_WIRES, _SHARE), ("other",)),
     }
     return schema.Table({**over.keys, **whole}, (*whole, "pairs"))

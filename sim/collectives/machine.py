@@ -7,6 +7,7 @@ for one command. What the file leaves out is the GPU's.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from sim import schema
 from sim.collectives import constants
 from sim.collectives.constants import OVERLAP, PLAIN, Constants, schema_over
+from sim.collectives.plan import Plan
 
 EXPECTED = "constants of NCCL (TOML), as `prestep calibrate LOGS -o FILE` writes them"
 
@@ -44,6 +46,15 @@ def load_file(path: str, gpu: str) -> Constants:
     # A file of overlap alone says nothing of collectives by themselves.
     evidence = "fitted" if set(tables) - {OVERLAP} else before.evidence
     return constants.build(merged, gpu, evidence)
+
+
+def as_tested(plan: Plan, fabric: Any) -> Plan:
+    """The plan as nccl-tests times it: its calls follow one another in one stream.
+
+    Between NCCL's stream and the program's, of torch.distributed, each call waits for the other stream twice.
+    """
+    latency = plan.latency - of(fabric).streams
+    return replace(plan, latency=max(0.0, latency))
 
 
 def laid_over(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sim.collectives import machine
 from sim.collectives.algorithms import tree
 from sim.collectives.group import group_of
 from sim.collectives.nccl.search import search
@@ -198,3 +199,15 @@ def test_wrong_facts_are_refused(tmp_path: Path, line: str, expected: str) -> No
     path.write_text(f'extends = "rail-h100"\n{line}\n')
     with pytest.raises(InputError, match=expected):
         load_cluster(str(path))
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "dgx-b200", "dgx-a100"])
+def test_calls_in_one_stream_take_no_longer_than_a_programs(name: str) -> None:
+    """nccl-tests saves what its GPU's constants say of streams, once a call, and nothing where they are nccl-tests'."""
+    fabric = load_cluster(name)
+    for size in (8.0, 2.0**20, 2.0**30):
+        plan = plan_collective("all_reduce", size, fabric.gpus, fabric)
+        tested = machine.as_tested(plan, fabric)
+        saved = plan.latency - tested.latency
+        assert saved == pytest.approx(machine.of(fabric).streams)
+        assert tested.rate_cap == plan.rate_cap

@@ -33,7 +33,7 @@ from validation.fit.collectives import (
     show,
 )
 from validation.fit.logs import FORMATS
-from validation.formats.collective_rows import Row
+from validation.formats.collective_rows import TESTED, Row
 from validation.formats.overlap_rows import Overlap
 from validation.sets.predict_collective import alone_of, cluster_of, loadable
 
@@ -114,6 +114,8 @@ def calibrate(rows: Sequence[Row], beside: Sequence[Overlap] = ()) -> Calibratio
     if overlap.fitted:
         tables[OVERLAP] = overlap.table
     fitted += [f"{OVERLAP}.{name}" for name in overlap.fitted]
+    if any(row.label in TESTED for row in rows):
+        tables["nominal"] = {**tables["nominal"], "streams": 0.0}
     written = _to_write(tables, fitted, gpu)
     return Calibration(gpu, written, tuple(fitted), tuple(left), before, after, overlap)
 

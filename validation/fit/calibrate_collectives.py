@@ -43,6 +43,9 @@ HEADER = """# NCCL 2.28.9 on NVIDIA H200, NVLink 4 through NVSwitch: how long it
 
 [nominal]
 latency = {latency}             # s, route between two GPUs of the measured host (topologies/clusters/h200-host-4.toml)
+# fitted: s that a call through torch.distributed takes longer on the GPU than one of a loop of nccl-tests, to whose one
+# stream it comes after the call before: every second of the 64 rows up to 64 KiB of 8x H200 in NVIDIA aiconfigurator.
+streams = {streams}
 
 [wire]                          # share of a link's payload bandwidth that NCCL's traffic can use
 nvlink = {nvlink}                  # measured: 371 GB/s one-way send of 2 GiB over 397 GB/s of a copy
@@ -69,6 +72,7 @@ def render(tables: dict[str, Any], errors: Errors, rows: Sequence[Row]) -> str:
         errors=_score(errors),
         host="\n".join(f"{op} = {value:.3g}" for op, value in host),
         latency=tables["nominal"]["latency"],
+        streams=tables["nominal"]["streams"],
         nvlink=tables["wire"]["nvlink"],
         other=tables["wire"]["other"],
     )

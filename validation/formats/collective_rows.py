@@ -20,6 +20,10 @@ ONE_WAY = {"send_0_1": 1, "send_0_last": -1}
 MIB = 2**20
 
 
+# Series of nccl-tests; the others were timed through torch.distributed.
+TESTED = ("nccl-tests", "published")
+
+
 @dataclass(frozen=True)
 class Row:
     """One measured size.

@@ -18,7 +18,7 @@ from sim.costs.interference import laid_over
 from sim.errors import InputError, Mistake, PrestepError
 from topologies import load_cluster
 from validation.formats import leafspine
-from validation.formats.collective_rows import IN_PLACE, Row, members
+from validation.formats.collective_rows import IN_PLACE, TESTED, Row, members
 from validation.formats.overlap_rows import Overlap
 from validation.sets.overlap_run import side_by_side
 
@@ -90,6 +90,8 @@ def predict_row(row: Row) -> Prediction:
         plan = plan_collective(
             op, row.size, ranks, fabric, row.wanted, in_place=row.op.endswith(IN_PLACE)
         )
+        if row.label in TESTED:
+            plan = machine.as_tested(plan, fabric)
         time = _called(row, op, plan, fabric)
         known = sure(plan, fabric, time) if row.wanted.backend == "nccl" else None
     except PrestepError as error:
