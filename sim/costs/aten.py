@@ -29,6 +29,8 @@ LIKE = {
     "aten _safe_softmax": "aten _softmax",
     "aten _foreach_sub_": "aten _foreach_add_",
     "aten _fused_adam_": "aten _fused_adamw_",
+    "aten flex_attention": "aten _scaled_dot_product_flash_attention",
+    "aten flex_attention_backward": "aten _scaled_dot_product_flash_attention_backward",
 }
 PRODUCTS = (
     "aten mm",

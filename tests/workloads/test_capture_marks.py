@@ -1,4 +1,4 @@
-"""Where a step of a program begins, and programs that fail after it. Needs PyTorch, which CI installs for these alone."""
+"""Where a step of a program begins, programs that fail after it, kernels that they ask for by name. Needs PyTorch, which CI installs for these alone."""
 
 from __future__ import annotations
 
@@ -95,3 +95,33 @@ def test_objects_are_exchanged_by_the_names_of_pytorch_s_arguments(
     out = tmp_path / "train.capture"
     captured((str(tmp_path / "train.py"),), out, world=2, quiet=True)
     assert recording.read(out).world == 2
+
+
+ATTENTION = """
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 512, 512, device="cuda")
+flex = torch.compile(flex_attention)
+layer = torch.nn.Linear(64, 192, device="cuda", dtype=torch.bfloat16)
+optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+for step in range(4):
+    x = torch.randn(2, 512, 64, device="cuda", dtype=torch.bfloat16)
+    q, k, v = layer(x).view(2, 512, 3, 1, 64).permute(2, 0, 3, 1, 4)
+    y = flex(q, k, v, block_mask=mask)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        z = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    (y + z).float().mean().backward()
+    optimizer.step(); optimizer.zero_grad()
+"""
+
+
+def test_attention_runs_in_the_kernels_that_a_program_asks_for(tmp_path: Path) -> None:
+    """Flexible attention is one kernel over the blocks that its mask leaves; others of choice are those switched on."""
+    recorded = capture(tmp_path, ATTENTION)
+    called = {o.name.split(".")[1]: o for o in recorded.operations}
+    assert {"flex_attention", "flex_attention_backward"} <= called.keys()
+    # Of 4 x 4 blocks a causal mask leaves those on the diagonal and below it.
+    assert called["flex_attention"].arguments[-1] == pytest.approx(10 / 16)
+    assert "_scaled_dot_product_flash_attention_backward" in called
+    assert "_scaled_dot_product_cudnn_attention" not in called

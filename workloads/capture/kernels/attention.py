@@ -44,6 +44,10 @@ CALLS = {
 }
 
 
+#: Shares of the scores below which a mask is like a causal one.
+CAUSAL_BELOW = 0.75
+
+
 def fused(operation: Operation) -> tuple[Kernel, ...]:
     """Scores, softmax and values, or their gradients; (batch, heads, key heads, queries, keys, head's width)."""
     call = CALLS[operation.name.split(".")[1]]
@@ -57,6 +61,21 @@ def fused(operation: Operation) -> tuple[Kernel, ...]:
     shape = (batch, heads, kv_heads, length, kv_length, dim)
     layout = "_".join(_marks(operation, call, causal))
     flops = 2.0 * call.products * scores * dim
+    return launched(operation, shape, layout, query.dtype, flops=flops)
+
+
+def flexible(operation: Operation) -> tuple[Kernel, ...]:
+    """`flex_attention`: the share of the scores that its mask leaves is its last argument."""
+    at = 1 if operation.name.split(".")[1].endswith("backward") else 0
+    query, key = tensor(operation, at), tensor(operation, at + 1)
+    share = operation.arguments[-1]
+    if query is None or key is None or not isinstance(share, float):
+        return launched(operation, (1,))
+    batch, heads, length, dim = query.shape
+    kv_heads, kv_length = key.shape[1:3]
+    flops = 2.0 * (5 if at else 2) * batch * heads * length * kv_length * dim * share
+    shape = (batch, heads, kv_heads, length, kv_length, dim)
+    layout = "causal" if share < CAUSAL_BELOW else ""
     return launched(operation, shape, layout, query.dtype, flops=flops)
 
 
@@ -86,4 +105,7 @@ def _masked(operation: Operation, call: Call) -> bool:
     )
 
 
-RULES = dict.fromkeys(CALLS, fused)
+RULES = {
+    **dict.fromkeys(CALLS, fused),
+    **dict.fromkeys(("flex_attention", "flex_attention_backward"), flexible),
+}

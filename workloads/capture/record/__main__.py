@@ -16,6 +16,7 @@ import torch
 from workloads.capture.record import (
     collectives,
     devices,
+    flex,
     graphs,
     launches,
     modes,
@@ -58,6 +59,7 @@ def _recorder(options: argparse.Namespace, exchange: Exchange) -> Recorder:
     saving.install(fake)
     placed.install()
     graphs.install(recorder.assumed)
+    flex.install(recorder.assumed)
     launches.install(recorder.launch)
     modes.install(recorder)
     profilers.install()

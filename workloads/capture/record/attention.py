@@ -41,6 +41,11 @@ class Call:
         return self.query.dim() == 4 and self.width == self.value.shape[-1]
 
     @property
+    def aligned(self) -> bool:
+        """Halves in rows of whole vectors, which tensor cores take."""
+        return self.plain and self.half and self.width % 8 == 0
+
+    @property
     def gradients(self) -> bool:
         tensors = self.query, self.key, self.value
         return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
@@ -61,22 +66,29 @@ def choose(call: Call, capability: tuple[int, int]) -> Any:
 
     Halves go to cuDNN on Hopper and later, else to FlashAttention without a mask; what is left to the memory-efficient
     kernels where shapes allow it. Recorded on H100 and H200 with PyTorch 2.11: cuDNN is taken first, also for gemma2's
-    heads of 256.
+    heads of 256. What the program switched off (`torch.nn.attention.sdpa_kernel`) is not taken.
     """
-    aligned = call.plain and call.half and call.width % 8 == 0
-    widest = WIDEST_OF_HOPPER if capability == HOPPER else WIDEST
-    if (
-        aligned
-        and capability >= HOPPER
-        and call.width <= widest
-        and not call.learnt_mask
-    ):
+    if torch._C._get_cudnn_sdp_enabled() and _fits_cudnn(call, capability):
         return _cudnn(call)
-    if aligned and call.attn_mask is None and call.width <= 256:
+    if torch._C._get_flash_sdp_enabled() and _fits_flash(call):
         return _flash(call)
-    if call.plain and not call.grouped and call.width % 4 == 0:
+    if torch._C._get_mem_efficient_sdp_enabled() and _fits_efficient(call):
         return _efficient(call)
     return _math(call)
+
+
+def _fits_cudnn(call: Call, capability: tuple[int, int]) -> bool:
+    widest = WIDEST_OF_HOPPER if capability == HOPPER else WIDEST
+    narrow = call.aligned and call.width <= widest
+    return narrow and capability >= HOPPER and not call.learnt_mask
+
+
+def _fits_flash(call: Call) -> bool:
+    return call.aligned and call.attn_mask is None and call.width <= 256
+
+
+def _fits_efficient(call: Call) -> bool:
+    return call.plain and not call.grouped and call.width % 4 == 0
 
 
 def _cudnn(call: Call) -> Any:
