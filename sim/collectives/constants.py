@@ -139,6 +139,7 @@ class Tcp:
 
     `taken`: a byte that a thread receives between those it sends. `hop`: a hop over NCCL's own guess of it. `light`:
     what a message of LL or LL128 costs the thread over one of Simple. 0, 0 and 1 where nothing was fitted to them.
+    `sent`: bytes of a connection that the sender's kernel holds.
     """
 
     send: float
@@ -151,6 +152,7 @@ class Tcp:
     taken: float = 0.0
     hop: float = 0.0
     light: float = 1.0
+    sent: float = 0.0
 
 
 @dataclass(frozen=True)

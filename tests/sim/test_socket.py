@@ -19,6 +19,7 @@ from sim.engine.fluid import cap_of
 from sim.spec.sections import Nccl
 from tests.conftest import ReportOf
 from topologies import load_cluster
+from validation.sets.sets import CASES
 
 FOUR, TWO = load_cluster("h200-leafspine-4x1"), load_cluster("h200-leafspine-2x2")
 KIB = 1024.0
@@ -240,3 +241,28 @@ def test_the_command_line_knows_the_keys() -> None:
         ],
     )
     assert shown.exit_code == 0 and json.loads(shown.output)
+
+
+def test_a_sender_is_done_when_buffers_hold_the_rest() -> None:
+    """Its kernel ends as early as measured (sockets/messages.jsonl), and its receiver's no sooner than the bytes."""
+    fabric = load_cluster("h200-leafspine-4x1")
+    ranks = [fabric.gpus[0], fabric.gpus[2]]
+    text = (CASES / "h200" / "sockets" / "messages.jsonl").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in text.splitlines()]
+    measured = {
+        row["bytes"]: row["ms"] / 1e3
+        for row in rows
+        if row["kind"] == "message"
+        and row["rank"] == 0
+        and row["receiver_late"] == 0
+        and row["bytes"] >= 4e6
+    }
+    assert len(measured) == 4
+    for size, sender in measured.items():
+        plan = plan_collective(
+            "send", float(size), ranks, fabric, Nccl(version="2.28.9")
+        )
+        moving = plan.duration(fabric.links.bandwidth)
+        done = moving * (1 - plan.buffered / plan.size)
+        assert done == pytest.approx(sender, rel=0.12)
+        assert moving >= size / 1.984e9 * (1 - 1e-9)

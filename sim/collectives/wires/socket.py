@@ -75,7 +75,19 @@ def _by_sockets(
     # A pause between loops is idle time of a port, which others can use: it lowers this operation's rate, no more.
     pause = _pause(traffic, plan.proto, tcp, own, wanted) - shaping.refill(plan, fabric)
     rate = plan.size / (moving + traffic.loops * max(0.0, pause))
-    return replace(plan, latency=delay, rate_cap=rate, on_cpu=True)
+    plan = replace(plan, latency=delay, rate_cap=rate, on_cpu=True)
+    return _through_kernels(plan, traffic, tcp, each) if plan.buffered else plan
+
+
+def _through_kernels(plan: Plan, traffic: Traffic, tcp: Tcp, each: float) -> Plan:
+    """A send whose last bytes the sender's kernel holds too, those of a connection for each channel.
+
+    Its kernel on the GPU ends when NCCL's buffers and the CPU's kernel hold the rest, but not before its thread has
+    handed that over.
+    """
+    handed = plan.size - min(plan.size, traffic.rounds * each * plan.rate_cap)
+    held = min(handed, plan.buffered + plan.channels * tcp.sent)
+    return replace(plan, buffered=max(plan.buffered, held))
 
 
 def _delay(
