@@ -36,4 +36,4 @@ def install(recorder: TorchDispatchMode) -> None:
             answer_first(kind)
         return enter(mode)
 
-    TorchDispatchMode.__enter__ = entered  # type: ignore[method-assign]
+    TorchDispatchMode.__enter__ = entered
