@@ -73,6 +73,9 @@ def ended(ranks: Sequence[Rank]) -> float:
 class Rank:
     """State of one simulated rank while it runs."""
 
+    kernel_end: simpy.Event | None = None
+    _issue: simpy.Event | None = None
+
     def __init__(
         self,
         env: simpy.Environment,
@@ -100,9 +103,7 @@ class Rank:
         # A kernel that runs, or comes right after the last one: how much longer transfers take beside it.
         self.working: dict[int, float] = {}
         self.transferring: list[Meeting] = []
-        self.kernel_end: simpy.Event | None = None
         self._waiters: dict[int, simpy.Event] = {}
-        self._issue: simpy.Event | None = None
 
     def ended(self, g: int) -> simpy.Event:
         """Event of the end of operation ``g`` (counted over steps)."""

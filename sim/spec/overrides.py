@@ -28,17 +28,15 @@ def overridden(
         try:
             item = _item(text, several)
             if _written_inside(tables, item.name, item.value):
-                origins |= _table_origin(item) if item.section in SECTIONS else {}
-                continue
-            value = item.read
+                origins |= _table_origin(item)
+            elif several and item.section in jobs.OWN_SECTIONS:
+                of_jobs.append((item.job, item.name, item.read))
+            elif _put(tables, item, item.read):
+                origins[item.name] = "--set"
         except InputError as error:
             mistakes += error.mistakes
-            continue
-        if several and item.section in jobs.OWN_SECTIONS:
-            of_jobs.append((item.job, item.name, value))
-        elif _put(tables, item, value):
-            origins[f"{item.section}.{item.key}"] = "--set"
-    return origins, mistakes + jobs.overridden(stated_jobs or [], of_jobs)
+    mistakes += jobs.overridden(stated_jobs or [], of_jobs)
+    return origins, mistakes
 
 
 class _Item(NamedTuple):
@@ -102,6 +100,8 @@ def _written_inside(tables: dict[str, Any], name: str, value: str) -> bool:
 
 def _table_origin(item: _Item) -> dict[str, str]:
     """That the table of a key comes from the command line, where its keys are checked."""
+    if item.section not in SECTIONS:
+        return {}
     head = item.key.partition(".")[0]
     checked = strict.has_keys(strict.type_hints(SECTIONS[item.section]).get(head))
     return {f"{item.section}.{head}": "--set"} if checked else {}

@@ -121,13 +121,18 @@ class Batch:
         trips, several = self._trips(src, dst, np.flatnonzero(in_patterns & ~near))
         pieces += [piece for trip in trips for piece in trip.pieces]
         cores = [core for trip in trips for core in self._cores(src, dst, trip)]
-        fans = list(self._fans(src, dst, several))
-        for fan in fans:
-            several = np.setdiff1d(several, fan.at)
-        left = np.concatenate([np.flatnonzero(~in_patterns & moves), longer, several])
-        rest = [piece for fan in fans for piece in fan.pieces(self.net)]
+        rest, unclear = self._fanned(src, dst, several)
+        left = np.concatenate([np.flatnonzero(~in_patterns & moves), longer, unclear])
         rest += [self._routed(src, dst, at) for at in left.tolist()]
         return pieces, cores, rest
+
+    def _fanned(self, src: Ints, dst: Ints, pairs: Ints) -> tuple[list[Piece], Ints]:
+        """The links of pairs with several ways to the net, and the pairs whose ways are not clear."""
+        fans = list(self._fans(src, dst, pairs))
+        pieces = [piece for fan in fans for piece in fan.pieces(self.net)]
+        for fan in fans:
+            pairs = np.setdiff1d(pairs, fan.at)
+        return pieces, pairs
 
     def _routed(self, src: Ints, dst: Ints, at: int) -> Piece:
         """All links of one pair, as the router finds them."""

@@ -172,13 +172,18 @@ class Fan:
         leave, between = np.divmod(before, int(self.paths[0, 0]))
         return _Numbers(leave, between, enter)
 
-    def _taking(self, net: Net, numbers: _Numbers | None) -> Iterator[Piece]:
-        """The links of pairs that take paths of the same numbers."""
+    def _taken(self, numbers: _Numbers | None) -> Ints:
+        """How many paths are taken through every combination of doors."""
         paths = np.zeros(self.best.shape, dtype=np.int64)
         if numbers is None:
             paths[self.best] = self.paths[0]
         else:
             np.add.at(paths, (numbers.leave, numbers.enter), 1)
+        return paths
+
+    def _taking(self, net: Net, numbers: _Numbers | None) -> Iterator[Piece]:
+        """The links of pairs that take paths of the same numbers."""
+        paths = self._taken(numbers)
         share = repeated(int(paths.sum()))
         for k, side in enumerate(self.sides):
             by_door = paths.sum(axis=1 - k)
@@ -196,19 +201,27 @@ def fans_of(
     """Pairs (positions `at`) between hosts of two patterns, by their doors: those of which all links are clear."""
     if not gates.joined(*hosts):
         return
-    one, which = gates.alike(*hosts, src, dst)
-    as_good, whole = gates.choice(*hosts, src[one], dst[one]).best()
     ends = np.stack([src, dst], axis=1)
-    places = gates.stubs.local[ends[one]]
-    kinds = np.column_stack([places, as_good.reshape(len(one), -1)])
-    first, kind = distinct(kinds)
-    certain = np.flatnonzero(whole[which])
-    for number, some in groups(kind[which[certain]]):
-        pairs, example = certain[some], first[number]
-        sides, best = _sides(hosts, places[example], as_good[example])
+    for pairs, places, as_good in _kinds(gates, hosts, ends):
+        sides, best = _sides(hosts, places, as_good)
         members = gates.stubs.member[ends[pairs]]
         fan = Fan.of(gates.net, at[pairs], ends[pairs], members, sides, best)
         yield fan.some(np.flatnonzero(fan.clear))
+
+
+def _kinds(
+    gates: Gates, hosts: tuple[Pattern, Pattern], ends: Ints
+) -> Iterator[tuple[Ints, Ints, Bools]]:
+    """Pairs at the same places of their hosts, with the same best doors: their numbers, these places and doors."""
+    src, dst = ends.T
+    one, which = gates.alike(*hosts, src, dst)
+    as_good, whole = gates.choice(*hosts, src[one], dst[one]).best()
+    places = gates.stubs.local[ends[one]]
+    first, kind = distinct(np.column_stack([places, as_good.reshape(len(one), -1)]))
+    certain = np.flatnonzero(whole[which])
+    for number, some in groups(kind[which[certain]]):
+        example = first[number]
+        yield certain[some], places[example], as_good[example]
 
 
 def _sides(

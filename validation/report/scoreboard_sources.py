@@ -76,9 +76,7 @@ def sources(
     for case in _cases(result):
         name = case["id"]
         if name not in texts:
-            paths = ", ".join(map(str, rows))
-            expected, hint = f"a row of {paths}", "--rows names the CSV"
-            raise InputError(Mistake(str(result), name, "a case", expected, hint))
+            raise _no_row(result, name, rows)
         if case["predicted"] is not None:
             entry = next(entry for entry in entries if _fits(entry, texts[name]))
             by_source[entry["name"]].append(_case(case, times.get(name, {})))
@@ -87,6 +85,12 @@ def sources(
         for entry in entries
         if by_source[entry["name"]]
     ]
+
+
+def _no_row(result: Path, name: str, rows: Sequence[Path]) -> InputError:
+    paths = ", ".join(map(str, rows))
+    expected, hint = f"a row of {paths}", "--rows names the CSV"
+    return InputError(Mistake(str(result), name, "a case", expected, hint))
 
 
 def _case(told: Mapping[str, Any], peers: Mapping[str, float]) -> Case:

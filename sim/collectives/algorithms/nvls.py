@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,15 +58,7 @@ def plan(
     heads = slices(group)
     table = _of_network(longer(table or load(fabric.gpu_model), heads), op)
     up, down = crossing(op, heads)
-    far = size / heads if group.nodes > 1 else 0.0
-    work = protocols.Work(
-        1,
-        int(group.nodes > 1),
-        size / channels,
-        size / channels,
-        size * max(up, down),
-        far,
-    )
+    work = _work(size, group, channels, size * max(up, down))
     flows = switched(fabric, group.hosts, up, down)
     if group.nodes > 1:
         flows = by_link([flows, sharp.wires(fabric, group, heads)])
@@ -84,6 +76,14 @@ def plan(
         table=table,
         between=ROWS.between_hosts(proto),
     )
+
+
+def _work(size: float, group: Group, channels: int, wire: float) -> protocols.Work:
+    """One step through the switches, with `wire` bytes on the busiest link, and one between hosts if there are any."""
+    several = group.nodes > 1
+    far = size / slices(group) if several else 0.0
+    step = size / channels
+    return protocols.Work(1, int(several), step, step, wire, far)
 
 
 def slices(group: Group) -> int:
@@ -136,38 +136,48 @@ def switched(
     return transport.halves(fabric, pairs, up, down)
 
 
+class _Share(NamedTuple):
+    """A chunk that a rank exchanges with the switch of its host."""
+
+    rank: int
+    switch: int
+    chunk: int
+
+
 def steps(op: str, n: int, hosts: int = 1) -> list[list[Send]]:
     """Rounds between ranks 0..n-1 and the switch of every host, ranks n...; beyond one host the network is the last.
 
     An all-reduce has a chunk for every GPU of a host, whose head it is; the others have one for every rank.
     """
-    local = n // hosts
-    chunks = local if op == "all_reduce" else n
-    ranks = [(r, n + r // local) for r in range(n)]
+    shares = _shares(op, n, n // hosts)
     # A rank heads the chunks of its place.
-    owned = [
-        (r, s, c) for r, s in ranks for c in range(chunks) if c % local == r % local
-    ]
-    mine = [(r, s, c) for r, s, c in owned if op == "all_reduce" or c == r]
-    everyone = [(r, s, c) for r, s in ranks for c in range(chunks)]
-    into = [Send(r, s, c, True) for r, s, c in everyone]
-    own = [Send(s, r, c, False) for r, s, c in owned]
-    store = [Send(r, s, c, False) for r, s, c in owned]
-    spread = [Send(s, r, c, False) for r, s, c in everyone]
-    network = n + hosts
-    out = [
-        Send(r, network, c, True) for r, _, c in (mine if op == "all_gather" else owned)
-    ]
-    back = [
-        Send(network, r, c, False)
-        for r, _, c in (mine if op == "reduce_scatter" else owned)
-    ]
-    between = [out, back] if hosts > 1 else []
+    headed = [s for s in shares if s.chunk % (n // hosts) == s.rank % (n // hosts)]
+    into = [Send(s.rank, s.switch, s.chunk, True) for s in shares]
+    own = [Send(s.switch, s.rank, s.chunk, False) for s in headed]
+    store = [Send(s.rank, s.switch, s.chunk, False) for s in headed]
+    spread = [Send(s.switch, s.rank, s.chunk, False) for s in shares]
+    between = _between(op, headed, n + hosts) if hosts > 1 else []
     return {
         "all_reduce": [into, own, *between, store, spread],
         "all_gather": [*between, store, spread],
         "reduce_scatter": [into, own, *between],
     }[op]
+
+
+def _shares(op: str, n: int, local: int) -> list[_Share]:
+    """Every chunk of every rank, with `local` ranks at a switch."""
+    chunks = local if op == "all_reduce" else n
+    return [_Share(r, n + r // local, c) for r in range(n) for c in range(chunks)]
+
+
+def _between(op: str, headed: Sequence[_Share], network: int) -> list[list[Send]]:
+    """To the switches of the network and back: a gather brings what its rank has, a scatter takes what is its own."""
+    own = [s for s in headed if s.chunk == s.rank]
+    given = own if op == "all_gather" else headed
+    taken = own if op == "reduce_scatter" else headed
+    out = [Send(s.rank, network, s.chunk, True) for s in given]
+    back = [Send(network, s.rank, s.chunk, False) for s in taken]
+    return [out, back]
 
 
 def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:

@@ -69,12 +69,13 @@ def _put(
     pace = table.tables["one_sided"]
     pairs, flows = _flows(op, ranks)
     links, data = paths.gather(fabric, group.expand(fabric, flows))
-    kinds = fabric.links.kind[links]
-    wire = np.array([table.wire(str(kind)) for kind in kinds])
-    widths = fabric.links.bandwidth[links] * wire
-    rates = widths * _reached(kinds, pace, transport) / data
+    wire = np.array([table.wire(str(kind)) for kind in fabric.links.kind[links]])
+    rates = _widths(fabric, links, wire, pace, transport) / data
     far = _leaves_host(group, pairs)
     way = transport if far else "nvlink"
+    route = _route(op, group, far)
+    latency = pace[way]["latency"] + route + _started(group, pairs, pace, way)
+    rate = float(np.min(rates)) if len(links) else float("inf")
     return Plan(
         op,
         size,
@@ -82,14 +83,20 @@ def _put(
         "one_sided",
         way,
         0,
-        pace[way]["latency"]
-        + _route(op, group, far)
-        + _started(group, pairs, pace, way),
+        latency,
         links,
         data / wire,
-        float(np.min(rates)) if len(links) else float("inf"),
+        rate,
         "guess",
     )
+
+
+def _widths(
+    fabric: Any, links: Any, wire: Any, pace: Mapping[str, Any], transport: str
+) -> Any:
+    """What puts reach of every link's bandwidth, less what the wire takes for itself."""
+    reached = _reached(fabric.links.kind[links], pace, transport)
+    return fabric.links.bandwidth[links] * wire * reached
 
 
 def _reached(kinds: np.ndarray, pace: Mapping[str, Any], transport: str) -> np.ndarray:

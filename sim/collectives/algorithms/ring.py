@@ -125,7 +125,7 @@ def work(
     ends = pace.of(pace.ends, op)
     apart = _apart(op, size, n, pace)
     step = size / n / channels
-    primitives = apart * (hops - 1 + _first(op, ends, in_place) + ends)
+    primitives = apart * _primitives(op, hops, ends, in_place)
     remote = crossed(group, rounds)
     near = hops - remote
     local = near - _skipped(op, size, n, proto, near)
@@ -139,6 +139,11 @@ def work(
         _between_hosts(amount, group),
         silent=apart * ends * step,  # the last primitive only receives
     )
+
+
+def _primitives(op: str, hops: int, ends: float, in_place: bool) -> float:
+    """Primitives of a rank in a round of its ring, with the cheaper ones at both ends."""
+    return hops - 1 + _first(op, ends, in_place) + ends
 
 
 def _pipeline(
