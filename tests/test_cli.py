@@ -349,7 +349,7 @@ def test_hosts_scales_a_cluster_on_the_command_line() -> None:
         "rail-h100: good: 40 hosts, 320 GPUs"
     )
     assert "rail-h100: 24 GPUs" in good("topology", "show", "rail-h100", "--hosts", "3")
-    size = ("--op", "all_to_all", "--min-bytes", "1M", "--max-bytes", "1M", "--json")
+    size = ("--op", "all_to_all", "--min-bytes", "64M", "--max-bytes", "64M", "--json")
     [row] = json.loads(
         good(
             "collective",

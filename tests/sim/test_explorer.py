@@ -210,6 +210,8 @@ def test_the_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Where this test runs in the background, SIGINT may be ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as child:
         assert child.stdout is not None
         address = child.stdout.readline().strip()
