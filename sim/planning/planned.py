@@ -18,6 +18,7 @@ from sim.engine.execution import Timed
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import Chain, Comm, OpGraph
 from sim.graph.usage import by_link
+from sim.planning.alike import planned_once
 from sim.planning.chains import Repetition, repetition
 from sim.planning.courses import courses_of
 from sim.planning.fleet import Fleet, fleet_of
@@ -348,30 +349,38 @@ def plans_of(hardware: Hardware, comms: Sequence[Comm]) -> tuple[Plan, ...]:
 
 def plan_of(hardware: Hardware, comm: Comm) -> Plan:
     """How a communication goes, with all its copies."""
-    merged = _merged([_plan(hardware, comm, group) for group in comm.groups])
+    communicators = [_communicator(hardware, comm, group) for group in comm.groups]
+    # User buffers (Transformer Engine's) are no communicator's.
+    nccl = hardware.scenario.nccl.of("" if comm.copied else comm.axis)
+    what = (comm.op, comm.size, nccl, comm.in_place)
+
+    def make() -> Plan:
+        op, size, _, in_place = what
+        fabric = hardware.fabric
+        return _merged(
+            [
+                plan_collective(op, size, gpus, fabric, nccl, in_place)
+                for gpus in communicators
+            ]
+        )
+
+    merged = planned_once(hardware.fabric, what, communicators, make)
     if comm.copies > 1:
         merged = replace(merged, copies=comm.copies)
     return replace(merged, channels=0) if comm.copied else merged
 
 
-def _plan(hardware: Hardware, comm: Comm, group: tuple[int, ...]) -> Plan:
-    """Of one of the copies of a communication."""
+def _communicator(
+    hardware: Hardware, comm: Comm, group: tuple[int, ...]
+) -> tuple[str, ...]:
+    """GPUs of one of the copies of a communication; those at rest come last."""
     # NCCL chooses the channels of a transfer by its communicator: who is idle in it is named after the pair.
     idle = (
         [r for r in hardware.layout.pipeline(group[0]) if r not in group]
         if comm.axis == "pp"
         else []
     )
-    members = [hardware.gpus[rank] for rank in (*group, *idle)]
-    return plan_collective(
-        comm.op,
-        comm.size,
-        members,
-        hardware.fabric,
-        # User buffers (Transformer Engine's) are no communicator's.
-        hardware.scenario.nccl.of("" if comm.copied else comm.axis),
-        comm.in_place,
-    )
+    return tuple(hardware.gpus[rank] for rank in (*group, *idle))
 
 
 def _merged(plans: Sequence[Plan]) -> Plan:

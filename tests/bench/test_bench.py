@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 
 from sim.collectives import table
+from sim.collectives.plan import Plan
+from sim.collectives.wires import paths
 from sim.costs import Kernel
 from sim.costs.gpu import Gpu, load
-from sim.spec.load import load_scenario
+from sim.predict import plan
+from sim.spec.load import load_scenario, parse_scenario
 from tests.executed import Executed, executed
 from topologies import load_cluster
 
@@ -51,6 +54,39 @@ def test_a_prediction(benchmark: Any, name: str) -> None:
     graph = done.lowered.graph
     counts = {"operations": graph.operations, "communications": len(graph.comms)}
     gate(name, counts | {"events": done.run.events, "solves": done.run.solves})
+
+
+@pytest.mark.parametrize("name", ["rail-h100", "roce-h100", "aws-p5"])
+def test_a_large_layout(name: str) -> None:
+    """Planning 405B on 2,048 GPUs: what lies alike is planned once, however many stages and replicas there are."""
+    planned = plan(parse_scenario(large(name, hosts=256), name))
+    plans = paths.index_of(planned.fabric).plans.values()
+    made = sum(isinstance(one, Plan) for one in plans)
+    gate(f"405b-{name}", {"communications": len(planned.graph.comms), "planned": made})
+
+
+def large(cluster: str, hosts: int) -> dict[str, Any]:
+    """Llama 3.1 405B in 16 stages of as many hosts each."""
+    replicas = hosts // 16
+    return {
+        "cluster": {"name": cluster, "hosts": hosts},
+        "model": {"name": "llama3.1-405b"},
+        "training": {
+            "framework": "megatron",
+            "seq_len": 8192,
+            "micro_batch": 1,
+            "global_batch": 16 * replicas,
+        },
+        "parallel": {
+            "dp": replicas,
+            "tp": 8,
+            "pp": 16,
+            "sequence_parallel": True,
+            "uneven_stages": True,
+            "data_parallel": "zero1",
+        },
+        "megatron": {"overlap_grad_reduce": True, "overlap_param_gather": True},
+    }
 
 
 def test_a_collective_sweep(benchmark: Any) -> None:

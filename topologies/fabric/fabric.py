@@ -20,6 +20,7 @@ from topologies.core.quantity import Quantity
 from topologies.core.routing import ADAPTIVE, Routing
 from topologies.routes.batch import Batch
 from topologies.routes.exchange import exchange
+from topologies.routes.images import Images
 from topologies.routes.paths import Paths, summed
 from topologies.routes.router import Router
 
@@ -158,6 +159,11 @@ class Fabric:
     @cached_property
     def _batch(self) -> Batch:
         return Batch(self.nodes, self.links, self._router)
+
+    @cached_property
+    def images(self) -> Images | None:
+        """Which groups of nodes lie alike; None where routes do not follow from the wiring alone."""
+        return Images(self.nodes, self.links, self._batch) if self._in_columns else None
 
     @property
     def ends(self) -> tuple[Ints, Ints]:

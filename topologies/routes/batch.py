@@ -105,6 +105,7 @@ class Batch:
             fans = self._fans(*ends, np.flatnonzero(apart))
             pieces = [piece for fan in fans for piece in fan.pieces(self.net)]
             if not pieces:
+                self._note_unclear(*ends)
                 return self._router.spread(src, dst)
             _, rows, share = columns(pieces)
             self._router.spreads[key] = rows, share
@@ -132,7 +133,19 @@ class Batch:
         pieces = [piece for fan in fans for piece in fan.pieces(self.net)]
         for fan in fans:
             pairs = np.setdiff1d(pairs, fan.at)
+        self._note_unclear(src[pairs], dst[pairs])
         return pieces, pairs
+
+    def _note_unclear(self, src: Ints, dst: Ints) -> None:
+        """Remember pairs between hosts whose routes do not follow from hop counts."""
+        apart = self._in_patterns(src, dst) & ~self._same_host(src, dst)
+        for hosts, at in self._by_patterns(src, dst, np.flatnonzero(apart)):
+            member = self.stubs.member
+            exits = hosts[0].ends[0][member[src[at]]]
+            entries = hosts[1].ends[1][member[dst[at]]]
+            for leave in exits.T:
+                for enter in entries.T:
+                    self.net.choose(leave, enter)
 
     def _routed(self, src: Ints, dst: Ints, at: int) -> Piece:
         """All links of one pair, as the router finds them."""

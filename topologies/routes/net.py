@@ -49,15 +49,24 @@ class Net:
         place = np.full(len(nodes), -1)
         place[outside] = np.arange(len(outside))
         src, dst = ends
-        self._rows = np.flatnonzero((place[src] >= 0) & (place[dst] >= 0))
+        self.rows = np.flatnonzero((place[src] >= 0) & (place[dst] >= 0))
         self._nodes = _some_nodes(nodes, outside)
-        self._links = _some_links(links, self._rows)
+        self._links = _some_links(links, self.rows)
         self._router = Router(self._nodes, self._links)
         self._count = links.count
         self._hops: dict[int, Ints] = {}
         self._carried: dict[bytes, tuple[Ints, Ints]] = {}
         self._bundles: dict[tuple[int, int], _Bundle] = {}
         self._paths: dict[tuple[int, int, int, int], tuple[Ints, Floats]] = {}
+
+    @cached_property
+    def chosen(self) -> set[tuple[int, int]]:
+        """Classes of switches between which there were more paths than are kept, so that the two ends chose."""
+        return set()
+
+    @cached_property
+    def _surveys(self) -> dict[int, tuple[Ints, Ints]]:
+        return {}
 
     @cached_property
     def _twins(self) -> Twins:
@@ -80,6 +89,23 @@ class Net:
             self._hops[switch] = self._router.hops(switch)
         return self._hops[switch]
 
+    def classes(self, switches: Ints) -> Ints:
+        """The first of the twins of each switch."""
+        return self._twins.first[switches]
+
+    def survey(self, switch: int) -> tuple[Ints, Ints]:
+        """Hops to every switch, and the number of shortest paths, whatever their links."""
+        if switch not in self._surveys:
+            hops = self._hops_from(switch)
+            self._surveys[switch] = hops, self._router.paths_of(hops)
+        return self._surveys[switch]
+
+    def choose(self, exits: Ints, entries: Ints) -> None:
+        """Remember that the two ends said which paths were taken between some switches."""
+        first = self._twins.first
+        ends = zip(first[exits].tolist(), first[entries].tolist(), strict=True)
+        self.chosen.update(ends)
+
     def count(self, s: int, t: int) -> int:
         """Equally good paths between two switches."""
         return 1 if s == t else len(self._bundle(s, t).rows)
@@ -87,14 +113,14 @@ class Net:
     def numbered(self, s: int, t: int) -> tuple[int, Callable[[int], Ints]]:
         """How many equally good paths there are, and a function that gives the rows of the one of a number."""
         total, path = self._router.numbered(s, t)
-        return total, lambda at: self._rows[path(at)]
+        return total, lambda at: self.rows[path(at)]
 
     def lines(self, s: int, t: int, which: Ints | slice = slice(None)) -> Ints:
         """Paths between two switches in link order, one in each line: all, or those of some numbers."""
         if s == t:
             return NONE
         out, into = self._twins.out[s], self._twins.into[t]
-        return self._rows[self._bundle(s, t).between(out, into, which)]
+        return self.rows[self._bundle(s, t).between(out, into, which)]
 
     def carried(self, switches: Ints, numbers: Ints | None) -> tuple[Ints, Ints]:
         """Rows of all paths between some pairs of switches (one in each line), and how many of the paths each carries.
@@ -102,6 +128,8 @@ class Net:
         `numbers`: of the paths that are taken between the two, where all pairs are the same; None: every path.
         """
         key = switches.tobytes() + (b"" if numbers is None else numbers.tobytes())
+        if numbers is not None:
+            self.choose(*switches[:1].T)
         if key not in self._carried:
             which = slice(None) if numbers is None else numbers
             pairs = switches.tolist() if numbers is None else switches[:1].tolist()
@@ -134,7 +162,10 @@ class Net:
             return np.empty(0, dtype=np.int64), np.empty(0)
         key = (s, t, shift, width)
         if key not in self._paths:
-            which = np.array(chosen(self.count(s, t), shift))
+            count = self.count(s, t)
+            which = np.array(chosen(count, shift))
+            if len(which) < count:
+                self.choose(np.array([s]), np.array([t]))
             self._paths[key] = self._shares(self.lines(s, t, which), width)
         return self._paths[key]
 

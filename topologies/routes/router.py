@@ -141,6 +141,18 @@ class Router:
             edge = np.flatnonzero((hops == step) & self._forwards)
         return hops
 
+    def paths_of(self, hops: Ints) -> Ints:
+        """Number of paths with the fewest hops to every node, whatever their links, by the `hops` from one of them."""
+        src, dst = self.ends
+        paths: Ints = (hops == 0).astype(np.int64)
+        passable = self._forwards[src] & (hops[dst] < FAR)
+        onward = np.flatnonzero((hops[dst] == hops[src] + 1) & passable)
+        steps = hops[dst[onward]]
+        for step in range(1, int(steps.max(initial=0)) + 1):
+            rows = onward[steps == step]
+            np.add.at(paths, dst[rows], paths[src[rows]])
+        return paths
+
     def _shortest(self, src: int, dst: int) -> list[list[int]]:
         """Paths with the fewest hops whose worst link is of the best kind, with the fewest CPUs.
 

@@ -1,0 +1,254 @@
+"""Groups of nodes that lie alike, and the links that are to one group what other links are to another.
+
+Routes follow from the wiring alone: from the places of nodes in their hosts, the switches behind the doors of these
+hosts, and the paths between those switches. Where all of that is alike for two groups, the shortest paths of the one,
+moved link by link to the other, are shortest paths there; and they are all of them where there are as many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from topologies.core.grouping import groups
+from topologies.core.kinds import rank_of
+from topologies.core.links import Bools, Ints, Links, Nodes
+from topologies.routes.batch import Batch
+from topologies.routes.net import Net
+from topologies.routes.pattern import Pattern
+from topologies.routes.stubs import Stubs
+
+# What a link is to a plan; `src` and `dst` are where it lies.
+TRAITS = ("kind", "count", "bandwidth", "raw", "latency")
+
+
+class Images:
+    """Which groups of nodes of a cluster lie alike."""
+
+    def __init__(self, nodes: Nodes, links: Links, batch: Batch) -> None:
+        self._nodes, self._links, self._batch = nodes, links, batch
+
+    @property
+    def _stubs(self) -> Stubs:
+        return self._batch.stubs
+
+    @property
+    def _net(self) -> Net:
+        return self._batch.net
+
+    @cached_property
+    def _ends(self) -> tuple[Ints, Ints]:
+        return self._links.ends(self._nodes)
+
+    @cached_property
+    def _even(self) -> bool:
+        """Whether links between switches of the same two kinds are the same everywhere, and all of one rank."""
+        rows = self._net.rows
+        kinds = {kind: at for at, kind in enumerate(dict.fromkeys(self._nodes.kinds))}
+        kind = np.array([kinds[kind] for kind in self._nodes.kinds])
+        src, dst = (kind[ends[rows]] for ends in self._ends)
+        joined = [rows[which] for _, which in groups(src * len(kinds) + dst)]
+        one_rank = len(np.unique(rank_of(self._links.kind[rows]))) <= 1
+        return one_rank and not any(self._odd(some[:, None]).any() for some in joined)
+
+    def _odd(self, table: Ints) -> Bools:
+        """Of every line of links: whether it differs from the first line."""
+        odd = np.zeros(len(table), dtype=bool)
+        for name in TRAITS:
+            column = getattr(self._links, name)
+            odd |= (column[table] != column[table[0]]).any(axis=1)
+        return odd
+
+    @cached_property
+    def _labels(self) -> list[Ints]:
+        """By pattern: a number for every host, equal where all links in and at it have the same traits."""
+        return [self._labels_of(one) for one in self._stubs.patterns]
+
+    def _labels_of(self, pattern: Pattern) -> Ints:
+        table = np.concatenate([pattern.rows, pattern.out, pattern.into], axis=1)
+        labels = np.zeros(len(table), dtype=np.int64)
+        marks: dict[bytes, int] = {}
+        for at in np.flatnonzero(self._odd(table)).tolist():
+            columns = [getattr(self._links, name)[table[at]] for name in TRAITS]
+            mark = b"|".join(column.tobytes() for column in columns)
+            labels[at] = marks.setdefault(mark, len(marks) + 1)
+        return labels
+
+    def mark(self, nodes: Ints) -> bytes | None:
+        """The same for groups of nodes, in their order, that lie alike; None where that cannot be said."""
+        stubs = self._stubs
+        pattern, member = stubs.pattern[nodes], stubs.member[nodes]
+        if (pattern < 0).any() or not self._even:
+            return None
+        hosts = _Hosts.of(pattern, member)
+        labels = [self._labels[p][m] for p, m in hosts.pairs]
+        switches, number = _numbered(self._switches(hosts))
+        classes, kind = _numbered(self._net.classes(switches))
+        parts = [hosts.number, stubs.local[nodes], hosts.pattern, np.array(labels)]
+        parts += [number, kind, self._between(classes, switches, kind)]
+        return b"|".join(part.astype(np.int64).tobytes() for part in parts)
+
+    def _switches(self, hosts: _Hosts) -> Ints:
+        """The switches behind all doors of some hosts, out of and into each."""
+        ends = [self._stubs.patterns[p].ends for p, _ in hosts.pairs]
+        doors = [
+            np.concatenate([out[m], into[m]])
+            for (out, into), (_, m) in zip(ends, hosts.pairs, strict=True)
+        ]
+        return np.concatenate(doors)
+
+    def _between(self, classes: Ints, switches: Ints, kind: Ints) -> Ints:
+        """Hops and paths between switches of every two classes: from the first of each to the last."""
+        first, last = np.empty((2, len(classes)), dtype=np.int64)
+        first[kind[::-1]] = switches[::-1]
+        last[kind] = switches
+        surveys = [self._net.survey(one) for one in first.tolist()]
+        tables = [(hops[last], paths[last]) for hops, paths in surveys]
+        return np.array(tables, dtype=np.int64).ravel()
+
+    def settled(self, nodes: Ints) -> bool:
+        """Whether no route between switches of these nodes had to choose among too many paths, or was unclear.
+
+        Which paths are chosen depends on the positions of the two ends.
+        """
+        hosts = _Hosts.of(self._stubs.pattern[nodes], self._stubs.member[nodes])
+        classes = set(self._net.classes(self._switches(hosts)).tolist())
+        return not any(a in classes and b in classes for a, b in self._net.chosen)
+
+    def rows(self, links: Ints, nodes: Ints, others: Ints) -> Ints | None:
+        """The links that are to `others` what `links` are to `nodes`, which lie alike; None where some are not."""
+        walk = self._walk(nodes, others)
+        if not walk.all_found(links):
+            return None
+        rows = walk.row[links]
+        return rows if len(np.unique(rows)) == len(rows) else None
+
+    def _walk(self, nodes: Ints, others: Ints) -> _Walk:
+        """What is known before any path is followed: the hosts, and the switches behind their doors."""
+        stubs, outside = self._stubs, self._stubs.outside
+        row = np.full(len(self._links), -1)
+        node = np.full(len(self._nodes), -1)
+        here, there = stubs.member[nodes], stubs.member[others]
+        for number, which in groups(stubs.pattern[nodes]):
+            one, a, b = stubs.patterns[number], here[which], there[which]
+            for table in (one.rows, one.out, one.into):
+                row[table[a]] = table[b]
+            node[one.nodes[a]] = one.nodes[b]
+            for ends in one.ends:
+                node[outside[ends[a]]] = outside[ends[b]]
+        return _Walk(self._sides, row, node)
+
+    @cached_property
+    def _sides(self) -> tuple[_Side, _Side]:
+        src, dst = self._ends
+        return _Side.of(src, dst, len(self._nodes)), _Side.of(
+            dst, src, len(self._nodes)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Hosts:
+    """The hosts of some nodes.
+
+    Attributes
+    ----------
+    number : array (nodes,)
+        Of every node: its host, counted by first appearance.
+    pairs : list of (int, int)
+        Pattern of every host, and its place in it.
+    pattern : array (hosts,)
+    """
+
+    number: Ints
+    pairs: list[tuple[int, int]]
+    pattern: Ints
+
+    @classmethod
+    def of(cls, pattern: Ints, member: Ints) -> _Hosts:
+        values, number = _numbered((pattern << 32) + member)
+        patterns, members = values >> 32, values & ((1 << 32) - 1)
+        pairs = list(zip(patterns.tolist(), members.tolist(), strict=True))
+        return cls(number, pairs, patterns)
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """Links by the node at one end of them.
+
+    Attributes
+    ----------
+    near, far : array (links,)
+        The node at this end of each, and at the other.
+    order, start : array
+        Links by their near node, and where each node's begin among them.
+    place : array (links,)
+        Of every link among those of its near node.
+    """
+
+    near: Ints
+    far: Ints
+    order: Ints
+    start: Ints
+    place: Ints
+
+    @classmethod
+    def of(cls, near: Ints, far: Ints, nodes: int) -> _Side:
+        order = np.argsort(near, kind="stable")
+        start = np.searchsorted(near[order], np.arange(nodes + 1))
+        place = np.zeros(len(near), dtype=np.int64)
+        place[order] = np.arange(len(near)) - start[near[order]]
+        return cls(near, far, order, start, place)
+
+    def same(self, links: Ints, node: Ints) -> Ints:
+        """The link that has the place of the given one at another node; -1 where that one has fewer or more."""
+        near = self.near[links]
+        as_many = (self.start[near + 1] - self.start[near]) == (
+            self.start[node + 1] - self.start[node]
+        )
+        at = np.where(as_many, self.start[node] + self.place[links], 0)
+        return np.where(as_many, self.order[at], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Walk:
+    """The links and nodes of one group as those of another; -1 where it is not known yet."""
+
+    sides: tuple[_Side, _Side]
+    row: Ints
+    node: Ints
+
+    def all_found(self, links: Ints) -> bool:
+        """Finds what stands for every link, going on from ends that have been found."""
+        rest = links[self.row[links] < 0]
+        while len(rest):
+            for side in self.sides:
+                self._follow(side, rest)
+            left = rest[self.row[rest] < 0]
+            if len(left) == len(rest):
+                return False
+            rest = left
+        src, dst = self.sides[0].near, self.sides[0].far
+        rows = self.row[links]
+        return all(
+            np.array_equal(self.node[ends[links]], ends[rows]) for ends in (src, dst)
+        )
+
+    def _follow(self, side: _Side, links: Ints) -> None:
+        """Finds links by their place at a node that has been found, where their far ends agree."""
+        open_ = links[(self.row[links] < 0) & (self.node[side.near[links]] >= 0)]
+        rows = side.same(open_, self.node[side.near[open_]])
+        beyond, known = side.far[rows], self.node[side.far[open_]]
+        good = (rows >= 0) & ((known < 0) | (known == beyond))
+        self.row[open_[good]] = rows[good]
+        self.node[side.far[open_[good]]] = beyond[good]
+
+
+def _numbered(values: Ints) -> tuple[Ints, Ints]:
+    """Values by their first appearance, each once; and for every value its number among those."""
+    _, first, which = np.unique(values, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    number = np.empty(len(order), dtype=np.int64)
+    number[order] = np.arange(len(order))
+    return values[np.sort(first)], number[which]
