@@ -157,9 +157,19 @@ class Timeline:
         parts = list(timelines)
         if not parts:
             return cls.build(**dict.fromkeys(REQUIRED, ()))
-        return cls.build(
-            **{name: np.concatenate([part[name] for part in parts]) for name in SPANS}
-        )
+        return cls.build(**{name: _concatenated(name, parts) for name in SPANS})
+
+
+def _concatenated(name: str, parts: Sequence[Timeline]) -> np.ndarray | Words:
+    """A column of all parts; texts keep their codes, which are renumbered once a word and not once a row."""
+    if SPANS[name] != TEXT:
+        return np.concatenate([part[name] for part in parts])
+    numbers: dict[str, int] = {}
+    codes = []
+    for words in (part.words(name) for part in parts):
+        renumbered = [numbers.setdefault(word, len(numbers)) for word in words.words]
+        codes.append(np.asarray(renumbered, dtype=np.int32)[words.codes])
+    return Words(np.concatenate(codes), tuple(numbers))
 
 
 def group_text(ranks: Sequence[int]) -> str:

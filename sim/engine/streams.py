@@ -60,30 +60,48 @@ class Stream:
         self.timed, self.slowdown = timed, slowdown
         self.meter, self.meetings = meter, meetings
         self.courses = timed.courses.get(program.rank, {})
-        self.kind, self.payload = program.kind.tolist(), program.payload.tolist()
         self.gap = _column(program.gap, timed.kernel_gap, n)
         self.latency = _column(program.latency, timed.launch_latency, n)
         self.noise = None if timed.noise is None else timed.noise.kernels[program.rank]
+        # The event that woke this stream woke nobody else.
+        self.alone = False
 
     def process(self, steps: int) -> Generator[Any, Any, None]:
         """Runs the operations of all steps; plain calls beside it cost less than generators within generators."""
-        rank, timeout, kind = self.rank, self.rank.env.timeout, self.kind
-        duration, payload = self._durations(), self.payload
+        rank, timeout = self.rank, self.rank.env.timeout
         n = len(rank.program)
+        operations = self._operations()
         for base in range(0, steps * n, max(1, n)):
-            for place, i in enumerate(self.ops):
+            for i, kind, payload, duration in operations:
                 g = base + i
                 while (awaited := self._awaited(base, i)) is not None:
+                    self.alone = False
                     yield awaited
-                yield timeout(self._pause(g, i))
-                if kind[i] == KERNEL:
-                    end = self._begin(g, payload[i], duration[place])
+                pause = self._pause(g, i)
+                if not self._skip(pause):
+                    yield timeout(pause)
+                if kind == KERNEL:
+                    end = self._begin(g, payload, duration)
                     if end is not None:
                         yield end
-                    self._stop(g, payload[i])
-                elif kind[i] == COMM:
-                    yield from self._communicate(g, payload[i])
+                    self._stop(g, payload)
+                elif kind == COMM:
+                    yield from self._communicate(g, payload)
                 rank.finish(g, rank.env.now)
+
+    def _skip(self, seconds: float) -> bool:
+        """Moves the clock on where nothing happens in the meantime; whether it did. Else the stream waits by itself.
+
+        An event of the stream's own would be the next one: half of a run's time went into such events. What wakes
+        others too leaves them something to do now.
+        """
+        env, queue = self.rank.env, self.rank.env._queue
+        end = env._now + seconds
+        soon = not self.alone or (queue and queue[0][0] <= end)
+        self.alone = True
+        if not soon:
+            env._now = end
+        return not soon
 
     def _awaited(self, base: int, i: int) -> simpy.Event | None:
         """What an operation still waits for: its launch, or another operation's end."""
@@ -123,6 +141,8 @@ class Stream:
             return None
         channels = rank.channels
         speed = 1.0 / self.slowdown(kernel, channels) if channels else 1.0
+        if kernel not in self.courses and self._skip(time / speed):
+            return None
         end = env.timeout(time / speed)
         running = self._running(end, kernel, time, speed)
         rank.running[self.number] = running
@@ -143,6 +163,7 @@ class Stream:
         A stream runs no kernels beside its own communication.
         """
         program = self.rank.program
+        self.alone = False
         self.rank.rest(self.number)
         step, comms = g // len(program), program.parts[batch]
         return self.meetings.communicate(self.rank, g, step, comms)
@@ -172,6 +193,13 @@ class Stream:
             return meter.product(now, duration * longer) / longer
         meter.other(now, duration * longer)
         return duration
+
+    def _operations(self) -> list[tuple[int, int, int, float]]:
+        """Place in the program, kind, payload and seconds of every operation."""
+        program = self.rank.program
+        kinds, payloads = program.kind[self.ops], program.payload[self.ops]
+        columns = kinds.tolist(), payloads.tolist(), self._durations()
+        return list(zip(self.ops, *columns, strict=True))
 
     def _durations(self) -> list[float]:
         """Seconds of the stream's kernels on this rank (0 for communication): not of all kernels of the graph."""

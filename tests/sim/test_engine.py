@@ -14,6 +14,7 @@ from sim.analysis.arrow_timeline import to_arrow
 from sim.analysis.spans import timeline_of
 from sim.analysis.timeline import check
 from sim.engine.engine import Run, Stuck, execute
+from sim.engine.streams import Stream
 from sim.graph.opgraph import Comm, OpGraph
 from tests.sim.graphs import US, Op, all_reduce, beside, graph, timed
 
@@ -378,7 +379,25 @@ def test_a_cycle_of_streams_is_an_error_that_names_the_operations() -> None:
 
 
 def test_events_are_counted() -> None:
-    """Twice the steps cost about twice the events; the counts of a run are the same each time."""
-    made = graph([[Op(work=1)] * 50])
+    """Twice the steps cost about twice the events; the counts of a run are the same each time.
+
+    One rank alone moves the clock without any: two that end at the same moment take turns.
+    """
+    made = graph([[Op(work=1)] * 50] * 2)
     one, again, two = (run(made, steps).events for steps in (1, 1, 2))
     assert one == again and one < two <= 2 * one
+
+
+@few
+@given(programs())
+def test_moving_the_clock_without_an_event_changes_nothing(made: OpGraph) -> None:
+    """A stream that nobody disturbs needs no event for its own pauses and kernels: all times are those with events."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Stream, "_skip", lambda stream, seconds: False)
+        with_events = run(made, steps=3)
+    without = run(made, steps=3)
+    assert without.events <= with_events.events
+    for column in ("launch", "start", "end"):
+        pairs = zip(getattr(without, column), getattr(with_events, column), strict=True)
+        assert all(np.array_equal(one, other) for one, other in pairs)
+    assert without.ready == with_events.ready
