@@ -225,6 +225,10 @@ _GLOO: dict[str, schema.Schema] = {
 }
 _PATH: dict[str, schema.Schema] = {"latency": _ANY, "message": _ANY, "share": _SHARE}
 _POSTING: dict[str, schema.Schema] = dict.fromkeys(("step", "message"), _ANY)
+_MEMORY: dict[str, schema.Schema] = {
+    **dict.fromkeys(("send", "sendrecv", "ring"), _POSITIVE),
+    **dict.fromkeys(("one_way", "both_ways", "duplex"), _SHARE),
+}
 _PHASES = ("kernels", "alloc", "bootstrap", "topology", "connections")
 _CREATION: dict[str, schema.Schema] = {
     **dict.fromkeys((*_PHASES, "per_rank", "step"), _ANY),
@@ -235,6 +239,7 @@ _TCP: dict[str, schema.Schema] = {entry.name: _ANY for entry in fields(Tcp)}
 _SHARED: dict[str, dict[str, tuple[_Keys, Collection[str]]]] = {
     "socket": dict.fromkeys(("tcp", "nic"), (_TCP, _needed(Tcp))),
     "proxy": {"rdma": (_POSTING, _POSTING)},
+    "host_memory": {"shm": (_MEMORY, _MEMORY)},
     "gloo": {"tcp": (_GLOO, _GLOO)},
     "one_sided": dict.fromkeys(("nvlink", "ibgda", "proxy"), (_PATH, _PATH)),
     "creation": {"nccl": (_CREATION, _CREATION)},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -149,6 +149,7 @@ def _build(fabric: Any, ranks: tuple[str, ...], wanted: Nccl) -> Group:
     machines = {fabric.host_of(host[0]) for host in hosts}
     inside = "shm" if wanted.p2p_disable else "auto"
     outside = "net" if len(machines) < len(hosts) else "auto"
+    memory = inside == "shm" and len(hosts) < len(ranks)
     local = _slowest(fabric, _neighbours(hosts), inside)
     remote = _slowest(fabric, _across(hosts), outside)
     return Group(
@@ -164,7 +165,7 @@ def _build(fabric: Any, ranks: tuple[str, ...], wanted: Nccl) -> Group:
         inside=inside,
         outside=outside,
         net=transport.network(fabric, hosts, outside, wanted.net_speed),
-        network=network_of(fabric),
+        network=replace(network_of(fabric), memory=memory),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives import backends
+from sim.collectives import backends, machine
 from sim.collectives.interval import Sure, sure
 from sim.collectives.nccl.tuner import Candidate, candidates
 from sim.collectives.plan import Plan, check, nccl_of
@@ -24,10 +24,14 @@ SHARED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One size; `algbw` and `busbw` are bytes/s, `bottleneck` the link or limit that decides."""
+    """One size; `algbw` and `busbw` are bytes/s, `bottleneck` the link or limit that decides.
+
+    `time` is that of a program's call, `tested` that of one among many in one stream, as nccl-tests times them.
+    """
 
     plan: Plan
     time: float
+    tested: float
     algbw: float
     busbw: float
     bottleneck: str
@@ -51,6 +55,7 @@ class Row:
             "op": p.op,
             "bytes": int(p.size),
             "time": self.time,
+            "nccl_tests_time": self.tested,
             "algbw": self.algbw,
             "busbw": self.busbw,
             "algo": p.algo,
@@ -171,11 +176,13 @@ def _row(op: str, asked: float, group: Sequence[str], fabric: Any, wanted: Nccl)
     plan = plan_collective(op, size, group, fabric, wanted)
     plan = replace(plan, notes=(*plan.notes, note)) if note else plan
     time = plan.duration(fabric.links.bandwidth)
+    tested = machine.as_tested(plan, fabric).duration(fabric.links.bandwidth)
     algbw = size / time
     interval = sure(plan, fabric) if wanted.backend == "nccl" else None
     return Row(
         plan,
         time,
+        tested if wanted.backend == "nccl" else time,
         algbw,
         algbw * bus_factor(op, len(group)),
         bottleneck(plan, fabric),

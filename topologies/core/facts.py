@@ -86,6 +86,10 @@ class ClusterFacts:
         SWITCH,
         "The hosts' CPUs are AMD's: NCCL searches their ways and counts its steps differently.",
     )
+    pcie_duplex: float | None = fact(
+        SHARE,
+        "Of a PCIe link between GPU and host memory, what each direction gets when both are busy.",
+    )
     net_share: float | None = fact(
         SHARE, "Of the ports' payload bandwidth, what NCCL's traffic reaches."
     )

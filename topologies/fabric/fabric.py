@@ -282,12 +282,22 @@ class Fabric:
 
     def nearest(self, node: str, kind: str) -> str:
         """The node of a kind with the fewest hops from `node` (its socket's memory, its NIC); the first on a tie."""
-        found = self._router.nearest(self.node_index(node), kind)
-        if found is None:
+        return self.all_nearest(node, kind)[0]
+
+    def all_nearest(self, node: str, kind: str) -> tuple[str, ...]:
+        """The nodes of a kind with the fewest hops from `node`, in the fabric's order: at least one.
+
+        Raises
+        ------
+        InputError
+            If there is none of that kind in reach.
+        """
+        nearest = self._router.nearest(self.node_index(node), kind)
+        if not len(nearest):
             raise InputError(
                 unknown(self.name, "node kind", kind, set(self.nodes.kinds))
             )
-        return self.nodes.names[found]
+        return tuple(self.nodes.names[at] for at in nearest.tolist())
 
     def latency(self, route: Ints) -> float:
         """Seconds along a route, without software."""

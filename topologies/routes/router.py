@@ -329,15 +329,16 @@ class Router:
             self.spreads[key] = summed(self.routes(src, dst))
         return self.spreads[key]
 
-    def nearest(self, src: int, kind: str) -> int | None:
-        """The reachable node of a kind with the fewest hops, the first on a tie; None when there is none."""
+    def nearest(self, src: int, kind: str) -> Ints:
+        """The reachable nodes of a kind with the fewest hops, ascending; empty when there is none."""
         if kind not in self._of_kind:
             found = [at for at, other in enumerate(self._nodes.kinds) if other == kind]
             self._of_kind[kind] = np.array(found, dtype=np.int64)
         nodes, hops = self._of_kind[kind], self.hops(src)
         if not len(nodes) or hops[nodes].min() >= FAR:
-            return None
-        return int(nodes[hops[nodes].argmin()])
+            return nodes[:0]
+        nearest: Ints = nodes[hops[nodes] == hops[nodes].min()]
+        return nearest
 
     @cached_property
     def _of_kind(self) -> dict[str, Ints]:

@@ -93,7 +93,13 @@ class Messages:
 
     def wire(self, kind: str) -> float:
         """Share of a link's payload bandwidth that messages can use, by its kind."""
-        return self.group.network.wire(self.table, kind, pairs=True)
+        one_way = self.way == "send"
+        return self.group.network.wire(self.table, kind, pairs=True, one_way=one_way)
+
+    @property
+    def way(self) -> str:
+        """Whether a GPU sends only, or sends and receives at once."""
+        return "sendrecv" if self.op in ("sendrecv", "all_to_all") else "send"
 
     @property
     def proto(self) -> str:
@@ -126,23 +132,26 @@ class Messages:
 
     def transfer(self, load: np.ndarray, link: float) -> float:
         """Seconds of moving the bytes through the fullest CTA and the fullest link, which is busy for `link` s."""
-        pairs, group, size = self.table.pairs, self.group, self.size
-        way = "sendrecv" if self.op in ("sendrecv", "all_to_all") else "send"
-        channel = float(load.max()) / pairs.rate[way]
-        if self.op in MANY and not aligned(size, group.n):
-            channel *= pairs.unaligned
-        remote = self._remote_channel()
-        # Where the file says what a channel carries over the network, a single message goes by that and not by NVLink.
-        single = group.network.channel and self.op not in MANY and remote
-        channel = remote if single else max(channel, remote)
+        pairs, size, way = self.table.pairs, self.size, self.way
         link /= pairs.link[way]
-        if group.nodes == 1:
+        if self.group.nodes == 1:
             link *= 1 + (pairs.ramp[way] / size) ** pairs.power
         part = self.message / self.parts
         beyond = part / (part + pairs.grain)
-        return beyond * joined(
-            channel, link, sharpness(pairs.sharp, pairs.settle, size)
-        )
+        sharp = sharpness(pairs.sharp, pairs.settle, size)
+        return beyond * joined(self._channel(load), link, sharp)
+
+    def _channel(self, load: np.ndarray) -> float:
+        """Seconds of the fullest CTA."""
+        pairs, network = self.table.pairs, self.group.network
+        rate = network.channel_rate(self.table, pairs.rate[self.way], self.way)
+        channel = float(load.max()) / rate
+        if self.op in MANY and not aligned(self.size, self.group.n):
+            channel *= pairs.unaligned
+        remote = self._remote_channel()
+        # Where the file says what a channel carries over the network, a single message goes by that and not by NVLink.
+        single = network.channel and self.op not in MANY and remote
+        return remote if single else max(channel, remote)
 
     def _remote_channel(self) -> float:
         """Seconds of the fullest channel over the network, where one carries less than inside a host.

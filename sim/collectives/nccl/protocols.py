@@ -138,7 +138,7 @@ def transfer(
     # The first sweep of a CTA's threads over a step is part of the hop's latency.
     beyond = work.step / (work.step + pace.grain) if work.step > 0 else 1.0
     spill = 1 + pace.spill / (1 + (pace.cache / max(size, 1.0)) ** 4)
-    rate = pace.of(pace.rate, op)
+    rate = group.network.channel_rate(constants, pace.of(pace.rate, op), "ring")
     channel = work.traffic * spill / rate + work.fill / pace.fill
     q = sharpness(pace.sharp, pace.settle, max(work.local_bytes, work.remote_bytes))
     # A CTA runs its primitives one after another: its share of the link lies idle while it only receives, the less the

@@ -37,6 +37,10 @@ class Network:
         for each channel of a step. Only LL and LL128 send less; `hops` of Simple has it in it.
     amd : bool
         Whether the hosts' CPUs are AMD's, to which NCCL's cost model gives other numbers.
+    memory : bool
+        Whether GPUs of a host reach each other through its memory (NCCL's transport SHM).
+    duplex : float or None
+        Share of a PCIe link that each direction gets when both are busy; None: as measured elsewhere.
     """
 
     share: float | None = None
@@ -47,11 +51,33 @@ class Network:
     eager: float = float("inf")
     rendezvous: float = 0.0
     amd: bool = False
+    memory: bool = False
+    duplex: float | None = None
 
-    def wire(self, table: Constants, kind: str, pairs: bool = False) -> float:
+    def wire(
+        self, table: Constants, kind: str, pairs: bool = False, one_way: bool = False
+    ) -> float:
         """Share of a link's payload bandwidth that NCCL's traffic, or its messages between pairs, can use."""
+        if self.memory and kind == "pcie":
+            return self._to_memory(table.tables["host_memory"]["shm"], one_way)
         share = self.pairs if pairs and self.pairs is not None else self.share
         return table.wire(kind) if share is None or kind in INSIDE else share
+
+    def _to_memory(self, shm: Mapping[str, float], one_way: bool) -> float:
+        """Share of PCIe: a GPU's kernels write to the host's memory while they read what others wrote there."""
+        if one_way:
+            return float(shm["one_way"])
+        duplex = shm["duplex"] if self.duplex is None else self.duplex
+        return float(shm["both_ways"] * duplex)
+
+    def channel_rate(self, table: Constants, rate: float, way: str) -> float:
+        """Bytes/s of a channel that carries `rate` over NVLink: reads of the host's memory wait for every answer.
+
+        `way`: "send" one way, "sendrecv" both, half of the threads each; "ring": all threads both.
+        """
+        if not self.memory:
+            return rate
+        return min(rate, float(table.tables["host_memory"]["shm"][way]))
 
     def agreed(self, proto: str, amount: float, channels: int) -> float:
         """Seconds that a step between hosts takes longer when each of its channels sends `amount` bytes on the wire."""
@@ -77,4 +103,5 @@ def network_of(fabric: Any) -> Network:
         eager=float("inf") if facts.net_eager is None else facts.net_eager,
         rendezvous=facts.net_rendezvous or 0.0,
         amd=bool(facts.amd_cpu),
+        duplex=facts.pcie_duplex,
     )

@@ -61,23 +61,44 @@ def expand(fabric: Any, flows: list[Flow], route: str) -> list[Flow]:
         if fabric.host_of(src) != fabric.host_of(dst):
             out.append((src, dst, amount))
             continue
-        stops = (src, *_stations(fabric, src, dst, route), dst)
-        out += [(a, b, amount) for a, b in pairwise(stops) if a != b]
+        lanes = _lanes(fabric, src, dst, route)
+        for stations in lanes:
+            stops = (src, *stations, dst)
+            hops = [pair for pair in pairwise(stops) if pair[0] != pair[1]]
+            out += [(a, b, amount / len(lanes)) for a, b in hops]
     return out
 
 
-def _stations(fabric: Any, src: str, dst: str, route: str) -> tuple[str, ...]:
-    """What lies between two GPUs of one machine: its memory, or a NIC, the switch behind it and a NIC."""
+def _lanes(fabric: Any, src: str, dst: str, route: str) -> list[tuple[str, ...]]:
+    """What lies between two GPUs of one machine: its memory; or a NIC, the switch behind it and a NIC, by each NIC."""
     if route == "shm":
-        return (fabric.nearest(src, "memory"),)
-    out, back = fabric.nearest(src, "nic"), fabric.nearest(dst, "nic")
+        return [(fabric.nearest(src, "memory"),)]
+    ways_out, ways_back = own_nics(fabric, src), own_nics(fabric, dst)
+    return [
+        (out, *_behind(fabric, out), back)
+        for out, back in zip(ways_out, ways_back, strict=False)
+    ]
+
+
+def own_nics(fabric: Any, gpu: str) -> tuple[str, ...]:
+    """The NICs beside a GPU; GPUs that are as near to the same NICs share them out, one at least for each."""
+    nics: tuple[str, ...] = fabric.all_nearest(gpu, "nic")
+    sharing = fabric.all_nearest(nics[0], "gpu")
+    each = len(nics) // len(sharing)
+    if not each or gpu not in sharing:
+        return nics[:1]
+    first = each * sharing.index(gpu)
+    return nics[first : first + each]
+
+
+def _behind(fabric: Any, nic: str) -> tuple[str, ...]:
+    """The switch that a NIC is plugged into; none where the graph has none."""
     leaving = [
         i
-        for i in np.flatnonzero(fabric.links.src == out)
+        for i in np.flatnonzero(fabric.links.src == nic)
         if fabric.links.kind[i] != "pcie"
     ]
-    outside = (str(fabric.links.dst[leaving[0]]),) if leaving else ()
-    return (out, *outside, back)
+    return (str(fabric.links.dst[leaving[0]]),) if leaving else ()
 
 
 def between(
