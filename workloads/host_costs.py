@@ -42,6 +42,8 @@ OPERATIONS = (
     "ddp_forward",
     "ddp_hook",
     "ddp_finalize",
+    "ranks_meet",
+    "blocking_collective",
     "collective",
     "optimizer_step",
     "optimizer_param",

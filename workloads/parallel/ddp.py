@@ -105,8 +105,9 @@ def first_buckets_held(warmup: int, step_time: float) -> bool:
 
 def reduce_each(t: Tape, parameters: list[Tensor], group: Group, average: bool) -> None:
     """One blocking all-reduce per parameter after backward (``ddp-no-overlap``)."""
+    t.cpu("ranks_meet")
     for p in parameters:
-        group.collective(t, "all_reduce", p.size, STREAM)
+        group.collective(t, "all_reduce", p.size, STREAM, host="blocking_collective")
         t.wait(t.record(STREAM))
         if average:
             t.cpu("elementwise_nograd")
