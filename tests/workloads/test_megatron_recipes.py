@@ -119,6 +119,22 @@ def test_a_graph_of_the_router_spares_it_alone() -> None:
     assert router < plain == dense
 
 
+def test_counts_of_tokens_cost_the_host() -> None:
+    """All-to-all waits for most numbers, DeepEP for fewer, all-to-all with a captured preprocess for fewest."""
+    tokens: dict[str, Any]
+    waits = [
+        step_time(run(EXPERTS, host=20.0, **tokens))
+        for tokens in (
+            {"cuda_graph_scope": ["moe_router"]},
+            {"cuda_graph_scope": ["moe_router", "moe_preprocess"]},
+            {"moe_capacity": 1.0, "moe_pad_to_capacity": True},
+        )
+    ]
+    assert waits[0] > waits[1] > waits[2]
+    flex = run(EXPERTS, host=20.0, moe_token_dispatcher="flex")
+    assert step_time(flex) < step_time(run(EXPERTS, host=20.0))
+
+
 def test_fp8_operands_cost_what_is_written() -> None:
     """Copies that are not transposed cost less; scales that are found first, or many of them, cost more."""
     late, found, small = (

@@ -20,9 +20,12 @@ from workloads.models.model import ModelSpec
 from workloads.torch.modules import Module
 from workloads.torch.tape import Tape, Tensor
 
-# Copies to the host that a layer waits for where tokens are not padded: tokens by expert, splits of what is sent and of
-# what is received, rows after the permutation (token_dispatcher.py, preprocess).
-COUNTS = 4
+# Numbers that the host waits for in a layer where tokens are not padded (token_dispatcher.py). All-to-all: tokens by
+# expert, splits of what is sent and of what is received, rows after the permutation. DeepEP and HybridEP: rows that
+# arrive, and tokens by expert (experts.py, tolist). All-gather: tokens by expert alone. Copies of a captured preprocess
+# are behind one event.
+COUNTS = {"alltoall": 4, "allgather": 1, "flex": 2}
+CAPTURED_COUNTS = 1
 # Bytes of an element of the output that a bias moves, weighted by the router expert by expert in fp32: product, sum,
 # joined, cast (TEGroupedMLP._apply_bias), forward and backward; and their kernels.
 BIAS_MOVED, BIAS_KERNELS = (14, 18), (4, 5)
@@ -72,8 +75,7 @@ class Experts(Module):
 
         with t.capture("moe_router" in o.cuda_graph_scope, False):
             routed = route(t, x, self.gate, self.s.numbers)
-        if not o.moe_pad_to_capacity:
-            t.cpu("moe_counts", COUNTS)
+        t.cpu("moe_counts", self._counts)
         beside = share if o.moe_shared_expert_overlap else None
         # Without a name for the rows, which are freed once the first products have read them.
         y = self._compute(t, self.dispatcher.dispatch(t, routed, beside))
@@ -83,6 +85,19 @@ class Experts(Module):
         for other in shared:
             y = _sum(t, y, other)
         return y
+
+    @property
+    def _counts(self) -> int:
+        """Numbers that the host waits for in a forward pass."""
+        o = self.s.options
+        if o.moe_pad_to_capacity:
+            return 0
+        if (
+            o.moe_token_dispatcher == "flex"
+            or "moe_preprocess" not in o.cuda_graph_scope
+        ):
+            return COUNTS[o.moe_token_dispatcher]
+        return CAPTURED_COUNTS
 
     def _compute(self, t: Tape, x: Tensor) -> Tensor:
         """What the local experts make of their rows."""
