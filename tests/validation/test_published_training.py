@@ -6,6 +6,7 @@ import pytest
 
 from sim.errors import InputError
 from validation.formats.published_setups import FOLDER, setup_of
+from validation.report.published import Case, PublishedReport
 from validation.sets.published import read, run_of
 from validation.sets.published_scenarios import scenario_of
 
@@ -44,3 +45,44 @@ def test_number_formats(id_: str, precision: str) -> None:
     """As the row says; pages without the column say it in words."""
     row = ROWS[id_]
     assert scenario_of(row, setup_of(row))["training"]["precision"] == precision
+
+
+def test_rows_of_a_fitted_source_are_counted_apart() -> None:
+    """Judged rows are split by whether a constant was read off rows of their source; a row says which."""
+    assert run_of(ROWS["vtrainS-0001"]).fit == "host_factor, kernel_gap"
+    assert not run_of(ROWS["dgxc-0001"]).fit
+    names = map(str, range(40))
+    cases = [
+        Case(name, "s", name, 1.0, 1.5 if fit else 1.1, fit=fit)
+        for name in names
+        for fit in ("", "host_factor")
+    ]
+    groups = PublishedReport("p", "", tuple(cases)).groups
+    own, none = (
+        groups["constants of their source"],
+        groups["no constant of their source"],
+    )
+    assert own.n + none.n == groups["predicted"].n
+    assert own.mape == pytest.approx(0.5) and none.mape == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("id_", "dispatcher", "scope"),
+    [
+        ("bridge-0010", "flex", ("full_iteration",)),  # GB200, MXFP8, 26.08
+        ("bridge-0103", "flex", ("attn", "moe_router", "moe_preprocess")),  # 26.04.01
+        ("bridge-0105", "alltoall", ()),  # B200, 26.04.01
+        (
+            "bridge-0276",
+            "alltoall",
+            ("full_iteration",),
+        ),  # GB200, 25.09, padded experts
+    ],
+)
+def test_recipes_change_from_release_to_release(
+    id_: str, dispatcher: str, scope: tuple[str, ...]
+) -> None:
+    """How Megatron-Bridge runs Qwen3 235B goes by the GPU, the number format and the release."""
+    megatron = run_of(ROWS[id_]).scenario["megatron"]
+    assert megatron.get("moe_token_dispatcher", "alltoall") == dispatcher
+    assert tuple(megatron.get("cuda_graph_scope", ())) == scope

@@ -121,15 +121,12 @@ def test_a_graph_of_the_router_spares_it_alone() -> None:
 
 def test_counts_of_tokens_cost_the_host() -> None:
     """All-to-all waits for most numbers, DeepEP for fewer, all-to-all with a captured preprocess for fewest."""
-    tokens: dict[str, Any]
-    waits = [
-        step_time(run(EXPERTS, host=20.0, **tokens))
-        for tokens in (
-            {"cuda_graph_scope": ["moe_router"]},
-            {"cuda_graph_scope": ["moe_router", "moe_preprocess"]},
-            {"moe_capacity": 1.0, "moe_pad_to_capacity": True},
-        )
-    ]
+    switches: tuple[dict[str, Any], ...] = (
+        {"cuda_graph_scope": ["moe_router"]},
+        {"cuda_graph_scope": ["moe_router", "moe_preprocess"]},
+        {"moe_capacity": 1.0, "moe_pad_to_capacity": True},
+    )
+    waits = [step_time(run(EXPERTS, host=20.0, **some)) for some in switches]
     assert waits[0] > waits[1] > waits[2]
     flex = run(EXPERTS, host=20.0, moe_token_dispatcher="flex")
     assert step_time(flex) < step_time(run(EXPERTS, host=20.0))

@@ -45,6 +45,7 @@ JOINED = (
     "counts_recompute",
     "reason",
     "assumed",
+    "fit",
 )
 SECTIONS = ("cluster", "model", "training", "parallel", "megatron", "pytorch", "nccl")
 
@@ -83,6 +84,8 @@ class Setup:
         Why its rows cannot be predicted; "" when they can.
     assumed : str
         What the source does not say and was taken to be so.
+    fit : str
+        Constants of these setups that were read off rows of the source itself.
     guesses : tuple of str
         What generic setups stand in for (`setup_of`).
     unsaid : tuple of str
@@ -117,6 +120,7 @@ class Setup:
     counts_recompute: bool = False
     reason: str = ""
     assumed: str = ""
+    fit: str = ""
     guesses: tuple[str, ...] = ()
     unsaid: tuple[str, ...] = ()
     sections: Mapping[str, Mapping[str, Any]] | None = None

@@ -35,7 +35,7 @@ class Case:
     """A row and its prediction, s.
 
     `assumed`: what an incomplete row was completed with; `notes`: other defaults; `part`: one group in so many is for
-    fitting; `cuts`: further groups whose errors are given.
+    fitting; `cuts`: further groups whose errors are given; `fit`: constants that were read off rows of its source.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Case:
     notes: str = ""
     part: int = PART
     cuts: tuple[str, ...] = ()
+    fit: str = ""
 
     @property
     def fitted(self) -> bool:
@@ -69,6 +70,7 @@ class Case:
             "fitted": self.fitted,
             "assumed": self.assumed,
             "notes": self.notes,
+            "fit": self.fit,
             "error": self.error,
         }
 
@@ -90,8 +92,12 @@ class PublishedReport(Comparison):
         slice_: str | None = None,
         fitted: bool | None = None,
         assumed: bool = False,
+        with_fit: bool | None = None,
     ) -> Errors:
-        """Errors of predicted cases: of a slice, fitted or not (None: all), with complete configurations or not."""
+        """Errors of predicted cases: of a slice, fitted or not (None: all), with complete configurations or not.
+
+        ``with_fit``: of sources that have a constant of their own, or that have none.
+        """
         return errors_of(
             [
                 (case.name, case.signed_error)
@@ -100,6 +106,7 @@ class PublishedReport(Comparison):
                 and slice_ in (None, case.slice, *case.cuts)
                 and fitted in (None, case.fitted)
                 and bool(case.assumed) == assumed
+                and with_fit in (None, bool(case.fit))
             ]
         )
 
@@ -127,6 +134,7 @@ class PublishedReport(Comparison):
             "predicted": self.select(fitted=False),
             "fitted": self.select(fitted=True),
         }
+        made |= self._by_fit
         for name in self.slices:
             if (errors := self.select(name, fitted=False)).n:
                 made[name] = errors
@@ -136,6 +144,16 @@ class PublishedReport(Comparison):
         if (assumed := self.select(assumed=True)).n:
             made["incomplete rows"] = assumed
         return made
+
+    @property
+    def _by_fit(self) -> Mapping[str, Errors]:
+        """The judged rows by whether a constant was read off rows of their source."""
+        if not any(case.fit for case in self.cases):
+            return {}
+        return {
+            "no constant of their source": self.select(fitted=False, with_fit=False),
+            "constants of their source": self.select(fitted=False, with_fit=True),
+        }
 
     @property
     def checks(self) -> tuple[Check, ...]:

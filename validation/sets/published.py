@@ -55,6 +55,7 @@ class Run:
     """A row as a scenario with what was measured, s.
 
     `assumed`: what an incomplete configuration was completed with. `notes`: what else the row leaves to a default.
+    `fit`: constants that were read off rows of its source.
     """
 
     id: str
@@ -64,6 +65,7 @@ class Run:
     measured: float
     assumed: str
     notes: str = ""
+    fit: str = ""
 
     @property
     def group(self) -> str:
@@ -104,7 +106,7 @@ def _case(run: Run, time: float, error: str, table: Mapping[str, Any]) -> Case:
     group, part = run.of(table.get("group", GROUP)), table.get("part", PART)
     cuts = tuple(f"{name} {run.row[name]}" for name in table.get("cuts", ()))
     about = run.id, run.slice, group, run.measured
-    return Case(*about, time, error, run.assumed, run.notes, part, cuts)
+    return Case(*about, time, error, run.assumed, run.notes, part, cuts, run.fit)
 
 
 def _predict_all(runs: Sequence[Run], jobs: int) -> list[tuple[float, str]]:
@@ -173,7 +175,7 @@ def run_of(row: Mapping[str, str]) -> Run:
     measured = step_time_of(cells, scenario, setup.counts_recompute)
     assumed, notes = _assumptions(row, cells, setup, filled)
     name = setup.slice or row["source"]
-    return Run(row["id"], name, row, scenario, measured, assumed, notes)
+    return Run(row["id"], name, row, scenario, measured, assumed, notes, setup.fit)
 
 
 def _check(cells: Mapping[str, str], where: str) -> None:
