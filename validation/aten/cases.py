@@ -29,6 +29,7 @@ DTYPES = {
     "i8": "int8",
     "u8": "uint8",
     "b8": "bool",
+    "c64": "complex64",
     "fp8": "fp8_e4m3",
     "tf32": "fp32",
 }

@@ -20,6 +20,7 @@ DTYPES = {
     "int64": torch.int64,
     "int32": torch.int32,
     "bool": torch.bool,
+    "complex64": torch.complex64,
 }
 
 

@@ -215,11 +215,11 @@ def _picture_norms() -> Iterator[Case]:
             (64, "fp32", False, 1),
             (128, "bf16", False, 2),
         ):
-            yield from _batch_norm(batch, channels, side, dtype, last, round)
+            yield from batch_norm(batch, channels, side, dtype, last, round)
     for channels, side in MOBILE:
         for last in (True, False):
-            yield from _batch_norm(64, channels, side, "bf16", last, 2)
-        yield from _batch_norm(32, channels, side, "fp32", False, 2)
+            yield from batch_norm(64, channels, side, "bf16", last, 2)
+        yield from batch_norm(32, channels, side, "fp32", False, 2)
     for channels, side in ((320, 64), (640, 32), (1280, 16), (128, 256), (2560, 8)):
         for dtype, last in (("bf16", False), ("bf16", True), ("fp32", False)):
             yield from _group_norm(16, channels, side, dtype, last)
@@ -236,7 +236,7 @@ def _picture(
     )
 
 
-def _batch_norm(
+def batch_norm(
     batch: int, channels: int, side: int, dtype: str, last: bool, round: int
 ) -> list[Case]:
     def build(on: Tensors) -> tuple[Call, Sequence[Any]]:
@@ -319,11 +319,11 @@ def _losses() -> Iterator[Case]:
     for rows, classes in LOGITS:
         for dtype in ("bf16", "fp32"):
             for name in ("cross_entropy", "nll_loss"):
-                yield from _loss(
+                yield from loss(
                     name, rows, classes, dtype, {}, 0 if dtype == "fp32" else 1
                 )
-    yield from _loss("cross_entropy", 4096, 32000, "fp32", {"label_smoothing": 0.1}, 1)
-    yield from _loss("cross_entropy", 4096, 32000, "fp32", {"reduction": "sum"}, 1)
+    yield from loss("cross_entropy", 4096, 32000, "fp32", {"label_smoothing": 0.1}, 1)
+    yield from loss("cross_entropy", 4096, 32000, "fp32", {"reduction": "sum"}, 1)
     for elements in (2**16, 2**24):
         for name in (
             "mse_loss",
@@ -334,7 +334,7 @@ def _losses() -> Iterator[Case]:
             yield from _distance(name, elements)
 
 
-def _loss(
+def loss(
     name: str, rows: int, classes: int, dtype: str, options: dict[str, Any], round: int
 ) -> list[Case]:
     def build(on: Tensors) -> tuple[Call, Sequence[Any]]:
@@ -415,7 +415,7 @@ POOLS: dict[str, Pool] = {
 
 
 def _pools() -> Iterator[Case]:
-    for name, pool in POOLS.items():
+    for name, function in POOLS.items():
         for batch, channels, side in (
             (128, 64, 112),
             (32, 64, 56),
@@ -424,15 +424,17 @@ def _pools() -> Iterator[Case]:
         ):
             for dtype, last in (("bf16", True), ("fp32", False)):
                 if name != "unfold" or batch < 64:
-                    yield from _pool(name, pool, (batch, channels, side), dtype, last)
+                    yield from pool(
+                        name, function, (batch, channels, side), dtype, last
+                    )
 
 
-def _pool(
-    name: str, pool: Pool, size: tuple[int, int, int], dtype: str, last: bool
+def pool(
+    name: str, function: Pool, size: tuple[int, int, int], dtype: str, last: bool
 ) -> list[Case]:
     def build(on: Tensors) -> tuple[Call, Sequence[Any]]:
         x = _picture(on, *size, dtype, last)
-        return (lambda: pool(x)), (x,)
+        return (lambda: function(x)), (x,)
 
     round = 0 if name == "max_pool2d" else 1
     return both(

@@ -115,7 +115,7 @@ def cases() -> Iterator[Case]:
             for op, function in ON_LISTS.items():
                 if op == "_amp_unscale" and dtype == "bf16":
                     continue  # scaled losses are for fp16, with weights in fp32
-                make = _on_list(function, shapes, dtype)
+                make = on_list(function, shapes, dtype)
                 yield Case(
                     "foreach",
                     op,
@@ -158,7 +158,12 @@ def _step(
     return make
 
 
-def _on_list(
+def fused_step(shapes: Shapes, dtype: str) -> Callable[[Tensors], Call]:
+    """A step of AdamW with its fused kernel."""
+    return _step(KINDS["adamw"], HOW["fused"], shapes, dtype)
+
+
+def on_list(
     function: Callable[[Any, Any], Any], shapes: Shapes, dtype: str
 ) -> Callable[[Tensors], Call]:
     def make(on: Tensors) -> Call:

@@ -9,7 +9,10 @@ from typing import Any
 
 from validation.measure.aten import (
     attention,
+    batches,
+    extremes,
     layers,
+    layouts,
     moving,
     optimizers,
     pointwise,
@@ -18,7 +21,18 @@ from validation.measure.aten import (
 )
 from validation.measure.aten.case import Case
 
-FAMILIES = (products, attention, layers, pointwise, moving, optimizers, vision)
+FAMILIES = (
+    products,
+    attention,
+    layers,
+    pointwise,
+    moving,
+    optimizers,
+    vision,
+    layouts,
+    extremes,
+    batches,
+)
 HELD_OUT = 5  # every fifth size of a family
 
 

@@ -157,7 +157,7 @@ def _same(size: int, dtype: str) -> Iterator[Case]:
         for name, function in table.items():
             round = _round(name, size, dtype)
             if round is not None:
-                make = _of(function, operands, size, dtype)
+                make = operands_of(function, operands, size, dtype)
                 yield Case(
                     "pointwise",
                     name,
@@ -169,7 +169,7 @@ def _same(size: int, dtype: str) -> Iterator[Case]:
                 )
 
 
-def _of(
+def operands_of(
     function: Callable[..., Any], operands: int, size: int, dtype: str
 ) -> Callable[[Tensors], Call]:
     def make(on: Tensors) -> Call:

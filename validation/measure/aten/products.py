@@ -117,7 +117,7 @@ def product(
     return Case("mm", "mm", (m, n, k), make, setting, round=round, graph=True)
 
 
-def _ways(tokens: int, out: int, into: int, dtype: str, round: int) -> Iterator[Case]:
+def ways(tokens: int, out: int, into: int, dtype: str, round: int) -> Iterator[Case]:
     yield product(tokens, out, into, dtype, "nt", round)
     yield product(tokens, into, out, dtype, "nn", round)
     yield product(out, into, tokens, dtype, "tn", round)
@@ -129,25 +129,25 @@ def _linears() -> Iterator[Case]:
             for model in MODELS:
                 for out, into in model.layers:
                     if tokens * max(out, into) <= 8192 * 152000:
-                        yield from _ways(
+                        yield from ways(
                             tokens, out, into, "bf16", max(later, model.round)
                         )
     for tokens in (2048, 16384):
         for out, into in [*MODELS[1].layers, *MODELS[3].layers]:
             if tokens * out <= 2048 * 128256:
-                yield from _ways(tokens, out, into, "fp16", 1)
-                yield from _ways(tokens, out, into, "tf32", 1)
+                yield from ways(tokens, out, into, "fp16", 1)
+                yield from ways(tokens, out, into, "tf32", 1)
                 yield product(out, into, tokens, "bf16", "tn", 1, out="fp32")
     for tokens in (512, 4096):
         for out, into in [*MODELS[0].layers, *MODELS[3].layers[:4]]:
-            yield from _ways(tokens, out, into, "fp32", 1)
+            yield from ways(tokens, out, into, "fp32", 1)
 
 
 def odd() -> Iterator[Case]:
     """Layers whose rows do not start at multiples of 16 bytes."""
     for tokens in (2048, 4096, 8192, 16384):
         for out, into in ODD:
-            yield from _ways(tokens, out, into, "bf16", 2)
+            yield from ways(tokens, out, into, "bf16", 2)
 
 
 def _random(count: int = 110) -> Iterator[Case]:
@@ -177,7 +177,7 @@ def _biased() -> Iterator[Case]:
         ):
             for dtype in ("bf16", "fp16", "tf32"):
                 if dtype == "bf16" or tokens in (512, 16384):
-                    yield _linear(
+                    yield linear(
                         tokens,
                         out,
                         into,
@@ -186,13 +186,13 @@ def _biased() -> Iterator[Case]:
                     )
     for tokens in (2048, 8192, 32768):
         for out, into in ((50265, 1024), (30522, 768), (51865, 768), (1000, 1024)):
-            yield _linear(tokens, out, into, "bf16", 2)
+            yield linear(tokens, out, into, "bf16", 2)
         for out, into in ((3072, 1024), (1024, 1024), (4096, 1024), (1024, 4096)):
-            yield _linear(tokens, out, into, "fp32", 2)
+            yield linear(tokens, out, into, "fp32", 2)
             yield _input_first(tokens, out, into, "bf16")
 
 
-def _linear(tokens: int, out: int, into: int, dtype: str, round: int) -> Case:
+def linear(tokens: int, out: int, into: int, dtype: str, round: int) -> Case:
     def make(on: Tensors) -> Call:
         torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
         x, w, b = (

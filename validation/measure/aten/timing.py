@@ -30,6 +30,7 @@ LISTED = 12  # tensors of an operation that are written out
 SHORT = {
     torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64", torch.int64: "i64",
     torch.int32: "i32", torch.uint8: "u8", torch.bool: "b8", torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8e5",
+    torch.complex64: "c64",
 }  # fmt: skip
 
 

@@ -17,14 +17,14 @@ OTHERWISE = (("bf16", False, 2), ("tf32", False, 3), ("fp32", False, 4))
 
 
 def cases() -> Iterator[Case]:
-    for at, shape in enumerate(_layers()):
+    for at, shape in enumerate(shapes()):
         yield from convolution(BATCH, shape, "bf16", True, 3)
         for dtype, last, every in OTHERWISE:
             if at % every == 0:
                 yield from convolution(BATCH, shape, dtype, last, 3)
 
 
-def _layers() -> Iterator[tuple[int, ...]]:
+def shapes() -> Iterator[tuple[int, ...]]:
     with LAYERS.open(newline="") as file:
         for row in csv.DictReader(file):
             _, *sizes = row.values()
