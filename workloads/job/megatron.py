@@ -130,6 +130,10 @@ class Megatron:
         True, "bias, activation, dropout and residual in one kernel"
     )
     cross_entropy_fusion: bool = key(True, "loss in one pass")
+    cross_entropy_fusion_impl: Literal["native", "te"] = key(
+        "native",
+        "whose fused loss: Megatron's own, in fp32, or Transformer Engine's, in 16 bits and in the logits' place",
+    )
     moe_token_dispatcher: Literal["alltoall", "allgather", "flex"] = key(
         "alltoall",
         "how tokens reach their experts: permuted and sent, gathered by all, or DeepEP's kernels (flex)",

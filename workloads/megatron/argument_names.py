@@ -100,6 +100,10 @@ WORDS: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "fp8-format": ("training.precision", {"hybrid": "fp8", "e4m3": "fp8"}),
     "optimizer": ("training.optimizer", {"adam": "adam"}),
+    "cross-entropy-fusion-impl": (
+        "megatron.cross_entropy_fusion_impl",
+        {"native": "native", "te": "te"},
+    ),
     "moe-token-dispatcher-type": (
         "megatron.moe_token_dispatcher",
         {w: w for w in ("alltoall", "allgather", "flex")},

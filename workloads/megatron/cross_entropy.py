@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from workloads.job.megatron import Megatron
 from workloads.megatron.elementwise import pass_over
 from workloads.megatron.shard import Shard
 from workloads.megatron.tensor_parallel import begin, finish
@@ -12,18 +13,24 @@ from workloads.torch.tape import Tape, Tensor
 
 @dataclass(frozen=True)
 class Passes:
-    """Passes over the fp32 logits.
+    """Passes over the logits.
 
     Attributes
     ----------
     forward : tuple of (float, float)
-        Bytes moved for a logit by each pass, and bytes of a token that ranks sum after it.
+        Bytes moved for a logit by each pass, and bytes of a token that ranks exchange after it.
     backward : tuple of float
         Bytes moved for a logit.
+    saved : int
+        Bytes of a logit's probability that are kept for backward.
+    op : str
+        Collective that exchanges.
     """
 
     forward: tuple[tuple[float, float], ...]
     backward: tuple[float, ...]
+    saved: int = 4
+    op: str = "all_reduce"
 
 
 # Cast, maximum, subtraction, exponential, sum, division; backward: one-hot subtraction with scaling, the cast back.
@@ -33,23 +40,36 @@ PLAIN = Passes(
 )
 # Two values of a token are summed in one all-reduce.
 FUSED = Passes(((6.0, 0.0), (8.0, 4.0), (8.0, 8.0)), (10.0,))
+# Transformer Engine's kernels (common/triton/cross_entropy.py) take logits in 16 bits: one reads them for the maximum
+# and the sum of exponentials, three floats of a token that all ranks gather; one reads them and writes their gradients
+# in their place, which backward scales.
+ENGINE = Passes(((2.0, 12.0), (4.0, 0.0)), (4.0,), saved=0, op="all_gather")
+
+
+def passes_of(o: Megatron) -> Passes:
+    """Passes of the implementation that a run asks for."""
+    if not o.cross_entropy_fusion:
+        return PLAIN
+    return ENGINE if o.cross_entropy_fusion_impl == "te" else FUSED
 
 
 def cross_entropy(t: Tape, logits: Tensor, s: Shard) -> Tensor:
-    """Cross entropy in fp32 with small all-reduces; saves the probabilities."""
-    passes = FUSED if s.options.cross_entropy_fusion else PLAIN
+    """Cross entropy with small exchanges between ranks; saves the probabilities, or gradients in the logits' place."""
+    passes = passes_of(s.options)
     n = logits.elements
     t.cpu("loss", 3)
-    for moved, summed in passes.forward:
+    for moved, exchanged in passes.forward:
         pass_over(t, n, moved * n)
-        if summed and s.group.size > 1:
-            begin(t, "all_reduce", s.tokens * s.batch * summed, s.group)
+        if exchanged and s.group.size > 1:
+            copies = s.group.size if passes.op == "all_gather" else 1
+            size = s.tokens * s.batch * exchanged * copies
+            begin(t, passes.op, size, s.group)
             finish(t)
-    probabilities = t.empty(logits.shape, 4)
+    saved = t.empty(logits.shape, passes.saved) if passes.saved else logits
     shape, itemsize = logits.shape, logits.itemsize
 
     def backward(g: Tensor) -> list[Tensor | None]:
-        _ = (g, probabilities)
+        _ = (g, saved)
         t.cpu("loss_backward")
         for moved in passes.backward:
             pass_over(t, n, moved * n)
