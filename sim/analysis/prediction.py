@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from sim.analysis.critical_path import CriticalPath
@@ -173,21 +174,16 @@ class Prediction:
             return None
         return (self.step_time - self.measured) / self.measured
 
-    @property
+    @cached_property
     def fullest_rank(self) -> int | None:
         """The rank with the highest peak; the lowest of equals."""
-        totals: dict[tuple[int, int], float] = {}
-
-        def total(rank: int) -> float:
-            # Folded ranks share their tables: each is added up once.
+        # Folded ranks share their tables: the first of those that do stands for all.
+        first: dict[tuple[int, int], int] = {}
+        for rank in sorted(self.peak_memory):
             key = id(self.peak_memory[rank]), id(self.outside.get(rank))
-            if key not in totals:
-                totals[key] = sum(self.owners(rank).values())
-            return totals[key]
-
-        return min(
-            self.peak_memory, key=lambda rank: (-total(rank), rank), default=None
-        )
+            first.setdefault(key, rank)
+        peaks = {rank: sum(self.owners(rank).values()) for rank in first.values()}
+        return min(peaks, key=lambda rank: (-peaks[rank], rank), default=None)
 
     def owners(self, rank: int) -> dict[str, float]:
         """Bytes of a rank's memory at its peak, by owner: the allocator's, and those beside it."""

@@ -11,6 +11,7 @@ import numpy as np
 from sim.collectives import machine as constants
 from sim.collectives.plan import Plan
 from sim.collectives.planner import plan_collective
+from sim.collectives.wires import paths
 from sim.costs import Gpu
 from sim.costs.interference import Beside, laid_over
 from sim.costs.measured import gpu_of
@@ -357,6 +358,9 @@ def plan_of(hardware: Hardware, comm: Comm) -> Plan:
     def make() -> Plan:
         op, size, _, in_place = what
         fabric = hardware.fabric
+        # Communicators of few ranks ask for one route after the other.
+        few = [gpus for gpus in communicators if len(gpus) <= paths.MANY]
+        fabric.prefetch([pair for gpus in few for pair in _neighbours(gpus)])
         return _merged(
             [
                 plan_collective(op, size, gpus, fabric, nccl, in_place)
@@ -368,6 +372,11 @@ def plan_of(hardware: Hardware, comm: Comm) -> Plan:
     if comm.copies > 1:
         merged = replace(merged, copies=comm.copies)
     return replace(merged, channels=0) if comm.copied else merged
+
+
+def _neighbours(gpus: Sequence[str]) -> list[tuple[str, str]]:
+    """Each GPU with the next one, round and round."""
+    return list(zip(gpus, (*gpus[1:], gpus[0]), strict=True))
 
 
 def _communicator(

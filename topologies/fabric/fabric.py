@@ -232,12 +232,18 @@ class Fabric:
             np.concatenate([share for _, share in parts]),
         )
 
+    def prefetch(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Find the routes of many pairs of nodes at once, for `spread`."""
+        if self._in_columns and pairs:
+            src, dst = zip(*pairs, strict=True)
+            self._batch.prefetch(self.positions(src), self.positions(dst))
+
     def route(self, src: str, dst: str) -> Ints:
         """Rows of `links` on the best single path from `src` to `dst`, in order; empty from a node to itself.
 
         Fewest hops; then NVLink before PCIe before the network; then lowest latency, most physical links, link order.
         """
-        return self._router.route(self.node_index(src), self.node_index(dst))
+        return self._batch.route(self.node_index(src), self.node_index(dst))
 
     def routes(self, src: str, dst: str) -> list[tuple[Ints, float]]:
         """All equally good paths with the share of the bytes each carries, such as those over four NVSwitches.

@@ -17,7 +17,7 @@ from topologies.core.grouping import groups
 from topologies.core.links import Bools, Floats, Ints, Links, Nodes
 from topologies.routes.doors import Doors, Gates
 from topologies.routes.fans import Fan, fans_of
-from topologies.routes.net import Net
+from topologies.routes.net import Net, some_links, some_nodes
 from topologies.routes.paths import MAX_PATHS, STRIDE
 from topologies.routes.pattern import FAR, Pattern
 from topologies.routes.pieces import Core, Piece, add_in_order, add_loads, columns
@@ -97,19 +97,38 @@ class Batch:
         return columns([*pieces, *(core.piece() for core in cores), *fans])
 
     def spread(self, src: int, dst: int) -> tuple[Ints, Floats]:
-        """`Router.spread`; by the doors where these are clear."""
+        """`Router.spread`; by the pattern of the host, or the doors, where these are clear."""
         key = (src, dst)
         if key not in self._router.spreads:
             ends = np.array([src]), np.array([dst])
-            apart = self._in_patterns(*ends) & ~self._same_host(*ends)
-            fans = self._fans(*ends, np.flatnonzero(apart))
-            pieces = [piece for fan in fans for piece in fan.pieces(self.net)]
+            pieces = self._clear(*ends) if src != dst else []
             if not pieces:
                 self._note_unclear(*ends)
                 return self._router.spread(src, dst)
             _, rows, share = columns(pieces)
             self._router.spreads[key] = rows, share
         return self._router.spreads[key]
+
+    def prefetch(self, src: Ints, dst: Ints) -> None:
+        """Keep `spread` of pairs between hosts where the doors are clear."""
+        ends = zip(src.tolist(), dst.tolist(), strict=True)
+        new = np.array([key not in self._router.spreads for key in ends], dtype=bool)
+        apart = self._in_patterns(src, dst) & ~self._same_host(src, dst)
+        fans = self._fans(src, dst, np.flatnonzero(new & apart))
+        pieces = [piece for fan in fans for piece in fan.pieces(self.net)]
+        pair, rows, share = columns(pieces)
+        edges = np.flatnonzero(np.diff(pair)) + 1
+        parts = zip(np.split(rows, edges), np.split(share, edges), strict=True)
+        for at, part in zip(np.unique(pair).tolist(), parts, strict=False):
+            self._router.spreads[int(src[at]), int(dst[at])] = part
+
+    def _clear(self, src: Ints, dst: Ints) -> list[Piece]:
+        """The links of one pair, where they follow from hop counts."""
+        pair = np.flatnonzero(self._in_patterns(src, dst))
+        if self._same_host(src, dst).all():
+            return self._inside(src, dst, pair)[0]
+        fans = self._fans(src, dst, pair)
+        return [piece for fan in fans for piece in fan.pieces(self.net)]
 
     def resolve(
         self, src: Ints, dst: Ints
@@ -185,14 +204,40 @@ class Batch:
         self, host: Pattern, start: int, end: int
     ) -> tuple[Ints, Floats] | None:
         """Places of the rows between two nodes of a host, and the share of each; None where it may be left."""
-        src, dst = int(host.nodes[0, start]), int(host.nodes[0, end])
-        rows, share = self._router.spread(src, dst)
-        hops = len(self._router.route(src, dst))
+        if self._is_left(host, start, end):
+            return None
+        return self._inner(host).spread(start, end)
+
+    def _is_left(self, host: Pattern, start: int, end: int) -> bool:
+        """Whether a way out of a host may be as short as those between two of its nodes."""
         to_door = host.away[0, start].min(initial=FAR)
         from_door = host.home[0, end].min(initial=FAR)
-        if hops >= int(to_door + from_door) + 2:
-            return None
-        return np.searchsorted(host.rows[0], rows), share
+        return int(self._inner(host).hops(start)[end]) >= int(to_door + from_door) + 2
+
+    def route(self, src: int, dst: int) -> Ints:
+        """`Router.route`; within a host that of the first of its pattern."""
+        ends = np.array([src]), np.array([dst])
+        if self._in_patterns(*ends).all() and self._same_host(*ends).all():
+            stubs = self.stubs
+            host = stubs.patterns[int(stubs.pattern[src])]
+            start, end = int(stubs.local[src]), int(stubs.local[dst])
+            if not self._is_left(host, start, end):
+                places = self._inner(host).route(start, end)
+                rows: Ints = host.rows[stubs.member[src]][places]
+                return rows
+        return self._router.route(src, dst)
+
+    def _inner(self, host: Pattern) -> Router:
+        """Routes within the first host of a pattern, by places of its nodes and rows."""
+        if host not in self._routers:
+            nodes, rows = host.nodes[0], host.rows[0]
+            within = some_nodes(self._nodes, nodes), some_links(self._links, rows)
+            self._routers[host] = Router(*within)
+        return self._routers[host]
+
+    @cached_property
+    def _routers(self) -> dict[Pattern, Router]:
+        return {}
 
     def _trips(self, src: Ints, dst: Ints, pairs: Ints) -> tuple[list[_Trips], Ints]:
         """Ways between hosts by the doors they take; and the pairs that do not have exactly one way to the net."""

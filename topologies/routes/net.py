@@ -50,8 +50,8 @@ class Net:
         place[outside] = np.arange(len(outside))
         src, dst = ends
         self.rows = np.flatnonzero((place[src] >= 0) & (place[dst] >= 0))
-        self._nodes = _some_nodes(nodes, outside)
-        self._links = _some_links(links, self.rows)
+        self._nodes = some_nodes(nodes, outside)
+        self._links = some_links(links, self.rows)
         self._router = Router(self._nodes, self._links)
         self._count = links.count
         self._hops: dict[int, Ints] = {}
@@ -178,11 +178,13 @@ class Net:
         return rows, shares
 
 
-def _some_nodes(nodes: Nodes, which: Ints) -> Nodes:
+def some_nodes(nodes: Nodes, which: Ints) -> Nodes:
+    """Some of the nodes, in the order given."""
     texts = (nodes.names, nodes.kinds, nodes.hosts)
     return Nodes(*(tuple(text[at] for at in which.tolist()) for text in texts))
 
 
-def _some_links(links: Links, rows: Ints) -> Links:
+def some_links(links: Links, rows: Ints) -> Links:
+    """Some of the links, in the order given."""
     columns = {key: getattr(links, key)[rows] for key in Links.__dataclass_fields__}
     return replace(links, **columns)

@@ -347,4 +347,7 @@ class Router:
 
 def _led_by(row: int, lines: Ints) -> Ints:
     """Paths that begin with a row, in lines."""
-    return np.insert(lines, 0, row, axis=1)
+    paths, hops = lines.shape
+    led = np.full((paths, hops + 1), row, dtype=np.int64)
+    led[:, 1:] = lines
+    return led

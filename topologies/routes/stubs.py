@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from topologies.core.kinds import NETWORK, rank_of
-from topologies.core.links import Ints, Links, Nodes
+from topologies.core.links import Bools, Ints, Links, Nodes
 from topologies.routes.pattern import FAR, Pattern
 
-MOST_DOORS = 64  # links out of a host, beyond which it is a network of its own
+MOST_DOORS = 128  # links out of a host, beyond which it is a network of its own
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,11 +88,12 @@ class _Survey:
 
     @classmethod
     def of(cls, nodes: Nodes, links: Links, src: Ints, dst: Ints) -> _Survey:
-        host = _numbers(nodes.hosts, {"": -1})
+        rank = rank_of(links.kind)
+        host = _joined(nodes, src, dst, rank < NETWORK)
         hosts = int(host.max(initial=-1)) + 1
         members = _Grouped(host, hosts)
         place = members.place
-        table = np.stack([place[src], place[dst], rank_of(links.kind), links.count])
+        table = np.stack([place[src], place[dst], rank, links.count])
         a, b = host[src], host[dst]
         inner = _Grouped(np.where(a == b, a, -1), hosts)
         out = _Grouped(np.where((a >= 0) & (b < 0), a, -1), hosts)
@@ -164,6 +165,40 @@ def _numbers(texts: tuple[str, ...], numbers: dict[str, int]) -> Ints:
     first = len(numbers)
     each = [numbers.setdefault(text, len(numbers) - first) for text in texts]
     return np.array(each, dtype=np.int64)
+
+
+def _joined(nodes: Nodes, src: Ints, dst: Ints, inward: Bools) -> Ints:
+    """Numbers of hosts where those that `inward` links join, directly or over switches of a rack, are one (NVL72)."""
+    host = _numbers(nodes.hosts, {"": -1})
+    above = _first_of(host)
+    across = inward & (above[src] != above[dst])
+    if not across.any():
+        return host
+    label = _spread(above, above[src[across]], above[dst[across]])
+    # Switches that no such link leads to stay outside.
+    inside = np.isin(label, label[host >= 0])
+    numbers = np.full(len(host), -1)
+    _, numbers[inside] = np.unique(label[inside], return_inverse=True)
+    return numbers
+
+
+def _first_of(host: Ints) -> Ints:
+    """Of every node: the first of its host; a node outside of hosts stands for itself."""
+    _, first, which = np.unique(host, return_index=True, return_inverse=True)
+    return np.where(host >= 0, first[which], np.arange(len(host)))
+
+
+def _spread(above: Ints, a: Ints, b: Ints) -> Ints:
+    """Of every node: the lowest of all that links between `a` and `b` join with it, where `above` stands for each."""
+    label = above
+    while True:
+        lower = label.copy()
+        np.minimum.at(lower, b, label[a])
+        np.minimum.at(lower, a, label[b])
+        lower = lower[lower][above]
+        if np.array_equal(lower, label):
+            return label
+        label = lower
 
 
 def _transit(pattern: Pattern) -> int:

@@ -36,31 +36,46 @@ class Grid(Layout):
 
     def stage(self, p: int) -> list[int]:
         """Ranks of a pipeline stage, ascending."""
-        return sorted(
-            self.rank(d, p, t, c)
-            for d in range(self.dp)
-            for c in range(self.cp)
-            for t in range(self.tp)
-        )
+        first = self.rank(0, p, 0)
+        return [first + offset for offset in self._members]
+
+    @cached_property
+    def _members(self) -> list[int]:
+        """Ranks of the first stage, ascending."""
+        tensor = self._along("tp")
+        return sorted(copy + offset for copy in self._copies for offset in tensor)
+
+    @cached_property
+    def _copies(self) -> list[int]:
+        """Ranks of the first stage that have the same parameters as rank 0, ascending."""
+        context = self._along("cp")
+        return sorted(d + c for d in self._along("dp") for c in context)
+
+    def _along(self, axis: str) -> range:
+        """Rank 0 and those that differ from it along one axis."""
+        stride, degree = self._strides[axis], getattr(self, axis)
+        return range(0, stride * degree, stride)
 
     def tensor_ranks(self, p: int, d: int, c: int) -> tuple[int, ...]:
         """Ranks of a stage that differ in their tensor-parallel index."""
-        return tuple(self.rank(d, p, t, c) for t in range(self.tp))
+        first = self.rank(d, p, 0, c)
+        return tuple(first + offset for offset in self._along("tp"))
 
     def context_ranks(self, p: int, d: int, t: int) -> tuple[int, ...]:
         """Ranks of a stage that have other parts of the same samples."""
-        return tuple(self.rank(d, p, t, c) for c in range(self.cp))
+        first = self.rank(d, p, t)
+        return tuple(first + offset for offset in self._along("cp"))
 
     def replica_ranks(self, p: int, t: int) -> tuple[int, ...]:
         """Ranks of a stage that have the same parameters, ascending."""
-        pairs = product(range(self.dp), range(self.cp))
-        return tuple(sorted(self.rank(d, p, t, c) for d, c in pairs))
+        first = self.rank(0, p, t)
+        return tuple(first + offset for offset in self._copies)
 
     @property
     def world(self) -> int:
         return self.dp * self.pp * self.tp * self.cp
 
-    @property
+    @cached_property
     def expert_degrees(self) -> dict[str, int]:
         """Ranks along each axis as layers with experts see them; dp: copies of an expert."""
         copies = self.dp * self.cp * self.tp // (self.ep * self.etp)

@@ -20,6 +20,7 @@ class Groups:
 
     def __init__(self, grid: Grid, place: Place, kinds: Sequence[Kind] = ()) -> None:
         self.grid, self.place, self.kinds = grid, place, kinds
+        self._by_axis: dict[tuple[str, int], Sequence[tuple[int, ...]]] = {}
 
     def of(self, axis: str, stage: int, replica: int = 0) -> Group:
         """The group of an axis that the first rank of a stage and replica is in: tp, cp, dp (with cp, for gradients).
@@ -61,7 +62,13 @@ class Groups:
         return [self.of(axis, stage, replica) for axis in axes]
 
     def _all(self, axis: str, stage: int) -> Sequence[tuple[int, ...]]:
-        """All groups of an axis in a stage."""
+        """All groups of an axis in a stage, made once."""
+        key = axis, stage
+        if key not in self._by_axis:
+            self._by_axis[key] = self._made(axis, stage)
+        return self._by_axis[key]
+
+    def _made(self, axis: str, stage: int) -> Sequence[tuple[int, ...]]:
         g = self.grid
         if axis in EXPERT_AXES:
             return g.experts(EXPERT_AXES[axis], stage)

@@ -79,8 +79,9 @@ def plan(
 
 
 def _flows(op: str, fabric: Any, group: Group, root: str, cross_nic: int) -> Bytes:
-    """`_bytes`, counted once for each group."""
-    key = ("ring", group, op, root, cross_nic)
+    """`_bytes`, counted once for each group: gathers move what reduce-scatters move."""
+    along = op if op in PIPELINES else sent(op, group.n)
+    key = ("ring", group, along, root, cross_nic)
     return paths.once(fabric, key, lambda: _bytes(op, fabric, group, root, cross_nic))
 
 
