@@ -60,11 +60,7 @@ def cross_entropy(t: Tape, logits: Tensor, s: Shard) -> Tensor:
     t.cpu("loss", 3)
     for moved, exchanged in passes.forward:
         pass_over(t, n, moved * n)
-        if exchanged and s.group.size > 1:
-            copies = s.group.size if passes.op == "all_gather" else 1
-            size = s.tokens * s.batch * exchanged * copies
-            begin(t, passes.op, size, s.group)
-            finish(t)
+        _exchange(t, passes.op, exchanged, s)
     saved = t.empty(logits.shape, passes.saved) if passes.saved else logits
     shape, itemsize = logits.shape, logits.itemsize
 
@@ -76,3 +72,12 @@ def cross_entropy(t: Tape, logits: Tensor, s: Shard) -> Tensor:
         return [t.empty(shape, itemsize)]
 
     return t.apply(t.empty((1,), 4), [logits], backward)
+
+
+def _exchange(t: Tape, op: str, size: float, s: Shard) -> None:
+    """So many bytes of each token, between the ranks that share the vocabulary."""
+    if not size or s.group.size == 1:
+        return
+    copies = s.group.size if op == "all_gather" else 1
+    begin(t, op, s.tokens * s.batch * size * copies, s.group)
+    finish(t)
