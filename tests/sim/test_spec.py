@@ -312,6 +312,19 @@ def test_layers_divide_over_stages_unless_uneven_ones_are_asked_for() -> None:
     )
 
 
+def test_ranks_share_heads_of_keys_and_values_under_megatron() -> None:
+    """16 ranks share the 8 heads of Llama 3 70B two by two; 5 heads nobody can share; others want whole heads."""
+    megatron = {"framework": "megatron"}
+    parallel = {"tp": 16}
+    llama = {"name": "llama3-70b"}
+    assert layout_mistakes(16, model=llama, parallel=parallel, training=megatron) == {}
+    eager = layout_mistakes(16, model=llama, parallel=parallel)
+    assert eager["model.kv_heads"].endswith("expected a multiple of tp = 16")
+    odd = {**llama, "heads": 80, "kv_heads": 5, "head_dim": 128}
+    mistakes = layout_mistakes(16, model=odd, parallel=parallel, training=megatron)
+    assert "a multiple or a divisor of tp = 16" in mistakes["model.kv_heads"]
+
+
 def test_heads_and_experts_divide_over_their_ranks() -> None:
     """A tensor-parallel rank has whole heads, an expert-parallel rank whole experts."""
     assert set(layout_mistakes(3, parallel={"tp": 3})) == {

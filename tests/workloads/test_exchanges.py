@@ -16,12 +16,8 @@ from tests.workloads.test_megatron_folding import EXPERTS, LARGE, scenario
 from workloads.lowered import Place, Site
 from workloads.megatron.lower import lower
 
-LAYERS, TOKENS, HIDDEN, PASSES = (
-    4,
-    1024,
-    1024,
-    4,
-)  # of the folding tests' model; PASSES: microbatches
+# Of the folding tests' model; PASSES: microbatches.
+LAYERS, TOKENS, HIDDEN, HEAD_SIZE, PASSES = 4, 1024, 1024, 64, 4
 LAYOUTS = st.sampled_from(
     [
         {"tp": 4, "sequence_parallel": True},
@@ -96,6 +92,26 @@ def test_bytes_of_tensor_parallelism(tp: int, pp: int) -> None:
         one = alone(deep, op, 2.0 * TOKENS * HIDDEN, tp)
         assert one >= 2.0 * TOKENS * HIDDEN * (tp - 1)
         assert more == pytest.approx(2 * passes * times * one, rel=1e-6), op
+
+
+@pytest.mark.parametrize("kv", [1, 2])
+def test_bytes_of_shared_heads(kv: int) -> None:
+    """Ranks that are more than heads of keys and values gather the whole projection forward, and scatter it backward."""
+    layout = {"tp": 4, "sequence_parallel": True}
+    own, shared = ran(layout, kv_heads=4), ran(layout, kv_heads=kv)
+    projected = HIDDEN + 2 * kv * HEAD_SIZE
+    for op in ("all_gather", "reduce_scatter"):
+        more = moved(shared, op) - moved(own, op)
+        one = alone(shared, op, 2.0 * TOKENS * projected, 4)
+        assert more == pytest.approx(LAYERS * PASSES * one, rel=1e-6), op
+
+
+def test_an_odd_number_of_replicas_is_no_cliff() -> None:
+    """With stages beside each other (tp-cp-ep-pp-dp) a replica is a host, and one more of them changes little."""
+    beside = {"tp": 2, "pp": 4, "order": "tp-cp-ep-pp-dp"}
+    two, three, four = (step_time(ran({**beside, "dp": dp})) for dp in (2, 3, 4))
+    assert two <= three <= four
+    assert three == pytest.approx((two + four) / 2, rel=0.02)
 
 
 @settings(max_examples=7, deadline=None, derandomize=True)

@@ -65,6 +65,8 @@ class Framework:
         Whether the optimizer's state is in fp32, with a copy of the parameters.
     blockwise
         Whether an orthogonal update takes a tensor-parallel part of a matrix for itself.
+    shares_heads
+        Whether tensor-parallel ranks that are more than heads of keys and values share them.
     layers_beside
         How many of embedding and head count as layers in the cut into stages.
     caveats
@@ -89,6 +91,7 @@ class Framework:
     context_parallel: bool = False
     master: bool = False
     blockwise: bool = False
+    shares_heads: bool = False
     layers_beside: Callable[[Job], int] = lambda scenario: 0
     caveats: Callable[[Job, ModelSpec], Iterator[str]] = _nothing
 

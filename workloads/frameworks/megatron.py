@@ -206,6 +206,7 @@ FRAMEWORK = Framework(
     fused_load=True,
     few_microbatches=True,
     context_parallel=True,
+    shares_heads=True,
     master=True,
     blockwise=True,  # its default (muon_tp_mode)
     layers_beside=layers_beside,

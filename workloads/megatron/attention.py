@@ -12,6 +12,7 @@ from workloads.megatron.linear import column_linear, row_linear
 from workloads.megatron.recomputation import again, detached
 from workloads.megatron.ring_attention import attend_ring
 from workloads.megatron.shard import Heads, Shard
+from workloads.megatron.tensor_parallel import gather, reduce
 from workloads.models.model import ModelSpec
 from workloads.torch.modules import Module
 from workloads.torch.tape import Tape, Tensor
@@ -31,7 +32,7 @@ class Attention(Module):
         self.m, self.s, self.window = m, s, window
         self.heads = heads = _heads(m, s.group.size)
         inner = heads.queries * heads.dim
-        width = inner + 2 * heads.keys * heads.dim
+        width = _projected(m, s.group.size)
         self.qkv = self.add(t, width, m.hidden, name="linear_qkv")
         self.qkv_bias = self.add_if(t, m.qkv_bias, width, name="linear_qkv.bias")
         self.proj = self.add(t, m.hidden, inner, name="linear_proj")
@@ -48,6 +49,8 @@ class Attention(Module):
         s = self.s
         y = column_linear(t, x, self.qkv, s)
         y = bias_add(t, y, self.qkv_bias)
+        if self.m.kv_heads < s.group.size:
+            y = whole_groups(t, y, self.heads, s)
         y = self._rotate(t, self._norm_heads(t, y))
         attend = partial(self._attend, t)
         o = again(t, attend, y) if s.recompute_core else attend(y)
@@ -91,6 +94,32 @@ class Attention(Module):
 def _heads(m: ModelSpec, ranks: int) -> Heads:
     """Of one tensor-parallel rank; keys and values are repeated where there are fewer of them than ranks."""
     return Heads(m.heads // ranks, max(1, m.kv_heads // ranks), m.head_dim)
+
+
+def _projected(m: ModelSpec, ranks: int) -> int:
+    """Columns of the projection on one rank: of all queries, keys and values an equal part each."""
+    return (m.heads + 2 * m.kv_heads) * m.head_dim // ranks
+
+
+def whole_groups(t: Tape, y: Tensor, heads: Heads, s: Shard) -> Tensor:
+    """This rank's queries with the keys and values that it shares with others, where ranks are more than such heads.
+
+    A rank's part of the projection holds no whole head, so all parts are gathered and a part cut out; backward the
+    gradients are put in their places and reduce-scattered (Megatron 0.16, SelfAttention.get_query_key_value_tensors).
+    """
+    size = y.size * s.group.size
+    gather(t, y, s.group)
+    width = (heads.queries + 2 * heads.keys) * heads.dim
+    own = t.empty((*y.shape[:-1], width), y.itemsize)
+    t.launch(Kernel("copy", (own.elements,), bytes=2 * own.size))
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        whole = t.empty((*y.shape[:-1], y.shape[-1] * s.group.size), y.itemsize)
+        t.launch(Kernel("copy", (whole.elements,), bytes=g.size + size))
+        reduce(t, whole, s.group, sequence=True)
+        return [t.empty(y.shape, y.itemsize)]
+
+    return t.apply(own, [y], backward)
 
 
 def in_window(s: Shard, window: int) -> Shard:

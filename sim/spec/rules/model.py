@@ -40,15 +40,15 @@ def _layers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
 def _tensor(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
     if model.kind != "transformer":
         return
+    tp, shares = s.parallel.tp, framework_of(s).shares_heads
     for key in ("heads", "kv_heads", "ffn"):
         count = getattr(model, key)
-        if count % s.parallel.tp:
-            yield Mistake(
-                s.where,
-                f"model.{key}",
-                str(count),
-                f"a multiple of tp = {s.parallel.tp}",
-            )
+        # Ranks that are more than heads of keys and values share each of them.
+        shared = key == "kv_heads" and shares and tp % count == 0
+        if count % tp and not shared:
+            divisor = " or a divisor" if key == "kv_heads" and shares else ""
+            expected = f"a multiple{divisor} of tp = {tp}"
+            yield Mistake(s.where, f"model.{key}", str(count), expected)
 
 
 def _only_transformers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
