@@ -76,6 +76,9 @@ KINDS: Mapping[str, Table] = {
         beside=SHARE,
     ),
     "probes": _kind(),
+    "kernels": _kind(
+        ("rows", "median", "ninetieth"), rows=TEXTS, median=SHARE, ninetieth=SHARE
+    ),
     "programs": _kind(
         ("rows", "clusters"),
         rows=TEXTS,
