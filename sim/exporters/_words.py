@@ -6,11 +6,13 @@ import math
 import re
 from collections.abc import Iterator
 
+from sim.analysis.critical_path import HOST
 from sim.analysis.link_use import Link
 from sim.analysis.prediction import MemoryVerdict, Prediction
-from sim.analysis.uncertainty import Uncertainty
+from sim.analysis.uncertainty import GUESS, Uncertainty
 from sim.units import count, format_bytes, format_duration, percent
 
+HALF = 0.5  # a step that rests on guesses to more than this has the main one named
 SHARES = {
     "compute": "compute",
     "bubble": "pipeline bubble",
@@ -113,7 +115,18 @@ def _evidence_tile(result: Prediction) -> Tile:
 def _guessed(interval: Uncertainty | None) -> str:
     if interval is None:
         return ""
-    return f"{percent(interval.guessed)} of the step rests on guesses"
+    main = _main_guess(interval) if interval.guessed > HALF else ""
+    return f"{percent(interval.guessed)} of the step rests on guesses{main}"
+
+
+def _main_guess(interval: Uncertainty) -> str:
+    """What most of the guessed seconds are, where it is one thing."""
+    guesses = {p.constant: p.seconds for p in interval.parts if p.grade == GUESS}
+    largest = max(guesses, key=guesses.__getitem__, default="")
+    if not largest or guesses[largest] <= HALF * sum(guesses.values()):
+        return ""
+    name = "the speed of the host" if largest == HOST else largest
+    return f", most of them {name}"
 
 
 def nominal(interval: Uncertainty) -> str:

@@ -12,9 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli import main
-from sim.analysis.uncertainty import Constant, Uncertainty, difference, interval
+from sim.analysis.uncertainty import (
+    Constant,
+    Part,
+    Uncertainty,
+    difference,
+    interval,
+)
 from sim.costs import load_gpu
 from sim.costs.spreads import quantile, widths
+from sim.exporters import _words
 from sim.graph.kernel import Kernel
 
 GEMM, ATTENTION = (
@@ -126,6 +133,28 @@ def test_the_page_shows_it() -> None:
     page = CliRunner().invoke(main, ["run"]).stdout
     assert "90 % interval" in page
     assert "of the step rests on guesses" in page
+
+
+@pytest.mark.parametrize(
+    ("host", "kernel", "words"),
+    [
+        (0.9, 0.05, ", most of them the speed of the host"),
+        (0.05, 0.9, ", most of them aten add"),
+        (0.4, 0.4, ""),
+        (0.3, 0.0, ""),
+    ],
+)
+def test_what_most_of_a_step_is_guessed_by_is_named(
+    host: float, kernel: float, words: str
+) -> None:
+    """Where guesses are more than half of a step, and one of them more than half of all guesses, it is named."""
+    parts = (
+        Part("host", "guess", host, 0.3),
+        Part("aten add", "guess", kernel, 0.3),
+        Part("gemm", "measured", 1.0 - host - kernel, 0.05),
+    )
+    made = Uncertainty(0.9, 1.1, 0.1, host + kernel, parts)
+    assert _words.interval(made).endswith(f"of the step rests on guesses{words}")
 
 
 def test_a_what_if_has_the_interval_of_its_difference() -> None:

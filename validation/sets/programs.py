@@ -166,8 +166,18 @@ def _recorded(numbered: tuple[int, Run], folder: str) -> Recorded:
         )
         factor = None if run.own else factor_of(run.row, recording, run.cluster)
     except PrestepError as error:
-        return Recorded(recording, str(error))
+        return Recorded(recording, _caught(place) or str(error))
     return Recorded(recording, "", factor)
+
+
+def _caught(place: Path) -> str:
+    """The exception that a harness caught: it writes the end of the traceback in place of times."""
+    results = place.glob("results.*.rank0.jsonl")
+    rows = [json.loads(line) for file in results for line in file.open()]
+    tracebacks = [row["error"].strip() for row in rows if row.get("error")]
+    if not tracebacks:
+        return ""
+    return f"the program failed: {tracebacks[-1].splitlines()[-1]}"
 
 
 def _measured_hosts(runs: Sequence[Run], recordings: Sequence[Recorded]) -> list[Run]:
