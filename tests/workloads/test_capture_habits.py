@@ -101,6 +101,50 @@ def test_ranks_agree_on_small_values(tmp_path: Path) -> None:
     assert [rank.represents for rank in ranks] == [(0, 1)]
 
 
+BEFORE = """
+import torch
+model = torch.nn.Linear(64, 8); model.bias.tag = 1
+optimizer = torch.optim.AdamW(model.parameters()); weight = model.weight
+model.cuda()
+assert model.weight is weight and weight.is_cuda and isinstance(weight, torch.nn.Parameter) and model.bias.tag == 1
+for _ in range(4): model(torch.randn(4, 64, device="cuda")).sum().backward(); optimizer.step(); optimizer.zero_grad()
+model.half()
+assert model.weight is weight and weight.dtype == torch.half and not model.cpu().weight.is_cuda
+"""
+
+
+def test_an_optimizer_may_be_made_before_its_model_is_moved(tmp_path: Path) -> None:
+    """Weights that `module.to(...)` moves stay the objects that they are: who holds them updates them."""
+    path = tmp_path / "train.py"
+    path.write_text(BEFORE)
+    captured((str(path),), path.with_suffix(".capture"), quiet=True)
+    recorded = recording.read(path.with_suffix(".capture"))
+    assert recorded.parameters == 64 * 8 + 8
+    assert "_fused_adamw_" in names(recorded) or "_foreach_addcdiv_" in names(recorded)
+
+
+SHAPES = """
+import torch, torch.distributed as dist
+dist.init_process_group(); rank = dist.get_rank()
+size = torch.tensor([24 if rank == 0 else 0], device="cuda")
+dist.send(size, 1) if rank == 0 else dist.recv(size, 0)
+model = torch.nn.Linear(int(size), 8).cuda(); optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(4):
+    x = torch.randn(4, 24, device="cuda")
+    dist.send(x, 1) if rank == 0 else dist.recv(x, 0)
+    model(x).sum().backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+
+def test_what_a_stage_sends_in_small_tensors_reaches_the_next(tmp_path: Path) -> None:
+    """Stages tell each other shapes by tensors: the rank that is run later receives what the first one sent."""
+    path = tmp_path / "train.py"
+    path.write_text(SHAPES)
+    captured((str(path),), path.with_suffix(".capture"), world=2, quiet=True)
+    first, second = recording.read(path.with_suffix(".capture")).ranks
+    assert (first.represents, second.represents) == ((0,), (1,))
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [

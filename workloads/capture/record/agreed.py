@@ -42,9 +42,17 @@ SUMS = (
 
 
 def agree(
-    name: str, arguments: Sequence[Any], result: Any, ranks: int, exchange: Exchange
+    name: str,
+    arguments: Sequence[Any],
+    result: Any,
+    ranks: Sequence[int],
+    exchange: Exchange,
 ) -> None:
-    """Gives what a communication fills its values."""
+    """Gives what a communication among some ranks fills its values."""
+    if name in ("send", "recv_"):
+        peer = ranks[int(arguments[2])]
+        _pass(name, tensors_in(arguments[0]), peer, exchange)
+        return
     if name == "broadcast_":
         for tensor in tensors_in(arguments[0]):
             _put(tensor, exchange.broadcast_value(_small(tensor)), False)
@@ -56,7 +64,7 @@ def agree(
     sent = tensors_in(arguments[source])
     if not sent:
         return
-    times = ranks if name in SUMS and _adds(arguments) else 1
+    times = len(ranks) if name in SUMS and _adds(arguments) else 1
     for place, tensor in enumerate(filled):
         _put(tensor, _fitted(_small(sent[min(place, len(sent) - 1)]), tensor, times))
 
@@ -86,6 +94,23 @@ def _fitted(
     repeats = -(-tensor.numel() // flat.numel())
     whole = flat.repeat(repeats)[: tensor.numel()].reshape(tuple(tensor.shape))
     return (whole * times).to(tensor.dtype)
+
+
+def _pass(
+    name: str, tensors: Sequence[torch.Tensor], peer: int, exchange: Exchange
+) -> None:
+    """Tensors from one rank to another."""
+    for tensor in tensors:
+        if name == "send":
+            exchange.send_value(_small(tensor), peer)
+        else:
+            _receive(tensor, exchange.received_value(peer))
+
+
+def _receive(tensor: torch.Tensor, value: torch.Tensor | None) -> None:
+    """What another rank sent, such as the shape of what it sends next."""
+    if value is not None and value.shape == tensor.shape:
+        _put(tensor, value.to(tensor.dtype), False)
 
 
 def _put(

@@ -159,7 +159,7 @@ def _communicate(
     transfer = kind in ("send", "recv")
     number = works.next()
     group = _group(arguments, result is not None, works)
-    agree(name, arguments, result, len(works.groups[group]), works.exchange)
+    agree(name, arguments, result, works.groups[group], works.exchange)
     Log.current.add(
         "communicate",
         Streams.now.number,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch.distributed as dist
 
 #: Where rank 0 keeps what it broadcast, and other ranks look for it.
 FILE = "PRESTEP_CAPTURE_OBJECTS"
+VALUES = "-values"  # of tensors that a rank sent: the file beside that of objects
 
 
 class Exchange:
@@ -22,6 +24,8 @@ class Exchange:
         self.rank, self.first = rank, rank == 0
         self.sent: dict[int, list[bytes]] = {}  # by the rank that receives
         self.received: Counter[int] = Counter()  # by the rank that sends
+        self.values: dict[int, list[Any]] = {}  # of tensors, by the rank that receives
+        self.awaited: dict[int, Iterator[Any]] = {}  # by the rank that sends
         self.last = b""
         self.given: list[bytes] = [] if self.first else self._read()
         self.calls = 0
@@ -77,14 +81,26 @@ class Exchange:
             object_list[:] = pickle.loads(kept)
         return peer
 
+    def send_value(self, value: Any, receiver: int) -> None:
+        """A tensor is sent; its value, where it is small and known."""
+        self.values.setdefault(receiver, []).append(value)
+
+    def received_value(self, sender: int) -> Any:
+        """The value of the next tensor from a rank; None where that was not run, or nobody knows it."""
+        if sender not in self.awaited:
+            path = self._path(sender, self.rank, VALUES)
+            given = pickle.loads(path.read_bytes()) if path and path.exists() else []
+            self.awaited[sender] = iter(given)
+        return next(self.awaited[sender], None)
+
     def _sent_by(self, peer: int) -> list[bytes]:
         path = self._path(peer, self.rank)
         return pickle.loads(path.read_bytes()) if path and path.exists() else []
 
-    def _path(self, sender: int, receiver: int) -> Path | None:
+    def _path(self, sender: int, receiver: int, what: str = "") -> Path | None:
         if self.path is None:
             return None
-        return self.path.with_name(f"{self.path.name}-{sender}-{receiver}")
+        return self.path.with_name(f"{self.path.name}{what}-{sender}-{receiver}")
 
     def _read(self) -> list[bytes]:
         if self.path is None or not self.path.exists():
@@ -95,10 +111,11 @@ class Exchange:
     def keep(self) -> None:
         if self.first and self.path is not None:
             self.path.write_bytes(pickle.dumps(self.given))
-        for receiver, objects in self.sent.items():
-            path = self._path(self.rank, receiver)
-            if path is not None:
-                path.write_bytes(pickle.dumps(objects))
+        for what, by_receiver in (("", self.sent), (VALUES, self.values)):
+            for receiver, given in by_receiver.items():
+                path = self._path(self.rank, receiver, what)
+                if path is not None:
+                    path.write_bytes(pickle.dumps(given))
 
 
 def _peer(rank: int | None, group: Any, in_group: int | None) -> int:

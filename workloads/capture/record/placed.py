@@ -30,8 +30,8 @@ def _set(tensor: torch.Tensor, content: torch.Tensor) -> None:
     new: Any = content.detach().requires_grad_(tensor.requires_grad)
     if isinstance(tensor, torch.nn.Parameter):
         new = torch.nn.Parameter(new, tensor.requires_grad)
-    tensor.__class__, tensor.__dict__ = type(new), {**tensor.__dict__, **new.__dict__}
     torch._C._swap_tensor_impl(tensor, new)
+    tensor.__class__, tensor.__dict__ = type(new), {**tensor.__dict__, **new.__dict__}
 
 
 def _alike(tensor: torch.Tensor, content: torch.Tensor) -> bool:

@@ -55,7 +55,7 @@ def install(properties: SimpleNamespace, gpus: int, local_rank: int) -> FakeTens
     composites.install((properties.major, properties.minor))
     _take_lists()
     _pin_nothing()
-    _move_modules_by_replacing()
+    _move_modules_by_content()
     return fake
 
 
@@ -161,30 +161,30 @@ def _rename_devices() -> None:
     )
 
 
-def _move_modules_by_replacing() -> None:
-    """`module.to(...)` gives new parameters: a fake tensor can not take the place of a real one in the same object.
+def _move_modules_by_content() -> None:
+    """`module.to(...)` gives parameters that PyTorch would not mix with fake ones their new content all the same.
 
-    Parameters that several modules share stay shared.
+    They stay the same objects, which optimizers and others may hold already.
     """
     apply = torch.nn.Module._apply
 
-    def replaced(
+    def moved_to(
         module: torch.nn.Module, function: Any, recurse: bool = True
     ) -> torch.nn.Module:
-        moved: dict[int, tuple[Any, Any]] = {}
+        done: dict[int, tuple[Any, Any]] = {}
         for part in module.modules() if recurse else (module,):
             if any(_is_wrapper(p) for p in part._parameters.values()):
                 apply(part, function, False)
                 continue
             for name, parameter in part._parameters.items():
                 if parameter is not None:
-                    part._parameters[name] = _moved(parameter, function, moved)
+                    part._parameters[name] = _moved(parameter, function, done)
             for name, buffer in part._buffers.items():
                 if buffer is not None:
                     part._buffers[name] = function(buffer)
         return module
 
-    torch.nn.Module._apply = replaced
+    torch.nn.Module._apply = moved_to
 
 
 def _is_wrapper(parameter: Any) -> bool:
@@ -196,15 +196,24 @@ def _is_wrapper(parameter: Any) -> bool:
     )
 
 
-def _moved(parameter: Any, function: Any, moved: dict[int, tuple[Any, Any]]) -> Any:
-    if id(parameter) not in moved:
+def _moved(parameter: Any, function: Any, done: dict[int, tuple[Any, Any]]) -> Any:
+    """A parameter with its content where `function` puts it; one that several modules share is moved once."""
+    key = id(parameter)
+    if key not in done:
         with torch.no_grad():
             content = function(parameter)
-        if content is parameter:
-            moved[id(parameter)] = parameter, parameter
-        else:
-            new = torch.nn.Parameter(content, parameter.requires_grad)
-            # What the program hung on it; not where a fake tensor says it lies.
-            new.__dict__.update({**parameter.__dict__, **new.__dict__})
-            moved[id(parameter)] = parameter, new
-    return moved[id(parameter)][1]
+        same = content is parameter
+        done[key] = parameter, parameter if same else _with_content(parameter, content)
+    return done[key][1]
+
+
+def _with_content(parameter: Any, content: torch.Tensor) -> Any:
+    """The parameter itself, or another one where a graph of autograd holds its old content."""
+    try:
+        parameter.data = content
+    except RuntimeError:
+        new = torch.nn.Parameter(content, parameter.requires_grad)
+        # What the program hung on it; not where a fake tensor says it lies.
+        new.__dict__.update({**parameter.__dict__, **new.__dict__})
+        return new
+    return parameter
