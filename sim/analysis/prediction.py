@@ -11,6 +11,7 @@ from typing import Any
 
 from sim.analysis.critical_path import CriticalPath
 from sim.analysis.details import Details
+from sim.analysis.energy import Energy
 from sim.analysis.link_use import Link, LinkKind, LinkLoad
 from sim.analysis.timeline import Timeline
 from sim.analysis.uncertainty import Uncertainty
@@ -132,6 +133,8 @@ class Prediction:
         What a save costs, and what reading data does to the step, where the scenario has these sections.
     replicas : mapping or None
         The distribution of the step time with noise, where it was asked for; see `sim.studies.replicas`.
+    energy, cost : Energy or None, mapping or None
+        Watts and joules of the step, where it is known what such a GPU draws; what it costs, where that was asked for.
     measured : float or None
         Seconds a real run took, never used by the prediction.
     uncertainty : Uncertainty or None
@@ -163,6 +166,8 @@ class Prediction:
     checkpoint: Mapping[str, Any] | None = None
     replicas: Mapping[str, Any] | None = None
     dataload: Mapping[str, Any] | None = None
+    energy: Energy | None = None
+    cost: Mapping[str, Any] | None = None
     critical_path: CriticalPath | None = field(default=None, repr=False, compare=False)
     uncertainty: Uncertainty | None = field(default=None, repr=False, compare=False)
     details: Details | None = field(default=None, repr=False, compare=False)
@@ -223,11 +228,13 @@ class Prediction:
             "checkpoint": self.checkpoint,
             "dataload": self.dataload,
             "replicas": self.replicas,
+            "cost": self.cost,
         }
         return {
             **self._speed_to_dict(),
             "breakdown": dict(self.breakdown),
             **self._memory_to_dict(),
+            "energy": _dict_of(self.energy),
             "critical_path": _dict_of(self.critical_path),
             "links": [asdict(link) for link in self.links],
             "link_kinds": [asdict(kind) for kind in self.link_kinds],
@@ -271,12 +278,14 @@ class Prediction:
         }
 
     def to_json(self) -> str:
-        """`to_dict` as JSON text: seconds, bytes; numbers that are not finite become null."""
+        """`to_dict` as JSON text; numbers that are not finite become null."""
         plain = finite(self.to_dict())
         return json.dumps(plain, indent=2, allow_nan=False, default=str)
 
 
-def _dict_of(value: CriticalPath | Uncertainty | None) -> dict[str, Any] | None:
+def _dict_of(
+    value: CriticalPath | Energy | Uncertainty | None,
+) -> dict[str, Any] | None:
     return None if value is None else value.to_dict()
 
 

@@ -11,6 +11,7 @@ from sim.analysis import formats, metrics, step_times
 from sim.analysis.allocations import allocations_of
 from sim.analysis.critical_path import CriticalPath
 from sim.analysis.details import Details
+from sim.analysis.energy import Energy, energy_of
 from sim.analysis.evidence import evidence_of, fallbacks_of
 from sim.analysis.kernels import kernel_uses
 from sim.analysis.links import link_report
@@ -63,6 +64,7 @@ def report(
     first = next(iter(windows.values()))
     links = link_report(planned.fabric.links, run, first, prices, step.waiting)
     path = critical_path(graph, run)
+    details = _details(planned, run)
     return Prediction(
         **_speed(planned, step),
         **_memory(planned, step.total),
@@ -76,7 +78,8 @@ def report(
         checkpoint=_checkpoint(planned, run, step.total),
         dataload=step.data,
         critical_path=path_with(path, step.data, step.computed),
-        details=_details(planned, run),
+        energy=_energy(planned, details, step.total),
+        details=details,
     )
 
 
@@ -162,6 +165,11 @@ def _trust(
         "warnings": (*_warnings(planned), *interval.warnings),
         "uncertainty": interval,
     }
+
+
+def _energy(planned: Planned, details: Details, step: float) -> Energy | None:
+    tokens, _ = work_of_step(planned)
+    return energy_of(planned, details.kernels, step, tokens)
 
 
 def _checkpoint(planned: Planned, run: Run, step: float) -> dict[str, Any] | None:

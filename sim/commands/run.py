@@ -16,6 +16,9 @@ from sim.commands._shared import (
     on_cluster,
 )
 
+#: A price: finite, above 0.
+POSITIVE = click.FloatRange(0, 1e9, min_open=True)
+
 
 @click.command(
     help=__doc__,
@@ -70,6 +73,25 @@ from sim.commands._shared import (
     "--max-micro-batch",
     is_flag=True,
     help="Find the largest micro batch that fits; exit 1 if none does.",
+)
+@click.option(
+    "--energy", is_flag=True, help="Show watts and joules: GPUs, hosts, switches."
+)
+@click.option(
+    "--price-per-gpu-hour",
+    type=POSITIVE,
+    metavar="PRICE",
+    help="Of a GPU for an hour: the cost of the step, and of a million tokens.",
+)
+@click.option(
+    "--price-per-kwh", type=POSITIVE, metavar="PRICE", help="Of energy, likewise."
+)
+@click.option(
+    "--pue",
+    type=click.FloatRange(1, 10),
+    default=1.0,
+    show_default=True,
+    help="Energy of the data centre over that of its machines.",
 )
 @on_cluster
 @explained

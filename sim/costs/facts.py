@@ -10,6 +10,7 @@ from typing import Any
 from sim import schema
 from sim.costs import terms
 from sim.costs.adamw import Adamw
+from sim.costs.draw import ATTENTION, Draw
 from sim.costs.gemm import TileModel
 from sim.costs.kinds import DTYPE_BYTES, KINDS
 from sim.costs.power import Power
@@ -25,6 +26,15 @@ POSITIVE, AT_LEAST_0, COUNT = Number(above=True), Number(), Number(1, whole=True
 TABLES_OF_KERNELS = (
     *KINDS,
     *(f"{kind}_{layout}" for kind in terms.LINEAR for layout in LAYOUTS),
+)
+DRAW = Table(
+    {
+        "idle": POSITIVE,
+        "active": AT_LEAST_0,
+        "byte": AT_LEAST_0,
+        "flop": Table(dict.fromkeys((*DTYPE_BYTES, ATTENTION), AT_LEAST_0)),
+    },
+    ("idle", "active", "byte", "flop"),
 )
 LAUNCHES = Table(
     {"sparse": POSITIVE, "launch": Items(Items(AT_LEAST_0, 2))}, ("sparse", "launch")
@@ -61,6 +71,10 @@ def _tile_models(table: Mapping[str, Any]) -> dict[str, TileModel]:
 
 def _corrections(table: Mapping[str, Any]) -> dict[str, Correction]:
     return {kind: Correction(**constants) for kind, constants in table.items()}
+
+
+def _draw(table: Mapping[str, Any]) -> Draw:
+    return Draw(**{**table, "flop": _numbers(table["flop"])})
 
 
 def _power(table: Mapping[str, Any]) -> Power:
@@ -126,6 +140,10 @@ class GpuFacts:
         Factor on a product whose operands' rows are no multiples of 16 bytes.
     power
         The power limit; None where it is in the measured times or unknown.
+    power_limit
+        Watts that it may draw; None where the file does not say.
+    draw
+        What it draws, W and J; None: as `like`, at the same shares of the limit and the peaks.
     sustained
         Time under hours of load over that of bursts, by number format, "grouped" or "attention".
     gemm, products
@@ -171,6 +189,8 @@ class GpuFacts:
     fused: float | None = fact(POSITIVE, float, None)
     unaligned: float = fact(POSITIVE, float, 1.0)
     power: Power | None = fact(schema.numbers_of(Power), _power, None)  # noqa: RUF009
+    power_limit: float | None = fact(POSITIVE, float, None)
+    draw: Draw | None = fact(DRAW, _draw, None)  # noqa: RUF009
     sustained: Mapping[str, float] = fact(
         Table(dict.fromkeys((*DTYPE_BYTES, "grouped", "attention"), POSITIVE)),
         _numbers,

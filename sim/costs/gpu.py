@@ -10,6 +10,7 @@ from typing import Any
 
 from sim.costs import aten, gemm, generated, terms
 from sim.costs.adamw import Adamw
+from sim.costs.draw import Draw
 from sim.costs.facts import GpuFacts
 from sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
 from sim.costs.kernel_tables import KernelTables
@@ -51,6 +52,8 @@ class Gpu:
         HBM bytes/s that a streaming kernel reached; None where nobody measured it.
     power
         The power limit, as far as it slows products down; None where it is in their times or unknown.
+    power_limit, draw
+        Watts that it may draw, and what draws them; None where nobody says.
     tables
         What was measured of kernels, by kind, layout and dtype.
     gap
@@ -100,6 +103,31 @@ class Gpu:
         # Times lent by another GPU are those at its highest clock; a GPU with rows of its own has its own load in them.
         lent = self.like is not None and gemm.of_dtype(self._tiles, "bf16") is None
         return self.like.power if self.like is not None and lent else None
+
+    @property
+    def power_limit(self) -> float | None:
+        """Watts that the GPU may draw; None: not known."""
+        return self.facts.power_limit
+
+    @cached_property
+    def draw(self) -> Draw | None:
+        """What the GPU draws; that of `like` at the same shares of its limits where nobody measured this one."""
+        if self.facts.draw is not None:
+            return self.facts.draw
+        lent = None if self.like is None else self.like.draw
+        if self.like is None or lent is None:
+            return None
+        if not self.power_limit or not self.like.power_limit:
+            return None
+        lender = self.like.roofline
+        peak = {
+            dtype: rate / lender.peak[dtype]
+            for dtype, rate in self.peak.items()
+            if dtype in lender.peak
+        }
+        limit = self.power_limit / self.like.power_limit
+        scaled = lent.scaled(limit, peak, self.bandwidth / lender.bandwidth)
+        return scaled.with_formats(self.peak)
 
     @cached_property
     def _aten(self) -> aten.AtenTables | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from sim.analysis.critical_path import HOST
 from sim.analysis.link_use import Link
@@ -163,6 +164,36 @@ def saved(link: Link) -> str:
     if not link.shadow_price:
         return "-"
     return price(link.shadow_price) + (f" ({link.tied} links)" if link.tied > 1 else "")
+
+
+def energy(result: Prediction, cost: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Rows (what, how much) of watts, joules and prices."""
+    drawn = result.energy
+    if drawn is None:
+        yield "power", f"not known of {result.scenario.get('gpu', 'this GPU')}"
+    else:
+        held = ", held by the limit" if drawn.limited else ""
+        limit = f"of {drawn.gpu_limit:.0f} W ({drawn.evidence}){held}"
+        yield "GPU", f"{drawn.gpu_power:.0f} W {limit}"
+        yield "host", f"{drawn.host_power / 1e3:.2f} kW at the wall"
+        if drawn.network_power:
+            yield "switches", f"{drawn.network_power / 1e3:.2f} kW"
+        yield "all", f"{drawn.total_power / 1e3:.2f} kW"
+        sample = str(result.scenario.get("sample", "tokens")).removesuffix("s")
+        joules = f"{drawn.step_energy:.4g} J a step"
+        yield "energy", f"{joules}, {drawn.energy_per_token:.3g} J a {sample}"
+        yield "1,000 steps", f"{cost['kilowatt_hours']:.4g} kWh"
+    if cost["step"]:
+        yield "a step costs", f"{cost['step']:.4g}{_parts_of(cost)}"
+        sample = result.scenario.get("sample", "tokens")
+        yield f"a million {sample} cost", f"{cost['million_tokens']:.4g}"
+
+
+def _parts_of(cost: Mapping[str, Any]) -> str:
+    """` (GPUs 0.1, energy 0.01)`, where there are both."""
+    if cost["gpus"] is None or cost["energy"] is None:
+        return ""
+    return f" (GPUs {cost['gpus']:.4g}, energy {cost['energy']:.4g})"
 
 
 def memory(result: Prediction) -> Iterator[tuple[str, float]]:

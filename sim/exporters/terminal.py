@@ -96,6 +96,9 @@ def _extras(result: Prediction) -> list[tuple[str, Table]]:
     if result.checkpoint is not None:
         rows = sections_of.saves(result.checkpoint)
         sections.append(("Checkpoint", _grid(rows)))
+    if result.cost is not None:
+        rows = list(words.energy(result, result.cost))
+        sections.append(("Power and cost", _grid(rows)))
     if result.replicas is not None:
         sections.append(
             ("The step with noise", _grid(sections_of.noise(result.replicas)))

@@ -107,11 +107,12 @@ def read(path: Path) -> list[Case]:
         case
         for row in rows
         if row["kind"] == "op" and row["kernels"]
-        for case in _cases(row, names)
+        for case in cases_of(row, names)
     ]
 
 
-def _cases(row: dict[str, Any], names: dict[int, str]) -> Iterator[Case]:
+def cases_of(row: dict[str, Any], names: dict[int, str]) -> Iterator[Case]:
+    """The cases that a row measures."""
     if row["family"] == "optimizer":
         yield from _fused(row, names)
         return

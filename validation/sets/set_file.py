@@ -75,6 +75,14 @@ KINDS: Mapping[str, Table] = {
         stall=SHARE,
         beside=SHARE,
     ),
+    "energy": _kind(
+        ("rows", "calibration", "clusters", "power", "energy"),
+        rows=TEXTS,
+        calibration=TEXTS,
+        clusters=Named(Text(), "texts"),
+        power=SHARE,
+        energy=SHARE,
+    ),
     "probes": _kind(),
     "kernels": _kind(
         ("rows", "median", "ninetieth"), rows=TEXTS, median=SHARE, ninetieth=SHARE

@@ -20,6 +20,8 @@ from validation.sets.fitted import constants_of
 from validation.sets.set_file import STEPS
 
 CASES = Path(__file__).parents[1] / "cases"
+#: Kinds of sets whose rows do not say where they were measured.
+PLACED = ("programs", "energy")
 #: What a set of steps is held to that states no tolerances of its own.
 USUAL_LIMITS = CASES / "h200" / "tolerances.toml"
 
@@ -155,7 +157,7 @@ def validate(
 ) -> Report:
     """Predicts a set of any kind, or other rows in the format that the set came in, and compares.
 
-    `cluster`: where programs were measured, if their file's name does not say.
+    `cluster`: where programs, or steps with watts, were measured, if their file's name does not say.
 
     Raises
     ------
@@ -163,13 +165,13 @@ def validate(
         If there is no such set, or a file cannot be read.
     """
     module = importlib.import_module(f"validation.sets.{kind_of(name)}")
-    where = {} if cluster is None else {"cluster": _of_programs(name, cluster)}
+    where = {} if cluster is None else {"cluster": _of_rows(name, cluster)}
     report: Report = module.validate_set(name, rows=rows, jobs=jobs, **where)
     return report
 
 
-def _of_programs(name: str, cluster: str) -> str:
-    if kind_of(name) != "programs":
+def _of_rows(name: str, cluster: str) -> str:
+    if kind_of(name) not in PLACED:
         expected = "nothing: its rows say where they were measured"
         raise InputError(Mistake(name, "--cluster", cluster, expected))
     return cluster

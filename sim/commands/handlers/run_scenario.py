@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from sim import exporters
+from sim.analysis.cost import Prices, cost_of
 from sim.analysis.prediction import Prediction
 from sim.commands._shared import EXIT_OUTSIDE, echo_json, misused, talk
 from sim.exporters import terminal
@@ -40,6 +41,7 @@ def run_scenario(
     max_micro_batch: bool,
     report: Path | None,
     each: tuple[str, ...],
+    prices: Prices | None,
 ) -> None:
     """The run of a scenario's tables; `part` says which part of it the trace shows."""
     loaded = scenario_of(tables, path, overrides)
@@ -54,7 +56,7 @@ def run_scenario(
         _run_jobs(loaded, json_, file, strict)
     else:
         planned = plan(loaded)
-        result = _shown(planned, replicas, seed, json_)
+        result = _shown(planned, replicas, seed, json_, prices)
         _write(result, trace, part, timeline)
         if report is not None:
             _write_report(result, report, loaded, each, planned)
@@ -62,10 +64,16 @@ def run_scenario(
 
 
 def _shown(
-    planned: Planned, replicas: int | None, seed: int | None, json_: bool
+    planned: Planned,
+    replicas: int | None,
+    seed: int | None,
+    json_: bool,
+    prices: Prices | None,
 ) -> Prediction:
-    """The prediction, printed."""
+    """The prediction, printed; with what it costs where there are prices."""
     result = _predicted(planned, replicas, seed)
+    if prices is not None:
+        result = replace(result, cost=cost_of(result, prices).to_dict())
     _show(result, json_)
     return result
 

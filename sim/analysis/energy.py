@@ -1,0 +1,135 @@
+"""What a step draws: watts of its GPUs, its hosts and their network, joules of a step and of a token."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sim.analysis.kernels import KernelUse
+from sim.costs import Gpu
+from sim.costs.draw import ATTENTION, Draw
+from sim.costs.wall import Wall, wall
+from sim.graph.kernel import Kernel
+from sim.planning.planned import Planned
+from topologies.fabric import Fabric
+
+#: Share of its limit that a GPU draws which the limit holds: 687 to 698 of 700 W (H100 and H200, steps of products).
+HELD = 0.99
+#: Tiers of the network's switches; NVSwitches belong to their hosts.
+SWITCHES = ("leaf", "switch", "spine", "core")
+
+
+@dataclass(frozen=True)
+class Energy:
+    """What a step draws; watts are means over the step.
+
+    Attributes
+    ----------
+    gpu_power
+        Watts of a GPU.
+    gpu_limit
+        Watts that a GPU may draw.
+    limited
+        Whether the GPUs would draw more if they might.
+    host_power
+        Watts of a host at the wall, with its GPUs.
+    network_power
+        Watts of the switches of the job's network.
+    total_power
+        Watts of all.
+    step_energy
+        Joules of a step: all GPUs, hosts and switches.
+    gpu_step_energy
+        Joules of a step: one GPU.
+    energy_per_token
+        Joules of a token (sample, where the model has no tokens).
+    evidence
+        Grade of the GPU's figures.
+    """
+
+    gpu_power: float
+    gpu_limit: float
+    limited: bool
+    host_power: float
+    network_power: float
+    total_power: float
+    step_energy: float
+    gpu_step_energy: float
+    energy_per_token: float
+    evidence: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def energy_of(
+    planned: Planned, uses: Iterable[KernelUse], step: float, tokens: float
+) -> Energy | None:
+    """What a step of so many seconds and tokens draws; None where nobody says what such a GPU draws."""
+    gpu, gpus = planned.gpu, planned.lowered.layout.world
+    if gpu.draw is None or gpu.power_limit is None:
+        return None
+    wanted = gpu.draw.idle + kernel_energy(gpu.draw, uses) / (gpus * step)
+    power = min(wanted, HELD * gpu.power_limit)
+    hosts = hosts_of(planned.fabric, planned.gpus)
+    host = host_power(power, gpus / hosts, wall())
+    network = network_power(planned.fabric, hosts, wall())
+    total = hosts * host + network
+    return Energy(
+        gpu_power=power,
+        gpu_limit=gpu.power_limit,
+        limited=wanted > power,
+        host_power=host,
+        network_power=network,
+        total_power=total,
+        step_energy=total * step,
+        gpu_step_energy=power * step,
+        energy_per_token=total * step / tokens if tokens else math.nan,
+        evidence=grade_of(gpu),
+    )
+
+
+def kernel_energy(draw: Draw, uses: Iterable[KernelUse]) -> float:
+    """Joules of kernels beyond those of a GPU without any."""
+    return math.fsum(
+        draw.kernel(
+            use.time,
+            use.flops * use.count,
+            use.bytes * use.count,
+            work_kind(use.kernel),
+        )
+        for use in uses
+    )
+
+
+def work_kind(kernel: Kernel) -> str:
+    """Which of a GPU's joules a flop of a kernel takes: attention's, or those of its number format."""
+    return ATTENTION if "attention" in kernel.kind else kernel.dtype
+
+
+def host_power(gpu: float, gpus: float, constants: Wall) -> float:
+    """Watts at the wall of a host whose GPUs draw so much each."""
+    return gpus * (constants.host_per_gpu + constants.overhead * gpu)
+
+
+def network_power(fabric: Fabric, hosts: int, constants: Wall) -> float:
+    """Watts of the switches, by the share of their hosts that the job has."""
+    if hosts < 2:
+        return 0.0
+    switches = sum(kind in SWITCHES for kind in fabric.nodes.kinds)
+    return constants.switch * switches * hosts / len(fabric.hosts)
+
+
+def hosts_of(fabric: Fabric, gpus: Iterable[str]) -> int:
+    """How many hosts have one of the GPUs."""
+    by_gpu: Mapping[str, str] = {
+        gpu: host for host, members in fabric.gpus_by_host.items() for gpu in members
+    }
+    return len({by_gpu[gpu] for gpu in gpus})
+
+
+def grade_of(gpu: Gpu) -> str:
+    """Evidence of what a GPU draws: fitted to it, or lent by another."""
+    return "fitted" if gpu.facts.draw is not None else "guess"

@@ -1,0 +1,137 @@
+"""What a step draws and costs: laws of watts, joules and prices."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cli
+from sim import api
+from sim.analysis.cost import Prices, cost_of
+from sim.analysis.energy import HELD
+from sim.analysis.prediction import Prediction
+from sim.costs import load_gpu
+from sim.costs.draw import Draw
+from sim.costs.gpu_files import names
+
+SCENARIO = "llama1b-ddp4"
+SHARE = st.floats(0.1, 10)
+DRAW = Draw(120.0, 370.0, 1e-11, {"bf16": 6e-13, "attention": 7e-13})
+
+
+@pytest.fixture(scope="module")
+def step() -> Prediction:
+    return api.simulate(SCENARIO)
+
+
+def test_a_gpu_draws_between_idle_and_its_limit(step: Prediction) -> None:
+    """The mean lies between a waiting GPU's watts and the share of the limit at which it is held."""
+    gpu, energy = load_gpu("h200"), step.energy
+    assert energy is not None and gpu.draw is not None
+    assert gpu.draw.idle < energy.gpu_power <= HELD * energy.gpu_limit
+
+
+def test_energy_is_power_times_time(step: Prediction) -> None:
+    """Joules of a step are its watts over its seconds; those of a token are a token's share."""
+    energy = step.energy
+    assert energy is not None
+    tokens = step.tokens_per_second_per_gpu * 4 * step.step_time
+    assert energy.step_energy == pytest.approx(energy.total_power * step.step_time)
+    assert energy.energy_per_token * tokens == pytest.approx(energy.step_energy)
+
+
+def test_a_step_that_waits_longer_draws_less() -> None:
+    """A host five times as slow lengthens the step; its GPUs draw less on the mean, and more joules in all."""
+    quick = api.simulate(SCENARIO, {"training.micro_batch": 1}).energy
+    slow = api.simulate(
+        SCENARIO, {"training.micro_batch": 1, "cluster.host_factor": 5}
+    ).energy
+    assert quick is not None and slow is not None
+    assert slow.gpu_power < quick.gpu_power
+    assert slow.step_energy > quick.step_energy
+
+
+def test_all_is_the_sum_of_hosts_and_switches() -> None:
+    """A job over two hosts draws what two hosts and its share of the switches draw."""
+    changes = {
+        "cluster.name": "dgx-h100-superpod",
+        "cluster.gpus": 16,
+        "parallel.dp": 16,
+        "training.global_batch": 32,
+    }
+    energy = api.simulate(SCENARIO, changes).energy
+    assert energy is not None and energy.network_power > 0
+    whole = 2 * energy.host_power + energy.network_power
+    assert energy.total_power == pytest.approx(whole)
+
+
+@given(limit=SHARE, speed=SHARE, bandwidth=SHARE)
+def test_a_lent_draw_is_the_same_share_of_the_limit(
+    limit: float, speed: float, bandwidth: float
+) -> None:
+    """At the same shares of its peaks a GPU draws the same share of its limit as the one that lends its figures."""
+    lent = DRAW.scaled(limit, {"bf16": speed}, bandwidth)
+    own = DRAW.kernel(1.0, 5e14, 2e12, "bf16")
+    theirs = lent.kernel(1.0, 5e14 * speed, 2e12 * bandwidth, "bf16")
+    assert theirs == pytest.approx(limit * own)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_gpu_says_what_it_draws(name: str) -> None:
+    """Each bundled GPU has a limit above its idle power, and a figure for every number format that it computes in."""
+    gpu = load_gpu(name)
+    assert gpu.power_limit is not None and gpu.draw is not None
+    assert gpu.draw.idle < gpu.power_limit
+    assert {*gpu.peak} <= {*gpu.draw.flop}
+
+
+@given(price=SHARE, energy=SHARE, pue=st.floats(1, 3))
+def test_costs_are_linear_in_prices(
+    step: Prediction, price: float, energy: float, pue: float
+) -> None:
+    """Twice the price is twice the cost, and the data centre's share is one of energy alone."""
+    one = cost_of(step, Prices(price, energy, pue))
+    double = cost_of(step, Prices(2 * price, 2 * energy, pue))
+    assert double.step == pytest.approx(2 * one.step)
+    bare = cost_of(step, Prices(price, energy))
+    assert one.gpus == bare.gpus
+    assert one.energy is not None and bare.energy is not None
+    assert one.energy == pytest.approx(pue * bare.energy)
+
+
+def test_a_gpu_of_unknown_power_has_no_energy(step: Prediction) -> None:
+    """Where nobody says what a GPU draws, nothing is made up: no watts, and the cost of its hours alone."""
+    unknown = replace(step, energy=None)
+    cost = cost_of(unknown, Prices(2.0, 0.1))
+    assert cost.energy is None and cost.kilowatt_hours is None
+    assert cost.step == cost.gpus
+
+
+def test_the_command_shows_power_and_cost() -> None:
+    """`--price-per-gpu-hour` and `--price-per-kwh` print watts, joules and what a step and a million tokens cost."""
+    options = ["--price-per-gpu-hour", "2", "--price-per-kwh", "0.1", "--pue", "1.3"]
+    result = CliRunner().invoke(cli.main, ["run", SCENARIO, *options])
+    assert result.exit_code == 0
+    assert "Power and cost" in result.output
+    assert "a million tokens cost" in result.output
+    shown = CliRunner().invoke(cli.main, ["run", SCENARIO, "--json", *options])
+    table = json.loads(shown.output)
+    assert table["cost"]["step"] == pytest.approx(
+        table["cost"]["gpus"] + table["cost"]["energy"]
+    )
+    assert table["energy"]["gpu_power"] > 0
+
+
+@pytest.mark.parametrize(
+    "option", ["--price-per-kwh=inf", "--price-per-gpu-hour=-1", "--pue=0.5"]
+)
+def test_impossible_prices_are_refused(option: str) -> None:
+    """A price is finite and above 0, a PUE at least 1."""
+    result = CliRunner().invoke(cli.main, ["run", SCENARIO, option])
+    assert result.exit_code == 2
+    assert option.split("=")[0] in result.output

@@ -1,0 +1,173 @@
+"""`python -m validation.fit.draw`: what a GPU draws (`[draw]` of its file), from kernels and steps with watts.
+
+Kernels run for seconds each (`kind: power` of `validation/cases/aten`); steps are those of `validation/cases/energy`.
+The power limit hides what a kernel would draw beyond it, so a figure counts up to the limit only. No predicted time is
+used: a step takes what it was measured to take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim.analysis.energy import HELD, work_kind
+from sim.costs import Gpu, load_gpu
+from sim.costs.draw import ATTENTION
+from sim.costs.kinds import work
+from sim.graph.kernel import Kernel
+from sim.predict import predict
+from validation.aten import cases
+from validation.formats.rows import read_rows
+from validation.formats.scenarios import scenario_of
+
+#: What draws, in the order of the fit: seconds of any kernel, bytes, flops by kind.
+KINDS = ("active", "byte", "bf16", "fp8", "tf32", "fp32", ATTENTION)
+#: Scale of the fit: W, pJ.
+UNITS = np.array([1.0, *[1e12] * (len(KINDS) - 1)])
+FIRST = np.array([300.0, 30.0, 0.6, 0.7, 2.0, 4.0, 0.8])
+STEP_WEIGHT = 2.0  # a step is what is asked about
+SHORTEST = 20e-6  # s: below it the host bounds calls back to back
+BACKWARD = 2.5  # flops of attention's backward over forward's: five products for two
+COPIES = "memcpy"  # copy engines: no kernel runs
+FIELDS = ("family", "op", "way", "size", "set")
+STEPS = Path(__file__).parents[1] / "cases" / "energy"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Measured watts, and what was done in a second: the amounts of `KINDS`."""
+
+    name: str
+    watts: float
+    amounts: tuple[float, ...]
+    weight: float = 1.0
+
+
+def kernels(gpu: str) -> Iterator[Sample]:
+    """Kernels that ran for seconds."""
+    with gzip.open(cases.FOLDER / f"{gpu}.jsonl.gz", "rt") as file:
+        rows = [json.loads(line) for line in file]
+    names = {row["id"]: row["name"] for row in rows if row["kind"] == "kernel"}
+    by_case = {_case_key(row): row for row in rows if row["kind"] == "op"}
+    for row in rows:
+        if row["kind"] == "power" and row.get("family") == "attention":
+            yield _attention(row)
+            continue
+        operation = by_case.get(_case_key(row)) if row["kind"] == "power" else None
+        if operation is None or row.get("error") or row["s"] < SHORTEST:
+            continue
+        if row["family"] == COPIES:
+            continue
+        for case in cases.cases_of(operation, names):
+            uses = [(kernel, 1.0, row["s"]) for kernel in case.kernels[:1]]
+            amounts = _amounts(uses, row["s"])
+            yield Sample(f"{row['op']} {row['way']}", row["watts"], amounts)
+
+
+def _attention(row: Mapping[str, Any]) -> Sample:
+    """Causal attention of (sequences, heads, heads of keys, length, head): half of its scores are computed."""
+    sequences, heads, _, length, head = row["size"]
+    forward = 4 * sequences * heads * length**2 * head / 2
+    flops = forward * (BACKWARD if row["way"] == "bwd" else 1.0)
+    amounts = dict.fromkeys(KINDS, 0.0) | {"active": 1.0, ATTENTION: flops / row["s"]}
+    name = f"{row['set']['backend']} attention {row['way']}"
+    return Sample(name, row["watts"], tuple(amounts.values()))
+
+
+def _case_key(row: Mapping[str, Any]) -> str:
+    return json.dumps([row.get(field) for field in FIELDS])
+
+
+def steps(gpu: str, cluster: str) -> Iterator[Sample]:
+    """Steps with watts, each in the time that it was measured to take."""
+    path = STEPS / f"train_{gpu}_power.jsonl"
+    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    for row, record in zip(read_rows(path), records, strict=True):
+        scenario = scenario_of(row)
+        there = replace(scenario.cluster, name=cluster)
+        details = predict(replace(scenario, cluster=there)).details
+        if details is None:
+            continue
+        seconds = record["window_step_s"]
+        uses = [(use.kernel, use.count, use.time) for use in details.kernels]
+        amounts = _amounts(uses, seconds)
+        yield Sample(row.id, record["watts_mean"], amounts, STEP_WEIGHT)
+
+
+def _amounts(
+    uses: Iterable[tuple[Kernel, float, float]], seconds: float
+) -> tuple[float, ...]:
+    """What kernels (each with how often and how long it runs) do in a second of so many."""
+    total = dict.fromkeys(KINDS, 0.0)
+    for kernel, count, time in uses:
+        flops, size = work(kernel)
+        total["active"] += time
+        total["byte"] += count * size
+        kind = "bf16" if kernel.dtype == "fp16" else work_kind(kernel)
+        if kind in total:
+            total[kind] += count * flops
+    total["active"] = min(total["active"], seconds)
+    return tuple(amount / seconds for amount in total.values())
+
+
+def watts(constants: np.ndarray, samples: Sequence[Sample], gpu: Gpu) -> np.ndarray:
+    """What the constants make of the samples, up to the limit."""
+    amounts = np.array([sample.amounts for sample in samples]) / UNITS
+    assert gpu.draw is not None and gpu.power_limit is not None
+    drawn: np.ndarray = gpu.draw.idle + amounts @ constants
+    held: np.ndarray = np.minimum(drawn, HELD * gpu.power_limit)
+    return held
+
+
+def fit(samples: Sequence[Sample], gpu: Gpu) -> np.ndarray:
+    """The constants, in W and pJ, with the least squares of relative errors."""
+    from scipy.optimize import least_squares  # part of an extra
+
+    measured = np.array([sample.watts for sample in samples])
+    weight = np.array([sample.weight for sample in samples])
+
+    def errors(constants: np.ndarray) -> np.ndarray:
+        return weight * (watts(constants, samples, gpu) / measured - 1)
+
+    found: np.ndarray = least_squares(errors, FIRST, bounds=(0, np.inf)).x
+    return found
+
+
+def _hidden(
+    constants: np.ndarray, samples: Sequence[Sample], gpu: Gpu
+) -> tuple[bool, ...]:
+    """Constants that change no sample: those that need them are all held by the limit."""
+    at = watts(constants, samples, gpu)
+    steps = np.diag(constants * 0.01)
+    return tuple(
+        bool(np.all(watts(constants - step, samples, gpu) == at)) for step in steps
+    )
+
+
+def main() -> None:
+    """Print the constants and what they make of every sample."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("gpu", nargs="?", default="h200")
+    parser.add_argument("--cluster", default="h200-host-4")
+    options = parser.parse_args()
+    gpu = load_gpu(options.gpu)
+    samples = [*kernels(options.gpu), *steps(options.gpu, options.cluster)]
+    constants = fit(samples, gpu)
+    hidden = _hidden(constants, samples, gpu)
+    for kind, value, unseen in zip(KINDS, constants, hidden, strict=True):
+        unit = "W" if kind == "active" else "pJ"
+        print(f"{kind:10}", "behind the limit" if unseen else f"{value:.3g} {unit}")
+    for sample, power in zip(samples, watts(constants, samples, gpu), strict=True):
+        error = power / sample.watts - 1
+        print(f"{sample.name:28} {sample.watts:5.0f} W {power:5.0f} W {error:+.1%}")
+
+
+if __name__ == "__main__":
+    main()
