@@ -11,7 +11,7 @@ from sim.analysis import formats, metrics, step_times
 from sim.analysis.allocations import allocations_of
 from sim.analysis.critical_path import CriticalPath
 from sim.analysis.details import Details
-from sim.analysis.energy import Energy, energy_of
+from sim.analysis.energy import energy_of
 from sim.analysis.evidence import evidence_of, fallbacks_of
 from sim.analysis.kernels import kernel_uses
 from sim.analysis.links import link_report
@@ -64,7 +64,6 @@ def report(
     first = next(iter(windows.values()))
     links = link_report(planned.fabric.links, run, first, prices, step.waiting)
     path = critical_path(graph, run)
-    details = _details(planned, run)
     return Prediction(
         **_speed(planned, step),
         **_memory(planned, step.total),
@@ -78,8 +77,7 @@ def report(
         checkpoint=_checkpoint(planned, run, step.total),
         dataload=step.data,
         critical_path=path_with(path, step.data, step.computed),
-        energy=_energy(planned, details, step.total),
-        details=details,
+        **_details(planned, run, step.total),
     )
 
 
@@ -167,11 +165,6 @@ def _trust(
     }
 
 
-def _energy(planned: Planned, details: Details, step: float) -> Energy | None:
-    tokens, _ = work_of_step(planned)
-    return energy_of(planned, details.kernels, step, tokens)
-
-
 def _checkpoint(planned: Planned, run: Run, step: float) -> dict[str, Any] | None:
     if "checkpoint" not in sections_in_use(planned.scenario):
         return None
@@ -214,9 +207,10 @@ def _of_every_rank(graph: OpGraph, simulated: Mapping[int, Value]) -> dict[int, 
     return dict(sorted(every.items()))
 
 
-def _details(planned: Planned, run: Run) -> Details:
-    graph = planned.graph
-    return Details(
+def _details(planned: Planned, run: Run, step: float) -> dict[str, Any]:
+    """What pictures and traces show, and what its kernels draw in a step of so many seconds."""
+    graph, (tokens, _) = planned.graph, work_of_step(planned)
+    details = Details(
         scenario=planned.scenario,
         fabric=planned.fabric,
         gpu=planned.gpu,
@@ -227,6 +221,8 @@ def _details(planned: Planned, run: Run) -> Details:
         kernels=kernel_uses(planned, run),
         allocations=allocations_of(planned, run),
     )
+    energy = energy_of(planned, details.kernels, step, tokens)
+    return {"details": details, "energy": energy}
 
 
 def work_of_step(planned: Planned) -> tuple[float, float]:

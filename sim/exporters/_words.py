@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sim.analysis.critical_path import HOST
+from sim.analysis.energy import Energy
 from sim.analysis.link_use import Link
 from sim.analysis.prediction import MemoryVerdict, Prediction
 from sim.analysis.uncertainty import GUESS, Uncertainty
@@ -168,25 +169,28 @@ def saved(link: Link) -> str:
 
 def energy(result: Prediction, cost: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Rows (what, how much) of watts, joules and prices."""
-    drawn = result.energy
-    if drawn is None:
+    samples = str(result.scenario.get("sample", "tokens"))
+    if result.energy is None:
         yield "power", f"not known of {result.scenario.get('gpu', 'this GPU')}"
     else:
-        held = ", held by the limit" if drawn.limited else ""
-        limit = f"of {drawn.gpu_limit:.0f} W ({drawn.evidence}){held}"
-        yield "GPU", f"{drawn.gpu_power:.0f} W {limit}"
-        yield "host", f"{drawn.host_power / 1e3:.2f} kW at the wall"
-        if drawn.network_power:
-            yield "switches", f"{drawn.network_power / 1e3:.2f} kW"
-        yield "all", f"{drawn.total_power / 1e3:.2f} kW"
-        sample = str(result.scenario.get("sample", "tokens")).removesuffix("s")
-        joules = f"{drawn.step_energy:.4g} J a step"
-        yield "energy", f"{joules}, {drawn.energy_per_token:.3g} J a {sample}"
+        yield from _watts(result.energy)
+        joules = f"{result.energy.step_energy:.4g} J a step"
+        each = f"{result.energy.energy_per_token:.3g} J a {samples.removesuffix('s')}"
+        yield "energy", f"{joules}, {each}"
         yield "1,000 steps", f"{cost['kilowatt_hours']:.4g} kWh"
     if cost["step"]:
         yield "a step costs", f"{cost['step']:.4g}{_parts_of(cost)}"
-        sample = result.scenario.get("sample", "tokens")
-        yield f"a million {sample} cost", f"{cost['million_tokens']:.4g}"
+        yield f"a million {samples} cost", f"{cost['million_tokens']:.4g}"
+
+
+def _watts(drawn: Energy) -> Iterator[tuple[str, str]]:
+    held = ", held by the limit" if drawn.limited else ""
+    limit = f"of {drawn.gpu_limit:.0f} W ({drawn.evidence}){held}"
+    yield "GPU", f"{drawn.gpu_power:.0f} W {limit}"
+    yield "host", f"{drawn.host_power / 1e3:.2f} kW at the wall"
+    if drawn.network_power:
+        yield "switches", f"{drawn.network_power / 1e3:.2f} kW"
+    yield "all", f"{drawn.total_power / 1e3:.2f} kW"
 
 
 def _parts_of(cost: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.optimize import least_squares
 
 from sim.analysis.energy import HELD, work_kind
 from sim.costs import Gpu, load_gpu
@@ -35,6 +36,7 @@ FIRST = np.array([300.0, 30.0, 0.6, 0.7, 2.0, 4.0, 0.8])
 STEP_WEIGHT = 2.0  # a step is what is asked about
 SHORTEST = 20e-6  # s: below it the host bounds calls back to back
 BACKWARD = 2.5  # flops of attention's backward over forward's: five products for two
+IDLE = "idle"  # a GPU with nothing to do
 COPIES = "memcpy"  # copy engines: no kernel runs
 FIELDS = ("family", "op", "way", "size", "set")
 STEPS = Path(__file__).parents[1] / "cases" / "energy"
@@ -55,20 +57,24 @@ def kernels(gpu: str) -> Iterator[Sample]:
     with gzip.open(cases.FOLDER / f"{gpu}.jsonl.gz", "rt") as file:
         rows = [json.loads(line) for line in file]
     names = {row["id"]: row["name"] for row in rows if row["kind"] == "kernel"}
-    by_case = {_case_key(row): row for row in rows if row["kind"] == "op"}
+    operations = {_case_key(row): row for row in rows if row["kind"] == "op"}
     for row in rows:
-        if row["kind"] == "power" and row.get("family") == "attention":
+        if row["kind"] != "power" or row.get("error") or row["op"] == IDLE:
+            continue
+        if row["family"] == "attention":
             yield _attention(row)
-            continue
-        operation = by_case.get(_case_key(row)) if row["kind"] == "power" else None
-        if operation is None or row.get("error") or row["s"] < SHORTEST:
-            continue
-        if row["family"] == COPIES:
-            continue
-        for case in cases.cases_of(operation, names):
-            uses = [(kernel, 1.0, row["s"]) for kernel in case.kernels[:1]]
-            amounts = _amounts(uses, row["s"])
-            yield Sample(f"{row['op']} {row['way']}", row["watts"], amounts)
+        elif row["family"] != COPIES and row["s"] >= SHORTEST:
+            yield from _operation(row, operations.get(_case_key(row)), names)
+
+
+def _operation(
+    row: Mapping[str, Any], operation: dict[str, Any] | None, names: dict[int, str]
+) -> Iterator[Sample]:
+    """The first kernel of an operation that was also measured alone."""
+    for case in () if operation is None else cases.cases_of(operation, names):
+        uses = [(kernel, 1.0, row["s"]) for kernel in case.kernels[:1]]
+        amounts = _amounts(uses, row["s"])
+        yield Sample(f"{row['op']} {row['way']}", row["watts"], amounts)
 
 
 def _attention(row: Mapping[str, Any]) -> Sample:
@@ -128,16 +134,14 @@ def watts(constants: np.ndarray, samples: Sequence[Sample], gpu: Gpu) -> np.ndar
 
 def fit(samples: Sequence[Sample], gpu: Gpu) -> np.ndarray:
     """The constants, in W and pJ, with the least squares of relative errors."""
-    from scipy.optimize import least_squares  # part of an extra
-
     measured = np.array([sample.watts for sample in samples])
     weight = np.array([sample.weight for sample in samples])
 
     def errors(constants: np.ndarray) -> np.ndarray:
-        return weight * (watts(constants, samples, gpu) / measured - 1)
+        relative: np.ndarray = watts(constants, samples, gpu) / measured - 1
+        return np.asarray(weight * relative)
 
-    found: np.ndarray = least_squares(errors, FIRST, bounds=(0, np.inf)).x
-    return found
+    return np.asarray(least_squares(errors, FIRST, bounds=(0, np.inf)).x)
 
 
 def _hidden(

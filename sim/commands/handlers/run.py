@@ -17,27 +17,14 @@ def run(
     each: tuple[str, ...],
     trace_window: str,
     trace_ranks: str,
-    energy: bool,
-    price_per_gpu_hour: float | None,
-    price_per_kwh: float | None,
-    pue: float,
     **options: Any,
 ) -> None:
     part = trace_part(trace, report, each, trace_window, trace_ranks)
     path = find_scenario(scenario)
     tables = tables_of(path)
 
-    from sim.analysis.cost import Prices
     from sim.commands.handlers.run_scenario import run_scenario
 
-    prices = Prices(price_per_gpu_hour, price_per_kwh, pue)
     run_scenario(
-        tables,
-        path,
-        trace=trace,
-        part=part,
-        report=report,
-        each=each,
-        prices=prices if energy or prices != Prices() else None,
-        **options,
+        tables, path, trace=trace, part=part, report=report, each=each, **options
     )

@@ -41,12 +41,13 @@ def run_scenario(
     max_micro_batch: bool,
     report: Path | None,
     each: tuple[str, ...],
-    prices: Prices | None,
+    **asked: Any,
 ) -> None:
-    """The run of a scenario's tables; `part` says which part of it the trace shows."""
+    """The run of a scenario's tables; `part` says which part of it the trace shows, `asked` prices (`_prices`)."""
     loaded = scenario_of(tables, path, overrides)
     _check_replicas(replicas, seed, loaded, max_micro_batch)
     file = trace or timeline or report
+    prices = _prices(loaded, max_micro_batch, **asked)
     if max_micro_batch:
         _refuse_capture(path)
         _largest(loaded, json_, file)
@@ -58,9 +59,33 @@ def run_scenario(
         planned = plan(loaded)
         result = _shown(planned, replicas, seed, json_, prices)
         _write(result, trace, part, timeline)
-        if report is not None:
-            _write_report(result, report, loaded, each, planned)
+        _write_report(result, report, loaded, each, planned)
         _refuse_fallbacks([result], strict)
+
+
+def _prices(
+    loaded: Scenario,
+    largest: bool,
+    energy: bool,
+    price_per_gpu_hour: float | None,
+    price_per_kwh: float | None,
+    pue: float,
+) -> Prices | None:
+    """The prices of the command line; None where nothing of the kind was asked for.
+
+    Raises
+    ------
+    InputError
+        If what is predicted is no training step of one job.
+    """
+    prices = Prices(price_per_gpu_hour, price_per_kwh, pue)
+    if not energy and prices == Prices():
+        return None
+    if largest or loaded.inference != Inference():
+        found = "--max-micro-batch" if largest else "[inference]"
+        raise misused("--energy and prices", found, "a training step")
+    refuse(loaded, "--energy and prices")
+    return prices
 
 
 def _shown(
@@ -107,12 +132,14 @@ def _write(
 
 def _write_report(
     result: Prediction,
-    report: Path,
+    report: Path | None,
     scenario: Scenario,
     each: tuple[str, ...],
     planned: Planned,
 ) -> None:
-    """The file of `--report`."""
+    """The file of `--report`, where there is one to write."""
+    if report is None:
+        return
     # what-ifs and measured runs are slow to import
     from sim.exporters._run_files import write_report
 
