@@ -18,6 +18,7 @@ from validation.report.published import Case as PublishedCase
 from validation.report.published import PublishedReport
 from validation.sets.checkpoint import CheckpointReport
 from validation.sets.choices import ChoiceReport
+from validation.sets.energy import EnergyReport
 from validation.sets.kernels import KernelReport
 from validation.sets.probes import ProbeReport
 from validation.sets.set_file import KINDS
@@ -32,6 +33,7 @@ EMPTY = {
     "traces": lambda: TraceReport("traces", "", (), {}),
     "published": lambda: PublishedReport("published", "", ()),
     "checkpoint": lambda: CheckpointReport("checkpoint", "", {}, ()),
+    "energy": lambda: EnergyReport("energy", "", {}, ()),
     "probes": lambda: ProbeReport("probes", "", ()),
     "kernels": lambda: KernelReport("kernels", "", (), (0.04, 0.12), {}),
     "programs": lambda: Report("frameworks", (), load_set("h200").tolerances),

@@ -49,9 +49,8 @@ def run_scenario(
     file = trace or timeline or report
     prices = _prices(loaded, max_micro_batch, **asked)
     if max_micro_batch:
-        _refuse_capture(path)
-        _largest(loaded, json_, file)
-    elif loaded.inference != Inference():
+        _largest(loaded, path, json_, file)
+    elif _serves(loaded):
         _serve(loaded, json_, file or replicas)
     elif loaded.jobs:
         _run_jobs(loaded, json_, file, strict)
@@ -59,8 +58,12 @@ def run_scenario(
         planned = plan(loaded)
         result = _shown(planned, replicas, seed, json_, prices)
         _write(result, trace, part, timeline)
-        _write_report(result, report, loaded, each, planned)
+        _write_report(result, report, each, planned)
         _refuse_fallbacks([result], strict)
+
+
+def _serves(loaded: Scenario) -> bool:
+    return loaded.inference != Inference()
 
 
 def _prices(
@@ -81,7 +84,7 @@ def _prices(
     prices = Prices(price_per_gpu_hour, price_per_kwh, pue)
     if not energy and prices == Prices():
         return None
-    if largest or loaded.inference != Inference():
+    if largest or _serves(loaded):
         found = "--max-micro-batch" if largest else "[inference]"
         raise misused("--energy and prices", found, "a training step")
     refuse(loaded, "--energy and prices")
@@ -133,7 +136,6 @@ def _write(
 def _write_report(
     result: Prediction,
     report: Path | None,
-    scenario: Scenario,
     each: tuple[str, ...],
     planned: Planned,
 ) -> None:
@@ -143,7 +145,7 @@ def _write_report(
     # what-ifs and measured runs are slow to import
     from sim.exporters._run_files import write_report
 
-    page = write_report(result, report, scenario, each, planned)
+    page = write_report(result, report, planned.scenario, each, planned)
     talk(f"wrote {page}")
 
 
@@ -177,8 +179,9 @@ def _refuse_capture(path: Path) -> None:
         raise misused("--max-micro-batch", str(path), expected, hint)
 
 
-def _largest(scenario: Scenario, json_: bool, file: Path | None) -> None:
+def _largest(scenario: Scenario, path: Path, json_: bool, file: Path | None) -> None:
     """`run --max-micro-batch`."""
+    _refuse_capture(path)
     refuse(scenario, "--max-micro-batch")
     if file is not None:
         expected = "none: --max-micro-batch predicts no step"
