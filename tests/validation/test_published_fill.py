@@ -235,7 +235,7 @@ def test_rows_of_ones_own(tmp_path: Path) -> None:
         out = csv.DictWriter(file, list(LAB))
         out.writeheader()
         out.writerows(
-            [LAB, lab(id="lab-2", hardware="MI300X"), lab(id="lab-3", tp="16", dp="4")]
+            [LAB, lab(id="lab-2", hardware="MI300X"), lab(id="lab-3", tp="64", dp="1")]
         )
     result = CliRunner().invoke(
         main, ["validate", "published", "--rows", str(path), "--jobs", "1", "--json"]
@@ -244,5 +244,5 @@ def test_rows_of_ones_own(tmp_path: Path) -> None:
     assert '"lab-1"' in result.stdout and "cluster assumed" in result.stdout
     assert (
         "no NVIDIA GPU" in result.stdout
-        and "expected a multiple of tp = 16" in result.stdout
+        and "expected a multiple of tp = 64" in result.stdout
     )
