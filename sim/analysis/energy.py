@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -124,10 +124,7 @@ def network_power(fabric: Fabric, hosts: int, constants: Wall) -> float:
 
 def hosts_of(fabric: Fabric, gpus: Iterable[str]) -> int:
     """How many hosts have one of the GPUs."""
-    by_gpu: Mapping[str, str] = {
-        gpu: host for host, members in fabric.gpus_by_host.items() for gpu in members
-    }
-    return len({by_gpu[gpu] for gpu in gpus})
+    return len({fabric.host_of(gpu) for gpu in gpus})
 
 
 def grade_of(gpu: Gpu) -> str:

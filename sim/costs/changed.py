@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from sim.costs.draw import Draw
 from sim.costs.gpu import Gpu
 from sim.costs.roofline import Roofline
 from sim.graph.kernel import Kernel
@@ -43,6 +44,11 @@ class ChangedGpu(Gpu):
             limits.l2_bandwidth * speed.clock,
             limits.l2,
         )
+
+    @property
+    def draw(self) -> Draw | None:
+        """The model's: what a flop and a byte take does not follow from how many there are in a second."""
+        return self._model.draw
 
     def running(self, kernel: Kernel) -> float:
         """As the model's, at this speed."""

@@ -16,6 +16,7 @@ from sim.analysis.cost import Prices, cost_of
 from sim.analysis.energy import HELD
 from sim.analysis.prediction import Prediction
 from sim.costs import load_gpu
+from sim.costs.changed import Speed, changed
 from sim.costs.draw import Draw
 from sim.costs.gpu_files import names
 
@@ -79,6 +80,14 @@ def test_a_lent_draw_is_the_same_share_of_the_limit(
     own = DRAW.kernel(1.0, 5e14, 2e12, "bf16")
     theirs = lent.kernel(1.0, 5e14 * speed, 2e12 * bandwidth, "bf16")
     assert theirs == pytest.approx(limit * own)
+
+
+@pytest.mark.parametrize("name", ["h200", "h100", "b200"])
+def test_a_quicker_gpu_takes_the_same_joules_for_its_work(name: str) -> None:
+    """A what-if on the speed of a GPU leaves what a flop and a byte take, lent figures or its own."""
+    model = load_gpu(name)
+    quicker = changed(model, Speed(flops=2.0, hbm_bandwidth=3.0, clock=0.5))
+    assert quicker.draw == model.draw
 
 
 @pytest.mark.parametrize("name", names())

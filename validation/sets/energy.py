@@ -22,7 +22,7 @@ from validation.report.comparison import Comparison, finite
 from validation.report.gate import Check, prediction_checks
 from validation.report.interface import Point, Skip, Table
 from validation.report.summary import Errors, errors_of
-from validation.sets.sets import CASES, asked
+from validation.sets.sets import CASES, asked, cluster_of
 
 POWER, ENERGY = "mean power", "energy of a step"
 UNITS = {POWER: "W", ENERGY: "J"}
@@ -165,21 +165,6 @@ def _of_files(
             else:
                 cases += _cases(row, record, where)
     return cases, skips
-
-
-def cluster_of(path: Path, clusters: Mapping[str, str]) -> str:
-    """The cluster of a file of rows, by the part of its name that set.toml knows.
-
-    Raises
-    ------
-    InputError
-        If no part of the name is known.
-    """
-    for part, cluster in clusters.items():
-        if part in path.name:
-            return cluster
-    expected = f"a name with one of {', '.join(clusters)}, or --cluster"
-    raise InputError(Mistake(str(path), "", "no machine in its name", expected))
 
 
 def _records(path: Path) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ from validation.report.gate import Tolerances
 from validation.report.step_cases import Case, Prediction
 from validation.report.steps import Report
 from validation.sets.host_speed import factor_of, of_others
-from validation.sets.sets import CASES, asked
+from validation.sets.sets import CASES, asked, cluster_of
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -105,20 +105,11 @@ def _run_of(row: Row, file: Path, table: Mapping[str, Any], cluster: str | None)
 
     A file whose machine had another host than the others of its cluster is in set.toml by its own name.
     """
-    name = cluster or _cluster_of(file, table["clusters"])
+    name = cluster or cluster_of(file, table["clusters"])
     hosts = table.get("hosts", {})
     own = file.stem in hosts
     host = hosts[file.stem] if own else hosts.get(name)
     return Run(row, name, file, host, own)
-
-
-def _cluster_of(file: Path, clusters: Mapping[str, str]) -> str:
-    """The cluster of a file of rows, by the part of its name that set.toml knows."""
-    for part, cluster in clusters.items():
-        if part in file.name:
-            return cluster
-    expected = f"a name with one of {', '.join(clusters)}, or --cluster"
-    raise InputError(Mistake(str(file), "", "no machine in its name", expected))
 
 
 def _predicted(runs: Sequence[Run], jobs: int) -> list[Prediction]:

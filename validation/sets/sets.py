@@ -6,7 +6,7 @@ Every kind has a module with `validate_set(name, rows, jobs)` that answers with 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,6 +183,21 @@ def asked(name: str, rows: str | Path | None) -> tuple[dict[str, Any], list[Path
     if rows is not None:
         return table, [Path(rows)], ""
     return table, [CASES / name / file for file in table["rows"]], table["title"]
+
+
+def cluster_of(path: Path, clusters: Mapping[str, str]) -> str:
+    """The cluster of a file of rows, by the part of its name that set.toml knows.
+
+    Raises
+    ------
+    InputError
+        If no part of the name is known.
+    """
+    for part, cluster in clusters.items():
+        if part in path.name:
+            return cluster
+    expected = f"a name with one of {', '.join(clusters)}, or --cluster"
+    raise InputError(Mistake(str(path), "", "no machine in its name", expected))
 
 
 def load_set(name: str) -> MeasuredSet:
