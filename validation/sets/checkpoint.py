@@ -7,8 +7,8 @@ to the one after which the save was complete. Both are medians over ranks.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,10 @@ from sim.units import format_duration
 from validation.formats.records import text_of
 from validation.formats.rows import read_rows
 from validation.formats.scenarios import scenario_of
-from validation.report.comparison import Comparison, finite
-from validation.report.gate import Check, prediction_checks
-from validation.report.interface import Point, Skip, Table
-from validation.report.summary import Errors, errors_of
+from validation.report.figures_of_rows import Figure, FiguresReport
+from validation.report.gate import Check
+from validation.report.interface import Skip
+from validation.report.summary import Errors
 from validation.sets.sets import CASES, asked
 from workloads.job.checkpoint import Checkpoint
 
@@ -32,109 +32,19 @@ MODES = {"torch_rank0": "rank0", "dcp": "sharded", "dcp_async": "async"}
 AT = 3  # step after which the harness saves, where the case does not say
 
 
-@dataclass(frozen=True)
-class Case:
-    """One figure of one row, s."""
-
-    name: str
-    kind: str
-    measured: float
-    predicted: float
-    error: str = ""
+class CheckpointReport(FiguresReport):
+    """Seconds of saves: the worst error of each kind is held to its limit."""
 
     @property
-    def signed(self) -> float:
-        return (
-            float("nan")
-            if self.error
-            else (self.predicted - self.measured) / self.measured
-        )
+    def kinds(self) -> tuple[str, ...]:
+        return STALL, BESIDE
 
-    def to_json(self) -> dict[str, Any]:
-        record = {
-            "id": self.name,
-            "kind": self.kind,
-            "measured": self.measured,
-            "error": self.error,
-        }
-        signed, predicted = finite(self.signed, self.predicted)
-        return record | {"predicted": predicted, "signed_error": signed}
+    def check_of(self, kind: str, errors: Errors) -> Check:
+        limit = self.limits[kind]
+        return Check(f"{kind}: worst", errors.worst, limit, errors.worst_id)
 
-
-@dataclass(frozen=True)
-class CheckpointReport(Comparison):
-    """All rows of a set; `calibration`: rows that constants were taken from, never judged."""
-
-    name: str
-    title: str
-    limits: Mapping[str, float]
-    cases: tuple[Case, ...]
-    calibration: tuple[Case, ...] = ()
-    skips: tuple[Skip, ...] = ()
-    unit: str = "times"
-
-    @property
-    def groups(self) -> dict[str, Errors]:
-        kinds = {
-            kind: [(c.name, c.signed) for c in self.cases if c.kind == kind]
-            for kind in (STALL, BESIDE)
-        }
-        every = {"all": errors_of([pair for pairs in kinds.values() for pair in pairs])}
-        return every | {kind: errors_of(pairs) for kind, pairs in kinds.items()}
-
-    @property
-    def checks(self) -> tuple[Check, ...]:
-        failed = [case.name for case in self.cases if case.error]
-        checks = [*prediction_checks(len(self.cases), failed, len(self.skips))]
-        for kind in (STALL, BESIDE):
-            errors = self.groups[kind]
-            if errors.n:
-                checks.append(
-                    Check(
-                        f"{kind}: worst",
-                        errors.worst,
-                        self.limits[kind],
-                        errors.worst_id,
-                    )
-                )
-        return tuple(checks)
-
-    @property
-    def case_tables(self) -> Sequence[Table]:
-        tables = [_table("Judged: nothing was taken from these rows", self.cases)]
-        if self.calibration:
-            tables.append(
-                _table("Constants were taken from these; not judged", self.calibration)
-            )
-        return tables
-
-    @property
-    def points(self) -> Sequence[Point]:
-        return tuple(
-            Point(c.name, c.kind, c.measured, c.predicted, False, error=c.error)
-            for c in self.cases
-        )
-
-    def figures(self) -> dict[str, Any]:
-        return {
-            "n": len(self.cases),
-            "groups": {name: e.to_json() for name, e in self.groups.items() if e.n},
-            "calibration": [case.to_json() for case in self.calibration],
-        }
-
-
-def _table(title: str, cases: Sequence[Case]) -> Table:
-    rows = [
-        (
-            c.name,
-            c.kind,
-            format_duration(c.measured),
-            c.error or format_duration(c.predicted),
-            "" if c.error else f"{100 * c.signed:+.1f} %",
-        )
-        for c in cases
-    ]
-    return Table(title, ("case", "what", "measured", "predicted", "error"), rows)
+    def shown(self, kind: str, value: float) -> str:
+        return format_duration(value)
 
 
 def validate_set(
@@ -148,7 +58,7 @@ def validate_set(
         If there is no such set, or a file cannot be read.
     """
     set_, files, title = asked(name, rows)
-    cases: list[Case] = []
+    cases: list[Figure] = []
     skips: list[Skip] = []
     for path in files:
         pairs = list(zip(read_rows(path), _records(path), strict=True))
@@ -172,21 +82,22 @@ def _records(path: Path) -> list[dict[str, Any]]:
     return [files.json_of(line) for line in text_of(path).splitlines() if line.strip()]
 
 
-def _cases(row: Any, record: Mapping[str, Any]) -> list[Case]:
+def _cases(row: Any, record: Mapping[str, Any]) -> list[Figure]:
     try:
         measured = _measured(row, record)
     except InputError as error:
-        return [Case(row.name, STALL, float("nan"), float("nan"), str(error))]
+        return [Figure(row.name, STALL, float("nan"), float("nan"), str(error))]
     try:
         made = _predict(row)
     except PrestepError as error:
         return [
-            Case(row.name, kind, value, float("nan"), str(error))
+            Figure(row.name, kind, value, float("nan"), str(error))
             for kind, value in measured.items()
         ]
     predicted = {STALL: made["save_stall"], BESIDE: made["step_time_beside"]}
     return [
-        Case(row.name, kind, value, predicted[kind]) for kind, value in measured.items()
+        Figure(row.name, kind, value, predicted[kind])
+        for kind, value in measured.items()
     ]
 
 
@@ -228,7 +139,7 @@ def _predict(row: Any) -> dict[str, Any]:
     return dict(result.checkpoint)
 
 
-def _calibration(path: Path) -> tuple[Case, ...]:
+def _calibration(path: Path) -> tuple[Figure, ...]:
     """What the constants make of the rows that they were taken from."""
     table = constants()
     rates = {
@@ -238,7 +149,7 @@ def _calibration(path: Path) -> tuple[Case, ...]:
         "load_warm": table["load"],
     }
     return tuple(
-        Case(f"{row['bytes'] >> 20} MiB", kind, row[f"{kind}_s"], row["bytes"] / rate)
+        Figure(f"{row['bytes'] >> 20} MiB", kind, row[f"{kind}_s"], row["bytes"] / rate)
         for row in _records(path)
         for kind, rate in rates.items()
     )

@@ -1,0 +1,120 @@
+"""Comparisons of a few figures of every row (a stall, watts, joules), beside rows that constants were taken from."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from validation.report.comparison import Comparison, finite
+from validation.report.gate import Check, prediction_checks
+from validation.report.interface import Point, Skip, Table
+from validation.report.summary import Errors, errors_of
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of one row, SI units."""
+
+    name: str
+    kind: str
+    measured: float
+    predicted: float
+    error: str = ""
+
+    @property
+    def signed(self) -> float:
+        if self.error:
+            return math.nan
+        return (self.predicted - self.measured) / self.measured
+
+    def to_json(self) -> dict[str, Any]:
+        signed, predicted = finite(self.signed, self.predicted)
+        return {
+            "id": self.name,
+            "kind": self.kind,
+            "measured": self.measured,
+            "error": self.error,
+            "predicted": predicted,
+            "signed_error": signed,
+        }
+
+
+@dataclass(frozen=True)
+class FiguresReport(Comparison):
+    """All rows of a set; `limits` by kind; `calibration`: rows that constants were taken from, never judged."""
+
+    name: str
+    title: str
+    limits: Mapping[str, float]
+    cases: tuple[Figure, ...]
+    calibration: tuple[Figure, ...] = ()
+    skips: tuple[Skip, ...] = ()
+    unit: str = "times"
+
+    @property
+    @abstractmethod
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of figures that are judged."""
+
+    @abstractmethod
+    def check_of(self, kind: str, errors: Errors) -> Check:
+        """What the errors of a kind, at least one, are held to."""
+
+    @abstractmethod
+    def shown(self, kind: str, value: float) -> str:
+        """A figure of a kind with its unit."""
+
+    @property
+    def groups(self) -> dict[str, Errors]:
+        pairs = {
+            kind: [(case.name, case.signed) for case in self.cases if case.kind == kind]
+            for kind in self.kinds
+        }
+        every = errors_of([pair for of_kind in pairs.values() for pair in of_kind])
+        return {"all": every} | {kind: errors_of(of) for kind, of in pairs.items()}
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        failed = [case.name for case in self.cases if case.error]
+        predicted = prediction_checks(len(self.cases), failed, len(self.skips))
+        errors = {kind: self.groups[kind] for kind in self.kinds}
+        judged = [self.check_of(kind, of) for kind, of in errors.items() if of.n]
+        return (*predicted, *judged)
+
+    @property
+    def case_tables(self) -> Sequence[Table]:
+        judged = self._table("Judged: nothing was taken from these rows", self.cases)
+        if not self.calibration:
+            return [judged]
+        title = "Constants were taken from these; not judged"
+        return [judged, self._table(title, self.calibration)]
+
+    def _table(self, title: str, cases: Sequence[Figure]) -> Table:
+        rows = [
+            (
+                case.name,
+                case.kind,
+                self.shown(case.kind, case.measured),
+                case.error or self.shown(case.kind, case.predicted),
+                "" if case.error else f"{100 * case.signed:+.1f} %",
+            )
+            for case in cases
+        ]
+        return Table(title, ("case", "what", "measured", "predicted", "error"), rows)
+
+    @property
+    def points(self) -> Sequence[Point]:
+        return tuple(
+            Point(c.name, c.kind, c.measured, c.predicted, False, error=c.error)
+            for c in self.cases
+        )
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "n": len(self.cases),
+            "groups": {name: e.to_json() for name, e in self.groups.items() if e.n},
+            "calibration": [case.to_json() for case in self.calibration],
+        }
