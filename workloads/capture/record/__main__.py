@@ -24,6 +24,7 @@ from workloads.capture.record import (
     profilers,
     regions,
     saving,
+    sharded_states,
     stand_in,
     steps,
 )
@@ -57,6 +58,7 @@ def _recorder(options: argparse.Namespace, exchange: Exchange) -> Recorder:
     collectives.install(recorder.works)
     devices.install()
     saving.install(fake)
+    sharded_states.install()
     placed.install()
     graphs.install(recorder.assumed)
     flex.install(recorder.assumed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 from collections.abc import Callable
@@ -19,6 +20,10 @@ PROCESSES = (
     "prestep capture: the program starts {count} processes itself, while {world} ranks are captured on a host: "
     "capture it with --world {count}"
 )
+SEVERAL_GPUS = (
+    "prestep capture: torch.nn.DataParallel runs {count} GPUs from one process, which is not recorded. Wrap the model "
+    "in DistributedDataParallel and capture it with --world {count}, or give the program one GPU: --gpus-per-host 1"
+)
 #: What writes an operation down: its name, the tensors that it reads and writes.
 Write = Callable[[str, list[torch.Tensor]], None]
 
@@ -29,6 +34,7 @@ def install(write: Write) -> None:
     for module in (torch.multiprocessing, torch.multiprocessing.spawn):
         module.start_processes = _run_here
     torch.multiprocessing.spawn = _run_here
+    torch.nn.DataParallel.__init__ = _on_one_gpu(torch.nn.DataParallel.__init__)
     if importlib.util.find_spec("triton") is not None:
         _record_triton(write)
 
@@ -45,6 +51,17 @@ def _run_here(
     if nprocs != world:
         raise NotImplementedError(PROCESSES.format(count=nprocs, world=world))
     function(int(os.environ["LOCAL_RANK"]), *args)
+
+
+def _on_one_gpu(make: Any) -> Any:
+    @functools.wraps(make)
+    def made(module: Any, *args: Any, **options: Any) -> None:
+        make(module, *args, **options)
+        if len(module.device_ids) > 1:
+            count = len(module.device_ids)
+            raise NotImplementedError(SEVERAL_GPUS.format(count=count))
+
+    return made
 
 
 def _record_triton(write: Write) -> None:

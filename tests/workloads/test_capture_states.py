@@ -1,0 +1,89 @@
+"""States of sharded optimizers that programs gather to save them. Needs PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from sim.errors import InputError
+from sim.tools.program_capture import captured
+from workloads.capture import recording
+from workloads.capture.recording import Recording
+
+pytestmark = pytest.mark.slow
+
+STEPS = """
+for _ in range(4):
+    model(torch.randn(4, 64, device="cuda")).sum().backward()
+    optimizer.step(); optimizer.zero_grad()
+"""
+HEAD = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("nccl"); rank = dist.get_rank()
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 128)).cuda()
+"""
+SPLIT = """
+from torch.distributed.optim import ZeroRedundancyOptimizer
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.1)
+"""
+SPLIT_SAVED = """
+optimizer.consolidate_state_dict(to=0)
+if rank == 0:
+    states = optimizer.state_dict()["state"]
+    for number, weight in enumerate(model.parameters()):
+        assert states[number]["exp_avg"].shape == weight.shape, number
+"""
+FLAT = """
+from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType, FullOptimStateDictConfig
+model = FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.cuda.current_device())
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+"""
+FLAT_SAVED = """
+full = FullOptimStateDictConfig(rank0_only=True)
+with FullyShardedDataParallel.state_dict_type(model, StateDictType.FULL_STATE_DICT, None, full):
+    states = FullyShardedDataParallel.optim_state_dict(model, optimizer)
+if rank == 0:
+    shapes = {name: tuple(state["exp_avg"].shape) for name, state in states["state"].items()}
+    assert shapes == {"0.weight": (64, 64), "0.bias": (64,), "1.weight": (128, 64), "1.bias": (128,)}, shapes
+"""
+
+
+def capture(folder: Path, text: str, world: int) -> Recording:
+    path = folder / "train.py"
+    path.write_text(text)
+    captured((str(path),), path.with_suffix(".capture"), world=world, quiet=True)
+    return recording.read(path.with_suffix(".capture"))
+
+
+@pytest.mark.parametrize(
+    ("sharded", "saved"),
+    [(SPLIT, SPLIT_SAVED), (FLAT, FLAT_SAVED)],
+    ids=["zero", "fsdp"],
+)
+def test_gathered_states_of_an_optimizer_are_those_of_all_parameters(
+    tmp_path: Path, sharded: str, saved: str
+) -> None:
+    """Also of the parameters that only other ranks update: they have the shapes of their parameters."""
+    recorded = capture(tmp_path, HEAD + sharded + STEPS + saved, world=2)
+    assert {rank for each in recorded.ranks for rank in each.represents} == {0, 1}
+
+
+PARALLEL = """
+import torch
+model = torch.nn.DataParallel(torch.nn.Linear(64, 64).cuda())
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+"""
+
+
+def test_several_gpus_of_one_process_are_refused_by_name(tmp_path: Path) -> None:
+    """The message says what to do instead; with one GPU such a program is one like any other."""
+    path = tmp_path / "train.py"
+    path.write_text(PARALLEL + STEPS)
+    with pytest.raises(InputError, match=r"DataParallel runs 8 GPUs.*--world 8"):
+        captured((str(path),), path.with_suffix(".capture"), quiet=True)
+    captured((str(path),), path.with_suffix(".capture"), gpus_per_host=1, quiet=True)
