@@ -58,6 +58,14 @@ class Fleet:
 
 def fleet_of(fabric: Fabric, model: Gpu, gpus: Sequence[str]) -> Fleet:
     """The fleet of a fabric's what-ifs; `gpus` has the GPU of every rank."""
+    speeds = speeds_of(fabric, model, gpus)
+    if len(set(speeds)) == 1:
+        return Fleet(changed(model, speeds[0]), model)
+    return Fleet(model, model, speeds)
+
+
+def speeds_of(fabric: Fabric, model: Gpu, gpus: Sequence[str]) -> tuple[Speed, ...]:
+    """What each of these GPUs differs by from the model, after all changes of the fabric's GPUs."""
     speed = dict.fromkeys(gpus, AS_MODEL)
     usual = {"flops": model.peak["bf16"], "hbm_bandwidth": model.bandwidth}
     for change in fabric.gpu_changes:
@@ -70,7 +78,4 @@ def fleet_of(fabric: Fabric, model: Gpu, gpus: Sequence[str]) -> Fleet:
                     else (change.value or 0.0) / usual[change.attribute]
                 )
                 speed[name] = replace(speed[name], **{change.attribute: new})
-    speeds = tuple(speed[name] for name in gpus)
-    if len(set(speeds)) == 1:
-        return Fleet(changed(model, speeds[0]), model)
-    return Fleet(model, model, speeds)
+    return tuple(speed[name] for name in gpus)

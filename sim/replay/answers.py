@@ -9,6 +9,7 @@ from typing import NamedTuple
 from sim.analysis.critical_path import CriticalPath
 from sim.analysis.path_walk import critical_path
 from sim.replay.outcome import Outcome, last_step
+from workloads.traces.families import COMMUNICATION
 from workloads.traces.work import GPU, MARK, Op
 
 
@@ -54,10 +55,10 @@ def _gpu_window(outcome: Outcome) -> tuple[float, float]:
 
 
 def recorded_ops(outcome: Outcome, rank: int) -> list[Op]:
-    """What a rank recorded on its GPU in the last step that is reported; nothing of a rank that was not recorded."""
+    """What a rank recorded on its GPU in the last step that is reported; nothing of a rank without times."""
     name = outcome.steps[-1].step
     for work in outcome.replay.job.works:
-        if work.rank == rank:
+        if work.rank == rank and work.timed:
             last = [step for step, _, _ in work.steps].index(name)
             return [op for op in work.ops if op.kind == GPU and op.step == last]
     return []
@@ -85,8 +86,10 @@ def _simulated_spans(outcome: Outcome, index: int) -> dict[str, Spans]:
     spans: dict[str, Spans] = {}
     for i, node in enumerate(nodes):
         if node.kind == GPU and node.op.step == last:
-            axis = (node.comms[0].axis or "all") if node.comms else ""
-            spans.setdefault(axis, []).append((float(start[i]), float(end[i])))
+            axes = [meeting.axis for meeting in node.comms]
+            spans.setdefault(_axis(node.op, axes), []).append(
+                (float(start[i]), float(end[i]))
+            )
     return spans
 
 
@@ -95,8 +98,8 @@ def _recorded_spans(outcome: Outcome, rank: int) -> dict[str, Spans]:
     meetings = outcome.replay.job.meetings
     spans: dict[str, Spans] = {}
     for op in recorded_ops(outcome, rank):
-        axis = (meetings[op.comms[0]].axis or "all") if op.comms else ""
-        spans.setdefault(axis, []).append((op.start, op.finish))
+        axes = [meetings[index].axis for index in op.comms]
+        spans.setdefault(_axis(op, axes), []).append((op.start, op.finish))
     return spans
 
 
@@ -106,6 +109,13 @@ class _Hiding(NamedTuple):
     total: float
     hidden: float
     exposed: float
+
+
+def _axis(op: Op, axes: Sequence[str]) -> str:
+    """The axis of communication, "all" where it is not known; "" of a kernel."""
+    if axes:
+        return axes[0] or "all"
+    return "all" if op.family == COMMUNICATION else ""
 
 
 def _by_axis(ranks: Sequence[Mapping[str, Spans]]) -> dict[str, dict[str, float]]:

@@ -22,6 +22,7 @@ from sim.spec.sections import COMMUNICATORS, Nccl
 from topologies import load_cluster
 from topologies.fabric import Fabric
 from workloads.traces.draft import Draft, Node
+from workloads.traces.families import COMMUNICATION
 from workloads.traces.kernels import SPIN, kernel_of
 from workloads.traces.replay import Job, Replay
 
@@ -36,6 +37,7 @@ CLUSTERS = (
 )
 # Channels of a ring on NVLink, and SMs of a GPU of unknown make (A100's and H100's are 108 and 132).
 CHANNELS, UNKNOWN_SMS = 24, 108
+UNMATCHED = "kernels of communication that no collective names, as recorded"
 # (m, n, k) of a matrix product that fills a GPU, where a trace does not show shapes.
 FILLS = (4096, 4096, 4096)
 # Families whose kernels are bound by arithmetic; all others by memory.
@@ -173,6 +175,9 @@ def other_gpu(old: Gpu, new: Gpu, draft: Draft) -> Callable[[Node], float]:
     """Factor on a recorded kernel when it runs on another GPU: by its tables where they have it, else by datasheet."""
 
     def factor(node: Node) -> float:
+        if node.family == COMMUNICATION:
+            draft.notes[UNMATCHED] += not node.comms
+            return 1.0
         kernel = kernel_of(node.op)
         if kernel.kind in ("gemm", "gemm_bias") and kernel.shape:
             draft.notes[f"kernels rescaled by tables ({new.evidence(kernel)})"] += 1

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from sim.costs.measured import gpu_of
 from sim.engine.engine import Run, execute
 from sim.errors import InputError, Mistake
 from sim.graph.kernel import Kernel
+from sim.replay.changed_gpus import change_gpus
 from sim.replay.machine import (
     beside_communication,
     fabric_of,
@@ -25,20 +25,19 @@ from sim.replay.machine import (
     timed,
     together,
 )
-from sim.replay.outcome import Mode, Outcome, StepTime, of_steps
+from sim.replay.outcome import Mode, Outcome, of_steps
+from sim.replay.steps import clock_of, step_times
 from topologies.fabric import Fabric
 from workloads import traces
 from workloads.traces import retarget
-from workloads.traces.changes import Changes, parse, scale
-from workloads.traces.draft import Draft, Node
+from workloads.traces.changes import Changes, is_one, parse, scale
+from workloads.traces.draft import Draft
 from workloads.traces.files import uncollected
 from workloads.traces.replay import Job, Replay, assemble, graph_of
-from workloads.traces.work import GPU, MARK, Op, Work
+from workloads.traces.work import GPU
 
 # A link this many times faster is free; its latency stays.
 FREE = "1000000x"
-# A GPU this far behind its host at the ends of steps is what the step waits for; share of the step.
-BEHIND = 0.1
 
 
 def replay_files(
@@ -82,10 +81,9 @@ def replay_job(
     _check_steps(job)
     asked, draft = parse(changes), job.draft()
     mode = _mode(mode, cluster, asked)
-    gpu = recorded_gpu(job)
-    retarget.apply(draft, asked, partial(_scaling, gpu), beside_communication(gpu))
-    fabric, before = _fabrics(job, draft.world, cluster, mode, asked.links)
-    _on_gpu(job, draft, gpu, fabric)
+    _change_operations(job, draft, asked, mode)
+    fabric, before = _fabrics(job, draft.world, cluster, mode, asked.cluster)
+    _on_gpu(job, draft, recorded_gpu(job), fabric)
     replay, nccl = graph_of(job, draft), nccl_settings(job, asked.nccl)
     if mode == "recorded":  # the cluster then says only on which GPU kernels run
         fabric = before = None
@@ -93,6 +91,13 @@ def replay_job(
     outcome = _outcome(replay, execute(played, steps=1), mode, clock, fabric)
     notes = _notes(job, draft, unknown_sizes)
     return replace(outcome, changes=_changes(draft, asked), notes=notes)
+
+
+def _change_operations(job: Job, draft: Draft, asked: Changes, mode: Mode) -> None:
+    """Makes the changes that need no cluster."""
+    gpu, planned = recorded_gpu(job), mode == "simulated"
+    scaling, beside = partial(_scaling, gpu), beside_communication(gpu)
+    retarget.apply(draft, asked, scaling, beside, planned)
 
 
 def _outcome(
@@ -104,20 +109,20 @@ def _outcome(
         run,
         mode,
         cluster=fabric.name if fabric is not None else "",
-        steps=tuple(_step_times(replay, run)),
-        clock=_clock(clock, replay, run),
+        steps=tuple(step_times(replay, run)),
+        clock=clock_of(clock, replay, run),
         fabric=fabric,
     )
 
 
 def _fabrics(
-    job: Job, world: int, cluster: str, mode: Mode, links: dict[str, str]
+    job: Job, world: int, cluster: str, mode: Mode, changes: dict[str, str]
 ) -> tuple[Fabric | None, Fabric | None]:
-    """The cluster with changes of its links, and without; (None, None) where nothing is simulated on one."""
-    if not cluster and (mode == "recorded" or world == 1):
+    """The cluster with its changes, and without; (None, None) where nothing asks for one."""
+    if not cluster and not changes and (mode == "recorded" or world == 1):
         return None, None
-    fabric = fabric_of(job, world, cluster, links)
-    return fabric, fabric_of(job, world, cluster, {}) if links else fabric
+    fabric = fabric_of(job, world, cluster, changes)
+    return fabric, fabric_of(job, world, cluster, {}) if changes else fabric
 
 
 def _check_steps(job: Job) -> None:
@@ -142,8 +147,16 @@ def _mode(mode: Mode | None, cluster: str, asked: Changes) -> Mode:
 
 def _changes(draft: Draft, asked: Changes) -> tuple[str, ...]:
     """What differs from the recorded run, in words."""
-    settings = (*asked.links.items(), *asked.nccl.items())
-    return (*draft.changes, *(f"{key} = {value}" for key, value in settings))
+    return (
+        *draft.changes,
+        *(f"{key} = {_as_asked(value)}" for key, value in asked.cluster.items()),
+        *(f"{key} = {value}" for key, value in asked.nccl.items()),
+    )
+
+
+def _as_asked(value: str) -> str:
+    """The value of a change of the cluster, in words."""
+    return f"{value} (as it was)" if is_one(value) else value
 
 
 def _notes(job: Job, draft: Draft, unknown_sizes: int) -> dict[str, int]:
@@ -170,111 +183,9 @@ def _on_gpu(job: Job, draft: Draft, gpu: Gpu | None, fabric: Fabric | None) -> N
         draft.notes["kernels as recorded: the recorded GPU is not known"] += 1
     elif target.name != gpu.name:
         retarget.rescaled(draft, other_gpu(gpu, target, draft), target.name)
+    change_gpus(draft, fabric, target)
     if job.world == 1 and draft.world > 1:
         scale(draft, together(target, draft.world))
-
-
-def _step_times(replay: Replay, run: Run) -> list[StepTime]:
-    return [
-        step
-        for index in range(len(replay.programs))
-        for step in _steps_of_rank(replay, run, index)
-    ]
-
-
-def _steps_of_rank(replay: Replay, run: Run, index: int) -> Iterator[StepTime]:
-    """Steps of a simulated rank; what is measured is nan where the rank was not recorded."""
-    job, nodes = replay.job, replay.programs[index]
-    rank = replay.graph.programs[index].rank
-    work = next((work for work in job.works if work.rank == rank), None)
-    measured = _measured_steps(work) if work else {}
-    marks = _marks(nodes, run.start[index][0])
-    ends = _simulated_ends(nodes, run.end[index][0])
-    for k, (name, _, _) in enumerate((work or job.works[0]).steps):
-        if name in job.steps:
-            begin, end = marks[f"begin {name}"], marks[f"end {name}"]
-            host, gpu = _step_on_clocks(ends, k, begin, end)
-            recorded_host, recorded_gpu = measured.get(name, (nan, nan))
-            yield StepTime(rank, name, recorded_host, host, recorded_gpu, gpu)
-
-
-def _simulated_ends(nodes: Sequence[Node], end: np.ndarray) -> dict[int, float]:
-    """Ends of GPU work by step, as `_gpu_ends` has them."""
-    return _gpu_ends([node.op for node in nodes], end.tolist())
-
-
-def _measured_steps(work: Work) -> dict[str, tuple[float, float]]:
-    """Seconds of a recorded rank's steps by name, on both clocks."""
-    ends = _gpu_ends(work.ops, [op.finish for op in work.ops])
-    return {
-        name: _step_on_clocks(ends, k, begin, end)
-        for k, (name, begin, end) in enumerate(work.steps)
-    }
-
-
-def _marks(nodes: Sequence[Node], start: np.ndarray) -> dict[str, float]:
-    """When a simulated rank came to each of its marks ("begin ProfilerStep#2"), in seconds."""
-    return {n.op.name: float(start[i]) for i, n in enumerate(nodes) if n.kind == MARK}
-
-
-def _step_on_clocks(
-    ends: Mapping[int, float], step: int, begin: float, end: float
-) -> tuple[float, float]:
-    """Seconds of a step on (its host's clock, its GPU's), from ends of GPU work as `_gpu_ends` has them.
-
-    The GPU's clock counts from the end of the work before the step, the first step's from its begin.
-    """
-    before = max(ends[step - 1], begin if step == 0 else 0.0)
-    return end - begin, ends[step] - before
-
-
-def _gpu_ends(ops: Sequence[Op], ends: Sequence[float]) -> dict[int, float]:
-    """Step -> end of the last GPU work issued in it or before; -1: before the first step."""
-    latest = {-1: 0.0} | dict.fromkeys((op.step for op in ops), 0.0)
-    for op, end in zip(ops, ends, strict=True):
-        if op.kind == GPU:
-            latest[op.step] = max(latest[op.step], end)
-    reached = 0.0
-    for step in sorted(latest):
-        reached = latest[step] = max(latest[step], reached)
-    return latest
-
-
-def _clock(asked: str, replay: Replay, run: Run) -> str:
-    """The clock of the steps: the GPU's if on any rank it ends steps far behind its host.
-
-    One step alone has no end before it to count from; then it is the host's.
-    """
-    if asked != "auto":
-        return asked
-    for nodes, start, end in zip(replay.programs, run.start, run.end, strict=True):
-        if _has_earlier_work(nodes) and _falls_behind(nodes, start[0], end[0]):
-            return "gpu"
-    return "host"
-
-
-def _has_earlier_work(nodes: Sequence[Node]) -> bool:
-    """Whether a step has GPU work before it."""
-    steps = {node.op.step for node in nodes if node.op.kind == MARK}
-    return len(steps) > 1 or any(
-        node.op.step < 0 for node in nodes if node.op.kind == GPU
-    )
-
-
-def _falls_behind(nodes: Sequence[Node], start: np.ndarray, end: np.ndarray) -> bool:
-    """Whether the GPU ends a step far behind its host, as recorded or as simulated."""
-    ops = [node.op for node in nodes]
-    measured = _gpu_ends(ops, [op.finish for op in ops])
-    simulated = _simulated_ends(nodes, end)
-    begins = {op.name: op.start for op in ops if op.kind == MARK}
-    for i, op in enumerate(ops):
-        mark, _, name = op.name.partition(" ")
-        if op.kind != MARK or mark != "end":
-            continue
-        behind = measured[op.step] - op.start, simulated[op.step] - float(start[i])
-        if max(behind) > BEHIND * (op.start - begins[f"begin {name}"]):
-            return True
-    return False
 
 
 def _if_free(

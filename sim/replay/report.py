@@ -28,7 +28,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "simulated_step_time": _simulated(outcome, outcome.clock),
         "step_time": outcome.step_time,
         "mean_error": _mean(outcome),
-        "worst_error": None if outcome.changes else outcome.worst,
+        "worst_error": None if _mean(outcome) is None else outcome.worst,
         "clock": outcome.clock,
         "clocks": {clock: _on_clock(outcome, clock) for clock in ("host", "gpu")},
         "comm": outcome.mode,
@@ -139,16 +139,17 @@ def _share_lines(outcome: Outcome) -> Iterator[str]:
     measured, simulated = breakdown(outcome)
     yield from ("", _columns("share of the last step", "measured", "simulated"))
     for name in SHARES:
-        yield _both(name, measured.get(name, 0.0), simulated[name])
+        yield _both(name, measured.get(name), simulated[name])
 
 
 def _columns(name: str, one: str, other: str) -> str:
     return f"{name:<24} {one:>12} {other:>12}"
 
 
-def _both(name: str, one: float, other: float) -> str:
-    """A row of two times (s)."""
-    return f"  {name:<22} {format_duration(one):>12} {format_duration(other):>12}"
+def _both(name: str, measured: float | None, simulated: float) -> str:
+    """A row of two times (s); nothing may be measured."""
+    before = "not recorded" if measured is None else format_duration(measured)
+    return f"  {name:<22} {before:>12} {format_duration(simulated):>12}"
 
 
 def _free_lines(outcome: Outcome) -> Iterator[str]:
@@ -169,6 +170,8 @@ def _note_lines(outcome: Outcome) -> Iterator[str]:
 def residual(outcome: Outcome) -> dict[str, float]:
     """Simulated less measured seconds of the last step by phase, and of exposed communication by axis."""
     measured, simulated = breakdown(outcome)
+    if not measured:
+        return {}
     residuals = {name: simulated[name] - measured[name] for name in SHARES}
     sides = overlap(outcome)
     for axis, row in sides["simulated"].items():
@@ -188,7 +191,7 @@ def _overlap_lines(outcome: Outcome) -> Iterator[str]:
     for axis, row in sides["simulated"].items():
         measured = sides["measured"].get(axis, {})
         for part in ("hidden", "exposed"):
-            yield _both(f"{axis}, {part}", measured.get(part, 0.0), row[part])
+            yield _both(f"{axis}, {part}", measured.get(part), row[part])
 
 
 def _path_lines(outcome: Outcome, most: int = 6) -> Iterator[str]:

@@ -10,6 +10,7 @@ import numpy as np
 from sim.replay.answers import recorded_ops
 from sim.replay.outcome import Outcome, last_step
 from workloads.traces.draft import Node
+from workloads.traces.families import COMMUNICATION
 from workloads.traces.work import GPU, Op
 
 SHARES = ("compute", "exposed communication", "host", "idle")
@@ -21,7 +22,7 @@ def breakdown(outcome: Outcome) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds of the last step by what the GPU did, mean over ranks: (measured, simulated).
 
     Compute hides communication beside it; what is left of communication is exposed. Pauses in which the next operation
-    had not been launched are the host's, others idle.
+    had not been launched are the host's, others idle. Nothing is measured of traces without times.
     """
     programs = outcome.replay.graph.programs
     measured, simulated = [], []
@@ -58,15 +59,12 @@ def _simulated_spans(outcome: Outcome, index: int, rows: list[int]) -> list[Span
 
 
 def _average(ranks: list[dict[str, float]]) -> dict[str, float]:
-    return {
-        name: mean([shares[name] for shares in ranks]) if ranks else 0.0
-        for name in SHARES
-    }
+    return {name: mean([shares[name] for shares in ranks]) for name in SHARES if ranks}
 
 
 def _shares(spans: Sequence[Span], ops: Iterable[Op]) -> dict[str, float]:
     """Seconds by share of a rank's spans, each of one operation."""
-    communicates = np.array([bool(op.collective) for op in ops])
+    communicates = np.array([op.family == COMMUNICATION for op in ops])
     times = np.array([(start, end) for start, end, _ in spans])
     whole, compute = _union(times), _union(times[~communicates])
     gaps = _gaps(times)

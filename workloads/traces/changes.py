@@ -21,6 +21,8 @@ KEYS = (
     "cluster.host_factor",
 )
 SECTIONS = ("parallel", "faults", "kernels", "nccl", "training", "model", "cluster")
+# What ends the name of a GPU's attribute; all other changes of a cluster are those of links.
+GPU_ATTRIBUTES = ("flops", "hbm_bandwidth", "clock")
 
 
 @dataclass
@@ -28,17 +30,23 @@ class Changes:
     """What `--set` asks for, sorted by who does it."""
 
     links: dict[str, str] = field(default_factory=dict)
+    gpus: dict[str, str] = field(default_factory=dict)
     nccl: dict[str, str] = field(default_factory=dict)
     kernels: dict[str, float] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     fused: list[list[str]] = field(default_factory=list)
 
     @property
+    def cluster(self) -> dict[str, str]:
+        """Changes of links and GPUs, as a cluster takes them."""
+        return self.links | self.gpus
+
+    @property
     def communication(self) -> bool:
         """Whether communication cannot stay as it was recorded."""
         made = self.keys.get("parallel.data_parallel") == "ddp"
         return bool(
-            self.links
+            any(not is_one(factor) for factor in self.links.values())
             or self.nccl
             or made
             or {"parallel.dp", "parallel.bucket_cap"} & set(self.keys)
@@ -57,24 +65,31 @@ def parse(changes: Iterable[str]) -> Changes:
     short = {key.partition(".")[2]: key for key in KEYS}
     for text in changes:
         key, equals, value = (part.strip().strip('"') for part in text.partition("="))
-        key = short.get(key, key)
-        section, _, rest = key.partition(".")
         if not equals or not value:
             mistakes.append(Mistake("--set", text, "no value", "KEY=VALUE"))
-        elif section == "kernels":
-            _kernels(asked, rest, value, mistakes)
-        elif section == "nccl":
-            asked.nccl[rest] = value
-        elif key in KEYS:
-            asked.keys[key] = value
-        elif section in SECTIONS:
-            hint = "a trace has no such key: its model and layout are as recorded"
-            mistakes.append(replace(unknown("--set", key, key, KEYS), hint=hint))
         else:
-            asked.links[key] = value
+            _sort_in(asked, short.get(key, key), value, mistakes)
     if mistakes:
         raise InputError(mistakes)
     return asked
+
+
+def _sort_in(asked: Changes, key: str, value: str, mistakes: list[Mistake]) -> None:
+    """Puts a change where it belongs."""
+    section, _, rest = key.partition(".")
+    if section == "kernels":
+        _kernels(asked, rest, value, mistakes)
+    elif section == "nccl":
+        asked.nccl[rest] = value
+    elif key in KEYS:
+        asked.keys[key] = value
+    elif section in SECTIONS:
+        hint = "a trace has no such key: its model and layout are as recorded"
+        mistakes.append(replace(unknown("--set", key, key, KEYS), hint=hint))
+    elif key.rpartition(".")[2] in GPU_ATTRIBUTES:
+        asked.gpus[key] = value
+    else:
+        asked.links[key] = value
 
 
 def _kernels(asked: Changes, rest: str, value: str, mistakes: list[Mistake]) -> None:
@@ -108,6 +123,15 @@ def _factor(key: str, value: str, mistakes: list[Mistake]) -> float:
 def _wrong(key: str, value: str, mistakes: list[Mistake]) -> float:
     mistakes.append(Mistake("--set", key, f'"{value}"', "a factor such as 0.5x, or 0"))
     return 1.0
+
+
+def is_one(text: str) -> bool:
+    """Whether a value is a factor that changes nothing: "1x", "100 %"."""
+    match = re.fullmatch(r"([0-9.]+)\s*(x|%)", text)
+    try:
+        return match is not None and float(match[1]) == (1 if match[2] == "x" else 100)
+    except ValueError:
+        return False
 
 
 def asked_factor(changes: Changes, key: str) -> float:

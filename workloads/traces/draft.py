@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import median
 
-from workloads.traces.families import family
 from workloads.traces.meeting import Meeting
 from workloads.traces.work import GPU, SYNC, Op, Work
 
@@ -43,7 +42,7 @@ class Node:
 
     @property
     def family(self) -> str:
-        return "communication" if self.op.collective else family(self.op.name)
+        return self.op.family
 
 
 @dataclass

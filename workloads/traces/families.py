@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from functools import cache
 
+COMMUNICATION = "communication"
 # First match wins; patterns are of names that cuBLAS, cuDNN, PyTorch, Triton and the communication libraries write.
 FAMILIES = (
     (
-        "communication",
-        r"nccl|rccl|msccl|dpsk::ep|deep_ep|multimem|nvshmem|one_shot_all_reduce|cross_device_reduce",
+        COMMUNICATION,
+        r"nccl|rccl|msccl|dpsk::ep|deep_ep|multimem|nvshmem|(one|two)_shot_all_reduce|cross_device_reduce",
     ),
     ("attention", r"sdpa|flash|fmha|attention|compute_dot_do_o|convert_dq"),
     ("convolution", r"conv|winograd|implicit_gemm|fprop|dgrad|wgrad"),

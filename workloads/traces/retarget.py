@@ -39,24 +39,30 @@ MOVES = {
     "cluster.host_factor",
 }
 
+ALL_DATA_PARALLEL = (
+    "collectives of all ranks taken for data parallelism, with as many bytes "
+    "(of tensor parallelism they would be others)"
+)
+
 
 def apply(
     draft: Draft,
     changes: Changes,
     copy: Callable[[float], float],
     beside: Callable[[Node], float],
+    planned: bool,
 ) -> None:
     """Makes the changes that concern operations.
 
     `copy` gives the seconds a GPU takes to scale that many bytes, `beside` how much longer a kernel takes beside
-    communication.
+    communication. `planned`: transfers are planned on a cluster, not played as recorded.
 
     Raises
     ------
     InputError
         For values that are wrong, and changes that this run does not allow.
     """
-    if changes.keys.keys() & MOVES or changes.links or changes.nccl:
+    if planned or changes.keys.keys() & MOVES or changes.gpus:
         relieve(draft, beside)
     _data_parallelism(draft, changes, copy, beside)
     for families in changes.fused:
@@ -141,6 +147,7 @@ def data_parallel(draft: Draft, ranks: int, beside: Callable[[Node], float]) -> 
     draft.notes["ranks that were not recorded: they do what the recorded ones do"] += (
         max(0, ranks - draft.world)
     )
+    draft.notes[ALL_DATA_PARALLEL] += len(draft.meetings)
     draft.changes.append(f"{ranks} data-parallel ranks instead of {draft.world}")
     draft.world = ranks
 

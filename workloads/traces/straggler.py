@@ -34,7 +34,7 @@ def straggler(draft: Draft, changes: Changes) -> None:
                 "--set", "faults.slow_rank", str(rank), f"a rank below {draft.world}"
             )
         )
-    with_rank(draft, rank)
+    with_rank(draft, rank, "faults.slow_rank")
     if "faults.slow_factor" in changes.keys:
         factor = asked_factor(changes, "faults.slow_factor")
         scale(draft, lambda node: factor, only=[rank])
@@ -92,8 +92,10 @@ def _spun(nodes: list[Node], delay: float) -> list[Node]:
     return result
 
 
-def with_rank(draft: Draft, rank: int) -> None:
+def with_rank(draft: Draft, rank: int, key: str) -> None:
     """Makes sure a rank is played by itself: one that was not recorded does what a recorded one does.
+
+    `key` of `--set` asks for it.
 
     Raises
     ------
@@ -105,9 +107,7 @@ def with_rank(draft: Draft, rank: int) -> None:
     if any(m.op == "send" or rank not in m.ranks for m in draft.meetings):
         found = f"rank {rank}, which was not recorded"
         raise InputError(
-            Mistake(
-                "--set", "faults.slow_rank", found, "a recorded rank, as ranks differ"
-            )
+            Mistake("--set", key, found, "a recorded rank, as ranks differ")
         )
     source = next(iter(draft.programs.values()))
     copies = {

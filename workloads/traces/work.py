@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from workloads.traces.collectives import SYNCHRONISING, payload
+from workloads.traces.families import COMMUNICATION, family
 from workloads.traces.nodes import UNTIMED
 from workloads.traces.row import Row
 from workloads.traces.steps import Step
@@ -46,6 +47,11 @@ class Op:
     finish: float = (
         0.0  # end as recorded, where `end` is that of all ranks of a collective
     )
+
+    @property
+    def family(self) -> str:
+        """The family of its kernel; "communication" also where no collective is known that it is a part of."""
+        return COMMUNICATION if self.collective else family(self.name)
 
 
 @dataclass

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from cli import main
 from sim.errors import InputError
 from sim.replay.replay import replay_files
+from sim.replay.report import as_json
 from tests.workloads.traces import synthetic
 from workloads import traces
 from workloads.traces import protobuf
@@ -53,7 +54,9 @@ def test_chakra_keeps_the_work(job: Path, tmp_path: Path) -> None:
 def test_chakra_without_starts_is_placed_by_its_dependencies(
     job: Path, tmp_path: Path
 ) -> None:
-    """Durations and dependencies are enough: ranks meet in their collectives, and the repair is counted."""
+    """Durations and dependencies are enough: ranks meet in their collectives, the repair is counted, and no step is
+    said to be measured.
+    """
     from workloads.traces.readers import chakra
 
     convert(job, tmp_path / "run.et")
@@ -79,6 +82,10 @@ def test_chakra_without_starts_is_placed_by_its_dependencies(
         )
     outcome = replay_files([folder])
     assert outcome.notes["nodes without a start, placed after what they depend on"] > 0
+    told = as_json(outcome)
+    steps = [t for rank in told["measured_step_time"].values() for t in rank.values()]
+    assert set(steps) == {None} and told["worst_error"] is None
+    assert not told["breakdown"]["measured"] and not told["overlap"]["measured"]
     assert {len(m.members) for m in outcome.replay.meetings} == {4}
 
 

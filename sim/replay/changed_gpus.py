@@ -1,0 +1,43 @@
+"""Recorded kernels on GPUs that `--set gpu.clock=0.5x` and the like made faster or slower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sim.costs import Gpu
+from sim.costs.changed import AS_MODEL, Speed, changed
+from sim.planning.fleet import speeds_of
+from sim.replay.machine import other_gpu
+from topologies.fabric import Fabric
+from workloads.traces.changes import scale
+from workloads.traces.draft import Draft, Node
+from workloads.traces.straggler import with_rank
+
+
+def change_gpus(draft: Draft, fabric: Fabric, model: Gpu) -> None:
+    """Kernels of each rank as its GPU runs them, after the cluster's changes of GPUs.
+
+    Ranks that were not recorded do what the first recorded one does; one of every other speed is played by itself.
+
+    Raises
+    ------
+    InputError
+        If a GPU of another speed is that of a rank without a trace, in a run whose ranks differ.
+    """
+    speeds = speeds_of(fabric, model, fabric.gpus[: draft.world])
+    for rank in _unplayed(draft, speeds).values():
+        with_rank(draft, rank, f"gpu of rank {rank}")
+    for rank in draft.programs:
+        if speeds[rank] != AS_MODEL:
+            scale(draft, _factor(draft, model, speeds[rank]), only=[rank])
+
+
+def _unplayed(draft: Draft, speeds: tuple[Speed, ...]) -> dict[Speed, int]:
+    """Speeds that no rank with a program has, and the first rank that has each."""
+    played = {speeds[rank] for rank in draft.programs}
+    first = {speed: rank for rank, speed in reversed([*enumerate(speeds)])}
+    return {speed: rank for speed, rank in first.items() if speed not in played}
+
+
+def _factor(draft: Draft, model: Gpu, speed: Speed) -> Callable[[Node], float]:
+    return other_gpu(model, changed(model, speed), draft)
