@@ -1,7 +1,7 @@
 """The command line. Each command is a file of `sim/commands` or `validation/commands`, found by its name.
 
 Add a command by adding a file there: `command` is what click calls, and the docstring is its help.
-The docstring's first line stands in `prestep --help`.
+The docstring's first line stands in `prestep --help`, under the heading that `GROUP` names.
 
 stdout is data, stderr is talk. Exit codes: 0 good, 1 outside tolerance, 2 wrong input, 3 a mistake of prestep itself,
 141 who read stdout went away.
@@ -18,6 +18,14 @@ from sim.commands._completion import completed
 from sim.commands._shared import verbose
 
 PACKAGES = ("sim.commands", "validation.commands")
+#: Headings of `--help`, in this order; a command says in `GROUP` which it belongs under.
+GROUPS = (
+    "Predict",
+    "Your programs, traces and machines",
+    "Understand a result",
+    "Trust",
+)
+OTHER = "More"
 # Objects made between two searches for cycles of garbage: Python's 700 cost a sixth of a prediction, which has few.
 BETWEEN_COLLECTIONS = 100_000
 
@@ -39,19 +47,22 @@ class Commands(click.Group):
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
-        """The table of commands in `--help`, from their files' first lines: nothing is imported for it."""
-        summaries = {
-            name.replace("_", "-"): summary
-            for package in PACKAGES
-            for name, summary in plugins.summaries(package).items()
-        }
-        width = formatter.width - 6 - max(map(len, summaries))
-        rows = [
-            (name, click.Command(name, help=summary).get_short_help_str(width))
-            for name, summary in sorted(summaries.items())
-        ]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        """The commands in `--help`, by their files' `GROUP` and first line: nothing is imported for it."""
+        outlines = [one for package in PACKAGES for one in _outlines(package)]
+        groups = dict.fromkeys((*GROUPS, *(group for group, _, _ in outlines)))
+        for group in groups:
+            rows = [(name, text) for of, name, text in sorted(outlines) if of == group]
+            if rows:
+                with formatter.section(group):
+                    formatter.write_dl(rows)
+
+
+def _outlines(package: str) -> list[tuple[str, str, str]]:
+    """(Group, name, first line) of every command of a package, as its file says."""
+    return [
+        (outline.constants.get("GROUP", OTHER), name.replace("_", "-"), outline.summary)
+        for name, outline in plugins.outlines(package).items()
+    ]
 
 
 def _packages() -> dict[str, str]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+_PARTS = re.compile("[-_./ ]")
 
 EXIT_INPUT = 2  # exit code of a command that can not do what it was asked
 
@@ -62,19 +65,55 @@ class ProgramFailed(InputError):
         return type(self), (self.mistakes, self.code)
 
 
+#: Suggestions that a reader can weigh, and names that he reads through.
+MOST_SUGGESTIONS, MOST_NAMES = 3, 16
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`did you mean "bandwidth"?` when a known word is close to `word`, else an empty string."""
+    """`did you mean "bandwidth"?` when known words are close to `word`, else an empty string."""
+    close = [f'"{name}"' for name in _suggestions(word, known)]
+    if not close:
+        return ""
+    *first, last = close
+    return (
+        f"did you mean {', '.join(first)} or {last}?"
+        if first
+        else f"did you mean {last}?"
+    )
+
+
+def _suggestions(word: str, known: Iterable[str]) -> list[str]:
+    """Names with the word as a part, the shortest first ("dgx-h100" for "h100"); else the one that is spelt like it."""
     spelt = {name.lower(): name for name in sorted(map(str, known))}
-    close = difflib.get_close_matches(word.lower(), list(spelt), n=1, cutoff=0.6)
-    return f'did you mean "{spelt[close[0]]}"?' if close else ""
+    lower = word.lower()
+    whole = [name for name in spelt if lower in _PARTS.split(name)]
+    if whole:
+        nearest = sorted(whole, key=lambda name: (len(name), name))[:MOST_SUGGESTIONS]
+    else:
+        nearest = difflib.get_close_matches(lower, list(spelt), n=1, cutoff=0.6)
+    return [spelt[name] for name in nearest]
+
+
+def choices(names: Iterable[str]) -> str:
+    """Names to choose from, for a sentence: all of them, or how many where nobody would read them."""
+    listed = list(names)
+    if len(listed) > MOST_NAMES:
+        return f"{len(listed)} names"
+    return ", ".join(listed) if listed else "nothing (none exist)"
 
 
 def unknown(
-    where: str, key: str, found: str, known: Iterable[str], what: str = "one of"
+    where: str,
+    key: str,
+    found: str,
+    known: Iterable[str],
+    what: str = "one of",
+    show: str = "",
 ) -> Mistake:
-    """The mistake of naming something that does not exist; lists what does."""
+    """The mistake of naming something that does not exist; lists what does, or names the command that does (`show`)."""
     names = sorted(known)
-    listed = ", ".join(names) if names else "nothing (none exist)"
-    return Mistake(
-        where, key, f'"{found}"', f"{what} {listed}", did_you_mean(found, names)
-    )
+    hints = [did_you_mean(found, names)]
+    if show and len(names) > MOST_NAMES:
+        hints.append(f"`{show}` shows all")
+    hint = " ".join(filter(None, hints))
+    return Mistake(where, key, f'"{found}"', f"{what} {choices(names)}", hint)

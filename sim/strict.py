@@ -6,17 +6,16 @@ limits, units and meaning. The JSON Schema comes from the same fields (`sim.spec
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
-import tomllib
+import re
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar
 
-from sim import units
+from sim import units, words
 from sim.errors import InputError, Mistake, did_you_mean
 from sim.tools import catalog
 
@@ -41,16 +40,20 @@ def key(
 
     `names` is a kind of `sim.tools.catalog`: the key takes the names that there are, so that a new file is a new value.
     """
-    return field(
-        default=default,
-        metadata={"doc": doc, "unit": unit, "low": low, "above": above, "names": names},
-    )
+    metadata = {
+        "doc": doc,
+        "unit": unit,
+        "low": low,
+        "above": above,
+        "names": names,
+    }
+    return field(default=default, metadata=metadata)
 
 
 def table(doc: str) -> Any:
     """A key that holds a table of texts, empty if not said."""
-    told = {"doc": doc, "unit": "", "low": None, "above": None, "names": ""}
-    return field(default_factory=dict, hash=False, metadata=told)
+    metadata = key(None, doc).metadata
+    return field(default_factory=dict, hash=False, metadata=metadata)
 
 
 @functools.cache  # annotations are texts, and every one is compiled
@@ -75,12 +78,6 @@ def holds_table(cls: type, name: str) -> bool:
     return typing.get_origin(hint) is dict or has_keys(hint)
 
 
-def read_inside(cls: type, table: str, name: str, value: str) -> object:
-    """The value of an override of a key in a table of a section."""
-    hint = type_hints(cls)[table]
-    return read_override(hint, name, value) if has_keys(hint) else value
-
-
 def has_keys(hint: Any) -> bool:
     """Whether a key's type is a table with keys of its own."""
     return isinstance(hint, type) and is_dataclass(hint)
@@ -103,7 +100,7 @@ def build(
         dotted = f"{section}.{name}" if section else name
         place = origins.get(dotted, where)
         if name not in entries:
-            mistakes.append(_unknown_key(name, entries, place, section))
+            mistakes.append(_unknown_key(name, cls, place, section))
             continue
         try:
             values[name] = _value(entries[name], hints[name], value, place, dotted)
@@ -112,14 +109,20 @@ def build(
     return cls(**values), mistakes
 
 
-def _unknown_key(
-    name: str, entries: Collection[str], where: str, section: str
-) -> Mistake:
-    hint = did_you_mean(name, entries) or f"keys: {', '.join(entries)}"
+def _unknown_key(name: str, cls: type, where: str, section: str) -> Mistake:
     dotted, expected = name, "a key"
     if section:
         dotted, expected = f"{section}.{name}", f"a key of [{section}]"
-    return Mistake(where, dotted, "unknown key", expected, hint)
+    return Mistake(where, dotted, "unknown key", expected, _hint(name, cls))
+
+
+def _hint(name: str, cls: type) -> str:
+    """What to write instead of a key that the section does not have."""
+    elsewhere = words.key_of(name)
+    if elsewhere:
+        return f'did you mean "{elsewhere}"?'
+    keys = [entry.name for entry in fields(cls)]
+    return did_you_mean(name, keys) or f"keys: {', '.join(keys)}"
 
 
 def _value(entry: Field[Any], hint: Any, value: object, where: str, dotted: str) -> Any:
@@ -212,8 +215,22 @@ def _scalar(hint: type, value: object, where: str, dotted: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not fits:
-        raise InputError(Mistake(where, dotted, repr(value), names[hint]))
+        shown = _shortened(value) if hint is int else ""
+        raise InputError(Mistake(where, dotted, repr(value), names[hint], shown))
     return value
+
+
+_SHORT = re.compile(r"(\d+(?:\.\d+)?)\s*([km])i?\s*(?:tokens?|seq)?", re.IGNORECASE)
+
+
+def _shortened(value: object) -> str:
+    """The whole numbers that "8k" may stand for: lengths are powers of two, counts are not."""
+    match = _SHORT.fullmatch(str(value).strip())
+    if match is None:
+        return ""
+    power = 1 if match[2].lower() == "k" else 2
+    binary, decimal = (round(float(match[1]) * base**power) for base in (1024, 1000))
+    return f"write {binary} or {decimal}"
 
 
 def _choice(choices: tuple[str, ...], value: object, where: str, dotted: str) -> str:
@@ -243,42 +260,3 @@ def flatten(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str
             else [(prefix + name, str(value))]
         )
     return pairs
-
-
-def split_override(item: str) -> tuple[str, str]:
-    """`"section.key=value"` in two."""
-    name, equals, value = item.partition("=")
-    name = name.strip()
-    if not name or not equals or ("." not in name and value.strip().lower() != "off"):
-        expected = "section.key=value, selector.attribute=value or selector=off"
-        raise InputError(Mistake("--set", name, f'"{item}"', expected))
-    return name, value.strip().strip("\"'")
-
-
-def read_override(cls: type, name: str, value: str) -> object:
-    """The value of an override, typed as its key is: `2.28` is a text for a version and a number for a factor."""
-    known = {entry.name: entry for entry in fields(cls)}
-    hint = type_hints(cls).get(name)
-    if (
-        name not in known
-        or known[name].metadata["unit"]
-        or hint is str
-        or typing.get_origin(hint) is Literal
-    ):
-        return value
-    try:
-        return tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return value
-
-
-def link_key(name: str, sections: Collection[str]) -> str:
-    """The key of a change to the cluster's links; a misspelt section is not one."""
-    head = name.partition(".")[0]
-    close = difflib.get_close_matches(head, list(sections), n=1, cutoff=0.8)
-    if close and head not in sections:
-        hint = f'did you mean "{close[0]}{name[len(head) :]}"?'
-        raise InputError(
-            Mistake("--set", name, f'"{head}"', "a section or a kind of link", hint)
-        )
-    return name.removeprefix("cluster.set.")

@@ -53,18 +53,23 @@ def _parse(
         raise InputError(Mistake(where, key, f'"{text}"', expected))
     number, unit = float(match[1].replace("_", "")), match[2]
     if unit not in units:
-        hint = _hint(unit, units)
+        hint = _hint(match[1], unit, units)
         raise InputError(Mistake(where, key, f'"{text}"', expected, hint))
     if limit := _limit(number):
         raise InputError(Mistake(where, key, f'"{text}"', limit))
     return number, unit
 
 
-def _hint(unit: str, units: dict[str, float]) -> str:
-    """What to write instead of a unit that is unknown or missing."""
-    if unit:
-        return did_you_mean(unit, units)
-    return f"the unit is missing; units: {', '.join(list(units)[:8])}, ..."
+def _hint(number: str, unit: str, units: dict[str, float]) -> str:
+    """What to write instead of a unit that is unknown, cut short or missing."""
+    if not unit:
+        return f"the unit is missing; units: {', '.join(list(units)[:8])}, ..."
+    endings = ("bit/s", "B/s", "B", "FLOP/s")
+    # "800G": the reader knows of what.
+    whole = [unit + end for end in endings if unit + end in units]
+    if whole:
+        return "write " + " or ".join(f'"{number} {name}"' for name in whole)
+    return did_you_mean(unit, units)
 
 
 def _limit(number: float) -> str:

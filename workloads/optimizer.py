@@ -14,6 +14,7 @@ FILE = Path(__file__).with_name("optimizers.toml")
 UPDATES = ("adam", "sgd", "orthogonal")
 ROW = Table(
     {
+        "description": Text(),
         "update": Text(UPDATES),
         "moments": Number(whole=True),
         "iterations": Number(1, whole=True),
@@ -34,12 +35,15 @@ class Optimizer:
         Values of state for each parameter (of a hidden matrix, where the rest goes by AdamW).
     iterations : int
         Newton-Schulz iterations of an orthogonal update.
+    description : str
+        A line for `prestep list optimizers`.
     """
 
     name: str
     update: str
     moments: int
     iterations: int = 0
+    description: str = ""
 
 
 @cache

@@ -14,6 +14,7 @@ FILE = Path(__file__).with_name("precisions.toml")
 NEEDS = ("quantized", "scaled loss", "wide")
 ROW = Table(
     {
+        "description": Text(),
         "parameter": Number(1, whole=True),
         "products": Text(),
         "needs": Items(Text(NEEDS)),

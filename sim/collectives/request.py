@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from sim import strict
+from sim import assignments, strict
 from sim.errors import InputError, Mistake, unknown
 from sim.spec.sections import Nccl
 
@@ -26,12 +26,12 @@ def split(overrides: Sequence[str]) -> tuple[Nccl, dict[str, str]]:
     mistakes: list[Mistake] = []
     for item in overrides:
         try:
-            name, value = strict.split_override(item)
+            name, value = assignments.split(item)
             section, _, key = name.partition(".")
             if section == "nccl":
-                said[key] = strict.read_override(Nccl, key, value)
+                said[key] = assignments.read(Nccl, key, value)
             else:
-                links[strict.link_key(name, ("nccl", "cluster"))] = value
+                links[assignments.link_key(name, ("nccl", "cluster"))] = value
         except InputError as error:
             mistakes.extend(error.mistakes)
     made, wrong = strict.build(Nccl, said, "--set", "nccl", {})

@@ -10,6 +10,8 @@ import click
 from sim.commands._shared import as_json, explained, misused
 from sim.errors import InputError, Mistake
 
+GROUP = "Your programs, traces and machines"
+
 
 class Capture(click.Command):
     """`prestep capture show` is a command of its own; everything else is a program to capture."""

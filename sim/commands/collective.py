@@ -15,6 +15,8 @@ from sim.commands._shared import (
     scaled,
 )
 
+GROUP = "Predict"
+
 
 @click.command(
     help=__doc__,

@@ -9,6 +9,8 @@ import click
 
 from sim.commands._shared import explained, handler
 
+GROUP = "Your programs, traces and machines"
+
 
 @click.command(help=__doc__, epilog="Example: prestep convert run/ -o run.et")
 @click.argument(

@@ -8,6 +8,8 @@ import click
 
 from sim.commands._shared import as_json, explained, handler
 
+GROUP = "Trust"
+
 
 @click.command(help=__doc__, epilog="Example: prestep doctor --json")
 @as_json

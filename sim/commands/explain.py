@@ -9,6 +9,8 @@ import click
 
 from sim.commands._shared import explained, handler
 
+GROUP = "Understand a result"
+
 
 @click.command(
     help=__doc__,

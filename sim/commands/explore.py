@@ -11,6 +11,8 @@ import click
 
 from sim.commands._shared import changes, explained, handler
 
+GROUP = "Predict"
+
 
 @click.command(
     help=__doc__, epilog="Example: prestep explore examples/superpod-fsdp.toml --open"

@@ -11,6 +11,9 @@ from sim.commands._shared import as_json, changes, explained, handler
 from sim.spec.scenario_file import tables_of
 from sim.tools.catalog import find_scenario
 
+GROUP = "Predict"
+
+
 _TIMES = {
     "--interval": "Work between saves; default: the scenario's, else Young-Daly's.",
     "--save": "Training stands still for a save; default: the scenario's, else 2 s.",

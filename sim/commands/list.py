@@ -8,6 +8,9 @@ import click
 
 from sim.commands._shared import explained, handler
 
+GROUP = "Understand a result"
+
+
 KINDS = (
     "clusters",
     "models",
@@ -30,7 +33,11 @@ KINDS = (
 @click.command(help=__doc__, epilog="Example: prestep list clusters --long")
 @click.argument("kind", type=click.Choice(KINDS))
 @click.option(
-    "-l", "--long", "long_", is_flag=True, help="A line about each, where it has one."
+    "-l",
+    "--long",
+    "long_",
+    is_flag=True,
+    help="Say what each thing is, as on a terminal.",
 )
 @explained
 def command(**options: Any) -> None:

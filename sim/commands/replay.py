@@ -18,6 +18,8 @@ import click
 
 from sim.commands._shared import as_json, changes, explained, handler
 
+GROUP = "Your programs, traces and machines"
+
 
 @click.command(
     help=__doc__,

@@ -17,6 +17,10 @@ from sim.commands._shared import (
 )
 
 #: A price: finite, above 0.
+
+GROUP = "Predict"
+
+
 POSITIVE = click.FloatRange(0, 1e9, min_open=True)
 
 

@@ -8,6 +8,8 @@ import click
 
 from sim.commands._shared import explained, handler
 
+GROUP = "Understand a result"
+
 
 @click.command(help=__doc__, epilog="Example: prestep schema > scenario.schema.json")
 @explained

@@ -14,6 +14,8 @@ import click
 
 from sim.commands._shared import as_json, changes, explained, file_option, handler
 
+GROUP = "Predict"
+
 
 @click.command(
     help=__doc__,

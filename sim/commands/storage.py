@@ -8,6 +8,8 @@ import click
 
 from sim.commands._shared import as_json, explained, handler
 
+GROUP = "Predict"
+
 
 @click.command(help=__doc__, epilog="Example: prestep storage lustre --threads 32")
 @click.argument("system")

@@ -9,6 +9,8 @@ import click
 
 from sim.commands._shared import changes, explained, handler
 
+GROUP = "Predict"
+
 
 @click.command(
     help=__doc__,

@@ -9,6 +9,8 @@ import click
 
 from sim.commands._shared import explained, file_option, handler, scaled
 
+GROUP = "Understand a result"
+
 
 @click.group(help=__doc__, epilog="Example: prestep topology show dgx-h100")
 def command() -> None:

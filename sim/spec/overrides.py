@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sim import strict
+from sim import assignments, strict
 from sim.errors import InputError, Mistake
 from sim.spec import jobs
 from sim.spec.sections import SECTIONS
@@ -57,13 +57,13 @@ class _Item(NamedTuple):
     @property
     def read(self) -> object:
         """The value, typed as its key is."""
-        return strict.read_override(SECTIONS[self.section], self.key, self.value)
+        return assignments.read(SECTIONS[self.section], self.key, self.value)
 
 
 def _item(text: str, several: bool) -> _Item:
     """An item of `--set`, of a scenario with `several` jobs or with one."""
     routed = f"cluster.{text}" if text.startswith("routing=") else text
-    name, value = strict.split_override(routed)
+    name, value = assignments.split(routed)
     job, name = _job_and_key(name) if several else ("", name)
     return _Item(job, name, value)
 
@@ -86,7 +86,7 @@ def _written_inside(tables: dict[str, Any], name: str, value: str) -> bool:
     """Writes a change of a link, or a key of a table in a section (faults.rates.gpu); whether it was one of these."""
     section, _, key = name.partition(".")
     if section not in SECTIONS or name.startswith("cluster.set."):
-        _change_link(tables, strict.link_key(name, SECTIONS), value)
+        _change_link(tables, assignments.link_key(name, SECTIONS), value)
         return True
     head, _, inner = key.partition(".")
     if not inner or not strict.holds_table(SECTIONS[section], head):
@@ -94,7 +94,7 @@ def _written_inside(tables: dict[str, Any], name: str, value: str) -> bool:
     outer = tables.setdefault(section, {})
     table = outer.setdefault(head, {}) if isinstance(outer, dict) else None
     if isinstance(table, dict):  # else it is a mistake that is reported later
-        table[inner] = strict.read_inside(SECTIONS[section], head, inner, value)
+        table[inner] = assignments.read_inside(SECTIONS[section], head, inner, value)
     return True
 
 

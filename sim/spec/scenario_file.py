@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from sim import files
-from sim.errors import InputError, Mistake
+from sim.errors import InputError, Mistake, did_you_mean
+from sim.tools import catalog
 
 #: What recorded programs are called.
 CAPTURE = ".capture"
@@ -31,8 +32,13 @@ def tables_of(path: Path) -> dict[str, Any]:
     try:
         return files.toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
+        hints = (
+            did_you_mean(path.name, catalog.names("scenarios")),
+            "`prestep list scenarios`",
+        )
+        hint = " ".join(filter(None, hints))
         raise InputError(
-            Mistake(str(path), "", "no such file", expected, "`prestep list scenarios`")
+            Mistake(str(path), "", "no such file", expected, hint)
         ) from None
     except OSError as error:
         raise InputError(

@@ -164,7 +164,14 @@ def load_system(name_or_file: str, where: str = "storage", key: str = "") -> Sys
     )
     if not path.is_file():
         raise InputError(
-            unknown(where, key, name_or_file, names(), "a file, or one of")
+            unknown(
+                where,
+                key,
+                name_or_file,
+                names(),
+                "a file, or one of",
+                "prestep list storage",
+            )
         )
     return _bundled(path) if path.parent == FOLDER else _read(path)
 

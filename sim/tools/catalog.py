@@ -48,10 +48,7 @@ def names(kind: str) -> list[str]:
         For a kind that does not exist.
     """
     if kind == "schedules":
-        # frameworks bring schedules along, so they are not a list of files
-        from workloads import schedules
-
-        return sorted(schedules.names())
+        return sorted(_schedules().names())
     if kind in _ROWS:
         package, file = _ROWS[kind]
         return sorted(_table(_home(package) / file))
@@ -66,14 +63,32 @@ def names(kind: str) -> list[str]:
 def summaries(kind: str) -> dict[str, str]:
     """A line about each name of a kind: the description of a file, the first sentence of a plug-in."""
     if kind in _FILES or kind in _FOLDERS:
-        tables = {name: _table(path) for name, path in _paths(kind).items()}
-        return {
-            name: str(table.get("description") or table.get("title") or "")
-            for name, table in tables.items()
-        }
-    if kind in _PLUGINS:
-        return {name: outline.summary for name, outline in _outlines(kind).items()}
-    return {}
+        return {name: _described(path) for name, path in _paths(kind).items()}
+    if kind in _ROWS:
+        package, file = _ROWS[kind]
+        rows = _table(_home(package) / file)
+        return {name: row.get("description", "") for name, row in rows.items()}
+    if kind == "schedules":
+        return dict(_schedules().summaries())
+    if kind not in _PLUGINS:
+        return {}
+    return {name: outline.summary for name, outline in _outlines(kind).items()}
+
+
+def _schedules() -> Any:
+    """The pipeline schedules; frameworks bring some along, so they are not a list of files."""
+    from workloads import schedules  # imports every schedule
+
+    return schedules
+
+
+def _described(path: Path) -> str:
+    """What a file of data says it is: its key for that, or the comment that it begins with."""
+    table = _table(path)
+    said = table.get("description") or table.get("title")
+    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    comment = first.removeprefix("#").strip() if first.startswith("#") else ""
+    return str(said or comment)
 
 
 def _paths(kind: str) -> dict[str, Path]:

@@ -123,6 +123,7 @@ def locate(name_or_file: str | Path) -> Path:
             str(name_or_file),
             cluster_names(),
             "a path to a .toml file, or one of",
+            "prestep list clusters",
         )
     )
 

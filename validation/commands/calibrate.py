@@ -9,6 +9,8 @@ import click
 
 from sim.commands._shared import explained
 
+GROUP = "Your programs, traces and machines"
+
 
 @click.command(
     help=__doc__,

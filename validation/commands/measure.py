@@ -12,6 +12,8 @@ import click
 
 from sim.commands._shared import explained, file_option
 
+GROUP = "Your programs, traces and machines"
+
 
 @click.command(help=__doc__, epilog="Example: prestep measure -o mine.zip --minutes 5")
 @click.option(

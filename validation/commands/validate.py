@@ -9,6 +9,8 @@ import click
 
 from sim.commands._shared import as_json, explained, file_option
 
+GROUP = "Trust"
+
 
 @click.command(help=__doc__, epilog="Example: prestep validate h200 --junit h200.xml")
 @click.argument("sets", metavar="[SET]...", nargs=-1)

@@ -43,6 +43,12 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_files()))
 
 
+def summaries() -> dict[str, str]:
+    """A line about each schedule."""
+    lines = plugins.summaries(PACKAGE)
+    return {name: lines[file] for name, file in _files().items()}
+
+
 def find(name: str) -> ModuleType:
     """The module of the schedule `name`.
 

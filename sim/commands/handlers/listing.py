@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
+
 import click
 
 from sim.tools.catalog import names, summaries
 
+LEAST = 30  # columns of text beside a name, however narrow the terminal
+
 
 def show(kind: str, long_: bool) -> None:
+    """Names alone for a program that reads them; what each thing is for a person, or who asks for it."""
+    person = sys.stdout.isatty()
     listed = names(kind)
-    lines = summaries(kind) if long_ else {}
+    lines = summaries(kind) if long_ or person else {}
     width = max((len(name) for name in listed), default=0)
     for name in listed:
-        click.echo(f"{name:{width}}  {lines[name]}" if lines.get(name) else name)
+        line = f"{name:{width}}  {lines.get(name, '')}".rstrip()
+        click.echo(_wrapped(line, width + 2) if person else line)
+
+
+def _wrapped(line: str, indent: int) -> str:
+    """A line as a terminal is wide; where it goes on, it is indented."""
+    columns = max(shutil.get_terminal_size().columns, indent + LEAST)
+    return textwrap.fill(
+        line, columns, subsequent_indent=" " * indent, break_on_hyphens=False
+    )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from sim import assignments
 from sim.commands._shared import talk
-from sim.strict import split_override
 from topologies import load_cluster
 from topologies.files.interchange import check_report, export_file, import_file
 
@@ -22,7 +22,7 @@ def show(
     # folding a cluster and drawing it are for this command alone
     from topologies.show import listing
 
-    changes = dict(map(split_override, overrides))
+    changes = dict(map(assignments.split, overrides))
     fabric = load_cluster(cluster, hosts, changes, "--set")
     if rings:
         # NCCL's search is slow to import, and few ask for it

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sim import strict
+from sim import assignments, strict
 from sim.errors import InputError, Mistake
 from sim.spec.sections import SECTIONS, Scenario
 from sim.studies.grid import grid_of
@@ -190,11 +190,11 @@ def _typed(key: str, text: str) -> Any:
         hint = "it follows from training.global_batch and the layout"
         raise InputError(Mistake("--over", key, text, "a key of a layout", hint))
     if section not in SECTIONS:
-        strict.link_key(key, SECTIONS)
+        assignments.link_key(key, SECTIONS)
         return text
     cls: type[Any] = SECTIONS[section]
     made, mistakes = strict.build(
-        cls, {name: strict.read_override(cls, name, text)}, "--over", section, {}
+        cls, {name: assignments.read(cls, name, text)}, "--over", section, {}
     )
     if mistakes:
         raise InputError(mistakes)

@@ -1,0 +1,72 @@
+"""Items of `--set`: `section.key=value`, split and read as the key's type says."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+import typing
+from collections.abc import Collection
+from dataclasses import fields
+from typing import Literal
+
+from sim import words
+from sim.errors import InputError, Mistake
+from sim.strict import has_keys, type_hints
+
+
+def split(item: str) -> tuple[str, str]:
+    """`"section.key=value"` in two.
+
+    Raises
+    ------
+    InputError
+        If it is none; a key without its section is told where it is.
+    """
+    name, equals, value = item.partition("=")
+    name = name.strip()
+    if not name or not equals or ("." not in name and value.strip().lower() != "off"):
+        expected = "section.key=value, selector.attribute=value or selector=off"
+        raise InputError(Mistake("--set", name, f'"{item}"', expected, _hint(item)))
+    return name, value.strip().strip("\"'")
+
+
+def _hint(item: str) -> str:
+    """The same item with the key that its word means."""
+    name, equals, value = item.partition("=")
+    key = words.key_of(name)
+    return f'did you mean "{key}={value.strip() if equals else "..."}"?' if key else ""
+
+
+def read(cls: type, name: str, value: str) -> object:
+    """The value of an override, typed as its key is: `2.28` is a text for a version and a number for a factor."""
+    known = {entry.name: entry for entry in fields(cls)}
+    hint = type_hints(cls).get(name)
+    if (
+        name not in known
+        or known[name].metadata["unit"]
+        or hint is str
+        or typing.get_origin(hint) is Literal
+    ):
+        return value
+    try:
+        return tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return value
+
+
+def read_inside(cls: type, table: str, name: str, value: str) -> object:
+    """The value of an override of a key in a table of a section."""
+    hint = type_hints(cls)[table]
+    return read(hint, name, value) if has_keys(hint) else value
+
+
+def link_key(name: str, sections: Collection[str]) -> str:
+    """The key of a change to the cluster's links; a misspelt section is not one."""
+    head = name.partition(".")[0]
+    close = difflib.get_close_matches(head, list(sections), n=1, cutoff=0.8)
+    if close and head not in sections:
+        hint = f'did you mean "{close[0]}{name[len(head) :]}"?'
+        raise InputError(
+            Mistake("--set", name, f'"{head}"', "a section or a kind of link", hint)
+        )
+    return name.removeprefix("cluster.set.")

@@ -1,0 +1,112 @@
+"""Words that people bring from other tools are answered with the key, the unit or the name that they mean."""
+
+from __future__ import annotations
+
+import doctest
+import tomllib
+from dataclasses import fields
+
+import pytest
+from click.testing import CliRunner
+
+import cli
+from sim import plugins, words
+from sim.errors import MOST_NAMES, MOST_SUGGESTIONS, did_you_mean, unknown
+from sim.spec.sections import SECTIONS
+from sim.tools import catalog
+
+TABLE = tomllib.loads(words.FILE.read_text(encoding="utf-8"))
+KINDS = ("clusters", "models", "scenarios", "sets", "storage", "precisions",
+         "optimizers", "schedules", "algorithms", "collectives", "topologies",
+         "exporters", "routings", "frameworks", "probes")  # fmt: skip
+
+
+def answer(*arguments: str) -> str:
+    """What a command that is refused says."""
+    done = CliRunner().invoke(cli.main, list(arguments))
+    assert done.exit_code == 2, done.output
+    return done.stderr
+
+
+def test_every_key_with_words_exists() -> None:
+    """`words.toml` names keys of sections."""
+    keys = {
+        f"{name}.{key.name}" for name, cls in SECTIONS.items() for key in fields(cls)
+    }
+    assert set(TABLE) <= keys
+
+
+def test_a_word_means_one_key() -> None:
+    """No word stands at two keys, and none is a key of its own elsewhere."""
+    listed = [word for row in TABLE.values() for word in row]
+    assert len(listed) == len(set(listed))
+    own = {key.rpartition(".")[2] for key in TABLE}
+    assert not own & set(listed)
+
+
+def test_examples_of_the_module() -> None:
+    """The examples in the docstring of `sim.words` hold."""
+    assert doctest.testmod(words).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("item", "hint"),
+    [
+        ("hosts=16", 'did you mean "cluster.hosts=16"?'),
+        ("nodes=16", 'did you mean "cluster.hosts=16"?'),
+        ("seq_len=8192", 'did you mean "training.seq_len=8192"?'),
+        ("parallel.tensor=2", 'did you mean "parallel.tp"?'),
+        ("parallel.tensor_model_parallel_size=2", 'did you mean "parallel.tp"?'),
+        ("training.tp=2", 'did you mean "parallel.tp"?'),
+        ("model.num_attention_heads=8", 'did you mean "model.heads"?'),
+        ("training.seq_len=8k", "write 8192 or 8000"),
+        ("training.seq_len=1M tokens", "write 1048576 or 1000000"),
+        ("nvlink.bandwidth=800G", 'write "800 Gbit/s" or "800 GB/s"'),
+        ("parallel.bucket_cap=25M", 'write "25 MB"'),
+    ],
+)
+def test_a_word_is_answered_with_what_it_means(item: str, hint: str) -> None:
+    """A key, a count or a quantity as other tools write it is refused with what to write here."""
+    assert hint in answer("run", "llama1b-ddp4", "--set", item)
+
+
+def test_a_part_of_a_name_is_answered_with_names() -> None:
+    """`h100` is no cluster: at most three that have it in their name are said, and not all there are."""
+    told = answer("run", "llama1b-ddp4", "--cluster", "h100")
+    assert 'did you mean "dgx-h100", "rail-h100" or "roce-h100"?' in told
+    assert "`prestep list clusters` shows all" in told
+    assert "jean-zay" not in told
+
+
+def test_a_scenario_is_told_by_a_near_name() -> None:
+    """A bundled scenario that is misspelt is suggested."""
+    assert 'did you mean "llama1b-ddp4"?' in answer("run", "llama1b-dpp4")
+
+
+def test_suggestions_and_lists_are_short() -> None:
+    """However many names there are, three are suggested at most, and a long list is counted."""
+    names = [f"pod-{number}" for number in range(MOST_NAMES + 1)]
+    assert did_you_mean("pod", names).count('"') == 2 * MOST_SUGGESTIONS
+    assert f"one of {len(names)} names" in str(unknown("file", "key", "pod", names))
+    assert "pod-0, pod-1" in str(unknown("file", "key", "pod", names[:3]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_listed_says_what_it_is(kind: str) -> None:
+    """`prestep list KIND --long` has a line about every name."""
+    lines = catalog.summaries(kind)
+    assert set(lines) == set(catalog.names(kind))
+    assert all(lines.values())
+
+
+def test_help_groups_commands_and_cuts_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command stands under a heading, with the whole of its first line, in 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    text = CliRunner().invoke(cli.main, ["--help"], terminal_width=80).output
+    whole = " ".join(text.split())
+    for package in cli.PACKAGES:
+        for name, outline in plugins.outlines(package).items():
+            assert outline.constants["GROUP"] in cli.GROUPS, name
+            assert " ".join(outline.summary.split()) in whole
+    assert all(f"{group}:" in text for group in cli.GROUPS)
+    assert max(map(len, text.splitlines())) <= 80
