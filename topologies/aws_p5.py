@@ -60,13 +60,13 @@ TIER = LinkSpec(
     raw=Quantity(12.5e9, "guess", "as the NIC's"),
 )
 NVME = LinkSpec(
-    Quantity(2.0e9, "guess", "order of magnitude of a write to an instance disk"),
-    Quantity(20e-6, "guess", "order of magnitude of a write to an enterprise disk"),
-    upstream=Quantity(
+    Quantity(
         3.57e9,
         "measured",
-        "AWS p5, fio 1 MiB over 8 disks in RAID 0: 26.59 GiB/s (playbook)",
+        "AWS p5, gdsio -x 1 -I 1 (writing), 1 MiB over 8 disks in RAID 0: 26.59 GiB/s (playbook)",
     ),
+    Quantity(20e-6, "guess", "order of magnitude of a write to an enterprise disk"),
+    raw=Quantity(15.75e9, "datasheet", "lstopo on an AWS p5: the disk's slot"),
 )
 
 

@@ -27,7 +27,6 @@ from sim.planning.planned import Planned
 from sim.storage.evidence import rests_on
 from sim.storage.systems import REQUEST, THREADS, System, constants, load_system
 from sim.units import format_bytes
-from topologies.fabric.stores import Stores
 from workloads.checkpoint import Contents, contents, pieces
 
 PART = 2.0**23  # bytes of one part of an upload to an object store
@@ -63,14 +62,11 @@ class Checkpointing:
         self.system: System = load_system(name, where, "checkpoint.storage")
         parameters = planned.lowered.parameters
         self.holds: Contents = contents(self.scenario, parameters, self.world)
-        s = self.system
-        limits = {"read": s.read, "write": s.write}
-        self.stores = Stores(self.fabric, s.name, s.attach, limits, s.client)
+        self.stores = self.system.at(self.fabric)
         self._check_room()
 
     def _check_room(self) -> None:
-        room = self.asked.capacity or self.system.capacity
-        need = self.holds.size
+        room, need = self._room, self.holds.size
         if self.system.attach in ("nvme", "block"):
             need /= len(self._hosts(self.holds.writers))
         if room is not None and need > room:
@@ -79,6 +75,15 @@ class Checkpointing:
             expected = f"at most {format_bytes(room)}"
             hint = 'more hosts to write, content = "model", or another storage'
             raise InputError(Mistake(where, key, found, expected, hint))
+
+    @property
+    def _room(self) -> float | None:
+        """Bytes that the storage takes, of each host where each has its own; None: nobody says."""
+        system, given = self.system, self.asked.capacity or self.system.capacity
+        if given is not None or system.disk is None:
+            return given
+        writer = self.gpus[self.holds.writers[0]]
+        return system.disk * len(self.stores.disk_rates(writer))
 
     def save(self) -> Save:
         """The save, alone on the links."""
@@ -198,7 +203,8 @@ class Checkpointing:
         if asked.mode == "peer":
             return [*legs, Leg("send", size, math.inf, 0.0, *self._to_peer(memory))]
         if not self.system.page_cache:
-            return [*legs, self._written("sync", memory, PART)]
+            made = Leg("serialise", size, constants()["serialise"])
+            return [*legs, made, self._written("sync", memory, PART)]
         return legs + self._through_page_cache(memory, size)
 
     def _written(self, name: str, node: str, request: float) -> Leg:
@@ -257,11 +263,9 @@ class Checkpointing:
         ranks = tuple(range(self.world))
         hosts = sorted(self._hosts(ranks), key=self.fabric.hosts.index)
         if len(hosts) < 2:
-            where, hint = (
-                self.scenario.where,
-                "a copy on the host that fails is lost with it",
-            )
-            found, expected = "peer on one host", "two hosts or more"
+            where, found = self.scenario.where, "peer on one host"
+            expected = "two hosts or more"
+            hint = "a copy on the host that fails is lost with it"
             raise InputError(Mistake(where, "checkpoint.mode", found, expected, hint))
         here = hosts.index(self.fabric.host_of(memory))
         following = hosts[(here + 1) % len(hosts)]

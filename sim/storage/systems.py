@@ -16,13 +16,9 @@ from typing import Any, Literal
 
 from sim import files, schema
 from sim.errors import InputError, Mistake, unknown
-from sim.units import (
-    format_bandwidth,
-    format_bytes,
-    parse_bandwidth,
-    parse_bytes,
-    parse_duration,
-)
+from sim.units import parse_bandwidth, parse_bytes, parse_duration
+from topologies.fabric import Fabric
+from topologies.fabric.stores import Stores
 
 FOLDER = Path(__file__).parents[1] / "costs" / "storage"
 Op = Literal["read", "write"]
@@ -40,6 +36,7 @@ _PARSE = {
     "latency": parse_duration,
     "metadata": parse_duration,
     "capacity": parse_bytes,
+    "disk": parse_bytes,
 }
 #: Numbers of hosts and frameworks that save and load, and how each of them is read; a share is a number.
 HOST = FOLDER.parent / "checkpoint.toml"
@@ -58,8 +55,7 @@ _HOST_KEYS: dict[str, schema.Schema] = {
 }
 HOST_SCHEMA = schema.Table(_HOST_KEYS, _HOST_KEYS)
 REQUEST = 2.0**20  # of sequential access: what kernels merge and frameworks write
-SMALL = 4096.0  # of random access
-THREADS = 64  # requests in flight of a page cache that is written back, and of the fio runs that systems come from
+THREADS = 64  # requests in flight of a page cache that is written back, and of the gdsio runs that systems come from
 
 
 @dataclass(frozen=True)
@@ -75,14 +71,14 @@ class System:
         Bytes/s of the whole system (nvme, block: of each host); None: the cluster's links decide.
     client : float or None
         Bytes/s of one host at most.
-    iops : float or None
-        Requests/s of one host.
+    iops, write_iops : float or None
+        Requests/s of one host, and those that write where they are fewer.
     latency, metadata : float
         Seconds of a request, and of creating or opening a file.
     thread : float
         Bytes/s of one thread.
-    capacity : float or None
-        Bytes.
+    capacity, disk : float or None
+        Bytes of all of it, and of one disk of a cluster.
     page_cache, gpudirect, merges : bool
         Whether files go through the host's page cache; whether GPUs can reach it without a bounce through memory;
         whether neighbouring requests are merged, so that requests per second bind random access alone.
@@ -100,13 +96,20 @@ class System:
     write: float | None = None
     client: float | None = None
     iops: float | None = None
+    write_iops: float | None = None
     capacity: float | None = None
+    disk: float | None = None
     page_cache: bool = True
     merges: bool = False
     gpudirect: bool = False
     threads: int = THREADS
     evidence: Mapping[str, str] = ()  # type: ignore[assignment]
     source: Mapping[str, str] = ()  # type: ignore[assignment]
+
+    def at(self, fabric: Fabric) -> Stores:
+        """The system at a cluster."""
+        limits = {"read": self.read, "write": self.write}
+        return Stores(fabric, self.name, self.attach, limits, self.client)
 
     def bandwidth(self, op: Op) -> float:
         """Bytes/s of one host at most; infinite where the cluster's links decide."""
@@ -139,9 +142,14 @@ class System:
             self.bandwidth(op),
             threads * request / (self.latency + request / self.thread),
         ]
-        if self.iops is not None and (random or not self.merges):
-            limits.append(self.iops * request)
+        requests = self.requests(op)
+        if requests is not None and (random or not self.merges):
+            limits.append(requests * request)
         return min(limits)
+
+    def requests(self, op: Op) -> float | None:
+        """Requests/s of one host at most; None: only threads bound them."""
+        return self.write_iops or self.iops if op == "write" else self.iops
 
 
 def names() -> list[str]:
@@ -281,55 +289,6 @@ def _fits(key: str, value: object) -> bool:
     if value == 0 and key not in FLAGS:
         return False
     return key != "threads" or int(value) == value
-
-
-def table_of(system: System, threads: int = THREADS) -> list[dict[str, Any]]:
-    """The curve: throughput (bytes/s) and requests/s by size of request, sequential and random, read and written."""
-    rows = []
-    for power in range(12, 25, 2):
-        size = 2.0**power
-        row: dict[str, Any] = {"request": size, "threads": threads}
-        for op in ("read", "write"):
-            for how in ("sequential", "random"):
-                rate = system.throughput(size, threads, op, how == "random")
-                row[f"{op}_{how}"] = rate if rate != float("inf") else None
-        row["random_iops"] = row["read_random"] / size
-        rows.append(row)
-    return rows
-
-
-# Headings of the curve, and what stands below each.
-_COLUMNS = (
-    ("request", "request"),
-    ("read", "read_sequential"),
-    ("random", "read_random"),
-    ("requests/s", "random_iops"),
-    ("written", "write_sequential"),
-    ("random", "write_random"),
-)
-
-
-def render(system: System, threads: int = THREADS) -> str:
-    """The curve for people."""
-    lines = [f"{system.name}: {system.description}", f"one host, {threads} threads", ""]
-    lines.append("".join(f"{head:>14}" for head, _ in _COLUMNS))
-    for row in table_of(system, threads):
-        cells = [_cell(key, row[key]) for _, key in _COLUMNS]
-        lines.append("".join(f"{cell:>14}" for cell in cells))
-    lines.append("")
-    for key, grade in system.evidence.items():
-        lines.append(f"{key}: {grade}, {system.source[key]}")
-    return "\n".join(lines)
-
-
-def _cell(key: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    if key == "request":
-        return format_bytes(value)
-    if key == "random_iops":
-        return f"{value:,.0f}"
-    return format_bandwidth(value)
 
 
 @cache

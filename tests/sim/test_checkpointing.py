@@ -65,6 +65,29 @@ def test_saves_that_cannot_be(changes: tuple[str, ...], told: str) -> None:
     assert isinstance(output, str) and told in output and "Traceback" not in output
 
 
+EIGHT = ("parallel.dp=8", "training.global_batch=16")
+
+
+def test_disks_of_the_cluster_may_be_too_small() -> None:
+    """A checkpoint that does not fit the disks of its writers, or a volume, is refused before anything is simulated."""
+    big = ("model.ffn=60000000", "cluster.name=aws-p5", *EIGHT)
+    for storage in ("nvme", "ebs", "lustre"):
+        output = saved("rank0", *big, f"checkpoint.storage={storage}")
+        assert isinstance(output, str) and "at most" in output
+    assert isinstance(saved("rank0", *big, "checkpoint.storage=weka"), dict)
+
+
+@pytest.mark.parametrize("mode", ["rank0", "sharded"])
+def test_local_disks_beat_an_object_store(mode: str) -> None:
+    """What is uploaded is serialised as well: on a p5, local NVMe ends its save sooner than an object store."""
+    p5 = ("cluster.name=aws-p5", *EIGHT)
+    stalls = {
+        name: saved(mode, *p5, f"checkpoint.storage={name}")["save_stall"]
+        for name in ("nvme", "nvme-raid", "object")
+    }
+    assert max(stalls["nvme"], stalls["nvme-raid"]) < stalls["object"]
+
+
 def test_peers_need_another_host() -> None:
     """A copy in memory needs a second host."""
     assert "two hosts" in saved("peer")

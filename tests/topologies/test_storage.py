@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from topologies import load_cluster
+from topologies import cluster_names, load_cluster
 from topologies.core.kinds import STORAGE_LINKS
 from topologies.show.measures import bisection
 from topologies.show.tiers import tiers
@@ -107,3 +107,14 @@ def test_the_disks_of_a_p5_are_on_the_graph() -> None:
     fabric = load_cluster("aws-p5")
     rows = fabric.route("nvme3", "gpu3")
     assert fabric.links.src[rows].tolist() == ["nvme3", "pcieswitch3"]
+
+
+def test_no_wire_is_slower_than_its_payload() -> None:
+    """A link of any bundled cluster carries at most what its wire does, a disk's in both directions."""
+    slow = [
+        name
+        for name in cluster_names()
+        for links in [load_cluster(name).links]
+        if (links.raw < links.bandwidth * (1 - 1e-9)).any()
+    ]
+    assert slow == []

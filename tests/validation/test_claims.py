@@ -20,9 +20,9 @@ def claim(
         "id",
         "a book",
         "says so",
+        kind,
         "collective",
         "0.time",
-        kind,
         figure=figure,
         compare=compare,
     )
@@ -86,6 +86,14 @@ def test_a_measurement_is_met_within_tolerance(
     assert Answer(claim(kind="ideal", compare=compare), value).good
 
 
+def test_few_claims_cannot_be_said() -> None:
+    """At most five statements have no command, each with a reason, and the page says so."""
+    unsaid = [one for one in ALL if one.kind == "unsaid"]
+    assert len(unsaid) <= 5 and all(one.why for one in unsaid)
+    silent = claims.page([("a-subject", [Answer(claim(kind="unsaid"), None)])])
+    assert "cannot be said" in silent
+
+
 def test_a_miss_stands_on_the_page() -> None:
     """Who reads the page sees which measurement is missed."""
     assert "MISSED" in claims.page([("a-subject", [Answer(claim(), 1.0)])])
@@ -106,6 +114,6 @@ def test_a_claim_without_a_reason_is_refused(tmp_path: Path) -> None:
 
 def test_a_command_that_fails_names_its_claim() -> None:
     """A claim whose command prestep refuses is no answer."""
-    bad = Claim("lost", "a", "b", "collective --cluster nowhere", "0.time", "question")
+    bad = Claim("lost", "a", "b", "question", "collective --cluster nowhere", "0.time")
     with pytest.raises(PrestepError, match="lost"):
         claims.answer(bad)

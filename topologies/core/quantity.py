@@ -33,7 +33,7 @@ class LinkSpec:
     latency
         Seconds from one end to the other, without any software.
     raw
-        Bytes/s on the wire in one direction, as the datasheet gives it; the payload bandwidth when None.
+        Bytes/s on the wire in one direction, as the datasheet gives it; None: as fast as the payload of either.
     upstream
         Payload bytes/s towards the CPU where it differs (a disk's reads, for instance).
     """
@@ -42,6 +42,13 @@ class LinkSpec:
     latency: Quantity
     raw: Quantity | None = None
     upstream: Quantity | None = None
+
+    @property
+    def wire(self) -> float:
+        """Bytes/s on the wire in either direction: never slower than the payload."""
+        if self.raw is not None:
+            return self.raw.value
+        return max(self.bandwidth.value, (self.upstream or self.bandwidth).value)
 
     @property
     def reverse(self) -> LinkSpec:

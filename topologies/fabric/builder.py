@@ -181,12 +181,12 @@ class FabricBuilder:
 
 def _numbers(kind: str, spec: LinkSpec, count: int) -> dict[str, Any]:
     """One row without its ends."""
-    one, raw = spec.bandwidth, spec.raw or spec.bandwidth
+    one = spec.bandwidth
     return {
         "kind": kind,
         "count": count,
         "bandwidth": one.value * count,
-        "raw": raw.value * count,
+        "raw": spec.wire * count,
         "latency": spec.latency.value,
         "evidence": one.evidence,
         "latency_evidence": spec.latency.evidence,

@@ -78,6 +78,19 @@ class Stores:
             np.concatenate([usage, np.ones(len(added))]),
         )
 
+    def disk_rates(self, node: str) -> list[float]:
+        """Bytes/s at which each disk of a node's host is written.
+
+        Raises
+        ------
+        InputError
+            If the host has none.
+        """
+        _, dst = self.fabric.ends
+        rates = self.fabric.links.bandwidth
+        disks = map(self.fabric.node_index, self._devices(node))
+        return [float(rates[dst == disk].sum()) for disk in disks]
+
     def _row(self, src: str, dst: str, rate: float) -> int:
         if (src, dst) not in self._added:
             self._added[src, dst] = len(self.fabric.links) + len(self._rates)

@@ -32,11 +32,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "what-the-sources-say.md"
 TOLERANCE = 0.15
 #: What a claim is: somebody's measurement; a figure that no run has reached, or a rule of thumb; a figure that another
 #: measurement contradicts; or a statement that only has to be answerable.
-KINDS = ("measurement", "ideal", "contradicted", "question")
+#: An input is a measurement that a constant was read from; what is unsaid has no command, and a reason.
+KINDS = ("measurement", "input", "ideal", "contradicted", "question", "unsaid")
+BINDING = ("measurement", "input")
 COMPARISONS = ("near", "least", "most")
 UNITS = ("s", "B/s", "x", "")
 HEAD = ("claim", "source", "its figure", "prestep", "difference", "why")
-NEEDED = ("source", "says", "command", "value", "kind")
+NEEDED = ("source", "says", "kind")
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,9 @@ class Claim:
     id: str
     source: str
     says: str
-    command: str
-    value: str
     kind: str
+    command: str = ""
+    value: str = ""
     over: str = ""
     figure: float | None = None
     unit: str = ""
@@ -77,19 +79,19 @@ class Answer:
     """What prestep says to a claim."""
 
     claim: Claim
-    value: float
+    value: float | None
 
     @property
     def difference(self) -> float | None:
         """Share of the source's figure by which the answer is off."""
-        figure = self.claim.figure
-        return self.value / figure - 1 if figure else None
+        figure, value = self.claim.figure, self.value
+        return value / figure - 1 if figure and value is not None else None
 
     @property
     def good(self) -> bool:
-        """Whether the answer is what a measurement says; whatever is no measurement binds nobody."""
+        """Whether the answer is what a measurement says; an ideal or a question binds nobody."""
         off = self.difference
-        if self.claim.kind != "measurement" or off is None:
+        if self.claim.kind not in BINDING or off is None:
             return True
         if self.claim.compare == "near":
             return abs(off) <= TOLERANCE
@@ -117,14 +119,22 @@ def claims_of(path: Path) -> list[Claim]:
     """
     rows = schema.rows(path, schema.Table(_KEYS, NEEDED))
     claims = [Claim(name, **row) for name, row in rows.items()]
-    explained = ("ideal", "contradicted")
-    if mistakes := [
-        Mistake(str(path), f"{claim.id}.why", "nothing", "why prestep differs")
+    mistakes = [
+        Mistake(str(path), f"{claim.id}.{key}", "nothing", expected)
         for claim in claims
-        if claim.kind in explained and not claim.why
-    ]:
+        for key, expected in _absent(claim)
+    ]
+    if mistakes:
         raise InputError(mistakes)
     return claims
+
+
+def _absent(claim: Claim) -> Iterator[tuple[str, str]]:
+    """Keys that a claim of its kind needs and has not, and what they are for."""
+    if claim.kind in ("ideal", "contradicted", "unsaid") and not claim.why:
+        yield "why", "why prestep differs, or cannot say"
+    if claim.kind != "unsaid" and not (claim.command and claim.value):
+        yield "command", "a command, and where its answer is (value)"
 
 
 def tables() -> list[Path]:
@@ -140,6 +150,8 @@ def answer(claim: Claim) -> Answer:
     PrestepError
         If a command fails, or does not print the value.
     """
+    if claim.kind == "unsaid":
+        return Answer(claim, None)
     value = _printed(claim, claim.command)
     if claim.over:
         value /= _printed(claim, claim.over)
@@ -192,7 +204,9 @@ def page(subjects: Sequence[tuple[str, Sequence[Answer]]]) -> str:
 def _counted(answers: Sequence[Answer]) -> str:
     of_kind = [one for one in answers if one.claim.kind == "measurement"]
     met = sum(one.good for one in of_kind)
-    return f"{len(answers)} claims; of {len(of_kind)} measurements {met} are met"
+    inputs = sum(one.claim.kind == "input" for one in answers)
+    among = f", {inputs} of them inputs" if inputs else ""
+    return f"{len(answers)} claims{among}; of {len(of_kind)} measurements {met} are met"
 
 
 def _rows(answers: Sequence[Answer]) -> Iterator[tuple[str, ...]]:
@@ -202,11 +216,12 @@ def _rows(answers: Sequence[Answer]) -> Iterator[tuple[str, ...]]:
         bound = {"near": "", "least": "at least ", "most": "at most "}[claim.compare]
         difference = "" if off is None or claim.compare != "near" else f"{off:+.0%}"
         kind = "" if claim.kind in ("measurement", "question") else f" ({claim.kind})"
+        kind = kind.replace("unsaid", "cannot be said")
         yield (
             claim.says,
             claim.source,
             f"{bound}{figure}{kind}",
-            _quantity(one.value, claim.unit),
+            "" if one.value is None else _quantity(one.value, claim.unit),
             difference if one.good else f"{difference} MISSED",
             claim.why,
         )
@@ -226,7 +241,7 @@ Claims of books and articles about the same things that prestep predicts. Each w
 `python -m validation.report.claims` runs them all and writes this page, so edit nothing here but
 `validation/cases/claims/`. A measurement must be met within {TOLERANCE:.0%}. An *ideal* is a figure that nobody ran, a
 *contradicted* one differs from another measurement; both say why prestep answers otherwise. What prestep's own
-constants were read from is called an input, and proves nothing.
+constants were read from is called an *input*, and proves nothing. What *cannot be said* has its reason.
 
 Sources: *playbook*: Hugging Face, The Smol Training Playbook; *scaling book*: How to Scale Your Model, its chapter on
 GPUs; *AI systems*: AI Systems Performance Engineering, its chapter on distributed communication.

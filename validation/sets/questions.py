@@ -8,6 +8,7 @@ all clusters, ...), none by a constant.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 
 from sim import api
 from sim.collectives import interval
@@ -23,7 +24,7 @@ from sim.planning.jitter import jitter_of
 from sim.planning.planned import LAUNCH_LATENCY
 from sim.planning.slowest import slowest_of
 from sim.reliability import failures
-from sim.storage import systems
+from sim.storage import curve, systems
 from validation.sets.answer import Answer
 from validation.sets.cluster_questions import EIGHT, of_clusters
 from workloads.host_costs import host_costs, kernel_gap, table_names
@@ -189,7 +190,7 @@ def of_storage() -> Iterator[Answer]:
     for name in systems.names():
         system = systems.load_system(name)
         for threads in (1, 64):
-            for row in systems.table_of(system, threads):
+            for row in curve.table_of(system, threads, curve.Way(inf, inf)):
                 for key in (
                     "read_sequential",
                     "write_sequential",
