@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from sim.collectives.nccl import creation, lines
 from sim.collectives.plan import WORDS, check
 from sim.errors import InputError, Mistake, unknown
 from sim.spec.sections import Nccl
-from sim.units import parse_nccl_size
+from sim.units import format_bandwidth, format_bytes, format_duration, parse_nccl_size
 from topologies import load_cluster
 
 
@@ -28,9 +28,19 @@ class Sweep:
         return [row.to_json(self.explain) for row in self.rows]
 
     def render(self) -> str:
-        return "\n".join(
-            [*self.channels, table.render(self.rows, explain=self.explain)]
-        )
+        rows = table.render(self.rows, explain=self.explain)
+        return "\n".join([*_answer(self.rows), *self.channels, rows])
+
+
+def _answer(rows: Sequence[table.Row]) -> Iterator[str]:
+    """What the sizes come to, as a comment of nccl-tests: the latency of the smallest, the bandwidth of the fastest."""
+    if len(rows) < 2:
+        return
+    small, fast = rows[0], max(rows, key=lambda row: row.busbw)
+    ranks = len(small.plan.ranks)
+    latency = f"{format_duration(small.time)} at {format_bytes(small.plan.size)}"
+    busbw = f"{format_bandwidth(fast.busbw)} bus bandwidth at {format_bytes(fast.plan.size)}"
+    yield f"# {small.plan.op} over {ranks} GPUs: {latency}, {busbw}, bound by {fast.bottleneck}"
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,11 @@ def handler(name: str) -> ModuleType:
     return plugins.load("sim.commands.handlers", name)
 
 
+def coloured() -> bool:
+    """Whether stdout is a terminal whose reader has not asked for plain text (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
 def echo_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2))
 

@@ -64,6 +64,9 @@ POSITIVE = click.FloatRange(0, 1e9, min_open=True)
     "--strict", is_flag=True, help="Fail when the prediction rests on a fallback."
 )
 @click.option(
+    "--fail-oom", is_flag=True, help="Fail (exit 1) when the step does not fit."
+)
+@click.option(
     "--replicas",
     type=click.IntRange(1),
     help="Runs with noise ([faults] jitter): their distribution.",

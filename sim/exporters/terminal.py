@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from rich.text import Text
 from sim import files
 from sim.analysis.critical_path import CriticalPath, path_part
 from sim.analysis.prediction import Prediction
+from sim.exporters import _answers as answers
 from sim.exporters import _sections as sections_of
 from sim.exporters import _words as words
 from sim.units import format_bytes, format_duration, percent
@@ -26,8 +28,16 @@ SUFFIXES = (".txt",)
 WIDEST = 100
 
 
-def render(result: Prediction, width: int | None = None, colour: bool = False) -> str:
-    """The page as text of at most `width` columns (default: the terminal's, 100 at most)."""
+def render(
+    result: Prediction,
+    width: int | None = None,
+    colour: bool = False,
+    remedies: Sequence[str] = (),
+) -> str:
+    """The page as text of at most `width` columns (default: the terminal's, 100 at most).
+
+    ``remedies``: changes with which a step that does not fit would.
+    """
     width = width or min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
     console = Console(
         file=io.StringIO(),
@@ -38,7 +48,10 @@ def render(result: Prediction, width: int | None = None, colour: bool = False) -
         emoji=False,
         legacy_windows=False,
     )
-    console.print(Text(words.title(result), style="bold"))
+    lost = result.out_of_memory is not None and not result.out_of_memory.fits
+    style = "bold red" if lost else "bold"
+    console.print(Text(answers.of_run(result, remedies), style=style))
+    console.print(Text(words.title(result)))
     for heading, body in _sections(result, width):
         if heading:
             console.print()

@@ -89,6 +89,7 @@ def _mean(outcome: Outcome) -> float | None:
 def as_text(outcome: Outcome) -> str:
     """The page for people."""
     lines = [
+        *_answer(outcome),
         *_head(outcome),
         *_step_lines(outcome),
         *_share_lines(outcome),
@@ -98,6 +99,21 @@ def as_text(outcome: Outcome) -> str:
         *_note_lines(outcome),
     ]
     return "\n".join(lines)
+
+
+def _answer(outcome: Outcome) -> Iterator[str]:
+    """How long a step takes, beside what was measured."""
+    both = [step.on(outcome.clock) for step in outcome.steps]
+    recorded = [(before, after) for before, after in both if before > 0]
+    if not recorded:
+        return
+    before, after = (mean(times) for times in zip(*recorded, strict=True))
+    measured, simulated = format_duration(before), format_duration(after)
+    if outcome.changes:
+        gain = percent(after / before - 1.0, True)
+        yield f"With the change a step takes {simulated}; measured were {measured} ({gain})."
+    else:
+        yield f"Replayed, a step takes {simulated}; measured were {measured}."
 
 
 def _head(outcome: Outcome) -> Iterator[str]:

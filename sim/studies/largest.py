@@ -135,6 +135,12 @@ def largest_micro_batch(scenario: Scenario) -> Limit:
     )
 
 
+def fits(scenario: Scenario) -> bool:
+    """Whether a scenario's step fits, by memory alone; raises like `largest_micro_batch`."""
+    memory = _Memory(scenario, load_fabric(scenario))
+    return memory.need(scenario.training.micro_batch).fits
+
+
 class _Memory:
     """Memory of the scenario's layout by micro batch; `connected`: the one whose NCCL buffers count."""
 

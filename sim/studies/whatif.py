@@ -6,7 +6,7 @@ its communications and one run of the engine. `Changes` keeps both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -107,3 +107,13 @@ def results(
         reported(p, execute(p), prices) for p in (changes.base, changes.of(changed))
     )
     return one, other
+
+
+def changed_kinds(base: Prediction, overrides: Sequence[str]) -> list[str]:
+    """The kinds of links that are changed; none where anything else is changed too.
+
+    ``overrides``: items such as "spine.bandwidth=2x".
+    """
+    kinds = base.details.fabric.links.kinds if base.details is not None else ()
+    changed = [item.partition(".")[0].strip() for item in overrides]
+    return changed if set(changed) <= set(kinds) else []

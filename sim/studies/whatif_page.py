@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from sim.exporters._answers import of_comparison
 from sim.exporters._words import share_name
 from sim.units import format_duration, percent
 
@@ -19,10 +20,10 @@ def comparison_page(comparison: Table) -> str:
     base, changed = comparison["base"], comparison["changed"]
     return "\n".join(
         [
+            of_comparison(comparison),
             f"{'':32}{'base':>12}{'changed':>12}{'difference':>14}",
             *_shares(base, changed),
             *_interval(comparison.get("difference_interval")),
-            f"{comparison['speedup']:.3f} times as fast",
             *_bounds("base", base["link_kinds"]),
             *_links("base", base["links"]),
             *_bounds("changed", changed["link_kinds"]),

@@ -6,7 +6,7 @@ What only some runs need is imported by them: it is slow to import.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import click
 from sim import exporters
 from sim.analysis.cost import Prices, cost_of
 from sim.analysis.prediction import Prediction
-from sim.commands._shared import EXIT_OUTSIDE, echo_json, misused, talk
+from sim.commands._shared import EXIT_OUTSIDE, coloured, echo_json, misused, talk
 from sim.exporters import terminal
 from sim.planning.planned import Planned
 from sim.predict import execute, plan, reported
@@ -25,6 +25,8 @@ from sim.spec.jobs import refuse
 from sim.spec.load import scenario_of
 from sim.spec.scenario_file import is_capture
 from sim.spec.sections import Scenario
+from sim.studies import room
+from sim.studies.largest import largest_micro_batch
 
 
 def run_scenario(
@@ -36,6 +38,7 @@ def run_scenario(
     part: dict[str, Any],
     timeline: Path | None,
     strict: bool,
+    fail_oom: bool,
     replicas: int | None,
     seed: int | None,
     max_micro_batch: bool,
@@ -56,10 +59,12 @@ def run_scenario(
         _run_jobs(loaded, json_, file, strict)
     else:
         planned = plan(loaded)
-        result = _shown(planned, replicas, seed, json_, prices)
+        result = _priced(planned, replicas, seed, prices)
+        _show(result, json_, _remedies(result, tables, path, overrides))
         _write(result, trace, part, timeline)
         _write_report(result, report, each, planned)
         _refuse_fallbacks([result], strict)
+        _refuse_too_much(result, fail_oom)
 
 
 def _serves(loaded: Scenario) -> bool:
@@ -91,23 +96,45 @@ def _prices(
     return prices
 
 
-def _shown(
-    planned: Planned,
-    replicas: int | None,
-    seed: int | None,
-    json_: bool,
-    prices: Prices | None,
+def _priced(
+    planned: Planned, replicas: int | None, seed: int | None, prices: Prices | None
 ) -> Prediction:
-    """The prediction, printed; with what it costs where there are prices."""
+    """The prediction, with what it costs where there are prices."""
     result = _predicted(planned, replicas, seed)
-    if prices is not None:
-        result = replace(result, cost=cost_of(result, prices).to_dict())
-    _show(result, json_)
-    return result
+    if prices is None:
+        return result
+    return replace(result, cost=cost_of(result, prices).to_dict())
 
 
-def _show(result: Prediction, json_: bool) -> None:
-    click.echo(result.to_json() if json_ else terminal.render(result))
+def _show(result: Prediction, json_: bool, remedies: tuple[str, ...] = ()) -> None:
+    if json_:
+        click.echo(result.to_json())
+    else:
+        page = terminal.render(result, colour=coloured(), remedies=remedies)
+        click.echo(page)
+
+
+def _remedies(
+    result: Prediction, tables: Mapping[str, Any], path: Path, overrides: Sequence[str]
+) -> tuple[str, ...]:
+    """Changes with which the step would fit; none where it does, and for a program, which decides for itself."""
+    if not _lacks_memory(result) or is_capture(path):
+        return ()
+
+    def changed(more: tuple[str, ...]) -> Scenario:
+        return scenario_of(tables, path, (*overrides, *more))
+
+    return room.remedies(changed(()), changed)
+
+
+def _lacks_memory(result: Prediction) -> bool:
+    return result.out_of_memory is not None and not result.out_of_memory.fits
+
+
+def _refuse_too_much(result: Prediction, fail: bool) -> None:
+    """With `--fail-oom`, ends the command where the step does not fit."""
+    if fail and _lacks_memory(result):
+        sys.exit(EXIT_OUTSIDE)
 
 
 def _predicted(planned: Planned, replicas: int | None, seed: int | None) -> Prediction:
@@ -186,8 +213,6 @@ def _largest(scenario: Scenario, path: Path, json_: bool, file: Path | None) -> 
     if file is not None:
         expected = "none: --max-micro-batch predicts no step"
         raise misused(str(file), "a file", expected)
-    from sim.studies.largest import largest_micro_batch
-
     limit = largest_micro_batch(scenario)
     if json_:
         echo_json(limit.to_dict())

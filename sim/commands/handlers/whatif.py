@@ -52,6 +52,7 @@ def _side_by_side(
         talk(note)
     results = study.results(base, changed)
     table = study.compare(*(result.to_dict() for result in results))
+    table["changed_kinds"] = study.changed_kinds(results[0], overrides)
     if json_:
         echo_json(table)
     else:

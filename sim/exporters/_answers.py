@@ -1,0 +1,84 @@
+"""The sentence that a page begins with: the answer, before the tables that it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sim.analysis.prediction import MemoryVerdict, Prediction
+from sim.exporters._words import shares
+from sim.units import format_bytes, format_duration, percent
+
+# Shares of a step that nobody would act on.
+NOTHING = 0.001
+# How much faster a kind of links is taken to be, where the sentence says what that saves.
+FASTER = 0.1
+
+
+def of_run(result: Prediction, remedies: Sequence[str] = ()) -> str:
+    """How long the step takes, what takes most of it, and whether links matter; or that it does not fit.
+
+    ``remedies``: changes with which it would fit, as `--set` takes them.
+    """
+    verdict = result.out_of_memory
+    if verdict is not None and not verdict.fits:
+        return _too_much(verdict, remedies)
+    step = format_duration(result.step_time)
+    largest = max(shares(result), key=lambda row: row[1], default=None)
+    if largest is None:
+        return f"A step takes {step}."
+    name, _, share = largest
+    return f"A step takes {step}, {_rounded(share)} of it {name}{_links(result)}."
+
+
+def _too_much(verdict: MemoryVerdict, remedies: Sequence[str]) -> str:
+    over = format_bytes(verdict.needed - (verdict.capacity or 0.0))
+    owner = verdict.largest_owner
+    lead = f"Does not fit: {over} too much on rank {verdict.rank}, most of it {owner}"
+    if not remedies:
+        return f"{lead}."
+    return f"{lead}. It would fit with {', or with '.join(remedies)}."
+
+
+def _links(result: Prediction) -> str:
+    """What faster links would save; empty where their prices were not asked for."""
+    prices = {
+        kind.kind: kind.shadow_price
+        for kind in result.link_kinds
+        if kind.shadow_price is not None
+    }
+    if not prices:
+        return ""
+    best = max(prices, key=prices.__getitem__)
+    saved = FASTER * prices[best] / result.step_time
+    if saved < NOTHING:
+        return "; faster links would save next to nothing"
+    return f"; {_rounded(FASTER)} more {best} bandwidth would save about {percent(saved)} of it"
+
+
+def of_comparison(comparison: Mapping[str, Any]) -> str:
+    """Whether the change makes the step faster, and by how much; why not, where what it changes does not matter."""
+    before = float(comparison["base"]["step_time"])
+    after = float(comparison["changed"]["step_time"])
+    gain = (before - after) / before if before else 0.0
+    times = f"{format_duration(after)} a step instead of {format_duration(before)}"
+    if abs(gain) < NOTHING:
+        return f"The change saves nothing{_idle(comparison)}: {times}."
+    word = "less" if gain > 0 else "more"
+    speed = f"{comparison['speedup']:.3f} times as fast"
+    return f"With the change {times}, {percent(abs(gain))} {word}: {speed}."
+
+
+def _idle(comparison: Mapping[str, Any]) -> str:
+    """That no byte crosses the links that were changed, where that is so."""
+    changed = comparison.get("changed_kinds")
+    if not changed:
+        return ""
+    carried = {kind["kind"]: kind["bytes"] for kind in comparison["base"]["link_kinds"]}
+    if any(carried.get(kind, 0.0) > 0 for kind in changed):
+        return ""
+    return f", for nothing crosses {' and '.join(changed)}"
+
+
+def _rounded(share: float) -> str:
+    return f"{100 * share:.0f} %"

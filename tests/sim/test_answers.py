@@ -1,0 +1,110 @@
+"""Every page begins with the sentence that answers; what does not fit is told what would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import cli
+from sim.spec.load import load_scenario
+from sim.studies import room
+from sim.studies.largest import fits
+from sim.tools.catalog import find_scenario
+
+SPINE = Path(__file__).parents[2] / "examples"
+TOO_LARGE = ("training.micro_batch=32", "training.global_batch=128")
+
+
+def page(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.main, list(arguments))
+
+
+def first(*arguments: str) -> str:
+    """The first line of a command's page."""
+    done = page(*arguments)
+    assert done.exit_code == 0, done.output
+    return done.stdout.splitlines()[0]
+
+
+def changes(*items: str) -> list[str]:
+    return [part for item in items for part in ("--set", item)]
+
+
+def test_a_run_says_how_long_and_why() -> None:
+    """The length of the step, its largest share, and what faster links would save."""
+    text = " ".join(page("run", "mlp-ddp4").stdout.split())
+    assert text.startswith("A step takes ") and " % of it waiting for the host" in text
+    assert "faster links would save next to nothing." in text
+
+
+def test_what_does_not_fit_is_said_first_with_what_would() -> None:
+    """Out of memory comes before the step time, with how much is too much and with changes of one key that fit."""
+    text = " ".join(page("run", "llama8b-fsdp4", *changes(*TOO_LARGE)).stdout.split())
+    assert text.startswith("Does not fit: ")
+    assert (
+        "It would fit with training.recompute=full, or with training.micro_batch="
+        in text
+    )
+
+
+def test_remedies_fit() -> None:
+    """Every change that is told makes the step fit, and the step as it is does not."""
+    path = find_scenario("llama8b-fsdp4")
+
+    def changed(more: tuple[str, ...]):  # type: ignore[no-untyped-def]
+        return load_scenario(path, (*TOO_LARGE, *more))
+
+    scenario = changed(())
+    assert not fits(scenario)
+    told = room.remedies(scenario, changed)
+    assert told
+    assert all(fits(changed(tuple(one.split(" and ")))) for one in told)
+
+
+def test_two_changes_where_one_is_not_enough() -> None:
+    """Where no single change is enough, full recomputation is told with a second one."""
+    path = find_scenario("llama8b-fsdp4")
+    large = (*TOO_LARGE, "training.seq_len=131072")
+
+    def changed(more: tuple[str, ...]):  # type: ignore[no-untyped-def]
+        return load_scenario(path, (*large, *more))
+
+    told = room.remedies(changed(()), changed)
+    assert all(one.startswith("training.recompute=full and ") for one in told)
+    assert all(fits(changed(tuple(one.split(" and ")))) for one in told)
+
+
+@pytest.mark.parametrize(("options", "code"), [((), 0), (("--fail-oom",), 1)])
+def test_fail_oom_is_an_exit_code(options: tuple[str, ...], code: int) -> None:
+    """`--fail-oom` ends with 1 where the step does not fit; the page is the same."""
+    done = page("run", "llama8b-fsdp4", *changes(*TOO_LARGE), *options)
+    assert done.exit_code == code
+    assert done.stdout.startswith("Does not fit")
+
+
+def test_a_step_that_fits_does_not_fail() -> None:
+    """`--fail-oom` says nothing about a step that fits."""
+    assert page("run", "mlp-ddp4", "--fail-oom").exit_code == 0
+
+
+def test_a_what_if_says_what_it_saves() -> None:
+    """Twice the bandwidth of links that are used: how much less the step takes."""
+    line = first("whatif", "llama1b-ddp4", "--set", "nvlink.bandwidth=2x")
+    assert line.startswith("With the change ") and "times as fast" in line
+
+
+def test_a_what_if_of_idle_links_says_why_it_saves_nothing() -> None:
+    """Links that nothing crosses are named as the reason."""
+    line = first(
+        "whatif", str(SPINE / "superpod-fsdp.toml"), "--set", "spine.bandwidth=2x"
+    )
+    assert line.startswith("The change saves nothing, for nothing crosses spine: ")
+
+
+def test_a_collective_says_its_latency_and_its_bandwidth() -> None:
+    """The first line is a comment, as nccl-tests prints them, so that tables can be read as before."""
+    line = first("collective", "--cluster", "dgx-h100", "--op", "all_reduce")
+    assert line.startswith("# all_reduce over 8 GPUs: ")
+    assert "bus bandwidth at" in line and "bound by" in line
