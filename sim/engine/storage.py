@@ -81,6 +81,14 @@ def _flow(
 
 
 @dataclass(frozen=True, eq=False)
+class Sending:
+    """A cache on its way to one worker: `early` beside the prefill, then `legs`, one after the other."""
+
+    legs: tuple[Leg, ...]
+    early: Leg | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Request:
     """A request for tokens: it takes its turn at a prefill worker, sends its KV cache, and decodes.
 
@@ -88,10 +96,12 @@ class Request:
     ----------
     arrival, prefill : float
         When it comes, and seconds of work at the worker `queue`.
-    sends : tuple of Leg
-        Way of the cache, one after the other.
-    early : float or None
-        Seconds of prefill after which the first bytes are there; None: all of it.
+    loads : tuple of Leg
+        What the prefill worker reads first, one after the other.
+    sends : tuple of Sending
+        The cache on its way to one worker or several, all at once.
+    first_layer : float
+        Seconds of prefill after which the first bytes of a cache are there.
     first, decode : float
         Seconds to the first token after the cache is there, and to the last, at the worker `slots`.
     """
@@ -99,18 +109,21 @@ class Request:
     arrival: float
     queue: int
     prefill: float
-    sends: tuple[Leg, ...]
-    early: float | None
+    sends: tuple[Sending, ...]
     slots: int
     first: float
     decode: float
+    loads: tuple[Leg, ...] = ()
+    first_layer: float = 0.0
 
 
 @dataclass
 class Served:
-    """When a request began its prefill, ended it, had sent its cache, had a place, its first and its last token, s."""
+    """When a request had its turn, had loaded what was there, ended its prefill, had sent its cache, had a place, its
+    first and its last token, s."""
 
     begun: float = 0.0
+    loaded: float = 0.0
     prefilled: float = 0.0
     sent: float = 0.0
     placed: float = 0.0
@@ -160,12 +173,12 @@ def _request(
     with queue.request() as turn:
         yield turn
         times.begun = float(env.now)
-        sending = None
-        if r.early is not None:
-            sending = env.process(_send(env, network, r, r.early))
+        yield from _flow(env, network, r.loads, [])
+        times.loaded = float(env.now)
+        sent = _sent(env, network, r)
         yield env.timeout(r.prefill)
         times.prefilled = float(env.now)
-    yield sending if sending is not None else env.process(_send(env, network, r, 0.0))
+    yield sent
     times.sent = float(env.now)
     with slots.request() as place:
         yield place
@@ -176,8 +189,25 @@ def _request(
         times.last = float(env.now)
 
 
+def _sent(env: simpy.Environment, network: Network, r: Request) -> simpy.Event:
+    """When all workers have the cache, the prefill of which begins now."""
+    made = [env.timeout(r.prefill) for _ in r.sends]
+    pairs = zip(r.sends, made, strict=True)
+    return env.all_of(
+        [env.process(_send(env, network, r, way, done)) for way, done in pairs]
+    )
+
+
 def _send(
-    env: simpy.Environment, network: Network, r: Request, wait: float
+    env: simpy.Environment,
+    network: Network,
+    r: Request,
+    sending: Sending,
+    prefilled: simpy.Event,
 ) -> Generator[Any, Any, None]:
-    yield env.timeout(wait)
-    yield from _flow(env, network, r.sends, [])
+    """A cache: what leaves beside the prefill, from its first layer on; then, once that is sent and made, the rest."""
+    if sending.early is not None:
+        yield env.timeout(r.first_layer)
+        yield from _flow(env, network, (sending.early,), [])
+    yield prefilled
+    yield from _flow(env, network, sending.legs, [])

@@ -7,15 +7,21 @@ from dataclasses import dataclass
 
 from sim.costs import Gpu
 from sim.costs.measured import gpu_of
-from sim.errors import InputError, Mistake
+from sim.errors import InputError, Mistake, unknown
 from sim.predict import load_fabric
+from sim.spec.inference import Inference
 from sim.spec.sections import Scenario
+from sim.storage.systems import System, load_system, names
 from sim.units import format_bytes
+from topologies.core.links import Floats
 from topologies.fabric import Fabric
+from topologies.fabric.stores import Stores
 from workloads.models.counts import total_parameters
 from workloads.models.model import ModelSpec, load_model
 
 WEIGHT = 2.0  # bytes
+#: Ways of a KV cache that need no storage system.
+PATHS = ("auto", "nvlink", "rdma", "host", "nvme")
 KV = {"bf16": 2.0, "fp8": 1.0}
 
 
@@ -29,6 +35,15 @@ class Pools:
     gpu: Gpu
     prefill: tuple[tuple[str, ...], ...]
     decode: tuple[tuple[str, ...], ...]
+    stores: Stores | None = None
+    system: System | None = None
+
+    @property
+    def bandwidth(self) -> Floats:
+        """Bytes/s of the cluster's links, then of those in front of the storage."""
+        if self.stores is None:
+            return self.fabric.links.bandwidth
+        return self.stores.bandwidth
 
     @property
     def cache(self) -> float:
@@ -61,6 +76,7 @@ def pools_of(scenario: Scenario) -> Pools:
         raise InputError(mistakes)
     first = inference.prefill_gpus or 0
     last = first + (inference.decode_gpus or 0)
+    system = _system(scenario)
     pools = Pools(
         scenario,
         fabric,
@@ -68,9 +84,37 @@ def pools_of(scenario: Scenario) -> Pools:
         gpu_of(fabric),
         _workers(fabric.gpus[:first], inference.prefill_tp),
         _workers(fabric.gpus[first:last], inference.decode_tp),
+        None if system is None else system.at(fabric),
+        system,
     )
     _check_room(pools)
     return pools
+
+
+def _system(scenario: Scenario) -> System | None:
+    """The storage system that caches go through or come from.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name, or two are asked for.
+    """
+    i, where = scenario.inference, scenario.where
+    asked = {} if i.path in PATHS else {"path": i.path}
+    if i.reuse > 0 and i.reuse_from != "cpu":
+        asked["reuse_from"] = i.reuse_from
+    for key, name in asked.items():
+        if name not in names() and not name.endswith(".toml"):
+            usual = PATHS if key == "path" else ("cpu",)
+            wrong = unknown(where, f"inference.{key}", name, (*usual, *names()))
+            raise InputError(wrong)
+    if len(set(asked.values())) > 1:
+        found, expected = " and ".join(asked.values()), "one storage system"
+        raise InputError(Mistake(where, "inference.reuse_from", found, expected))
+    chosen = [
+        load_system(name, where, f"inference.{key}") for key, name in asked.items()
+    ]
+    return chosen[0] if chosen else None
 
 
 def _mistakes(scenario: Scenario, model: ModelSpec, fabric: Fabric) -> list[Mistake]:
@@ -83,11 +127,22 @@ def _mistakes(scenario: Scenario, model: ModelSpec, fabric: Fabric) -> list[Mist
         mistakes.append(Mistake(where, "inference", f"a {model.kind}", expected))
     mistakes += _uneven(where, "prefill", prefill, inference.prefill_tp)
     mistakes += _uneven(where, "decode", decode, inference.decode_tp)
+    mistakes += _wrong_numbers(where, inference)
     need = (prefill or 0) + (decode or 0)
     if need > len(fabric.gpus):
         found, expected = f"{need} GPUs in all", f"at most {len(fabric.gpus)}"
         mistakes.append(Mistake(where, "inference.decode_gpus", found, expected))
     return mistakes
+
+
+def _wrong_numbers(where: str, i: Inference) -> Iterator[Mistake]:
+    """A share of more than all, and more copies than workers."""
+    if i.reuse > 1:
+        yield Mistake(where, "inference.reuse", f"{i.reuse:g}", "a share: at most 1")
+    workers = (i.decode_gpus or 0) // i.decode_tp
+    if i.copies > max(1, workers):
+        expected = f"at most {workers} decode workers"
+        yield Mistake(where, "inference.copies", str(i.copies), expected)
 
 
 def _uneven(where: str, name: str, gpus: int | None, tp: int) -> Iterator[Mistake]:

@@ -1,11 +1,13 @@
 """Disaggregated inference: prefill workers make KV caches, send them over the cluster, and decode workers go on.
 
     prefill   layers of one GEMM each with all active weights (its measured efficiency), attention at the same rate
-    transfer  every prefill GPU sends its share to the decode GPUs that take it over: one flow per request
+    load      what is there of a prompt's KV cache (`reuse`) comes from memory or storage and is not prefilled
+    transfer  every prefill GPU sends its share to the decode GPUs that take it over: one flow per request and copy
     decode    weights and KV cache of the batch read once a token, at the bandwidth of the tier that the cache lies in
 
-With `overlap` a cache is on its way while it is made: it begins after the first layer and is no faster than the
-prefill. Collectives of tensor parallelism take their time on an idle network; scheduling costs nothing.
+With `overlap` a cache is on its way while it is made, layer by layer; the last layer is there when the prefill ends, so
+a first token waits for that layer's transfer. Collectives of tensor parallelism take their time on an idle network;
+scheduling costs nothing.
 """
 
 from __future__ import annotations
@@ -13,20 +15,18 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sim.collectives.planner import plan_collective
-from sim.engine.storage import Request, Served, serve
+from sim.engine.storage import Leg, Request, Served, serve
 from sim.graph.kernel import Kernel
 from sim.serving.pools import WEIGHT, Pools, pools_of
-from sim.serving.transfer import added, legs_of
+from sim.serving.transfer import added, legs_of, loads_of, sending
 from sim.spec.inference import Inference
 from sim.spec.sections import Scenario
 from sim.units import format_bandwidth, format_bytes, format_duration
-from topologies.fabric import Fabric
 from workloads.models.counts import active_parameters, attention_flops, total_parameters
 
 BUSIEST = 8  # links that are listed
@@ -34,13 +34,16 @@ _EVIDENCE = {"prefill": "guess", "transfer": "datasheet", "decode": "datasheet"}
 
 
 def prefill_time(p: Pools) -> float:
-    """Seconds of a prompt on one prefill worker."""
+    """Seconds of a prompt on one prefill worker; what is reused of it is only read, by a token or more."""
     i, m = p.scenario.inference, p.model
-    tp, tokens = i.prefill_tp, i.prompt
+    reused = min(i.prompt - 1, round(i.prompt * i.reuse))
+    tp, tokens = i.prefill_tp, i.prompt - reused
     width = max(1, round(active_parameters(m) / m.layers / m.hidden / tp))
     gemm = p.gpu.duration(Kernel("gemm", (tokens, width, m.hidden), layout="nt"))
     rate = 2.0 * tokens * width * m.hidden / gemm
-    attention = attention_flops(m, tokens) * tokens / tp / rate
+    looked = attention_flops(m, i.prompt) * i.prompt
+    looked -= attention_flops(m, reused) * reused if reused else 0.0
+    attention = looked / tp / rate
     return m.layers * (gemm + 2 * reduce_time(p, tokens, p.prefill[0])) + attention
 
 
@@ -73,9 +76,7 @@ def reduce_time(p: Pools, tokens: int, worker: tuple[str, ...]) -> float:
 
 
 def _rate(p: Pools, rows: np.ndarray, usage: np.ndarray) -> float:
-    return (
-        float(np.min(p.fabric.links.bandwidth[rows] / usage)) if len(rows) else math.inf
-    )
+    return float(np.min(p.bandwidth[rows] / usage)) if len(rows) else math.inf
 
 
 def _tier_rate(p: Pools, worker: tuple[str, ...]) -> float:
@@ -88,8 +89,9 @@ def _tier_rate(p: Pools, worker: tuple[str, ...]) -> float:
 def predict(scenario: Scenario) -> dict[str, Any]:
     """Times of requests (s), the load of links, and what they are made of.
 
-    `time_to_first_token`: from its arrival to a request's first token, whose parts are `parts`: the queue, the prefill,
-    what of the transfer was not hidden behind it, waiting for a place in a batch, and the first step of decoding.
+    `time_to_first_token`: from its arrival to a request's first token, whose parts are `parts`: the queue, what is
+    loaded of its cache, the prefill, what of the transfer was not hidden behind it, waiting for a place in a batch, and
+    the first step of decoding.
 
     Raises
     ------
@@ -100,8 +102,7 @@ def predict(scenario: Scenario) -> dict[str, Any]:
     prefill = prefill_time(pools)
     tokens = [token_time(pools, worker) for worker in pools.decode]
     requests, paths = _requests(pools, prefill, tokens)
-    bandwidth = pools.fabric.links.bandwidth
-    served, carried = serve(requests, inference.decode_batch, bandwidth)
+    served, carried = serve(requests, inference.decode_batch, pools.bandwidth)
     end = max(one.last for one in served)
     pairs = list(zip(served, requests, strict=True))
     alone = _transfer_alone(pools)
@@ -115,7 +116,7 @@ def predict(scenario: Scenario) -> dict[str, Any]:
         "paths": paths,
         "tier": inference.tier,
         **_throughput(inference, end),
-        "links": _busiest(pools.fabric, carried, end),
+        "links": _busiest(pools, carried, end),
         "evidence": dict(_EVIDENCE),
         **_names(pools),
         "transfer_bandwidth": pools.cache / alone,
@@ -148,32 +149,36 @@ def _requests(
     requests, paths = [], set()
     for number in range(inference.requests):
         source, target = number % len(pools.prefill), number % len(pools.decode)
-        path, legs = legs_of(pools, pools.prefill[source], pools.decode[target])
-        paths.add(path)
-        first_layer = None
-        if inference.overlap:
-            # the cache leaves layer by layer, no faster than it is made
-            first_layer = prefill / pools.model.layers
-            legs = (replace(legs[0], cap=pools.cache / prefill), *legs[1:])
+        ways = _ways(pools, source, target)
+        paths |= {path for path, _ in ways}
         request = Request(
             number / inference.rate,
             source,
             prefill,
-            legs,
-            first_layer,
+            tuple(sending(pools, legs, prefill) for _, legs in ways),
             target,
             tokens[target],
             (inference.output - 1) * tokens[target],
+            loads_of(pools, pools.prefill[source]),
+            prefill / pools.model.layers,
         )
         requests.append(request)
     return requests, sorted(paths)
+
+
+def _ways(pools: Pools, source: int, target: int) -> list[tuple[str, tuple[Leg, ...]]]:
+    """Paths and legs of a cache from a prefill worker to a decode worker, and of its copies to those after it."""
+    targets = range(target, target + pools.scenario.inference.copies)
+    workers = [pools.decode[at % len(pools.decode)] for at in targets]
+    return [legs_of(pools, pools.prefill[source], worker) for worker in workers]
 
 
 def _parts(pairs: Sequence[tuple[Served, Request]]) -> dict[str, float]:
     """Mean seconds of what a first token waits for."""
     parts = {
         "queue": [one.begun - request.arrival for one, request in pairs],
-        "prefill": [one.prefilled - one.begun for one, _ in pairs],
+        "load": [one.loaded - one.begun for one, _ in pairs],
+        "prefill": [one.prefilled - one.loaded for one, _ in pairs],
         "transfer": [one.sent - one.prefilled for one, _ in pairs],
         "place": [one.placed - one.sent for one, _ in pairs],
         "first_step": [one.first - one.placed for one, _ in pairs],
@@ -185,11 +190,14 @@ def _transfer_alone(pools: Pools) -> float:
     """Seconds of a cache from the first prefill worker to the first decode worker, with the network to itself."""
     _, legs = legs_of(pools, pools.prefill[0], pools.decode[0])
     rates = [min(leg.cap, _rate(pools, leg.links, leg.usage)) for leg in legs]
-    return sum(leg.size / rate for leg, rate in zip(legs, rates, strict=True))
+    pairs = zip(legs, rates, strict=True)
+    return sum(leg.latency + leg.size / rate for leg, rate in pairs)
 
 
-def _busiest(fabric: Fabric, carried: np.ndarray, end: float) -> list[dict[str, Any]]:
-    """The links that were used most until `end` (s)."""
+def _busiest(pools: Pools, carried: np.ndarray, end: float) -> list[dict[str, Any]]:
+    """The links of the cluster that were used most until `end` (s)."""
+    fabric = pools.fabric
+    carried = carried[: len(fabric.links)]
     used = carried / (fabric.links.bandwidth * end)
     # rounded, so that links of equal load stand in the fabric's order
     rows = sorted(

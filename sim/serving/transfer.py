@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
-from sim.engine.storage import Leg
+from sim.engine.storage import Leg, Sending
 from sim.errors import InputError, Mistake
 from sim.graph.usage import by_link
-from sim.serving.pools import Pools
+from sim.serving.pools import PATHS, Pools
+from sim.storage.systems import PART, REQUEST, Op
 from topologies.fabric import Fabric
 
 Way = tuple[np.ndarray, np.ndarray]  # rows of links, and bytes on each per byte sent
@@ -37,7 +39,61 @@ def legs_of(
     if path == "rdma":
         ways = [_by_nics(p.fabric, a, b) for a, b in pairs]
         return path, (_leg_of(path, p, ways),)
-    return path, _staged(p, path, pairs)
+    if path in PATHS:
+        return path, _staged(p, path, pairs)
+    return path, _stored(p, pairs)
+
+
+def sending(p: Pools, legs: tuple[Leg, ...], prefill: float) -> Sending:
+    """A cache that leaves layer by layer while the prefill runs, or all of it afterwards.
+
+    Layers are on their way one behind the other, through all legs at once, no faster than they are made. The last one
+    is there when the prefill ends: its way, leg by leg, is what nothing hides.
+    """
+    if not p.scenario.inference.overlap or p.model.layers < 2:
+        return Sending(legs)
+    last = 1 / p.model.layers
+    links, usage = by_link([(leg.links, leg.usage) for leg in legs])
+    made = min([p.cache / prefill, *(leg.cap for leg in legs)])
+    waits = sum(leg.latency for leg in legs)
+    early = Leg("layers", p.cache * (1 - last), made, waits, links, usage)
+    return Sending(tuple(replace(leg, size=leg.size * last) for leg in legs), early)
+
+
+def loads_of(p: Pools, worker: tuple[str, ...]) -> tuple[Leg, ...]:
+    """What a prefill worker reads of a cache that is there already: from storage into memory, and up to its GPUs."""
+    i = p.scenario.inference
+    if i.reuse == 0:
+        return ()
+    size = p.cache * i.reuse
+    memories = [p.fabric.nearest(gpu, "memory") for gpu in worker]
+    up = _leg("from memory", p, list(zip(memories, worker, strict=True)))
+    read = () if i.reuse_from == "cpu" else (_with_storage(p, memories, "read"),)
+    return tuple(replace(leg, size=size) for leg in (*read, up))
+
+
+def _stored(p: Pools, pairs: Pairs) -> tuple[Leg, ...]:
+    """Down to memory and into a storage system, out of it and up to the other GPU."""
+    near = [(a, p.fabric.nearest(a, "memory")) for a, _ in pairs]
+    far = [(p.fabric.nearest(b, "memory"), b) for _, b in pairs]
+    return (
+        _leg("to memory", p, near),
+        _with_storage(p, [memory for _, memory in near], "write"),
+        _with_storage(p, [memory for memory, _ in far], "read"),
+        _leg("from memory", p, far),
+    )
+
+
+def _with_storage(p: Pools, memories: list[str], op: Op) -> Leg:
+    """Between memories and the storage system, in equal shares and large requests."""
+    system, stores = p.system, p.stores
+    if system is None or stores is None:
+        raise _no_way(p, "no storage system", "one of `prestep list storage`")
+    links, usage = added([stores.path(memory, op) for memory in memories])
+    request = REQUEST if system.page_cache else PART
+    cap = system.throughput(request, max(1, system.threads) * len(memories), op)
+    waits = system.latency + (system.metadata if op == "write" else 0.0)
+    return Leg(f"{op} {system.name}", p.cache, cap, waits, links, usage)
 
 
 def _path(p: Pools, pairs: Pairs) -> str:

@@ -24,9 +24,21 @@ class Inference:
     output: int = key(256, "tokens that are made for it", low=1)
     requests: int = key(32, "requests to simulate", low=1)
     rate: float = key(1.0, "requests that arrive per second, evenly spaced", above=0)
-    path: Literal["auto", "nvlink", "rdma", "host", "nvme"] = key(
+    path: str = key(
         "auto",
-        "way of the KV cache: NVLink where there is one, else RDMA; host: through both hosts' memory",
+        "way of the KV cache: NVLink where there is one, else RDMA; nvlink, rdma, host (through both hosts' memory), "
+        "nvme, or a storage system (`prestep list storage`) that it is written to and read from",
+    )
+    copies: int = key(
+        1, "decode workers that a KV cache is sent to; all must have it", low=1
+    )
+    reuse: float = key(
+        0.0,
+        "share of a prompt (0 to 1) whose KV cache is there already: it is loaded, not prefilled",
+        low=0,
+    )
+    reuse_from: str = key(
+        "cpu", "where that lies: cpu (the host's memory), or a storage system"
     )
     overlap: bool = key(
         True,

@@ -9,7 +9,8 @@ import numpy as np
 
 from sim.analysis.metrics import evidence_shares
 from sim.engine.storage import Leg
-from sim.storage.systems import REQUEST, THREADS, System, host_table
+from sim.storage import host
+from sim.storage.systems import REQUEST, THREADS, System
 from topologies.fabric import Fabric
 
 # Constants of sim/costs/checkpoint.toml behind each leg; where a leg has links, the slower of both binds it.
@@ -71,7 +72,7 @@ def _binding(
 def _worst(names: Sequence[str]) -> tuple[str, str, str]:
     """The least known of constants that work together."""
     order = ("measured", "fitted", "datasheet", "guess")
-    found = [(name, host_table()[name][1], host_table()[name][2]) for name in names]
+    found = [(name, *host.table()[name][1:]) for name in names]
     return max(
         found, key=lambda one: order.index(one[1]), default=("nothing", "measured", "")
     )

@@ -17,7 +17,8 @@ from sim.spec.load import sections_in_use
 from sim.spec.sections import Scenario
 from sim.storage import dataload
 from sim.storage.dataload import Place, fed
-from sim.storage.systems import constants, load_system
+from sim.storage.host import constants
+from sim.storage.systems import load_system
 from topologies.fabric import Fabric
 
 

@@ -25,11 +25,11 @@ from sim.engine.storage import Leg, play
 from sim.errors import InputError, Mistake
 from sim.planning.planned import Planned
 from sim.storage.evidence import rests_on
-from sim.storage.systems import REQUEST, THREADS, System, constants, load_system
+from sim.storage.host import constants
+from sim.storage.systems import PART, REQUEST, THREADS, System, load_system
 from sim.units import format_bytes
 from workloads.checkpoint import Contents, contents, pieces
 
-PART = 2.0**23  # bytes of one part of an upload to an object store
 BESIDE = 512  # writers whose bytes are simulated one by one beside the steps
 BACKGROUND = 1e18  # bytes of a transfer that outlasts the steps beside it
 

@@ -38,23 +38,8 @@ _PARSE = {
     "capacity": parse_bytes,
     "disk": parse_bytes,
 }
-#: Numbers of hosts and frameworks that save and load, and how each of them is read; a share is a number.
-HOST = FOLDER.parent / "checkpoint.toml"
-_PARSE_HOST = {
-    **dict.fromkeys(
-        ("copy", "fresh", "serialise", "load", "writeback"), parse_bandwidth
-    ),
-    **dict.fromkeys(("expire", "plan"), parse_duration),
-    "memory": parse_bytes,
-}
-_HOST_KEYS: dict[str, schema.Schema] = {
-    **{
-        key: schema.sourced(schema.Written(parse)) for key, parse in _PARSE_HOST.items()
-    },
-    "dirty_share": schema.sourced(schema.Number(above=True, high=1.0)),
-}
-HOST_SCHEMA = schema.Table(_HOST_KEYS, _HOST_KEYS)
 REQUEST = 2.0**20  # of sequential access: what kernels merge and frameworks write
+PART = 2.0**23  # of uploads to an object store
 THREADS = 64  # requests in flight of a page cache that is written back, and of the gdsio runs that systems come from
 
 
@@ -289,22 +274,3 @@ def _fits(key: str, value: object) -> bool:
     if value == 0 and key not in FLAGS:
         return False
     return key != "threads" or int(value) == value
-
-
-@cache
-def host_table() -> dict[str, Any]:
-    """The numbers of `HOST` in SI units, with grades and sources."""
-    return {
-        key: (_host_value(key, entry["value"]), entry["evidence"], entry["source"])
-        for key, entry in schema.read(HOST, HOST_SCHEMA).items()
-    }
-
-
-def _host_value(key: str, value: Any) -> float:
-    parse = _PARSE_HOST.get(key)
-    return parse(value, HOST.name, key) if parse else float(value)
-
-
-def constants() -> dict[str, float]:
-    """The same in SI units, by key."""
-    return {name: float(entry[0]) for name, entry in host_table().items()}

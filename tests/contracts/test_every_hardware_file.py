@@ -26,7 +26,7 @@ from sim.costs import facts, gpu_files, interference, spreads
 from sim.errors import InputError
 from sim.planning import jitter
 from sim.reliability import failures
-from sim.storage import systems
+from sim.storage import host, systems
 from workloads import host_costs
 
 GPU_FILES = sorted(
@@ -39,7 +39,7 @@ FILES += [
     (path, host_costs.SCHEMA) for path in sorted(host_costs.FOLDER.glob("*.toml"))
 ]
 FILES += [(module.FILE, module.SCHEMA) for module in (interference, jitter, failures)]
-FILES += [(spreads.WIDTHS, spreads.SCHEMA), (systems.HOST, systems.HOST_SCHEMA)]
+FILES += [(spreads.WIDTHS, spreads.SCHEMA), (host.FILE, host.SCHEMA)]
 # A cluster's own constants of NCCL, by the GPU that they are laid over; the others are whole.
 LAID_OVER = {"alcf-polaris-tcp-nccl": "a100"}
 OWN_NCCL = sorted(

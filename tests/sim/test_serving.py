@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from sim.engine.storage import Leg, Request, serve
+from sim.engine.storage import Leg, Request, Sending, serve
 
 SCENARIO = """
 [cluster]
@@ -79,6 +79,69 @@ def test_overlap_hides_the_transfer(tmp_path: Path) -> None:
     assert hidden["prefill_time"] == after["prefill_time"]
 
 
+@pytest.mark.parametrize("way", ["nvlink", "rdma", "host", "nvme"])
+def test_overlap_is_never_later(tmp_path: Path, way: str) -> None:
+    """With overlap a request waits for the last layer's way alone where the link keeps up; a faster link shortens that."""
+    path = f"inference.path={way}"
+    hidden = run(tmp_path, path)
+    after = run(tmp_path, path, "inference.overlap=false")
+    assert hidden["time_to_first_token"]["mean"] <= after["time_to_first_token"]["mean"]
+    tail = hidden["transfer_alone"] / 32
+    if way == "nvme":  # one disk is slower than the prefill
+        assert hidden["parts"]["transfer"] > tail
+    else:
+        assert hidden["parts"]["transfer"] == pytest.approx(tail)
+
+
+def test_the_tail_depends_on_the_link(tmp_path: Path) -> None:
+    """What overlap does not hide shrinks as the link grows, and vanishes with it."""
+    tails = [
+        run(tmp_path, "inference.path=nvlink", f"nvlink.bandwidth={factor}x")["parts"][
+            "transfer"
+        ]
+        for factor in (1, 2, 10)
+    ]
+    assert tails[0] == pytest.approx(2 * tails[1]) == pytest.approx(10 * tails[2])
+
+
+def test_what_is_reused_is_loaded_and_not_prefilled(tmp_path: Path) -> None:
+    """More of a prompt that is there already is never slower from memory; its load takes bytes over the link's rate."""
+    first = [
+        run(tmp_path, f"inference.reuse={share}", "inference.requests=1")
+        for share in (0, 0.25, 0.5, 1)
+    ]
+    times = [made["time_to_first_token"]["mean"] for made in first]
+    loads = [made["parts"]["load"] for made in first]
+    assert times == sorted(times, reverse=True)
+    assert loads[0] == 0 and loads[3] == pytest.approx(2 * loads[2])
+    assert loads[3] == pytest.approx(2**30 / 51e9, rel=0.1)  # PCIe 5.0 x16
+    nearer = run(tmp_path, "inference.reuse=1", "inference.requests=1")
+    further = run(
+        tmp_path,
+        "inference.reuse=1",
+        "inference.requests=1",
+        "inference.reuse_from=weka",
+    )
+    assert further["parts"]["load"] > nearer["parts"]["load"]
+
+
+def test_a_copy_for_everybody_takes_as_much_longer(tmp_path: Path) -> None:
+    """Copies leave over the links of their prefill worker: four take four times as long, and everybody waits for all."""
+    one, four = (
+        run(tmp_path, "inference.path=rdma", f"inference.copies={copies}")["parts"]
+        for copies in (1, 4)
+    )
+    assert four["transfer"] == pytest.approx(4 * one["transfer"])
+
+
+@pytest.mark.parametrize("name", ["weka", "object", "nvme-raid"])
+def test_caches_go_through_storage(tmp_path: Path, name: str) -> None:
+    """A cache may be written to a storage system and read from it; nothing does so faster than over NVLink."""
+    made = run(tmp_path, f"inference.path={name}")
+    assert made["paths"] == [name]
+    assert made["transfer_alone"] > run(tmp_path)["transfer_alone"]
+
+
 def test_the_parts_are_the_time_to_first_token(tmp_path: Path) -> None:
     """Queue, prefill, transfer, place and first step add up; every byte of every cache crosses the links."""
     made = run(tmp_path, "inference.rate=100")
@@ -123,7 +186,8 @@ def test_transfers_share_links() -> None:
     """Two caches on one link at once take twice as long; one after the other in a queue they do not."""
     leg = Leg("way", 100.0, links=np.array([0]), usage=np.array([1.0]))
     for queue, sent in (((0, 1), 30.0), ((0, 0), 20.0)):
-        requests = [Request(0.0, at, 10.0, (leg,), None, 0, 1.0, 1.0) for at in queue]
+        ways = (Sending((leg,)),)
+        requests = [Request(0.0, at, 10.0, ways, 0, 1.0, 1.0) for at in queue]
         found, carried = serve(requests, 2, np.array([10.0]))
         assert found[0].sent == pytest.approx(sent) and carried[0] == pytest.approx(
             200.0
@@ -138,6 +202,17 @@ def test_transfers_share_links() -> None:
         (("inference.decode_batch=100000",), "memory of a decode worker"),
         (("model.name=resnet50",), "KV cache"),
         (("inference.path=wires",), "inference.path"),
+        (("inference.reuse=1.5",), "at most 1"),
+        (("inference.reuse=1", "inference.reuse_from=weca"), "inference.reuse_from"),
+        (
+            (
+                "inference.reuse=1",
+                "inference.reuse_from=weka",
+                "inference.path=object",
+            ),
+            "one storage system",
+        ),
+        (("inference.copies=5",), "at most 4 decode workers"),
         (("inference.rate=0",), "more than 0"),
         (
             (

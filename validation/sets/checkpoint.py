@@ -15,7 +15,7 @@ from typing import Any
 from sim import files, progress
 from sim.errors import InputError, Mistake, PrestepError
 from sim.predict import predict
-from sim.storage.systems import constants
+from sim.storage.host import constants
 from sim.units import format_duration
 from validation.formats.records import text_of
 from validation.formats.rows import read_rows
