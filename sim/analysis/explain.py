@@ -16,6 +16,7 @@ MINOR = 0.02  # shares of the step below this are not worth a sentence
 HELP = {
     "compute": "faster kernels or GPUs, a larger or better shaped batch, a compiled step",
     "bubble": "more microbatches, or a schedule with less waiting (interleaved, zero-bubble)",
+    "straggler": "as much work for every rank, or another GPU for the slow one (`step_time_by_rank`); links would not",
     "host": "fewer launches: a compiled step, a CUDA graph, larger microbatches",
     "io": "faster storage, or reading and writing beside the step",
     "idle": "not one cause: waiting of streams for each other; look at the timeline (--trace)",
@@ -110,6 +111,8 @@ def _bound(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _named(name: str) -> str:
+    if name == "straggler":
+        return "waiting for slower ranks"
     axis = name.removeprefix("exposed_")
     return name if axis == name else f"communication of {axis} that no kernel hides"
 

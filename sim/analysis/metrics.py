@@ -5,8 +5,9 @@ list has it, so that the shares add up to the step:
 
 ========== =====================================================================================================
 compute    a kernel runs, on any stream
-exposed_A  bytes of axis A (tp, cp, ep, pp, dp, then others) move or wait to move, and no kernel runs
+exposed_A  bytes of axis A (tp, cp, ep, pp, dp, then others) move, and no kernel runs
 bubble     a pipeline transfer waits for its peer, or a reduction over all stages for the last, and nothing else happens
+straggler  a collective within a stage waits for its last rank: one is slower, or has more to do
 io         a copy between host and device runs, or the host reads data or writes a checkpoint
 host       the GPU has nothing to do because the host has not launched it yet
 idle       the rest: gaps between kernels that were launched in time, waiting at the end of the step
@@ -26,8 +27,10 @@ from sim.analysis.timeline import COMMUNICATION, Timeline
 from sim.errors import PrestepError
 
 AXES = ("tp", "cp", "ep", "pp", "dp")
-# Axes across the stages of a pipeline: who waits for the others waits for the pipeline.
-STAGES = ("pp", "mp", "embedding")
+# Axes of transfers between the stages of a pipeline, as a layout and as a recorded program name them.
+PIPELINE = ("pp", "p2p")
+# Axes whose ranks share a stage: who waits for the others waits for no pipeline.
+WITHIN = ("tp", "cp", "ep", "dp")
 IO_PHASES = ("io", "dataload", "checkpoint")
 Intervals = tuple[np.ndarray, np.ndarray]
 
@@ -103,7 +106,7 @@ def sort_shares(names: Iterable[str]) -> list[str]:
     """Names of shares in the order of the table above."""
     given = set(names)
     known = ["compute", *(f"exposed_{axis}" for axis in AXES)]
-    tail = ["bubble", "io", "host", "idle"]
+    tail = ["bubble", "straggler", "io", "host", "idle"]
     others = sorted(given - set(known) - set(tail))
     return [name for name in (*known, *others, *tail) if name in given]
 
@@ -226,10 +229,13 @@ def _layers(spans: Timeline) -> dict[str, Intervals]:
     start, end = spans["start"], spans["end"]
     on_host = spans.matches("kind", "host")
     io = spans.matches("kind", "copy") | (on_host & spans.matches("phase", *IO_PHASES))
+    moves = spans.matches("kind", *COMMUNICATION)
+    across = moves & _across_stages(spans)
     return {
         "compute": _at(start, end, spans.matches("kind", "kernel")),
         **_exposed(spans),
-        "bubble": _at(start, spans["ready"], _communicates(spans, *STAGES)),
+        "bubble": _at(start, spans["ready"], across),
+        "straggler": _at(start, spans["ready"], moves & ~across),
         "io": _at(start, end, io),
         "host": _both(
             _at(start, end, on_host & ~io), _host_gaps(spans.select(~on_host))
@@ -238,13 +244,21 @@ def _layers(spans: Timeline) -> dict[str, Intervals]:
 
 
 def _exposed(spans: Timeline) -> dict[str, Intervals]:
-    """Communication by axis; waiting for other stages of a pipeline is the bubble, other axes' waiting theirs."""
+    """Communication by axis, from the moment when all of its ranks have come."""
     layers = {}
     for axis in _axes(spans):
-        begin = spans["ready"] if axis in STAGES else spans["start"]
         rows = _communicates(spans, axis)
-        layers[f"exposed_{axis or 'other'}"] = _at(begin, spans["end"], rows)
+        layers[f"exposed_{axis or 'other'}"] = _at(spans["ready"], spans["end"], rows)
     return layers
+
+
+def _across_stages(spans: Timeline) -> np.ndarray:
+    """Whose ranks lie in several stages: transfers of a pipeline, and beside them collectives of other axes."""
+    transfers = spans.matches("axis", *PIPELINE)
+    if not transfers.any():
+        return transfers
+    across: np.ndarray = ~spans.matches("axis", *WITHIN)
+    return across
 
 
 def _communicates(spans: Timeline, *axes: str) -> np.ndarray:

@@ -18,6 +18,7 @@ HALF = 0.5  # a step that rests on guesses to more than this has the main one na
 SHARES = {
     "compute": "compute",
     "bubble": "pipeline bubble",
+    "straggler": "waiting for slower ranks",
     "io": "input and output",
     "host": "waiting for the host",
     "idle": "idle",
@@ -51,9 +52,9 @@ def headline(result: Prediction) -> Iterator[tuple[str, str]]:
 
 
 def _peak(result: Prediction) -> str:
-    """` of the peak of fp8 92 %, bf16 8 %`, where products run in more formats than one."""
-    peak = str(result.scenario.get("peak", ""))
-    return f" of the peak of {peak}" if "," in peak else ""
+    """` of the peak of fp8 92 %, bf16 8 %`: formats of the products."""
+    peak = result.scenario.get("peak", "")
+    return f" of the peak of {peak}" if peak else ""
 
 
 def _extremes(result: Prediction) -> tuple[tuple[int, str], tuple[int, str]] | None:

@@ -21,6 +21,7 @@ from sim.spec.scenario_file import is_capture
 from sim.units import format_duration, percent
 
 COMMUNICATION, COMPILED = "communication", "compiled"
+WAITS = ("bubble", "straggler")
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,9 @@ def _measured(outcome: Outcome) -> Side:
 
 def _predicted(result: Prediction) -> Side:
     parts = result.breakdown
-    exposed = sum(s for name, s in parts.items() if name.startswith("exposed_"))
+    # A recorded kernel of NCCL waits for its peers, too.
+    waits = sum(parts.get(name, 0.0) for name in WAITS)
+    exposed = waits + sum(s for key, s in parts.items() if key.startswith("exposed_"))
     host = parts.get("host", 0.0)
     compute = parts.get("compute", 0.0)
     idle = sum(parts.values()) - compute - exposed - host

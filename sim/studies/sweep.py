@@ -46,6 +46,7 @@ COLUMNS: dict[str, str] = {
     "compute": "double",
     "exposed_communication": "double",
     "bubble": "double",
+    "straggler": "double",
     "io": "double",
     "host": "double",
     "idle": "double",

@@ -12,7 +12,7 @@ from sim.spec.load import load_scenario
 from sim.studies.grid import Spec
 
 Row = dict[str, Any]
-SHARES = ("compute", "bubble", "io", "host", "idle")
+SHARES = ("compute", "bubble", "straggler", "io", "host", "idle")
 
 
 def run_one(spec: Spec) -> Row:

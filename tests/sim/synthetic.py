@@ -48,10 +48,11 @@ ONE_STEP = [
 #: What `breakdown` must say of one step, in microseconds.
 EXPECTED = {
     "compute": 100 + 60 + 40,
-    "exposed_tp": 30,
+    "exposed_tp": 22,
     "exposed_pp": 10,
     "exposed_dp": 40,
     "bubble": 20,
+    "straggler": 8,
     "io": 10,
     "host": 23,
     "idle": 0,

@@ -28,7 +28,15 @@ LABELS = {
     "peak_memory": ("memory of the fullest rank (GiB)", 2.0**-30),
     "grounded": ("measured or fitted (%)", 100.0),
 }
-SECONDS = ("compute", "exposed_communication", "bubble", "io", "host", "idle")
+SECONDS = (
+    "compute",
+    "exposed_communication",
+    "bubble",
+    "straggler",
+    "io",
+    "host",
+    "idle",
+)
 
 
 def plot(

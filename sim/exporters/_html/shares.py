@@ -13,6 +13,7 @@ from sim.units import format_duration, percent
 _COLOURS = {
     "compute": "forward",
     "bubble": "bubble",
+    "straggler": "wait",
     "io": "io",
     "host": "host",
     "idle": "idle",
