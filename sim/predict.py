@@ -31,6 +31,7 @@ from sim.storage import feeding, refused_saves
 from topologies import load_cluster
 from topologies.core.routing import Routing
 from topologies.fabric import Fabric
+from topologies.host import MEMORY
 from workloads.frameworks import framework_of
 from workloads.lowered import Lowered, Place, Site
 from workloads.models.model import ModelSpec, load_model
@@ -167,7 +168,21 @@ def _site(
     odd = unlike(fabric, fleet, scenario.faults, gpus)
     workspace = workspace_of(generation_of(fleet.gpu.name))
     factor, times = host_factor(scenario, fabric), operator_times(scenario)
-    return Site(factor, place, fleet.speeds, odd, workspace, times)
+    memory = _host_memory(fabric) / place.gpus_per_host
+    return Site(factor, place, fleet.speeds, odd, workspace, times, memory)
+
+
+def _host_memory(fabric: Fabric) -> float:
+    """Bytes a second that a host's memory gives; of one socket where the cluster says nothing."""
+    out = [row for row in fabric.links.of_kind("memory") if _leaves_memory(fabric, row)]
+    if not out:
+        return MEMORY.bandwidth.value
+    return float(fabric.links.bandwidth[out].sum()) / len(fabric.hosts)
+
+
+def _leaves_memory(fabric: Fabric, link: int) -> bool:
+    source = fabric.links.src[link]
+    return fabric.nodes.kinds[fabric.node_index(source)] == "memory"
 
 
 def load_fabric(scenario: Scenario) -> Fabric:

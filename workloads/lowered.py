@@ -107,6 +107,8 @@ class Site:
         Bytes that cuBLAS takes on these GPUs for each of its handles.
     operators : mapping
         Seconds of a captured program's operators, where the scenario says them.
+    host_memory : float
+        Bytes a second of a rank's part of its host's memory.
     """
 
     host_factor: float = 1.0
@@ -115,6 +117,7 @@ class Site:
     unlike: Unlike = Unlike()
     workspace: float = 0.0
     operators: Mapping[str, float] = field(default_factory=dict)
+    host_memory: float = 250e9
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,8 @@ def sections(
     shown = summaries[0]
     kinds = [kind for kind in shown.operations if kind.kernels]
     yield f"Operations of rank {shown.rank}", _operations(kinds, shown)
+    if shown.host:
+        yield "The host computes", _host(shown.host)
     if shown.communications:
         yield "Communication", _communication(shown.communications)
     if shown.waits:
@@ -89,6 +91,15 @@ def _kind(name: str, kind: Kind) -> tuple[str, ...]:
 
 def _sum(kinds: Iterable[Kind]) -> Kind:
     return sum(kinds, Kind(""))
+
+
+def _host(kinds: Sequence[Kind]) -> list[str]:
+    rows: list[tuple[str, ...]] = [("", "calls", "moved")]
+    several = [_sum(kinds[MOST:])] if kinds[MOST:] else []
+    for kind in (*kinds[:MOST], *several):
+        name = kind.name or f"{len(kinds) - MOST} others"
+        rows.append((f"  {name}", f"{kind.calls:,}", format_bytes(kind.bytes)))
+    return _aligned(rows)
 
 
 def _communication(communications: Sequence[Communication]) -> list[str]:

@@ -27,12 +27,20 @@ VIEW, ELEMENTWISE, OF_A_LIST = "aten_view", "aten_elementwise", "aten_list_tenso
 #: Copies of FSDP: operators that Python defines, with a list of sizes that goes to the GPU.
 SHARDING, OF_SHARDING = "fsdp.", "fsdp_copy"
 
+#: Bytes a second that one thread moves, computing in the host's memory. Guess: STREAM on one core of a server.
+THREAD = 12e9
+
 Work = tuple[tuple[str, int], ...]
 
 
 def host_work(operation: Operation, kernels: tuple[Kernel, ...]) -> Work:
     """Names of host costs with how often each is spent; launches are apart."""
     return tuple(_work(operation, kernels))
+
+
+def bandwidth(threads: int, memory: float) -> float:
+    """Bytes a second that a rank moves as it computes on its host: by so many threads, or by all (0)."""
+    return min(threads * THREAD, memory) if threads else memory
 
 
 def family(operation: Operation, kernels: tuple[Kernel, ...]) -> str:

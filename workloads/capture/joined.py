@@ -9,6 +9,9 @@ from typing import Any
 from workloads.capture.copies import copies
 from workloads.capture.recording import FORMAT, VERSION
 
+#: What all ranks have alike, but for the count of weights of some.
+OF_THE_FIRST = ("parameters", "step", "assumed", "compiled", "threads")
+
 
 def joined(
     recorded: Mapping[int, Mapping[str, Any]], pipeline: Sequence[int], world: int
@@ -41,7 +44,7 @@ def joined(
             for name, text in recorded[rank]["described"].items()
         },
         "versions": {"torch": first["torch"]},
-        **{key: first[key] for key in ("parameters", "step", "assumed", "compiled")},
+        **{key: first[key] for key in OF_THE_FIRST},
     }
 
 

@@ -11,7 +11,7 @@ from sim.graph.opgraph import OpGraph
 from workloads.capture.copies import Groups, alike
 from workloads.capture.fusion.calls import CompiledCalls
 from workloads.capture.fusion.compile import Compiler
-from workloads.capture.host import host_work
+from workloads.capture.host import THREAD, host_work
 from workloads.capture.kernels.launched import kernels_of
 from workloads.capture.kernels.tensors import moved
 from workloads.capture.memory import DeviceMemory, handles
@@ -35,6 +35,7 @@ def lower(
     marks: Sequence[Hashable] = (),
     workspace: float = 0.0,
     stated: Mapping[str, float] | None = None,
+    host_bandwidth: float = THREAD,
 ) -> Lowered:
     """The step of every recorded rank.
 
@@ -50,8 +51,11 @@ def lower(
         Bytes that cuBLAS takes for each of its handles.
     stated
         Seconds of operators ("mylib::op"), in place of what is known of their kernels.
+    host_bandwidth
+        Bytes a second that a rank's host moves where it computes itself.
     """
     scaled = {name: time * host_factor for name, time in costs.items()}
+    scaled["host_byte"] = 1 / host_bandwidth
     compiler = _compiler(recording.operations, stated or {})
     shared, programs = Shared(), {}
     for rank in recording.ranks:
@@ -305,6 +309,12 @@ class _RankProgram:
         recorder.launch(Kernel("copy_h2d", (8,), bytes=8.0), stream, "read by the host")
         recorder.synchronize(stream)
 
+    def _waits_for_copy(self, values: Mapping[str, Any]) -> None:
+        self.recorder.synchronize(_stream(values["stream"]))
+
+    def _host_computes(self, values: Mapping[str, Any]) -> None:
+        self.recorder.cpu("host_byte", values["bytes"])
+
     # -- memory ----------------------------------------------------------------------------------
     def _allocate(self, values: Mapping[str, Any]) -> None:
         storage, size = values["storage"], values["bytes"]
@@ -348,6 +358,8 @@ PLAY: dict[str, Callable[[_RankProgram, Mapping[str, Any]], None]] = {
     "host_waits_stream": _RankProgram._host_waits_stream,
     "host_waits_all": _RankProgram._host_waits_all,
     "read": _RankProgram._read,
+    "waits_for_copy": _RankProgram._waits_for_copy,
+    "host_computes": _RankProgram._host_computes,
     "barrier": _RankProgram._host_waits_all,
     "batch": _RankProgram._open_batch,
     "batch_end": _RankProgram._close_batch,

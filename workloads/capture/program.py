@@ -217,9 +217,16 @@ def _environment(job: Job, rank: int, out: Path) -> dict[str, str]:
         "LOCAL_WORLD_SIZE": str(min(job.gpus, job.world)),
         "GROUP_RANK": str(rank // job.gpus),
         "NODE_RANK": str(rank // job.gpus),
+        **_threads(min(job.gpus, job.world)),
         "MASTER_ADDR": "localhost",
         "MASTER_PORT": "29500",
     }
+
+
+def _threads(processes: int) -> dict[str, str]:
+    """torchrun gives each of several processes of a host one thread, unless somebody says how many."""
+    name = "OMP_NUM_THREADS"
+    return {name: "1"} if processes > 1 and name not in os.environ else {}
 
 
 def _peers(recorded: Mapping[str, Any]) -> list[int]:

@@ -45,6 +45,8 @@ EVENTS = {
     "host_waits_stream": ("stream",),
     "host_waits_all": (),
     "read": ("stream", "operation"),
+    "waits_for_copy": ("stream", "operation"),
+    "host_computes": ("operation", "bytes"),
     "barrier": (),
     "batch": (),
     "batch_end": (),
@@ -118,6 +120,8 @@ class Recording:
         The script and its arguments.
     versions
         Of PyTorch and prestep.
+    threads
+        Of what the program computes on the host; 0: as many as it has cores.
     """
 
     world: int
@@ -132,6 +136,7 @@ class Recording:
     command: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     described: Mapping[str, str] = field(default_factory=dict)
+    threads: int = 0
 
     def axis(self, group: str) -> str:
         """The parallel axis of a group, or a neutral name."""
@@ -194,6 +199,7 @@ def _recording(table: Mapping[str, Any]) -> Recording:
         command=tuple(table["command"]),
         versions=dict(table["versions"]),
         described=dict(table.get("described", {})),
+        threads=int(table.get("threads", 0)),
     )
 
 

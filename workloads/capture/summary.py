@@ -64,6 +64,8 @@ class Summary:
         Kinds with kernels, those that move most first; then kinds without.
     waits
         How often the host waits, by what for.
+    host
+        Operations on tensors in the host's memory: calls, and the bytes that they move.
     regions
         Calls of compiled functions, their backward ones too.
     alive, storages
@@ -75,6 +77,7 @@ class Summary:
     operations: tuple[Kind, ...]
     communications: tuple[Communication, ...]
     waits: Mapping[str, int]
+    host: tuple[Kind, ...]
     regions: int
     events: int
     alive: int
@@ -89,6 +92,7 @@ def summary(recording: Recording, rank: RankRecording) -> Summary:
         _operations(recording, rank.events),
         _communications(recording, rank.events),
         _waits(rank.events),
+        _of_the_host(rank.events),
         sum(1 for event in rank.events if event.kind == "region"),
         len(rank.events),
         sum(rank.alive.values()),
@@ -108,6 +112,21 @@ def _operations(recording: Recording, events: Iterable[Event]) -> tuple[Kind, ..
         one = Kind(name, count, len(kernels) * count, moved, work)
         kinds[name] = kinds.get(name, Kind(name)) + one
     return tuple(sorted(kinds.values(), key=lambda kind: (-kind.bytes, kind.name)))
+
+
+def _of_the_host(events: Iterable[Event]) -> tuple[Kind, ...]:
+    kinds: dict[str, Kind] = {}
+    for event in events:
+        if event.kind == "host_computes":
+            name = str(event.values["operation"]).partition("::")[2]
+            one = Kind(name, 1, bytes=float(event.values["bytes"]))
+            kinds[name] = kinds.get(name, Kind(name)) + one
+    return tuple(sorted(kinds.values(), key=lambda kind: (-kind.bytes, kind.name)))
+
+
+def host_bytes(events: Iterable[Event]) -> float:
+    """What a rank's host computes itself, in bytes of its memory."""
+    return sum(kind.bytes for kind in _of_the_host(events))
 
 
 def _communications(
@@ -133,7 +152,7 @@ def _waits(events: Iterable[Event]) -> dict[str, int]:
     for event in events:
         if event.kind in WAITS:
             waits[WAITS[event.kind]] += 1
-        elif event.kind == "read":
+        elif event.kind in ("read", "waits_for_copy"):
             name = str(event.values["operation"]).replace("::", ".")
             waits[f"for data that it reads ({name})"] += 1
     return dict(waits.most_common())

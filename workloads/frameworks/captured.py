@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sim.units import format_bytes
 from workloads.frameworks import Framework
 from workloads.host_costs import host_costs
 from workloads.job import Job
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
     """The recorded step of every rank that was run."""
-    from workloads.capture import lower, recording  # they take long to import
+    from workloads.capture import host, lower, recording  # they take long to import
 
     recorded = recording.read(Path(scenario.model.file or ""))
     return lower.lower(
@@ -27,19 +28,24 @@ def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
         marks(site),
         site.workspace,
         site.operators,
+        host.bandwidth(recorded.threads, site.host_memory),
     )
 
 
 def marks(site: Site) -> Sequence[Hashable]:
-    """GPUs of several kinds, what cuBLAS takes of their memory, and times of operators."""
-    return (site.workspace, tuple(site.operators.items()), *site.speeds)
+    """GPUs of several kinds, what cuBLAS takes of their memory, the host's memory, and times of operators."""
+    own = (site.workspace, site.host_memory, tuple(site.operators.items()))
+    return (*own, *site.speeds)
 
 
 def caveats(scenario: Job, model: ModelSpec) -> Iterator[str]:
     """Values that the program read, and nobody knew."""
-    from workloads.capture import recording
+    from workloads.capture import recording, summary
 
     recorded = recording.read(Path(scenario.model.file or ""))
+    size = max(summary.host_bytes(rank.events) for rank in recorded.ranks)
+    if size:
+        yield _computed_by_host(size, recorded.threads)
     for what, count in sorted(recorded.assumed.items()):
         yield f"capture: {_assumption(what, count)}"
     if recorded.compiled:
@@ -47,6 +53,16 @@ def caveats(scenario: Job, model: ModelSpec) -> Iterator[str]:
         more = len(recorded.compiled) - 3
         names += f" and {more} more" if more > 0 else ""
         yield f"capture: {names}: compiled: their kernels are those of a model of TorchInductor"
+
+
+def _computed_by_host(size: float, threads: int) -> str:
+    """What a rank computes on tensors in its host's memory."""
+    count = f"{threads} of its threads" if threads else "all its cores"
+    count = "one of its threads" if threads == 1 else count
+    return (
+        f"capture: the host itself computes, on {format_bytes(size)} of its memory in a step; its time is a guess for "
+        f"{count} (OMP_NUM_THREADS when it was captured)"
+    )
 
 
 def _assumption(what: str, count: int) -> str:

@@ -18,7 +18,9 @@ from workloads.capture.record import (
     collectives,
     composites,
     describe,
+    host_arithmetic,
     memo,
+    reads,
     sizes,
     values,
 )
@@ -31,12 +33,6 @@ from workloads.capture.record.streams import Streams
 
 aten = torch.ops.aten
 COMMUNICATION = ("c10d", *collectives.FUNCTIONAL)
-READS = (
-    aten._local_scalar_dense.default,
-    aten.item.default,
-    aten.is_nonzero.default,
-    aten.equal.default,
-)
 MAKERS = (
     aten.empty.memory_format,
     aten.zeros.default,
@@ -85,6 +81,7 @@ class Recorder(TorchDispatchMode):
         self.assumed: Counter[str] = Counter()
         self.counter: Any = None
         self.memo = memo.Memo(fake)
+        self.reads = reads.Reads(self.assumed, self._write)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -163,7 +160,9 @@ class Recorder(TorchDispatchMode):
         if not on_device and not any(isinstance(t, FakeTensor) for t in tensors):
             return self._on_host(function, args, options)
         if not on_device:
-            return self._fake(function, args, options)
+            results = self._fake(function, args, options)
+            host_arithmetic.write(function, args, options, results)
+            return results
         return self._on_device(call, function, args, options)
 
     def _on_host(self, function: Any, args: Any, options: Any) -> Any:
@@ -177,7 +176,9 @@ class Recorder(TorchDispatchMode):
         empty = str(options.get("device")) == "meta"
         if count >= LARGE and function in MAKERS and not empty:
             return self._fake(function, args, options)
-        return function(*args, **options)
+        results = function(*args, **options)
+        host_arithmetic.write(function, args, options, results)
+        return results
 
     def _fake(self, function: Any, args: Any, options: Any) -> Any:
         with self.fake:
@@ -186,12 +187,10 @@ class Recorder(TorchDispatchMode):
     def _on_device(
         self, call: memo.Call | None, function: Any, args: Any, options: Any
     ) -> Any:
-        if function in READS:
-            return self._read(function, args)
-        if function in (aten._to_copy.default, aten.copy_.default) and self._to_host(
-            function, args, options
-        ):
-            return self._copied_to_host(function, args, options)
+        if function in reads.NUMBERS:
+            return self.reads.number(function, args)
+        if reads.to_host(function, args, options):
+            return self.reads.copied(function, args, options)
         entry = None
         try:
             results = self._fake(function, args, options)
@@ -270,33 +269,3 @@ class Recorder(TorchDispatchMode):
             return self._fake(function, args, options)
 
         return collectives.record(function, args, run, self.works, self.storages.see)
-
-    # -- what the program wants to know ------------------------------------------------------
-    def _read(self, function: Any, args: Any) -> Any:
-        Log.current.add("read", Streams.now.number, function._schema.name)
-        known = [values.value_of(t) for t in args if isinstance(t, torch.Tensor)]
-        unknown = any(value is None for value in known)
-        if unknown or any(map(values.is_assumed, args)):
-            self.assumed[function._schema.name.replace("::", ".")] += 1
-        if not unknown:
-            return function(*known)
-        if function is aten.equal.default:
-            return False
-        return function(values.stand_in(args[0]))
-
-    def _to_host(self, function: Any, args: Any, options: Any) -> bool:
-        if function is aten.copy_.default:
-            return bool(args[0].device.type == "cpu")
-        return str(options.get("device")) == "cpu"
-
-    def _copied_to_host(self, function: Any, args: Any, options: Any) -> Any:
-        source = args[1] if function is aten.copy_.default else args[0]
-        Log.current.add("read", Streams.now.number, function._schema.name)
-        value = values.value_of(source)
-        if value is None or values.is_assumed(source):
-            self.assumed["copy to the host"] += 1
-        if value is None:
-            value = values.stand_in(source)
-        if function is aten.copy_.default:
-            return args[0] if isinstance(args[0], FakeTensor) else args[0].copy_(value)
-        return function(value, **options)

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.utils import cpp_extension
 
+from workloads.capture.record import host_arithmetic
+
 EXTENSION = (
     "prestep capture: the program compiles an extension of its own, {name}, which does not run without a GPU. Give its "
     "functions as operators (torch.library.custom_op with register_fake): each is one kernel that moves its tensors, "
@@ -30,7 +32,7 @@ Write = Callable[[str, list[torch.Tensor]], None]
 
 def install(write: Write) -> None:
     for name in ("load", "load_inline"):
-        setattr(cpp_extension, name, _refuse)
+        setattr(cpp_extension, name, _loaded)
     for module in (torch.multiprocessing, torch.multiprocessing.spawn):
         module.start_processes = _run_here
     torch.multiprocessing.spawn = _run_here
@@ -39,7 +41,10 @@ def install(write: Write) -> None:
         _record_triton(write)
 
 
-def _refuse(name: str, *_: Any, **__: Any) -> Any:
+def _loaded(name: str, *_: Any, **__: Any) -> Any:
+    """An extension that a program compiles: none, but those that compute on the host alone."""
+    if name in host_arithmetic.EXTENSIONS:
+        return host_arithmetic.stand_in(name)
     raise NotImplementedError(EXTENSION.format(name=name))
 
 

@@ -13,7 +13,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from workloads.capture.allocator import Segment
-from workloads.capture.record import owners
+from workloads.capture.record import host_arithmetic, owners
 from workloads.capture.record.dispatch import Recorder
 from workloads.capture.record.experts import Experts
 from workloads.capture.record.log import Log
@@ -190,6 +190,7 @@ class Steps:
             "assumed": {**self.recorder.assumed, **Experts.assumed},
             "compiled": sorted(Log.compiled),
             "marks": list(self.marks.names)[:NAMED],
+            "threads": host_arithmetic.threads(),
         }
 
 

@@ -82,7 +82,7 @@ def compute(function: Any, arguments: Any, options: Any, results: Any) -> None:
     elif name in COMPARISONS and outputs and outputs[0].numel() == 1:
         _compare(function, arguments, outputs[0])
     else:
-        forget(_written(function, arguments, options))
+        forget(written(function, arguments, options))
 
 
 def forget(tensors: Iterable[Any]) -> None:
@@ -142,7 +142,7 @@ def _compute(function: Any, arguments: Any, options: Any, results: Any) -> None:
             output._value, output._assumed = value, assumed
 
 
-def _written(function: Any, arguments: Any, options: Any) -> list[Any]:
+def written(function: Any, arguments: Any, options: Any) -> list[Any]:
     tensors: list[Any] = []
     for place, parameter in enumerate(function._schema.arguments):
         if parameter.alias_info is None or not parameter.alias_info.is_write:
