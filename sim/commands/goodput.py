@@ -23,6 +23,7 @@ _TIMES = {
     "--swap": "Bring in a spare host.",
     "--start": "Start processes, without communicators and loading.",
     "--repair": "Until a broken host is a spare again.",
+    "--notice": "Until a slow host is noticed.",
 }
 
 
@@ -31,6 +32,44 @@ def _times(command: Callable[..., None]) -> Callable[..., None]:
     for name, text in reversed(_TIMES.items()):
         command = click.option(name, metavar="TIME", help=text)(command)
     return command
+
+
+def _slow_hosts(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of hosts that are slow and fail nothing."""
+    texts = {
+        "--bad": "Share of GPUs that are slow from the start.",
+        "--slow-rate": "Hosts that become slow, per million GPU-hours.",
+        "--slowdown": "Factor on a step with a slow host; default 1.2.",
+        "--finds": "Share of slow hosts that the tests find; default: the level's.",
+    }
+    level = "Tests before every start: r1 to r4 of NVIDIA DCGM, or a time."
+    command = click.option("--preflight", metavar="LEVEL|TIME", help=level)(command)
+    for name, text in reversed(texts.items()):
+        command = click.option(name, type=float, help=text)(command)
+    return command
+
+
+def _replicas(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of how often to simulate."""
+    command = click.option(
+        "--optimal",
+        is_flag=True,
+        help="Also find the interval of the highest goodput.",
+    )(command)
+    command = click.option(
+        "--seed",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="Of the failures.",
+    )(command)
+    return click.option(
+        "--replicas",
+        type=click.IntRange(1),
+        default=100,
+        show_default=True,
+        help="Runs to simulate.",
+    )(command)
 
 
 @click.command(
@@ -91,23 +130,8 @@ def _times(command: Callable[..., None]) -> Callable[..., None]:
     show_default=True,
     help="Factor on all default rates.",
 )
-@click.option(
-    "--replicas",
-    type=click.IntRange(1),
-    default=100,
-    show_default=True,
-    help="Runs to simulate.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Of the failures.",
-)
-@click.option(
-    "--optimal", is_flag=True, help="Also find the interval of the highest goodput."
-)
+@_slow_hosts
+@_replicas
 @as_json
 @explained
 def command(scenario: str | None, **options: Any) -> None:

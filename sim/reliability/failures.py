@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 from sim import schema
 from sim.collectives.nccl import creation
 from sim.engine.job import HOUR, Job, young_daly
+from sim.engine.slow_hosts import NONE, Slow
 from sim.errors import InputError, Mistake, unknown
+from sim.reliability.slow import slow_of
 from sim.units import format_duration, parse_duration
 
 WHERE = "command line"
@@ -25,6 +27,7 @@ TIMES = (
     "swap",
     "start",
     "repair",
+    "notice",
 )
 SHORTEST = 1.0  # failures per second of a job that is worth simulating
 Number = TypeVar("Number", int, float)
@@ -34,12 +37,18 @@ FILE = Path(__file__).parents[1] / "costs" / "reliability.toml"
 _OF_A_HOST = ("gpu", "hbm", "nvlink", "nic", "host", "storage", "rack")
 _COUNT = schema.Number(whole=True)
 _TAKES = dict.fromkeys(_OF_A_HOST, _COUNT)
-_TIMES = ("detect", "swap", "start", "repair")
+_TIMES = ("detect", "swap", "start", "repair", "notice")
+_LEVEL = {
+    "time": schema.sourced(schema.Written(parse_duration)),
+    "finds": schema.sourced(schema.Number(low=0, high=1.0)),
+}
+LEVELS = ("r1", "r2", "r3", "r4")
 _KEYS: dict[str, schema.Schema] = {
     "source": schema.Text(),
     "gpu_hours": schema.Number(above=True),
     "counts": schema.all_of((*_OF_A_HOST, "switch", "software"), _COUNT),
     "takes": schema.Table({**_TAKES, "evidence": schema.Text(schema.GRADES)}, _TAKES),
+    "preflight": schema.all_of(LEVELS, schema.Table(_LEVEL, _LEVEL)),
     "times": schema.all_of(_TIMES, schema.sourced(schema.Written(parse_duration))),
 }
 SCHEMA = schema.Table(_KEYS, _KEYS)
@@ -112,15 +121,15 @@ def job_of(options: Mapping[str, Any]) -> Job:
     mistakes: list[Mistake] = []
     times = _times(options, mistakes)
     gpus, days = options["gpus"], options["days"]
-    scale = options.get("rate_scale", 1.0)
-    rates = _or_none(rates_of, mistakes, gpus, options.get("rates", ()), scale)
-    takes = _or_none(takes_of, mistakes, options.get("takes", ()), gpus)
+    rates, takes = _components(options, mistakes)
     total = math.fsum(rates.values())
     times["interval"] = _interval(times, total)
     mistakes += _implausible(days, times["step_time"], total)
     mistakes += _wrong_interval(times)
+    slow = _slow(options, times["notice"], mistakes)
     if mistakes:
         raise InputError(mistakes)
+    starting = times["start"] + creation.seconds(gpus)
     return Job(
         times["step_time"],
         days,
@@ -130,18 +139,32 @@ def job_of(options: Mapping[str, Any]) -> Job:
         rates,
         takes,
         times["detect"],
-        times["start"] + creation.seconds(gpus),
+        starting,
         times["load"],
         options["spares"],
         times["repair"],
         times["swap"],
-        _speeds(options),
+        tuple(options.get("speeds", (1.0,))),
+        slow,
     )
 
 
-def _speeds(options: Mapping[str, Any]) -> tuple[float, ...]:
-    """Progress with 0, 1, ... hosts missing."""
-    return tuple(options.get("speeds", (1.0,)))
+def _components(
+    options: Mapping[str, Any], mistakes: list[Mistake]
+) -> tuple[dict[str, float], dict[str, int]]:
+    """Failures per second of each component, and the hosts that each takes out."""
+    gpus, scale = options["gpus"], options.get("rate_scale", 1.0)
+    rates = _or_none(rates_of, mistakes, gpus, options.get("rates", ()), scale)
+    return rates, _or_none(takes_of, mistakes, options.get("takes", ()), gpus)
+
+
+def _slow(options: Mapping[str, Any], notice: float, mistakes: list[Mistake]) -> Slow:
+    """The slow hosts that options say; none, and their mistakes, where they are wrong."""
+    try:
+        return slow_of(options, notice, table()["preflight"])
+    except InputError as error:
+        mistakes += error.mistakes
+        return NONE
 
 
 def _or_none(

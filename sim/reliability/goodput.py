@@ -23,6 +23,8 @@ _PARTS = (
     "waiting",
     "restarting",
     "degraded",
+    "testing",
+    "slow",
 )
 
 
@@ -53,6 +55,7 @@ class Goodput:
             "evidence": evidence(),
             "takes": {name: hosts for name, hosts in self.job.takes.items() if hosts},
             "progress_with_hosts_missing": list(self.job.speeds),
+            "slow_hosts": self._slow_hosts(),
         }
 
     @property
@@ -85,6 +88,15 @@ class Goodput:
         return {
             "interruptions": math.fsum(counts.values()),
             "interruptions_by_component": counts,
+        }
+
+    def _slow_hosts(self) -> dict[str, float]:
+        """Mean number of slow hosts that there were at the start, that tests found, and that somebody noticed."""
+        return {
+            name: statistics.fmean(
+                getattr(one, f"slow_{name}") for one in self.outcomes
+            )
+            for name in ("at_start", "found", "noticed")
         }
 
     def _share(self, part: str) -> float:
@@ -218,6 +230,7 @@ def render(table: Mapping[str, Any]) -> str:
         "  where the time goes",
         *(f"    {name:12} {100 * share:6.2f} %" for name, share in shares),
         *_degraded(table["progress_with_hosts_missing"]),
+        *_slow(table["slow_hosts"]),
         "",
         f"  defaults rest on: {', '.join(grades)}",
         "",
@@ -259,6 +272,17 @@ def _degraded(speeds: Sequence[float]) -> list[str]:
         return []
     hosts, speed = len(speeds) - 1, 100 * speeds[-1]
     line = f"  goes on with up to {hosts} hosts missing, at {speed:.1f} % of its speed"
+    return ["", line]
+
+
+def _slow(hosts: Mapping[str, float]) -> list[str]:
+    """Slow hosts, where there are any."""
+    if not any(hosts.values()):
+        return []
+    start, found, noticed = (
+        f"{hosts[name]:.1f}" for name in ("at_start", "found", "noticed")
+    )
+    line = f"  slow hosts: {start} at the start; tests found {found}, somebody noticed {noticed}"
     return ["", line]
 
 

@@ -272,3 +272,61 @@ def test_a_scenario_goes_on_with_the_step_of_fewer_replicas() -> None:
     assert made.exit_code == 0, made.output
     speeds = json.loads(made.output)["progress_with_hosts_missing"]
     assert speeds[0] == 1.0 and 0.70 < speeds[1] < 0.80
+
+
+QUIET = ("--step-time", "10s", "--gpus", "384", "--days", "30", "--json")
+
+
+def quiet(*options: str) -> Any:
+    return json.loads(shell(*QUIET, *options).output)
+
+
+def test_slow_hosts_leave_the_failures_as_they_are() -> None:
+    """Without slow hosts nothing changes; with them every second is still counted once."""
+    job = goodput.job_of(BASE)
+    slow = goodput.job_of(BASE | {"bad": 0.001, "slow_rate": 5.0, "preflight": "r2"})
+    for seed in range(10):
+        assert run(slow, seed).total == pytest.approx(21 * DAY)
+        assert run(job, seed).slow == run(job, seed).testing == 0
+
+
+def test_a_job_whose_slow_host_nobody_notices_loses_its_slowness() -> None:
+    """A host that is slow from the start takes its share of all work, and what is noticed takes it until then."""
+    nothing = {"rates": (), "rate_scale": 0.0, "save": 0.0, "interval": "1 h"}
+    for notice, share in (("1000 d", 1.0), ("7 d", 7 / 21)):
+        told = BASE | nothing | {"bad": 1.0, "slowdown": 1.25, "notice": notice}
+        job = goodput.job_of(told | {"gpus": 1, "lag": 0.0})
+        with_one = next(s for s in range(100) if run(job, s).slow_at_start == 1)
+        lost = run(job, with_one).slow / run(job, with_one).total
+        assert lost == pytest.approx(0.2 * share, rel=0.01)
+
+
+def test_tests_before_the_start_find_bad_hosts() -> None:
+    """Longer levels find more; where hosts are slow for days the tests earn more than they take."""
+    bad = ("--bad", "0.0052", "--notice", "7 d", "--rate-scale", "0")
+    levels = [quiet(*bad, "--preflight", level) for level in ("r1", "r2", "r3")]
+    found = [made["slow_hosts"]["found"] for made in levels]
+    assert found == sorted(found) and found[2] > 1.5
+    assert levels[2]["goodput"] > quiet(*bad)["goodput"] + 0.02
+    assert all(made["shares"]["testing"] > 0 for made in levels)
+
+
+def test_tests_that_find_nothing_cost_their_time() -> None:
+    """Without slow hosts tests only take time."""
+    assert quiet("--preflight", "r4")["goodput"] < quiet()["goodput"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--bad", "2"),
+        ("--slowdown", "0.5"),
+        ("--finds", "-1"),
+        ("--slow-rate", "-1"),
+        ("--preflight", "r9"),
+    ],
+)
+def test_slow_hosts_that_cannot_be(options: tuple[str, ...]) -> None:
+    """Shares above one, jobs that slow hosts speed up and unknown levels are refused by name."""
+    result = shell(*QUIET, *options)
+    assert result.exit_code == 2 and options[0] in result.output
