@@ -1,4 +1,4 @@
-"""Packaged tables of products as libraries run them, and the set that judges them."""
+"""Packaged tables of kernels as libraries run them, and the set that judges them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.costs import load_gpu
-from sim.costs.libraries import PRODUCTS, Library, ProductTable, product_table, products
+from sim.costs.gpu_files import HARDWARE
+from sim.costs.libraries import LibraryTable, libraries, library_table
+from sim.costs.library_families import (
+    ATTENTION,
+    EXPERTS,
+    FAMILIES,
+    PRODUCTS,
+    SCANS,
+    Family,
+)
 from sim.errors import InputError
 from validation.fit.libraries import newest, split
 from validation.formats import library_rows
@@ -22,14 +31,18 @@ ROOFLINE = load_gpu("h100").roofline
 SHAPES = np.array(
     [(m, n, k) for m in (512, 2048, 8192) for n in (1024, 4096) for k in (1024, 8192)]
 )
-ONE = Library("h100", "bf16", "vllm/0.24.0", "torch.nn.functional.linear")
+EXAMPLES = {
+    PRODUCTS: (4096, 4096, 1024),
+    ATTENTION: (2, 4096, 32, 8, 128, 1024),
+    EXPERTS: (4096, 4096, 1536, 8, 128, 2, 4),
+    SCANS: (2, 4096, 8, 128, 64, 64, 256),
+}
 
 
-def table_of(factor: float) -> ProductTable:
+def table_of(factor: float) -> LibraryTable:
     """Rows that take so many times their base."""
-    bases = ProductTable(SHAPES, np.ones(len(SHAPES)), ROOFLINE, "bf16")
-    times = [factor * bases.base((int(m), int(n), int(k))) for m, n, k in SHAPES]
-    return ProductTable(SHAPES, np.array(times), ROOFLINE, "bf16")
+    unit = LibraryTable(PRODUCTS, SHAPES, np.ones(len(SHAPES)), ROOFLINE, "bf16")
+    return LibraryTable(PRODUCTS, SHAPES, factor * unit.base(SHAPES), ROOFLINE, "bf16")
 
 
 @given(
@@ -41,31 +54,47 @@ def test_rows_that_all_take_a_factor_of_their_base_make_everything_take_it(
     shape: tuple[int, int, int], factor: float
 ) -> None:
     """Between the rows and beyond them."""
-    table = table_of(factor)
-    assert table.seconds(shape) == pytest.approx(factor * table.base(shape), rel=1e-6)
+    table, sizes = table_of(factor), np.array([shape])
+    assert table.seconds(sizes) == pytest.approx(factor * table.base(sizes), rel=1e-6)
 
 
 def test_a_row_is_read_back_within_its_noise() -> None:
-    """What was measured is what a table says at that shape."""
-    table = product_table(ONE, ROOFLINE)
-    rows = products()[ONE].iloc[::500]
-    for row in rows.itertuples():
-        assert table.seconds((row.m, row.n, row.k)) == pytest.approx(
-            row.us * 1e-6, rel=0.1
-        )
+    """What was measured is what a table says at that shape, in every family."""
+    for family in FAMILIES:
+        library, rows = max(libraries(family).items(), key=lambda item: len(item[1]))
+        some = rows.drop_duplicates([*family.sizes], keep=False).iloc[::100]
+        table = library_table(family, library, load_gpu(library.gpu).roofline)
+        read = table.seconds(some[list(family.sizes)].to_numpy())
+        error = np.abs(read / (some["us"].to_numpy() * 1e-6) - 1)
+        assert np.median(error) < 0.04
+
+
+@given(st.integers(0, 3), st.integers(0, 5), st.floats(1.0, 4.0))
+@settings(max_examples=40, deadline=None)
+def test_a_kernel_of_larger_sizes_has_no_less_to_do(
+    which: int, column: int, factor: float
+) -> None:
+    """Operations and bytes grow with every size, but for the GPUs that share experts and a window of tokens."""
+    family, sizes = FAMILIES[which], np.array([EXAMPLES[FAMILIES[which]]], dtype=float)
+    at = column % len(family.sizes)
+    if family.sizes[at] in ("tensor", "groups", "window"):
+        return
+    larger = sizes.copy()
+    larger[0, at] *= factor
+    for less, more in zip(
+        family.work(sizes, "bf16"), family.work(larger, "bf16"), strict=True
+    ):
+        assert more[0] >= less[0] > 0
 
 
 def test_no_table_has_a_shape_that_is_held_out() -> None:
     """And the set has no other shapes."""
-    for path, out in (
-        (PRODUCTS, False),
-        (CASES / "kernels" / "products.parquet", True),
-    ):
-        shapes = pd.read_parquet(path)[["m", "n", "k"]].drop_duplicates()
-        sample = shapes.iloc[:: max(1, len(shapes) // 2000)]
-        assert all(
-            library_rows.held_out(m, n, k) == out for m, n, k in sample.to_numpy()
-        )
+    for family in FAMILIES:
+        for folder, out in ((HARDWARE, False), (CASES / "kernels", True)):
+            rows = pd.read_parquet(folder / f"{family.name}.parquet")
+            shapes = rows[list(family.sizes)].drop_duplicates()
+            sample = shapes.iloc[:: max(1, len(shapes) // 1000)].to_numpy()
+            assert all(library_rows.held_out(shape) == out for shape in sample)
 
 
 def published(**cells: object) -> pd.DataFrame:
@@ -113,7 +142,32 @@ def test_tables_have_the_newest_version_of_every_stack(tmp_path: Path) -> None:
         [published(source=s) for s in ("vllm/0.9.0", "vllm/0.24.0", "trtllm/1.0.0")]
     )
     rows.to_parquet(tmp_path / "rows.parquet")
-    latest = newest(library_rows.read(tmp_path / "rows.parquet"))
+    family, read = library_rows.read(tmp_path / "rows.parquet")
+    latest = newest(read)
     assert set(latest["source"]) == {"vllm/0.24.0", "trtllm/1.0.0"}
-    known, held = split(latest)
+    known, held = split(family, latest)
     assert len(known) + len(held) == len(latest) and len(held)
+
+
+@pytest.mark.parametrize(
+    ("family", "columns"),
+    [(each.family, each.named) for each in library_rows.FORMATS],
+    ids=[f"{each.family.name}-{len(each.named)}" for each in library_rows.FORMATS],
+)
+def test_a_file_is_recognised_by_its_columns(
+    family: Family, columns: list[str], tmp_path: Path
+) -> None:
+    """Whatever else it has, as Parquet and as compressed CSV; versions may lie in three ways."""
+    cells = {
+        "system": "h100_sxm",
+        "framework": "TRTLLM",
+        "version": "1.2",
+        "power": 1.0,
+    }
+    rows = pd.DataFrame([{**dict.fromkeys(columns, 64), **cells}])
+    rows.to_parquet(tmp_path / "rows.parquet")
+    rows.to_csv(tmp_path / "rows.csv.gz")
+    for name in ("rows.parquet", "rows.csv.gz"):
+        recognised, read = library_rows.read(tmp_path / name)
+        assert recognised is family and family.sizes[0] in read
+        assert read["source"].tolist() == ["trtllm/1.2"]

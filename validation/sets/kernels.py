@@ -13,21 +13,32 @@ import pandas as pd
 
 from sim import progress
 from sim.costs import load_gpu
-from sim.costs.libraries import Library, product_table, products
+from sim.costs.libraries import WHO, Library, libraries, library_table
+from sim.costs.library_families import FAMILIES, Family
 from validation.formats import library_rows
 from validation.report.gate import Check, rows_check
 from validation.report.interface import Point, Skip, Table
 from validation.report.summary import Errors, errors_of
 from validation.sets.sets import asked
 
-HEAD = ("GPU", "format", "library", "kernel", "n", "median", "90th percentile", "bias")
-WHO = ["gpu", "dtype", "source", "kernel"]
+HEAD = (
+    "kernels",
+    "GPU",
+    "format",
+    "library",
+    "kernel",
+    "n",
+    "median",
+    "90th percentile",
+    "bias",
+)
 
 
 @dataclass(frozen=True)
-class Products:
-    """Products of one library: shapes "MxNxK", seconds measured and predicted."""
+class Part:
+    """Kernels of one library: sizes "AxBxC", seconds measured and predicted."""
 
+    family: Family
     library: Library
     shapes: Sequence[str]
     measured: np.ndarray
@@ -40,52 +51,75 @@ class Products:
         return errors
 
     @property
+    def group(self) -> str:
+        """What limits are judged of."""
+        return f"{self.family.name} in {self.library.dtype}"
+
+    @property
     def names(self) -> list[str]:
         who = self.library
-        return [f"{who.gpu}/{who.dtype}/{who.source}/{shape}" for shape in self.shapes]
+        names = (self.family.name, who.gpu, who.dtype, who.source, who.kernel)
+        where = "/".join(filter(None, (*names, who.variant)))
+        return [f"{where}/{shape}" for shape in self.shapes]
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """A row of the table of libraries."""
+        who, sizes = self.library, np.abs(self.errors)
+        kernel = " ".join(filter(None, (who.kernel, who.variant)))
+        return (
+            *(self.family.name, who.gpu, who.dtype, who.source, kernel),
+            str(len(sizes)),
+            f"{np.median(sizes):.1%}",
+            f"{np.quantile(sizes, 0.9):.1%}",
+            f"{self.errors.mean():+.1%}",
+        )
 
 
 @dataclass(frozen=True)
 class KernelReport:
-    """Every library's products against its table (see `validation.report.interface.Report`).
+    """Every library's kernels against its table (see `validation.report.interface.Report`).
 
     Attributes
     ----------
     limits
-        On the median and the 90th percentile of the absolute error of a format.
+        On the median and the 90th percentile of the absolute error in a format, by family.
     left_out
         How many rows were not compared, by reason.
     """
 
     name: str
     title: str
-    parts: tuple[Products, ...]
-    limits: tuple[float, float]
+    parts: tuple[Part, ...]
+    limits: Mapping[str, Mapping[str, float]]
     left_out: Mapping[str, int]
-    unit: str = "products"
+    unit: str = "kernels"
 
-    def _of(self, dtype: str) -> np.ndarray:
-        parts = [part.errors for part in self.parts if part.library.dtype == dtype]
-        sizes: np.ndarray = np.abs(np.concatenate(parts))
-        return sizes
+    def _parts_of(self, group: str) -> list[Part]:
+        return [part for part in self.parts if part.group == group]
 
     @property
-    def _formats(self) -> list[str]:
-        return sorted({part.library.dtype for part in self.parts})
+    def _groups(self) -> list[str]:
+        """Each once, in the order of the parts."""
+        return [*dict.fromkeys(part.group for part in self.parts)]
 
     @property
     def checks(self) -> tuple[Check, ...]:
         judged = sum(len(part.shapes) for part in self.parts)
         checks = [rows_check(judged, self.left_out)]
-        median, ninetieth = self.limits
-        for dtype in self._formats:
-            errors = self._of(dtype)
-            half, most = float(np.median(errors)), float(np.quantile(errors, 0.9))
-            checks.append(Check(f"products in {dtype}: median error", half, median))
-            checks.append(
-                Check(f"products in {dtype}: 90th percentile", most, ninetieth)
-            )
+        for group in self._groups:
+            checks += self._checks_of(group)
         return tuple(checks)
+
+    def _checks_of(self, group: str) -> tuple[Check, Check]:
+        parts = self._parts_of(group)
+        sizes = np.abs(np.concatenate([part.errors for part in parts]))
+        limits = self.limits[parts[0].family.name]
+        half, most = float(np.median(sizes)), float(np.quantile(sizes, 0.9))
+        return (
+            Check(f"{group}: median error", half, limits["median"]),
+            Check(f"{group}: 90th percentile", most, limits["ninetieth"]),
+        )
 
     @property
     def passed(self) -> bool:
@@ -93,27 +127,17 @@ class KernelReport:
 
     @property
     def groups(self) -> Mapping[str, Errors]:
-        return {
-            f"products in {dtype}": errors_of(
-                [
-                    pair
-                    for part in self.parts
-                    if part.library.dtype == dtype
-                    for pair in zip(part.names, part.errors.tolist(), strict=True)
-                ]
-            )
-            for dtype in self._formats
-        }
+        return {group: _errors(self._parts_of(group)) for group in self._groups}
 
     @property
     def case_tables(self) -> Sequence[Table]:
-        rows = [_cells(part) for part in self.parts]
+        rows = [part.cells for part in self.parts]
         return (Table("Absolute error at shapes that no table has", HEAD, rows),)
 
     @property
     def points(self) -> Sequence[Point]:
         return tuple(
-            Point(name, part.library.dtype, float(measured), float(predicted), False)
+            Point(name, part.group, float(measured), float(predicted), False)
             for part in self.parts
             for name, measured, predicted in zip(
                 part.names, part.measured, part.predicted, strict=True
@@ -141,18 +165,13 @@ class KernelReport:
         }
 
 
-def _cells(part: Products) -> tuple[str, ...]:
-    who, errors = part.library, part.errors
-    sizes = np.abs(errors)
-    return (
-        who.gpu,
-        who.dtype,
-        who.source,
-        who.kernel,
-        str(len(errors)),
-        f"{np.median(sizes):.1%}",
-        f"{np.quantile(sizes, 0.9):.1%}",
-        f"{errors.mean():+.1%}",
+def _errors(parts: Sequence[Part]) -> Errors:
+    return errors_of(
+        [
+            pair
+            for part in parts
+            for pair in zip(part.names, part.errors.tolist(), strict=True)
+        ]
     )
 
 
@@ -169,29 +188,37 @@ def _case(point: Point) -> dict[str, Any]:
 def validate_set(
     name: str, rows: str | Path | None = None, jobs: int = 1
 ) -> KernelReport:
-    """Predicts the set's products, or those of a Parquet file in the columns of aiconfigurator; `jobs` is not used.
+    """Predicts the set's kernels, or those of a file in the columns of aiconfigurator; `jobs` is not used.
 
     Raises
     ------
     InputError
         If the file cannot be read.
     """
-    table, (path, *_), title = asked(name, rows)
-    every = pd.read_parquet(path) if rows is None else library_rows.read(path)
+    table, paths, title = asked(name, rows)
     left_out: Counter[str] = Counter()
     chosen = [
-        (library, frame)
+        (family, library, frame)
+        for family, every in map(
+            _set_file if rows is None else library_rows.read, paths
+        )
         for library, frame in _by_library(every)
-        if not (reason := _reason(library)) or left_out.update({reason: len(frame)})
+        if not (reason := _reason(family, library))
+        or left_out.update({reason: len(frame)})
     ]
     parts = []
-    for library, frame in progress.track(chosen, "libraries"):
-        unseen = _unseen(frame) if rows is not None else frame
-        left_out["shapes that the tables may have"] += len(frame) - len(unseen)
+    for family, library, frame in progress.track(chosen, "libraries"):
+        unseen = _unseen(family, library, frame)
+        left_out["shapes that the tables have"] += len(frame) - len(unseen)
         if len(unseen):
-            parts.append(_compared(library, unseen))
-    limits = float(table["median"]), float(table["ninetieth"])
-    return KernelReport(name, title, tuple(parts), limits, +left_out)
+            parts.append(_compared(family, library, unseen))
+    return KernelReport(name, title, tuple(parts), table["limits"], +left_out)
+
+
+def _set_file(path: Path) -> tuple[Family, pd.DataFrame]:
+    """A file of the set's own: the family is its name."""
+    (family,) = (each for each in FAMILIES if each.name == path.stem)
+    return family, pd.read_parquet(path)
 
 
 def _by_library(rows: pd.DataFrame) -> Iterator[tuple[Library, pd.DataFrame]]:
@@ -199,9 +226,9 @@ def _by_library(rows: pd.DataFrame) -> Iterator[tuple[Library, pd.DataFrame]]:
         yield Library(*map(str, key)), frame
 
 
-def _reason(library: Library) -> str:
+def _reason(family: Family, library: Library) -> str:
     """Why a library is not compared; "" if it is."""
-    if library in products():
+    if library in libraries(family):
         return ""
     if library.gpu not in library_rows.GPUS.values():
         return "of GPUs without tables"
@@ -210,18 +237,20 @@ def _reason(library: Library) -> str:
     return "of libraries without tables (older versions)"
 
 
-def _unseen(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows whose shapes no table has."""
-    shapes = zip(frame["m"], frame["n"], frame["k"], strict=True)
-    return frame[[library_rows.held_out(*shape) for shape in shapes]]
+def _unseen(family: Family, library: Library, frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose shapes the library's table lacks."""
+    sizes = list(family.sizes)
+    measured = pd.MultiIndex.from_frame(libraries(family)[library][sizes])
+    return frame[~pd.MultiIndex.from_frame(frame[sizes]).isin(measured)]
 
 
-def _compared(library: Library, frame: pd.DataFrame) -> Products:
-    model = product_table(library, load_gpu(library.gpu).roofline)
-    shapes = [(int(m), int(n), int(k)) for m, n, k in frame[["m", "n", "k"]].to_numpy()]
-    return Products(
+def _compared(family: Family, library: Library, frame: pd.DataFrame) -> Part:
+    model = library_table(family, library, load_gpu(library.gpu).roofline)
+    sizes = frame[list(family.sizes)].to_numpy()
+    return Part(
+        family,
         library,
-        ["x".join(map(str, shape)) for shape in shapes],
+        ["x".join(map(str, shape)) for shape in sizes],
         frame["us"].to_numpy(dtype=float) * 1e-6,
-        np.array([model.seconds(shape) for shape in shapes]),
+        model.seconds(sizes),
     )

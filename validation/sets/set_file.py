@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sim import schema
+from sim.costs.library_families import FAMILIES
 from sim.errors import Mistake, unknown
 from sim.schema import Items, Number, Schema, Table, Text
 
@@ -16,6 +17,10 @@ TEXTS = Items(Text())
 #: Limits of errors, as shares of the measured value.
 SHARE = Number(above=True)
 ERRORS = schema.all_of(("mean", "worst"), SHARE)
+LIBRARY_ERRORS = schema.all_of(
+    [family.name for family in FAMILIES],
+    schema.all_of(("median", "ninetieth"), SHARE),
+)
 RETARGET = Table(
     {
         "name": Text(),
@@ -84,9 +89,7 @@ KINDS: Mapping[str, Table] = {
         energy=SHARE,
     ),
     "probes": _kind(),
-    "kernels": _kind(
-        ("rows", "median", "ninetieth"), rows=TEXTS, median=SHARE, ninetieth=SHARE
-    ),
+    "kernels": _kind(("rows", "limits"), rows=TEXTS, limits=LIBRARY_ERRORS),
     "programs": _kind(
         ("rows", "clusters"),
         rows=TEXTS,

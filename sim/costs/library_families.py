@@ -1,0 +1,143 @@
+"""Families of kernels that others measured: which sizes a row has, what it must do, and along which axes times change.
+
+Axes are in octaves, longer ones where times change faster: their factors were chosen on packaged rows, one set for all
+GPUs, formats and libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.costs.kinds import DTYPE_BYTES
+
+TILE = 64  # rows: the smallest tiles of products
+Sizes = np.ndarray  # a kernel a row, a size a column
+Work = tuple[
+    np.ndarray, np.ndarray
+]  # floating-point operations and bytes, of every row
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family.
+
+    Attributes
+    ----------
+    name
+        Of its file, and of its kernels in messages.
+    sizes
+        Names of a row's sizes.
+    work
+        Operations and bytes of rows in a number format, every operand once.
+    axes
+        Where rows lie.
+    floor
+        The shortest call, s, where corrections start (a guess).
+    """
+
+    name: str
+    sizes: tuple[str, ...]
+    work: Callable[[Sizes, str], Work]
+    axes: Callable[[Sizes], np.ndarray]
+    floor: float
+
+
+def _product_work(sizes: Sizes, dtype: str) -> Work:
+    m, n, k = sizes.T
+    each = DTYPE_BYTES[dtype]
+    return 2.0 * m * n * k, each * (m * k + k * n) + max(2.0, each) * m * n
+
+
+def _product_axes(sizes: Sizes) -> np.ndarray:
+    """A row more than tiles hold starts another row of tiles: such products lie apart from those that fill theirs."""
+    begun = sizes[:, :1] % TILE != 0
+    return np.hstack([np.log2(sizes), 0.5 * begun])
+
+
+def _attention_work(sizes: Sizes, dtype: str) -> Work:
+    """Causal attention; queries and results have 16 bits."""
+    batch, seq, heads, kv_heads, dim, _ = sizes.T
+    window = _window(sizes)
+    pairs = batch * heads * (seq * window - window * window / 2)
+    vectors = batch * seq * (4.0 * heads + 2.0 * DTYPE_BYTES[dtype] * kv_heads)
+    return 4.0 * pairs * dim, vectors * dim
+
+
+def _window(sizes: Sizes) -> np.ndarray:
+    """Tokens that the last token sees; a window of 0 is none."""
+    seq, window = sizes[:, 1], sizes[:, 5]
+    return np.where((window > 0) & (window < seq), window, seq)
+
+
+def _attention_axes(sizes: Sizes) -> np.ndarray:
+    batch, seq, heads, kv_heads, dim = np.log2(sizes[:, :5]).T
+    work = 0.6 * (batch + heads)
+    sharing = 0.5 * (heads - kv_heads)
+    seen = np.log2(_window(sizes))
+    return np.column_stack([work, seq, 0.5 * heads, sharing, 2.0 * dim, seen])
+
+
+def _expert_work(sizes: Sizes, dtype: str) -> Work:
+    """Three grouped products (gate, up, down) over the experts that a GPU holds, and their results in 16 bits."""
+    tokens, hidden, inner, topk, experts, tensor, groups = sizes.T
+    rows, width = tokens * topk / groups, inner / tensor
+    weights = 3.0 * hidden * width
+    results = 2.0 * (2.0 * tokens * hidden + rows * (hidden + 2.0 * width))
+    size = DTYPE_BYTES[dtype] * experts / groups * weights + results
+    return 2.0 * rows * weights, size
+
+
+def _expert_axes(sizes: Sizes) -> np.ndarray:
+    tokens, hidden, inner, topk, experts, tensor, groups = np.log2(sizes).T
+    held, width = experts - groups, inner - tensor
+    return np.column_stack(
+        [0.7 * tokens, 2.0 * hidden, width, 0.7 * held, 2.0 * topk, 2.0 * experts]
+    )
+
+
+def _scan_work(sizes: Sizes, dtype: str) -> Work:
+    """A scan by chunks: products inside a chunk and with the state, which is read and written in fp32."""
+    batch, seq, keys, key_dim, values, value_dim, chunk = sizes.T
+    tokens = batch * seq
+    inside, states = chunk * (key_dim + value_dim), key_dim * value_dim
+    vectors = 2.0 * tokens * (keys * key_dim + values * value_dim)
+    size = DTYPE_BYTES[dtype] * vectors + 8.0 * batch * values * states
+    return tokens * values * (2.0 * inside + 4.0 * states), size
+
+
+def _scan_axes(sizes: Sizes) -> np.ndarray:
+    batch, seq, keys, key_dim, values, _, chunk = np.log2(sizes).T
+    return np.column_stack(
+        [0.5 * batch, 0.7 * seq, 0.3 * keys, key_dim, 0.7 * values, 2.0 * chunk]
+    )
+
+
+PRODUCTS = Family("products", ("m", "n", "k"), _product_work, _product_axes, 2e-6)
+#: Tokens of a sequence, queries from its start on; `window` 0: every token sees all before it.
+ATTENTION = Family(
+    "attention",
+    ("batch", "seq", "heads", "kv_heads", "dim", "window"),
+    _attention_work,
+    _attention_axes,
+    3e-6,
+)
+#: The experts of a layer on one GPU of `tensor` x `groups` that share them; `tokens` of all groups.
+EXPERTS = Family(
+    "experts",
+    ("tokens", "hidden", "inner", "topk", "experts", "tensor", "groups"),
+    _expert_work,
+    _expert_axes,
+    8e-6,
+)
+#: State-space and linear-attention kernels: Mamba-2 (keys: its groups), gated delta rule, Kimi delta attention.
+SCANS = Family(
+    "scans",
+    ("batch", "seq", "keys", "key_dim", "values", "value_dim", "chunk"),
+    _scan_work,
+    _scan_axes,
+    3e-6,
+)
+FAMILIES = (PRODUCTS, ATTENTION, EXPERTS, SCANS)
