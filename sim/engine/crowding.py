@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from sim.engine.fair_share import EQUAL
-from sim.engine.sharing import OnLinks, Shapes, Sharing
+from sim.engine.sharing import REMEMBERED, OnLinks, Shapes, Sharing
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
+
+# Shapes under way, with the payload bytes/s of each.
+_Others = tuple[tuple[int, float], ...]
 
 
 class Chained(Protocol):
@@ -40,6 +43,8 @@ class Crowding:
         self.active = active
         self._chains: dict[Chained, int] = {}  # with the shapes of all they exchange
         self._narrowest = _Narrowest(self.shapes, self.bandwidth)
+        # Whether a chain of a shape is crowded beside others: the same few come again and again.
+        self._crowded: dict[tuple[int, _Others], bool] = {}
 
     def enter(self, chain: Chained, uses: OnLinks) -> None:
         """A chain begins that puts at most ``uses`` bytes/s on links; all there are disturbed if that is too much."""
@@ -61,29 +66,45 @@ class Crowding:
 
     def crowded(self, chain: Chained) -> bool:
         """Whether any link that a chain uses would be overfull if all that is under way there came at once."""
-        others = [*self._transfers(chain), *self._other_chains(chain)]
-        mine = self.shapes.plans[self._chains[chain]]
-        return bool(others) and self._overfull(mine, others)
+        own = self._chains[chain]
+        others = (*self._transfers(own), *self._other_chains(chain, own))
+        if not others:
+            return False
+        key = own, others
+        if key not in self._crowded:
+            if len(self._crowded) >= REMEMBERED:
+                self._crowded.clear()
+            self._crowded[key] = self._overfull(own, others)
+        return self._crowded[key]
 
-    def _transfers(self, chain: Chained) -> Iterator[tuple[OnLinks, float]]:
-        """Transfers that share links with a chain and are no chain's, with their payload bytes/s alone."""
-        near = self.shapes.near[self._chains[chain]]
+    def _transfers(self, own: int) -> list[tuple[int, float]]:
+        """Transfers that share links with a shape and are no chain's, with their payload bytes/s alone."""
+        near = self.shapes.near[own]
+        reached = [one for one in self.active.values() if near[one.shape]]
+        if not reached:
+            return []
         of_chains = {other.transfer for other in self._chains}
-        for one in self.active.values():
-            if near[one.shape] and one.number not in of_chains:
-                yield one.plan, min(one.plan.rate_cap, self._narrowest[one.shape])
+        return [
+            (one.shape, min(one.plan.rate_cap, self._narrowest[one.shape]))
+            for one in reached
+            if one.number not in of_chains
+        ]
 
-    def _other_chains(self, chain: Chained) -> Iterator[tuple[OnLinks, float]]:
-        """Chains that share links with a chain."""
-        near = self.shapes.near[self._chains[chain]]
-        for other, shape in self._chains.items():
-            if other is not chain and near[shape]:
-                yield self.shapes.plans[shape], 1.0
+    def _other_chains(self, chain: Chained, own: int) -> list[tuple[int, float]]:
+        """Chains that share links with a chain of the shape `own`."""
+        near = self.shapes.near[own]
+        return [
+            (shape, 1.0)
+            for other, shape in self._chains.items()
+            if near[shape] and other is not chain
+        ]
 
-    def _overfull(self, mine: OnLinks, others: Sequence[tuple[OnLinks, float]]) -> bool:
-        """Whether any of the links of `mine` has to carry more than it can; `others` with the pace of each."""
+    def _overfull(self, own: int, others: _Others) -> bool:
+        """Whether any link of the shape `own` has to carry more than it can; `others` with the pace of each."""
+        mine = self.shapes.plans[own]
         load = mine.usage.copy()
-        for other, pace in others:
+        for shape, pace in others:
+            other = self.shapes.plans[shape]
             at = np.minimum(np.searchsorted(mine.links, other.links), len(load) - 1)
             common = mine.links[at] == other.links
             np.add.at(load, at[common], other.usage[common] * pace)

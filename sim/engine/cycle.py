@@ -93,6 +93,11 @@ class Cycle:
         """Seconds in which computation waits for exchanges, by axis."""
         return self.exposed_until(self.period)
 
+    @cached_property
+    def waiting(self) -> float:
+        """Seconds in which computation waits for exchanges."""
+        return sum(self.exposed.values())
+
     def exposed_until(self, now: float) -> dict[str, float]:
         """The same up to a moment of the repetition."""
         waited: dict[str, float] = {}
@@ -157,8 +162,42 @@ class Course:
         until = (end - self.cut) * (1 + 1e-9)
         return sum(exchange.end <= until for exchange in self.cycle.exchanges)
 
+    @cached_property
+    def flows(self) -> list[tuple[Exchange, float, float]]:
+        """Exchanges at mean rates, those of one shape as one: share of the time under way, and payload bytes/s."""
+        each = self.duration / self.times
+        parts: dict[int, tuple[Exchange, float, float]] = {}
+        for one in self.cycle.exchanges:
+            if one.plan.size > 0 and len(one.plan.links):
+                _, size, busy = parts.get(id(one.plan.usage), (one, 0.0, 0.0))
+                size, busy = size + one.plan.size, busy + one.end - one.moves
+                parts[id(one.plan.usage)] = one, size, busy
+        return [(one, busy / each, size / each) for one, size, busy in parts.values()]
 
-def passed(course: Course, place: float) -> list[float]:
+    def done(self, place: float) -> Done:
+        """What is done by a place; what is done at the begins of repetitions and at the end is remembered."""
+        if place in self._done:
+            return self._done[place]
+        done = Done(_passed(self, place), _waited(self, place))
+        period = self.cycle.period
+        if place >= self.duration or round(place / period) * period == place:
+            self._done[place] = done
+        return done
+
+    @cached_property
+    def _done(self) -> dict[float, Done]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Done:
+    """How often each exchange has moved its bytes, and for how many seconds computation has waited, by axis."""
+
+    passed: list[float]
+    waited: dict[str, float]
+
+
+def _passed(course: Course, place: float) -> list[float]:
     """How often each exchange has moved its bytes by a place in a course, with the part of one under way."""
     if place >= course.duration:
         return [float(course.times)] * len(course.cycle.exchanges)
@@ -171,7 +210,7 @@ def passed(course: Course, place: float) -> list[float]:
     ]
 
 
-def waited_by(course: Course, place: float) -> dict[str, float]:
+def _waited(course: Course, place: float) -> dict[str, float]:
     """Seconds in which computation has waited for exchanges by a place in a course, by axis."""
     cycle, times = course.cycle, course.times
     if place >= course.duration:

@@ -79,23 +79,17 @@ class _Log:
     """Every new rate: time, activity, bound and rate."""
 
     def __init__(self) -> None:
-        self.time: list[float] = []
-        self.activity: list[int] = []
-        self.bound: list[int] = []
-        self.rate: list[float] = []
-
-    def add(self, time: float, activity: int, bound: int, rate: float) -> None:
-        self.time.append(time)
-        self.activity.append(activity)
-        self.bound.append(bound)
-        self.rate.append(rate)
+        self.rows: list[tuple[float, int, int, float]] = []
 
     def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        time, activity, bound, rate = (
+            zip(*self.rows, strict=True) if self.rows else ((),) * 4
+        )
         return (
-            np.array(self.time, dtype=np.float64),
-            np.array(self.activity, dtype=np.int64),
-            np.array(self.bound, dtype=np.int64),
-            np.array(self.rate, dtype=np.float64),
+            np.array(time, dtype=np.float64),
+            np.array(activity, dtype=np.int64),
+            np.array(bound, dtype=np.int64),
+            np.array(rate, dtype=np.float64),
         )
 
 
@@ -143,7 +137,7 @@ class Network:
 
     def set_flow(self, number: int, bound: int, rate: float) -> None:
         """The mean rate of a flow from now on (payload bytes/s)."""
-        self._log.add(float(self.env.now), number, bound, rate)
+        self._log.rows.append((self.env._now, number, bound, rate))
 
     def count(self, plan: Plan, size: float) -> None:
         """So many bytes of a plan have flowed."""
@@ -183,7 +177,7 @@ class Network:
 
         ``own``: it is part of a chain, of which others know already.
         """
-        number, now = len(self._plans), float(self.env.now)
+        number, now = len(self._plans), self.env._now
         shape, done = self.sharing.shapes.of(plan), self.env.event()
         activity = Activity(
             number, plan, shape, done, cap_of(plan, speed), plan.size, now, now
@@ -221,7 +215,7 @@ class Network:
     def _solve(self, _: simpy.Event) -> None:
         groups = self.sharing.reached(self.active, self._changed.values(), self._left)
         self._changed, self._left, self._due = {}, [], False
-        now, log = self.env.now, []
+        now, log = self.env._now, []
         for group in groups:
             for activity, rate, bound in zip(
                 group, *self.sharing.rates(group), strict=True
@@ -233,8 +227,8 @@ class Network:
                 )
                 heappush(self._ends, (activity.end, activity.number))
                 log.append((activity.number, bound, rate))
-        for entry in sorted(log) if len(groups) > 1 else log:
-            self._log.add(now, *entry)
+        rows = sorted(log) if len(groups) > 1 else log
+        self._log.rows += [(now, *row) for row in rows]
         self._await_end()
 
     def _first(self) -> Activity | None:
@@ -252,7 +246,9 @@ class Network:
         first = self._first()
         if first is not None and first.end < self._awaited:
             self._awaited = first.end
-            self._waiting = self._call(self._arrive, max(0.0, first.end - self.env.now))
+            self._waiting = self._call(
+                self._arrive, max(0.0, first.end - self.env._now)
+            )
 
     def _arrive(self, event: simpy.Event) -> None:
         """Ends every activity whose last byte is there."""
@@ -262,12 +258,12 @@ class Network:
         if self._due:
             return  # rates change at this very moment: `_solve` will see who ends
         over = []
-        while (first := self._first()) is not None and first.end <= self.env.now:
+        while (first := self._first()) is not None and first.end <= self.env._now:
             heappop(self._ends)
             over.append(self.active.pop(first.number))
         for activity in sorted(over, key=lambda a: a.number):
             self._count(activity.shape, activity.plan, activity.plan.size)
-            self._log.add(self.env.now, activity.number, -1, 0.0)
+            self._log.rows.append((self.env._now, activity.number, -1, 0.0))
             activity.done.succeed()
             if self.sharing.leaves_room(activity.shape, self.active):
                 self._left.append(activity.shape)

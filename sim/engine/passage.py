@@ -13,7 +13,7 @@ from typing import Any
 
 import simpy
 
-from sim.engine.cycle import Course, Exchange, Moment, passed, waited_by
+from sim.engine.cycle import Course, Exchange, Moment
 from sim.engine.fluid import Network, Transfer
 from sim.engine.rendezvous import ROUNDING, Running
 
@@ -74,23 +74,17 @@ class Passage(Running):
     def stretch(self) -> float:
         """Factor on its computation, not on its exchanges: of slow GPUs, and of kernels beside other transfers."""
         cycle, nominal = self.course.cycle, self.course.duration
-        waits = sum(cycle.exposed.values())
+        if not cycle.computing:
+            return 1.0
         period = cycle.period * self.time / nominal / self.speed
-        return max(0.0, period - waits) / cycle.computing if cycle.computing else 1.0
+        return max(0.0, period - cycle.waiting) / cycle.computing
 
     # -- as one flow ----------------------------------------------------------------------------
     def _flow(self) -> None:
         """Its exchanges at their mean rates from now on."""
-        parts: dict[int, tuple[Exchange, float, float]] = {}
-        for one in self.course.cycle.exchanges:
-            if one.plan.size > 0 and len(one.plan.links):
-                _, size, busy = parts.get(id(one.plan.usage), (one, 0.0, 0.0))
-                size, busy = size + one.plan.size, busy + one.end - one.moves
-                parts[id(one.plan.usage)] = one, size, busy
-        each = self.course.duration / self.course.times
         self.flows = [
-            (self.network.flow(one.plan, busy / each), one, size / each)
-            for one, size, busy in parts.values()
+            (self.network.flow(one.plan, busy), one, rate)
+            for one, busy, rate in self.course.flows
         ]
         self._set_rates()
 
@@ -104,16 +98,13 @@ class Passage(Running):
         for number, _, _ in self.flows:
             self.network.set_flow(number, -1, 0.0)
         self.flows = []
-        before, now = passed(self.course, self.place), passed(self.course, place)
+        before, now = self.course.done(self.place), self.course.done(place)
         for exchange, a, b in zip(
-            self.course.cycle.exchanges, before, now, strict=True
+            self.course.cycle.exchanges, before.passed, now.passed, strict=True
         ):
             self.network.count(exchange.plan, (b - a) * exchange.plan.size)
-        waited = waited_by(self.course, place)
-        for axis, earlier in waited_by(self.course, self.place).items():
-            waited[axis] -= earlier
-        for axis, time in waited.items():
-            self.expose(axis, time)
+        for axis, waited in now.waited.items():
+            self.expose(axis, waited - before.waited[axis])
 
     def expose(self, axis: str, time: float) -> None:
         """Its computation has waited for exchanges of an axis."""

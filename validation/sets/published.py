@@ -6,6 +6,7 @@ Columns as in ``cases/published/rows.csv``; ``published_setups`` adds what the s
 from __future__ import annotations
 
 import csv
+import json
 import math
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
@@ -110,6 +111,21 @@ def _case(run: Run, time: float, error: str, table: Mapping[str, Any]) -> Case:
 
 
 def _predict_all(runs: Sequence[Run], jobs: int) -> list[tuple[float, str]]:
+    """The prediction of every run; runs of one scenario share theirs."""
+    scenarios = [json.dumps(run.scenario, sort_keys=True) for run in runs]
+    firsts = dict(zip(reversed(scenarios), reversed(runs), strict=True))
+    distinct = list(firsts.values())
+    made = dict(zip(firsts, _predict_distinct(distinct, jobs), strict=True))
+
+    def of(run: Run, scenario: str) -> tuple[float, str]:
+        # What is wrong names the row: another row of the scenario says it of itself.
+        shared = run is firsts[scenario] or not made[scenario][1]
+        return made[scenario] if shared else predict(run)
+
+    return [of(run, scenario) for run, scenario in zip(runs, scenarios, strict=True)]
+
+
+def _predict_distinct(runs: Sequence[Run], jobs: int) -> list[tuple[float, str]]:
     if jobs == 1 or len(runs) < 2:
         return list(map(predict, progress.track(runs, "rows")))
     # Spawned, not forked: Arrow and BLAS have threads of their own.
