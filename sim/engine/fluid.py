@@ -58,6 +58,12 @@ class Activity:
     end: float
     rate: float = 0.0
 
+    def proceed(self, now: float, rate: float) -> None:
+        """Moves its bytes at another rate from now on."""
+        self.left -= self.rate * (now - self.since)
+        self.since, self.rate = now, rate
+        self.end = now + max(self.left, 0.0) / rate if rate > 0 else float("inf")
+
 
 @dataclass(frozen=True, eq=False)
 class Transfer:
@@ -220,11 +226,7 @@ class Network:
             for activity, rate, bound in zip(
                 group, *self.sharing.rates(group), strict=True
             ):
-                activity.left -= activity.rate * (now - activity.since)
-                activity.since, activity.rate = now, rate
-                activity.end = (
-                    now + max(activity.left, 0.0) / rate if rate > 0 else float("inf")
-                )
+                activity.proceed(now, rate)
                 heappush(self._ends, (activity.end, activity.number))
                 log.append((activity.number, bound, rate))
         rows = sorted(log) if len(groups) > 1 else log

@@ -7,7 +7,8 @@ import pytest
 from sim.errors import InputError
 from validation.formats.published_setups import FOLDER, setup_of
 from validation.report.published import Case, PublishedReport
-from validation.sets.published import read, run_of
+from validation.sets import published
+from validation.sets.published import Run, read, run_of
 from validation.sets.published_scenarios import scenario_of
 
 ROWS = {row["id"]: row for row in read(FOLDER / "rows.csv")}
@@ -86,3 +87,24 @@ def test_recipes_change_from_release_to_release(
     megatron = run_of(ROWS[id_]).scenario["megatron"]
     assert megatron.get("moe_token_dispatcher", "alltoall") == dispatcher
     assert tuple(megatron.get("cuda_graph_scope", ())) == scope
+
+
+@pytest.mark.parametrize("error", ["", "stuck"])
+def test_runs_of_one_scenario_are_simulated_once(
+    monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    """Rows that say the same scenario share one prediction; what is wrong with it is said of each by its own name."""
+    runs = [run_of(ROWS["vtrainS-0001"] | {"id": name}) for name in ("a", "b")]
+    runs.insert(1, run_of(ROWS["dgxc-0001"]))
+    asked: list[str] = []
+
+    def predict(run: Run) -> tuple[float, str]:
+        asked.append(run.id)
+        return 1.0, error and f"{run.id}: {error}"
+
+    monkeypatch.setattr(published, "predict", predict)
+    made = published.predict_all(runs, jobs=1)
+    assert made == [
+        (1.0, error and f"{name}: {error}") for name in ("a", "dgxc-0001", "b")
+    ]
+    assert asked == (["a", "dgxc-0001", "b"] if error else ["a", "dgxc-0001"])

@@ -91,7 +91,7 @@ def validate_set(
     table, folder = set_table(name), CASES / name
     runs, skips = sort(read(Path(rows) if rows else folder / "rows.csv"))
     cases: list[Case] = []
-    for run, (time, error) in zip(runs, _predict_all(runs, jobs), strict=True):
+    for run, (time, error) in zip(runs, predict_all(runs, jobs), strict=True):
         if isinstance(error, Refusal):
             skips.append((run.id, error))
         else:
@@ -110,7 +110,7 @@ def _case(run: Run, time: float, error: str, table: Mapping[str, Any]) -> Case:
     return Case(*about, time, error, run.assumed, run.notes, part, cuts, run.fit)
 
 
-def _predict_all(runs: Sequence[Run], jobs: int) -> list[tuple[float, str]]:
+def predict_all(runs: Sequence[Run], jobs: int) -> list[tuple[float, str]]:
     """The prediction of every run; runs of one scenario share theirs."""
     scenarios = [json.dumps(run.scenario, sort_keys=True) for run in runs]
     firsts = dict(zip(reversed(scenarios), reversed(runs), strict=True))
