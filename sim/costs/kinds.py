@@ -16,6 +16,7 @@ from sim.graph.kernel import Kernel
 DTYPE_BYTES: dict[str, float] = {
     "bf16": 2,
     "fp16": 2,
+    "fp64": 8,
     "fp32": 4,
     "tf32": 4,
     "fp8": 1,
