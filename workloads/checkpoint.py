@@ -41,7 +41,8 @@ def bytes_of(scenario: Job, parameters: int) -> float:
     if kept.iterations:  # tables of words go by AdamW, with a second moment
         moments += looked_up(load_model(scenario.model, scenario.where))
     copies = MASTER * parameters if fp32 else 0
-    return float(parameters * each + copies + moments * (MASTER if fp32 else each))
+    wide = fp32 or scenario.pytorch.wide_moments
+    return float(parameters * each + copies + moments * (MASTER if wide else each))
 
 
 def looked_up(model: ModelSpec) -> int:

@@ -53,6 +53,11 @@ class Precision:
         return "quantized" in self.needs
 
     @property
+    def wide(self) -> bool:
+        """Whether everything is computed in 32 bits."""
+        return "wide" in self.needs
+
+    @property
     def scaled_loss(self) -> bool:
         """Whether the loss is scaled, and gradients unscaled."""
         return "scaled loss" in self.needs

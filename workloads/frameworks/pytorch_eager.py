@@ -11,6 +11,7 @@ from workloads.job import Job
 from workloads.job.layout import axis_order
 from workloads.job.pytorch import PyTorch
 from workloads.models.shape import ModelShape
+from workloads.precision import precision
 
 if TYPE_CHECKING:
     from workloads.lowered import Lowered, Site
@@ -153,6 +154,15 @@ def _parts(s: Job, model: ModelShape) -> Iterator[Mistake]:
         )
 
 
+def _wide(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """32-bit numbers, which only perceptrons are lowered in."""
+    number = s.training.precision
+    if model.kind != "mlp" and precision(number).wide:
+        hint = "a recording of the program (prestep capture) runs in any format"
+        expected = "bf16, or an mlp"
+        yield Mistake(s.where, "training.precision", f'"{number}"', expected, hint)
+
+
 def refusals(s: Job) -> Iterator[Mistake]:
     """Sharded stages and sharded experts."""
     p = s.parallel
@@ -181,8 +191,8 @@ def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
 FRAMEWORK = Framework(
     lower,
     marks,
-    precisions=("quantized",),
-    updates=("adam", "orthogonal"),
+    precisions=("quantized", "wide"),
+    updates=("adam", "orthogonal", "sgd"),
     recompute=("none", "products", "alternate", "full"),
     data_parallel=("none", "ddp", "ddp-no-overlap", *FSDP),
     reads={"pytorch": ALL, "parallel": ("bucket_cap", "gradient_as_bucket_view")},
@@ -195,6 +205,7 @@ FRAMEWORK = Framework(
     model_rules=(
         ("parallel.tp model.experts", _whole_experts),
         ("model", _parts),
+        ("training.precision model", _wide),
     ),
     refusals=refusals,
     tries={

@@ -33,6 +33,9 @@ class PyTorch:
     master_weights: bool = key(
         False, "parameters and optimizer in fp32, computation in bf16"
     )
+    wide_moments: bool = key(
+        False, "moments of the optimizer in fp32 beside 16-bit parameters"
+    )
     fused_optimizer: bool = key(
         True, "one kernel for many tensors; else eight for each tensor"
     )

@@ -121,8 +121,9 @@ def launch_gemm(
         return
     if m * n > DYNAMIC_GEMM_OUTPUT:
         t.launch(Kernel("memset", (4,), bytes=4.0))
-    moved = 2.0 * (m * k + n * k + m * n)
-    t.launch(Kernel(kind, shape, layout=layout, flops=flops, bytes=moved))
+    moved = float(t.itemsize) * (m * k + n * k + m * n)
+    plain = t.plain or "bf16"
+    t.launch(Kernel(kind, shape, plain, layout, flops=flops, bytes=moved))
 
 
 def launch_elementwise(t: Tape, kind: str, elements: int, moved: float) -> None:

@@ -30,7 +30,7 @@ class MultilayerPerceptron(Module):
     def forward(self, t: Tape, batch: int) -> Tensor:
         """Outputs (batch, last size) of a batch of samples, which are data and get no gradient."""
         t.cpu("module")
-        x = Tensor(None, (batch, self.inputs))
+        x = Tensor(None, (batch, self.inputs), t.itemsize)
         for i, (w, bias) in enumerate(self.layers):
             t.cpu("module")
             if i > 0:

@@ -54,7 +54,9 @@ class RankStep:
     ) -> None:
         self.job, self.tape = job, tape
         tape.choices = job.pytorch
-        tape.products = precision(job.training.precision).products
+        numbers = precision(job.training.precision)
+        tape.products, tape.itemsize = numbers.products, numbers.parameter
+        tape.plain = numbers.name if numbers.wide else ""
         self.rank = SimulatedRank(layout, tape.rank, replicas)
         self.model = WrappedModel(job, model, tape, self.rank, run_block or as_written)
 

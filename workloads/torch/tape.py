@@ -112,7 +112,7 @@ class Tape(Recorder):
     def __init__(self, rank: int, shared: Shared, costs: dict[str, float]) -> None:
         super().__init__(rank, shared, costs)
         self.grad_enabled = True
-        self.products = ""
+        self.products, self.plain, self.itemsize = "", "", 2
         self.choices: PyTorch | None = None
         self.deferred: list[Callable[[], None]] | None = None
         self.retained: list[Backward] = []
@@ -132,9 +132,9 @@ class Tape(Recorder):
         """Memory that lives as long as the kernel just launched: freed as soon as the host has launched it."""
         Storage(self.memory, size, "workspace")
 
-    def parameter(self, *shape: int, itemsize: int = 2, name: str = "") -> Tensor:
-        """A new parameter."""
-        p = self.empty(shape, itemsize, "parameters")
+    def parameter(self, *shape: int, itemsize: int = 0, name: str = "") -> Tensor:
+        """A new parameter, of the size that the tape's numbers have if nothing is said."""
+        p = self.empty(shape, itemsize or self.itemsize, "parameters")
         p.requires_grad, p.name = True, name
         return p
 
