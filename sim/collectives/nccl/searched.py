@@ -1,7 +1,8 @@
 """What NCCL's search finds on the hosts of a communicator, remembered with the fabric.
 
 Hosts with as many GPUs are taken to be alike: the first of them is searched. Of hosts whose GPUs, NICs and ways are
-equal but for their names, one is searched: what is found has numbers in it and no names.
+equal but for their names and the numbers of their NICs, one is searched: what is found has no names in it, and its
+NICs are numbered in the order in which they are tried.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from sim.collectives.group import Group
 from sim.collectives.nccl.graphs import BALANCED, NVLS, RING, Channels, compute
 from sim.collectives.nccl.likeness import likeness
+from sim.collectives.nccl.renumbered import renumbered
 from sim.collectives.nccl.speeds import (
     NET_SPEEDS,
     SPEEDS,
@@ -71,7 +73,7 @@ def _search(group: Group, fabric: Any, wanted: Nccl, host: tuple[str, ...]) -> G
     )
     speeds = (NET_SPEEDS if system.nets else SPEEDS)[kind]
     most = 32 if wanted.release >= (2, 25) else 16
-    return _graphs(system, sm, speeds, wanted.cross_nic, most)
+    return _graphs(renumbered(system), sm, speeds, wanted.cross_nic, most)
 
 
 # A pure function of values; a cluster has few kinds of hosts.

@@ -48,6 +48,8 @@ class Walk:
         self.switched = bool(system.up)
         self.choices: dict[int | None, list[int]] = {}
         self.ways_back: dict[int, list[Way]] = {}
+        # By the id of a way, which lives as long as the system or `ways_back`.
+        self.needed: dict[tuple[int, int], list[tuple[int, float, int]]] = {}
 
     def run(self) -> None:
         """Walks all ways until the budget is spent or the answer is perfect."""
@@ -59,21 +61,30 @@ class Walk:
 
     def take(self, way: Way, speed: int) -> bool:
         """Takes the speed from every link of a way, or nothing if one has too little."""
-        room = self.room
-        for at, cost in zip(way.links, way.cost, strict=True):
-            if room[at] < speed * cost:
+        room, needs = self.room, self.needs(way, speed)
+        for at, need, _ in needs:
+            if room[at] < need:
                 return False
-        for at, cost in zip(way.links, way.cost, strict=True):
-            room[at] -= round(speed * cost)
+        for at, _, taken in needs:
+            room[at] -= taken
         self.hops += way.hops
         return True
 
     def give(self, way: Way, speed: int) -> None:
         """Gives back what `take` took."""
         room = self.room
-        for at, cost in zip(way.links, way.cost, strict=True):
-            room[at] += round(speed * cost)
+        for at, _, taken in self.needs(way, speed):
+            room[at] += taken
         self.hops -= way.hops
+
+    def needs(self, way: Way, speed: int) -> list[tuple[int, float, int]]:
+        """The links of a way, with what a speed needs of each and what it takes, in whole MB/s."""
+        key = id(way), speed
+        if key not in self.needed:
+            costs = zip(way.links, way.cost, strict=True)
+            needs = [(at, speed * cost, round(speed * cost)) for at, cost in costs]
+            self.needed[key] = needs
+        return self.needed[key]
 
     # channels -------------------------------------------------------------------------------------------------
 
