@@ -21,7 +21,7 @@ from sim.analysis.timeline import Timeline
 from sim.collectives import report as collective_report
 from sim.errors import InputError, PrestepError
 from sim.exporters import _run_files
-from sim.predict import predict
+from sim.predict import execute, plan, predict, reported
 from sim.replay import report as replay_report
 from sim.replay.replay import replay_files
 from sim.spec.jobs import refuse
@@ -31,6 +31,7 @@ from sim.studies import sweep as sweep_study
 from sim.studies import tornado as tornado_study
 from sim.studies.executors import executor_of
 from sim.studies.grid import specs
+from sim.studies.host_effect import with_host
 from sim.tools.catalog import find_scenario, names
 from topologies.fabric import Fabric
 
@@ -96,7 +97,7 @@ def simulate(
     changes: Changes | None = None,
     prices: bool = False,
 ) -> Prediction:
-    """The predicted step; `prices` also says what every busy link is worth.
+    """The predicted step; `prices` also says what every busy link is worth, and what the host decides.
 
     Changes belong to a scenario's name or file: one that is loaded has its own.
     """
@@ -106,7 +107,10 @@ def simulate(
         )
     loaded = scenario if isinstance(scenario, Scenario) else load(scenario, changes)
     refuse(loaded, "simulate; sim.studies.shared_cluster.predict takes several")
-    return predict(loaded, prices)
+    if not prices:
+        return predict(loaded)
+    planned = plan(loaded)
+    return with_host(planned, reported(planned, execute(planned), prices=True))
 
 
 def compare(scenario: str | Path | None, *variants: Changes) -> pd.DataFrame:

@@ -131,8 +131,8 @@ class Prediction:
         What was run, short, in the order to print: name, cluster, gpu, gpus, model, layout, precision, ...
     checkpoint, dataload : mapping or None
         What a save costs, and what reading data does to the step, where the scenario has these sections.
-    replicas : mapping or None
-        The distribution of the step time with noise, where it was asked for; see `sim.studies.replicas`.
+    replicas, host : mapping or None
+        The step time with noise, where it was asked for; what the host does to it, where it does: see `sim.studies`.
     energy, cost : Energy or None, mapping or None
         Watts and joules of the step, where it is known what such a GPU draws; what it costs, where that was asked for.
     measured : float or None
@@ -165,6 +165,7 @@ class Prediction:
     timeline: Timeline | None = field(default=None, repr=False, compare=False)
     checkpoint: Mapping[str, Any] | None = None
     replicas: Mapping[str, Any] | None = None
+    host: Mapping[str, Any] | None = None
     dataload: Mapping[str, Any] | None = None
     energy: Energy | None = None
     cost: Mapping[str, Any] | None = None
@@ -228,6 +229,7 @@ class Prediction:
             "checkpoint": self.checkpoint,
             "dataload": self.dataload,
             "replicas": self.replicas,
+            "host": self.host,
             "cost": self.cost,
         }
         return {

@@ -7,6 +7,11 @@ from typing import Any
 
 from sim.units import format_bytes, format_duration
 
+_WITHOUT = {
+    "without": "a host that takes no time",
+    "cuda_graph": "one CUDA graph",
+    "compiled": "compiled blocks",
+}
 _TIMES = ("save_stall", "step_time_beside", "time_until_durable", "load_time")
 
 
@@ -33,6 +38,19 @@ def saves(report: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _percentages(parts: dict[str, float]) -> str:
     return ", ".join(f"{name} {100 * share:.0f} %" for name, share in parts.items())
+
+
+def host(effect: Mapping[str, Any], step: float) -> Iterator[tuple[str, str]]:
+    """What the host does to a step of so many seconds."""
+    saying = {"guess": "nobody says it", "scenario": "the scenario says it"}
+    source = saying.get(effect["evidence"], "the cluster says it")
+    yield "host_factor", f"{effect['factor']:.3g}, {source}"
+    low, high = (format_duration(effect[key]) for key in ("step_low", "step_high"))
+    yield f"a host of {effect['low']:.2g} to {effect['high']:.2g}", f"{low} to {high}"
+    for key, name in _WITHOUT.items():
+        if effect[key] is not None:
+            change = 100 * (effect[key] / step - 1)
+            yield name, f"{format_duration(effect[key])}  ({change:+.1f} %)"
 
 
 def data(table: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -106,6 +106,9 @@ def _sections(result: Prediction, width: int) -> list[tuple[str, Table]]:
 def _extras(result: Prediction) -> list[tuple[str, Table]]:
     """What a scenario may ask for beside the step."""
     sections = []
+    if result.host is not None:
+        rows = list(sections_of.host(result.host, result.step_time))
+        sections.append(("What the host decides", _grid(rows)))
     if result.checkpoint is not None:
         rows = sections_of.saves(result.checkpoint)
         sections.append(("Checkpoint", _grid(rows)))

@@ -26,6 +26,7 @@ from sim.spec.load import scenario_of
 from sim.spec.scenario_file import is_capture
 from sim.spec.sections import Scenario
 from sim.studies import room
+from sim.studies.host_effect import with_host
 from sim.studies.largest import largest_micro_batch
 
 
@@ -140,7 +141,7 @@ def _refuse_too_much(result: Prediction, fail: bool) -> None:
 def _predicted(planned: Planned, replicas: int | None, seed: int | None) -> Prediction:
     """The step, with as many runs with noise as are asked for."""
     executed = execute(planned)
-    result = reported(planned, executed, prices=True)
+    result = with_host(planned, reported(planned, executed, prices=True))
     if replicas is None:
         return result
     from sim.studies.replicas import replicas_of
