@@ -10,6 +10,7 @@ from typing import Any
 
 from sim.costs import aten, gemm, generated, terms
 from sim.costs.adamw import Adamw
+from sim.costs.counterparts import counterpart
 from sim.costs.draw import Draw
 from sim.costs.facts import GpuFacts
 from sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
@@ -232,8 +233,8 @@ class Gpu:
             and gemm.of_dtype(self._tiles, kernel.dtype) is not None
         ):
             return "fitted"
-        if model is None and self.like is not None:
-            return "guess"  # another GPU's time
+        if model is None and self.like is not None:  # another GPU's time
+            return "fitted" if self._measured_ratio(self.like, kernel) else "guess"
         if model is None:
             return (
                 "datasheet"
@@ -272,7 +273,7 @@ class Gpu:
                 else "no table"
             )
         if model is None:
-            return "no table" if self.like is None else f"the {self.like.name}'s table"
+            return "no table" if self.like is None else self._in_place_of(kernel)
         if borrowed := self._borrowed(kernel):
             return f"the table of {borrowed}"
         reached = (
@@ -281,6 +282,13 @@ class Gpu:
             else model.reaches(kernel)
         )
         return "" if reached else "extrapolation of its table"
+
+    def _in_place_of(self, kernel: Kernel) -> str:
+        """Whose table stands in, and whether times of both GPUs say how they differ."""
+        assert self.like is not None
+        both = self._measured_ratio(self.like, kernel) is not None
+        how = ", by an operation measured on both" if both else ""
+        return f"the {self.like.name}'s table{how}"
 
     def past(self, kernel: Kernel) -> float:
         """Octaves by which a kernel lies past the sizes in the table it is read from; 0 where that reaches it."""
@@ -363,7 +371,19 @@ class Gpu:
         """Seconds by a similar GPU: its time beyond its least, as the limits of the two differ, and other units."""
         beyond = max(0.0, like.duration(kernel) - like.floor)
         units = self.facts.units.get(kernel.kind, 1.0)
-        return self.floor + self._relative(like, kernel) * units * beyond
+        relative = self._measured_ratio(like, kernel) or self._relative(like, kernel)
+        return self.floor + relative * units * beyond
+
+    def _measured_ratio(self, like: Gpu, kernel: Kernel) -> float | None:
+        """Time of an operation here over that on another GPU; None where not both measured it."""
+        operation = counterpart(kernel)
+        if operation is None or self._aten is None or like._aten is None:
+            return None
+        here, own = self._aten.surface(operation)
+        there, lent = like._aten.surface(operation)
+        if not (own and lent) and kernel.kind not in STREAM_PASSES:
+            return None
+        return here.seconds(operation) / there.seconds(operation)
 
     def _own_tiles(self, kernel: Kernel) -> bool:
         """Whether this GPU has a tile model of its own for the kernel."""

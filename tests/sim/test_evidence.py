@@ -71,8 +71,12 @@ def test_a_kernel_says_what_stands_in_for_its_table(
 
 
 def test_another_gpu_s_table_is_named() -> None:
-    """An H100 has no measurements of its own."""
-    assert load_gpu("h100").stands_on(Kernel("copy", (2**20,))) == "the h200's table"
+    """An H100 has times of operations, but no table of kernels; an A100 has neither."""
+    copy = Kernel("copy", (2**20,))
+    lent = "the h200's table"
+    assert load_gpu("a100").stands_on(copy) == lent
+    both = f"{lent}, by an operation measured on both"
+    assert load_gpu("h100").stands_on(copy) == both
 
 
 def test_kernels_beside_communication_need_a_factor() -> None:
