@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from sim.costs import Gpu
 from sim.costs.changed import AS_MODEL, Speed, changed
@@ -24,7 +24,11 @@ def change_gpus(draft: Draft, fabric: Fabric, model: Gpu) -> None:
     InputError
         If a GPU of another speed is that of a rank without a trace, in a run whose ranks differ.
     """
-    speeds = speeds_of(fabric, model, fabric.gpus[: draft.world])
+    own = speeds_of(fabric, model, fabric.gpus[: draft.world])
+    # A run of fewer ranks than were recorded may keep a rank beyond them, which stands for all.
+    speeds = {
+        rank: own[rank % draft.world] for rank in (*range(draft.world), *draft.programs)
+    }
     for rank in _unplayed(draft, speeds).values():
         with_rank(draft, rank, f"gpu of rank {rank}")
     for rank in draft.programs:
@@ -32,10 +36,10 @@ def change_gpus(draft: Draft, fabric: Fabric, model: Gpu) -> None:
             scale(draft, _factor(draft, model, speeds[rank]), only=[rank])
 
 
-def _unplayed(draft: Draft, speeds: tuple[Speed, ...]) -> dict[Speed, int]:
+def _unplayed(draft: Draft, speeds: Mapping[int, Speed]) -> dict[Speed, int]:
     """Speeds that no rank with a program has, and the first rank that has each."""
     played = {speeds[rank] for rank in draft.programs}
-    first = {speed: rank for rank, speed in reversed([*enumerate(speeds)])}
+    first = {speed: rank for rank, speed in reversed([*speeds.items()])}
     return {speed: rank for speed, rank in first.items() if speed not in played}
 
 

@@ -67,10 +67,11 @@ def _step_on_clocks(
 ) -> tuple[float, float]:
     """Seconds of a step on (its host's clock, its GPU's), from ends of GPU work as `_gpu_ends` has them.
 
-    The GPU's clock counts from the end of the work before the step, the first step's from its begin.
+    The GPU's clock counts from the end of the work before the step, the first step's from its begin; a step whose
+    work had ended by then takes none of it.
     """
     before = max(ends[step - 1], begin if step == 0 else 0.0)
-    return end - begin, ends[step] - before
+    return end - begin, max(0.0, ends[step] - before)
 
 
 def _gpu_ends(ops: Sequence[Op], ends: Sequence[float]) -> dict[int, float]:

@@ -1,6 +1,6 @@
 """Damages good files many times and runs the commands that read them: the long form of tests/fuzz.
 
-    python -m tests.fuzz 10000 [--first 0]
+    python -m tests.fuzz 10000 [--first 0] [--only trace]
 
 Every kind of file has its turn; input n is always the same. Prints each input that ended in another way than with 0
 or 2 and a located message within ten seconds, and at the end how many of each exit, the longest and the most memory.
@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.fuzz.mutants import mutated
+from tests.fuzz.mutants import flips, mutated
 from tests.fuzz.running import ended, outcome
 from tests.fuzz.seeds import seeds
 
@@ -29,15 +29,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("count", type=int)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--only", default="", help="kinds whose name has this in it")
     told = parser.parse_args()
     _bound()
-    kinds, wrong, exits, slowest = seeds(), 0, Counter[str](), (0.0, "")
+    kinds = [seed for seed in seeds() if told.only in seed.name]
+    wrong, exits, slowest = 0, Counter[str](), (0.0, "")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for number in range(told.first, told.first + told.count):
             seed = kinds[number % len(kinds)]
             path = folder / f"x{seed.suffix}"
-            seed.write(mutated(seed.text, number, 1 + number % 4), path)
+            seed.write(mutated(seed.text, number, 1 + number % 4), path, flips(number))
             begun = time.process_time()
             found = outcome(seed, path, folder / "out.json")
             slowest = max(

@@ -132,7 +132,7 @@ def more() -> list[tuple[str, str, str, tuple[str, ...]]]:
         ),
         ("two_jobs", ".toml", TWO, ("run", "FILE", "--json")),
         ("serving", ".toml", serving, ("run", "FILE", "--json")),
-        ("store", ".toml", store, ("storage", "FILE")),
+        ("store", ".toml", store, ("storage", "FILE", "--cluster", "h200-host-4")),
         ("saves", ".jsonl", save, ("validate", "checkpoint", "--rows", "FILE")),
         (
             "known_misses",

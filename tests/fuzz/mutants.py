@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
+from typing import Any
 
 NASTY = (
     "",
@@ -50,9 +52,34 @@ TOKEN = re.compile(r"[A-Za-z_]+|\d+(?:\.\d+)?|[^\sA-Za-z_\d]")
 def mutated(text: str, seed: int, times: int) -> str:
     """`text` with as many changes as said: tokens replaced or swapped, lines lost, doubled or moved, an end cut off."""
     chance = random.Random(seed)
+    whole = text.startswith(("{", "[")) and chance.randrange(4) > 0
     for _ in range(times):
-        text = chance.choice(CHANGES)(text, chance)
+        text = (_value if whole else chance.choice(CHANGES))(text, chance)
     return text
+
+
+def flips(seed: int) -> int:
+    """Seed of the bytes to damage in an input: of every fourth."""
+    return seed if seed % 4 == 3 else 0
+
+
+def flipped(data: bytes, seed: int) -> bytes:
+    """`data` with a few bytes changed, put in or cut out where a seed says; as it is for 0."""
+    if not seed or not data:
+        return data
+    chance, raw = random.Random(seed), bytearray(data)
+    for _ in range(chance.randrange(1, 9)):
+        at = chance.randrange(len(raw))
+        kind = chance.randrange(4)
+        if kind == 0:
+            raw[at] ^= 1 << chance.randrange(8)
+        elif kind == 1:
+            raw[at] = chance.choice((0, 0x7F, 0x80, 0xC3, 0xFF))
+        elif kind == 2:
+            raw[at:at] = chance.choice((b"\xff", b"\xc3\x28", b"\xff" * 9 + b"\x01"))
+        elif len(raw) > 1:
+            del raw[at]
+    return bytes(raw)
 
 
 def _tokens(text: str, chance: random.Random, new: str | None) -> str:
@@ -110,7 +137,73 @@ def _character(text: str, chance: random.Random) -> str:
     )
 
 
+# What takes the place of a value of JSON.
+VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    [],
+    {},
+    [[1]],
+    "",
+    "x",
+    "nan",
+    "1e400",
+    -1,
+    0,
+    1.5,
+    1e308,
+    -1e308,
+    1e999,
+    float("nan"),
+    2**31,
+    2**63,
+    2**64,
+    10**400,
+    [None],
+    {"a": 1},
+)
+
+
+def _value(text: str, chance: random.Random) -> str:
+    """A value somewhere in JSON gone, or of another kind."""
+    roots = _roots(text)
+    place, key = _place(roots, chance)
+    if place is None:
+        return _number(text, chance)
+    if chance.randrange(4) == 0:
+        del place[key]
+    else:
+        place[key] = chance.choice(VALUES)
+    return "\n".join(json.dumps(root, indent=0) for root in roots)
+
+
+def _roots(text: str) -> list[Any]:
+    """Values of JSON that a text has one after the other; nothing of another text."""
+    roots, at, decoder = list[Any](), 0, json.JSONDecoder()
+    while rest := text[at:].lstrip():
+        at = len(text) - len(rest)
+        try:
+            root, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return []
+        roots.append(root)
+    return roots
+
+
+def _place(root: Any, chance: random.Random) -> tuple[Any, Any]:
+    """A list or a map somewhere in a value, and a key of it; deep ones as often as others."""
+    place, key = None, None
+    while isinstance(root, dict | list) and root:
+        place = root
+        key = chance.choice([*root] if isinstance(root, dict) else range(len(root)))
+        if place is not None and chance.randrange(6) == 0:
+            break
+        root = root[key]
+    return place, key
+
+
 CHANGES = (
+    _value,
     _replaced,
     _replaced,
     _swapped,

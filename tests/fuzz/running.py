@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import signal
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -16,6 +18,19 @@ import cli
 from tests.fuzz.seeds import Seed
 
 SECONDS = 10
+# Keys whose numbers may be below zero.
+DIFFERENCES = {
+    "residual",
+    "saved",
+    "signed_error",
+    "bias",
+    "difference",
+    "change",
+    "delta",
+    "low",
+    "mean_error",
+    "breakdown_difference",
+}
 # 0 good, 1 outside tolerance (of `validate` alone), 2 wrong input.
 GOOD = {0, 2}
 
@@ -41,7 +56,10 @@ def _stop(_: int, __: FrameType | None) -> None:
 def outcome(seed: Seed, path: Path, out: Path) -> str:
     """What was wrong; empty when it ended with 0, or with 2 and a message that names the file or what is in it."""
     words = [
-        word.replace("FILE", str(path)).replace("OUT", str(out)) for word in seed.words
+        word.replace("FILE", str(path))
+        .replace("OUT", str(out))
+        .replace("BESIDE", str(path.parent))
+        for word in seed.words
     ]
     if out.is_dir():  # of a sweep: the next one starts anew
         shutil.rmtree(out)
@@ -61,7 +79,7 @@ def outcome(seed: Seed, path: Path, out: Path) -> str:
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         return "".join(traceback.format_exception(done.exception)[-4:])
     if done.exit_code not in (GOOD | {1} if seed.words[0] == "validate" else GOOD):
-        return f"exit {done.exit_code}"
+        return f"exit {done.exit_code}: {done.stderr[-900:]}"
     if done.exit_code == 2 and not re.search(r"\S+: found |\S+: |Error", done.stderr):
         return f"no place in the message: {done.stderr[:300]}"
     if re.search(
@@ -69,4 +87,31 @@ def outcome(seed: Seed, path: Path, out: Path) -> str:
         done.output,
     ):
         return f"a crash that became a message: {done.output[-600:]}"
+    if done.exit_code == 0 and "--json" in seed.words:
+        return impossible(done.stdout)
     return ""
+
+
+def impossible(stdout: str) -> str:
+    """What in the JSON of a success can not be: numbers that are none, and negative ones that are no difference."""
+    try:
+        answer = json.loads(stdout, parse_constant=_refuse)
+    except ValueError as error:
+        return f"no JSON: {error}"
+    return next(_negative(answer, ""), "")
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} in the answer")
+
+
+def _negative(value: object, key: str) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, entry in value.items():
+            if name not in DIFFERENCES:
+                yield from _negative(entry, f"{key}.{name}")
+    elif isinstance(value, list):
+        for entry in value:
+            yield from _negative(entry, key)
+    elif isinstance(value, int | float) and value < 0:
+        yield f"{key} is {value}"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.fuzz.more_seeds import more
+from tests.fuzz.mutants import flipped
+from tests.fuzz.trace_seeds import REPLAY, binaries, texts
 from tests.topologies.importers.test_nccl_xml import HOST
 from tests.topologies.importers.test_text_formats import IB, SMI, TREE, YAML
 from tests.validation.test_nccl_tests import HEAD, TAIL, row
-from tests.workloads.traces.synthetic import step
 
 ROOT = Path(__file__).parents[2]
 SCENARIO = """[cluster]
@@ -68,12 +69,6 @@ RESULT = {
     "link_kinds": [{"kind": "nvlink", "shadow_price": 0.1}],
     "out_of_memory": {"fits": False, "rank": 0, "largest_owner": "gradients"},
 }
-CLUSTER = """name = "mine"
-family = "rail-optimized"
-hosts = 2
-[params]
-gpus_per_host = 4
-"""
 FLAT = "SwitchName=leaf Nodes=n[0-3] LinkSpeed=100\n"
 
 
@@ -81,7 +76,8 @@ FLAT = "SwitchName=leaf Nodes=n[0-3] LinkSpeed=100\n"
 class Seed:
     """A good file and the words of the command that reads it; FILE and OUT stand for paths.
 
-    `packed`: the file is a zip of the members that the text lists, each under a line `== name`.
+    `packed`: the file is a zip of the members that the text lists, each under a line `== name`. `binary`: the text has
+    a character for each byte. `beside`: files that lie beside it, in the folder BESIDE.
     """
 
     name: str
@@ -89,11 +85,17 @@ class Seed:
     text: str
     words: tuple[str, ...]
     packed: bool = False
+    binary: bool = False
+    beside: dict[str, str] = field(default_factory=dict)
 
-    def write(self, text: str, path: Path) -> None:
-        """Writes a text, damaged or not, as a file of this kind."""
-        data = text.encode("utf-8", "replace")
-        path.write_bytes(_zip(text) if self.packed else data)
+    def write(self, text: str, path: Path, flips: int = 0) -> None:
+        """Writes a text, damaged or not, as a file of this kind; `flips` says which of its bytes are damaged too."""
+        for name, content in self.beside.items():
+            (path.parent / name).write_text(content, encoding="utf-8")
+        path.write_bytes(flipped(_zip(text) if self.packed else self._raw(text), flips))
+
+    def _raw(self, text: str) -> bytes:
+        return text.encode("latin-1" if self.binary else "utf-8", "replace")
 
 
 def _zip(text: str) -> bytes:
@@ -111,12 +113,12 @@ def _measured() -> str:
     """What `prestep measure` writes, cut short."""
     from tests.validation.test_calibrate_machine import MANIFEST, rows
 
-    members = {"manifest.json": json.dumps(MANIFEST)}
+    members = {"manifest.json": json.dumps(MANIFEST) + "\n"}
     members |= {
         f"{name}.jsonl": "".join(json.dumps(r) + "\n" for r in found[:8])
         for name, found in rows().items()
     }
-    return "".join(f"== {name}\n{content}\n" for name, content in members.items())
+    return "".join(f"== {name}\n{content}" for name, content in members.items())
 
 
 def _first(path: str, lines: int) -> str:
@@ -126,19 +128,10 @@ def _first(path: str, lines: int) -> str:
     )
 
 
-def _trace() -> str:
-    events = step(0, 0, 0.0, 2)[0]
-    return json.dumps(
-        {"traceEvents": events, "distributedInfo": {"rank": 0, "world_size": 2}},
-        indent=0,
-    )
-
-
 def seeds() -> list[Seed]:
     """One of every kind."""
     read = ("topology", "import", "FILE", "-o", "OUT")
     cases = "validation/cases"
-    custom = next((ROOT / "examples").glob("*cluster*.toml"), None)
     made = [
         Seed("scenario", ".toml", SCENARIO, ("run", "FILE", "--json")),
         Seed(
@@ -147,7 +140,18 @@ def seeds() -> list[Seed]:
             (ROOT / "topologies/clusters/h200-leafspine-2x2.toml").read_text(),
             ("topology", "check", "FILE"),
         ),
-        Seed("family", ".toml", CLUSTER, ("topology", "check", "FILE")),
+        Seed(
+            "family",
+            ".toml",
+            (ROOT / "topologies/clusters/rail-h100.toml").read_text(),
+            ("topology", "check", "FILE"),
+        ),
+        Seed(
+            "extended",
+            ".toml",
+            (ROOT / "examples/clusters/our-host.toml").read_text(),
+            ("topology", "check", "FILE"),
+        ),
         Seed("nccl_xml", ".xml", HOST, read),
         Seed("nvidia_smi", ".txt", SMI, read),
         Seed("slurm", ".conf", TREE, read),
@@ -157,10 +161,11 @@ def seeds() -> list[Seed]:
             "nccl_tests",
             ".log",
             HEAD.replace("{program}", "all_reduce_perf")
-            + row(1024)
-            + row(1048576)
+            + "".join(
+                row(1 << n, 20.0 + 2**n / 5e4, 20.0 + 2**n / 5e4) for n in range(10, 28)
+            )
             + TAIL,
-            ("calibrate", "FILE", "-o", "OUT", "--cluster", "dgx-h100", "--force"),
+            ("calibrate", "FILE", "-o", "OUT", "--cluster", "rail-h100", "--force"),
         ),
         Seed(
             "steps",
@@ -186,12 +191,11 @@ def seeds() -> list[Seed]:
             _first(f"{cases}/published/rows.csv", 3),
             ("validate", "published", "--jobs", "1", "--rows", "FILE"),
         ),
-        Seed("trace", ".json", _trace(), ("replay", "FILE", "--json")),
         Seed(
             "measured",
             ".zip",
             _measured(),
-            ("calibrate", "FILE", "-o", "OUT", "--force"),
+            ("calibrate", "FILE", "-o", "OUT.toml", "--force"),
             packed=True,
         ),
         Seed(
@@ -214,8 +218,9 @@ def seeds() -> list[Seed]:
             ("validate", "checkpoint", "--jobs", "1", "--compare", "FILE"),
         ),
     ]
-    if custom:
-        made.append(
-            Seed("example", ".toml", custom.read_text(), ("topology", "check", "FILE"))
-        )
-    return made + [Seed(*told) for told in more()]
+    made += [Seed(*parts) for parts in more()]
+    made += [Seed(*parts[:4], beside=parts[4]) for parts in texts()]
+    return made + [
+        Seed(name, suffix, data.decode("latin-1"), REPLAY, binary=True)
+        for name, suffix, data in binaries()
+    ]

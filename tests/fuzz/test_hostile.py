@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from sim import files
 from sim.errors import InputError
-from tests.fuzz.mutants import mutated
-from tests.fuzz.running import outcome
+from tests.fuzz.mutants import flips, mutated
+from tests.fuzz.running import ended, outcome
 from tests.fuzz.seeds import SCENARIO, seeds
 
 SEEDS = {seed.name: seed for seed in seeds()}
@@ -86,7 +86,7 @@ def test_files_that_are_none(name: str, tmp_path: Path) -> None:
 def _damaged(name: str, seed: int, times: int, folder: Path) -> None:
     text = mutated(SEEDS[name].text, seed, times)
     path = folder / f"x{SEEDS[name].suffix}"
-    SEEDS[name].write(text, path)
+    SEEDS[name].write(text, path, flips(seed))
     assert outcome(SEEDS[name], path, folder / "out.json") == "", (
         f"mutated({name!r}, {seed}, {times})"
     )
@@ -130,3 +130,12 @@ def test_a_place_that_cannot_be_written_to_is_a_mistake(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "no" / "x.txt"):
         with pytest.raises(InputError, match=str(tmp_path)):
             files.write_text(path, "x")
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_a_file_that_is_whole_is_read(name: str, tmp_path: Path) -> None:
+    """What is damaged is good before: else every damaged file is refused for another reason."""
+    path = tmp_path / f"x{SEEDS[name].suffix}"
+    SEEDS[name].write(SEEDS[name].text, path)
+    assert outcome(SEEDS[name], path, tmp_path / "out.json") == ""
+    assert ended.code in ({0, 1} if SEEDS[name].words[0] == "validate" else {0})

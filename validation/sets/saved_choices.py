@@ -57,7 +57,7 @@ def _log(entry: Mapping[str, Any]) -> Log:
         count = None if channels is None else int(channels)
         choices[op, int(size)] = (str(algo), str(proto), count)
     table = {op: _table(op, rows) for op, rows in entry["table"].items()}
-    cluster, version = entry["cluster"], entry["version"]
+    cluster, version = str(entry["cluster"]), str(entry["version"])
     nccl = dict(entry.get("nccl", {}))
     return Log(cluster, version, nccl=nccl, table=table, choices=choices)
 

@@ -123,9 +123,9 @@ def _lenient(path: Path, data: bytes) -> tuple[Head, Iterator[list[Event]]]:
     """Events of unusual types, one by one; those that are none at all are left to the reader to count."""
     try:
         root = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(_broken(path, error)) from None
-    events = root if isinstance(root, list) else root.get("traceEvents")
+    events = root.get("traceEvents") if isinstance(root, dict) else root
     if not isinstance(events, list):
         raise InputError(
             Mistake(str(path), "traceEvents", type(events).__name__, "a list of events")

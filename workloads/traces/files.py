@@ -8,6 +8,9 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from sim.errors import InputError, Mistake
 from sim.files import check_ratio, unpacked
@@ -66,6 +69,22 @@ def content(path: Path) -> bytes:
     if raw[:2] != GZIP:
         return raw
     return unpacked(path, raw, LARGEST)
+
+
+def decoded(path: Path, expected: str) -> Any:
+    """The value of a JSON file; `expected` says what it should be.
+
+    Raises
+    ------
+    InputError
+        For a file that ends early, is no JSON or no UTF-8, or lies too deep.
+    """
+    try:
+        return msgspec.json.decode(content(path))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        early = "truncated" in str(error) or "end of input" in str(error)
+        damage = "JSON that ends early" if early else f"no JSON ({error})"
+        raise InputError(Mistake(str(path), "", damage, expected)) from None
 
 
 def pieces(path: Path, size: int) -> Iterator[bytes]:

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
 from sim.errors import InputError, Mistake
 from workloads.traces import files
 from workloads.traces.columns import Columns
 from workloads.traces.operators import Operators
+from workloads.traces.readers.values import integer
 from workloads.traces.schema import GPU_KINDS, KINDS
 
 # Share of the operators of an execution trace that must be in the Kineto trace under the same name.
@@ -193,15 +192,8 @@ def companion(path: Path) -> Companion:
     InputError
         If it is no whole execution trace.
     """
-    try:
-        root = msgspec.json.decode(files.content(path))
-        nodes = [node for node in root["nodes"] if isinstance(node, dict)]
-    except (msgspec.DecodeError, KeyError, TypeError):
-        raise InputError(
-            Mistake(str(path), "", "JSON that ends early", "a whole execution trace")
-        ) from None
     operators = {}
-    for node in nodes:
+    for node in nodes_of(path):
         rf = _rf(node)
         if rf and "cat" not in node:
             operators[rf] = _operator(node)
@@ -217,12 +209,33 @@ def companion(path: Path) -> Companion:
     return Companion(str(path), operators)
 
 
+def nodes_of(path: Path) -> list[dict[str, Any]]:
+    """Nodes of an execution trace.
+
+    Raises
+    ------
+    InputError
+        If it is no whole execution trace.
+    """
+    root = files.decoded(path, "a whole execution trace")
+    nodes = root.get("nodes") if isinstance(root, dict) else root
+    if not isinstance(nodes, list):
+        kind = type(nodes).__name__
+        raise InputError(Mistake(str(path), "nodes", kind, "a list of nodes"))
+    return [node for node in nodes if isinstance(node, dict)]
+
+
+def _listed(value: Any) -> list[Any]:
+    """A list; nothing for any other value."""
+    return value if isinstance(value, list) else []
+
+
 def _rf(node: Mapping[str, Any]) -> int:
     value = node.get("rf_id")
-    for entry in node.get("attrs") or []:
+    for entry in _listed(node.get("attrs")):
         if isinstance(entry, dict) and entry.get("name") == "rf_id":
             value = entry.get("value")
-    return value if isinstance(value, int) else 0
+    return integer(value, None) or 0 if isinstance(value, int) else 0
 
 
 def _operator(node: Mapping[str, Any]) -> Operator:
@@ -239,7 +252,7 @@ def _operator(node: Mapping[str, Any]) -> Operator:
     return Operator(
         name,
         json.dumps(shapes).encode(),
-        json.dumps([_plain(str(t)) for t in types]).encode(),
+        json.dumps([_plain(str(t)) for t in _listed(types)]).encode(),
         reads,
         writes | reads if name.startswith(TALKS) else writes,
     )

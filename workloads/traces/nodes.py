@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from workloads.traces.collectives import KERNEL, KERNEL_OPS, OPS
+from workloads.traces.readers.values import LARGEST, LONGEST
 from workloads.traces.schema import Span
 
 # The repair of traces that say how long, but not when.
@@ -31,6 +32,26 @@ class Node:
     shape: str = ""
     dtype: str = ""
     computes: bool = False  # said to be no communication, whatever its name
+
+
+# Of an execution trace: what is left out, and why.
+DAMAGED = "node", "without an id, or with numbers that are none"
+
+
+def sound(nodes: Iterable[Node | None]) -> list[Node]:
+    """Nodes whose numbers are those of a real run."""
+    return [node for node in nodes if node is not None and _possible(node)]
+
+
+def _possible(node: Node) -> bool:
+    """Whether ids fit the table, and times and sizes are finite."""
+    ids = (node.id, node.thread)
+    times = (node.start, node.duration)
+    return (
+        all(abs(number) < LARGEST for number in ids)
+        and all(abs(time) < LONGEST * 1e-6 for time in times)
+        and 0 <= node.size < LARGEST
+    )
 
 
 def spans_of(nodes: Sequence[Node], repaired: Counter[str]) -> list[Span]:

@@ -131,13 +131,19 @@ class Recording:
 
     def as_rank(self, rank: int) -> Recording:
         """The same with its rank set, where the file did not say or said something else."""
-        column = pa.array([rank] * self.spans.num_rows, pa.int32())
-        return replace(self, rank=rank, spans=self.spans.set_column(0, "rank", column))
+        spans, dropped = (_of_rank(table, rank) for table in (self.spans, self.dropped))
+        return replace(self, rank=rank, spans=spans, dropped=dropped)
 
     def count(self, *kinds: str) -> int:
         """Number of rows of these kinds."""
         counted = self.spans.column("kind").value_counts().to_pylist()
         return sum(entry["counts"] for entry in counted if entry["values"] in kinds)
+
+
+def _of_rank(table: pa.Table, rank: int) -> pa.Table:
+    """A table with another rank in its first column."""
+    column = pa.array([rank] * table.num_rows, pa.int32())
+    return table.set_column(0, "rank", column)
 
 
 def table_of(spans: list[Span], rank: int) -> pa.Table:

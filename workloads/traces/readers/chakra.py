@@ -16,7 +16,7 @@ import msgspec
 
 from sim.errors import InputError, Mistake
 from workloads.traces import files, protobuf
-from workloads.traces.nodes import Node, spans_of
+from workloads.traces.nodes import DAMAGED, Node, sound, spans_of
 from workloads.traces.schema import Recording, dropped_of, table_of
 
 COMP, SEND, RECV, COLL = 4, 5, 6, 7
@@ -34,6 +34,15 @@ TYPES = (
     "all_reduce",
 )
 US = 1e-6
+# What messages end in that are cut off, or have fields of other types.
+UNUSUAL = (
+    IndexError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    struct.error,
+)
 GROUPS = ".comm_group.json"  # ending of ASTRA-sim's file with the ranks of groups
 
 
@@ -70,12 +79,11 @@ def read(path: Path) -> Recording:
                 counts["metadata node", "no work"] += 1
             else:
                 nodes.append(node)
-    except (IndexError, ValueError, struct.error):
+    except UNUSUAL:
         hint = "copy it again"
+        damage = "a message that is cut off or damaged"
         raise InputError(
-            Mistake(
-                str(path), "", "a message that is cut off", "a whole Chakra trace", hint
-            )
+            Mistake(str(path), "", damage, "a whole Chakra trace", hint)
         ) from None
     return recording_of(path, "chakra", nodes, counts)
 
@@ -90,6 +98,9 @@ def recording_of(
     InputError
         If there are none.
     """
+    listed, nodes = nodes, sound(nodes)
+    if damaged := len(listed) - len(nodes):
+        counts[DAMAGED] += damaged
     if not nodes:
         raise InputError(Mistake(str(path), "", "no node", "a Chakra trace with nodes"))
     nodes, repaired = _grouped(nodes), Counter[str]()
@@ -120,7 +131,7 @@ def _ranks_beside(path: Path) -> dict[str, str]:
                 groups = msgspec.json.decode(
                     file.read_bytes(), type=dict[str, list[int]]
                 )
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise InputError(
                     Mistake(
                         str(file),
@@ -202,10 +213,10 @@ def _describe_communication(node: Node, kind: int, attributes: dict[str, Any]) -
     node.group = f"{attributes.get('pg_name', '')}:"
     if kind == SEND:
         node.collective = "p2p"
-        node.peers = f"send>{attributes.get('comm_dst', -1)}:{int(node.size)}"
+        node.peers = f"send>{int(attributes.get('comm_dst', -1))}:{int(node.size)}"
     elif kind == RECV:
         node.collective = "p2p"
-        node.peers = f"recv<{attributes.get('comm_src', -1)}:{int(node.size)}"
+        node.peers = f"recv<{int(attributes.get('comm_src', -1))}:{int(node.size)}"
     elif "comm_type" in attributes:
         type_ = int(attributes["comm_type"])
         if 0 <= type_ < len(TYPES):

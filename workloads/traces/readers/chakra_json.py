@@ -15,7 +15,7 @@ from typing import Any
 
 from sim.errors import InputError, Mistake
 from workloads.traces import files
-from workloads.traces.nodes import Node
+from workloads.traces.nodes import DAMAGED, Node
 from workloads.traces.readers import chakra
 from workloads.traces.schema import Recording
 
@@ -27,6 +27,8 @@ TYPES = {
     "COMM_RECV_NODE": chakra.RECV,
     "COMM_COLL_NODE": chakra.COLL,
 }
+# What a node of unusual types ends in.
+UNUSUAL = (TypeError, ValueError, AttributeError, KeyError, OverflowError)
 _KEYS = re.compile(
     rb'"(durationMicros|duration_micros|dataDeps|data_deps|ctrlDeps|ctrl_deps|globalMetadata)"\s*:'
 )
@@ -57,8 +59,8 @@ def read(path: Path) -> Recording:
     for raw in _objects(path):
         try:
             node = _node(raw)
-        except (TypeError, ValueError, AttributeError):
-            counts["node", "without an id, or with numbers that are none"] += 1
+        except UNUSUAL:
+            counts[DAMAGED] += 1
             continue
         if node is None:
             counts["metadata node", "no work"] += 1
@@ -82,6 +84,10 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
                 Mistake(str(path), "", "JSON that ends early", "a whole Chakra trace")
             ) from None
         listed = found.get("workload_graph", [found]) if isinstance(found, dict) else []
+        if not isinstance(listed, list):
+            kind = type(listed).__name__
+            wanted = "a list of nodes"
+            raise InputError(Mistake(str(path), "workload_graph", kind, wanted))
         yield from (entry for entry in listed if isinstance(entry, dict))
 
 

@@ -16,6 +16,7 @@ from sim.errors import InputError, Mistake
 from workloads.traces import files
 from workloads.traces.collectives import KERNEL, KERNEL_OPS
 from workloads.traces.readers.kineto import call_kind
+from workloads.traces.readers.values import number
 from workloads.traces.schema import Recording, Span, dropped_of, table_of
 from workloads.traces.steps import NAMED
 
@@ -48,12 +49,25 @@ def read(path: Path) -> Recording:
                 sqlite3.connect(f"file:{plain}?mode=ro", uri=True)
             ) as database:
                 return _read(path, database)
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise InputError(
                 Mistake(
                     str(path), "", f"a damaged database ({error})", "an export of nsys"
                 )
             ) from None
+
+
+# Columns that are whole numbers, and between which; an owner has bits of the machine at its top.
+NUMBERS = {
+    "globalPid": (-1 << 63, 1 << 63),
+    "globalTid": (-1 << 63, 1 << 63),
+    "deviceId": (0, 1 << 20),
+    "streamId": (0, 1 << 32),
+    "correlationId": (0, 1 << 62),
+    "bytes": (0, 1 << 62),
+    "copyKind": (0, 1 << 31),
+}
+EARLIEST, LATEST = -1 << 60, 1 << 61  # ns: 73 years
 
 
 @dataclass(frozen=True)
@@ -71,7 +85,7 @@ class _Export:
         if table not in self.tables:
             return []
         query = f"select * from {table} where end is not null"
-        return [dict(row) for row in self.database.execute(query)]
+        return [row for row in map(dict, self.database.execute(query)) if _sound(row)]
 
     def value(self, table: str, column: str) -> Any:
         """A column of a table's first row; None if there is no such."""
@@ -86,6 +100,23 @@ class _Export:
         return self.process is None or owner % PROCESS == self.process % PROCESS
 
 
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _sound(row: dict[str, Any]) -> bool:
+    """Whether numbers of a row are numbers: a column of SQLite takes any value."""
+    times = (row.get("start"), row.get("end"))
+    return all(_within(value, EARLIEST, LATEST) for value in times) and all(
+        row.get(name) is None or _within(row[name], *bounds)
+        for name, bounds in NUMBERS.items()
+    )
+
+
+def _within(value: Any, low: int, high: int) -> bool:
+    return isinstance(value, int) and low <= value < high
+
+
 def _export(path: Path, database: sqlite3.Connection) -> _Export:
     """Tables and texts of a database.
 
@@ -95,6 +126,7 @@ def _export(path: Path, database: sqlite3.Connection) -> _Export:
         If it is not of Nsight Systems.
     """
     database.row_factory = sqlite3.Row
+    database.text_factory = _text
     listed = database.execute("select name from sqlite_master where type = 'table'")
     tables = frozenset(row[0] for row in listed)
     if "StringIds" not in tables:
@@ -104,13 +136,13 @@ def _export(path: Path, database: sqlite3.Connection) -> _Export:
             )
         )
     texts = database.execute("select id, value from StringIds")
-    return _Export(database, tables, {row[0]: row[1] for row in texts})
+    return _Export(database, tables, {row[0]: str(row[1]) for row in texts})
 
 
 def _read(path: Path, database: sqlite3.Connection) -> Recording:
     export = _export(path, database)
     rows = {name: export.rows(name) for name in ACTIVITIES}
-    processes = Counter(row.get("globalPid", 0) // PROCESS for row in rows["KERNEL"])
+    processes = Counter(map(_owner, rows["KERNEL"]))
     if processes:
         export = replace(export, process=processes.most_common(1)[0][0])
     counts: Counter[tuple[str, str]] = Counter()
@@ -123,7 +155,7 @@ def _read(path: Path, database: sqlite3.Connection) -> Recording:
         "nsight",
         rank=-1,
         world=0,
-        origin=int(origin) + round(first / NS),
+        origin=number(origin) + round(first / NS),
         device=str(export.value("TARGET_INFO_GPU", "name") or ""),
         nccl="",
         groups={},
@@ -148,7 +180,7 @@ def _spans(
 ) -> Iterator[Span]:
     """Spans of a table's rows that are of the process."""
     for row in rows:
-        owner = row.get("globalPid", row.get("globalTid", 0)) // PROCESS
+        owner = _owner(row)
         if not export.of_process(owner):
             counts[table.lower(), "of another process"] += 1
         elif table == "KERNEL":
@@ -159,6 +191,10 @@ def _spans(
             yield from _call(row, export.words, counts)
         else:
             counts["synchronization", "the call is there too"] += 1
+
+
+def _owner(row: dict[str, Any]) -> int:
+    return int(row.get("globalPid") or row.get("globalTid") or 0) // PROCESS
 
 
 def _times(row: dict[str, Any]) -> tuple[float, float]:
@@ -220,11 +256,11 @@ def _steps(export: _Export) -> Iterator[Span]:
     if "NVTX_EVENTS" not in export.tables:
         return
     query = "select * from NVTX_EVENTS where end is not null order by start"
-    for row in export.database.execute(query):
-        has_id = "textId" in row.keys()  # noqa: SIM118 (a Row is no dict)
-        text = row["text"] or export.words.get(row["textId"] if has_id else None, "")
-        if not text or not NAMED.match(text):
+    for row in map(dict, export.database.execute(query)):
+        text = str(row.get("text") or export.words.get(row.get("textId"), ""))
+        if not _sound(row) or not NAMED.match(text):
             continue
-        if export.of_process(row["globalTid"] // PROCESS):
-            thread = row["globalTid"] % PROCESS
+        owner = row.get("globalTid") or 0
+        if export.of_process(owner // PROCESS):
+            thread = owner % PROCESS
             yield Span("step", text, thread, row["start"] * NS, row["end"] * NS)

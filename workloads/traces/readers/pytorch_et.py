@@ -11,12 +11,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from sim.errors import InputError, Mistake
-from workloads.traces import files
-from workloads.traces.nodes import Node
+from workloads.traces.linked import nodes_of
+from workloads.traces.nodes import DAMAGED, Node, sound
 from workloads.traces.readers.chakra import recording
+from workloads.traces.readers.values import integer, number, time
 from workloads.traces.schema import Recording
 
 US = 1e-6
@@ -41,13 +40,7 @@ def read(path: Path) -> Recording:
     InputError
         For JSON that ends early, and traces without times.
     """
-    try:
-        root = msgspec.json.decode(files.content(path))
-    except msgspec.DecodeError:
-        raise InputError(
-            Mistake(str(path), "", "JSON that ends early", "a whole execution trace")
-        ) from None
-    raw = [node for node in root.get("nodes", []) if isinstance(node, dict)]
+    raw = nodes_of(path)
     timed = [node for node in raw if "ts" in node and "dur" in node]
     if not any(node.get("cat") for node in timed):
         hint = "link it with the Kineto trace of the same run (chakra_trace_link), or replay that trace itself"
@@ -60,9 +53,9 @@ def read(path: Path) -> Recording:
                 hint,
             )
         )
-    nodes = [_node(node) for node in timed]
+    nodes = sound(map(_node, timed))
     counts: Counter[tuple[str, str]] = Counter(
-        {("node", "no time"): len(raw) - len(timed)}
+        {("node", "no time"): len(raw) - len(timed), DAMAGED: len(timed) - len(nodes)}
     )
     counts["host node", "its time is in the launches that follow it"] = sum(
         node.host for node in nodes
@@ -71,21 +64,33 @@ def read(path: Path) -> Recording:
     return recording(str(path), "pytorch_et", nodes, counts, Counter())
 
 
-def _node(raw: dict[str, Any]) -> Node:
+def _node(raw: dict[str, Any]) -> Node | None:
+    """A node; None of one whose numbers are none."""
     host = "cat" not in raw
-    args = raw.get("args") or {}
-    thread = raw.get("tid", 0) if host else args.get("stream", raw.get("tid", 0))
-    types = [
-        re.sub(r"^Tensor\((.*)\)$", r"\1", str(t)) for t in raw.get("input_types", [])
-    ]
-    return Node(
-        int(raw["id"]),
-        str(raw["name"]),
-        host,
-        max(0.0, float(raw["dur"])) * US,
-        float(raw["ts"]) * US,
-        int(thread),
-        [int(raw["parent"])] if raw.get("parent") is not None else [],
-        shape=json.dumps(raw.get("input_shapes", [])),
-        dtype=json.dumps(types),
+    args = raw.get("args")
+    stream = args.get("stream") if isinstance(args, dict) and not host else None
+    identity, start, duration = (
+        integer(raw.get("id"), None),
+        time(raw["ts"]),
+        time(raw["dur"]),
     )
+    if identity is None or start is None or duration is None:
+        return None
+    parent = integer(raw.get("parent"), None)
+    return Node(
+        identity,
+        str(raw.get("name", "")),
+        host,
+        max(0.0, duration) * US,
+        start * US,
+        number(raw.get("tid") if stream is None else stream),
+        [] if parent is None else [parent],
+        shape=json.dumps(raw.get("input_shapes", [])),
+        dtype=json.dumps(_types(raw.get("input_types"))),
+    )
+
+
+def _types(listed: Any) -> list[str]:
+    """Types of elements: "float" of "Tensor(float)"."""
+    types = map(str, listed if isinstance(listed, list) else [])
+    return [re.sub(r"^Tensor\((.*)\)$", r"\1", name) for name in types]

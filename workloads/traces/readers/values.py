@@ -6,17 +6,18 @@ import re
 from typing import Any
 
 LARGEST = 1 << 62  # an id that the table can hold
+LONGEST = 1e18  # us: 30,000 years; nobody recorded longer, and ns of it fit in a float
 
 
 def time(value: Any) -> float | None:
     """A time, or None if it is none."""
-    if type(value) is float and -1e300 < value < 1e300:
+    if type(value) is float and -LONGEST < value < LONGEST:
         return value
     try:
         parsed = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
-    return parsed if abs(parsed) < 1e300 else None
+    return parsed if abs(parsed) < LONGEST else None
 
 
 def integer(value: Any, other: Any) -> int | None:
