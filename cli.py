@@ -9,13 +9,12 @@ stdout is data, stderr is talk. Exit codes: 0 good, 1 outside tolerance, 2 wrong
 
 from __future__ import annotations
 
-import gc
-
 import click
 
 from sim import __version__, plugins
 from sim.commands._completion import completed
 from sim.commands._shared import verbose
+from sim.tools.garbage import collect_rarely
 
 PACKAGES = ("sim.commands", "validation.commands")
 #: Headings of `--help`, in this order; a command says in `GROUP` which it belongs under.
@@ -26,8 +25,6 @@ GROUPS = (
     "Trust",
 )
 OTHER = "More"
-# Objects made between two searches for cycles of garbage: Python's 700 cost a sixth of a prediction, which has few.
-BETWEEN_COLLECTIONS = 100_000
 
 
 class Commands(click.Group):
@@ -78,7 +75,7 @@ def _packages() -> dict[str, str]:
 @click.version_option(__version__, prog_name="prestep")
 def main() -> None:
     """Predict how long a training step takes on a GPU cluster, and say why."""
-    gc.set_threshold(BETWEEN_COLLECTIONS)
+    collect_rarely()
 
 
 if __name__ == "__main__":

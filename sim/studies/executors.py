@@ -13,7 +13,7 @@ from typing import Any
 
 from sim.errors import InputError, Mistake
 from sim.extras import MissingPackage
-from sim.tools.orphans import end_with_parent
+from sim.tools.workers import begin
 
 RETRIES = 3  # of runs whose worker died
 
@@ -53,9 +53,7 @@ def executor_of(name: str, jobs: int) -> Callable[[], AbstractContextManager[Exe
         context.set_forkserver_preload(["sim.tools.warm"])
         with _one_thread():
             forkserver.ensure_running()
-        return lambda: ProcessPoolExecutor(
-            jobs, mp_context=context, initializer=end_with_parent
-        )
+        return lambda: ProcessPoolExecutor(jobs, mp_context=context, initializer=begin)
     file = name.removeprefix("dask://")
     if file == name or not file:
         raise InputError(

@@ -20,8 +20,8 @@ from sim import progress
 from sim.errors import InputError, Mistake, PrestepError
 from sim.predict import predict
 from sim.spec.load import load_scenario
-from sim.tools.orphans import end_with_parent
 from sim.tools.program_capture import captured
+from sim.tools.workers import begin
 from validation.formats.rows import Row, read_rows
 from validation.report.gate import Tolerances
 from validation.report.step_cases import Case, Prediction
@@ -126,7 +126,7 @@ def _each(
 ) -> list[Made]:
     if jobs == 1 or len(given) < 2:
         return [work(one) for one in progress.track(given, "programs")]
-    with ProcessPoolExecutor(jobs, get_context("spawn"), end_with_parent) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), begin) as pool:
         made = pool.map(work, given)
         return list(progress.track(made, "programs", len(given)))
 

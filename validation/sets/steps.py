@@ -16,7 +16,7 @@ from sim.errors import InputError, PrestepError
 from sim.predict import predict as predicted
 from sim.spec.sections import Scenario
 from sim.studies import shared_cluster
-from sim.tools.orphans import end_with_parent
+from sim.tools.workers import begin
 from validation.formats.rows import Row, read_rows
 from validation.formats.scenarios import scenario_of
 from validation.report.step_cases import Base, Case, Prediction
@@ -166,9 +166,7 @@ def _predict_all(
     if jobs == 1 or len(rows) < 2:
         return list(map(work, progress.track(rows, "rows")))
     # Spawned, not forked: Arrow and BLAS have threads of their own.
-    with ProcessPoolExecutor(
-        jobs, multiprocessing.get_context("spawn"), end_with_parent
-    ) as pool:
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), begin) as pool:
         return list(
             progress.track(pool.map(work, rows, chunksize=4), "rows", len(rows))
         )

@@ -21,7 +21,7 @@ from sim.studies.search import work
 from sim.studies.search.axes import Values
 from sim.studies.search.bounds import Bound, sibling
 from sim.studies.search.space import Candidate, Clusters
-from sim.tools.orphans import end_with_parent
+from sim.tools.workers import begin
 
 ROUND = 16
 WORSE = 10.0  # a layout that does not fit costs so many seconds, and more by how much it lacks
@@ -86,7 +86,7 @@ class Exploration:
         made = ProcessPoolExecutor(
             self.options.jobs,
             mp_context=get_context("forkserver"),
-            initializer=end_with_parent,
+            initializer=begin,
         )
         self._map = made.map
         return made
