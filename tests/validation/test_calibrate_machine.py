@@ -227,6 +227,8 @@ def test_a_third_is_held_out() -> None:
         ({"world": "4"}, "world"),
         ({"gpus": [{"name": "Voodoo 2"}]}, "--cluster"),
         ({"gpus": []}, "no GPU"),
+        ({"version": 0}, "measure again"),
+        ({"gpus": [{"name": "NVIDIA H200"}, {"name": "NVIDIA L4"}]}, "of one kind"),
     ],
 )
 def test_a_foreign_measurement_is_refused(
@@ -359,3 +361,26 @@ def test_what_real_gpus_recorded_calibrates(tmp_path: Path) -> None:
     assert rate == pytest.approx(
         397.2e9, rel=0.01
     )  # what the bundled cluster has from another start of this machine
+
+
+def test_a_measurement_that_was_cut_off_is_told(tmp_path: Path) -> None:
+    """Any part of a file, from its beginning, is a mistake with what to do."""
+    whole = packed(tmp_path / "m.zip", **rows()).read_bytes()
+    for share in (0.1, 0.5, 0.99):
+        path = tmp_path / "part.zip"
+        path.write_bytes(whole[: int(share * len(whole))])
+        result = run(path, "-o", tmp_path / "x.toml")
+        assert result.exit_code == 2 and "copy it again" in result.output
+
+
+def test_a_host_measured_without_gpus_is_a_cluster(tmp_path: Path) -> None:
+    """Steps on the CPU alone say the host's factor: the mean over its cores, with an interval."""
+    times = [1.5 * machine_host.DISPATCH_STEP, 2.5 * machine_host.DISPATCH_STEP]
+    host = [{"kind": "dispatch", "core": i, "s": s} for i, s in enumerate(times)]
+    path = packed(tmp_path / "m.zip", MANIFEST | {"gpus": []}, host=host)
+    result = run(path, "-o", tmp_path / "x.toml", "--cluster", "dgx-h100")
+    assert result.exit_code == 0, result.output
+    facts = load_cluster(str(tmp_path / "x.toml")).facts
+    assert facts["host_factor"].value == pytest.approx(2.0)
+    assert facts["host_spread"].value == pytest.approx(machine_host.DISPATCH_SPREAD)
+    assert "--set cluster.host_factor=2" in result.output

@@ -113,13 +113,18 @@ class Fits:
         facts = {key: fact.value for key, fact in below.facts.items()}
         table = machine_gpu.fit(measured, below.gpu_model) if measured.model else None
         host = machine_host.fit(measured.file("training.jsonl"))
+        dispatch = measured.rows("host", "dispatch", ("s",))
+        host = host or machine_host.of_dispatch(dispatch)
         links = machine_links.rates(measured, facts.get("nvlinks", 0.0), facts)
         return cls(table, host, links)
 
     @property
     def host_note(self) -> str:
         """What is to be said of the host."""
-        return self.host.summary if self.host else NO_HOST
+        if self.host is None:
+            return NO_HOST
+        use = f"by itself: --set cluster.host_factor={self.host.factor.value:.3g}"
+        return f"{self.host.summary}\n{use}"
 
     @property
     def link_notes(self) -> list[str]:
@@ -305,7 +310,10 @@ def _gpus(measured: Measured, below: Any, source: str) -> list[str]:
 def _host(host: machine_host.Host, source: str) -> list[str]:
     """The host's factor, and how far it spreads."""
     factor, spread = host.factor, _spread(host)
-    why = f"host-bound steps of tiny models over their host operations: {factor}"
+    steps = "tiny models" if host.fitted else "a tiny model on the CPU"
+    why = (
+        f"steps of {steps}, over those of the host that costs were fitted on: {factor}"
+    )
     value = _entry(round(factor.value, 4), "fitted", f"{why}; {source}")
     width = _entry(round(spread, 4), "fitted", f"that interval; {source}")
     return [f"host_factor = {value}", f"host_spread = {width}"]

@@ -153,7 +153,9 @@ def opened(path: Path) -> Iterator[Measured]:
             zipfile.BadZipFile,
             zlib.error,
         ) as error:
-            raise InputError(Mistake(str(path), "", str(error), EXPECTED)) from None
+            hint = "a copy that was cut off? copy it again"
+            mistake = Mistake(str(path), "", str(error), EXPECTED, hint)
+            raise InputError(mistake) from None
         yield Measured(path.name, about, folder)
 
 
@@ -186,17 +188,29 @@ def _unusable(where: str, about: Mapping[str, Any]) -> Mistake | None:
     """Why no table can be fitted to a measurement with this manifest."""
     if about.get("version") != VERSION:
         key, version = f"{MANIFEST}: version", repr(about.get("version"))
-        hint = "measured by another version of prestep"
+        hint = "written by another version of prestep: measure again with this one"
         return Mistake(where, key, version, str(VERSION), hint)
     if about.get("rehearsal"):
         hint = "its times mean nothing"
         return Mistake(where, "", "a rehearsal on CPUs", "a measurement", hint)
+    if mistake := _mixed(where, about.get("gpus", [])):
+        return mistake
     has_world = isinstance(about.get("world", 1), int)
     has_gpus = isinstance(about.get("gpus", []), list)
     if not (has_world and has_gpus):
         found = "world or gpus of another type"
         return Mistake(where, MANIFEST, found, "a number and a list")
     return None
+
+
+def _mixed(where: str, gpus: Any) -> Mistake | None:
+    """GPUs of several kinds: no table is that of all of them."""
+    listed = gpus if isinstance(gpus, list) else []
+    names = sorted({str(one.get("name")) for one in listed if isinstance(one, Mapping)})
+    if len(names) < 2:
+        return None
+    hint = "measure each kind by itself: CUDA_VISIBLE_DEVICES chooses GPUs"
+    return Mistake(where, "gpus", ", ".join(names), "GPUs of one kind", hint)
 
 
 def _unpack(path: Path, file: zipfile.ZipFile, folder: Path) -> None:

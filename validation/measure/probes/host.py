@@ -1,16 +1,23 @@
-"""The host by itself: how fast Python and the memory are. Launches are measured by `launches`, steps by `training`."""
+"""The host by itself: how fast Python, PyTorch's dispatcher and the memory are. Launches are measured by `launches`."""
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
+from validation.measure.launch import ROOT
 from validation.measure.session import Session
 
 TITLE, NEEDS, WEIGHT, ORDER = "speed of the host", "host", 3.0, 1
 REPEATS = 5
+DISPATCH = "validation.measure.dispatch"
+SECONDS = (2.0, 12.0)  # of its steps, at least and at most
+PATIENCE = 60.0  # for PyTorch to start and end
 
 
 def measure(session: Session) -> None:
@@ -37,6 +44,7 @@ def measure(session: Session) -> None:
     _row(session, "memory_copy", lambda: bytearray(source), 1, 2 * size)
     _row(session, "system_call", lambda: [os.getppid() for _ in range(count)], count, 0)
     _row(session, "sleep_1us", nap, 1, 0)
+    _dispatch(session)
 
 
 def _empty(a: int, key: int) -> int:
@@ -61,3 +69,26 @@ def _row(
         bytes=size,
         node=session.rank,
     )
+
+
+def _dispatch(session: Session) -> None:
+    """Rows of training steps on the CPU, one a core, from a process of its own: this one has no PyTorch."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    least, most = SECONDS
+    seconds = 0.1 if session.tiny else min(most, max(least, session.left()))
+    done = subprocess.run(
+        [sys.executable, "-m", DISPATCH, str(seconds)],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=seconds + PATIENCE,
+        check=False,
+    )
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or ["it ended"]
+        session.skip("training steps on the CPU", last[0])
+        return
+    for line in done.stdout.splitlines():
+        turn = json.loads(line)
+        session.emit("host", kind="dispatch", **turn, node=session.rank)
