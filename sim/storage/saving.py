@@ -4,7 +4,7 @@ A save is a row of legs for every writer (`sim.engine.storage`), in the order in
 
     rank0     copy > serialise > barrier                    pages are written back later, when the kernel comes to it
     sharded   plan > copy > serialise > sync                torch.distributed.checkpoint syncs every file
-    async     plan > copy | serialise > sync                what is behind the bar runs beside training
+    async     copy | plan > serialise > sync                what is behind the bar runs beside training
     peer      plan > copy | send to the next host's memory
 
 With `gpudirect` bytes go from the GPU to the storage in one leg. Constants: `sim/costs/checkpoint.toml`.
@@ -113,8 +113,7 @@ class Checkpointing:
         thread = self.asked.mode == "async" and self.asked.writer == "thread"
         if not thread or "serialise" not in legs:
             return 0.0
-        end = legs["serialise"]
-        return end - max(time for time in legs.values() if time < end)
+        return legs["serialise"] - legs["copy"]
 
     def _written_back(self) -> float:
         """Seconds until pages that nobody syncs are on the disk."""
@@ -153,7 +152,9 @@ class Checkpointing:
         """Legs that training waits for."""
         if self.asked.mode not in ("async", "peer"):
             return ("plan", "collect", "copy", "serialise", "full", "sync", "direct")
-        return ("plan",) if self.asked.gpudirect else ("plan", "collect", "copy")
+        if self.asked.gpudirect:
+            return ("plan",)
+        return ("copy",) if self.asked.mode == "async" else ("plan", "copy")
 
     def _hosts(self, ranks: tuple[int, ...]) -> set[str]:
         return {self.fabric.host_of(self.gpus[rank]) for rank in ranks}
@@ -162,10 +163,9 @@ class Checkpointing:
         """Ranks to simulate: all, or of many hosts those of the first, for whom shared links are as much slower."""
         if len(self._hosts(ranks)) <= 4:
             return ranks
-        first = self.fabric.host_of(self.gpus[ranks[0]])
-        return tuple(
-            rank for rank in ranks if self.fabric.host_of(self.gpus[rank]) == first
-        )
+        hosts = [self.fabric.host_of(self.gpus[rank]) for rank in ranks]
+        pairs = zip(ranks, hosts, strict=True)
+        return tuple(rank for rank, host in pairs if host == hosts[0])
 
     def _in_front(self, hosts: float) -> np.ndarray:
         """Bytes/s of links; those in front of the storage, which are the save's alone, have one part in `hosts`."""
@@ -199,7 +199,9 @@ class Checkpointing:
         legs = self._before(gpu)
         if asked.gpudirect:
             return [*legs, self._written("direct", gpu, REQUEST)]
-        legs.append(self._copy(gpu, memory))
+        # async_save stages what it saves at once; the thread that it starts makes the plan
+        copy = self._copy(gpu, memory)
+        legs = [copy, *legs] if asked.mode == "async" else [*legs, copy]
         if asked.mode == "peer":
             return [*legs, Leg("send", size, math.inf, 0.0, *self._to_peer(memory))]
         if not self.system.page_cache:
@@ -294,7 +296,6 @@ class Checkpointing:
 
     def _rerun(self, legs: list[Leg], step: float, hosts: float) -> float:
         background = tuple(leg.plan for leg in legs)
-        beside = replace(
-            self.planned, bandwidth=self._in_front(hosts), background=background
-        )
+        rates = self._in_front(hosts)
+        beside = replace(self.planned, bandwidth=rates, background=background)
         return max(step, step_time(beside, execute(beside, self.run.steps)))
