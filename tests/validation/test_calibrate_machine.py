@@ -384,3 +384,16 @@ def test_a_host_measured_without_gpus_is_a_cluster(tmp_path: Path) -> None:
     assert facts["host_factor"].value == pytest.approx(2.0)
     assert facts["host_spread"].value == pytest.approx(machine_host.DISPATCH_SPREAD)
     assert "--set cluster.host_factor=2" in result.output
+
+
+def test_a_hosts_spread_is_that_of_its_steps(tmp_path: Path) -> None:
+    """Steps that scatter about the factor widen the intervals of steps by as much, however many they are."""
+    scattered = [
+        {**row, "step_s_by_rank": {"0": [scale * row["step_s_by_rank"]["0"][0]] * 5}}
+        for row, scale in zip(rows()["training"], (0.8, 1.25, 0.8, 1.25), strict=True)
+    ]
+    path = packed(tmp_path / "m.zip", **rows() | {"training": scattered})
+    assert run(path, "-o", tmp_path / "x.toml").exit_code == 0
+    facts = load_cluster(str(tmp_path / "x.toml")).facts
+    logs = [np.log(scale) for scale in (0.8, 1.25, 0.8, 1.25)]
+    assert facts["host_spread"].value == pytest.approx(np.std(logs, ddof=1), rel=0.02)

@@ -7,6 +7,7 @@ NAME-nccl.toml. Every part holds a third or more of its rows out of a trial fit 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -315,12 +316,15 @@ def _host(host: machine_host.Host, source: str) -> list[str]:
         f"steps of {steps}, over those of the host that costs were fitted on: {factor}"
     )
     value = _entry(round(factor.value, 4), "fitted", f"{why}; {source}")
-    width = _entry(round(spread, 4), "fitted", f"that interval; {source}")
+    width = _entry(round(spread, 4), "fitted", f"of these steps; {source}")
     return [f"host_factor = {value}", f"host_spread = {width}"]
 
 
 def _spread(host: machine_host.Host) -> float:
-    """Standard deviation of the factor's logarithm, by its interval."""
+    """Standard deviation of the logarithm of a step's factor: hosts vary from one minute to the next."""
+    errors = [*host.fitted.values(), *host.held_out.values()]
+    if len(errors) > 1:
+        return max(0.01, statistics.stdev(math.log1p(error) for error in errors))
     interval = math.log(host.factor.high / host.factor.low)
     return max(0.01, interval / 2 / quantile())
 
