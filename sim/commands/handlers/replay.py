@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from sim.commands._shared import echo_json, misused, talk
-from sim.replay import report
+from sim.replay import report, stragglers
+from sim.replay.outcome import Outcome
 from sim.replay.replay import replay_files
 from sim.replay.trace import write_trace
 from sim.tools.catalog import find_scenario
+from workloads.traces import jobs
+
+#: Options that change a replay, in the order of `replay`'s use of them.
+CHANGING = (
+    *("--set", "--cluster", "--comm", "--ranks"),
+    *("--steps", "--free", "--compare", "--trace"),
+)
 
 
 def replay(
@@ -27,6 +36,10 @@ def replay(
     json_: bool,
     trace: Path | None,
 ) -> None:
+    if any(map(jobs.is_job, files)):
+        stated = (overrides, cluster, comm, ranks, steps, free, compare, trace)
+        _stragglers(files, dict(zip(CHANGING, stated, strict=True)), json_)
+        return
     if compare is not None:
         _refuse_changes(comm, ranks, free, trace)
         _compare(files, compare, cluster, overrides, clock, steps, json_)
@@ -34,6 +47,11 @@ def replay(
     replicas = () if ranks is None else (f"parallel.dp={ranks}",)
     changes = (*overrides, *replicas)
     outcome = replay_files(files, comm, cluster, changes, clock, free, steps)
+    _show(outcome, json_, trace)
+
+
+def _show(outcome: Outcome, json_: bool, trace: Path | None) -> None:
+    """Prints a replay, and writes its tracks where they are asked for."""
     if json_:
         echo_json(report.as_json(outcome))
     else:
@@ -41,6 +59,24 @@ def replay(
     if trace is not None:
         write_trace(outcome, trace)
         talk(f"wrote {trace}")
+
+
+def _stragglers(
+    files: tuple[Path, ...], changed: Mapping[str, object], json_: bool
+) -> None:
+    """What slow ranks, stages and kinds of operations cost a job of which one file holds all ranks."""
+    for option, value in changed.items():
+        if value:
+            expected = "no such option with a file of a whole job"
+            raise misused(option, str(value), expected)
+    if len(files) > 1:
+        found = f"{len(files)} files, one of a whole job among them"
+        raise misused("FILE", found, "that file alone")
+    analysis = stragglers.analysed(jobs.read(files[0]))
+    if json_:
+        echo_json(stragglers.as_json(analysis))
+    else:
+        click.echo(stragglers.as_text(analysis))
 
 
 def _compare(
