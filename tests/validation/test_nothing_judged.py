@@ -18,6 +18,7 @@ from validation.report.published import Case as PublishedCase
 from validation.report.published import PublishedReport
 from validation.sets.checkpoint import CheckpointReport
 from validation.sets.choices import ChoiceReport
+from validation.sets.doctor import DoctorReport
 from validation.sets.energy import EnergyReport
 from validation.sets.kernels import KernelReport
 from validation.sets.probes import ProbeReport
@@ -36,6 +37,7 @@ EMPTY = {
     "energy": lambda: EnergyReport("energy", "", {}, ()),
     "probes": lambda: ProbeReport("probes", "", ()),
     "kernels": lambda: KernelReport("kernels", "", (), (0.04, 0.12), {}),
+    "doctor": lambda: DoctorReport("doctor", "", (), {}),
     "programs": lambda: Report("frameworks", (), load_set("h200").tolerances),
 }
 

@@ -20,7 +20,15 @@ from sim.spec.sections import Nccl
 from validation.formats.collective_rows import IN_PLACE, Row
 from validation.formats.nccl_env import Unpredictable, settings_of
 from validation.formats.nccl_tests_json import from_json
-from validation.formats.nccl_tests_run import SIDES, Run, Timing, named, us, version
+from validation.formats.nccl_tests_run import (
+    SIDES,
+    Parsed,
+    Run,
+    Timing,
+    named,
+    us,
+    version,
+)
 from validation.formats.records import text_of
 
 # Only these differ in place: the rank's own part need not be copied.
@@ -57,16 +65,30 @@ def read(path: str | Path, op: str = "", cluster: str = "") -> list[Row]:
         With line and column of everything that is wrong.
     """
     path = Path(path)
+    log = parsed(path)
+    if log.mistakes:
+        raise InputError(log.mistakes)
+    run, timings = log.run, log.timings
+    run.op = op or run.op or named(path.stem)
+    if mistakes := list(missing(run, timings, path.name)):
+        raise InputError(mistakes)
+    return list(rows_of(run, timings, path, cluster))
+
+
+def parsed(path: Path) -> Parsed:
+    """What a log says, and the lines of it that are damaged.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or is JSON that is none of nccl-tests.
+    """
     text = text_of(path)
     is_json = text.lstrip().startswith("{")
-    run, timings = from_json(text, path) if is_json else _from_text(text, path)
-    run.op = op or run.op or named(path.stem)
-    if mistakes := list(_missing(run, timings, path.name)):
-        raise InputError(mistakes)
-    return list(_rows(run, timings, path, cluster))
+    return from_json(text, path) if is_json else _from_text(text, path)
 
 
-def _missing(run: Run, timings: Sequence[Timing], where: str) -> Iterator[Mistake]:
+def missing(run: Run, timings: Sequence[Timing], where: str) -> Iterator[Mistake]:
     """What a log has to say before its rows can be compared."""
     if not run.op:
         hint = "say --op, or name the file after the program: all_reduce_perf.log"
@@ -79,7 +101,7 @@ def _missing(run: Run, timings: Sequence[Timing], where: str) -> Iterator[Mistak
         yield Mistake(where, "", "no row of times", "the output of nccl-tests")
 
 
-def _rows(
+def rows_of(
     run: Run, timings: Sequence[Timing], path: Path, cluster: str
 ) -> Iterator[Row]:
     """The rows of a run, every second size of a series held out."""
@@ -109,7 +131,7 @@ def _settings(run: Run, where: str) -> tuple[Nccl, tuple[str, ...]]:
         raise InputError(Mistake(where, "NCCL", str(error), expected)) from None
 
 
-def _from_text(text: str, path: Path) -> tuple[Run, list[Timing]]:
+def _from_text(text: str, path: Path) -> Parsed:
     """What the text of a log says of its run, and its times."""
     run = Run()
     timings: list[Timing] = []
@@ -118,7 +140,7 @@ def _from_text(text: str, path: Path) -> tuple[Run, list[Timing]]:
     for number, line in enumerate(text.splitlines(), 1):
         if _COLUMNS.match(line) and "type" not in line:
             columns = _named_columns(line)
-        elif _is_row(line, columns):
+        elif _is_row(line, columns) or _is_cut(line):
             try:
                 cells = _timed(line, columns, f"{path.name}:{number}")
                 timings += [Timing(number, *cell) for cell in cells]
@@ -126,11 +148,9 @@ def _from_text(text: str, path: Path) -> tuple[Run, list[Timing]]:
                 mistakes.extend(error.mistakes)
         else:
             _about(line, run)
-    if mistakes:
-        raise InputError(mistakes)
     run.ranks = len(run.places) or run.ranks
     run.hosts = max(1, len({host for _, host in run.places}))
-    return run, timings
+    return Parsed(run, timings, mistakes)
 
 
 def _is_row(line: str, columns: Mapping[str, int]) -> bool:
@@ -140,6 +160,11 @@ def _is_row(line: str, columns: Mapping[str, int]) -> bool:
     if line.startswith("#") or _COMMAND.search(line) or "NCCL" in line:
         return False
     return bool(re.match(r"\s*\d+\s+\d+\s+[a-z]\w*\s+\w+", line))
+
+
+def _is_cut(line: str) -> bool:
+    """Whether a line begins as one of times and ends before its operation: the log was cut there."""
+    return bool(re.fullmatch(r"\s+\d+\s+\d+(\s+[a-z]\w*)?\s*", line))
 
 
 def _timed(

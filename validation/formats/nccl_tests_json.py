@@ -8,10 +8,18 @@ from typing import Any
 
 from sim import files
 from sim.errors import InputError, Mistake, unknown
-from validation.formats.nccl_tests_run import SIDES, Run, Timing, named, us, version
+from validation.formats.nccl_tests_run import (
+    SIDES,
+    Parsed,
+    Run,
+    Timing,
+    named,
+    us,
+    version,
+)
 
 
-def from_json(text: str, path: Path) -> tuple[Run, list[Timing]]:
+def from_json(text: str, path: Path) -> Parsed:
     """What the JSON of a log says of its run, and its times."""
     report = _report(text, path)
     timings: list[Timing] = []
@@ -22,9 +30,7 @@ def from_json(text: str, path: Path) -> tuple[Run, list[Timing]]:
             timings += [Timing(at + 1, *cell) for cell in cells]
         except InputError as error:
             mistakes.extend(error.mistakes)
-    if mistakes:
-        raise InputError(mistakes)
-    return _run_of(report), timings
+    return Parsed(_run_of(report), timings, mistakes)
 
 
 def _report(text: str, path: Path) -> Mapping[str, Any]:

@@ -46,6 +46,14 @@ class Run:
     places: set[tuple[str, str]] = field(default_factory=set)
 
 
+class Parsed(NamedTuple):
+    """What a log says: its run, its times, and what is wrong with the lines that could not be read."""
+
+    run: Run
+    timings: list[Timing]
+    mistakes: list[Mistake]
+
+
 def named(text: str) -> str:
     """The operation that a program's or file's name holds, the longest that fits."""
     fits = [name for name in OPS if name in text.lower()]

@@ -92,7 +92,7 @@ def predict_row(row: Row) -> Prediction:
         )
         if row.label in TESTED:
             plan = machine.as_tested(plan, fabric)
-        time = _called(row, op, plan, fabric)
+        time = called(row, op, plan, fabric)
         known = sure(plan, fabric, time) if row.wanted.backend == "nccl" else None
     except PrestepError as error:
         return Prediction(error=str(error))
@@ -110,7 +110,7 @@ def predict_row(row: Row) -> Prediction:
     )
 
 
-def _called(row: Row, op: str, plan: Plan, fabric: Any) -> float:
+def called(row: Row, op: str, plan: Plan, fabric: Any) -> float:
     """Seconds per call as the row was timed: many calls in a row are no faster than the host issues them.
 
     Where ports are shaped, the buckets are full before the first call and let that much through at once.

@@ -10,7 +10,7 @@ from typing import Any
 from sim import schema
 from sim.costs.library_families import FAMILIES
 from sim.errors import Mistake, unknown
-from sim.schema import Items, Number, Schema, Table, Text
+from sim.schema import Items, Number, Schema, Switch, Table, Text
 
 STEPS = "steps"
 TEXTS = Items(Text())
@@ -32,6 +32,29 @@ RETARGET = Table(
         "limit": SHARE,
     },
     needed=("name", "run", "measured", "limit"),
+)
+
+
+#: Logs of files of rows, and logs that are predicted; `cause`: what is true of them; none of good ones.
+LOG = Table(
+    {
+        "rows": TEXTS,
+        "labels": Text(),
+        "cluster": Text(),
+        "cause": Text(),
+        "together": Switch(),
+    },
+    needed=("rows", "labels"),
+)
+
+EMULATED = Table(
+    {
+        "cluster": Text(),
+        "set": schema.Named(Text()),
+        "cause": Text(),
+        "together": Switch(),
+    },
+    needed=("cluster", "set", "cause"),
 )
 
 
@@ -89,6 +112,13 @@ KINDS: Mapping[str, Table] = {
         energy=SHARE,
     ),
     "probes": _kind(),
+    "doctor": _kind(
+        ("alarms", "wrong"),
+        alarms=SHARE,
+        wrong=SHARE,
+        measured=Items(LOG),
+        emulated=Items(EMULATED),
+    ),
     "kernels": _kind(("rows", "limits"), rows=TEXTS, limits=LIBRARY_ERRORS),
     "programs": _kind(
         ("rows", "clusters"),

@@ -1,0 +1,197 @@
+"""`prestep doctor nccl`: normal logs, slow ones and their causes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import cli
+from sim.collectives.table import sweep
+from sim.spec.sections import Nccl
+from topologies import load_cluster
+from topologies.edit.overrides import with_overrides
+from validation.doctor.cause import causes
+from validation.doctor.diagnosis import diagnosed
+from validation.doctor.normal import chosen, interval, limit, slow
+from validation.doctor.published import choosing
+from validation.doctor.sweep import Situation, series_of
+from validation.formats.collective_rows import Row
+
+HEAD = """\
+# nThread 1 nGpus 1 minBytes 4194304 maxBytes 268435456 step: 4(factor)
+# Collective test starting: all_reduce_perf
+{ranks}
+{debug}
+#       size         count      type   redop    root     time   algbw   busbw #wrong
+"""
+
+
+def doctor(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli.main, ["doctor", "nccl", *map(str, arguments)])
+
+
+def text(
+    factor: float = 1.0,
+    debug: str = "",
+    gpu: str = "NVIDIA H100 80GB HBM3",
+    **settings: object,
+) -> str:
+    """An all-reduce on a DGX H100 as nccl-tests prints it, `factor` times as slow as predicted with some settings."""
+    nccl = Nccl(**settings)  # type: ignore[arg-type]
+    fabric = load_cluster("dgx-h100")
+    rows = sweep(fabric, min_bytes=2**22, max_bytes=2**28, nccl=nccl)
+    ranks = "\n".join(
+        f"#  Rank {k:2} Group  0 Pid 7 on node0 device {k:2} [0x1b] {gpu}"
+        for k in range(8)
+    )
+    lines = [
+        f"{int(row.plan.size):12} {int(row.plan.size) // 4:12} float sum -1 {row.tested * 1e6 * factor:.2f} 1 1 0"
+        for row in rows
+    ]
+    return HEAD.format(ranks=ranks, debug=debug) + "\n".join(lines) + "\n"
+
+
+def written(folder: Path, content: str, name: str = "all_reduce_perf.log") -> Path:
+    path = folder / name
+    path.write_text(content)
+    return path
+
+
+def test_a_log_as_predicted_is_normal(tmp_path: Path) -> None:
+    """Exit 0; the cluster is recognised by the name of the GPU; each measured time lies in its interval."""
+    made = doctor(written(tmp_path, text()), "--json")
+    assert made.exit_code == 0, made.output
+    table = json.loads(made.stdout)
+    assert table["normal"] and table["cluster"] == "dgx-h100" and not table["causes"]
+    (one,) = table["sweeps"]
+    assert one["op"] == "all_reduce" and len(one["sizes"]) == 7
+    assert all(s["low"] < s["measured"] < s["high"] for s in one["sizes"])
+
+
+def test_a_slow_log_is_abnormal_and_the_right_cause_is_first(tmp_path: Path) -> None:
+    """Exit 1; every size is slow, and the cause that the log was made with predicts it."""
+    path = written(tmp_path, text(p2p_disable=True))
+    made = doctor(path, "--cluster", "dgx-h100", "--json")
+    assert made.exit_code == 1
+    table = json.loads(made.stdout)
+    assert all(size["slow"] for size in table["sweeps"][0]["sizes"])
+    first = table["causes"][0][0]
+    assert first["cause"] == "p2p-off" and first["explained"] > 0.9 and first["check"]
+    page = doctor(path)
+    assert page.exit_code == 1 and "abnormal" in page.stdout
+    assert "1. P2P" in page.stdout and "check:" in page.stdout
+
+
+def test_lines_of_the_log_show_and_exclude_causes(tmp_path: Path) -> None:
+    """A variable that was set names its cause; a connection over P2P excludes that P2P is off."""
+    set_ = "n0:1:1 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1."
+    shown = doctor(written(tmp_path, text(debug=set_, p2p_disable=True)), "--json")
+    (sign,) = json.loads(shown.stdout)["causes"][0][0]["signs"]
+    assert sign["where"] == "all_reduce_perf.log:11"
+    way = "n0:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM"
+    other = doctor(written(tmp_path, text(debug=way, p2p_disable=True)), "--json")
+    table = json.loads(other.stdout)
+    assert "p2p-off" in table["ruled_out"]
+    assert "p2p-off" not in {one["cause"] for group in table["causes"] for one in group}
+
+
+def test_a_log_without_times_is_judged_by_its_lines(tmp_path: Path) -> None:
+    """NCCL_DEBUG alone: a line that shows a cause makes it abnormal."""
+    good = "n0:1:1 [0] NCCL INFO comm 0x1 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0\n"
+    assert doctor(written(tmp_path, good)).exit_code == 0
+    bad = good + "n0:1:1 [0] NCCL INFO Using network Socket\n"
+    made = doctor(written(tmp_path, bad))
+    assert made.exit_code == 1 and "TCP sockets" in made.stdout
+
+
+@pytest.mark.parametrize("damaged", ["   268435456   67108", " 1024 256 float sum"])
+def test_a_damaged_line_is_skipped_and_named(damaged: str, tmp_path: Path) -> None:
+    """A log that was cut is judged by its other lines."""
+    content = text() + damaged + "\n"
+    made = doctor(written(tmp_path, content))
+    line = len(content.splitlines())
+    assert made.exit_code == 0
+    assert f"skipped: all_reduce_perf.log:{line}" in made.stdout
+
+
+def test_mistakes_are_told(tmp_path: Path) -> None:
+    """Exit 2: no log of NCCL, a GPU that no bundled cluster has, two runs at once."""
+    cases = {
+        "expected nccl-tests": [written(tmp_path, "hello\n", "a.log")],
+        "--cluster NAME|FILE": [
+            written(tmp_path, text(gpu="NVIDIA X9"), "all_reduce_b.log")
+        ],
+        "one set of GPUs": [
+            written(tmp_path, text(), "all_reduce_c.log"),
+            written(tmp_path, text(gpu="NVIDIA B200"), "all_reduce_d.log"),
+        ],
+    }
+    for expected, paths in cases.items():
+        made = doctor(*paths)
+        assert made.exit_code == 2 and expected in made.output
+
+
+def situation(cluster: str, changed: dict[str, str], op: str) -> Situation:
+    """An operation on an emulated cluster as it is with some links changed."""
+    fabric = load_cluster(cluster)
+    slow_ = with_overrides(fabric, changed)
+    group = len(fabric.gpus)
+    sizes = [2**k for k in range(14, 27, 2)]
+    rows = [Row("nccl-tests", op, group, size, 1.0, 1.0) for size in sizes]
+    asked = Situation(slow_, Nccl(), series_of(rows))
+    timed = [
+        Row("nccl-tests", op, group, size.size, size.expected.time, 1.0)
+        for size in asked.sizes
+    ]
+    return Situation(fabric, Nccl(), series_of(timed))
+
+
+def test_a_cause_predicts_its_own_log_exactly() -> None:
+    """No distance is left, and nothing else comes first: an all-to-all tells a NIC from the spine."""
+    here = situation("h200-leafspine-4x1", {"spine.bandwidth": "0.5x"}, "all_to_all")
+    found = diagnosed(here)
+    (first,) = found.suspects[0]
+    assert first.name == "shared-spine"
+    assert first.distance == pytest.approx(0.0, abs=1e-9)
+    assert first.explained == pytest.approx(1.0)
+
+
+def test_causes_that_predict_the_same_share_a_place() -> None:
+    """A ring crosses every NIC and the spine alike."""
+    here = situation("h200-leafspine-4x1", {"spine.bandwidth": "0.5x"}, "all_reduce")
+    names = {suspect.name for suspect in diagnosed(here).suspects[0]}
+    assert names == {"nic-slow", "shared-spine"}
+
+
+def test_slower_logs_are_no_more_normal() -> None:
+    """The excess grows with the time, and a size is slow from the end of its interval on."""
+    (sweep_,) = situation("h200-leafspine-4x1", {}, "all_reduce").sweeps
+    size = sweep_.sizes[-1]
+    low, high = interval(size)
+    assert low < size.expected.time < high and not slow(size)
+    worse = type(size)(size.size, high * 1.01, size.expected)
+    assert worse.excess > size.excess and slow(worse)
+
+
+def test_limits_come_from_the_chosen_machines() -> None:
+    """Machines that are faster than predicted need no more than nine in ten; the checksum splits them for good."""
+    here = situation("h200-leafspine-4x1", {}, "all_reduce")
+    assert all(
+        value == pytest.approx(0.0, abs=1e-9)
+        for of in chosen([("a", here.sweeps[0])]).values()
+        for value in of.values()
+    )
+    assert limit("shaped", "bandwidth") == pytest.approx(1.645, abs=1e-3)
+    assert choosing("polaris") and not choosing("sirius")
+
+
+def test_every_cause_says_what_to_check_and_changes_something() -> None:
+    """Its changes are of links or of NCCL's settings, and each has a text."""
+    here = situation("h200-leafspine-2x2", {}, "all_reduce")
+    for name, cause in causes():
+        assert cause.title and cause.check, name
+        for change in cause.changes(here):
+            assert change.text and (change.links or change.nccl), name

@@ -1,0 +1,64 @@
+"""Look at this environment: versions, packages in the way, what is missing; `nccl`: is a log of NCCL normal?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+
+from sim import plugins
+from sim.commands._shared import as_json, changes, explained
+
+GROUP = "Trust"
+
+
+@click.group(
+    help=__doc__ + " Exit 1 if something is wrong.",
+    invoke_without_command=True,
+    epilog="\b\n"
+    "Examples:\n"
+    "  prestep doctor --json\n"
+    "  prestep doctor nccl all_reduce_perf.log --cluster dgx-h100\n",
+)
+@as_json
+@click.pass_context
+@explained
+def command(context: click.Context, **options: Any) -> None:
+    if context.invoked_subcommand is None:
+        _handler().doctor(**options)
+
+
+@command.command(
+    epilog="\b\n"
+    "Examples:\n"
+    "  prestep doctor nccl all_reduce_perf.log\n"
+    "  prestep doctor nccl perf/*.log nccl-debug.log --cluster my-cluster.toml --json\n"
+)
+@click.argument(
+    "logs",
+    nargs=-1,
+    required=True,
+    metavar="LOG...",
+    type=click.Path(path_type=Path, dir_okay=False),
+)
+@click.option(
+    "--cluster",
+    metavar="NAME|FILE",
+    help="What the log should have run on; default: recognised from the log.",
+)
+@click.option(
+    "--hosts", type=click.IntRange(1), help="Hosts of the run, where no log says it."
+)
+@click.option("--op", default="", help="Operation, where no log says it: all_reduce.")
+@changes
+@as_json
+@explained
+def nccl(**options: Any) -> None:
+    """Is this log of nccl-tests (text or -J) or NCCL_DEBUG normal, and if not, why? Exit 1 if it is abnormal."""
+    _handler().nccl(**options)
+
+
+def _handler() -> ModuleType:
+    return plugins.load("validation.commands.handlers", "doctor")

@@ -1,0 +1,68 @@
+"""What `prestep doctor` does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sim.collectives import request
+from sim.commands._shared import EXIT_OUTSIDE, echo_json
+from sim.tools import doctor as examination
+from topologies import load_cluster
+from topologies.edit.overrides import with_overrides
+from validation.doctor import page
+from validation.doctor.diagnosis import diagnosed
+from validation.doctor.logs import Run, read
+from validation.doctor.recognise import recognised
+from validation.doctor.sweep import Situation, series_of
+
+
+def doctor(json_: bool) -> None:
+    findings = examination.examined()
+    table = examination.to_json(findings)
+    if json_:
+        echo_json(table)
+    else:
+        click.echo("\n".join(map(str, findings)))
+    sys.exit(0 if table["good"] else EXIT_OUTSIDE)
+
+
+def nccl(
+    logs: Sequence[Path],
+    cluster: str | None,
+    hosts: int | None,
+    op: str,
+    overrides: tuple[str, ...],
+    json_: bool,
+) -> None:
+    """Says whether logs are normal and why not; exits with 1 if not."""
+    settings, links = request.split(overrides)
+    run = read(logs, op.replace("-", "_"), hosts)
+    if not any(item.startswith("nccl.version") for item in overrides):
+        settings = replace(settings, version=run.version)
+    fabric = _fabric(run, cluster)
+    if fabric is not None:
+        fabric = with_overrides(fabric, links, "--set")
+    here = Situation(fabric, settings, series_of(run.rows))
+    diagnosis = diagnosed(here, run.lines)
+    name = fabric.name if fabric is not None else ""
+    if json_:
+        echo_json(page.as_json(diagnosis, run, name))
+    else:
+        click.echo(page.as_text(diagnosis, run, name))
+    sys.exit(EXIT_OUTSIDE if diagnosis.abnormal else 0)
+
+
+def _fabric(run: Run, cluster: str | None) -> Any:
+    """The cluster that was named, or the one that the logs tell; none where nothing was timed."""
+    if cluster is None:
+        return recognised(run) if run.rows else None
+    fabric = load_cluster(cluster)
+    return (
+        fabric if len(fabric.hosts) >= run.hosts else load_cluster(cluster, run.hosts)
+    )

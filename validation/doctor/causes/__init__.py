@@ -1,0 +1,1 @@
+"""Causes of slow collectives; a file with a `CAUSE` is one."""

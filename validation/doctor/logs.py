@@ -1,0 +1,169 @@
+"""Logs for the doctor: nccl-tests' text or JSON, NCCL_DEBUG lines, or both in one file; several files are one run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sim.errors import InputError, Mistake
+from sim.spec.sections import Nccl
+from validation.doctor.diagnosis import Sign
+from validation.formats import nccl_log, nccl_tests
+from validation.formats.collective_rows import Row
+from validation.formats.nccl_tests_run import Parsed, Timing, named
+from validation.formats.records import text_of
+
+_SIZE = re.compile(r"nRanks (\d{1,7}) nNodes (\d{1,7})\b")
+_VERSION = re.compile(r"NCCL version (2\.\d+\.\d+)")
+_DEVICES = re.compile(r"NET/(?:IB|OFI|Socket) : Using (.*)")
+_VARIABLE = re.compile(r"NCCL_\w+ set by environment to")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What logs say together.
+
+    Attributes
+    ----------
+    rows : tuple of Row
+        Measured sizes; none where there are NCCL_DEBUG lines alone.
+    gpu : str
+        Name of the GPU, as nccl-tests prints it.
+    ranks, hosts, nics : int
+        GPUs, hosts, and NICs of a host; 0 where nothing says it.
+    lines : tuple of Sign
+        What NCCL_DEBUG wrote.
+    skipped : tuple of Mistake
+        Damaged lines, which were left out.
+    """
+
+    rows: tuple[Row, ...]
+    gpu: str = ""
+    ranks: int = 0
+    hosts: int = 0
+    nics: int = 0
+    version: str = Nccl.version
+    lines: tuple[Sign, ...] = ()
+    skipped: tuple[Mistake, ...] = field(default=(), repr=False)
+
+    @property
+    def per_host(self) -> int:
+        return self.ranks // max(1, self.hosts)
+
+
+def read(paths: Sequence[Path], op: str = "", hosts: int | None = None) -> Run:
+    """One run of its logs; `op` and `hosts`, where they do not say them.
+
+    Raises
+    ------
+    InputError
+        For files that cannot be read or are no logs of NCCL, and logs of different runs.
+    """
+    runs = [_read(path, op) for path in paths]
+    gpus = {run.gpu for run in runs if run.gpu}
+    extents = {(run.ranks, run.hosts) for run in runs if run.ranks}
+    if len(gpus) > 1 or len(extents) > 1:
+        raise InputError(_of_two_runs(gpus, extents))
+    ranks, nodes = next(iter(extents), (0, 0))
+    nodes = hosts or nodes
+    together = _joined(runs)
+    rows = tuple(_placed(row, nodes) for row in together.rows)
+    return replace(together, rows=rows, ranks=ranks, hosts=nodes)
+
+
+def _joined(runs: Sequence[Run]) -> Run:
+    """The logs of one run as one."""
+    return Run(
+        tuple(row for run in runs for row in run.rows),
+        next((run.gpu for run in runs if run.gpu), ""),
+        nics=max(run.nics for run in runs),
+        version=runs[0].version,
+        lines=tuple(line for run in runs for line in run.lines),
+        skipped=tuple(mistake for run in runs for mistake in run.skipped),
+    )
+
+
+def _of_two_runs(gpus: set[str], extents: set[tuple[int, int]]) -> Mistake:
+    said = [f"{ranks} ranks on {hosts} hosts" for ranks, hosts in sorted(extents)]
+    found = "; ".join([*sorted(gpus), *said])
+    return Mistake("logs", "", found, "logs of one set of GPUs")
+
+
+def _placed(row: Row, hosts: int) -> Row:
+    """The row on so many hosts."""
+    several = hosts if hosts > 1 else None
+    return replace(row, hosts=several, per_host=row.ranks // max(1, hosts))
+
+
+def _read(path: Path, op: str) -> Run:
+    """What one file says."""
+    text = text_of(path)
+    lines = tuple(_debug_lines(path, text))
+    run = _of_lines(lines)
+    if nccl_tests.is_log(text):
+        return _with_times(run, path, op)
+    if not nccl_log.is_log(text):
+        start = text.strip().split("\n")[0][:60]
+        expected = "nccl-tests' text or JSON, or NCCL_DEBUG=INFO lines"
+        raise InputError(Mistake(path.name, "", repr(start), expected))
+    return run
+
+
+def _with_times(run: Run, path: Path, op: str) -> Run:
+    """What NCCL_DEBUG says of a run, with what nccl-tests says."""
+    log = nccl_tests.parsed(path)
+    if run.lines and not (log.timings or log.mistakes):
+        return replace(run, gpu=log.run.gpu)
+    log.run.op = op or log.run.op or named(path.stem)
+    log.run.ranks = log.run.ranks if log.run.ranks > 1 else run.ranks
+    log.run.hosts = max(log.run.hosts, run.hosts)
+    return replace(
+        run,
+        rows=tuple(_rows(log, path)),
+        gpu=log.run.gpu,
+        ranks=log.run.ranks,
+        hosts=log.run.hosts,
+        version=log.run.version or run.version,
+        lines=(*run.lines, *_variables(log, path)),
+        skipped=tuple(log.mistakes),
+    )
+
+
+def _rows(log: Parsed, path: Path) -> Iterator[Row]:
+    """The rows of an nccl-tests log, without the settings that were made: those are what the doctor looks for."""
+    if mistakes := list(nccl_tests.missing(log.run, log.timings, path.name)):
+        raise InputError([*mistakes, *log.mistakes])
+    plain = replace(log.run, env={})
+    timings: list[Timing] = log.timings
+    yield from nccl_tests.rows_of(plain, timings, path, "")
+
+
+def _variables(log: Parsed, path: Path) -> Iterator[Sign]:
+    """NCCL's variables of a JSON report, as NCCL_DEBUG would have printed them."""
+    if path.suffix == ".json":
+        for name, value in log.run.env.items():
+            yield Sign(path.name, f"{name} set by environment to {value}")
+
+
+def _debug_lines(path: Path, text: str) -> Iterator[Sign]:
+    """The lines that NCCL_DEBUG wrote."""
+    for number, line in enumerate(text.splitlines(), 1):
+        body = line.partition("NCCL INFO")[2].strip()
+        if body or _VARIABLE.search(line):
+            yield Sign(f"{path.name}:{number}", body or line.strip())
+
+
+def _of_lines(lines: Sequence[Sign]) -> Run:
+    """What NCCL_DEBUG says of the run's extent."""
+    ranks = hosts = nics = 0
+    version = Nccl.version
+    for line in lines:
+        if match := _SIZE.search(line.text):
+            ranks, hosts = max((ranks, hosts), (int(match[1]), int(match[2])))
+        elif match := _DEVICES.search(line.text):
+            nics = max(nics, len(re.findall(r"\[\d+\]", match[1])))
+        elif match := _VERSION.search(line.text):
+            version = match[1]
+    return Run((), "", ranks, hosts, nics, version, tuple(lines))

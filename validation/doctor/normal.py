@@ -1,0 +1,111 @@
+"""What is normal: how many standard deviations a part of a sweep may lie above its prediction.
+
+The spreads are those that `prestep collective` states for machines that no constant was fitted to. How many of them a
+good machine needs was read off half of the published machines (`normal.toml`); the other half judges.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from sim import schema
+from sim.costs.spreads import quantile
+from sim.schema import Number, Table
+from validation.doctor.sweep import BANDWIDTH, LATENCY, Size, Sweep
+
+FILE = Path(__file__).parent / "normal.toml"
+PLACES = ("host", "network", "network, pairs", "shaped")
+# One or two sizes may be those where NCCL changes its protocol elsewhere than predicted: they have to be off by more.
+FEWEST, SHORT = 3, 3.0
+# Of good machines' logs, so many may be called abnormal.
+FALSE_ALARMS = 0.02
+_PART = Table({LATENCY: Number(above=True), BANDWIDTH: Number(above=True)})
+
+
+@dataclass(frozen=True)
+class Part:
+    """The sizes of a sweep that one thing bounds: their middle excess, and what a good machine stays below."""
+
+    place: str
+    name: str
+    sizes: tuple[Size, ...]
+
+    @property
+    def excess(self) -> float:
+        """Middle over the sizes, standard deviations."""
+        return statistics.median(size.excess for size in self.sizes)
+
+    @property
+    def limit(self) -> float:
+        """Standard deviations that the part of a good machine stays below."""
+        few = len(self.sizes) < FEWEST
+        return limit(self.place, self.name) * (SHORT if few else 1.0)
+
+    @property
+    def abnormal(self) -> bool:
+        return self.excess > self.limit
+
+
+def parts_of(sweep: Sweep) -> tuple[Part, ...]:
+    """A sweep by what bounds its sizes."""
+    parts: dict[tuple[str, str], list[Size]] = {}
+    for size in sweep.sizes:
+        parts.setdefault((size.expected.place, size.expected.part), []).append(size)
+    return tuple(Part(*key, tuple(sizes)) for key, sizes in parts.items())
+
+
+def interval(size: Size) -> tuple[float, float]:
+    """Seconds between which a good machine takes for a size."""
+    expected = size.expected
+    factor = math.exp(limit(expected.place, expected.part) * expected.spread)
+    return expected.time / factor, expected.time * factor
+
+
+def slow(size: Size) -> bool:
+    """Whether a size takes longer than on a good machine."""
+    return size.measured > interval(size)[1]
+
+
+def limit(place: str, part: str) -> float:
+    """Standard deviations that a part of a good machine's sweep stays below: nine in ten times do at least."""
+    return max(quantile(), float(limits().get(place, {}).get(part, 0.0)))
+
+
+@lru_cache(maxsize=1)
+def limits() -> Mapping[str, Mapping[str, float]]:
+    """The table of `normal.toml`.
+
+    Raises
+    ------
+    InputError
+        With every mistake in it.
+    """
+    table: dict[str, Any] = schema.read(
+        FILE, Table(dict.fromkeys(PLACES, _PART)), "the limits of `prestep doctor nccl`"
+    )
+    return table
+
+
+def chosen(logs: Iterable[tuple[str, Sweep]]) -> dict[str, dict[str, float]]:
+    """Limits from (machine, sweep) of good machines: logs of a further machine exceed them in `FALSE_ALARMS` of cases.
+
+    Of each machine counts its worst log, as its logs are not independent. The tail of excess is taken as exponential,
+    with the mean over the machines; a machine that is faster than predicted counts as 0.
+    """
+    worst: dict[tuple[str, str], dict[str, float]] = {}
+    for machine, sweep in logs:
+        for part in parts_of(sweep):
+            if len(part.sizes) >= FEWEST:
+                of_part = worst.setdefault((part.place, part.name), {})
+                of_part[machine] = max(of_part.get(machine, 0.0), part.excess)
+    limits: dict[str, dict[str, float]] = {}
+    for (place, name), machines in sorted(worst.items()):
+        mean = statistics.fmean(machines.values())
+        limits.setdefault(place, {})[name] = mean * math.log(1 / FALSE_ALARMS)
+    return limits

@@ -1,0 +1,165 @@
+"""A diagnosis for people, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sim.collectives.table import bus_factor
+from sim.units import format_bandwidth, format_bytes, format_duration, percent
+from validation.doctor.cause import causes
+from validation.doctor.diagnosis import Diagnosis, Sign, Suspect
+from validation.doctor.logs import Run
+from validation.doctor.normal import Part, interval, slow
+from validation.doctor.sweep import Size, Sweep
+from validation.formats.collective_rows import nccl_op
+
+HEAD = f"{'size':>10} {'measured':>10} {'busbw':>12} {'should take':>23}  {'algorithm':<18}"
+
+
+def as_json(diagnosis: Diagnosis, run: Run, cluster: str) -> dict[str, Any]:
+    """Seconds and bytes."""
+    return {
+        "normal": not diagnosis.abnormal,
+        "cluster": cluster,
+        "ranks": run.ranks,
+        "hosts": run.hosts,
+        "sweeps": [_sweep_json(sweep) for sweep in diagnosis.sweeps],
+        "parts": [_part_json(part) for part in diagnosis.parts],
+        "causes": [
+            [_suspect_json(one) for one in group] for group in diagnosis.suspects
+        ],
+        "ruled_out": {k: _signs_json(v) for k, v in diagnosis.ruled_out.items()},
+        "signs": {k: _signs_json(v) for k, v in diagnosis.signs.items()},
+        "skipped": [str(mistake) for mistake in run.skipped],
+    }
+
+
+def _sweep_json(sweep: Sweep) -> dict[str, Any]:
+    return {
+        "op": sweep.op,
+        "ranks": sweep.row.ranks,
+        "sizes": [_size_json(size, sweep) for size in sweep.sizes],
+    }
+
+
+def _size_json(size: Size, sweep: Sweep) -> dict[str, Any]:
+    low, high = interval(size)
+    expected = size.expected
+    return {
+        "bytes": size.size,
+        "measured": size.measured,
+        "busbw": _busbw(size, sweep),
+        "expected": expected.time,
+        "low": low,
+        "high": high,
+        "slow": slow(size),
+        "algo": expected.algo,
+        "proto": expected.proto,
+        "channels": expected.channels,
+    }
+
+
+def _part_json(part: Part) -> dict[str, Any]:
+    return {
+        "place": part.place,
+        "bound_by": part.name,
+        "sizes": [size.size for size in part.sizes],
+        "excess": part.excess,
+        "limit": part.limit,
+        "abnormal": part.abnormal,
+    }
+
+
+def _suspect_json(suspect: Suspect) -> dict[str, Any]:
+    return {
+        "cause": suspect.name,
+        "title": suspect.cause.title,
+        "change": suspect.change.text,
+        "explained": suspect.explained,
+        "distance": suspect.distance,
+        "check": suspect.cause.check,
+        "signs": _signs_json(suspect.signs),
+        "times": list(suspect.times),
+    }
+
+
+def _signs_json(signs: tuple[Sign, ...]) -> list[dict[str, str]]:
+    return [sign._asdict() for sign in signs]
+
+
+def _busbw(size: Size, sweep: Sweep) -> float:
+    factor = bus_factor(nccl_op(sweep.op), sweep.row.ranks)
+    return size.size / size.measured * factor
+
+
+def as_text(diagnosis: Diagnosis, run: Run, cluster: str) -> str:
+    """The page for people."""
+    return "\n".join(_lines(diagnosis, run, cluster))
+
+
+def _lines(diagnosis: Diagnosis, run: Run, cluster: str) -> Iterator[str]:
+    extent = f"{run.ranks} GPUs on {max(1, run.hosts)} host(s)"
+    yield f"{extent}, held against {cluster}" if cluster else extent
+    for sweep in diagnosis.sweeps:
+        yield from ("", f"{sweep.op}, {sweep.row.ranks} ranks", HEAD)
+        yield from (_size_line(size, sweep) for size in sweep.sizes)
+    yield ""
+    yield _verdict(diagnosis)
+    yield from _cause_lines(diagnosis)
+    yield from _sign_lines(diagnosis)
+    for mistake in run.skipped:
+        yield f"skipped: {mistake}"
+
+
+def _size_line(size: Size, sweep: Sweep) -> str:
+    low, high = map(format_duration, interval(size))
+    expected = size.expected
+    runs = f"{expected.algo} {expected.proto}, {expected.channels}"
+    return (
+        f"{format_bytes(size.size):>10} {format_duration(size.measured):>10} "
+        f"{format_bandwidth(_busbw(size, sweep)):>12} {low:>10} to {high:>9}  {runs:<18}"
+        f"{'slow' if slow(size) else ''}"
+    ).rstrip()
+
+
+def _verdict(diagnosis: Diagnosis) -> str:
+    if not diagnosis.sweeps:
+        return "no times in the log: " + (
+            "its lines show a cause" if diagnosis.signs else "its lines show no cause"
+        )
+    if not diagnosis.abnormal:
+        return "normal: as fast as good machines of this kind"
+    slowest = [part for part in diagnosis.parts if part.abnormal]
+    named = ", ".join(
+        f"{len(part.sizes)} sizes bound by {part.name}" for part in slowest
+    )
+    return f"abnormal: {named} take longer than on good machines"
+
+
+def _cause_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    if diagnosis.abnormal and diagnosis.sweeps and not diagnosis.suspects:
+        yield "no cause that prestep knows predicts this log; its own prediction may be at fault: docs/doctor.md"
+    for number, group in enumerate(diagnosis.suspects, 1):
+        if len(group) > 1:
+            yield f"{number}. one of these, which predict the same times:"
+        for suspect in group:
+            lead = "   * " if len(group) > 1 else f"{number}. "
+            away = percent(suspect.explained)
+            yield f"{lead}{suspect.cause.title}: {suspect.change.text} ({away} of the difference)"
+            yield from (
+                f"     line {sign.where}: {sign.text}" for sign in suspect.signs
+            )
+            yield f"     check: {suspect.cause.check}"
+
+
+def _sign_lines(diagnosis: Diagnosis) -> Iterator[str]:
+    known = dict(causes())
+    listed = {one.name for group in diagnosis.suspects for one in group}
+    for name, signs in diagnosis.signs.items():
+        if name not in listed:
+            yield f"the log shows: {known[name].title} ({signs[0].where}: {signs[0].text})"
+            if diagnosis.abnormal:
+                yield f"     check: {known[name].check}"
+    for name, signs in diagnosis.ruled_out.items():
+        yield f"ruled out: {known[name].title} ({signs[0].where}: {signs[0].text})"

@@ -1,0 +1,168 @@
+"""Measured sizes beside what a cluster should take for them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from sim.collectives import machine
+from sim.collectives.interval import NETWORK, SHAPED, latency_share, place_of, spread
+from sim.collectives.plan import Plan
+from sim.collectives.planner import plan_collective
+from sim.spec.sections import Nccl
+from validation.formats.collective_rows import IN_PLACE, TESTED, Row, members
+from validation.sets.predict_collective import called, gpus_of
+
+HOST = "host"
+# Constants of a GPU were fitted on one host: another host of the kind is off as those of another GPU are.
+INSIDE = "guess"
+LATENCY, BANDWIDTH = "latency", "bandwidth"
+# Transfers between many pairs at a time, which have no ring or tree.
+PAIRS = ("all_to_all", "gather", "scatter")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one size should take: seconds, NCCL's choice, and how far good machines are off.
+
+    Attributes
+    ----------
+    spread : float
+        Standard deviation of the logarithm of the time, for machines that no constant was fitted to.
+    place : str
+        Whose spread it is: `host`, `network`, `network, pairs` or `shaped` (the emulated network).
+    part : str
+        What bounds the time: `latency` or `bandwidth`.
+    """
+
+    time: float
+    spread: float
+    place: str
+    part: str
+    algo: str
+    proto: str
+    channels: int
+
+
+@dataclass(frozen=True)
+class Size:
+    """One size of a sweep: the middle of its measured times (s), and what it should take."""
+
+    size: int
+    measured: float
+    expected: Expected
+
+    @property
+    def excess(self) -> float:
+        """How much longer than expected, in standard deviations; negative: faster."""
+        return math.log(self.measured / self.expected.time) / self.expected.spread
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One operation over its sizes; `row` says on which ranks and with which settings."""
+
+    row: Row
+    sizes: tuple[Size, ...]
+
+    @property
+    def op(self) -> str:
+        return self.row.op
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Where a log was measured: the cluster as it should be, the settings, and the rows of one operation each."""
+
+    fabric: Any
+    nccl: Nccl
+    series: tuple[tuple[Row, ...], ...] = field(repr=False)
+
+    @cached_property
+    def sweeps(self) -> tuple[Sweep, ...]:
+        """Every operation beside what the cluster should take."""
+        return tuple(self._sweep(rows) for rows in self.series)
+
+    def _sweep(self, rows: Sequence[Row]) -> Sweep:
+        sizes = [
+            Size(size, time, expected_of(row, self.fabric, self.nccl))
+            for size, time, row in middles(rows)
+        ]
+        return Sweep(rows[0], tuple(sizes))
+
+    def times(self, fabric: Any, nccl: Nccl) -> list[float]:
+        """Seconds of every size of every operation on another cluster or with other settings."""
+        return [
+            _timed(row, fabric, nccl)[0]
+            for rows in self.series
+            for _, _, row in middles(rows)
+        ]
+
+    @property
+    def sizes(self) -> list[Size]:
+        return [size for sweep in self.sweeps for size in sweep.sizes]
+
+    @property
+    def hosts(self) -> int:
+        """Hosts that take part."""
+        return len(set(map(self.fabric.host_of, self.gpus)))
+
+    @property
+    def gpus(self) -> list[str]:
+        """GPUs of the largest of the rows."""
+        row = max((rows[0] for rows in self.series), key=lambda row: row.ranks)
+        return list(gpus_of(row, self.fabric))[: row.ranks]
+
+
+def middles(rows: Iterable[Row]) -> list[tuple[int, float, Row]]:
+    """(bytes, median seconds, one of its rows) of every size, the smallest first."""
+    by_size: dict[int, list[Row]] = {}
+    for row in rows:
+        by_size.setdefault(row.size, []).append(row)
+    return [
+        (size, statistics.median(row.time for row in same), same[0])
+        for size, same in sorted(by_size.items())
+    ]
+
+
+def series_of(rows: Iterable[Row]) -> tuple[tuple[Row, ...], ...]:
+    """The rows by operation, ranks and hosts; in place and out of place are one series."""
+    series: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        op = row.op.removesuffix(IN_PLACE)
+        key = op, row.ranks, row.hosts, row.per_host, row.machine
+        series.setdefault(key, []).append(replace(row, op=op))
+    return tuple(map(tuple, series.values()))
+
+
+def expected_of(row: Row, fabric: Any, nccl: Nccl) -> Expected:
+    """What a row should take on a fabric."""
+    time, plan = _timed(row, fabric, nccl)
+    share = latency_share(plan, fabric)
+    place = place_of(plan, fabric)
+    inside = place not in (NETWORK, SHAPED)
+    name = HOST if inside else place
+    if place == NETWORK and row.op in PAIRS:
+        name = f"{NETWORK}, pairs"
+    return Expected(
+        time,
+        spread(INSIDE if inside else place, share),
+        name,
+        LATENCY if share > 0.5 else BANDWIDTH,
+        plan.algo,
+        plan.proto,
+        plan.channels,
+    )
+
+
+def _timed(row: Row, fabric: Any, nccl: Nccl) -> tuple[float, Plan]:
+    """Seconds of a row as its harness times them, and the plan."""
+    op, ranks = members(row, gpus_of(row, fabric))
+    plan = plan_collective(op, row.size, ranks, fabric, nccl)
+    if row.label in TESTED:
+        plan = machine.as_tested(plan, fabric)
+    return called(row, op, plan, fabric), plan
