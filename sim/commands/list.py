@@ -22,6 +22,7 @@ KINDS = (
     "scenarios",
     "sets",
     "storage",
+    "gpus",
     "probes",
     "algorithms",
     "frameworks",
@@ -38,6 +39,12 @@ KINDS = (
     "long_",
     is_flag=True,
     help="Say what each thing is, as on a terminal.",
+)
+@click.option(
+    "--json",
+    "json_",
+    is_flag=True,
+    help="What each thing is, by name; of GPUs what each family of kernels rests on.",
 )
 @explained
 def command(**options: Any) -> None:

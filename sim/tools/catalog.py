@@ -16,7 +16,10 @@ _FILES = {
     "models": ("workloads", "models/*.toml"),
     "scenarios": ("workloads", "scenarios/*.toml"),
     "storage": ("sim", "costs/storage/*.toml"),
+    "gpus": ("sim", "costs/hardware/*.toml"),
 }
+# Files beside those of a kind, by the end of their names: what was fitted of a GPU, or published.
+_PARTS = {"gpus": ("-fitted", "-nccl", "-published")}
 # Folders of data: kind -> (package, pattern of the file that describes one).
 _FOLDERS = {"sets": ("validation", "cases/*/set.toml")}
 # Tables of one file: kind -> (package, file).
@@ -95,7 +98,9 @@ def _paths(kind: str) -> dict[str, Path]:
     """The file of each name of a kind of data."""
     if kind in _FILES:
         package, pattern = _FILES[kind]
-        return {path.stem: path for path in _home(package).glob(pattern)}
+        paths = {path.stem: path for path in _home(package).glob(pattern)}
+        parts = _PARTS.get(kind, ())
+        return {name: path for name, path in paths.items() if not name.endswith(parts)}
     package, pattern = _FOLDERS[kind]
     return {path.parent.name: path for path in _home(package).glob(pattern)}
 

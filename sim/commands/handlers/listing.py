@@ -8,20 +8,32 @@ import textwrap
 
 import click
 
+from sim.commands._shared import echo_json
+from sim.tools import support
 from sim.tools.catalog import names, summaries
 
 LEAST = 30  # columns of text beside a name, however narrow the terminal
 
 
-def show(kind: str, long_: bool) -> None:
+def show(kind: str, long_: bool, json_: bool) -> None:
     """Names alone for a program that reads them; what each thing is for a person, or who asks for it."""
+    if json_:
+        echo_json(support.matrix() if kind == "gpus" else summaries(kind))
+        return
     person = sys.stdout.isatty()
     listed = names(kind)
-    lines = summaries(kind) if long_ or person else {}
+    lines = _lines(kind) if long_ or person else {}
     width = max((len(name) for name in listed), default=0)
     for name in listed:
         line = f"{name:{width}}  {lines.get(name, '')}".rstrip()
         click.echo(_wrapped(line, width + 2) if person else line)
+
+
+def _lines(kind: str) -> dict[str, str]:
+    """A line about each name."""
+    if kind == "gpus":
+        return {name: support.summary(name) for name in names(kind)}
+    return summaries(kind)
 
 
 def _wrapped(line: str, indent: int) -> str:

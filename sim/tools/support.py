@@ -1,0 +1,118 @@
+"""What a prediction rests on: GPU x family of kernels x number format.
+
+    python -m sim.tools.support docs/gpus.md
+
+writes the tables between the page's markers; `prestep list gpus` says a line of each GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection
+from pathlib import Path
+
+from sim.costs import load_gpu
+from sim.costs.gpu import Gpu, names
+from sim.costs.libraries import libraries
+from sim.costs.library_families import FAMILIES
+from sim.graph.kernel import Kernel
+
+BEGIN, END = "<!-- gpus: begin -->", "<!-- gpus: end -->"
+FORMATS = ("bf16", "fp8", "fp8_block", "mxfp8", "nvfp4")
+#: A typical kernel of each family, kind and shape: those of a layer of an 8B model, of experts, of ResNet-50.
+TYPICAL = {
+    "products": ("gemm", (8192, 4096, 4096), "nt"),
+    "experts": ("grouped_gemm", (16, 4096, 2048, 4096), "nt"),
+    "attention": ("attention_fwd", (1, 32, 8, 8192, 128), ""),
+    "attention, backward": ("attention_bwd", (1, 32, 8, 8192, 128), ""),
+    "elementwise": ("add", (2**25,), ""),
+    "norms": ("rms_norm_fwd", (8192, 4096), ""),
+    "convolutions": ("conv_fwd", (64, 256, 56, 56, 64, 1, 1, 1), ""),
+}
+BY_FORMAT = ("products", "experts")
+
+
+def grades(gpu: Gpu) -> dict[str, str]:
+    """Evidence of a typical kernel in a step, by family; of products and experts by format ("products bf16")."""
+    return {
+        name: gpu.evidence(Kernel(kind, shape, dtype, layout))
+        for family, (kind, shape, layout) in TYPICAL.items()
+        for name, dtype in _formats(family, gpu.peak)
+    }
+
+
+def _formats(family: str, computed: Collection[str]) -> list[tuple[str, str]]:
+    """Formats of a family among those that a GPU computes, with the name of each."""
+    if family not in BY_FORMAT:
+        return [(family, "bf16")]
+    return [(f"{family} {dtype}", dtype) for dtype in FORMATS if dtype in computed]
+
+
+def matrix() -> dict[str, dict[str, str]]:
+    """Grades of all GPUs."""
+    return {name: grades(load_gpu(name)) for name in names()}
+
+
+def summary(name: str) -> str:
+    """A line about a GPU: its families by what they rest on, the surest first."""
+    by_grade: dict[str, list[str]] = {}
+    for family, grade in grades(load_gpu(name)).items():
+        by_grade.setdefault(grade, []).append(family)
+    order = [
+        each
+        for each in ("measured", "fitted", "datasheet", "guess")
+        if each in by_grade
+    ]
+    return "; ".join(f"{grade}: {', '.join(by_grade[grade])}" for grade in order)
+
+
+def page() -> str:
+    """Both tables: grades in a step, and kernels of libraries by format."""
+    return f"{_steps()}\n\n{_libraries()}"
+
+
+def _steps() -> str:
+    rows = matrix()
+    columns = [name for family in TYPICAL for name, _ in _formats(family, FORMATS)]
+    lines = [_line(["GPU", *columns]), _line(["---"] * (len(columns) + 1))]
+    for name, row in rows.items():
+        lines.append(_line([name, *(row.get(column, "") for column in columns)]))
+    return "\n".join(lines)
+
+
+def _libraries() -> str:
+    """Rows of packaged tables, by GPU, family and format."""
+    counts: dict[tuple[str, str], int] = {}
+    for family in FAMILIES:
+        for library, frame in libraries(family).items():
+            key = library.gpu, f"{family.name} {library.dtype}"
+            counts[key] = counts.get(key, 0) + len(frame)
+    gpus, columns = ([*dict.fromkeys(part)] for part in zip(*counts, strict=True))
+    lines = [_line(["GPU", *columns]), _line(["---"] * (len(columns) + 1))]
+    for gpu in sorted(gpus):
+        cells = [f"{counts.get((gpu, column), '')}" for column in columns]
+        lines.append(_line([gpu, *cells]))
+    return "\n".join(lines)
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def written(text: str) -> str:
+    """A page with the tables between its markers."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{page()}\n{END}{after}"
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("page", type=Path)
+    path = parser.parse_args().page
+    path.write_text(written(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
