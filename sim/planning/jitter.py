@@ -12,7 +12,7 @@ from sim import schema
 from sim.errors import InputError, Mistake
 from workloads.job.faults import Faults
 
-NAMES = ("kernel", "gpu", "launch", "host", "latency", "link")
+NAMES = ("kernel", "gpu", "step", "launch", "host", "latency", "link")
 MOST = 10.0  # relative standard deviation: beyond, a few draws in a million decide the mean
 
 
@@ -22,6 +22,7 @@ class Jitter:
 
     kernel: float
     gpu: float
+    step: float
     launch: float
     host: float
     latency: float

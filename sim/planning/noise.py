@@ -2,6 +2,7 @@
 
     kernel    every kernel by itself                 launch   every launch of the host by itself
     gpu       all kernels of a rank in a step        host     all launches of a rank in a step
+    step      all kernels of all ranks in a step
     latency   what a transfer waits before its bytes          link     the time of its bytes
 
 Each is the relative standard deviation of a log-normal factor with mean 1 (`sim/costs/jitter.toml`). A simulated rank
@@ -22,6 +23,9 @@ import numpy as np
 from sim.graph.opgraph import COMM, KERNEL, Chain, OpGraph, Program
 from sim.planning.jitter import Jitter
 
+STEPS = (
+    2**31
+)  # names the draws of steps, where ranks and transfers have smaller numbers
 LEAST = 0.05  # no sum of kernels is faster than this share of its mean, however wide the noise
 
 
@@ -60,10 +64,14 @@ def noise_of(
         Numbers that name the replica.
     """
     kernels, launches = dict[int, list[float]](), dict[int, list[float]]()
+    common = _of_steps(np.random.default_rng([*seed, STEPS]), steps, jitter)
     for at, drawn in enumerate(_drawn(jitter, graph, duration)):
         draw, rank = np.random.default_rng([*seed, at]), drawn.program.rank
         factors = [drawn.step(draw) for _ in range(steps)]
-        kernels[rank] = _flat(on_kernels for on_kernels, _ in factors)
+        kernels[rank] = _flat(
+            of_step * on_kernels
+            for of_step, (on_kernels, _) in zip(common, factors, strict=True)
+        )
         launches[rank] = _flat(on_launches for _, on_launches in factors)
     draw = np.random.default_rng([*seed, len(graph.programs)])
     return Noise(kernels, launches, *_of_transfers(draw, graph, steps, jitter))
@@ -138,6 +146,12 @@ class _Drawn:
             slowest = float(_slowest(draw, 1, min(met, self.alike))[0])
             sums.append(_Sum(ops, total, own, slowest))
         return _factors(sums, self.jitter.gpu, common, len(self.program))
+
+
+def _of_steps(draw: np.random.Generator, steps: int, jitter: Jitter) -> np.ndarray:
+    """A factor of each step on the kernels of all ranks alike: no rank waits for another because of it."""
+    factors: np.ndarray = _lognormal(draw.standard_normal(steps), jitter.step)
+    return factors
 
 
 def _of_launches(

@@ -158,3 +158,14 @@ def test_noise_that_is_not_drawn_is_said() -> None:
         "--replicas" in warning
         for warning in told("--set", "faults.jitter_gpu=0.1")["warnings"]
     )
+
+
+def test_noise_of_the_whole_step_does_not_even_out() -> None:
+    """What all ranks have in common spreads a step as much on four ranks as it is wide, and nobody waits because of it."""
+    noise = ["--replicas", "30", *only(step=0.05)]
+    made = told(*noise)["replicas"]
+    assert made["std"] / made["mean"] == pytest.approx(0.05, rel=0.4)
+    assert abs(made["slower"]) < 0.02
+    own = told("--replicas", "30", *only(gpu=0.05))
+    assert own["replicas"]["std"] < made["std"]
+    assert own["replicas"]["slower"] > 0.03

@@ -13,7 +13,9 @@ from sim.errors import InputError
 from validation.formats import mlperf_scripts
 from validation.formats.mlperf_scripts import CONFIGS, switches, variables_of
 from validation.report.published import Case
-from validation.sets import published
+from validation.report import step_noise as report
+from validation.report.step_noise import StepNoise
+from validation.sets import published, step_noise
 from validation.sets.published import read, run_of
 from validation.sets.sets import CASES, kind_of, set_table
 
@@ -132,3 +134,30 @@ def test_other_rows_are_judged_by_the_same_limits(tmp_path: Path) -> None:
     assert [name for name, _ in report.skipped] == ["mlperf5-0021"]
     assert report.groups["hardware GB200"].n == report.groups["gpus 72"].n == 1
     assert report.limits.parent.name == "mlperf"
+
+
+def test_the_noise_of_logged_steps() -> None:
+    """Percentiles of a log are its spread; a row without them has none."""
+    row = row_of("mlperf5-0041")
+    assert step_noise.measured(row) == pytest.approx(0.0026, rel=0.05)
+    assert step_noise.measured({**row, "notes": "derived"}) is None
+
+
+def test_replicas_are_compared_with_logged_steps() -> None:
+    """A row has the spread of its replicas beside that of its log, in tens of a percent both."""
+    run = run_of(row_of("mlperf5-0041"))
+    assert 0.002 < step_noise.predicted(run.scenario, run.id, 6) < 0.02
+
+
+def test_only_rows_that_no_constant_was_taken_from_judge_the_noise() -> None:
+    """The check is the typical ratio either way, of judged rows alone."""
+    rows = [
+        StepNoise("a", 8, 0.01, 0.005, False),
+        StepNoise("b", 8, 0.01, 0.005, False),
+        StepNoise("c", 8, 0.01, 0.01, True),
+    ]
+    assert report.check(rows, 0.5).value == pytest.approx(1.0)
+    doubled = [StepNoise(r.name, 8, r.measured, 0.02, r.fitted) for r in rows]
+    assert report.check(doubled, 0.5).value == pytest.approx(1.0)
+    assert report.figures(rows)["judged"] == {"n": 2, "median_ratio": 0.5}
+    assert report.figures(rows)["fitted"]["n"] == 1

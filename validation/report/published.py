@@ -17,14 +17,16 @@ from sim.schema import Number
 from sim.schema import Table as Keys
 from sim.units import format_duration
 from validation.formats.published_setups import FOLDER
+from validation.report import step_noise
 from validation.report.comparison import Comparison
 from validation.report.gate import Check, predicted_check, rows_check
 from validation.report.interface import Point, Skip, Table
+from validation.report.step_noise import StepNoise
 from validation.report.summary import Errors, errors_of
 
 HEAD = ("case", "slice", "measured", "predicted", "error", "")
 NEEDED = ("mape", "bias", "slice_rows", "slice_mape", "spearman")
-LIMITS = Keys(dict.fromkeys((*NEEDED, "worst"), Number(above=True)), NEEDED)
+LIMITS = Keys(dict.fromkeys((*NEEDED, "worst", "noise"), Number(above=True)), NEEDED)
 PART = 3  # of the groups of rows, one in so many is for fitting
 LISTED = 8  # names of rows in a check
 SWEEP = 5  # rows of one model, machine and batch that differ in their layout only
@@ -86,6 +88,7 @@ class PublishedReport(Comparison):
     whole: bool = False
     unit: str = "steps"
     limits: Path = FOLDER / "limits.toml"
+    noise: tuple[StepNoise, ...] = ()
 
     def select(
         self,
@@ -172,6 +175,8 @@ class PublishedReport(Comparison):
                 made.append(Check(f"{name}: mean", errors.mape, limits["slice_mape"]))
         if self.sweeps:
             made.append(self._order(limits["spearman"]))
+        if "noise" in limits and step_noise.judged(self.noise):
+            made.append(step_noise.check(self.noise, limits["noise"]))
         return tuple(made)
 
     def _order(self, least: float) -> Check:
@@ -198,7 +203,8 @@ class PublishedReport(Comparison):
 
     @property
     def case_tables(self) -> Sequence[Table]:
-        return tuple(
+        noise = (step_noise.table(self.noise),) if self.noise else ()
+        return noise + tuple(
             Table(
                 title,
                 HEAD,
@@ -234,6 +240,7 @@ class PublishedReport(Comparison):
             **self.select(fitted=False).to_json(),
             "slices": {name: errors.to_json() for name, errors in self.groups.items()},
             "spearman": self.sweeps,
+            **({"noise": step_noise.figures(self.noise)} if self.noise else {}),
         }
 
 

@@ -27,6 +27,8 @@ from validation.formats.published_fill import complete
 from validation.formats.published_flops import METRICS, step_time_of
 from validation.formats.published_setups import Setup, setup_of
 from validation.report.published import PART, Case, PublishedReport
+from validation.report.step_noise import StepNoise
+from validation.sets import step_noise
 from validation.sets.published_scenarios import scenario_of
 from validation.sets.sets import CASES, set_table
 
@@ -97,8 +99,41 @@ def validate_set(
         else:
             cases.append(_case(run, time, error, table))
     title, limits = table["title"], folder / "limits.toml"
+    noise = _noise_of(runs, cases, table)
     return PublishedReport(
-        name, title, tuple(cases), tuple(skips), rows is None, limits=limits
+        name,
+        title,
+        tuple(cases),
+        tuple(skips),
+        rows is None,
+        limits=limits,
+        noise=noise,
+    )
+
+
+def _noise_of(
+    runs: Sequence[Run], cases: Sequence[Case], table: Mapping[str, Any]
+) -> tuple[StepNoise, ...]:
+    """How much logged steps differ, of rows that are quick to predict, where the set asks for replicas."""
+    replicas, most = table.get("replicas", 0), table.get("replicated_work", 0)
+    by_name = {case.name: case for case in cases if not case.error}
+    logged = [
+        (run, spread)
+        for run in runs
+        if run.id in by_name and work(run) <= most
+        if (spread := step_noise.measured(run.row)) is not None
+    ]
+    if not replicas:
+        return ()
+    return tuple(
+        StepNoise(
+            run.id,
+            int(float(run.row["gpus"])),
+            spread,
+            step_noise.predicted(run.scenario, run.id, replicas),
+            by_name[run.id].fitted,
+        )
+        for run, spread in progress.track(logged, "noise")
     )
 
 

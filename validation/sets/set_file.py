@@ -95,7 +95,13 @@ KINDS: Mapping[str, Table] = {
         limits=Table({"recorded": ERRORS, "simulated": ERRORS}),
         retarget=Items(RETARGET),
     ),
-    "published": _kind(group=TEXTS, part=Number(low=1, whole=True), cuts=TEXTS),
+    "published": _kind(
+        group=TEXTS,
+        part=Number(low=1, whole=True),
+        cuts=TEXTS,
+        replicas=Number(low=2, whole=True),
+        replicated_work=Number(above=True),
+    ),
     "checkpoint": _kind(
         ("rows", "calibration", "stall", "beside"),
         rows=TEXTS,

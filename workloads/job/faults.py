@@ -27,6 +27,9 @@ class Faults:
     jitter_gpu: float | None = key(
         None, "of all kernels of a rank together, from step to step", low=0
     )
+    jitter_step: float | None = key(
+        None, "of all kernels of all ranks together, from step to step", low=0
+    )
     jitter_launch: float | None = key(
         None, "of every launch of a host by itself", low=0
     )
