@@ -12,8 +12,8 @@ import pytest
 from sim.errors import InputError
 from validation.formats import mlperf_scripts
 from validation.formats.mlperf_scripts import CONFIGS, switches, variables_of
-from validation.report.published import Case
 from validation.report import step_noise as report
+from validation.report.published import Case
 from validation.report.step_noise import StepNoise
 from validation.sets import published, step_noise
 from validation.sets.published import read, run_of
