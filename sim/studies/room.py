@@ -11,7 +11,7 @@ from sim.studies.largest import fits, largest_micro_batch
 Load = Callable[[tuple[str, ...]], Scenario]
 
 # Each stronger than the one before it.
-RECOMPUTE = ("selective", "full")
+RECOMPUTE = ("selective", "alternate", "full")
 SHARDED = ("zero1", "fsdp")
 
 
@@ -29,6 +29,7 @@ def _single(scenario: Scenario, load: Load) -> Iterator[str]:
     for values, key in (
         (_after(scenario.training.recompute, RECOMPUTE), "training.recompute"),
         (_sharded(scenario), "parallel.data_parallel"),
+        (_reduced(scenario), "pytorch.reduce_every_microbatch"),
     ):
         changes = (f"{key}={value}" for value in values)
         enough = (change for change in changes if _fits(load, (change,)))
@@ -64,6 +65,12 @@ def _sharded(scenario: Scenario) -> tuple[str, ...]:
     if scenario.parallel.dp == 1:
         return ()
     return _after(scenario.parallel.data_parallel or "none", SHARDED)
+
+
+def _reduced(scenario: Scenario) -> tuple[str, ...]:
+    """Under FSDP, gradients that are reduced before the last microbatch."""
+    sharded = scenario.parallel.data_parallel == "fsdp"
+    return ("true",) if sharded and not scenario.pytorch.reduce_every_microbatch else ()
 
 
 def _fits(load: Load, changes: tuple[str, ...]) -> bool:

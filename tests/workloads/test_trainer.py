@@ -72,10 +72,11 @@ def test_flat_parameters_move_the_same_bytes() -> None:
     assert volume(one, "dp all_gather") == volume(two, "dp all_gather")
 
 
-def test_gradients_reduced_in_every_microbatch() -> None:
+@pytest.mark.parametrize("fsdp", ["1", "2"])
+def test_gradients_reduced_in_every_microbatch(fsdp: str) -> None:
     """A trainer that never says no_sync reduces as often as it has microbatches."""
-    last = lowered({"grad_accumulation": 3}, fsdp="1")
-    every = lowered({"grad_accumulation": 3}, fsdp="1", reduce_every_microbatch=True)
+    last = lowered({"grad_accumulation": 3}, fsdp=fsdp)
+    every = lowered({"grad_accumulation": 3}, fsdp=fsdp, reduce_every_microbatch=True)
     assert communications(last)["dp reduce_scatter"] == UNITS
     assert communications(every)["dp reduce_scatter"] == 3 * UNITS
 

@@ -38,7 +38,7 @@ OF_FSDP = (
     "prefetch",
     "limit_all_gathers",
 )
-OF_FLAT_PARAMETERS = ("reduce_every_microbatch", "prefetch", "limit_all_gathers")
+OF_FLAT_PARAMETERS = ("prefetch", "limit_all_gathers")
 
 
 def lower(

@@ -139,12 +139,12 @@ class FullyShard:
         return [g]
 
     def post_backward(self) -> None:
-        """Frees the parameters and reduce-scatters the gradients (in the last microbatch only)."""
+        """Frees the parameters and reduce-scatters the gradients, where this microbatch reduces."""
         t, context = self.t, self.context
         t.cpu("fsdp_post_backward")
-        if self.reshard_after or context.sync:
+        if self.reshard_after or self.reduces:
             self.reshard()
-        if not context.sync:
+        if not self.reduces:
             return
         t.cpu("fsdp_reduce_param", len(self.parameters))
         t.wait(context.reduced)
@@ -152,12 +152,20 @@ class FullyShard:
         wide = 2.0 if in_fp32 else 1.0
         context.reduce_input = None
         context.reduce_input = self._copy_in(wide)
-        if self.grad is None:
+        earlier = self.grad is not None  # of zero_grad, or of the microbatch before
+        if not earlier:
             self.grad = Storage(t.memory, self.shard, "gradients")
         self.group.collective(t, "reduce_scatter", wide * self.full, REDUCE)
-        if self.keep:
-            self._add_to_kept()
+        if earlier:
+            self._add_to_earlier()
         context.reduced = t.record(REDUCE)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether this microbatch's gradients are reduced: the last one's, or every one's."""
+        choices = self.t.choices
+        every = choices is not None and choices.reduce_every_microbatch
+        return self.context.sync or every
 
     def _copy_in(self, wide: float) -> Storage:
         """Copies the gradients into the buffer that is reduced, `wide` times as wide, and frees them."""
@@ -170,8 +178,8 @@ class FullyShard:
             p.grad = None
         return buffer
 
-    def _add_to_kept(self) -> None:
-        """Adds the new shard to the one that zero_grad left, parameter by parameter."""
+    def _add_to_earlier(self) -> None:
+        """Adds the new shard to the one that is there, parameter by parameter (FSDPParamGroup's foreach_reduce)."""
         new = Storage(self.t.memory, self.shard, "gradients")
         for p in self.parameters:
             n = -(-p.elements // self.group.size)

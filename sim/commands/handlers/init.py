@@ -1,0 +1,73 @@
+"""What `prestep init` does: asks for what was not said, and writes the scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from sim import files
+from sim.commands._shared import misused, talk
+from sim.errors import InputError
+from sim.studies import first_scenario
+from topologies import load_cluster
+from topologies.fabric import Fabric
+from workloads.job.model import Model
+from workloads.models.model import ModelSpec, load_model
+
+Value = TypeVar("Value")
+Meaning = TypeVar("Meaning")
+
+
+def init(
+    model: str | None,
+    cluster: str | None,
+    hosts: int | None,
+    seq_len: int | None,
+    global_batch: int | None,
+    output: Path,
+    force: bool,
+) -> None:
+    if output.exists() and not force:
+        hint = "--force writes over it"
+        raise misused("--output", str(output), "a file that does not exist", hint)
+    name, _ = _asked("Model (name or file)", model, "llama3-8b", _model)
+    place, fabric = _asked("Cluster (name or file)", cluster, "dgx-h100", _cluster)
+    usual = len(fabric.hosts)
+
+    def scaled(count: int) -> Fabric:
+        return fabric if count == usual else load_cluster(place, count)
+
+    count, larger = _asked("Hosts", hosts, usual, scaled)
+    tokens, _ = _asked("Tokens per sample", seq_len, 4096, int)
+    gpus = len(larger.gpus)
+    samples, _ = _asked("Samples per step, over all GPUs", global_batch, gpus, int)
+    own = None if count == usual else count
+    job = first_scenario.Job(name, place, own, tokens, samples, gpus)
+    files.write_text(output, first_scenario.text_of(job))
+    talk(f"wrote {output}; predict it with `prestep run {output}`")
+
+
+def _asked(
+    question: str, said: Value | None, usual: Value, read: Callable[[Value], Meaning]
+) -> tuple[Value, Meaning]:
+    """An option, or the answer to its question, and what it stands for; asks again where the answer is wrong."""
+    if said is not None:
+        return said, read(said)
+    while True:
+        answer: Value = click.prompt(question, default=usual, err=True)
+        try:
+            return answer, read(answer)
+        except InputError as error:
+            talk(str(error))
+
+
+def _model(name: str) -> ModelSpec:
+    section = Model(file=name) if Path(name).is_file() else Model(name=name)
+    return load_model(section, "--model")
+
+
+def _cluster(name: str) -> Fabric:
+    return load_cluster(name)
