@@ -233,14 +233,8 @@ class Gpu:
             and gemm.of_dtype(self._tiles, kernel.dtype) is not None
         ):
             return "fitted"
-        if model is None and self.like is not None:  # another GPU's time
-            return "fitted" if self._measured_ratio(self.like, kernel) else "guess"
         if model is None:
-            return (
-                "datasheet"
-                if kernel.kind in ("gemm", "gemm_bias") or kernel.kind in STREAM_PASSES
-                else "guess"
-            )
+            return self._grade_without_table(kernel)
         if borrowed := self._borrowed(kernel):
             return (
                 "fitted" if borrowed == FORWARD else "guess"
@@ -251,6 +245,14 @@ class Gpu:
             else model.measured(kernel)
         )
         return "measured" if at_row else "fitted"
+
+    def _grade_without_table(self, kernel: Kernel) -> str:
+        """Of a kernel whose kind has no table here: another GPU's time, or what datasheets say."""
+        if self.like is not None:
+            return "fitted" if self._measured_ratio(self.like, kernel) else "guess"
+        products = kernel.kind in ("gemm", "gemm_bias")
+        stated = products or kernel.kind in STREAM_PASSES
+        return "datasheet" if stated else "guess"
 
     def stands_on(self, kernel: Kernel) -> str:
         """What replaces a measurement of such a kernel here, in words; "" where its own table reaches it."""

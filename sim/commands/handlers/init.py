@@ -34,20 +34,24 @@ def init(
         hint = "--force writes over it"
         raise misused("--output", str(output), "a file that does not exist", hint)
     name, _ = _asked("Model (name or file)", model, "llama3-8b", _model)
+    place, own, gpus = _place(cluster, hosts)
+    tokens, _ = _asked("Tokens per sample", seq_len, 4096, int)
+    samples, _ = _asked("Samples per step, over all GPUs", global_batch, gpus, int)
+    job = first_scenario.Job(name, place, own, tokens, samples, gpus)
+    files.write_text(output, first_scenario.text_of(job))
+    talk(f"wrote {output}; predict it with `prestep run {output}`")
+
+
+def _place(cluster: str | None, hosts: int | None) -> tuple[str, int | None, int]:
+    """The cluster, its hosts (None: as many as its file has), and how many GPUs these are."""
     place, fabric = _asked("Cluster (name or file)", cluster, "dgx-h100", _cluster)
     usual = len(fabric.hosts)
 
     def scaled(count: int) -> Fabric:
         return fabric if count == usual else load_cluster(place, count)
 
-    count, larger = _asked("Hosts", hosts, usual, scaled)
-    tokens, _ = _asked("Tokens per sample", seq_len, 4096, int)
-    gpus = len(larger.gpus)
-    samples, _ = _asked("Samples per step, over all GPUs", global_batch, gpus, int)
-    own = None if count == usual else count
-    job = first_scenario.Job(name, place, own, tokens, samples, gpus)
-    files.write_text(output, first_scenario.text_of(job))
-    talk(f"wrote {output}; predict it with `prestep run {output}`")
+    count, scaled_fabric = _asked("Hosts", hosts, usual, scaled)
+    return place, None if count == usual else count, len(scaled_fabric.gpus)
 
 
 def _asked(

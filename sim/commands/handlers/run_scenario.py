@@ -50,22 +50,24 @@ def run_scenario(
     """The run of a scenario's tables; `part` says which part of it the trace shows, `asked` prices (`_prices`)."""
     loaded = scenario_of(tables, path, overrides)
     _check_replicas(replicas, seed, loaded, max_micro_batch)
-    file = trace or timeline or report
     prices = _prices(loaded, max_micro_batch, **asked)
+    file = trace or timeline or report
     if max_micro_batch:
         _largest(loaded, path, json_, file)
-    elif _serves(loaded):
-        _serve(loaded, json_, file or replicas)
-    elif loaded.jobs:
-        _run_jobs(loaded, json_, file, strict)
+    elif _is_no_step(loaded):
+        _run_others(loaded, json_, file, replicas, strict)
     else:
         planned = plan(loaded)
         result = _priced(planned, replicas, seed, prices)
-        _show(result, json_, _remedies(result, tables, path, overrides))
+        _show(result, json_, tables, path, overrides)
         _write(result, trace, part, timeline)
         _write_report(result, report, each, planned)
-        _refuse_fallbacks([result], strict)
-        _refuse_too_much(result, fail_oom)
+        _refuse(result, strict, fail_oom)
+
+
+def _is_no_step(loaded: Scenario) -> bool:
+    """Whether it is anything but a training step of one job."""
+    return bool(_serves(loaded) or loaded.jobs)
 
 
 def _serves(loaded: Scenario) -> bool:
@@ -107,34 +109,36 @@ def _priced(
     return replace(result, cost=cost_of(result, prices).to_dict())
 
 
-def _show(result: Prediction, json_: bool, remedies: tuple[str, ...] = ()) -> None:
-    if json_:
-        click.echo(result.to_json())
-    else:
-        page = terminal.render(result, colour=coloured(), remedies=remedies)
-        click.echo(page)
-
-
-def _remedies(
-    result: Prediction, tables: Mapping[str, Any], path: Path, overrides: Sequence[str]
-) -> tuple[str, ...]:
-    """Changes with which the step would fit; none where it does, and for a program, which decides for itself."""
-    if not _lacks_memory(result) or is_capture(path):
-        return ()
+def _show(
+    result: Prediction,
+    json_: bool,
+    tables: Mapping[str, Any],
+    path: Path,
+    overrides: Sequence[str],
+) -> None:
+    """Prints the prediction; of a step that does not fit, the page says what would."""
 
     def changed(more: tuple[str, ...]) -> Scenario:
         return scenario_of(tables, path, (*overrides, *more))
 
-    return room.remedies(changed(()), changed)
+    if json_:
+        click.echo(result.to_json())
+    else:
+        # A program decides its layout for itself.
+        told = _lacks_memory(result) and not is_capture(path)
+        remedies = room.remedies(changed(()), changed) if told else ()
+        page = terminal.render(result, colour=coloured(), remedies=remedies)
+        click.echo(page)
 
 
 def _lacks_memory(result: Prediction) -> bool:
     return result.out_of_memory is not None and not result.out_of_memory.fits
 
 
-def _refuse_too_much(result: Prediction, fail: bool) -> None:
-    """With `--fail-oom`, ends the command where the step does not fit."""
-    if fail and _lacks_memory(result):
+def _refuse(result: Prediction, strict: bool, fail_oom: bool) -> None:
+    """Ends the command where a prediction is not what `--strict` or `--fail-oom` asks for."""
+    _refuse_fallbacks([result], strict)
+    if fail_oom and _lacks_memory(result):
         sys.exit(EXIT_OUTSIDE)
 
 
@@ -235,6 +239,20 @@ def _serve(scenario: Scenario, json_: bool, other: Path | int | None) -> None:
         echo_json(prediction)
     else:
         click.echo(serving.render(prediction))
+
+
+def _run_others(
+    scenario: Scenario,
+    json_: bool,
+    file: Path | None,
+    replicas: int | None,
+    strict: bool,
+) -> None:
+    """`run` of a scenario that is no step of one job."""
+    if _serves(scenario):
+        _serve(scenario, json_, file or replicas)
+    else:
+        _run_jobs(scenario, json_, file, strict)
 
 
 def _run_jobs(scenario: Scenario, json_: bool, file: Path | None, strict: bool) -> None:
