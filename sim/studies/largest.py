@@ -207,6 +207,12 @@ def _few(scenario: Scenario, count: int) -> int:
     return count if scenario.parallel.pp > 1 else min(count, FEW)
 
 
+def few_microbatches(scenario: Scenario) -> Scenario:
+    """A step that needs as much memory, with as few microbatches as that takes."""
+    few = _few(scenario, microbatches_of(scenario))
+    return with_samples(scenario, scenario.training.micro_batch, few)
+
+
 def with_samples(scenario: Scenario, samples: int, microbatches: int) -> Scenario:
     """The same layout with another micro batch and so many microbatches."""
     t = replace(

@@ -2,57 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
+from sim.analysis.memory import peaks
 from sim.errors import InputError
+from sim.planning.planned import Planned
+from sim.predict import lowered_on
+from sim.spec.lookup import layout_mistakes
 from sim.spec.sections import Scenario
-from sim.studies.largest import fits, largest_micro_batch
-
-Load = Callable[[tuple[str, ...]], Scenario]
+from sim.studies.largest import few_microbatches
 
 # Each stronger than the one before it.
 RECOMPUTE = ("selective", "alternate", "full")
 SHARDED = ("zero1", "fsdp")
 
+#: Values of keys, by dotted key.
+Change = dict[str, Any]
 
-def remedies(scenario: Scenario, load: Load) -> tuple[str, ...]:
+
+def remedies(planned: Planned, outside: Mapping[int, Mapping[str, float]]) -> list[str]:
     """Changes of one key that make a step fit, as `--set` takes them; of two keys where no single one does.
 
-    ``load`` gives the scenario with changes, or raises `InputError` where they do not go with the rest of it.
+    ``outside``: bytes beside the allocator's by rank and owner, which these changes hardly move.
     """
-    single = tuple(_single(scenario, load))
-    return single or tuple(_double(scenario, load))
+    room = _Room(planned, outside)
+    enough = [*_first_that_fits(room, {}), *_smaller_batch(room, {})]
+    if not enough:
+        full = {"training.recompute": "full"}
+        pairs = [*_smaller_batch(room, full), *_first_that_fits(room, full)]
+        enough = pairs[:1]
+    return [" and ".join(map(_text, change.items())) for change in enough]
 
 
-def _single(scenario: Scenario, load: Load) -> Iterator[str]:
-    """The weakest change of each kind that is enough."""
-    for values, key in (
-        (_after(scenario.training.recompute, RECOMPUTE), "training.recompute"),
-        (_sharded(scenario), "parallel.data_parallel"),
-        (_reduced(scenario), "pytorch.reduce_every_microbatch"),
-    ):
-        changes = (f"{key}={value}" for value in values)
-        enough = (change for change in changes if _fits(load, (change,)))
-        yield from list(enough)[:1]
-    if samples := _micro_batch(scenario):
-        yield f"training.micro_batch={samples}"
+def _text(item: tuple[str, Any]) -> str:
+    key, value = item
+    return f"{key}={str(value).lower()}"
 
 
-def _double(scenario: Scenario, load: Load) -> Iterator[str]:
-    """Full recomputation, and the largest micro batch that fits beside it; or sharded parameters."""
-    full = "training.recompute=full"
-    try:
-        recomputed = load((full,))
-    except InputError:
-        return
-    if samples := _micro_batch(recomputed):
-        yield f"{full} and training.micro_batch={samples}"
-        return
-    for value in _sharded(scenario):
-        change = f"parallel.data_parallel={value}"
-        if _fits(load, (full, change)):
-            yield f"{full} and {change}"
+@dataclass(frozen=True)
+class _Room:
+    """The memory of a planned step's layout, and of others like it on the same GPUs."""
+
+    planned: Planned
+    outside: Mapping[int, Mapping[str, float]]
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.planned.scenario
+
+    def fits(self, change: Change) -> bool:
+        """Whether every simulated rank has room for what it allocates; False for what cannot be run."""
+        scenario = _changed(self.scenario, change)
+        gpus = len(self.planned.gpus)
+        if layout_mistakes(scenario, gpus, self.planned.model):
+            return False
+        try:
+            lowered = lowered_on(few_microbatches(scenario), self.planned.fabric)
+        except InputError:
+            return False
+        needs = peaks(lowered, scenario)
+        return all(self._has_room(rank, need.total) for rank, need in needs.items())
+
+    def _has_room(self, rank: int, allocated: float) -> bool:
+        beside = sum(self.outside.get(rank, {}).values())
+        return allocated + beside <= self.planned.gpu.memory
+
+
+def _changed(scenario: Scenario, change: Change) -> Scenario:
+    """The scenario with other values of keys."""
+    for key, value in change.items():
+        section, name = key.split(".")
+        table = replace(getattr(scenario, section), **{name: value})
+        scenario = replace(scenario, **{section: table})
+    return scenario
+
+
+def _first_that_fits(room: _Room, given: Change) -> Iterator[Change]:
+    """Of every key the weakest value that is enough beside what is given."""
+    s = room.scenario
+    every = s.pytorch.reduce_every_microbatch
+    stronger = {
+        "training.recompute": _after(s.training.recompute, RECOMPUTE),
+        "parallel.data_parallel": _sharded(s),
+        "pytorch.reduce_every_microbatch": () if every else (True,),
+    }
+    for key, values in stronger.items():
+        changes = ({**given, key: value} for value in values if key not in given)
+        enough = next(filter(room.fits, changes), None)
+        if enough is not None:
+            yield enough
+
+
+def _smaller_batch(room: _Room, given: Change) -> Iterator[Change]:
+    """The first half of the micro batch that is small enough; a step has as many samples as before."""
+    samples = room.scenario.training.micro_batch // 2
+    while samples:
+        change = {**given, "training.micro_batch": samples}
+        if room.fits(change):
+            yield change
             return
+        samples //= 2
 
 
 def _after(value: str, stronger: tuple[str, ...]) -> tuple[str, ...]:
@@ -65,22 +116,3 @@ def _sharded(scenario: Scenario) -> tuple[str, ...]:
     if scenario.parallel.dp == 1:
         return ()
     return _after(scenario.parallel.data_parallel or "none", SHARDED)
-
-
-def _reduced(scenario: Scenario) -> tuple[str, ...]:
-    """Under FSDP, gradients that are reduced before the last microbatch."""
-    sharded = scenario.parallel.data_parallel == "fsdp"
-    return ("true",) if sharded and not scenario.pytorch.reduce_every_microbatch else ()
-
-
-def _fits(load: Load, changes: tuple[str, ...]) -> bool:
-    try:
-        return fits(load(changes))
-    except InputError:
-        return False
-
-
-def _micro_batch(scenario: Scenario) -> int:
-    """The largest micro batch that fits and that the global batch allows; 0 for none."""
-    limit = largest_micro_batch(scenario)
-    return limit.micro_batch if limit.divides is None else limit.divides

@@ -8,6 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
+from sim.analysis.memory import outside
+from sim.predict import plan
 from sim.spec.load import load_scenario
 from sim.studies import room
 from sim.studies.largest import fits
@@ -49,31 +51,25 @@ def test_what_does_not_fit_is_said_first_with_what_would() -> None:
     )
 
 
-def test_remedies_fit() -> None:
+@pytest.mark.parametrize("more", [(), ("training.seq_len=65536",)])
+def test_remedies_fit(more: tuple[str, ...]) -> None:
     """Every change that is told makes the step fit, and the step as it is does not."""
     path = find_scenario("llama8b-fsdp4")
-
-    def changed(more: tuple[str, ...]):  # type: ignore[no-untyped-def]
-        return load_scenario(path, (*TOO_LARGE, *more))
-
-    scenario = changed(())
-    assert not fits(scenario)
-    told = room.remedies(scenario, changed)
+    asked = (*TOO_LARGE, *more)
+    planned = plan(load_scenario(path, asked))
+    assert not fits(planned.scenario)
+    told = room.remedies(planned, outside(planned))
     assert told
-    assert all(fits(changed(tuple(one.split(" and ")))) for one in told)
+    for change in told:
+        assert fits(load_scenario(path, (*asked, *change.split(" and "))))
 
 
 def test_two_changes_where_one_is_not_enough() -> None:
-    """Where no single change is enough, full recomputation is told with a second one."""
+    """Where no single change is enough, one pair with full recomputation is told."""
     path = find_scenario("llama8b-fsdp4")
-    large = (*TOO_LARGE, "training.seq_len=131072")
-
-    def changed(more: tuple[str, ...]):  # type: ignore[no-untyped-def]
-        return load_scenario(path, (*large, *more))
-
-    told = room.remedies(changed(()), changed)
-    assert all(one.startswith("training.recompute=full and ") for one in told)
-    assert all(fits(changed(tuple(one.split(" and ")))) for one in told)
+    planned = plan(load_scenario(path, (*TOO_LARGE, "training.seq_len=65536")))
+    [told] = room.remedies(planned, outside(planned))
+    assert told.startswith("training.recompute=full and training.micro_batch=")
 
 
 @pytest.mark.parametrize(("options", "code"), [((), 0), (("--fail-oom",), 1)])

@@ -6,7 +6,7 @@ What only some runs need is imported by them: it is slow to import.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import click
 from sim import exporters
 from sim.analysis.cost import Prices, cost_of
 from sim.analysis.prediction import Prediction
+from sim.analysis.summary import CAPTURED
 from sim.commands._shared import EXIT_OUTSIDE, coloured, echo_json, misused, talk
 from sim.exporters import terminal
 from sim.planning.planned import Planned
@@ -59,7 +60,7 @@ def run_scenario(
     else:
         planned = plan(loaded)
         result = _priced(planned, replicas, seed, prices)
-        _show(result, json_, tables, path, overrides)
+        _show(result, planned, json_)
         _write(result, trace, part, timeline)
         _write_report(result, report, each, planned)
         _refuse(result, strict, fail_oom)
@@ -109,26 +110,15 @@ def _priced(
     return replace(result, cost=cost_of(result, prices).to_dict())
 
 
-def _show(
-    result: Prediction,
-    json_: bool,
-    tables: Mapping[str, Any],
-    path: Path,
-    overrides: Sequence[str],
-) -> None:
+def _show(result: Prediction, planned: Planned, json_: bool) -> None:
     """Prints the prediction; of a step that does not fit, the page says what would."""
-
-    def changed(more: tuple[str, ...]) -> Scenario:
-        return scenario_of(tables, path, (*overrides, *more))
-
     if json_:
         click.echo(result.to_json())
-    else:
-        # A program decides its layout for itself.
-        told = _lacks_memory(result) and not is_capture(path)
-        remedies = room.remedies(changed(()), changed) if told else ()
-        page = terminal.render(result, colour=coloured(), remedies=remedies)
-        click.echo(page)
+        return
+    # A program decides its layout for itself.
+    told = _lacks_memory(result) and planned.model.kind != CAPTURED
+    remedies = room.remedies(planned, result.outside) if told else ()
+    click.echo(terminal.render(result, colour=coloured(), remedies=remedies))
 
 
 def _lacks_memory(result: Prediction) -> bool:
