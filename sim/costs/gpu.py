@@ -114,7 +114,7 @@ class Gpu:
     def draw(self) -> Draw | None:
         """What the GPU draws; that of `like` at the same shares of its limits where nobody measured this one."""
         if self.facts.draw is not None:
-            return self.facts.draw
+            return self.facts.draw.with_formats(self.peak)
         lent = None if self.like is None else self.like.draw
         if self.like is None or lent is None:
             return None

@@ -67,12 +67,7 @@ def noise_of(
     common = _of_steps(np.random.default_rng([*seed, STEPS]), steps, jitter)
     for at, drawn in enumerate(_drawn(jitter, graph, duration)):
         draw, rank = np.random.default_rng([*seed, at]), drawn.program.rank
-        factors = [drawn.step(draw) for _ in range(steps)]
-        kernels[rank] = _flat(
-            of_step * on_kernels
-            for of_step, (on_kernels, _) in zip(common, factors, strict=True)
-        )
-        launches[rank] = _flat(on_launches for _, on_launches in factors)
+        kernels[rank], launches[rank] = drawn.steps(draw, common)
     draw = np.random.default_rng([*seed, len(graph.programs)])
     return Noise(kernels, launches, *_of_transfers(draw, graph, steps, jitter))
 
@@ -111,6 +106,17 @@ class _Drawn:
     duration: np.ndarray
     weight: np.ndarray
     parts: list[tuple[np.ndarray, int]]
+
+    def steps(
+        self, draw: np.random.Generator, common: np.ndarray
+    ) -> tuple[list[float], list[float]]:
+        """Factors on the kernels and on the launches of all steps, one after the other; `common`: a factor of each."""
+        factors = [self.step(draw) for _ in common]
+        kernels = (
+            of_step * on_kernels
+            for of_step, (on_kernels, _) in zip(common, factors, strict=True)
+        )
+        return _flat(kernels), _flat(on_launches for _, on_launches in factors)
 
     def step(self, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Factors on the kernels and on the launches of a step."""

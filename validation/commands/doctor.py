@@ -1,4 +1,4 @@
-"""Look at this environment: versions, packages in the way, what is missing; `nccl`: is a log of NCCL normal?"""
+"""Look at this environment (versions, packages in the way, what is missing), or say whether a log of NCCL is normal."""
 
 from __future__ import annotations
 

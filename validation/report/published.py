@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -164,11 +164,7 @@ class PublishedReport(Comparison):
         held = self.select(fitted=False)
         bad = [case.name for case in self.cases if case.error]
         made = [rows_check(self._judged, self._left_out), predicted_check(bad, LISTED)]
-        if held.n:
-            made.append(Check("mean", held.mape, limits["mape"]))
-            made.append(Check("bias", abs(held.bias), limits["bias"]))
-        if held.n and "worst" in limits:
-            made.append(Check("worst", held.worst, limits["worst"], held.worst_id))
+        made += _of_all(held, limits) if held.n else ()
         for name in self.slices:
             errors = self.select(name, fitted=False)
             if errors.n > limits["slice_rows"]:
@@ -273,3 +269,11 @@ def _cells(case: Case) -> tuple[str, ...]:
         f"{case.signed_error:+.1%}",
         case.assumed,
     )
+
+
+def _of_all(held: Errors, limits: Mapping[str, Any]) -> Iterator[Check]:
+    """The checks of all judged rows together."""
+    yield Check("mean", held.mape, limits["mape"])
+    yield Check("bias", abs(held.bias), limits["bias"])
+    if "worst" in limits:
+        yield Check("worst", held.worst, limits["worst"], held.worst_id)
