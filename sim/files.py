@@ -203,7 +203,8 @@ def read_text(
 
 
 # A key with more parts is no table of ours, and costs the parser the square of them.
-DOTTED = re.compile(r"(?:[\w\"'-]+\s*\.\s*){32}")
+# Begins only where a part does: from every letter of a long word it would take the square of its length.
+DOTTED = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]+\s*\.\s*){32}")
 
 
 def toml(text: str) -> dict[str, Any]:

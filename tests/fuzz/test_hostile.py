@@ -29,6 +29,7 @@ HOSTILE = {
         "nccl_xml",
         '<!DOCTYPE s [<!ENTITY x SYSTEM "file:///etc/passwd">]><system>&x;</system>',
     ),
+    "long comment": ("scenario", f"#{'x' * 1_000_000}\n{SCENARIO}"),
     "deep XML": ("nccl_xml", "<system>" + "<pci>" * 200_000),
     "deep scenario": ("scenario", "a = " + "[" * 100_000),
     "dotted key": ("scenario", "a" + ".a" * 100_000 + " = 1"),
