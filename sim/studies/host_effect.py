@@ -22,7 +22,8 @@ from sim.spec.sections import Scenario
 UNSTATED = (0.75, 2.4)
 NO_TIME = 1e-3  # factor of a host that takes none
 LEAST = 0.01  # share of a step from which on a host is said to decide it
-MOST = 50_000  # operations of a step that is simulated again
+# A step that is simulated again and again: larger ones take seconds each time.
+MOST_OPERATIONS, MOST_GPUS = 10_000, 1_024
 GRAPH, COMPILED, EAGER = "cuda-graph", "pytorch-compiled", "pytorch-eager"
 SPEED = "speed of the host"  # as parts of an interval name it, beside `HOST`
 
@@ -75,7 +76,7 @@ def with_host(planned: Planned, result: Prediction) -> Prediction:
 def effect_of(planned: Planned, result: Prediction) -> HostEffect | None:
     """What the host does to a step; None where it does next to nothing, or the step is too large to simulate again."""
     evidence, low, high = _factors(planned)
-    if planned.graph.operations > MOST or not _may_matter(result, evidence):
+    if _is_large(planned) or not _may_matter(result, evidence):
         return None
     at = _Again(planned)
     slow, step = at.factor(high), result.step_time
@@ -89,6 +90,11 @@ def effect_of(planned: Planned, result: Prediction) -> HostEffect | None:
     return HostEffect(
         factor, evidence, low, high, fast, slow, without, share, graph, compiled
     )
+
+
+def _is_large(planned: Planned) -> bool:
+    gpus = planned.lowered.layout.world
+    return gpus > MOST_GPUS or planned.graph.operations > MOST_OPERATIONS
 
 
 def _may_matter(result: Prediction, evidence: str) -> bool:

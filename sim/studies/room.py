@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any
 
 from sim.analysis.memory import peaks
@@ -17,6 +18,8 @@ from sim.studies.largest import few_microbatches
 # Each stronger than the one before it.
 RECOMPUTE = ("selective", "alternate", "full")
 SHARDED = ("zero1", "fsdp")
+# Of more GPUs one change is looked for, not one of each kind: each takes as long as planning.
+MOST_GPUS = 1_024
 
 #: Values of keys, by dotted key.
 Change = dict[str, Any]
@@ -28,11 +31,13 @@ def remedies(planned: Planned, outside: Mapping[int, Mapping[str, float]]) -> li
     ``outside``: bytes beside the allocator's by rank and owner, which these changes hardly move.
     """
     room = _Room(planned, outside)
-    enough = [*_first_that_fits(room, {}), *_smaller_batch(room, {})]
+    large = planned.lowered.layout.world > MOST_GPUS
+    single = chain(_first_that_fits(room, {}), _smaller_batch(room, {}))
+    enough = list(islice(single, 1 if large else None))
     if not enough:
         full = {"training.recompute": "full"}
-        pairs = [*_smaller_batch(room, full), *_first_that_fits(room, full)]
-        enough = pairs[:1]
+        pairs = chain(_smaller_batch(room, full), _first_that_fits(room, full))
+        enough = list(islice(pairs, 1))
     return [" and ".join(map(_text, change.items())) for change in enough]
 
 
