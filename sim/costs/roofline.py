@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from sim.costs.kinds import work
 from sim.graph.kernel import Kernel
 
+WIDEST = "fp64"
+
 
 @dataclass(frozen=True)
 class Roofline:
@@ -46,8 +48,13 @@ class Roofline:
         return flops / self.peak_of(kernel.dtype) > size / self.bandwidth
 
     def peak_of(self, dtype: str) -> float:
-        """Peak of `dtype`; a type that the tensor cores lack runs at the lowest listed peak."""
-        return self.peak.get(dtype, min(self.peak.values()))
+        """Peak of `dtype`; a type that the tensor cores lack runs at the lowest listed peak.
+
+        Nothing stands on fp64: nobody computes in 64 bits because 8 are not there.
+        """
+        if dtype in self.peak:
+            return self.peak[dtype]
+        return min(rate for one, rate in self.peak.items() if one != WIDEST)
 
 
 def estimate(

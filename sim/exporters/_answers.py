@@ -53,7 +53,7 @@ def _links(result: Prediction) -> str:
     saved = FASTER * prices[best] / result.step_time
     if saved < NOTHING:
         return "; faster links would save next to nothing"
-    return f"; {_rounded(FASTER)} more {best} bandwidth would save about {percent(saved)} of it"
+    return f"; {_rounded(FASTER)} faster {best} saves about {percent(saved)}"
 
 
 def of_comparison(comparison: Mapping[str, Any]) -> str:

@@ -262,6 +262,16 @@ def test_a_gpu_without_operations_of_its_own_differs_by_its_limits() -> None:
     assert a100.evidence(stream) == "guess"
 
 
+@pytest.mark.parametrize(
+    "gpu", sorted(path.stem for path in HARDWARE.glob("*.toml") if "-" not in path.stem)
+)
+def test_no_format_stands_on_fp64(gpu: str) -> None:
+    """A format that a GPU lacks runs as its other formats say, whether or not its peak in 64 bits is known."""
+    roofline = load_gpu(gpu).roofline
+    without = {one: rate for one, rate in roofline.peak.items() if one != "fp64"}
+    assert roofline.peak_of("a format of tomorrow") == min(without.values())
+
+
 def test_adamw_launches_as_pytorch_does() -> None:
     """Fused AdamW over 1.5 G parameters takes 72 launches, as traced, and about 8.7 ms with its embedding."""
     embedding, rest = (
