@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.collectives.wires import paths, transport
+from sim.collectives.wires import nics, paths, transport
 from sim.collectives.wires.network import Network, network_of
 from sim.errors import InputError, Mistake, unknown
 from sim.spec.sections import Nccl
@@ -52,7 +52,7 @@ class Group:
     remote_kind: str
     inside: str = "auto"
     outside: str = "auto"
-    net: transport.Net = transport.NO_NET
+    net: nics.Net = nics.NO_NET
     network: Network = field(default_factory=Network)
 
     @property
@@ -164,7 +164,7 @@ def _build(fabric: Any, ranks: tuple[str, ...], wanted: Nccl) -> Group:
         remote_kind=remote.kind,
         inside=inside,
         outside=outside,
-        net=transport.network(fabric, hosts, outside, wanted.net_speed),
+        net=nics.network(fabric, hosts, outside, wanted.net_speed),
         network=replace(network_of(fabric), memory=memory),
     )
 

@@ -24,8 +24,9 @@ from sim.collectives.nccl.speeds import (
     most_channels,
     nvlink_share,
 )
-from sim.collectives.nccl.system import NVB, NVL, PXB
-from sim.collectives.wires.transport import PCIE, between
+from sim.collectives.nccl.system import NVB, NVL, PXB, PXN
+from sim.collectives.wires.nics import PCIE
+from sim.collectives.wires.transport import between
 from sim.spec.sections import Nccl
 
 __all__ = [
@@ -153,13 +154,13 @@ def _searched(group: Group, fabric: Any, settings: Nccl) -> Graph:
     """`search`, edge by edge; of every figure the least that some host finds (init.cc)."""
     kind = generation(fabric.gpu_model)
     graphs = searched.every_host(group, fabric, settings)
-    ring = min((g.ring for g in graphs), key=_bandwidth)
-    tree = min((g.tree for g in graphs), key=_bandwidth)
-    count = _least(graphs)
+    ring = _slowest([g.ring for g in graphs])
+    tree = _slowest([g.tree for g in graphs])
+    count = min(ring.count, tree.count)
     channels = _channels(group, kind, count, ring.inside, settings)
     p2p, per_peer = _messages(group, settings, channels)
     near = ring.type_inside <= NVB
-    near_nics = group.nodes == 1 or ring.type_between <= PXB
+    near_nics = group.nodes == 1 or ring.type_between <= _trusted(kind, settings)
     graph = Graph(
         count,
         ring.inside,
@@ -183,14 +184,24 @@ def _nvlink(group: Group, kind: str, settings: Nccl) -> float:
     return group.local_wire * nvlink_share(kind, settings.release) / 1e9
 
 
-def _least(graphs: Sequence[searched.Graphs]) -> int:
-    """The fewest channels that any search for rings or trees found."""
-    return min(min(g.ring.count, g.tree.count) for g in graphs)
+def _trusted(kind: str, settings: Nccl) -> int:
+    """The farthest way to a NIC over which LL128 is safe: since NCCL 2.27 over C2C or a neighbour too (tuning.cc)."""
+    recent = kind in ("hopper", "blackwell") and settings.release >= (2, 27)
+    return PXN if recent else PXB
 
 
-def _bandwidth(channels: Channels) -> float:
-    """GB/s of all channels together inside a host."""
-    return channels.count * channels.inside
+def _slowest(found: Sequence[Channels]) -> Channels:
+    """What all hosts can do: of each figure the least, each way the farthest (ncclCommInitRank)."""
+    fewest = min(found, key=lambda channels: channels.count)
+    return replace(
+        fewest,
+        pattern=max(channels.pattern for channels in found),
+        inside=min(channels.inside for channels in found),
+        between=min(channels.between for channels in found),
+        type_inside=max(channels.type_inside for channels in found),
+        type_between=max(channels.type_between for channels in found),
+        same=all(channels.same for channels in found),
+    )
 
 
 def _balanced(group: Group, kind: str, fabric: Any) -> bool:
@@ -275,7 +286,7 @@ def _with_multicast(
     graph: Graph, group: Group, kind: str, inside: float, settings: Nccl
 ) -> Graph:
     """The graph with what NVLink SHARP gets, where GPUs have it; a head loads its GPU twice."""
-    local, many = int(group.per_node), group.nodes > 1
+    local, many = min(map(len, group.hosts)), group.nodes > 1
     if local < 2 or kind not in ("hopper", "blackwell"):
         return graph
     heads = min(MAX_HEADS, local, group.net.nics if many else local)
@@ -318,7 +329,7 @@ def _messages(group: Group, settings: Nccl, channels: int) -> tuple[int, int]:
         return p2p, min(power_of_two(settings.nchannels_per_net_peer), p2p)
     if settings.release < (2, 21):
         return p2p, min(2, p2p)
-    per_gpu = max(1, round(group.net.nics / group.per_node))
+    per_gpu = group.net.per_gpu
     if settings.release >= (2, 29):
         per_peer = power_of_two(
             max(per_gpu, math.ceil(group.net.speed / 1e9 / NET_PER_CHANNEL))

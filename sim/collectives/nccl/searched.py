@@ -52,7 +52,7 @@ def on_host(group: Group, fabric: Any, wanted: Nccl, host: tuple[str, ...]) -> G
         wanted.pxn_disable,
         wanted.release,
         group.inside,
-        group.net,
+        group.net.speed,
     )
     key = ("graphs", likeness(fabric, host), group.nodes > 1, how)
     plans = paths.index_of(fabric).plans

@@ -36,7 +36,7 @@ from sim.collectives.nccl.ways import (
     Way,
     joined,
 )
-from sim.collectives.wires.transport import PCIE
+from sim.collectives.wires.nics import PCIE, merged
 
 __all__ = [
     "DIS",
@@ -187,7 +187,7 @@ def system_of(
     builder = Builder(intel=not fabric.cluster_facts.amd_cpu)
     names = _nodes(builder, fabric, group, host)
     _links(builder, fabric, names, kind, nvlink)
-    nics, nets = _nets(builder, names, group, len(host))
+    nics, nets = _nets(builder, fabric, names, group, host[0])
     gpus = [names[gpu] for gpu in host]
     ways = {node: builder.ways(node) for node in (*gpus, *nets)}
     between, out, back = _ways(builder, gpus, nets, ways, group, pxn)
@@ -223,14 +223,14 @@ def _ways(
 
 
 def _nets(
-    builder: Builder, names: dict[str, int], group: Group, gpus: int
+    builder: Builder, fabric: Any, names: dict[str, int], group: Group, gpu: str
 ) -> tuple[list[str], list[int]]:
     """NICs that count, and the nodes of the networks behind them."""
     nics = [name for name, at in names.items() if builder.nodes[at].kind == "nic"]
-    merged = _merged(group, len(nics), gpus)
-    counted = nics[::merged]
+    together = merged(fabric, gpu) if nics else 1
+    counted = nics[::together]
     speed = group.net.speed / 1e6
-    return counted, [_net(builder, names[nic], speed, merged) for nic in counted]
+    return counted, [_net(builder, names[nic], speed, together) for nic in counted]
 
 
 def _switched(
@@ -324,12 +324,6 @@ def _speed(fabric: Any, row: int, share: float, kind: str) -> tuple[int | None, 
         "socket": (SYS, raw / 1e6 if measured else float(SOCKET[kind])),
     }
     return speeds.get(str(fabric.links.kind[row]), (None, 0.0))
-
-
-def _merged(group: Group, nics: int, gpus: int) -> int:
-    """How many NICs count as one: several of one GPU, as on AWS's p5."""
-    several = nics > gpus and group.net.nics <= gpus
-    return max(1, nics // max(1, gpus)) if several else 1
 
 
 def _net(builder: Builder, nic: int, speed: float, merged: int) -> int:

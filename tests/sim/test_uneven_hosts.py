@@ -1,0 +1,61 @@
+"""Hosts with different numbers of GPUs: what a communicator gets does not depend on which of them comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.collectives.group import Group, group_of
+from sim.collectives.nccl.search import Graph, search
+from sim.collectives.nccl.system import system_of
+from sim.collectives.planner import plan_collective
+from sim.spec.sections import Nccl
+from topologies import load_cluster
+from topologies.fabric import Fabric
+
+RACKS = load_cluster("gb200-nvl72", hosts=36)
+
+
+def found(fabric: Fabric, *hosts: Sequence[str]) -> tuple[Group, Graph]:
+    group = group_of(fabric, [gpu for host in hosts for gpu in host])
+    return group, search(group, fabric.gpu_model, Nccl(), fabric)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(1, 72), st.integers(1, 8), st.integers(0, 3))
+def test_the_first_rack_does_not_decide(many: int, few: int, skipped: int) -> None:
+    """Channels, speeds, NICs and protocols are the same when the smaller share of a rack comes first."""
+    large = RACKS.gpus[:72][-many:]
+    small = RACKS.gpus[72 + skipped : 72 + skipped + few]
+    one, two = found(RACKS, large, small), found(RACKS, small, large)
+    assert one[1] == two[1]
+    assert one[0].net == two[0].net
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_nor_does_the_time(op: str) -> None:
+    """35 GPUs of a rack and two of the next take as long as two and 35, and no less than their NICs allow."""
+    large, small = RACKS.gpus[37:72], RACKS.gpus[72:74]
+    one, two = (
+        plan_collective(op, 2.0**30, ranks, RACKS, Nccl()).duration(
+            RACKS.links.bandwidth
+        )
+        for ranks in (large + small, small + large)
+    )
+    assert one == pytest.approx(two, rel=1e-9)
+    assert one > 2.0**30 / (4 * 50e9)
+
+
+def test_which_nics_count_as_one_is_a_matter_of_the_machine() -> None:
+    """Four NICs beside each GPU of a p5 are one, whatever GPUs take part; a GPU alone on a DGX has eight to see."""
+    for name, gpus, nics, speed in (("aws-p5", 2, 8, 50e9), ("rail-h100", 1, 8, 50e9)):
+        fabric = load_cluster(name, hosts=2)
+        each = len(fabric.gpus) // 2
+        hosts = fabric.gpus[:gpus], fabric.gpus[each : each + gpus]
+        group, _ = found(fabric, *hosts)
+        system = system_of(fabric, group, group.hosts[0], "hopper", 0.8)
+        assert len(system.nets) == nics
+        assert max(system.speed) * 1e6 <= speed * 1.001
