@@ -298,7 +298,8 @@ class Fabric:
         InputError
             If there is none of that kind in reach.
         """
-        nearest = self._router.nearest(self.node_index(node), kind)
+        routes = self._batch if self._in_columns else self._router
+        nearest = routes.nearest(self.node_index(node), kind)
         if not len(nearest):
             raise InputError(
                 unknown(self.name, "node kind", kind, set(self.nodes.kinds))

@@ -17,6 +17,7 @@ from topologies.core.grouping import groups
 from topologies.core.links import Bools, Floats, Ints, Links, Nodes
 from topologies.routes.doors import Doors, Gates
 from topologies.routes.fans import Fan, fans_of
+from topologies.routes.nearest import Nearest
 from topologies.routes.net import Net, some_links, some_nodes
 from topologies.routes.paths import MAX_PATHS, STRIDE
 from topologies.routes.pattern import FAR, Pattern
@@ -226,6 +227,17 @@ class Batch:
                 rows: Ints = host.rows[stubs.member[src]][places]
                 return rows
         return self._router.route(src, dst)
+
+    def nearest(self, src: int, kind: str) -> Ints:
+        """`Router.nearest`, within a host where that is certain."""
+        found = self._nearest.of(src, kind)
+        return self._router.nearest(src, kind) if found is None else found
+
+    @cached_property
+    def _nearest(self) -> Nearest:
+        stubs = self.stubs
+        inner = {host: self._inner(host) for host in stubs.patterns}
+        return Nearest(self._nodes, stubs, inner)
 
     def _inner(self, host: Pattern) -> Router:
         """Routes within the first host of a pattern, by places of its nodes and rows."""
