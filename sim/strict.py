@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar
 
-from sim import units, words
+from sim import renamed, units, words
 from sim.errors import InputError, Mistake, did_you_mean
 from sim.tools import catalog
 
@@ -35,10 +35,12 @@ def key(
     low: float | None = None,
     above: float | None = None,
     names: str = "",
+    was: tuple[str, ...] = (),
 ) -> Any:
     """A key of a section: default, meaning, unit ("bytes", "bandwidth", "duration"), least value or exclusive bound.
 
     `names` is a kind of `sim.tools.catalog`: the key takes the names that there are, so that a new file is a new value.
+    `was` are names that the key had: files with them are read, with a warning (`sim.renamed`).
     """
     metadata = {
         "doc": doc,
@@ -46,6 +48,7 @@ def key(
         "low": low,
         "above": above,
         "names": names,
+        "was": was,
     }
     return field(default=default, metadata=metadata)
 
@@ -92,12 +95,14 @@ def build(
     """
     if not isinstance(mapping, Mapping):
         return cls(), [Mistake(where, section, repr(mapping), "a table of keys")]
-    mistakes: list[Mistake] = []
     values: dict[str, Any] = {}
     entries = {entry.name: entry for entry in fields(cls)}  # type: ignore[arg-type]
     hints = type_hints(cls)  # type: ignore[arg-type]
-    for name, value in mapping.items():
-        dotted = f"{section}.{name}" if section else name
+    keys = renamed.current(mapping, entries, where, section)
+    mistakes = [*keys.mistakes]
+    for name, value in keys.values.items():
+        said = keys.said[name]
+        dotted = f"{section}.{said}" if section else said
         place = origins.get(dotted, where)
         if name not in entries:
             mistakes.append(_unknown_key(name, cls, place, section))

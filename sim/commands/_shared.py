@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from sim import plugins, progress
+from sim import plugins, progress, renamed
 from sim.errors import EXIT_INPUT, InputError, Mistake, PrestepError
 from sim.extras import missing
 from sim.tools import crash
@@ -31,7 +31,7 @@ def explained(command: Command) -> Command:
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
         try:
-            with progress.shown():
+            with progress.shown(), renamed.told(talk):
                 return command(*args, **kwargs)
         except PrestepError as error:
             click.echo(str(error), err=True)

@@ -43,8 +43,10 @@ def _job_schema() -> dict[str, Any]:
 def _section_schema(cls: type) -> dict[str, Any]:
     """JSON Schema of a section, of the same fields that `sim.strict` reads."""
     properties = {
-        entry.name: _key_schema(entry, type_hints(cls)[entry.name])
+        name: _key_schema(entry, type_hints(cls)[entry.name])
+        | ({} if name == entry.name else {"deprecated": True})
         for entry in fields(cls)
+        for name in (entry.name, *entry.metadata["was"])
     }
     return {
         "type": "object",

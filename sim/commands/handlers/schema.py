@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import click
+
+from sim import outputs
 from sim.commands._shared import echo_json
 from sim.spec.grammar import json_schema
 
+SCENARIO = "scenario"  # what is printed where no output is named
 
-def schema() -> None:
-    echo_json(json_schema())
+
+def schema(output: str | None, list_: bool) -> None:
+    if list_:
+        click.echo("\n".join([SCENARIO, *outputs.names()]))
+    elif output in (None, SCENARIO):
+        echo_json(json_schema())
+    else:
+        echo_json(outputs.schema(str(output)))

@@ -1,0 +1,70 @@
+"""A collective by size: `prestep collective --json`."""
+
+from __future__ import annotations
+
+from sim.outputs._parts import GRADE, SECONDS
+from sim.outputs._words import (
+    items,
+    maybe,
+    named,
+    number,
+    or_null,
+    table,
+    text,
+    whole,
+)
+
+_INTERVAL = or_null(
+    table(
+        "in which nine in ten measured times lie",
+        low=SECONDS,
+        high=SECONDS,
+        spread=number("standard deviation of the logarithm"),
+        place=text("what it was found from"),
+        nominal=maybe(number("probability: 0.9")),
+    )
+)
+
+SIZE = table(
+    "a size",
+    op=text(),
+    bytes=number(),
+    time=SECONDS,
+    nccl_tests_time=or_null(number("s of one of many calls in one stream")),
+    algbw=number("bytes/s"),
+    busbw=number("bytes/s"),
+    algo=text(),
+    proto=text(),
+    channels=whole(),
+    latency=SECONDS,
+    evidence=GRADE,
+    bottleneck=text("latency, or the link that bounds it"),
+    notes=items(text()),
+    interval=_INTERVAL,
+    rate=maybe(or_null(number("bytes/s that the bottleneck allows"))),
+    candidates=maybe(
+        items(
+            table(
+                "",
+                algo=text(),
+                proto=text(),
+                latency=SECONDS,
+                bandwidth=number("bytes/s"),
+                time=SECONDS,
+            ),
+            "what NCCL chooses from (--explain)",
+        )
+    ),
+)
+
+CREATION = table(
+    "making a communicator (--op init)",
+    op=text(),
+    ranks=whole(),
+    time=SECONDS,
+    time_again=number("s of a second one"),
+    parts=named(SECONDS),
+    evidence=GRADE,
+)
+
+SCHEMA = items({"anyOf": [SIZE, CREATION]}, "one object a size")

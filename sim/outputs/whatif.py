@@ -1,0 +1,61 @@
+"""A step with and without changes: `prestep whatif --json`."""
+
+from __future__ import annotations
+
+from sim.outputs._parts import BREAKDOWN, LINK_KINDS, LINKS, SECONDS
+from sim.outputs._words import (
+    either,
+    items,
+    maybe,
+    named,
+    number,
+    or_null,
+    table,
+    text,
+)
+
+_SIDE = table(
+    "", step_time=SECONDS, breakdown=BREAKDOWN, links=LINKS, link_kinds=LINK_KINDS
+)
+
+COMPARED = table(
+    "as it is, and with the changes of --set",
+    base=_SIDE,
+    changed=_SIDE,
+    speedup=number("step time of the base over that of the changed: above 1 is faster"),
+    difference=number("s, changed less base"),
+    difference_interval=or_null(
+        table(
+            "what both rest on cancels",
+            nominal=number("probability: 0.9"),
+            low=SECONDS,
+            high=SECONDS,
+            spread=SECONDS,
+        )
+    ),
+    breakdown_difference=named(SECONDS),
+    changed_kinds=items(text(), "kinds of links that the changes are about"),
+)
+
+EACH = table(
+    "every element faster and slower (--each)",
+    step_time=SECONDS,
+    factors=items(number()),
+    elements=items(
+        table(
+            "",
+            element=text(),
+            set=text("the key that --set takes"),
+            changes=items(
+                table("", factor=number(), step_time=SECONDS, difference=SECONDS)
+            ),
+            effect=number("s: the largest difference"),
+        ),
+        "those that matter most first",
+    ),
+    each=maybe(items(text(), "what was tried: link-kind, rank, ...")),
+)
+
+SCHEMA = either(
+    "two steps side by side, or one element after the other", COMPARED, EACH
+)
