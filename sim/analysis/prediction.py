@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 from sim.analysis.critical_path import CriticalPath
 from sim.analysis.details import Details
 from sim.analysis.energy import Energy
+from sim.analysis.json_text import text_of
 from sim.analysis.link_use import Link, LinkKind, LinkLoad
 from sim.analysis.timeline import Timeline
 from sim.analysis.uncertainty import Uncertainty
@@ -283,24 +283,10 @@ class Prediction:
 
     def to_json(self) -> str:
         """`to_dict` as JSON text; numbers that are not finite become null."""
-        plain = finite(self.to_dict())
-        return json.dumps(plain, indent=2, allow_nan=False, default=str)
+        return text_of(self.to_dict())
 
 
 def _dict_of(
     value: CriticalPath | Energy | Uncertainty | None,
 ) -> dict[str, Any] | None:
     return None if value is None else value.to_dict()
-
-
-def finite(value: Any) -> Any:
-    """A value as JSON can carry it: numpy's scalars plain, numbers that are not finite None."""
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    if hasattr(value, "item"):  # numpy's scalars
-        value = value.item()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import ceil
@@ -12,7 +11,8 @@ import numpy as np
 
 from sim.analysis import metrics
 from sim.analysis.link_use import Link
-from sim.analysis.prediction import Prediction, finite
+from sim.analysis.json_text import text_of
+from sim.analysis.prediction import Prediction
 from sim.analysis.report import report
 from sim.analysis.step_times import median, step_times
 from sim.engine.engine import Run, execute, execute_together
@@ -67,9 +67,7 @@ class Together:
 
     def to_json(self) -> str:
         """`to_dict` as JSON text: seconds, bytes; numbers that are not finite become null."""
-        return json.dumps(
-            finite(self.to_dict()), indent=2, allow_nan=False, default=str
-        )
+        return text_of(self.to_dict())
 
 
 def predict(scenario: Scenario) -> Together:

@@ -190,9 +190,13 @@ class Fan:
             yield side.piece(self.at, self.members[:, k], by_door, share)
         first, which = distinct(self.switches.reshape(len(self.at), -1))
         between = None if numbers is None else numbers.between
+        alike: dict[bytes, list[Core]] = {}
         for number, pairs in groups(which):
             rows, count = net.carried(self.switches[first[number]], between)
-            yield Core(self.at[pairs], rows, share[count - 1]).piece()
+            core = Core(self.at[pairs], rows, count)
+            alike.setdefault(count.tobytes(), []).append(core)
+        for cores in alike.values():
+            yield _stacked(cores, share)
 
 
 def fans_of(
@@ -242,10 +246,18 @@ class _Numbers(NamedTuple):
     enter: Ints
 
 
+def _stacked(cores: list[Core], share: Floats) -> Piece:
+    """Cores whose rows are on as many paths each, as one piece; `share` is what so many of all paths carry."""
+    rows = np.stack([core.rows for core in cores])
+    pairs = [core.pairs for core in cores]
+    return Piece(
+        np.concatenate(pairs),
+        np.repeat(rows, [len(some) for some in pairs], axis=0),
+        share[cores[0].share - 1],
+    )
+
+
 def _paths(net: Net, switches: Ints) -> Ints:
     """How many paths there are between every two switches."""
-    ends = switches.reshape(-1, 2)
-    first, which = distinct(ends)
-    count = np.array([net.count(s, t) for s, t in ends[first].tolist()])
-    paths: Ints = count[which].reshape(switches.shape[:2])
+    paths: Ints = net.counts(switches.reshape(-1, 2)).reshape(switches.shape[:2])
     return paths

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from topologies.core.grouping import distinct, groups
 from topologies.core.links import Floats, Ints, Links, Nodes
 from topologies.routes.paths import chosen
 from topologies.routes.router import Router
@@ -110,6 +111,20 @@ class Net:
         """Equally good paths between two switches."""
         return 1 if s == t else len(self._bundle(s, t).rows)
 
+    def counts(self, ends: Ints) -> Ints:
+        """`count` of many pairs of switches."""
+        counts = np.ones(len(ends), dtype=np.int64)
+        apart = np.flatnonzero(ends[:, 0] != ends[:, 1])
+        classes = self._twins.first[ends[apart]]
+        for at in _kinds(classes, apart):
+            s, t = ends[at[0]].tolist()
+            # Neighbours have links of their own; all other twins have as many paths.
+            if self._bundle(s, t).rows.shape[1] > 1:
+                counts[at] = self.count(s, t)
+            else:
+                counts[at] = [self.count(*pair) for pair in ends[at].tolist()]
+        return counts
+
     def numbered(self, s: int, t: int) -> tuple[int, Callable[[int], Ints]]:
         """How many equally good paths there are, and a function that gives the rows of the one of a number."""
         total, path = self._router.numbered(s, t)
@@ -176,6 +191,14 @@ class Net:
         each = np.repeat(narrowest / narrowest.sum(), paths.shape[1])
         shares: Floats = np.bincount(where.ravel(), weights=each).astype(np.float64)
         return rows, shares
+
+
+def _kinds(table: Ints, numbers: Ints) -> list[Ints]:
+    """Numbers of the rows of a table, those of equal rows together."""
+    if not len(table):
+        return []
+    _, which = distinct(table)
+    return [numbers[some] for _, some in groups(which)]
 
 
 def some_nodes(nodes: Nodes, which: Ints) -> Nodes:

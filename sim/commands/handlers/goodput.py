@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from sim.analysis.prediction import finite
+from sim.analysis.json_text import finite
 from sim.commands._shared import echo_json, misused
 from sim.reliability import goodput as simulation
 from sim.reliability.degraded import plain_speeds

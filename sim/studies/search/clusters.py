@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sim.analysis.prediction import Prediction, finite
+from sim.analysis.json_text import finite
+from sim.analysis.prediction import Prediction
 from sim.errors import PrestepError
 from sim.predict import execute, plan, reported
 from sim.spec.captured import GPU, PLACE, key_of

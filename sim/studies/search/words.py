@@ -7,7 +7,7 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from sim.analysis.prediction import finite
+from sim.analysis.json_text import finite
 from sim.exporters._words import share_name
 from sim.studies.search.axes import KEYS
 from sim.studies.search.exploration import Ranked
