@@ -125,7 +125,8 @@ class Lowered:
     """The graph with what does not depend on time.
 
     ``memory`` and ``host_operations`` (how often each host operation runs in a step) are per simulated rank;
-    ``parameters`` counts the whole model; ``made_for`` has the host factor and what told ranks apart.
+    ``parameters`` counts the whole model; ``made_for`` has the host factor and what told ranks apart. ``tensors`` has
+    the bytes of every parameter, or of its shard, that the first simulated rank keeps; empty: nobody counted.
     """
 
     graph: OpGraph
@@ -134,3 +135,4 @@ class Lowered:
     parameters: int
     layout: Layout
     made_for: tuple[float, Sequence[Hashable]] = (1.0, ())
+    tensors: tuple[float, ...] = ()

@@ -28,6 +28,9 @@ def saves(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         steps = f"{report['steps_beside']} of {times['step_time_beside']}"
         rows.append(("steps beside", f"{steps}, {slower}"))
     rows.append(("durable after", times["time_until_durable"]))
+    again = report["later"]
+    if again["save_stall"] < report["save_stall"]:
+        rows.append(("later saves stall", format_duration(again["save_stall"])))
     rows.append(("load", times["load_time"]))
     rows.append(("the save rests on", _percentages(report["evidence"])))
     if "step_time_with" in report:

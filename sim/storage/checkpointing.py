@@ -18,16 +18,20 @@ def report_of(planned: Planned, run: Run, step: float) -> dict[str, Any]:
     """What [checkpoint] costs, in s and bytes.
 
     `save_stall`: training stands still; `step_time_beside`: mean of the steps while the background writer works, and
-    `background_slowdown` their share over an ordinary step; `time_until_durable`: from the start of the save.
+    `background_slowdown` their share over an ordinary step; `time_until_durable`: from the start of the save. All of it
+    is the job's first save; `later` has what another one costs, of which the time of an interval is made.
 
     Raises
     ------
     InputError
         If the storage has no room, cannot be reached, or a save takes longer than the interval.
     """
-    checkpointing = Checkpointing(planned, run)
+    checkpointing = Checkpointing(planned, run, step)
     save = checkpointing.save()
     background = _background(checkpointing, save, step)
+    again = Checkpointing(planned, run, step, first=False)
+    later = again.save()
+    beside = _background(again, later, step)
     report: dict[str, Any] = {
         "mode": checkpointing.asked.mode,
         "storage": checkpointing.system.name,
@@ -43,11 +47,18 @@ def report_of(planned: Planned, run: Run, step: float) -> dict[str, Any]:
         "legs": save.legs,
         "rests_on": save.rests_on,
         "evidence": shares(save.rests_on),
+        "later": {
+            "save_stall": later.stall,
+            "background": beside.window,
+            "steps_beside": beside.steps,
+            "step_time_beside": beside.step,
+            "time_until_durable": later.durable,
+        },
     }
     every = checkpointing.asked.every
     if every is None:
         return report
-    return report | _interval(planned.scenario.where, every, save, background, step)
+    return report | _interval(planned.scenario.where, every, later, beside, step)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,12 @@ from sim.storage.systems import REQUEST, THREADS, System
 from topologies.fabric import Fabric
 
 # Constants of sim/costs/checkpoint.toml behind each leg; where a leg has links, the slower of both binds it.
-OF_LEG = {"plan": ("plan",), "copy": ("copy", "fresh"), "serialise": ("serialise",)}
+OF_LEG = {
+    "plan": ("plan_tensor", "plan_writer"),
+    "context": ("context",),
+    "serialise": ("serialise",),
+    "finish": ("result_tensor", "result_writer"),
+}
 
 
 def rests_on(
@@ -23,6 +28,7 @@ def rests_on(
     system: System,
     fabric: Fabric,
     bandwidth: np.ndarray,
+    copied: tuple[str, ...],
 ) -> list[dict[str, Any]]:
     """A row for every leg of the slowest writer: leg, seconds, what binds it, evidence, source.
 
@@ -32,11 +38,16 @@ def rests_on(
         Of that writer, and when each leg ended (s).
     bandwidth
         Bytes/s of the cluster's links and of those in front of the storage.
+    copied
+        The constants behind copies to the host's memory.
     """
+    of_leg = {**OF_LEG, "copy": copied}
     rows, begun = list[dict[str, Any]](), 0.0
     for leg in legs:
         end = ends[leg.name]
-        what, grade, source = _binding(leg, end - begun, system, fabric, bandwidth)
+        what, grade, source = _binding(
+            leg, end - begun, of_leg.get(leg.name, ()), system, fabric, bandwidth
+        )
         rows.append(
             {
                 "leg": leg.name,
@@ -51,13 +62,16 @@ def rests_on(
 
 
 def _binding(
-    leg: Leg, seconds: float, system: System, fabric: Fabric, bandwidth: np.ndarray
+    leg: Leg,
+    seconds: float,
+    known: tuple[str, ...],
+    system: System,
+    fabric: Fabric,
+    bandwidth: np.ndarray,
 ) -> tuple[str, str, str]:
     """What holds a leg to its time: its own cap if it ran at it, else the tightest of its links."""
-    if not leg.size or (
-        leg.size / leg.cap >= 0.98 * (seconds - leg.latency) and leg.name in OF_LEG
-    ):
-        return _worst(OF_LEG.get(leg.name, ()))
+    if not leg.size or (leg.size / leg.cap >= 0.98 * (seconds - leg.latency) and known):
+        return _worst(known)
     if leg.cap < float("inf") and leg.size / leg.cap >= 0.98 * (seconds - leg.latency):
         return _of_system(system)
     if not len(leg.links):

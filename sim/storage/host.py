@@ -11,11 +11,13 @@ from sim.units import parse_bandwidth, parse_bytes, parse_duration
 
 #: Numbers of hosts and frameworks that save and load, and how each of them is read; a share is a number.
 FILE = Path(__file__).parents[1] / "costs" / "checkpoint.toml"
+#: Python time of torch.distributed.checkpoint for each tensor, and for each tensor and writer.
+PYTHON = ("plan_tensor", "plan_writer", "item", "result_tensor", "result_writer")
 _PARSE = {
     **dict.fromkeys(
-        ("copy", "fresh", "serialise", "load", "writeback"), parse_bandwidth
+        ("copy", "fresh", "serialise", "load", "writeback", "pin"), parse_bandwidth
     ),
-    **dict.fromkeys(("expire", "plan"), parse_duration),
+    **dict.fromkeys(("expire", "plan", "context", *PYTHON), parse_duration),
     "memory": parse_bytes,
 }
 _KEYS: dict[str, schema.Schema] = {

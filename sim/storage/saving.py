@@ -1,13 +1,6 @@
 """One save of a simulated scenario, leg by leg; what it costs in all is in `sim.storage.checkpointing`.
 
-A save is a row of legs for every writer (`sim.engine.storage`), in the order in which the frameworks take them:
-
-    rank0     copy > serialise > barrier                    pages are written back later, when the kernel comes to it
-    sharded   plan > copy > serialise > sync                torch.distributed.checkpoint syncs every file
-    async     copy | plan > serialise > sync                what is behind the bar runs beside training
-    peer      plan > copy | send to the next host's memory
-
-With `gpudirect` bytes go from the GPU to the storage in one leg. Constants: `sim/costs/checkpoint.toml`.
+A save is a row of legs for every writer (`sim.storage.legs`), which share the links.
 """
 
 from __future__ import annotations
@@ -26,9 +19,12 @@ from sim.errors import InputError, Mistake
 from sim.planning.planned import Planned
 from sim.storage.evidence import rests_on
 from sim.storage.host import constants
-from sim.storage.systems import PART, REQUEST, THREADS, System, load_system
+from sim.storage.legs import Writers, hosts_of
+from sim.storage.systems import REQUEST, THREADS, System, load_system
+from sim.storage.writing import Saved, backlog, saved
 from sim.units import format_bytes
 from workloads.checkpoint import Contents, contents, pieces
+from workloads.optimizer import optimizer as kept_by
 
 BESIDE = 512  # writers whose bytes are simulated one by one beside the steps
 BACKGROUND = 1e18  # bytes of a transfer that outlasts the steps beside it
@@ -52,7 +48,9 @@ class Save:
 class Checkpointing:
     """The save of a step that was planned and executed."""
 
-    def __init__(self, planned: Planned, run: Run) -> None:
+    def __init__(
+        self, planned: Planned, run: Run, step: float, first: bool = True
+    ) -> None:
         self.planned, self.run, self.scenario = planned, run, planned.scenario
         self.gpus, self.fabric = planned.gpus, planned.fabric
         self.world = planned.lowered.layout.world
@@ -64,6 +62,30 @@ class Checkpointing:
         self.holds: Contents = contents(self.scenario, parameters, self.world)
         self.stores = self.system.at(self.fabric)
         self._check_room()
+        queued = backlog(planned, run, step)
+        tensors = self._saved()
+        self.writers = Writers(
+            planned,
+            self.asked,
+            self.holds,
+            self.system,
+            self.stores,
+            tensors,
+            first,
+            queued,
+        )
+
+    def _saved(self) -> Saved:
+        """The tensors of one writer."""
+        optimizer = self.scenario.training.optimizer
+        everything = self.asked.content == "all"
+        copies = 1 + (kept_by(optimizer).moments if everything else 0)
+        replicated = self.scenario.parallel.data_parallel not in ("fsdp", "zero3")
+        dealt = self.scenario.parallel.dp if replicated else 1
+        if self.asked.mode == "rank0" or self.asked.writers == "replica0":
+            dealt = 1
+        sizes, writers = self.planned.lowered.tensors, len(self.holds.writers)
+        return saved(sizes, self.holds.share, writers, copies, dealt)
 
     def _check_room(self) -> None:
         room, need = self._room, self.holds.size
@@ -88,7 +110,7 @@ class Checkpointing:
     def save(self) -> Save:
         """The save, alone on the links."""
         writers = self._simulated(self.holds.writers)
-        flows = [self._legs(rank) for rank in writers]
+        flows = [self.writers.legs(rank) for rank in writers]
         bandwidth = self._bandwidth(
             len(self._hosts(self.holds.writers)) / len(self._hosts(writers))
         )
@@ -98,9 +120,16 @@ class Checkpointing:
         legs = dict(zip(names, ends[slowest], strict=True))
         stall = max(map(self._stall, flows, ends))
         end = max(times[-1] for times in ends)
-        rows = rests_on(flows[slowest], legs, self.system, self.fabric, bandwidth)
+        rows = rests_on(
+            flows[slowest],
+            legs,
+            self.system,
+            self.fabric,
+            bandwidth,
+            self.writers.copies_rest_on,
+        )
         durable = end + self._written_back()
-        return Save(stall, end, durable, self._host_held(legs), legs, rows)
+        return Save(stall, end, durable, self._host_held, legs, rows)
 
     def _stall(self, legs: list[Leg], ends: list[float]) -> float:
         """When the last leg that training waits for is over."""
@@ -108,12 +137,18 @@ class Checkpointing:
         pairs = zip(legs, ends, strict=True)
         return max([0.0, *(end for leg, end in pairs if leg.name in blocking)])
 
-    def _host_held(self, legs: dict[str, float]) -> float:
-        """Seconds for which a writer in a thread of the training process keeps the host."""
-        thread = self.asked.mode == "async" and self.asked.writer == "thread"
-        if not thread or "serialise" not in legs:
+    @property
+    def _host_held(self) -> float:
+        """Seconds that a writer in a thread of the training process takes from the host.
+
+        While contexts are made and Python makes the plan nothing is launched; the step has some slack for that once.
+        """
+        writers = self.writers
+        if not writers.behind:
             return 0.0
-        return legs["serialise"] - legs["copy"]
+        made = writers.contexts if writers.first else 0.0
+        block = max(0.0, made + writers.saved.plan - writers.queued.slack)
+        return block + writers.saved.items + writers.saved.results
 
     def _written_back(self) -> float:
         """Seconds until pages that nobody syncs are on the disk."""
@@ -151,13 +186,22 @@ class Checkpointing:
     def _blocking(self) -> tuple[str, ...]:
         """Legs that training waits for."""
         if self.asked.mode not in ("async", "peer"):
-            return ("plan", "collect", "copy", "serialise", "full", "sync", "direct")
+            return (
+                "plan",
+                "collect",
+                "copy",
+                "serialise",
+                "full",
+                "sync",
+                "direct",
+                "finish",
+            )
         if self.asked.gpudirect:
             return ("plan",)
         return ("copy",) if self.asked.mode == "async" else ("plan", "copy")
 
     def _hosts(self, ranks: tuple[int, ...]) -> set[str]:
-        return {self.fabric.host_of(self.gpus[rank]) for rank in ranks}
+        return hosts_of(self.planned, ranks)
 
     def _simulated(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
         """Ranks to simulate: all, or of many hosts those of the first, for whom shared links are as much slower."""
@@ -192,88 +236,6 @@ class Checkpointing:
         limit = float(np.min(rates)) if len(rows) else math.inf
         return min(limit, self.system.throughput(REQUEST, THREADS, "write"))
 
-    def _legs(self, rank: int) -> list[Leg]:
-        """What one writer does, in order."""
-        asked, size, gpu = self.asked, self.holds.share, self.gpus[rank]
-        memory = self.fabric.nearest(gpu, "memory")
-        legs = self._before(gpu)
-        if asked.gpudirect:
-            return [*legs, self._written("direct", gpu, REQUEST)]
-        # async_save stages what it saves at once; the thread that it starts makes the plan
-        copy = self._copy(gpu, memory)
-        legs = [copy, *legs] if asked.mode == "async" else [*legs, copy]
-        if asked.mode == "peer":
-            return [*legs, Leg("send", size, math.inf, 0.0, *self._to_peer(memory))]
-        if not self.system.page_cache:
-            made = Leg("serialise", size, constants()["serialise"])
-            return [*legs, made, self._written("sync", memory, PART)]
-        return legs + self._through_page_cache(memory, size)
-
-    def _written(self, name: str, node: str, request: float) -> Leg:
-        """From a node to the storage at once, in requests of so many bytes."""
-        s = self.system
-        cap = s.throughput(request, s.threads, "write")
-        way = self.stores.path(node, "write")
-        return Leg(name, self.holds.share, cap, s.metadata + s.latency, *way)
-
-    def _before(self, gpu: str) -> list[Leg]:
-        """What comes before a writer's first byte: a plan, or parts of other ranks."""
-        if self.asked.mode != "rank0":
-            return [Leg("plan", latency=constants()["plan"])]
-        collected = self._collect(gpu)
-        return [] if collected is None else [collected]
-
-    def _copy(self, gpu: str, memory: str) -> Leg:
-        """From the GPU to the host's memory; pages that are not pinned are fresh, and cost their first touch."""
-        c = constants()
-        cap = math.inf if self.asked.pinned else 1 / (1 / c["copy"] + 1 / c["fresh"])
-        way = self.fabric.spread(gpu, memory)
-        return Leg("copy", self.holds.share, cap, 0.0, *way)
-
-    def _through_page_cache(self, memory: str, size: float) -> list[Leg]:
-        """Into the page cache of the writer's host, and on to the storage."""
-        c, s = constants(), self.system
-        host = self.fabric.host_of(memory)
-        hosts = [self.fabric.host_of(self.gpus[rank]) for rank in self.holds.writers]
-        room = c["dirty_share"] * c["memory"] / hosts.count(host)
-        way = self.stores.path(memory, "write")
-        cap = s.throughput(REQUEST, THREADS, "write")
-        legs = [Leg("serialise", min(size, room), c["serialise"], s.metadata)]
-        if size > room:  # what the page cache cannot hold waits for the disk
-            legs.append(Leg("full", size - room, min(cap, c["serialise"]), 0.0, *way))
-        if self.asked.mode != "rank0":
-            legs.append(Leg("sync", min(size, room), cap, s.latency, *way))
-        return legs
-
-    def _collect(self, gpu: str) -> Leg | None:
-        """Parts of other ranks on their way to rank 0, where it has not all of them."""
-        p = self.scenario.parallel
-        parts = self.world if p.data_parallel in ("fsdp", "zero3") else p.tp * p.pp
-        if parts <= 1:
-            return None
-        others = [g for g in self.gpus[: self.world] if g != gpu][: parts - 1]
-        each = self.holds.size / parts
-        src = self.fabric.positions(others)
-        dst = np.full(len(others), self.fabric.node_index(gpu))
-        load = self.fabric.loads(src, dst, np.full(len(others), each))
-        rows = np.flatnonzero(load > 0)
-        size = each * len(others)
-        return Leg("collect", size, math.inf, 0.0, rows, load[rows] / size)
-
-    def _to_peer(self, memory: str) -> tuple[np.ndarray, np.ndarray]:
-        """The way to the memory of the next host, around the job's hosts."""
-        ranks = tuple(range(self.world))
-        hosts = sorted(self._hosts(ranks), key=self.fabric.hosts.index)
-        if len(hosts) < 2:
-            where, found = self.scenario.where, "peer on one host"
-            expected = "two hosts or more"
-            hint = "a copy on the host that fails is lost with it"
-            raise InputError(Mistake(where, "checkpoint.mode", found, expected, hint))
-        here = hosts.index(self.fabric.host_of(memory))
-        following = hosts[(here + 1) % len(hosts)]
-        other = next(gpu for gpu in self.gpus if self.fabric.host_of(gpu) == following)
-        return self.fabric.spread(memory, self.fabric.nearest(other, "memory"))
-
     def beside(self, step: float) -> float:
         """Step time (s) while the background writer is at work: its bytes share links with those of training."""
         if self.asked.mode not in ("async", "peer"):
@@ -286,7 +248,7 @@ class Checkpointing:
         legs = [
             replace(leg, size=BACKGROUND)
             for rank in writers
-            for leg in self._legs(rank)
+            for leg in self.writers.legs(rank)
             if leg.name in ("sync", "send", "direct") and np.isin(leg.links, used).any()
         ]
         if not legs:

@@ -47,14 +47,15 @@ def settings_of(scenario: str, overrides: tuple[str, ...], given: Options) -> Op
 
 
 def _checkpoint(result: Prediction) -> Options:
-    """Times of saving and loading (s), as the step's prediction has them."""
+    """Times of saving and loading (s), as the step's prediction has them: of the saves after the first."""
     checkpoint = result.checkpoint
     if checkpoint is None:
         return CHECKPOINT
-    stall = checkpoint["save_stall"]
+    later = checkpoint["later"]
+    stall = later["save_stall"]
     settings = {
         "save": stall,
-        "lag": checkpoint["time_until_durable"] - stall,
+        "lag": later["time_until_durable"] - stall,
         "load": checkpoint["load_time"],
     }
     if "every" in checkpoint:
