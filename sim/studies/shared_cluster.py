@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from sim.analysis import metrics
-from sim.analysis.link_use import Link
 from sim.analysis.json_text import text_of
+from sim.analysis.link_use import Link
 from sim.analysis.prediction import Prediction
 from sim.analysis.report import report
 from sim.analysis.step_times import median, step_times

@@ -193,10 +193,10 @@ class Fan:
         alike: dict[bytes, list[Core]] = {}
         for number, pairs in groups(which):
             rows, count = net.carried(self.switches[first[number]], between)
-            core = Core(self.at[pairs], rows, count)
+            core = Core(self.at[pairs], rows, share[count - 1])
             alike.setdefault(count.tobytes(), []).append(core)
         for cores in alike.values():
-            yield _stacked(cores, share)
+            yield _stacked(cores)
 
 
 def fans_of(
@@ -246,14 +246,14 @@ class _Numbers(NamedTuple):
     enter: Ints
 
 
-def _stacked(cores: list[Core], share: Floats) -> Piece:
-    """Cores whose rows are on as many paths each, as one piece; `share` is what so many of all paths carry."""
+def _stacked(cores: list[Core]) -> Piece:
+    """Cores with as many rows, and the same shares, as one piece."""
     rows = np.stack([core.rows for core in cores])
     pairs = [core.pairs for core in cores]
     return Piece(
         np.concatenate(pairs),
         np.repeat(rows, [len(some) for some in pairs], axis=0),
-        share[cores[0].share - 1],
+        cores[0].share,
     )
 
 
