@@ -8,32 +8,28 @@
     [factor]                            # time here over time of the base's tables, by table
     gemm-nt-bf16 = { value = 1.012, low = 1.004, high = 1.019, rows = 140 }
 
-A table of the machine's own rows has those of the base under it, times the factor and with more noise: near a measured
-shape the measurement counts, far from any the base does. Tables without such rows are the base's. A cluster file names
-such a file with the key `kernels`.
+The machine's rows correct what the base says (`sim.costs.corrected`): near a measured shape the measurement counts, far
+from any the base does, times the factor. Tables without rows or factor are the base's. A cluster file names such a file
+with the key `kernels`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from sim import files
-from sim.costs import load_gpu, terms
+from sim.costs import load_gpu
+from sim.costs.corrected import CorrectedGpu
 from sim.costs.facts import SCHEMA
 from sim.costs.gpu import Gpu, parts
 from sim.costs.gpu_files import aten_of
-from sim.costs.tables import Row
 from sim.errors import InputError, Mistake, did_you_mean
-from sim.graph.kernel import Kernel
 
 FORMAT = 1
-# Relative; what rows of another machine of the same GPU say of this one (guess: GPUs of a model differ by 1 to 5 %).
-BETWEEN_MACHINES = 0.05
 FACTS = (
     "sms",
     "memory",
@@ -78,42 +74,8 @@ def load_file(path: str) -> Gpu:
     factors = {
         name: float(entry["value"]) for name, entry in table.get("factor", {}).items()
     }
-    return Gpu(
-        table["base"],
-        facts,
-        [*own, *borrowed(rows, own, factors)],
-        like,
-        aten_of(table["base"]),
-    )
-
-
-def borrowed(
-    rows: Iterable[Row], own: Sequence[Row], factors: Mapping[str, float]
-) -> list[Row]:
-    """The base's rows as this machine would have them: scaled, without shapes that it measured as surely.
-
-    In tables that the machine has rows of they count for less; others stay as they are.
-    """
-    mine: dict[Kernel, float] = {}
-    touched = {name_of(row.kernel) for row in own}
-    for row in own:
-        mine[row.kernel] = min(row.noise, mine.get(row.kernel, row.noise))
-    scaled = (
-        replace(
-            row,
-            duration=row.duration * factors.get(name_of(row.kernel), 1.0),
-            noise=math.hypot(row.noise, BETWEEN_MACHINES)
-            if name_of(row.kernel) in touched
-            else row.noise,
-        )
-        for row in rows
-    )
-    return [row for row in scaled if mine.get(row.kernel, math.inf) > row.noise]
-
-
-def name_of(kernel: Kernel) -> str:
-    """The table of a kernel, as a key of `[factor]`: kind-layout-dtype."""
-    return "-".join(filter(None, terms.group(kernel)))
+    known = Gpu(table["base"], facts, rows, like, aten_of(table["base"]))
+    return CorrectedGpu(known, own, factors)
 
 
 def _read(path: Path) -> dict[str, Any]:

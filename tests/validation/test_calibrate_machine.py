@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 import cli
 from sim.costs import load_gpu
@@ -19,9 +21,10 @@ from sim.costs.measured import gpu_of
 from sim.errors import InputError, PrestepError
 from sim.graph.kernel import Kernel
 from topologies import load_cluster
-from validation.fit import bootstrap, calibrate_host, machine_host
+from validation.fit import bootstrap, calibrate_host, machine_host, machine_rows
 from validation.fit.calibrate_machine import known_gpu
 from validation.fit.machine_gpu import held_out
+from validation.formats.kineto_kernels import Call
 from validation.formats.measurement import opened
 from validation.formats.rows import Row
 
@@ -335,9 +338,45 @@ def test_intervals_cover_and_narrow() -> None:
     assert bootstrap.of_ratios([0.5, 2.0, 1.0]).value == pytest.approx(1.0)
 
 
-def test_the_host_of_no_rows_stays_unknown(tmp_path: Path) -> None:
-    """Without steps of tiny models nothing is said of the host."""
-    assert machine_host.fit(None) is None
+def test_the_host_of_no_rows_stays_unknown() -> None:
+    """Without steps nothing is said of the host."""
+    assert machine_host.fit([]) is None
+
+
+@given(
+    st.lists(st.floats(0.5, 4.0), min_size=2, max_size=9),
+    st.lists(st.floats(0.5, 4.0), max_size=5),
+)
+def test_steps_of_the_gpu_only_bound_the_host(
+    factors: list[float], bounds: list[float]
+) -> None:
+    """Bounds never make a host slower, far ones say nothing, and without any it is the geometric mean."""
+    alone, _ = machine_host.middle(factors, [])
+    assert alone == pytest.approx(float(np.exp(np.mean(np.log(factors)))), rel=0.01)
+    assert machine_host.middle(factors, bounds)[0] <= alone * 1.01
+    far = machine_host.middle(factors, [1e3 for _ in bounds])[0]
+    assert far == pytest.approx(alone, rel=0.01)
+
+
+@given(st.floats(0.95, 1.05), st.floats(1.0, 1.06))
+def test_a_trace_says_how_kernels_compare_and_steps_how_fast_they_are(
+    level: float, profiled: float
+) -> None:
+    """However much longer kernels take while they are traced, their sum over the known GPU's is that of the steps."""
+    gpu = load_gpu("h200")
+    kernels = [Kernel("gemm", (m, 4096, 4096), layout="nt") for m in (512, 4096)]
+    shapes = (1.1, 0.97)
+    calls = [
+        Call(kernel, profiled * ratio * gpu.duration(kernel), False, 1, 0.0)
+        for kernel, ratio in zip(kernels, shapes, strict=True)
+    ]
+    done = machine_rows.at_level({"t": calls}, gpu, level)[0]["t"]
+    total = sum(call.duration for call in done)
+    assert total == pytest.approx(level * sum(map(gpu.duration, kernels)))
+    assert done[0].duration / done[1].duration == pytest.approx(
+        calls[0].duration / calls[1].duration
+    )
+    assert list(machine_rows.at_level({"t": calls}, gpu, None)[0]["t"]) == calls
 
 
 @pytest.mark.slow

@@ -6,19 +6,17 @@ NAME-nccl.toml. Every part holds a third or more of its rows out of a trial fit 
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sim import files
 from sim.collectives import machine
 from sim.costs import measured as measured_gpu
+from sim.costs.corrected import between
 from sim.costs.gpu import names as gpu_names
 from sim.costs.measured_rows import write_rows
-from sim.costs.spreads import quantile
 from sim.errors import InputError, Mistake, PrestepError
 from topologies import load_cluster
 from validation.fit import (
@@ -28,6 +26,7 @@ from validation.fit import (
     machine_nccl,
     machine_steps,
 )
+from validation.fit.machine_steps import Step
 from validation.formats.measurement import Measured, opened
 from validation.sets import predict_collective
 
@@ -47,7 +46,7 @@ NAMED = {
     "A100 80GB PCIe": "a100-pcie",
     "H100 PCIe": "h100-pcie",
 }
-NO_HOST = "no steps of tiny models: host_factor stays as it was"
+NO_HOST = "no steps that the host decides: host_factor stays as it was"
 NcclFit = Callable[[Path, Path, str], str]
 
 
@@ -109,13 +108,14 @@ class Fits:
     links: Mapping[str, machine_links.Rate]
 
     @classmethod
-    def of(cls, measured: Measured, below: Any) -> Fits:
-        """Fits to a measurement over the cluster `below`."""
+    def of(cls, measured: Measured, below: Any, steps: Sequence[Step]) -> Fits:
+        """Fits to a measurement over the cluster `below`, which knows its `steps`."""
         facts = {key: fact.value for key, fact in below.facts.items()}
-        table = machine_gpu.fit(measured, below.gpu_model) if measured.model else None
-        host = machine_host.fit(measured.file("training.jsonl"))
+        gpu = below.gpu_model
+        level = machine_steps.level(steps, between(gpu))
+        table = machine_gpu.fit(measured, gpu, level) if measured.model else None
         dispatch = measured.rows("host", "dispatch", ("s",))
-        host = host or machine_host.of_dispatch(dispatch)
+        host = machine_host.fit(steps) or machine_host.of_dispatch(dispatch)
         links = machine_links.rates(measured, facts.get("nvlinks", 0.0), facts)
         return cls(table, host, links)
 
@@ -161,7 +161,9 @@ def calibrate(
 def _fit(measured: Measured, base: str, paths: Paths, fit_nccl: NcclFit) -> list[str]:
     """Fits every part and writes its file; what is to be said of each."""
     below = load_cluster(base)
-    fits = Fits.of(measured, below)
+    steps, reasons = machine_steps.steps_of(measured, base)
+    fits = Fits.of(measured, below, steps)
+    fits = _level(fits, measured, base, paths, steps)
     machine_ = f"{measured.world} x {measured.model}, {measured.when}"
     notes = [f"{measured.name}: {machine_}, over the cluster {base}"]
     notes += _write_kernels(fits, measured, paths)
@@ -174,8 +176,24 @@ def _fit(measured: Measured, base: str, paths: Paths, fit_nccl: NcclFit) -> list
     forget()
     load_cluster(str(output))  # a file that cannot be read back is no result
     notes += _how_sure(measured, paths)
-    steps = machine_steps.table(*machine_steps.judge(measured, output, base))
-    return [*notes, "", "# training steps, fitted to none of them", steps]
+    judged = machine_steps.table(machine_steps.judge(steps, output), reasons)
+    return [*notes, "", "# training steps", judged]
+
+
+def _level(
+    fits: Fits, measured: Measured, base: str, paths: Paths, steps: Sequence[Step]
+) -> Fits:
+    """The fits with kernels at the level of untraced steps, as the cluster with the first ones predicts these."""
+    below = load_cluster(base)
+    gpu = below.gpu_model
+    level = machine_steps.level(steps, between(gpu))
+    if fits.table is None or level is None:
+        return fits
+    _write_kernels(fits, measured, paths)
+    files.write_text(paths.cluster, render(measured, base, below, paths, fits))
+    forget()
+    exact = level * machine_steps.missed(steps, level, paths.cluster)
+    return replace(fits, table=machine_gpu.fit(measured, gpu, exact))
 
 
 def _write_kernels(fits: Fits, measured: Measured, paths: Paths) -> list[str]:
@@ -310,23 +328,12 @@ def _gpus(measured: Measured, below: Any, source: str) -> list[str]:
 
 def _host(host: machine_host.Host, source: str) -> list[str]:
     """The host's factor, and how far it spreads."""
-    factor, spread = host.factor, _spread(host)
-    steps = "tiny models" if host.fitted else "a tiny model on the CPU"
-    why = (
-        f"steps of {steps}, over those of the host that costs were fitted on: {factor}"
-    )
+    factor = host.factor
+    steps = "steps that it decides" if host.fitted else "a tiny model on the CPU"
+    why = f"{steps}, over those of the host that costs were fitted on: {factor}"
     value = _entry(round(factor.value, 4), "fitted", f"{why}; {source}")
-    width = _entry(round(spread, 4), "fitted", f"of these steps; {source}")
+    width = _entry(round(host.spread, 4), "fitted", f"of these steps; {source}")
     return [f"host_factor = {value}", f"host_spread = {width}"]
-
-
-def _spread(host: machine_host.Host) -> float:
-    """Standard deviation of the logarithm of a step's factor: hosts vary from one minute to the next."""
-    errors = [*host.fitted.values(), *host.held_out.values()]
-    if len(errors) > 1:
-        return max(0.01, statistics.stdev(math.log1p(error) for error in errors))
-    interval = math.log(host.factor.high / host.factor.low)
-    return max(0.01, interval / 2 / quantile())
 
 
 def _rates(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -40,7 +41,9 @@ OVERLAPPED_NOISE = 0.05
 SCATTERED = {"nll_loss_fwd": 0.15, "nll_loss_bwd": 0.10}
 
 
-def trace_rows(calls: dict[str, list[Call]]) -> tuple[list[Row], dict[str, int]]:
+def trace_rows(
+    calls: Mapping[str, Sequence[Call]],
+) -> tuple[list[Row], dict[str, int]]:
     """One row per kernel and shape: the median over all traces of the calls that no collective overlapped."""
     alone, beside = _by_kernel(calls)
     rows, parts = [], {}
@@ -56,7 +59,7 @@ def trace_rows(calls: dict[str, list[Call]]) -> tuple[list[Row], dict[str, int]]
 Calls = dict[Kernel, list[tuple[str, Call]]]
 
 
-def _by_kernel(calls: dict[str, list[Call]]) -> tuple[Calls, Calls]:
+def _by_kernel(calls: Mapping[str, Sequence[Call]]) -> tuple[Calls, Calls]:
     """Calls of each kernel with their trace: those that ran alone, and those beside a collective."""
     alone: Calls = defaultdict(list)
     beside: Calls = defaultdict(list)

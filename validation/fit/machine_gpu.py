@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from sim.costs.corrected import CorrectedGpu, name_of
 from sim.costs.gpu import Gpu, parts
-from sim.costs.measured import FORMAT, borrowed, name_of
+from sim.costs.measured import FORMAT
 from sim.costs.tables import Row
-from sim.errors import InputError, Mistake
 from validation.fit.bootstrap import Estimate, estimate, of_ratios
-from validation.fit.calibrate_compute import merge
-from validation.fit.compute_traces import trace_rows
-from validation.formats.kineto_kernels import read_calls
+from validation.fit.machine_rows import rows_of
 from validation.formats.measurement import Measured
-from validation.formats.micro_rows import in_situ, micro_rows
 
 HELD_OUT = 3  # every third shape of a table is held out of the trial fit
 LAYOUTS = ("nt", "nn", "tn")
@@ -112,8 +105,13 @@ class Table:
         )
 
 
-def fit(measured: Measured, base: str) -> Table | None:
+def fit(measured: Measured, base: str, level: float | None = None) -> Table | None:
     """The GPU's table; None if nothing of kernels was measured.
+
+    Parameters
+    ----------
+    level
+        Time of kernels here over the base's, by steps that nobody traced; None: not known.
 
     Raises
     ------
@@ -121,12 +119,13 @@ def fit(measured: Measured, base: str) -> Table | None:
         If the base is unknown, or a row is wrong.
     """
     base_gpu = Gpu(base, *parts(base))
-    rows, notes = _rows(measured, base_gpu)
+    rows, notes = rows_of(measured, base_gpu, level)
     if not rows:
         return None
     held = held_out(rows)
     trial_rows = [row for row, out in zip(rows, held, strict=True) if not out]
-    trial = with_rows(base, trial_rows, factors_of(trial_rows, base_gpu))
+    factors = {k: v.value for k, v in factors_of(trial_rows, base_gpu).items()}
+    trial = CorrectedGpu(base_gpu, trial_rows, factors)
     errors: Errors = defaultdict(list)
     for row, out in zip(rows, held, strict=True):
         kind = row.kernel.kind
@@ -141,17 +140,10 @@ def fit(measured: Measured, base: str) -> Table | None:
         base,
         rows,
         factors_of(rows, base_gpu),
-        _facts(measured),
+        _facts(measured, level is not None),
         dict(errors),
         tuple(notes),
     )
-
-
-def with_rows(base: str, rows: Sequence[Row], factors: Mapping[str, Estimate]) -> Gpu:
-    """The base with these rows over its own."""
-    facts, below, like = parts(base)
-    plain = {name: factor.value for name, factor in factors.items()}
-    return Gpu(base, facts, [*rows, *borrowed(below, rows, plain)], like)
 
 
 def held_out(rows: Sequence[Row]) -> list[bool]:
@@ -192,53 +184,7 @@ def factors_of(rows: Sequence[Row], gpu: Gpu) -> dict[str, Estimate]:
     }
 
 
-def _rows(measured: Measured, gpu: Gpu) -> tuple[list[Row], list[str]]:
-    """Rows of the traces, and of microbenchmarks where they add shapes, brought to times inside a step."""
-    calls = {
-        path.name.removesuffix(".pt.trace.json.gz"): list(_calls(measured, path))
-        for path in measured.traces()
-    }
-    traced = trace_rows(calls)[0] if calls else []
-    path, printed = measured.file("micro.jsonl"), io.StringIO()
-    micro = []
-    if path is not None:
-        try:
-            micro = micro_rows(path)
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                Mistake(
-                    f"{measured.name}: micro.jsonl", "", str(error), "rows of `measure`"
-                )
-            ) from None
-    with contextlib.redirect_stdout(printed):
-        brought = in_situ(traced, micro, gpu) if traced else micro
-    notes = [
-        f"traces: {len(calls)}, rows of them {len(traced)}",
-        *printed.getvalue().splitlines(),
-    ]
-    return [row for row in merge(traced, brought) if _known(row, gpu)], notes
-
-
-def _calls(measured: Measured, path: Path) -> Any:
-    try:
-        yield from read_calls(path)
-    except (KeyError, ValueError, TypeError, StopIteration, OSError) as error:
-        raise InputError(
-            Mistake(
-                f"{measured.name}: {path.name}", "", repr(error)[:200], "a Kineto trace"
-            )
-        ) from None
-
-
-def _known(row: Row, gpu: Gpu) -> bool:
-    """Whether prestep can say how long the base takes for it."""
-    try:
-        return gpu.duration(row.kernel) > 0
-    except InputError:
-        return False
-
-
-def _facts(measured: Measured) -> dict[str, float]:
+def _facts(measured: Measured, levelled: bool) -> dict[str, float]:
     """What the device says of itself, how equal its GPUs are, and that they worked together."""
     gpus = measured.about.get("gpus") or [{}]
     names = ("sms", "memory", "l2")
@@ -258,8 +204,10 @@ def _facts(measured: Measured) -> dict[str, float]:
         if len(times) > 2:
             ratios.append(float(np.std(times, ddof=1) / np.mean(times)))
     found |= {"spread": round(float(np.mean(ratios)), 5)} if ratios else {}
-    # All GPUs were at work while these rows were measured: the base's factor for that is in them already.
-    return found | ({"crowded": 1.0} if measured.world > 1 else {})
+    # All GPUs were at work while these rows were measured: the base's factor for that is in them already, unless they
+    # were brought to what steps leave when it is taken out.
+    crowded = measured.world > 1 and not levelled
+    return found | ({"crowded": 1.0} if crowded else {})
 
 
 def render(table: Table, measured: Measured, parquet: str) -> str:

@@ -1,42 +1,63 @@
-"""How fast a machine's host runs framework code: steps of tiny models over the sum of their host operations."""
+"""How fast a machine's host runs framework code: what its steps took over what their host operations cost elsewhere.
+
+A host is slow for seconds at a time, since cores share what lies under them. A step that it decides says how slow it
+was; one that the GPU decides says that it was no slower than that. Both count: with the first alone a host would look
+slower than it is, because only slow moments make steps that it decides.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize
+from scipy.stats import norm
 
 from sim.costs.spreads import quantile
-from sim.errors import InputError
-from validation.fit.bootstrap import Estimate, estimate
-from validation.fit.calibrate_host import counts_of
-from validation.formats.rows import Row, read_rows
-from workloads.host_costs import host_costs
+from validation.fit.bootstrap import Estimate
+from validation.fit.machine_steps import Step
 
-TINY = ("h4", "h16")  # their GPUs wait for the host throughout
 HELD_OUT = 3  # every third case
 #: Seconds of a step of `validation.measure.dispatch` on a host of factor 1, the mean over its cores: two starts (H100,
 #: H200) whose tiny steps gave 2.07 and 1.73. Four further starts come out -0.5, +6, +2.5 and -2 % off theirs.
 DISPATCH_STEP = 3.25e-3
 DISPATCH_SPREAD = 0.10  # within ten minutes of three starts, of the logarithm
+LEAST_SPREAD = (
+    0.02  # of the logarithm: below it steps of one case differ among themselves
+)
 
 
 @dataclass(frozen=True)
 class Host:
-    """`factor`: time of framework code here over that on the host it was fitted on; signed errors by row."""
+    """`factor`: time of framework code here over that on the host it was fitted on; signed errors by row.
+
+    Attributes
+    ----------
+    spread
+        Standard deviation of the logarithm of a step's factor, from minute to minute and from rank to rank.
+    """
 
     factor: Estimate
+    spread: float
     fitted: dict[str, float]
     held_out: dict[str, float]
+    bounds: int = 0
 
     @property
     def summary(self) -> str:
         """The factor, and errors of both parts."""
-        return f"host_factor {self.factor}; fitted: {_listed(self.fitted)}; held out: {_listed(self.held_out)}"
+        bounds = (
+            f" and {self.bounds} that the GPU decides (no slower than ...)"
+            if self.bounds
+            else ""
+        )
+        return (
+            f"host_factor {self.factor}{bounds}, spread {self.spread:.1%}; "
+            f"fitted: {_listed(self.fitted)}; held out: {_listed(self.held_out)}"
+        )
 
 
 def _listed(errors: Mapping[str, float]) -> str:
@@ -44,18 +65,23 @@ def _listed(errors: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {e:+.1%}" for name, e in errors.items()) or "no rows"
 
 
-def fit(path: Path | None) -> Host | None:
-    """The host's factor from rows of training steps; None where no step of a tiny model is among them."""
-    middles = _ratios(path)
-    if not middles:
+def fit(steps: Sequence[Step]) -> Host | None:
+    """The host's factor from training steps; None where no step is decided by the host."""
+    witnesses = {step.row.name: step.factor for step in steps if step.host_bound}
+    if not witnesses:
         return None
-    fitted = [name for at, name in enumerate(middles) if at % HELD_OUT != HELD_OUT - 1]
-    trial = _factor([middles[name] for name in fitted]).value
-    errors = {name: trial / middle - 1 for name, middle in middles.items()}
+    bounds = [step.factor for step in steps if not step.host_bound]
+    kept = [name for at, name in enumerate(witnesses) if at % HELD_OUT != HELD_OUT - 1]
+    trial, _ = middle([witnesses[name] for name in kept], bounds)
+    errors = {name: trial / factor - 1 for name, factor in witnesses.items()}
+    value, spread = middle(list(witnesses.values()), bounds)
+    wide = math.exp(quantile() * spread / math.sqrt(len(witnesses)))
     return Host(
-        _factor(list(middles.values())),
-        {name: errors[name] for name in fitted},
-        {name: errors[name] for name in middles if name not in fitted},
+        Estimate(value, value / wide, value * wide, len(witnesses)),
+        spread,
+        {name: errors[name] for name in kept},
+        {name: errors[name] for name in witnesses if name not in kept},
+        sum(bound < value * math.exp(2 * spread) for bound in bounds),
     )
 
 
@@ -65,37 +91,20 @@ def of_dispatch(rows: Sequence[Mapping[str, Any]]) -> Host | None:
         return None
     value = float(np.mean([row["s"] for row in rows])) / DISPATCH_STEP
     wide = math.exp(quantile() * DISPATCH_SPREAD)
-    return Host(Estimate(value, value / wide, value * wide, len(rows)), {}, {})
+    interval = Estimate(value, value / wide, value * wide, len(rows))
+    return Host(interval, DISPATCH_SPREAD, {}, {})
 
 
-def _ratios(path: Path | None) -> dict[str, float]:
-    """Median time of each case over what its host operations cost elsewhere."""
-    ratios: dict[str, float] = {}
-    for row in _rows(path):
-        try:
-            counts = counts_of(row)
-        except InputError:
-            continue  # a case that no scenario can say
-        costs = host_costs("pytorch-eager")
-        expected = sum(costs[name] * count for name, count in counts.items())
-        times = [time / expected for times in row.steps.values() for time in times]
-        ratios[row.name] = float(np.median(times))
-    return ratios
+def middle(factors: Sequence[float], bounds: Sequence[float]) -> tuple[float, float]:
+    """Middle and spread of a host's factor (log-normal, most likely) by steps that say or bound it."""
+    seen, above = np.log(factors), np.log(np.asarray(bounds, float))
+    start = float(seen.mean()), math.log(max(LEAST_SPREAD, float(seen.std())))
 
+    def unlikely(x: np.ndarray) -> float:
+        spread = max(LEAST_SPREAD, math.exp(x[1]))
+        likely = norm.logpdf(seen, x[0], spread).sum()
+        return -float(likely + norm.logcdf(above, x[0], spread).sum())
 
-def _rows(path: Path | None) -> list[Row]:
-    rows = read_rows(path) if path is not None else []
-    return [
-        row
-        for row in rows
-        if not row.error
-        and row.case.get("model") in TINY
-        and not row.case.get("compile")
-    ]
-
-
-def _factor(middles: Sequence[float]) -> Estimate:
-    """The geometric mean over cases. Steps of a case are no independent rows: a host is slow for seconds at a time."""
-    logs = estimate(np.log(middles).tolist(), lambda x: np.mean(x, axis=-1))
-    value, low, high = np.exp([logs.value, logs.low, logs.high]).tolist()
-    return Estimate(value, low, high, logs.rows)
+    best = minimize(unlikely, start, method="Nelder-Mead").x
+    few = math.sqrt(len(seen) / max(1, len(seen) - 1))  # as of a sample
+    return math.exp(best[0]), max(LEAST_SPREAD, few * math.exp(best[1]))

@@ -8,7 +8,7 @@ Every third row is held out, so two thirds are fitted.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -75,19 +75,30 @@ class Item:
     gpu: str
     touched: frozenset[str]
     held_out: bool
+    known: dict[tuple[float, float], tuple[float, float]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def residuals(self, table: Mapping[str, Any]) -> list[float]:
         """Logarithms of predicted over measured times, kernels and collectives."""
-        row = self.row
-        made = side_by_side(
-            row.kernel,
-            row.compute,
-            row.comm,
-            self.plan,
-            self.bandwidth,
-            self.gpu,
-            laid_over(table),
+        row, beside = self.row, laid_over(table)
+        sms, kernel = load_gpu(self.gpu).sms, row.kernel
+        # All that a run knows of the constants.
+        key = (
+            beside.slowdown(kernel, self.plan.channels, sms, row.compute),
+            beside.contention(kernel),
         )
+        if key not in self.known:
+            self.known[key] = side_by_side(
+                kernel,
+                row.compute,
+                row.comm,
+                self.plan,
+                self.bandwidth,
+                self.gpu,
+                beside,
+            )
+        made = self.known[key]
         return [
             float(np.log(made[0] / row.compute_beside)),
             float(np.log(made[1] / row.comm_beside)),
@@ -232,6 +243,27 @@ def _optimum(
     return search.table_at(best.x)
 
 
+class _Slopes:
+    """Slopes of a search: run at the first point, from there on corrected by what each step changed (Broyden)."""
+
+    def __init__(self, search: _Search) -> None:
+        self._search = search
+        self._last: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        here = self._search.residuals(tuple(x))
+        if self._last is None:
+            slopes = self._search.slope(x)
+        else:
+            before, there, slopes = self._last
+            step = x - before
+            length = float(step @ step)
+            missed = here - there - slopes @ step
+            slopes = slopes + (np.outer(missed, step) / length if length > 0 else 0.0)
+        self._last = x.copy(), here, slopes
+        return slopes
+
+
 def _descent(
     search: _Search, start: np.ndarray, bounds: tuple[np.ndarray, np.ndarray]
 ) -> Any:
@@ -239,7 +271,7 @@ def _descent(
     return least_squares(
         lambda x: search.residuals(tuple(x)),
         start,
-        jac=search.slope,
+        jac=_Slopes(search),
         bounds=bounds,
         loss="soft_l1",
         f_scale=0.05,

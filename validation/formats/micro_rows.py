@@ -114,7 +114,7 @@ def _in_situ_of(kind: str, traces: list[Row], micro: list[Row], gpu: Gpu) -> lis
     raw, traced = _shared(micro, models)
     if not len(raw):
         return micro
-    overhead, factor = _line(traced, raw)
+    overhead, factor = line(traced, raw)
     scatter = float(np.std(np.log(raw / (overhead + factor * traced))))
     print(
         f"micro {kind}: overhead {overhead * 1e6:.1f} us, factor {factor:.3f}, "
@@ -161,7 +161,7 @@ def _models(kind: str, rows: list[Row], gpu: Gpu) -> dict[tuple[str, str], Krige
     }
 
 
-def _line(traced: np.ndarray, raw: np.ndarray) -> tuple[float, float]:
+def line(traced: np.ndarray, raw: np.ndarray) -> tuple[float, float]:
     """Overhead (not negative) and factor of raw = overhead + factor x known, by relative least squares, twice.
 
     The second time leaves out what lies more than a quarter off: shapes for which cuBLAS chose another kernel.

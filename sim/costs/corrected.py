@@ -1,0 +1,133 @@
+"""A GPU that prestep knows, corrected by what one machine measured of it.
+
+A kernel takes its time on the known GPU, times the factor of its table, times a correction that goes through the
+machine's own rows: near a measured shape the measurement counts, far from any the known GPU does. So a few rows of a
+kind replace no table of many, and it does not matter whether that table is the GPU's own or lent by another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from sim.costs import terms
+from sim.costs.gpu import Gpu, load
+from sim.costs.kinds import STREAM_PASSES, work
+from sim.costs.tables import NEAR, Row
+from sim.graph.kernel import STATED, Kernel
+
+# Octaves over which corrections stay alike: of products, whose sizes choose another kernel of the library, and others.
+LENGTH = {"gemm": 1.0}
+DEFAULT_LENGTH = 3.0
+# Standard deviation of the logarithm of a shape's time over factor and known GPU, its own tables or lent ones. Chosen
+# with the held-out rows of three measurements in view (1, 4 H200, 1 H100), whose error hardly depends on it.
+SPREAD, SPREAD_LENT = 0.05, 0.10
+# The same of all kernels of a machine together: between GPUs of a model (measured); where times are lent (guess).
+BETWEEN, BETWEEN_LENT = 0.0075, 0.05
+SAME = 1e-6  # octaves within which a shape is a row's
+
+
+class Correction:
+    """Logarithm of time here over that of the known GPU, between rows of one table (Gaussian process, Matern 3/2)."""
+
+    def __init__(
+        self, rows: list[Row], below: Gpu, factor: float, spread: float
+    ) -> None:
+        self.mean, self.spread = math.log(factor), spread
+        self.length = LENGTH.get(terms.group(rows[0].kernel)[0], DEFAULT_LENGTH)
+        self.points = np.array([position(row.kernel) for row in rows])
+        ratios = [row.duration / below.duration(row.kernel) for row in rows]
+        noise = np.array([row.noise for row in rows]) ** 2
+        apart = self.points[:, None, :] - self.points[None, :, :]
+        covariance = self._alike(apart) + np.diag(noise)
+        self.weights = np.linalg.solve(covariance, np.log(ratios) - self.mean)
+
+    def _alike(self, apart: np.ndarray) -> np.ndarray:
+        far = np.sqrt((apart**2).sum(axis=-1)) * (math.sqrt(3) / self.length)
+        alike: np.ndarray = self.spread**2 * (1.0 + far) * np.exp(-far)
+        return alike
+
+    def __call__(self, kernel: Kernel) -> float:
+        near = self._alike(self.points - np.array(position(kernel)))
+        return math.exp(self.mean + float(near @ self.weights))
+
+    def past(self, kernel: Kernel) -> float:
+        """Octaves from the rows to this shape, on the axis on which it is furthest outside; 0 among them."""
+        at = np.array(position(kernel))
+        low, high = self.points.min(axis=0), self.points.max(axis=0)
+        return float(max(0.0, (low - at).max(), (at - high).max()))
+
+    def measured(self, kernel: Kernel) -> bool:
+        """Whether a row has this very shape."""
+        apart = np.abs(self.points - np.array(position(kernel)))
+        return bool((apart.max(axis=1) < SAME).any())
+
+
+def position(kernel: Kernel) -> tuple[float, ...]:
+    """Where a kernel lies among others of its table, in octaves."""
+    kind = terms.group(kernel)[0]
+    if kind == "gemm":
+        return terms.GEMM_AXES(kernel)
+    if kind in terms.LINEAR and kind not in STREAM_PASSES:
+        return terms.LINEAR[kind][1](kernel)
+    return (math.log2(max(1.0, work(kernel)[1])),)
+
+
+def name_of(kernel: Kernel) -> str:
+    """The table of a kernel, as a key of `[factor]`: kind-layout-dtype."""
+    return "-".join(filter(None, terms.group(kernel)))
+
+
+class CorrectedGpu(Gpu):
+    """A GPU as one machine measured it."""
+
+    def __init__(
+        self, known: Gpu, rows: Iterable[Row], factors: Mapping[str, float]
+    ) -> None:
+        self.__dict__.update(known.__dict__)
+        self._below, self._known = known, {}
+        self._factors = dict(factors)
+        by_table: dict[str, list[Row]] = {}
+        for row in rows:
+            by_table.setdefault(name_of(row.kernel), []).append(row)
+        self._corrections = {
+            name: Correction(mine, known, self._factors.get(name, 1.0), _spread(known))
+            for name, mine in by_table.items()
+        }
+
+    def _correction(self, kernel: Kernel) -> Correction | None:
+        if kernel.kind == STATED:
+            return None
+        return self._corrections.get(name_of(kernel))
+
+    def _duration(self, kernel: Kernel) -> float:
+        correction = self._correction(kernel)
+        name = name_of(kernel)
+        own = correction(kernel) if correction else self._factors.get(name, 1.0)
+        return own * self._below.duration(kernel)
+
+    def _grade(self, kernel: Kernel) -> str:
+        correction = self._correction(kernel)
+        if correction is None:
+            return super()._grade(kernel)
+        if correction.measured(kernel):
+            return "measured"
+        near = correction.past(kernel) <= NEAR
+        return "fitted" if near else super()._grade(kernel)
+
+    def stands_on(self, kernel: Kernel) -> str:
+        """As the known GPU's; "" where the machine's own rows reach the kernel."""
+        correction = self._correction(kernel)
+        reached = correction is not None and correction.past(kernel) <= NEAR
+        return "" if reached else super().stands_on(kernel)
+
+
+def between(name: str) -> float:
+    """Standard deviation of the logarithm of a machine's kernels, all together, over those of the GPU model."""
+    return BETWEEN if load(name).like is None else BETWEEN_LENT
+
+
+def _spread(known: Gpu) -> float:
+    return SPREAD if known.like is None else SPREAD_LENT

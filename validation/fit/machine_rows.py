@@ -1,0 +1,151 @@
+"""Rows of kernels of one machine: traces at the level of untraced steps, microbenchmarks at that of traces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from sim.costs.corrected import CorrectedGpu, name_of
+from sim.costs.gpu import Gpu
+from sim.costs.tables import Row
+from sim.errors import InputError, Mistake
+from validation.fit.bootstrap import of_ratios
+from validation.fit.calibrate_compute import merge
+from validation.fit.compute_traces import trace_rows
+from validation.formats.kineto_kernels import Call, read_calls
+from validation.formats.measurement import Measured
+from validation.formats.micro_rows import FITTED, line, micro_rows
+
+Calls = Mapping[str, Sequence[Call]]
+
+
+def rows_of(
+    measured: Measured, gpu: Gpu, level: float | None
+) -> tuple[list[Row], list[str]]:
+    """Rows of the traces, and of microbenchmarks where they add shapes; what was done to them.
+
+    Parameters
+    ----------
+    level
+        Time of kernels here over the known GPU's, by steps that nobody traced (`machine_steps.level`); None: not known.
+    """
+    calls = {
+        path.name.removesuffix(".pt.trace.json.gz"): _calls(measured.name, path)
+        for path in measured.traces()
+    }
+    levelled, notes = at_level(calls, gpu, level)
+    traced = [row for row in trace_rows(dict(levelled))[0] if _known(row, gpu)]
+    micro = [row for row in _micro(measured) if _known(row, gpu)]
+    brought, said = in_steps(traced, micro, gpu) if traced else (micro, [])
+    head = f"traces: {len(calls)}, rows of them {len(traced)}"
+    return merge(traced, brought), [head, *notes, *said]
+
+
+def at_level(calls: Calls, gpu: Gpu, level: float | None) -> tuple[Calls, list[str]]:
+    """Traces as fast as steps are that nobody traces.
+
+    Clocks are lower in a trace: by the profiler, by heat and by the power limit, which the engine counts itself. So a
+    trace says how kernels compare, and steps say how fast they are.
+    """
+    if level is None:
+        return calls, []
+    done: dict[str, Sequence[Call]] = {}
+    notes = [f"level: {level:.3f} of the {gpu.name}'s kernels, by steps without traces"]
+    for name, mine in calls.items():
+        scale = level / _ratio(mine, gpu)
+        done[name] = [replace(call, duration=call.duration * scale) for call in mine]
+        notes.append(f"{name}: kernels times {scale:.3f}")
+    return done, notes
+
+
+def _ratio(calls: Sequence[Call], gpu: Gpu) -> float:
+    """Time of the calls over that on the known GPU."""
+    pairs = [
+        (call.duration, time)
+        for call in calls
+        if not call.overlapped and (time := _seconds(call, gpu))
+    ]
+    return sum(own for own, _ in pairs) / sum(known for _, known in pairs)
+
+
+def _seconds(call: Call, gpu: Gpu) -> float:
+    try:
+        return gpu.duration(call.kernel)
+    except InputError:
+        return 0.0
+
+
+def in_steps(
+    traced: list[Row], micro: list[Row], gpu: Gpu
+) -> tuple[list[Row], list[str]]:
+    """Microbenchmarks as they would have been in a step: raw = overhead + factor x what traces and known GPU say.
+
+    The scatter left about that line becomes the rows' noise.
+    """
+    factors = {
+        name: of_ratios(ratios).value for name, ratios in _ratios(traced, gpu).items()
+    }
+    mine, done, notes = CorrectedGpu(gpu, traced, factors), list[Row](), list[str]()
+    for kind in sorted({row.kernel.kind for row in micro}):
+        rows = [row for row in micro if row.kernel.kind == kind]
+        known = [row for row in rows if name_of(row.kernel) in factors]
+        if kind not in FITTED or not known:
+            done += rows
+            continue
+        raw = np.array([row.duration for row in known])
+        expected = np.array([mine.duration(row.kernel) for row in known])
+        overhead, factor = line(expected, raw)
+        scatter = float(np.std(np.log(raw / (overhead + factor * expected))))
+        notes.append(
+            f"micro {kind}: overhead {overhead * 1e6:.1f} us, factor {factor:.3f}, scatter {scatter:.1%}"
+        )
+        done += [_corrected(row, overhead, factor, scatter) for row in rows]
+    return done, notes
+
+
+def _corrected(row: Row, overhead: float, factor: float, scatter: float) -> Row:
+    """The row without its own overhead, on the scale of the traces, at least as uncertain as the line."""
+    time = max(row.duration - overhead, 0.3 * row.duration) / factor
+    return replace(row, duration=time, noise=round(max(row.noise, scatter), 3))
+
+
+def _ratios(rows: Sequence[Row], gpu: Gpu) -> dict[str, list[float]]:
+    """Time here over the known GPU's, by table."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        ratio = row.duration / gpu.duration(row.kernel)
+        found.setdefault(name_of(row.kernel), []).append(ratio)
+    return found
+
+
+def _micro(measured: Measured) -> list[Row]:
+    path = measured.file("micro.jsonl")
+    if path is None:
+        return []
+    try:
+        return micro_rows(path)
+    except (KeyError, TypeError, ValueError) as error:
+        where, expected = f"{measured.name}: micro.jsonl", "rows of `measure`"
+        raise InputError(Mistake(where, "", str(error), expected)) from None
+
+
+@lru_cache(maxsize=64)
+def _calls(name: str, path: Path) -> Sequence[Call]:
+    """Calls of a trace; a file is read once, however often its rows are fitted."""
+    try:
+        return tuple(read_calls(path))
+    except (KeyError, ValueError, TypeError, StopIteration, OSError) as error:
+        where, found = f"{name}: {path.name}", repr(error)[:200]
+        raise InputError(Mistake(where, "", found, "a Kineto trace")) from None
+
+
+def _known(row: Row, gpu: Gpu) -> bool:
+    """Whether prestep can say how long the known GPU takes for it."""
+    try:
+        return gpu.duration(row.kernel) > 0
+    except InputError:
+        return False
