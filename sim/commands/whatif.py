@@ -31,10 +31,17 @@ GROUP = "Predict"
     "--each",
     multiple=True,
     metavar="WHAT",
-    help="Try each link-kind, tier, latency, gpu, rank, host, link; all.",
+    help="Try each link-kind, tier, latency, gpu, rank, host, host-clock, link; all.",
 )
 @click.option(
     "--factors", default="0.5,2", show_default=True, help="What --each multiplies by."
+)
+@click.option(
+    "--most",
+    default=64,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Of ranks, hosts or links that differ, --each tries so many.",
 )
 @file_option("--plot", text="Draw what --each found (.svg, .png; .html with plotly).")
 @as_json

@@ -42,7 +42,9 @@ class Fleet:
         """
         if not self.speeds:
             return together
-        usual = Counter(self.speeds).most_common(1)[0][0]
+        counted = Counter(self.speeds)
+        # Of as many, those as the model: which rank comes first says nothing.
+        usual = max(counted, key=lambda speed: (counted[speed], speed == AS_MODEL))
         slowest = together if self.speeds[rank] == usual else 1.0
         if self.speeds[rank] == AS_MODEL:
             return slowest

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sim.errors import InputError, Mistake, unknown
 from topologies.core.kinds import TIERS
 from topologies.fabric import Fabric
 
-# Elements of one kind that `--each` tries; of more, the first.
-MOST = 64
 Element = tuple[str, str]  # its name, and its selector and attribute
 
 
-def elements(fabric: Fabric, each: str, world: int) -> list[Element]:
+def elements(fabric: Fabric, each: str, gpus: Sequence[str]) -> list[Element]:
     """What `--each` changes, one at a time: (its name, the selector and attribute).
+
+    `gpus`: those of the run, by rank.
 
     Raises
     ------
@@ -21,7 +23,7 @@ def elements(fabric: Fabric, each: str, world: int) -> list[Element]:
     """
     if each not in EACH:
         raise InputError(unknown("command line", "--each", each, EACH))
-    chosen = EACH[each](fabric, world)[:MOST]
+    chosen = EACH[each](fabric, gpus)
     if not chosen:
         raise InputError(
             Mistake(
@@ -34,40 +36,46 @@ def elements(fabric: Fabric, each: str, world: int) -> list[Element]:
     return chosen
 
 
-def _kinds(fabric: Fabric, world: int) -> list[Element]:
+def _kinds(fabric: Fabric, gpus: Sequence[str]) -> list[Element]:
     return [(kind, f"{kind}.bandwidth") for kind in fabric.links.kinds]
 
 
-def _tiers(fabric: Fabric, world: int) -> list[Element]:
+def _tiers(fabric: Fabric, gpus: Sequence[str]) -> list[Element]:
     present = [
         kind for kind in TIERS if kind in (*fabric.nodes.kinds, *fabric.links.kinds)
     ]
     return [(kind, f"{kind}.bandwidth") for kind in present]
 
 
-def _latencies(fabric: Fabric, world: int) -> list[Element]:
+def _latencies(fabric: Fabric, gpus: Sequence[str]) -> list[Element]:
     return [(f"{kind} latency", f"{kind}.latency") for kind in fabric.links.kinds]
 
 
-def _gpu(fabric: Fabric, world: int) -> list[Element]:
+def _gpu(fabric: Fabric, gpus: Sequence[str]) -> list[Element]:
     return [
         (f"gpu {name}", f"gpu.{name}") for name in ("flops", "hbm_bandwidth", "clock")
     ]
 
 
-def _ranks(fabric: Fabric, world: int) -> list[Element]:
-    return [
-        (f"gpu[{rank}]", f"gpu[{rank}].clock")
-        for rank in range(min(world, len(fabric.gpus)))
-    ]
+def _ranks(fabric: Fabric, gpus: Sequence[str]) -> list[Element]:
+    number = {name: at for at, name in enumerate(fabric.gpus)}
+    return [(f"gpu[{number[gpu]}]", f"gpu[{number[gpu]}].clock") for gpu in gpus]
 
 
-def _hosts(fabric: Fabric, world: int) -> list[Element]:
-    used = dict.fromkeys(fabric.host_of(gpu) for gpu in fabric.gpus[:world])
-    return [(host, f"{host}.bandwidth") for host in used if host]
+def _hosts(fabric: Fabric, gpus: Sequence[str]) -> list[Element]:
+    return [(host, f"{host}.bandwidth") for host in _used(fabric, gpus)]
 
 
-def _links(fabric: Fabric, world: int) -> list[Element]:
+def _host_clocks(fabric: Fabric, gpus: Sequence[str]) -> list[Element]:
+    return [(f"{host} clock", f"gpu[{host}].clock") for host in _used(fabric, gpus)]
+
+
+def _used(fabric: Fabric, gpus: Sequence[str]) -> list[str]:
+    """Hosts on which the job has a rank, in its order."""
+    return [host for host in dict.fromkeys(map(fabric.host_of, gpus)) if host]
+
+
+def _links(fabric: Fabric, gpus: Sequence[str]) -> list[Element]:
     links = fabric.links
     cables = [
         row
@@ -87,8 +95,8 @@ def _inside(fabric: Fabric, row: int) -> bool:
     return bool(ends[0]) and ends[0] == ends[1]
 
 
-def _all(fabric: Fabric, world: int) -> list[Element]:
-    return [*_gpu(fabric, world), *_kinds(fabric, world), *_latencies(fabric, world)]
+def _all(fabric: Fabric, gpus: Sequence[str]) -> list[Element]:
+    return [*_gpu(fabric, gpus), *_kinds(fabric, gpus), *_latencies(fabric, gpus)]
 
 
 #: Words of --each -> what they change.
@@ -99,6 +107,7 @@ EACH = {
     "gpu": _gpu,
     "rank": _ranks,
     "host": _hosts,
+    "host-clock": _host_clocks,
     "link": _links,
     "all": _all,
 }

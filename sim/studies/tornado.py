@@ -11,7 +11,8 @@ from sim.analysis.step_time import step_time
 from sim.planning.planned import Planned
 from sim.predict import execute
 from sim.spec.sections import Scenario
-from sim.studies.elements import Element, elements
+from sim.studies.elements import Element
+from sim.studies.representatives import MOST, representatives
 from sim.studies.whatif import Changes, Table
 
 FACTORS = (0.5, 2.0)
@@ -29,18 +30,22 @@ def tornado(
     each: Sequence[str],
     factors: Sequence[float] = FACTORS,
     base: Planned | None = None,
+    most: int = MOST,
 ) -> Table:
     """The step with every element at each of the factors, the largest effect first; times in seconds.
 
+    Of elements that are alike one is tried; of more than `most` classes of a word, so many, and `coverage` says so.
     `base`: the scenario's own step, where it was planned before.
     """
     changes = Changes(scenario, base)
-    fabric, world = changes.base.fabric, changes.base.lowered.layout.world
-    wanted = dict.fromkeys(
-        element for word in each for element in elements(fabric, word, world)
-    )
+    tried = [representatives(changes.base, word, most) for word in dict.fromkeys(each)]
+    wanted = list(dict.fromkeys(one for word in tried for one in word.chosen))
     before = step_time(changes.base, execute(changes.base))
-    return {**_effects(changes, before, list(wanted), factors), "each": list(each)}
+    table = _effects(changes, before, [(one.name, one.key) for one in wanted], factors)
+    stands_for = {one.key: one for one in wanted}
+    rows = [{**row, **stands_for[row["set"]].to_dict()} for row in table["elements"]]
+    coverage = [word.to_dict() for word in tried]
+    return {**table, "elements": rows, "each": list(each), "coverage": coverage}
 
 
 def _effects(

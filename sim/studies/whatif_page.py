@@ -99,7 +99,7 @@ def _name(link: Table) -> str:
 def tornado_page(table: Table) -> str:
     """Bars to the right are slower, to the left faster; one row an element, one column a factor."""
     rows, rest = table["elements"][:SHOWN], table["elements"][SHOWN:]
-    width = max([len(row["element"]) for row in rows] + [8]) + 2
+    width = max([len(named(row)) for row in rows] + [8]) + 2
     longest = max((row["effect"] for row in rows), default=0.0) or 1.0
     lines = [*_head(table, width), *(_element(row, width, longest) for row in rows)]
     if rest:
@@ -114,9 +114,36 @@ def _head(table: Table, width: int) -> list[str]:
     columns = "".join(f"{factor:>12}" for factor in factors)
     return [
         f"step time {step}; each at {' and '.join(factors)}:",
+        *coverage(table),
         "",
         f"{'':{width}}{columns}  {'faster':>{HALF}} | slower",
     ]
+
+
+def named(row: Table) -> str:
+    """An element with how many are like it, and the pipeline stages that it has."""
+    return str(row.get("label") or row["element"])
+
+
+def coverage(table: Table) -> list[str]:
+    """How many of how many were tried, of words whose elements are many; and how those were chosen."""
+    return [
+        _covered(word)
+        for word in table.get("coverage", ())
+        if word["classes"] < word["elements"] or word["tried"] < word["classes"]
+    ]
+
+
+def _covered(word: Table) -> str:
+    tried, classes, whole = (f"{word[key]:,}" for key in ("tried", "classes", "elements"))  # fmt: skip
+    name = f"{word['each']}: "
+    if word["tried"] == word["classes"]:
+        kinds = "kinds" if word["classes"] > 1 else "kind"
+        return f"{name}all {whole}, by one of each of {classes} {kinds} that are alike"
+    return (
+        f"{name}{tried} of {classes} kinds tried, which stand for {word['covered']:,} of {whole}; "
+        f"chosen {word['chosen']} (--most {word['classes']} tries all)"
+    )
 
 
 def _element(row: Table, width: int, longest: float) -> str:
@@ -126,7 +153,7 @@ def _element(row: Table, width: int, longest: float) -> str:
     bars = " " * HALF + " |"
     if row["effect"] >= _LEAST:
         bars = _bars(differences, longest)
-    return f"{row['element']:{width}}{numbers}  {bars}".rstrip()
+    return f"{named(row):{width}}{numbers}  {bars}".rstrip()
 
 
 def _bars(differences: Iterable[float], longest: float) -> str:

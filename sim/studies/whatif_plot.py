@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from sim import files
 from sim.errors import InputError, Mistake
 from sim.extras import MissingPackage
+from sim.studies.whatif_page import named
 from sim.units import format_duration
 
 Table = dict[str, Any]
@@ -56,7 +57,7 @@ def _series(table: Table) -> tuple[list[str], list[tuple[str, list[float]]]]:
         (f"{factor:g}x", [row["changes"][at]["difference"] * 1e3 for row in rows])
         for at, factor in enumerate(table["factors"])
     ]
-    return [row["element"] for row in rows], series
+    return [named(row) for row in rows], series
 
 
 def _matplotlib(table: Table, path: Path) -> None:

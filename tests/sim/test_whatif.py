@@ -256,7 +256,7 @@ def test_the_tornado_is_sorted_and_agrees_with_runs(leafspine: str) -> None:
 def test_every_word_of_each_has_elements(word: str) -> None:
     """On a cluster with hosts, leaves and spines, and each of them can be changed."""
     fabric = load_cluster("dgx-h100-superpod", hosts=2)
-    found = elements(fabric, word, 16)
+    found = elements(fabric, word, fabric.gpus)
     assert found and len(found) == len(set(found))
     with_overrides(fabric, {key: "0.5x" for _, key in found})
 

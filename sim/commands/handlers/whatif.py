@@ -27,11 +27,12 @@ def whatif(
     overrides: tuple[str, ...],
     each: tuple[str, ...],
     factors: str,
+    most: int,
     plot: Path | None,
     json_: bool,
 ) -> None:
     if each:
-        _tornado(scenario, overrides, each, factors, plot, json_)
+        _tornado(scenario, overrides, each, factors, most, plot, json_)
     else:
         _side_by_side(scenario, overrides, plot, json_)
 
@@ -73,6 +74,7 @@ def _tornado(
     overrides: Sequence[str],
     each: Sequence[str],
     factors: str,
+    most: int,
     picture: Path | None,
     json_: bool,
 ) -> None:
@@ -89,7 +91,7 @@ def _tornado(
             unknown("command line", "--each", word, EACH) for word in wrong
         )
     loaded = load_scenario(find_scenario(scenario), overrides)
-    table = tornado(loaded, words, _factors(factors))
+    table = tornado(loaded, words, _factors(factors), most=most)
     if json_:
         echo_json(table)
     else:

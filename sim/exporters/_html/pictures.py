@@ -50,7 +50,9 @@ def tornado(table: dict[str, Any], most: int = 24) -> str:
         label("slower", _MIDDLE + 12, 12, class_="soft"),
     ]
     for at, row in enumerate(rows):
-        drawn += _element(row["element"], row["changes"], 22.0 + at * 26, scale)
+        drawn += _element(
+            row.get("label") or row["element"], row["changes"], 22.0 + at * 26, scale
+        )
     high = 26.0 + 26 * len(rows)
     drawn.append(vertical(_MIDDLE, 16, high, class_="axis"))
     return drawing(drawn, _WIDE, high + 4, "What each element changes")

@@ -91,7 +91,7 @@ def _links(scenario: Scenario, fabric: Fabric) -> Iterator[Knob]:
         ("GPUs", ("gpu",)),
     ):
         for name, key in dict.fromkeys(
-            pair for word in words for pair in EACH[word](fabric, len(fabric.gpus))
+            pair for word in words for pair in EACH[word](fabric, fabric.gpus)
         ):
             made = tuple(
                 scaled(scenario.cluster.set.get(key, "1x"), factor)
