@@ -21,7 +21,7 @@ import cli
 from sim.studies.explorer import answers, page
 from sim.studies.explorer.answers import Explorer
 from sim.studies.explorer.knobs import scaled
-from sim.studies.explorer.server import Server
+from sim.studies.explorer.server import MOST_WAITING, Server
 from sim.tools.catalog import find_scenario
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
@@ -107,9 +107,9 @@ def test_wrong_values_are_told_as_the_command_line_tells_them(
     explorer: Explorer,
 ) -> None:
     """The same text, and no answer."""
-    told = explorer.answer({"training.micro_batch": "3"})
+    told = explorer.answer({"training.micro_batch": "512"})
     made = CliRunner().invoke(
-        cli.main, ["run", "mlp-ddp4", "--set", "training.micro_batch=3"]
+        cli.main, ["run", "mlp-ddp4", "--set", "training.micro_batch=512"]
     )
     assert made.exit_code == 2 and set(told) == {"mistakes"}
     assert told["mistakes"].partition(": ")[2] == made.stderr.strip().partition(": ")[2]
@@ -168,8 +168,85 @@ def test_the_server_is_for_this_machine_alone(explorer: Explorer) -> None:
             get(server, "/../cli.py")[0] == 404 and get(server, "/", "POST")[0] == 501
         )
         assert get(server, "/answer?a=1&a=2")[0] == 400
+        assert get(server, "/answer?cluster.file=x")[0] == 400
         status, text = get(server, f"/answer?{urlencode({'nvlink.bandwidth': '2x'})}")
         assert status == 200 and json.loads(text)["step_time"] > 0
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/answer", {"Origin": "https://evil.example"}, 403),
+        ("/answer", {"Origin": "null"}, 403),
+        ("/answer", {"Sec-Fetch-Site": "cross-site"}, 403),
+        ("/answer", {"Sec-Fetch-Site": "same-site"}, 403),
+        (
+            "/answer",
+            {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
+            403,
+        ),
+        ("/answer", {"Sec-Fetch-Site": "same-origin"}, 200),
+        ("/answer", {}, 200),
+        ("/", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}, 403),
+        ("/", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),
+        ("/", {"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate"}, 200),
+    ],
+)
+def test_other_pages_cannot_ask(
+    explorer: Explorer, path: str, headers: dict[str, str], status: int
+) -> None:
+    """A browser says where a question comes from: only the explorer's own page starts a prediction."""
+    with served(explorer) as server:
+        own = {"Origin": f"http://127.0.0.1:{server.server_port}"}
+        assert get(server, path, **headers)[0] == status
+        if status == 200:
+            assert get(server, path, **(headers | own))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("training.micro_batch", "3"),
+        ("training.global_batch", "100000"),
+        ("parallel.dp", "3"),
+        ("nvlink.bandwidth", "1e9x"),
+        ("parallel.data_parallel", "/etc/passwd"),
+    ],
+)
+def test_values_are_those_of_the_controls(
+    explorer: Explorer, key: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no slider offers is refused before anything is predicted or kept, and the values that there are are said."""
+    monkeypatch.setattr(Explorer, "predicted", None)
+    kept = len(explorer._answers)
+    with served(explorer) as server:
+        status, text = get(server, f"/answer?{urlencode({key: value})}")
+    told = json.loads(text)["mistakes"]
+    assert status == 400 and "a value of its control" in told and len(told) < 2000
+    assert len(explorer._answers) == kept
+
+
+def test_sliders_together_bound_the_work(
+    explorer: Explorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each value has its slider, but one GPU with the smallest micro batch and the largest batch would run for minutes."""
+    monkeypatch.setattr(answers, "execute", None)
+    asked = {
+        "parallel.dp": "1",
+        "training.micro_batch": "1",
+        "training.global_batch": "16384",
+    }
+    assert "layers in a step" in explorer.answer(asked)["mistakes"]
+
+
+def test_too_many_questions_are_sent_away(explorer: Explorer) -> None:
+    """Those that wait are few: a flood takes no thread and no memory for long."""
+    with served(explorer) as server:
+        for _ in range(MOST_WAITING):
+            assert server.room.acquire(blocking=False)
+        assert get(server, "/answer")[0] == 503
+        server.room.release()
+        assert get(server, "/answer")[0] == 200
 
 
 def test_every_control_starts_as_the_scenario(explorer: Explorer) -> None:

@@ -98,17 +98,18 @@ def _one_model(s: Scenario) -> Iterator[Mistake]:
 MOST_BLOCKS = 2_000_000
 
 
-def countable(s: Scenario, layers: int) -> Iterator[Mistake]:
-    """A step that could not be simulated in hours is refused before it is tried."""
+def runs_of_layers(s: Scenario) -> int:
+    """How often a step runs every layer."""
     whole = max(s.training.global_batch or 0, 1) // max(
         1, s.training.micro_batch * s.parallel.dp
     )
-    runs = max(
-        1,
-        whole,
-        (s.training.microbatches or s.parallel.microbatches or 1)
-        * (s.training.grad_accumulation or 1),
-    )
+    said = s.training.microbatches or s.parallel.microbatches or 1
+    return max(1, whole, said * (s.training.grad_accumulation or 1))
+
+
+def countable(s: Scenario, layers: int) -> Iterator[Mistake]:
+    """A step that could not be simulated in hours is refused before it is tried."""
+    runs = runs_of_layers(s)
     if layers * runs > MOST_BLOCKS:
         found = f"{layers} layers and {runs} microbatches"
         yield Mistake(

@@ -16,6 +16,7 @@ from sim.exporters._html import sections, shares
 from sim.predict import execute, reported
 from sim.spec.jobs import refuse
 from sim.spec.load import load_scenario
+from sim.spec.rules.layout import runs_of_layers
 from sim.spec.sections import Scenario
 from sim.studies.explorer.knobs import Knob, grows, knobs, world
 from sim.studies.whatif import Changes
@@ -23,6 +24,8 @@ from sim.units import format_duration
 
 Answer = dict[str, Any]
 MOST_KEPT = 64  # answers; the largest have half a megabyte
+MOST_RUNS = 6_000  # layers that a step runs: more take a minute and a gigabyte
+MOST_SAID = 80  # letters of a wrong value that a mistake repeats
 #: Pieces of the page by the sections of the report that they are, of a result and that of the scenario as it is.
 PIECES: dict[str, Callable[[Prediction, Prediction], str]] = {
     "tiles": lambda result, base: sections.tiles(result),
@@ -73,22 +76,44 @@ class Explorer:
         Raises
         ------
         InputError
-            For keys that are no control of the page: it changes nothing else, files least of all.
+            For what the page cannot ask (`check`): it changes nothing else, files least of all.
         """
-        known = {knob.key: knob for knob in self.knobs if knob.key != "gpus"}
-        if wrong := [key for key in asked if key not in known]:
-            raise InputError(
-                [
-                    unknown("explore", "", key, known, "one of the page's controls:")
-                    for key in wrong
-                ]
-            )
+        self.check(asked)
         made = [
             f"{key}={value}"
             for key, value in asked.items()
-            if value != known[key].value
+            if value != self._known[key].value
         ]
         return (*self._cluster(asked), *made)
+
+    @cached_property
+    def _known(self) -> dict[str, Knob]:
+        """Controls that are asked for; `gpus` follows from the others."""
+        return {knob.key: knob for knob in self.knobs if knob.key != "gpus"}
+
+    def check(self, asked: Mapping[str, str]) -> None:
+        """Refuse what the page cannot ask: its sliders bound the work that a question makes.
+
+        Raises
+        ------
+        InputError
+            For keys that are no control, and for values that a control does not offer.
+        """
+        known = self._known
+        wrong = [
+            unknown("explore", "", key, known, "one of the page's controls:")
+            if key not in known
+            else Mistake(
+                "explore",
+                key,
+                f'"{value[:MOST_SAID]}"',
+                f"a value of its control: {', '.join(known[key].values)}",
+            )
+            for key, value in asked.items()
+            if key not in known or value not in known[key].values
+        ]
+        if wrong:
+            raise InputError(wrong)
 
     def _cluster(self, asked: Mapping[str, str]) -> list[str]:
         """As many hosts as the layout takes."""
@@ -114,8 +139,26 @@ class Explorer:
         sets = self.sets(asked)
         if not sets:
             return self.base
-        planned = self.changes.of(load_scenario(self.path, [*self.overrides, *sets]))
+        changed = load_scenario(self.path, [*self.overrides, *sets])
+        self._short(changed)
+        planned = self.changes.of(changed)
         return reported(planned, execute(planned))
+
+    def _short(self, changed: Scenario) -> None:
+        """Refuse what takes minutes and gigabytes, unless the scenario itself is as large."""
+        layers = self.changes.base.model.layers
+        runs, own = runs_of_layers(changed), runs_of_layers(self.scenario)
+        if layers * runs > max(MOST_RUNS, layers * own):
+            found = f"{runs} microbatches of {layers} layers"
+            raise InputError(
+                Mistake(
+                    "explore",
+                    "training",
+                    found,
+                    f"at most {MOST_RUNS} layers in a step",
+                    "prestep run predicts larger ones",
+                )
+            )
 
     @cached_property
     def _answers(self) -> dict[tuple[tuple[str, str], ...], Answer]:
@@ -124,6 +167,10 @@ class Explorer:
 
     def answer(self, asked: Mapping[str, str]) -> Answer:
         """What the page shows: pieces of HTML, or what is wrong with the changes."""
+        try:
+            self.check(asked)
+        except InputError as error:
+            return {"mistakes": str(error)}  # and nothing is kept of it
         key = tuple(sorted(asked.items()))
         if key not in self._answers:
             self._answers[key] = self._answer(asked)

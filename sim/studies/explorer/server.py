@@ -1,7 +1,9 @@
 """The explorer's server: two addresses on this machine alone, a question at a time, nothing kept.
 
 A page from elsewhere cannot ask it: the name by which it is addressed has to be the machine's own (a foreign name
-that resolves to 127.0.0.1 is refused), replies carry no permission for other origins, and questions change nothing.
+that resolves to 127.0.0.1 is refused), browsers say which page a question comes from (`Origin`, `Sec-Fetch-Site`) and
+only the explorer's own is answered, replies carry no permission for other origins, and questions change nothing.
+Questions are those that the page's controls can ask, and few of them wait at a time: both bound the work.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from sim.studies.explorer.answers import Explorer, once
 from sim.tools import crash
 
 LOOPBACK = "127.0.0.1"
+MOST_WAITING = 8  # questions, that which is being answered among them
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -36,6 +39,7 @@ class Server(ThreadingHTTPServer):
         self.one = (
             threading.Lock()
         )  # predictions take all of a core: one after the other is as fast
+        self.room = threading.BoundedSemaphore(MOST_WAITING)
         try:
             super().__init__((LOOPBACK, port), Handler)
         except OSError as error:
@@ -72,6 +76,9 @@ class Handler(BaseHTTPRequestHandler):
                 HTTPStatus.FORBIDDEN, b"not the name of this server\n", "text/plain"
             )
             return
+        if self._foreign(host):
+            self._send(HTTPStatus.FORBIDDEN, b"asked by another page\n", "text/plain")
+            return
         asked = urlsplit(self.path)
         if asked.path == "/":
             self._send(HTTPStatus.OK, self.server.text, "text/html; charset=utf-8")
@@ -81,11 +88,21 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._send(HTTPStatus.NOT_FOUND, b"no such page\n", "text/plain")
 
+    def _foreign(self, host: str) -> bool:
+        """Whether a browser says that another page asks; a link to the page itself may be followed from anywhere."""
+        if self.headers.get("Origin", f"http://{host}") != f"http://{host}":
+            return True
+        site = self.headers.get("Sec-Fetch-Site", "same-origin")
+        followed = self.headers.get("Sec-Fetch-Mode") == "navigate"
+        return site not in ("same-origin", "none") and not (
+            followed and urlsplit(self.path).path == "/"
+        )
+
     def _answer(self, query: str) -> tuple[HTTPStatus, dict[str, Any]]:
         try:
             asked = once(parse_qs(query, keep_blank_values=True, max_num_fields=200))
-            with self.server.one:
-                return HTTPStatus.OK, self.server.explorer.answer(asked)
+            self.server.explorer.check(asked)
+            return self._in_turn(asked)
         except (
             PrestepError,
             ValueError,
@@ -93,6 +110,18 @@ class Handler(BaseHTTPRequestHandler):
             return HTTPStatus.BAD_REQUEST, {"mistakes": str(error)}
         except Exception as error:
             return HTTPStatus.INTERNAL_SERVER_ERROR, {"mistakes": crash.message(error)}
+
+    def _in_turn(self, asked: dict[str, str]) -> tuple[HTTPStatus, dict[str, Any]]:
+        """The answer after those that wait already; too many are sent away."""
+        server = self.server
+        if not server.room.acquire(blocking=False):
+            told = "too many questions at once: ask again in a moment"
+            return HTTPStatus.SERVICE_UNAVAILABLE, {"mistakes": told}
+        try:
+            with server.one:
+                return HTTPStatus.OK, server.explorer.answer(asked)
+        finally:
+            server.room.release()
 
     def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
         self.send_response(status)
