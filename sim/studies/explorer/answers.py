@@ -146,7 +146,7 @@ class Explorer:
 
     def _short(self, changed: Scenario) -> None:
         """Refuse what takes minutes and gigabytes, unless the scenario itself is as large."""
-        layers = self.changes.base.model.layers
+        layers = max(1, self.changes.base.model.layers)
         runs, own = runs_of_layers(changed), runs_of_layers(self.scenario)
         if layers * runs > max(MOST_RUNS, layers * own):
             found = f"{runs} microbatches of {layers} layers"
