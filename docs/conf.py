@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
@@ -54,6 +55,7 @@ pygments_style, pygments_dark_style = "friendly", "monokai"
 ELSEWHERE = {
     "../examples/README.md": "made/examples.md",
     "../../examples/README.md": "../made/examples.md",
+    "../AGENTS.md": "made/agents.md",
     "../CHANGELOG.md": "made/changelog.md",
     "../CONTRIBUTING.md": "made/contributing.md",
     "../README.md": "index.md",
@@ -74,7 +76,14 @@ def _mended(_app: object, _page: str, source: list[str]) -> None:
         )
 
 
-def setup(app: object) -> None:
-    """Writes the generated pages, and mends links that leave docs/."""
+def _for_agents(app: Any, error: Exception | None) -> None:
+    """`llms.txt`, and the Markdown of every page beside it, where a site was written."""
+    if error is None and app.builder.format == "html":
+        made.write_for_agents(Path(__file__).parent, Path(app.outdir))
+
+
+def setup(app: Any) -> None:
+    """Writes the generated pages, mends links that leave docs/, and adds what agents read."""
     made.write(ROOT, Path(__file__).parent)
-    app.connect("source-read", _mended)  # type: ignore[attr-defined]
+    app.connect("source-read", _mended)
+    app.connect("build-finished", _for_agents)

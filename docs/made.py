@@ -18,6 +18,15 @@ What `prestep COMMAND --help` says. Exit codes, completion and habits that all c
 [the command line](../command-line.md).
 """
 
+LLMS = """# prestep
+
+> prestep predicts how long a training step takes on a GPU cluster, and says why: a discrete-event simulator in Python
+> of what PyTorch and NCCL really issue. No GPU is needed.
+
+Every page of this site is also there as Markdown: `tutorial.md` beside `tutorial.html`. Agents begin with
+[AGENTS.md](made/agents.md): commands, JSON, exit codes, what not to trust.
+"""
+
 API = """# Python interface
 
 `from sim import api`: scenarios, predictions, comparisons, sweeps and replays as functions; tables are
@@ -56,6 +65,7 @@ def pages(root: Path) -> dict[str, str]:
         "api.md": API
         % "".join(f".. autofunction:: {name}\n\n" for name in functions()),
         "examples.md": examples(root / "examples"),
+        "agents.md": beside(root / "AGENTS.md"),
         "changelog.md": beside(root / "CHANGELOG.md"),
         "contributing.md": beside(root / "CONTRIBUTING.md"),
     }
@@ -160,4 +170,50 @@ def beside(path: Path) -> str:
         path.read_text(encoding="utf-8")
         .replace("](docs/", "](../")
         .replace("](CHANGELOG.md)", "](changelog.md)")
+        .replace("](CONTRIBUTING.md)", "](contributing.md)")
+        .replace("](AGENTS.md)", "](agents.md)")
     )
+
+
+def write_for_agents(docs: Path, site: Path) -> None:
+    """`llms.txt` and the Markdown of every page, beside the pages of a site."""
+    (site / "llms.txt").write_text(llms(docs), encoding="utf-8")
+    for name in listed(docs):
+        target = site / f"{name}.md"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text((docs / f"{name}.md").read_text(encoding="utf-8"), "utf-8")
+
+
+def llms(docs: Path) -> str:
+    """The pages for agents (llmstxt.org): by the captions of the index, each with its title and first sentence."""
+    parts = [LLMS]
+    for caption, names in _trees(docs):
+        links = [_link(docs / f"{name}.md", name) for name in names]
+        parts.append(f"## {caption}\n\n" + "\n".join(links) + "\n")
+    return "\n".join(parts)
+
+
+def listed(docs: Path) -> list[str]:
+    """The pages of the index, itself among them."""
+    return ["index", *(name for _, names in _trees(docs) for name in names)]
+
+
+def _trees(docs: Path) -> Iterator[tuple[str, list[str]]]:
+    """Caption and pages of every table of contents."""
+    text = (docs / "index.md").read_text(encoding="utf-8")
+    for inside in re.findall(r"^```{toctree}\n(.*?)^```$", text, re.M | re.S):
+        options, _, names = inside.partition("\n\n")
+        yield re.findall(r":caption: (.*)", options)[0], names.split()
+
+
+def _link(page: Path, name: str) -> str:
+    title, _, rest = page.read_text(encoding="utf-8").partition("\n")
+    prose = re.sub(r"^```.*?^```$|^<!--.*?-->$", "", rest, flags=re.M | re.S)
+    first = next(part for part in prose.split("\n\n") if _is_prose(part.strip()))
+    sentence = re.split(r"(?<=[.?!:])\s+(?=[A-Z`])", " ".join(first.split()))[0]
+    plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", sentence)
+    return f"- [{title.lstrip('# ')}]({name}.md): {plain}"
+
+
+def _is_prose(text: str) -> bool:
+    return bool(text) and text[0] not in "#|<!-*{$"

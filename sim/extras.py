@@ -31,6 +31,7 @@ EXTRAS = {
     "plotly": Extra(
         "a plot of what-ifs in .html (.svg and .png need nothing)", "pip install plotly"
     ),
+    "mcp": Extra("prestep mcp", "pip install 'prestep[mcp]'"),
     "torch": Extra("prestep capture", "pip install 'prestep[capture]'"),
 }
 

@@ -25,6 +25,7 @@ PAGES = [
         ROOT / name
         for name in (
             "README.md",
+            "AGENTS.md",
             "CONTRIBUTING.md",
             "CHANGELOG.md",
             "examples/README.md",

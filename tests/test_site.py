@@ -141,6 +141,33 @@ def test_the_page_of_examples_has_every_file(made: ModuleType) -> None:
         )
 
 
+def test_agents_are_told_of_every_page(made: ModuleType) -> None:
+    """`llms.txt` has a heading, a summary, and each page of the index with its title and a sentence."""
+    made.write(ROOT, DOCS)
+    text = made.llms(DOCS)
+    assert re.match(r"# prestep\n\n> \w", text)
+    links = re.findall(r"^- \[(.+)\]\((.+)\.md\): (.+)$", text, re.MULTILINE)
+    assert [name for _, name, _ in links] == made.listed(DOCS)[1:]
+    assert {page.stem for page in WRITTEN} <= {
+        Path(name).name for name in made.listed(DOCS)
+    }
+    for title, name, _ in links:
+        page = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+        assert page.startswith(f"# {title}\n"), name
+
+
+def test_the_markdown_of_every_page_lies_beside_it(
+    made: ModuleType, tmp_path: Path
+) -> None:
+    """As it is, so that its links lead from Markdown to Markdown."""
+    made.write(ROOT, DOCS)
+    made.write_for_agents(DOCS, tmp_path)
+    for page in WRITTEN:
+        copied = tmp_path / page.relative_to(DOCS)
+        assert copied.read_bytes() == page.read_bytes()
+    assert (tmp_path / "made" / "agents.md").is_file()
+
+
 @site
 @pytest.mark.slow
 def test_it_builds_without_a_warning(html: Path) -> None:
@@ -149,6 +176,8 @@ def test_it_builds_without_a_warning(html: Path) -> None:
         assert (html / page.relative_to(DOCS).with_suffix(".html")).is_file(), name_of(
             page
         )
+        assert (html / page.relative_to(DOCS)).is_file(), name_of(page)
+    assert (html / "llms.txt").is_file()
     assert "searchindex" in (html / "search.html").read_text(encoding="utf-8")
 
 

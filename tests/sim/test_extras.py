@@ -24,6 +24,7 @@ COMMANDS = {
         ["calibrate", "measured.zip", "-o", "mine.toml"],
     ],
     "torch": [["capture", "-o", "x.capture", "--", str(ROOT / "cli.py")]],
+    "mcp": [["mcp"]],
     "optuna": [["search", "llama1b-ddp4", "--trials", "4"]],
     "distributed": [
         [

@@ -1,0 +1,1 @@
+"""Commands as tools of agents: `prestep mcp`."""
