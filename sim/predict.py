@@ -18,7 +18,9 @@ from sim.costs.workspace import workspace_of
 from sim.engine import engine
 from sim.engine.execution import Run
 from sim.errors import InputError, Mistake
+from sim.planning import numa
 from sim.planning.fleet import Fleet, fleet_of
+from sim.planning.host_ranks import by_rank, with_hosts
 from sim.planning.planned import KernelTimes, Planned, kernel_times, planned
 from sim.planning.symmetry import unlike
 from sim.spec.captured import operator_times
@@ -102,7 +104,9 @@ def plan(
     made_for = (site.host_factor, framework.marks(site))
     if lowered is None or lowered.made_for != made_for:
         _log.info("%s: lowering the step", scenario.where)
-        lowered = framework.lower(scenario, model, site)
+        lowered = by_rank(
+            framework.lower(scenario, model, site), scenario, fabric, gpus
+        )
     return planned(scenario, model, lowered, fabric, gpus)
 
 
@@ -130,7 +134,8 @@ def lowered_on(scenario: Scenario, fabric: Fabric) -> Lowered:
     """
     model, gpus = _checked_model(scenario, fabric), placements(scenario, fabric)[0]
     site = _site(scenario, fabric, fleet_of(fabric, gpu_of(fabric), gpus), gpus)
-    return framework_of(scenario).lower(scenario, model, site)
+    lowered = framework_of(scenario).lower(scenario, model, site)
+    return by_rank(lowered, scenario, fabric, gpus)
 
 
 def timed_kernels(scenario: Scenario, fabric: Fabric) -> tuple[Lowered, KernelTimes]:
@@ -163,13 +168,15 @@ def _site(
     scenario: Scenario, fabric: Fabric, fleet: Fleet, gpus: tuple[str, ...]
 ) -> Site:
     """What lowering has to know of the cluster."""
+    numa.memory_of(scenario, fabric, gpus[0])  # whether there is such a socket
     hosts = [fabric.host_of(gpu) for gpu in gpus]
     place = Place(hosts.count(hosts[0]), blocking=False)
     odd = unlike(fabric, fleet, scenario.faults, gpus)
     workspace = workspace_of(generation_of(fleet.gpu.name))
     factor, times = host_factor(scenario, fabric), operator_times(scenario)
     memory = _host_memory(fabric) / place.gpus_per_host
-    return Site(factor, place, fleet.speeds, odd, workspace, times, memory)
+    speeds = with_hosts(fleet.speeds, scenario, fabric, gpus)
+    return Site(factor, place, speeds, odd, workspace, times, memory)
 
 
 def _host_memory(fabric: Fabric) -> float:
@@ -200,10 +207,10 @@ def load_fabric(scenario: Scenario) -> Fabric:
 
 def host_factor(scenario: Scenario, fabric: Fabric) -> float:
     """How much slower this host runs framework code than the one on which its costs were fitted."""
-    if scenario.cluster.host_factor is not None:
-        return scenario.cluster.host_factor
-    stated = fabric.cluster_facts.host_factor
-    return 1.0 if stated is None else stated
+    stated = scenario.cluster.host_factor
+    if stated is None:
+        stated = fabric.cluster_facts.host_factor
+    return (1.0 if stated is None else stated) * numa.host_ratio(scenario)
 
 
 def not_simulated(scenario: Scenario) -> list[Mistake]:

@@ -14,6 +14,7 @@ from sim.costs.interference import is_known
 from sim.engine.execution import Run
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import COMM, KERNEL, Chain, Program
+from sim.planning.numa import LOCAL
 from sim.planning.planned import Planned
 
 GROUNDED = ("measured", "fitted")
@@ -143,7 +144,11 @@ def _host(planned: Planned, share: float) -> list[Fallback]:
         planned.scenario.cluster.host_factor,
         planned.fabric.cluster_facts.host_factor,
     )
-    if share <= 0 or any(factor is not None for factor in stated):
+    if share <= 0:
+        return []
+    if planned.scenario.cluster.numa != LOCAL:
+        return [Fallback("cluster.numa: the host's time for it", "guess", 1, share)]
+    if any(factor is not None for factor in stated):
         return []
     what = f"host_factor of {planned.fabric.name}: taken as 1"
     return [Fallback(what, "guess", 1, share)]

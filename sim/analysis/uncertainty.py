@@ -21,6 +21,7 @@ from sim.costs.kinds import STREAM_PASSES
 from sim.costs.spreads import NOMINAL, quantile, widths
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import KERNEL, Chain, Program
+from sim.planning.numa import LOCAL
 from sim.planning.planned import Planned
 from sim.spec.sections import Scenario
 from sim.storage.systems import load_system as storage_of
@@ -218,7 +219,8 @@ class _Reader:
             planned.scenario.cluster.host_factor is not None
             or facts.host_factor is not None
         )
-        self.host = Constant("host", "", "fitted" if said else "guess")
+        known = said and planned.scenario.cluster.numa == LOCAL
+        self.host = Constant("host", "", "fitted" if known else "guess")
         # Hosts of one kind differ from start to start, those with neighbours the most: the cluster file says how far.
         own = planned.scenario.cluster.host_factor is not None
         spread = None if own else facts.host_spread

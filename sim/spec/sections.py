@@ -36,6 +36,15 @@ class Cluster:
         "factor on the host's time for framework code; default: the cluster's",
         above=0,
     )
+    host_factor_by_rank: tuple[float, ...] = key(
+        (),
+        "over host_factor, of the ranks of a host in turn, where they differ: [1, 1.4]",
+        above=0,
+    )
+    numa: Literal["local", "wrong"] = key(
+        "local",
+        "wrong: processes and their memory are on another socket than their GPUs",
+    )
     kernel_gap: float | None = key(
         None,
         "pause between two kernels of a stream, such as a profiler leaves; default: the GPU's",

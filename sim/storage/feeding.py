@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from sim.analysis.critical_path import IO, CriticalPath, Segment
 from sim.engine.execution import Run
 from sim.errors import InputError, Mistake
 from sim.graph.opgraph import SYNC
+from sim.planning import numa
 from sim.planning.planned import Planned
 from sim.spec.load import sections_in_use
 from sim.spec.sections import Scenario
@@ -63,7 +64,7 @@ def _place(planned: Planned, run: Run) -> Place:
     """Where the data goes: ranks of the host, rates of its copies, and when the step is launched and done."""
     s, fabric, gpus = planned.scenario, planned.fabric, planned.gpus
     hosts = [fabric.host_of(gpu) for gpu in gpus]
-    pinned = _pinned_rate(fabric, gpus[0])
+    pinned = _pinned_rate(s, fabric, gpus)
     programs = planned.graph.programs
     done = [run.end[i][0][p.kind != SYNC] for i, p in enumerate(programs)]
     launched = [run.launch[i][0] for i in range(len(programs))]
@@ -81,9 +82,12 @@ def _place(planned: Planned, run: Run) -> Place:
     )
 
 
-def _pinned_rate(fabric: Fabric, gpu: str) -> float:
-    """Bytes/s of a copy from pinned memory to a GPU."""
-    rows, usage = fabric.spread(fabric.nearest(gpu, "memory"), gpu)
+def _pinned_rate(scenario: Scenario, fabric: Fabric, gpus: Sequence[str]) -> float:
+    """Bytes/s of a copy from pinned memory to the first GPU; all ranks copy at once over a link between sockets."""
+    gpu = gpus[0]
+    rows, usage = fabric.spread(numa.memory_of(scenario, fabric, gpu), gpu)
     if not len(rows):
         return constants()["copy"]
-    return float(np.min(fabric.links.bandwidth[rows] / usage))
+    between = fabric.links.kind[rows] == "socket"
+    ranks = np.where(between, numa.sharing(scenario, fabric, gpus), 1)
+    return float(np.min(fabric.links.bandwidth[rows] / usage / ranks))

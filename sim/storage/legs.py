@@ -19,6 +19,7 @@ import numpy as np
 
 from sim.engine.storage import Leg
 from sim.errors import InputError, Mistake
+from sim.planning import numa
 from sim.planning.planned import Planned
 from sim.storage.host import constants
 from sim.storage.systems import PART, REQUEST, THREADS, System
@@ -67,7 +68,8 @@ class Writers:
     def legs(self, rank: int) -> list[Leg]:
         """What one writer does, in order."""
         asked, size, gpu = self.asked, self.holds.share, self.planned.gpus[rank]
-        memory = self.planned.fabric.nearest(gpu, "memory")
+        planned = self.planned
+        memory = numa.memory_of(planned.scenario, planned.fabric, gpu)
         legs = self._before(gpu)
         if asked.gpudirect:
             return [*legs, self._written("direct", gpu, REQUEST)]

@@ -16,6 +16,7 @@ from sim.engine.engine import execute
 from sim.engine.execution import Run
 from sim.engine.storage import Leg, play
 from sim.errors import InputError, Mistake
+from sim.planning import numa
 from sim.planning.planned import Planned
 from sim.storage.evidence import rests_on
 from sim.storage.host import constants
@@ -176,7 +177,7 @@ class Checkpointing:
     def _reading(self, rank: int, size: float, files: int) -> list[Leg]:
         """What one reader does: opens so many files, reads its bytes and copies them to its GPU."""
         c, s, gpu = constants(), self.system, self.gpus[rank]
-        memory = self.fabric.nearest(gpu, "memory")
+        memory = numa.memory_of(self.scenario, self.fabric, gpu)
         way, up = self.stores.path(memory, "read"), self.fabric.spread(memory, gpu)
         cap = min(s.throughput(REQUEST, max(1, s.threads), "read"), c["load"])
         read = Leg("read", size, cap, s.metadata * files + s.latency, *way)
@@ -230,7 +231,7 @@ class Checkpointing:
 
     def _sync_rate(self, rank: int) -> float:
         """Bytes/s at which one host's page cache is written back."""
-        memory = self.fabric.nearest(self.gpus[rank], "memory")
+        memory = numa.memory_of(self.scenario, self.fabric, self.gpus[rank])
         rows, usage = self.stores.path(memory, "write")
         rates = self.stores.bandwidth[rows] / usage
         limit = float(np.min(rates)) if len(rows) else math.inf

@@ -13,6 +13,7 @@ from sim.analysis.summary import CAPTURED
 from sim.analysis.uncertainty import Part, Uncertainty
 from sim.costs.spreads import quantile, widths
 from sim.errors import InputError
+from sim.planning.numa import host_ratio
 from sim.planning.planned import Planned
 from sim.predict import execute, host_factor, plan
 from sim.spec.sections import Scenario
@@ -127,9 +128,9 @@ class _Again:
     def factor(self, factor: float) -> float:
         """Seconds with a host of this factor."""
         scenario = self.planned.scenario
-        return self._seconds(
-            replace(scenario, cluster=replace(scenario.cluster, host_factor=factor))
-        )
+        own = factor / host_ratio(scenario)
+        cluster = replace(scenario.cluster, host_factor=own)
+        return self._seconds(replace(scenario, cluster=cluster))
 
     def framework(self, name: str) -> float | None:
         """Seconds with a framework that starts the same kernels otherwise; None where it cannot."""
