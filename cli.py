@@ -4,16 +4,19 @@ Add a command by adding a file there: `command` is what click calls, and the doc
 The docstring's first line stands in `prestep --help`, under the heading that `GROUP` names.
 
 stdout is data, stderr is talk. Exit codes: 0 good, 1 outside tolerance, 2 wrong input, 3 a mistake of prestep itself,
-141 who read stdout went away.
+130 stopped by Ctrl-C, 141 who read stdout went away.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 
 from sim import __version__, plugins
 from sim.commands._completion import completed
-from sim.commands._shared import verbose
+from sim.commands._shared import EXIT_INTERRUPT, verbose
+from sim.tools import streams
 from sim.tools.garbage import collect_rarely
 
 PACKAGES = ("sim.commands", "validation.commands")
@@ -29,6 +32,17 @@ OTHER = "More"
 
 class Commands(click.Group):
     """The commands by the names of their files; a command is imported when it is asked for."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        streams.prepare()
+        return super().main(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("stopped", err=True)
+            ctx.exit(EXIT_INTERRUPT)
 
     def list_commands(self, _: click.Context | None = None) -> list[str]:
         return sorted(name.replace("_", "-") for name in _packages())

@@ -17,10 +17,11 @@ import click
 from sim import plugins, progress, renamed
 from sim.errors import EXIT_INPUT, InputError, Mistake, PrestepError
 from sim.extras import missing
-from sim.tools import crash
+from sim.tools import crash, streams
 
 EXIT_OUTSIDE = 1
 EXIT_PIPE = 128 + 13  # as of programs that SIGPIPE ends
+EXIT_INTERRUPT = 128 + 2  # as of programs that SIGINT ends
 
 Command = Callable[..., Any]
 
@@ -39,9 +40,15 @@ def explained(command: Command) -> Command:
         except (click.exceptions.Exit, click.ClickException, click.Abort):
             raise
         except BrokenPipeError:  # `| head` has seen enough
-            _close_stdout()
+            streams.close_stdout()
             sys.exit(EXIT_PIPE)
         except Exception as error:
+            if isinstance(error, OSError) and streams.cannot_be_written(error):
+                streams.close_stdout()
+                click.echo(
+                    f"stdout: {error.strerror}: nothing more can be written", err=True
+                )
+                sys.exit(EXIT_INPUT)
             package = missing(error) if isinstance(error, ImportError) else None
             if package is not None:
                 click.echo(str(package), err=True)
@@ -52,13 +59,6 @@ def explained(command: Command) -> Command:
             sys.exit(crash.EXIT_CRASH)
 
     return run
-
-
-def _close_stdout() -> None:
-    """What Python still writes when it ends goes nowhere, instead of failing again."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
 
 
 def verbose(command: click.Command) -> click.Command:

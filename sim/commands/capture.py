@@ -157,11 +157,12 @@ def _ranks(text: str, world: int) -> tuple[int, ...]:
     for part in text.split(","):
         first, _, last = part.partition("-")
         try:
-            ranks |= set(range(int(first), int(last or first) + 1))
+            low, high = int(first), int(last or first)
         except ValueError:
             raise misused("--ranks", text, "ranks such as 0,3-5") from None
-    if not ranks or max(ranks) >= world:
-        raise misused("--ranks", text, f"ranks below {world}, the world")
+        if not 0 <= low <= high < world:
+            raise misused("--ranks", text, f"rising ranks below {world}, the world")
+        ranks |= set(range(low, high + 1))
     return tuple(sorted(ranks))
 
 

@@ -71,8 +71,9 @@ class Goodput:
             "goodput": mean,
             "confidence": CONFIDENCE,
             "half_width": half,
-            "low": mean - half,
-            "high": mean + half,
+            # A share of time: the symmetric interval of few replicas reaches beyond it.
+            "low": max(mean - half, 0.0),
+            "high": min(mean + half, 1.0),
             "worst": min(values),
             "best": max(values),
             "replicas": len(values),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -30,6 +32,19 @@ def _one_thread() -> Iterator[None]:
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes that start meanwhile ignore Ctrl-C: this one hears it too, and ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may say what a signal does
+        return
+    kept = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, kept)
+
+
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -51,7 +66,7 @@ def executor_of(name: str, jobs: int) -> Callable[[], AbstractContextManager[Exe
         # a prediction needs once for all of them, while the scenario is read here.
         context = get_context("forkserver")
         context.set_forkserver_preload(["sim.tools.warm"])
-        with _one_thread():
+        with _one_thread(), _deaf_to_interrupts():
             forkserver.ensure_running()
         return lambda: ProcessPoolExecutor(jobs, mp_context=context, initializer=begin)
     file = name.removeprefix("dask://")

@@ -73,11 +73,14 @@ def sweep(
     Raises
     ------
     InputError
-        If another sweep works in the folder.
+        If another sweep works in the folder, or nothing can be written there.
     PrestepError
         If workers die again and again.
     """
-    (folder / "runs").mkdir(parents=True, exist_ok=True)
+    try:
+        (folder / "runs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(folder, error) from None
     report = progress or (lambda done, of: None)
     with _alone(folder):
         left = _missing(wanted, folder)
@@ -101,8 +104,19 @@ def _file(folder: Path, key: str) -> Path:
 
 
 def _missing(wanted: Sequence[Spec], folder: Path) -> list[Spec]:
-    """The runs that the folder does not have."""
-    return [spec for spec in wanted if not _file(folder, spec.key).exists()]
+    """The runs that the folder does not have, or has damaged."""
+    return [spec for spec in wanted if _figures(spec, folder) is None]
+
+
+def _figures(spec: Spec, folder: Path) -> Row | None:
+    """What a run wrote; None where it has not, or where its file is empty or not its own."""
+    try:
+        row = json.loads(_file(folder, spec.key).read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(row, dict) or row.get("key") != spec.key:
+        return None
+    return row
 
 
 def _written(
@@ -130,7 +144,13 @@ def _finished(pool: Executor, left: Sequence[Spec], most: int) -> Iterator[Row]:
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[IO[str]]:
     """Nobody else sweeps into the folder meanwhile; the system lets go of the lock when the process ends."""
-    with (folder / ".lock").open("w") as file:
+    lock = folder / ".lock"
+    try:
+        # A link is not followed: the file that it names is somebody else's.
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise _unusable(lock, error) from None
+    with os.fdopen(handle) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -141,10 +161,27 @@ def _alone(folder: Path) -> Iterator[IO[str]]:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """The file with all of `data`, or as it was: written beside and moved."""
+    """The file with all of `data`, or as it was: written beside and moved.
+
+    Raises
+    ------
+    InputError
+        If nothing can be written there.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_bytes(data)
-    os.replace(beside, path)
+    try:
+        beside.write_bytes(data)
+        os.replace(beside, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise _unusable(path, error) from None
+
+
+def _unusable(path: Path, error: OSError) -> InputError:
+    """A place that cannot be written, and why."""
+    expected = "a place that can be written"
+    return InputError(Mistake(str(path), "", error.strerror or str(error), expected))
 
 
 def _table(wanted: Sequence[Spec], folder: Path) -> Path:
@@ -173,6 +210,8 @@ def _fields(wanted: Sequence[Spec]) -> list[pa.Field]:
 
 
 def _row(spec: Spec, folder: Path) -> Row:
-    figures = json.loads(_file(folder, spec.key).read_bytes())
+    figures = _figures(spec, folder)
+    if figures is None:
+        raise PrestepError(f"{folder}: the run {spec.key} went away meanwhile")
     changes = {f"set.{key}": value for key, value in spec.changes}
     return {**dict.fromkeys(COLUMNS), **figures, **changes}

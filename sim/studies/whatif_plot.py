@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from sim import files
+from sim import files, pictures
 from sim.errors import InputError, Mistake
 from sim.extras import MissingPackage
 from sim.studies.whatif_page import named
@@ -88,10 +87,7 @@ def _style(axes: Axes) -> None:
 def _save(figure: Figure, path: Path) -> None:
     """Without the date, so that the same table makes the same bytes."""
     metadata = {"Date": None} if path.suffix == ".svg" else None
-    fixed_names = matplotlib.rc_context(
-        {"svg.hashsalt": "prestep", "svg.fonttype": "none"}
-    )
-    with fixed_names, files.replacing(path) as beside:
+    with pictures.reproducible(figure), files.replacing(path) as beside:
         figure.savefig(beside, dpi=130, metadata=metadata)
 
 

@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from sim.errors import InputError, Mistake
 
@@ -25,7 +26,7 @@ _LINE = re.compile(
 )
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _PART = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
-MOST = 100_000  # hosts of one range: more is a slip of the pen
+MOST = 100_000  # hosts of one list: more is a slip of the pen
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,19 @@ def _ranges(part: str, where: str) -> list[str]:
         hosts += [
             f"{head}{number:0{len(match[1])}d}" for number in range(first, last + 1)
         ]
-    return [name for host in hosts for name in _ranges(host + tail, where)]
+        if len(hosts) > MOST:
+            _too_many(part, where)
+    names: list[str] = []
+    for host in hosts:
+        names += _ranges(host + tail, where)
+        if len(names) > MOST:
+            _too_many(part, where)
+    return names
+
+
+def _too_many(part: str, where: str) -> NoReturn:
+    found = f'more hosts than that in "{part[:60]}"'
+    raise InputError(Mistake(where, "", found, f"at most {MOST} hosts"))
 
 
 def _added(lines: list[Line]) -> list[Line]:

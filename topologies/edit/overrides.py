@@ -28,6 +28,8 @@ GPU_ATTRIBUTES = ("flops", "hbm_bandwidth", "clock")
 ATTRIBUTES = (*LINK_ATTRIBUTES, *GPU_ATTRIBUTES)
 OFF = "off"
 LARGEST = 1e12  # factor: enough for "as if it were free"
+LEAST = 1.0  # bytes or operations a second of anything that works at all
+SMALLEST = 1e-12  # factor: enough for "as if it were broken"
 _TAKE_AWAY = 'to take it away: selector = "off"'
 # What reads a value with its unit, and an example; the others are bandwidths.
 _UNITS = {"latency": (parse_duration, "1 us"), "flops": (parse_rate, "900 TFLOP/s")}
@@ -185,17 +187,18 @@ def _value(override: _Override) -> tuple[float | None, float | None]:
     attribute, text = override.attribute, override.text
     if match := _FACTOR.fullmatch(text):
         factor = float(match[1]) / (100.0 if match[2] == "%" else 1.0)
-        if not factor <= LARGEST or (factor == 0 and attribute != "latency"):
+        none = factor == 0 and attribute == "latency"
+        if not none and not SMALLEST <= factor <= LARGEST:
             hint = _TAKE_AWAY if factor == 0 else ""
-            expected = f"a factor above 0, at most {LARGEST:g}"
+            expected = f"a factor of {SMALLEST:g} to {LARGEST:g}"
             raise InputError(override.mistake(f'"{text}"', expected, hint))
         return factor, None
     if attribute == "clock":
         expected, hint = 'a factor such as "0.9x"', "of the clock it usually has"
         raise InputError(override.mistake(f'"{text}"', expected, hint))
     number = _number(override)
-    if number == 0 and attribute != "latency":
-        expected = f"a {attribute} above 0"
+    if number < LEAST and attribute != "latency":
+        expected = f"a {attribute} of at least {LEAST:g} a second"
         raise InputError(override.mistake(f'"{text}"', expected, _TAKE_AWAY))
     return None, number
 

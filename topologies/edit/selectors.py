@@ -179,14 +179,14 @@ def _devices(fabric: Fabric, kind: str, where: str) -> list[str]:
     nodes = fabric.nodes
     named = list(fabric.hosts if kind == "host" else nodes.of_kind(kind))
     if _NUMBERS.fullmatch(where):
-        return [named[at] for at in _numbers(where) if at < len(named)]
+        return [named[at] for at in _numbers(where, len(named))]
     if (found := _IN_HOST.fullmatch(where)) and found[1] in fabric.hosts:
         own = [
             name
             for name in named
             if kind != "host" and fabric.host_of(name) == found[1]
         ]
-        return [own[at] for at in _numbers(found[2]) if at < len(own)]
+        return [own[at] for at in _numbers(found[2], len(own))]
     if kind == "host":
         return [name for name in named if fnmatchcase(name, where)]
     if where in fabric.hosts:
@@ -194,12 +194,12 @@ def _devices(fabric: Fabric, kind: str, where: str) -> list[str]:
     return [name for name in named if fnmatchcase(name, where)]
 
 
-def _numbers(text: str) -> list[int]:
-    """`0-3,7` -> 0, 1, 2, 3, 7."""
+def _numbers(text: str, count: int) -> list[int]:
+    """Those of `0-3,7` (0, 1, 2, 3, 7) that are below `count`, however far the ranges reach."""
     found: list[int] = []
     for piece in text.split(","):
         low, _, high = piece.strip().partition("-")
-        found.extend(range(int(low), int(high or low) + 1))
+        found.extend(range(int(low), min(int(high or low) + 1, count)))
     return list(dict.fromkeys(found))
 
 

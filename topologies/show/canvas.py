@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from sim import files
+from sim import files, pictures
 
 NODE_COLOURS = {
     "nvswitch": "#76b900", "gpu": "#4d7c0f", "pcieswitch": "#b7791f", "cpu": "#1d4ed8", "memory": "#60a5fa",
@@ -54,7 +53,7 @@ def node_style(kind: str, edge: float) -> dict[str, Any]:
 def save(figure: Any, path: Path) -> None:
     """Without a date and with fixed ids, the same cluster gives the same bytes."""
     with (
-        matplotlib.rc_context({"svg.hashsalt": "prestep", "svg.fonttype": "none"}),
+        pictures.reproducible(figure),
         files.replacing(path) as beside,
     ):
         figure.savefig(

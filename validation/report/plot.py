@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from sim import files
+from sim import files, pictures
 from validation.formats.rows import FAMILIES
 from validation.report.colours import PALETTE
 from validation.report.interface import Point, Report
@@ -36,6 +36,7 @@ def write_plot(report: Report, path: Path) -> None:
     figure.suptitle(_title(report))
     kind = path.suffix.lstrip(".") or "png"
     with (
+        pictures.reproducible(figure),
         files.replacing(path) as beside,
         beside.open("wb") as file,
     ):  # given a name, matplotlib adds a suffix of its own

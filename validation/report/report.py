@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -105,7 +106,9 @@ def write_junit(report: Report | Iterable[Report], path: Path) -> None:
 def _suite(report: Report) -> ElementTree.Element:
     """A report as a suite: its checks, its rows, and the rows that were skipped."""
     name = report.name
-    suite = ElementTree.Element("testsuite", name=f"prestep validate {name}")
+    suite = ElementTree.Element(
+        "testsuite", name=_printable(f"prestep validate {name}")
+    )
     for check in report.checks:
         case = _testcase(suite, f"{name}.gate", check.name)
         if not check.passed:
@@ -117,7 +120,7 @@ def _suite(report: Report) -> ElementTree.Element:
             _fail(case, "not predicted", point.error)
     for skip in report.skips:
         case = _testcase(suite, f"{name}.skipped", skip.name)
-        ElementTree.SubElement(case, "skipped", message=skip.reason)
+        ElementTree.SubElement(case, "skipped", message=_printable(skip.reason))
     for key, path in (("tests", ""), ("failures", "/failure"), ("skipped", "/skipped")):
         suite.set(key, str(len(suite.findall(f"testcase{path}"))))
     return suite
@@ -125,13 +128,23 @@ def _suite(report: Report) -> ElementTree.Element:
 
 def _fail(case: ElementTree.Element, message: str, detail: str) -> None:
     """Marks a test case as failed."""
-    ElementTree.SubElement(case, "failure", message=message).text = detail
+    failure = ElementTree.SubElement(case, "failure", message=_printable(message))
+    failure.text = _printable(detail)
 
 
 def _testcase(
     suite: ElementTree.Element, classname: str, name: str
 ) -> ElementTree.Element:
-    return ElementTree.SubElement(suite, "testcase", classname=classname, name=name)
+    names = {"classname": _printable(classname), "name": _printable(name)}
+    return ElementTree.SubElement(suite, "testcase", names)
+
+
+def _printable(text: str) -> str:
+    """Text without the signs that XML 1.0 forbids: control characters, halves of surrogate pairs."""
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def check_cells(check: Check) -> Cells:

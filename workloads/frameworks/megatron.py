@@ -94,6 +94,14 @@ def _order(s: Job) -> Iterator[Mistake]:
         )
 
 
+def _transformer(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    if model.kind != "transformer":
+        found = f'"{s.training.framework}" with kind {model.kind}'
+        expected = "pytorch-eager or cuda-graph"
+        hint = "Megatron's layers are those of transformers"
+        yield Mistake(s.where, "training.framework", found, expected, hint)
+
+
 def _experts(s: Job, model: ModelShape) -> Iterator[Mistake]:
     if not model.experts:
         return
@@ -193,6 +201,7 @@ FRAMEWORK = Framework(
         ("parallel parallel.order parallel.ep parallel.etp", _order),
     ),
     model_rules=(
+        ("model.kind", _transformer),
         ("parallel.tp parallel.etp parallel.imbalance model.experts", _experts),
         ("parallel.data_parallel model.experts", _sharded),
     ),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sim.errors import InputError, Mistake, unknown
+from workloads.traces.collectives import MOST_RANKS
 from workloads.traces.draft import Draft, Node
 from workloads.traces.families import FAMILIES
 from workloads.traces.work import GPU
@@ -144,20 +145,15 @@ def asked_factor(changes: Changes, key: str) -> float:
 
 
 def integer(changes: Changes, key: str, low: int) -> int:
-    """A whole number among the keys."""
+    """A number of ranks, or of one, among the keys."""
+    stated = changes.keys[key]
     try:
-        value = int(changes.keys[key])
+        value = int(stated)
     except ValueError:
         value = low - 1
-    if value < low:
-        raise InputError(
-            Mistake(
-                "--set",
-                key,
-                f'"{changes.keys[key]}"',
-                f"a whole number, at least {low}",
-            )
-        )
+    if not low <= value <= MOST_RANKS:
+        expected = f"a whole number from {low} to {MOST_RANKS}"
+        raise InputError(Mistake("--set", key, f'"{stated[:60]}"', expected))
     return value
 
 

@@ -9,6 +9,9 @@ from typing import Any
 
 from workloads.traces.operators import Meta
 
+#: More than any job has: a recording that says more is damaged.
+MOST_RANKS = 1_000_000
+
 OPS = {
     "allreduce": "all_reduce",
     "all_reduce": "all_reduce",
@@ -130,7 +133,7 @@ def ranks_of(group: str, world: int) -> tuple[int, ...]:
     listed = group.partition(":")[2]
     if listed and listed[0] != "*":
         return tuple(int(r) for r in listed.split(","))
-    return tuple(range(int(listed[1:]) if listed else world))
+    return tuple(range(min(int(listed[1:]), MOST_RANKS) if listed else world))
 
 
 def payload(span_collective: str, shape: str, dtype: str, world: int) -> float:

@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import NoReturn
 
 import numpy as np
 
+from sim.errors import InputError, Mistake
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph, Program
 from workloads.lowered import Layout, Lowered
+from workloads.traces.collectives import MOST_RANKS
 from workloads.traces.dependencies import connect
 from workloads.traces.draft import Draft, Node, draft_of
 from workloads.traces.issue_order import work_of
@@ -70,6 +73,8 @@ def assemble(recordings: Sequence[Recording]) -> Job:
         If the ranks cannot be of one run.
     """
     world = max([r.world for r in recordings] + [r.rank + 1 for r in recordings])
+    if world > MOST_RANKS:
+        _too_large(recordings, world)
     works = _works(recordings)
     renamed = pair(works)
     meetings, notes = match(works, world)
@@ -89,6 +94,13 @@ def assemble(recordings: Sequence[Recording]) -> Job:
         nccl=next((r.nccl for r in recordings if r.nccl), ""),
         notes=Counter({note: count for note, count in notes.items() if count}),
     )
+
+
+def _too_large(recordings: Sequence[Recording], world: int) -> NoReturn:
+    """Refuses a job that no cluster could run."""
+    worst = max(recordings, key=lambda one: max(one.world, one.rank + 1))
+    expected = f"a job of at most {MOST_RANKS} ranks"
+    raise InputError(Mistake(worst.path, "world size", str(world), expected))
 
 
 def _note_absence(notes: Counter[str], works: Sequence[Work], world: int) -> None:

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from sim import files
+from sim import files, pictures
 from sim.commands._shared import talk
 from sim.errors import InputError, Mistake, unknown
 
@@ -137,8 +136,5 @@ def _save(figure: Figure, picture: Path) -> None:
     """Without the date, so that the same runs make the same bytes."""
     picture.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"Date": None} if picture.suffix == ".svg" else None
-    fixed_names = matplotlib.rc_context(
-        {"svg.hashsalt": "prestep", "svg.fonttype": "none"}
-    )
-    with fixed_names, files.replacing(picture) as beside:
+    with pictures.reproducible(figure), files.replacing(picture) as beside:
         figure.savefig(beside, dpi=130, metadata=metadata)

@@ -9,6 +9,8 @@ from typing import Any
 from sim.errors import InputError, Mistake
 from sim.units import parse_duration
 
+MOST_RANKS = 10_000_000  # that a list of ranks may name
+
 
 def trace_part(
     trace: Path | None,
@@ -76,14 +78,18 @@ def _ranks(text: str) -> frozenset[int]:
     for piece in text.split(","):
         first, dash, last = piece.strip().partition("-")
         if (
-            not first.isdigit()
-            or (dash and not last.isdigit())
+            not _is_rank(first)
+            or (dash and not _is_rank(last))
             or (dash and int(last) < int(first))
         ):
+            expected = f"ranks such as 0-7,16, below {MOST_RANKS}"
             raise InputError(
-                Mistake(
-                    "command line", "--trace-ranks", f'"{text}"', "ranks such as 0-7,16"
-                )
+                Mistake("command line", "--trace-ranks", f'"{text[:60]}"', expected)
             )
         found.update(range(int(first), int(last or first) + 1))
     return frozenset(found)
+
+
+def _is_rank(text: str) -> bool:
+    """Digits, and few of them: a set is made of all ranks that are named."""
+    return text.isdecimal() and len(text) < 10 and int(text) < MOST_RANKS

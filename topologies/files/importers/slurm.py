@@ -29,7 +29,7 @@ _KEYS = (
 )
 
 
-MOST_NAMES = 100_000  # of one range: more than any cluster has
+MOST_NAMES = 100_000  # of one host list: more than any cluster has
 
 
 @dataclass
@@ -206,6 +206,8 @@ def expand(source: Source, where: str, text: str) -> list[str]:
                 if piece.startswith("[") and piece.endswith("]")
                 else [piece]
             )
+            if len(names) + len(found) * len(ends) > MOST_NAMES:
+                source.fail(where, f'"{text[:60]}"', f"at most {MOST_NAMES} names")
             found = [head + end for head in found for end in ends]
         names += found
     return names

@@ -1,0 +1,163 @@
+"""How commands end when it is not their input that is wrong: streams that cannot be written, Ctrl-C, folders."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from sim.commands._shared import EXIT_INTERRUPT
+from sim.errors import InputError
+from sim.studies.grid import Spec
+from sim.studies.sweep import _missing, write_whole
+from topologies.edit.hostfile import expand
+from validation.report.report import _printable
+
+HERE = Path(__file__).parents[1]
+COMMAND = [sys.executable, "-m", "cli"]
+COLLECTIVE = [
+    "collective",
+    "--op",
+    "all_reduce",
+    "--cluster",
+    "h200-host-4",
+    "--max-bytes",
+    "1MiB",
+]
+
+
+def _run(
+    arguments: list[str], shell: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """The command in a shell that redirects its streams."""
+    given = os.environ | {"PYTHONPATH": str(HERE)} | environment
+    line = f'exec "$@" {shell}'
+    called = ["bash", "-c", line, "bash", *COMMAND, *arguments]
+    return subprocess.run(
+        called, capture_output=True, text=True, cwd=HERE, env=given, timeout=120
+    )
+
+
+def test_a_full_disk_is_said() -> None:
+    """What stdout cannot take is no mistake of prestep."""
+    ended = _run(COLLECTIVE, "> /dev/full")
+    assert ended.returncode == 2
+    assert "stdout: No space left on device" in ended.stderr
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-"])
+def test_closed_streams_are_no_crash(closed: str) -> None:
+    """Services start commands without streams."""
+    assert _run(COLLECTIVE, closed).returncode == 0
+
+
+def test_an_encoding_without_bars_shows_question_marks() -> None:
+    """latin-1 has no blocks; the figures are there all the same."""
+    ended = _run(["run", "mlp-ddp4"], PYTHONIOENCODING="latin-1")
+    assert ended.returncode == 0 and "step time" in ended.stdout and "?" in ended.stdout
+
+
+def test_ctrl_c_ends_as_signals_do() -> None:
+    """130, a word, no traceback; the whole group gets the signal, as from a terminal."""
+    process = subprocess.Popen(
+        [*COMMAND, "run", "llama8b-fsdp4", "-v", "--replicas", "500"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=HERE,
+        env=os.environ | {"PYTHONPATH": str(HERE)},
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stderr is not None and process.stderr.readline()  # it is at work
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == EXIT_INTERRUPT
+    assert "Traceback" not in said
+
+
+def test_a_damaged_run_of_a_sweep_is_run_again(tmp_path: Path) -> None:
+    """A file that is empty, or another run's, counts as missing."""
+    wanted = [Spec(key, "x.toml", ()) for key in ("whole", "empty", "other", "gone")]
+    (tmp_path / "runs").mkdir()
+    for key, text in (("whole", '{"key": "whole"}'), ("empty", ""), ("other", '{"key": "whole"}')):  # fmt: skip
+        (tmp_path / "runs" / f"{key}.json").write_text(text)
+    assert [spec.key for spec in _missing(wanted, tmp_path)] == [
+        "empty",
+        "other",
+        "gone",
+    ]
+
+
+def test_the_lock_of_a_sweep_empties_nobody_elses_file(tmp_path: Path) -> None:
+    """A link in the place of the lock is refused, and what it names stays as it is."""
+    precious, out = tmp_path / "precious", tmp_path / "out"
+    precious.write_text("text")
+    out.mkdir()
+    (out / ".lock").symlink_to(precious)
+    arguments = ["sweep", "mlp-ddp4", "--grid", "training.micro_batch=8", "-o", str(out)]  # fmt: skip
+    ended = _run(arguments)
+    assert ended.returncode == 2 and str(out / ".lock") in ended.stderr
+    assert precious.read_text() == "text"
+
+
+def test_a_full_folder_is_the_users_to_mend() -> None:
+    """Where nothing can be written, the path is named."""
+    with pytest.raises(InputError, match="/proc/nowhere"):
+        write_whole(Path("/proc/nowhere"), b"x")
+
+
+def test_host_lists_are_bounded_as_a_whole() -> None:
+    """Three ranges of a thousand are a billion names."""
+    with pytest.raises(InputError, match="at most 100000 hosts"):
+        expand("n[0-999][0-999][0-999]", "here")
+    assert len(expand("n[0-9][0-9]", "here")) == 100
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "gpu[0-99999999999].clock=0.5x",
+        "nvlink[0-999999999999999999].bandwidth=0.5x",
+    ],
+)
+def test_ranges_reach_beyond_the_cluster_without_end(change: str) -> None:
+    """A range is cut at what there is."""
+    ended = _run(["run", "mlp-ddp4", "--set", change])
+    assert ended.returncode in (0, 2) and "mistake of its own" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "gpu.clock=1e-300x",
+        "nvlink.bandwidth=1e-200 GB/s",
+        "training.framework=megatron",
+        "training.framework=deepspeed",
+    ],
+)
+def test_what_cannot_be_is_refused(change: str) -> None:
+    """Factors and rates beyond anything that works; a perceptron of Megatron's layers."""
+    ended = _run(["run", "mlp-ddp4", "--set", change])
+    assert ended.returncode == 2 and change.partition("=")[0] in ended.stderr
+
+
+def test_signs_that_xml_forbids_are_replaced() -> None:
+    """Names of rows come from files of others."""
+    text = _printable("a\x00b\x1b[0m\ud800c\ttab")
+    assert text == "a�b�[0m�c\ttab"
+    ElementTree.fromstring(f"<a>{text}</a>")
+
+
+def test_dollars_in_a_name_are_no_formula(tmp_path: Path) -> None:
+    """matplotlib would read `$\\frac$` as mathematics, and fail."""
+    cluster, picture = tmp_path / "a$\\frac$b.toml", tmp_path / "x.svg"
+    cluster.write_text('extends = "dgx-h100"\n')
+    ended = _run(["topology", "show", str(cluster), "--picture", str(picture)])
+    assert ended.returncode == 0, ended.stderr
+    assert "\\frac" in picture.read_text()
