@@ -161,3 +161,16 @@ def test_dollars_in_a_name_are_no_formula(tmp_path: Path) -> None:
     ended = _run(["topology", "show", str(cluster), "--picture", str(picture)])
     assert ended.returncode == 0, ended.stderr
     assert "\\frac" in picture.read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("training.global_batch=8192", "16 layers and 1024 microbatches"),
+        ("model.layers=1000000", "at most 10000"),
+    ],
+)
+def test_work_without_end_is_refused(change: str, said: str) -> None:
+    """A step that would be simulated for minutes, operation by operation, is refused at once, with what to do."""
+    ended = _run(["run", "llama1b-ddp4", "--set", change])
+    assert ended.returncode == 2 and said in ended.stderr

@@ -57,6 +57,8 @@ class Framework:
         Whether every step begins with all ranks level, as where the host reads the gradients' norm.
     fused_load
         Whether its elementwise kernels take what the GPU's table says of joined ones (`fused`).
+    folds_layers
+        Whether layers that are alike are simulated once, however often they run.
     few_microbatches
         Whether its 1F1B runs fewer microbatches than stages.
     context_parallel
@@ -87,6 +89,7 @@ class Framework:
     tries: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     level: bool = False
     fused_load: bool = False
+    folds_layers: bool = False
     few_microbatches: bool = False
     context_parallel: bool = False
     master: bool = False

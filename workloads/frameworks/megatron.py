@@ -213,6 +213,7 @@ FRAMEWORK = Framework(
     },
     level=True,
     fused_load=True,
+    folds_layers=True,
     few_microbatches=True,
     context_parallel=True,
     shares_heads=True,

@@ -94,8 +94,12 @@ def _one_model(s: Scenario) -> Iterator[Mistake]:
         )
 
 
-# Layers times microbatches of a step: some tens of operations each, hundreds of times what any known run has.
+MOST_LAYERS = 10_000  # ten times what anybody has trained
+# Layers times microbatches of a step, where layers that are alike are simulated once: hundreds of times what any known
+# run has.
 MOST_BLOCKS = 2_000_000
+# ... and where every layer of every microbatch is: some tens of operations each, half a minute in all.
+MOST_BLOCKS_BY_ONE = 10_000
 
 
 def runs_of_layers(s: Scenario) -> int:
@@ -110,14 +114,23 @@ def runs_of_layers(s: Scenario) -> int:
 def countable(s: Scenario, layers: int) -> Iterator[Mistake]:
     """A step that could not be simulated in hours is refused before it is tried."""
     runs = runs_of_layers(s)
-    if layers * runs > MOST_BLOCKS:
+    if layers > MOST_LAYERS:
+        expected = f"at most {MOST_LAYERS}"
+        yield Mistake(s.where, "model.layers", str(layers), expected)
+        return
+    folds = framework_of(s).folds_layers
+    most = MOST_BLOCKS if folds else MOST_BLOCKS_BY_ONE
+    if layers * runs > most:
         found = f"{layers} layers and {runs} microbatches"
-        yield Mistake(
-            s.where,
-            "model.layers, training",
-            found,
-            f"a product of at most {MOST_BLOCKS}",
-        )
+        expected = f"a product of at most {most}"
+        hint = "" if folds else _FEWER
+        yield Mistake(s.where, "model.layers, training", found, expected, hint)
+
+
+_FEWER = (
+    "every microbatch is simulated; each beyond the first few adds the same time, "
+    "so predict two smaller numbers and draw the line"
+)
 
 
 def _global_batch(s: Scenario) -> Iterator[Mistake]:
