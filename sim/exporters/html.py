@@ -15,7 +15,7 @@ from typing import Any
 from sim import __version__, files
 from sim.analysis.prediction import Prediction
 from sim.exporters import _words as words
-from sim.exporters._html import compared, grounds, sections, shares
+from sim.exporters._html import compared, grounds, sections, shares, timeline
 
 SUFFIXES = (".html", ".htm")
 
@@ -75,9 +75,9 @@ def _sections(
     result: Prediction, tornado: Table | None, known: Table | None
 ) -> Iterator[tuple[str, str, str]]:
     """(anchor, title, HTML) in the order of the page; sections with nothing to say are empty."""
+    yield "timeline", "Timeline", timeline.timeline(result)
     yield "step", "Where the step goes", shares.breakdown(result)
     yield "measured", "Predicted and measured", compared.measured(result, known)
-    yield "timeline", "Timeline", sections.timeline(result)
     yield "critical", "Critical path", sections.critical(result)
     yield "network", "Links", sections.network(result)
     yield "kernels", "Kernels", sections.kernels(result)

@@ -78,9 +78,9 @@ def test_every_section_is_there_and_drawn(page: str, tmp_path: Path) -> None:
     """
     said = told(page, script, tmp_path, "--window-size=1280,900")
     wanted = [
+        "timeline",
         "step",
         "measured",
-        "timeline",
         "critical",
         "network",
         "kernels",
@@ -124,6 +124,63 @@ def test_the_keyboard_reaches_everything(page: str, tmp_path: Path) -> None:
         and "lasts" in said["below"]
         and said["one"] != said["below"]
     )
+
+
+POINT = """
+      const c = byId("gantt"), box = c.getBoundingClientRect(); c.setPointerCapture = () => {};
+      const point = (type, x, more = {}) => c.dispatchEvent(new PointerEvent(type,
+        { clientX: box.left + x, clientY: box.top + 40, bubbles: true, pointerId: 1, pointerType: "mouse", ...more }));
+"""
+
+
+def test_a_pointer_and_a_search_tell_spans(page: str, tmp_path: Path) -> None:
+    """Hovering shows what is under the pointer and nothing beside it; the search counts, dims the rest, Enter goes on."""
+    script = (
+        POINT
+        + """
+      let over = 0; for (let x = 200; x < box.width && byId("tip").hidden; x += 4) { point("pointermove", x); over = x; }
+      said.tip = byId("tip").textContent; said.inside = over < box.width;
+      point("pointermove", 20); said.beside = byId("tip").hidden;
+      const find = byId("find"), type = (text) => { find.value = text; find.dispatchEvent(new Event("input")); };
+      const look = () => c.toDataURL(), enter = () => find.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter" }));
+      const plain = look(); type("send"); said.hits = byId("hits").textContent; said.dimmed = look() !== plain;
+      enter(); said.one = byId("detail").textContent; enter(); said.two = byId("detail").textContent;
+      type("no such kernel"); said.none = byId("hits").textContent; type(""); said.cleared = byId("hits").textContent;
+    """
+    )
+    said = told(page, script, tmp_path, "--window-size=1280,900")
+    assert said["inside"] and "lasts" in said["tip"] and said["beside"]
+    assert re.match(r"\d+ spans, [\d.]+ m?s", said["hits"]) and said["dimmed"]
+    assert said["one"].startswith("send") and said["two"] != said["one"]
+    assert said["none"] == "nothing of that name" and said["cleared"] == ""
+
+
+def test_a_range_is_summed_and_keys_of_games_move(page: str, tmp_path: Path) -> None:
+    """Shift and a drag: what the ranks do in that time adds up to it; WASD zoom and move as + - and the arrows do."""
+    script = (
+        POINT
+        + """
+      const drag = (more) => { point("pointerdown", 300, more); point("pointermove", 700, more); point("pointerup", 700, more); };
+      const shown = () => byId("span").textContent;
+      const all = shown(); drag({ shiftKey: true }); said.sums = byId("detail").textContent; said.still = shown() === all;
+      byId("sum").click(); drag({}); said.button = byId("detail").textContent; byId("sum").click();
+      c.focus(); key("w"); said.w = shown(); key("Home"); key("+"); said.plus = shown(); key("d"); said.d = shown();
+      key("a"); said.a = shown(); key("s"); key("Home"); said.home = shown() === all;
+    """
+    )
+    said = told(page, script, tmp_path, "--window-size=1280,900")
+    assert said["still"] and said["sums"] == said["button"]
+    unit = {"s": 1e3, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
+    head, _, rest = said["sums"].partition("mean of 4 rows of ranks")
+    number, name = head.split(": ")[1].rstrip(", ").split()
+    length = float(number) * unit[name]
+    parts = {
+        what.strip(): float(value) * unit[u]
+        for what, value, u in re.findall(r"([A-Za-z ]+?) ([\d.]+) (m?s|us|ns)", rest)
+    }
+    work = ("forward", "backward", "optimizer", "other", "compute stream idle")
+    assert sum(parts.get(name, 0.0) for name in work) == pytest.approx(length, rel=0.01)
+    assert said["w"] == said["plus"] == said["a"] != said["d"] and said["home"]
 
 
 def test_the_moment_moves_the_links(page: str, tmp_path: Path) -> None:

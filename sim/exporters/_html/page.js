@@ -33,9 +33,9 @@
 
   function gantt(data) {
     const canvas = byId("gantt"), context = canvas.getContext("2d"), detail = byId("detail"), select = byId("ranks");
-    const LANE = 22, GAP = 8, TOP = 24, FONT = "12px system-ui, 'DejaVu Sans', sans-serif";
+    const LANE = data.rows.length > 12 ? 22 : 30, GAP = 8, TOP = 24, FONT = "12px system-ui, 'DejaVu Sans', sans-serif";
     let WHO = 86, SIDE = 150;  // room for the names of ranks and streams
-    let from = 0, to = data.length, lanes = [], picked = null, drag = null;
+    let from = 0, to = data.length, lanes = [], picked = null, drag = null, wanted = "", range = null;
     data.rows.forEach((row) => {
       row.at = new Float64Array(row.s.length);
       row.s.reduce((sum, s, i) => (row.at[i] = sum + s), 0);
@@ -56,6 +56,9 @@
       return { forward: "forward", backward: "backward", optimizer: "optimizer" }[phase] || "other";
     };
     const shades = data.facts.map(shade);
+    const told = data.facts.map((fact) => fact.slice(0, 3).concat(fact[7]).join(" ").toLowerCase());
+    const names = data.names.map((name) => name.toLowerCase());
+    const found = (row, i) => names[row.n[i]].includes(wanted) || told[row.m[i]].includes(wanted);
 
     const who = (row) => (row.stands > 1 ? `rank ${row.rank} (${row.stands}×)` : `rank ${row.rank}`);
 
@@ -107,6 +110,7 @@
           let x = SIDE + (Math.max(start, from) - from) * perNs;
           const right = SIDE + (Math.min(end, to) - from) * perNs;
           if (right - x < 0.6) { if (right < edge) continue; edge = right + 0.4; }
+          context.globalAlpha = wanted && !found(row, i) ? 0.18 : 1;
           context.fillStyle = tint[shades[row.m[i]]];
           context.fillRect(x, y + 2, Math.max(right - x - (right - x > 3 ? 0.6 : 0), 0.7), LANE - 4);
           const held = row.w.length ? row.w[i] : 0;
@@ -118,11 +122,18 @@
             context.save(); context.beginPath(); context.rect(x, y, right - x - 4, LANE); context.clip();
             context.fillStyle = held > 0 && held > row.d[i] / 2 ? ink : "#fff"; context.fillText(data.names[row.n[i]], x + 5, y + LANE / 2 + 0.5); context.restore();
           }
+          context.globalAlpha = 1;
           if (picked && picked.row === row && picked.i === i) {
             context.strokeStyle = ink; context.lineWidth = 2;
             context.strokeRect(x, y + 2, Math.max(right - x, 2), LANE - 4);
           }
         }
+      }
+      if (range) {
+        const [a, b] = range.map((t) => SIDE + (t - from) * perNs);
+        context.globalAlpha = 0.14; context.fillStyle = ink;
+        context.fillRect(Math.max(SIDE, a), TOP - 4, Math.max(1, b - Math.max(SIDE, a)), high);
+        context.globalAlpha = 1;
       }
       byId("span").textContent = `${seconds(from)} to ${seconds(to)} of ${seconds(data.length)}`;
     }
@@ -135,8 +146,7 @@
     const zoom = (factor, at = (from + to) / 2) => view(at - (at - from) * factor, at + (to - at) * factor);
     const shift = (part) => view(from + (to - from) * part, to + (to - from) * part);
 
-    function show(row, i) {
-      picked = { row, i };
+    function facts(row, i) {
       const [kind, phase, axis, layer, micro, bytes, flops, group] = data.facts[row.m[i]];
       const said = [`rank ${row.rank}${row.stands > 1 ? ` (stands for ${row.stands} ranks)` : ""}, ${row.stream}`,
         `starts ${seconds(row.at[i])}`, `lasts ${seconds(row.d[i])}`];
@@ -147,6 +157,11 @@
       if (bytes > 0) said.push(amount(bytes, "B"));
       if (flops > 0) said.push(amount(flops, "FLOP"));
       if (group) said.push(`ranks ${group}`);
+      return said;
+    }
+    function show(row, i) {
+      picked = { row, i };
+      const said = facts(row, i);
       detail.replaceChildren();
       const name = document.createElement("b");
       name.textContent = data.names[row.n[i]];
@@ -167,15 +182,67 @@
       });
       return best && { row: lane.row, i: best.i };
     }
-    canvas.addEventListener("pointerdown", (e) => { drag = { x: e.clientX, from, to, moved: false }; canvas.setPointerCapture(e.pointerId); });
+    const timeAt = (e) => {
+      const box = canvas.getBoundingClientRect();
+      return from + Math.min(1, Math.max(0, (e.clientX - box.left - SIDE) / (box.width - SIDE))) * (to - from);
+    };
+    // What a pointer over a span shows; a finger has no hover, it taps.
+    const tip = byId("tip");
+    function hover(e) {
+      const under = e.pointerType === "touch" ? null : hit(e);
+      tip.hidden = !under;
+      if (!under) return;
+      const name = document.createElement("b");
+      name.textContent = data.names[under.row.n[under.i]];
+      tip.replaceChildren(name, ...facts(under.row, under.i).map((text) => { const line = document.createElement("div"); line.textContent = text; return line; }));
+      const box = tip.parentElement.getBoundingClientRect();
+      tip.style.left = `${Math.max(0, Math.min(e.clientX - box.left + 14, box.width - tip.offsetWidth - 4))}px`;
+      tip.style.top = `${e.clientY - box.top + 16}px`;
+    }
+    canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
+    // Sums over a range: of every colour, over the rows that are shown, and what is left of the range.
+    const KEYS = { tp: "TP communication", dp: "DP communication", pp: "PP communication", cp: "CP communication", ep: "EP communication", io: "copies" };
+    function sums() {
+      const [a, b] = range, total = {}, streams = new Map();
+      for (const { row } of lanes) {
+        for (let i = 0; i < row.at.length; i++) {
+          const both = Math.min(b, row.at[i] + row.d[i]) - Math.max(a, row.at[i]);
+          if (both <= 0) continue;
+          const held = row.w.length ? Math.max(0, Math.min(b, row.at[i] + row.w[i]) - Math.max(a, row.at[i])) : 0;
+          const key = shades[row.m[i]];
+          total[key] = (total[key] || 0) + both - held;
+          if (held) total.waiting = (total.waiting || 0) + held;
+          if (row.stream === "compute") streams.set(row.rank, (streams.get(row.rank) || 0) + both);
+        }
+      }
+      const shown = new Set(lanes.map((l) => l.row.rank)).size, per = (t) => seconds(t / shown);
+      const said = Object.entries(total).filter(([, t]) => t > 0).sort((x, y) => y[1] - x[1]).map(([key, t]) => `${KEYS[key] || key} ${per(t)}`);
+      const busy = [...streams.values()].reduce((x, y) => x + y, 0);
+      if (streams.size) said.push(`compute stream idle ${per(Math.max(0, (b - a) * shown - busy))}`);
+      const head = document.createElement("b");
+      head.textContent = `${seconds(a)} to ${seconds(b)}: ${seconds(b - a)}${shown > 1 ? `, mean of ${shown} rows of ranks` : ""}`;
+      detail.replaceChildren(head, document.createElement("br"), said.join(" · ") || "nothing runs");
+    }
+    canvas.addEventListener("pointerdown", (e) => {
+      tip.hidden = true;
+      drag = { x: e.clientX, from, to, moved: false, range: e.shiftKey || byId("sum").getAttribute("aria-pressed") === "true" ? timeAt(e) : null };
+      canvas.setPointerCapture(e.pointerId);
+    });
     canvas.addEventListener("pointermove", (e) => {
-      if (!drag) return;
+      if (!drag) return hover(e);
+      if (drag.range !== null) {
+        const now = timeAt(e);
+        drag.moved = drag.moved || Math.abs(e.clientX - drag.x) > 4;
+        if (drag.moved) { range = [Math.min(now, drag.range), Math.max(now, drag.range)]; sums(); paint(); }
+        return;
+      }
       const by = (e.clientX - drag.x) / (canvas.clientWidth - SIDE) * (drag.to - drag.from);
       if (Math.abs(e.clientX - drag.x) > 4) drag.moved = true;
       if (drag.moved) view(drag.from - by, drag.to - by);
     });
     canvas.addEventListener("pointerup", (e) => {
-      if (drag && !drag.moved) { const found = hit(e); if (found) show(found.row, found.i); }
+      if (drag && !drag.moved && range) { range = null; paint(); }
+      if (drag && !drag.moved) { const under = hit(e); if (under) show(under.row, under.i); }
       drag = null;
     });
     canvas.addEventListener("wheel", (e) => {
@@ -195,14 +262,42 @@
       const t = picked.row.at[picked.i], i = next.at.findIndex((s, k) => s + next.d[k] >= t);
       if (next.at.length) show(next, i < 0 ? next.at.length - 1 : i);
     };
-    const keys = { "+": () => zoom(0.7), "=": () => zoom(0.7), "-": () => zoom(1.43), ArrowLeft: () => shift(-0.2),
+    const find = byId("find"), hits = byId("hits");
+    function search() {
+      wanted = find.value.trim().toLowerCase();
+      hits.textContent = "";
+      if (wanted) {
+        let many = 0, time = 0;
+        for (const { row } of lanes) for (let i = 0; i < row.at.length; i++) if (found(row, i)) { many += 1; time += row.d[i]; }
+        hits.textContent = many ? `${many.toLocaleString("en")} spans, ${seconds(time)}` : "nothing of that name";
+      }
+      paint();
+    }
+    find.addEventListener("input", search);
+    find.addEventListener("keydown", (e) => {  // Enter: the next one
+      if (e.key !== "Enter" || !wanted) return;
+      e.preventDefault();
+      const all = lanes.flatMap(({ row }) => [...row.at.keys()].filter((i) => found(row, i)).map((i) => ({ row, i })));
+      all.sort((x, y) => x.row.at[x.i] - y.row.at[y.i]);
+      if (!all.length) return;
+      const at = picked ? all.findIndex((x) => x.row === picked.row && x.i === picked.i) : -1;
+      const next = all[(at + (e.shiftKey ? all.length - 1 : 1)) % all.length];
+      show(next.row, next.i);
+    });
+    byId("sum").addEventListener("click", () => {
+      const on = byId("sum").getAttribute("aria-pressed") !== "true";
+      byId("sum").setAttribute("aria-pressed", on);
+      if (!on && range) { range = null; paint(); }
+    });
+    const keys = { w: () => zoom(0.7), s: () => zoom(1.43), a: () => shift(-0.2), d: () => shift(0.2),
+      "+": () => zoom(0.7), "=": () => zoom(0.7), "-": () => zoom(1.43), ArrowLeft: () => shift(-0.2),
       ArrowRight: () => shift(0.2), Home: () => view(0, data.length), n: () => step(1), p: () => step(-1),
       ArrowDown: () => lane(1), ArrowUp: () => lane(-1) };
     canvas.addEventListener("keydown", (e) => {
       if (keys[e.key] && !e.ctrlKey && !e.metaKey && !e.altKey) { e.preventDefault(); keys[e.key](); }
     });
     document.querySelectorAll("[data-key]").forEach((b) => b.addEventListener("click", () => keys[b.dataset.key]()));
-    select.addEventListener("change", () => { picked = null; place(); paint(); });
+    select.addEventListener("change", () => { picked = null; place(); search(); if (range) sums(); });
     painters.gantt = paint;
     place(); paint();
   }

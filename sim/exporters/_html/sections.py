@@ -19,7 +19,6 @@ from sim.exporters._html import (
     pictures_links,
     pictures_time,
 )
-from sim.exporters._html.gantt import Data, gantt
 from sim.exporters._html.network import Heat, as_data, heat
 from sim.exporters._html.over_time import alive, lanes, path_colour
 from sim.exporters._html.svg import table
@@ -35,20 +34,6 @@ _OWNER_COLOURS = {
     "communication": "dp",
     "context": "other",
 }
-_SPAN_KEYS = (
-    ("forward", "forward"),
-    ("backward", "backward"),
-    ("optimizer", "optimizer"),
-    ("other", "other work"),
-    ("dp", "dp"),
-    ("tp", "tp"),
-    ("pp", "pp"),
-    ("cp", "cp"),
-    ("ep", "ep"),
-    ("wait", "waiting for other ranks"),
-    ("host", "host"),
-    ("io", "copies"),
-)
 
 
 def embedded(name: str, data: Any) -> str:
@@ -75,66 +60,6 @@ def tiles(result: Prediction) -> str:
         for name, value, more in words.tiles(result)
     )
     return f'<div class="tiles">{"".join(made)}</div>'
-
-
-def timeline(result: Prediction) -> str:
-    """The Gantt chart with its controls."""
-    data = gantt(result)
-    if data is None:
-        return ""
-    buttons = (
-        ("+", "zoom in"),
-        ("-", "zoom out"),
-        ("ArrowLeft", "earlier"),
-        ("ArrowRight", "later"),
-        ("Home", "all"),
-        ("p", "previous span"),
-        ("n", "next span"),
-    )
-    bar = "".join(
-        f'<button type="button" data-key="{key}">{text}</button>'
-        for key, text in buttons
-    )
-    hint = (
-        "Click a span for its details; drag to move; hold Ctrl or Shift and scroll to zoom. "
-        "Keys: + - ← → Home, n and p for "
-        "the next and previous span, ↑ ↓ for other rows."
-    )
-    return (
-        f"<p>{escape(_ranks_drawn(data))}</p>"
-        f'<div class="bar">{bar}<label hidden>show '
-        f'<select id="ranks"><option value="">all ranks</option></select></label>'
-        f'<span id="span" class="soft" role="status"></span></div>'
-        f'<canvas id="gantt" tabindex="0" role="application" aria-label="Timeline of the last step" '
-        f'aria-describedby="detail"></canvas><div id="detail" aria-live="polite" class="soft">{escape(hint)}</div>'
-        + legend([key for key in _SPAN_KEYS if key[0] in _used(data)])
-        + embedded("gantt-data", data)
-    )
-
-
-def _ranks_drawn(data: Data) -> str:
-    length = format_duration(data["length"] / 1e9)
-    if data["ranks"] == data["shown"] == len({row["rank"] for row in data["rows"]}):
-        return f"The last simulated step, {length} from its first span to its last."
-    text = f"The last simulated step, {length}. Ranks that do the same at the same time are one row: "
-    text += f"the rows stand for {data['shown']:,} of {data['ranks']:,} ranks."
-    if any(row["merged"] for row in data["rows"]):
-        text += " Neighbouring short spans are drawn as one; --trace has every one."
-    return text
-
-
-def _used(data: Data) -> set[str]:
-    used = {"wait"} if any(any(row["w"]) for row in data["rows"]) else set()
-    for kind, phase, axis, *_ in data["facts"]:
-        if kind == "kernel":
-            used.add(
-                phase if phase in ("forward", "backward", "optimizer") else "other"
-            )
-        elif kind in ("host", "copy"):
-            used.add("io" if kind == "copy" else "host")
-        else:
-            used.add(axis if axis in metrics.AXES else "other")
-    return used
 
 
 def network(result: Prediction) -> str:
@@ -167,18 +92,24 @@ def _moments(parts: int) -> str:
 
 
 def _busiest_links(result: Prediction) -> str:
-    rows = [
-        (
-            link.name,
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for link in result.links:
+        figures = (
             percent(link.utilisation),
             percent(link.peak),
             format_bytes(link.bytes),
             words.saved(link) or "-",
         )
-        for link in result.links
-    ]
+        alike.setdefault(figures, []).append(link.name)
+    rows = [(_first_of(names), *figures) for figures, names in alike.items()]
     heads = ("busiest links", "busy", "at most", "carried", "1 % faster saves")
     return table(heads, rows)
+
+
+def _first_of(names: Sequence[str]) -> str:
+    """Names whose figures are the same, in one row."""
+    more = f" and {len(names) - 1} alike" if len(names) > 1 else ""
+    return names[0] + more
 
 
 def _network_data(use: Heat, length: float) -> dict[str, Any]:
@@ -251,6 +182,7 @@ def memory(result: Prediction) -> str:
     cells = [
         (owner, format_bytes(size), percent(size / verdict.needed))
         for owner, size in rows
+        if size >= _SMALLEST * verdict.needed
     ]
     bar = pictures.stacked(parts, "Memory at its peak by owner", whole)
     keys = legend([(colour, owner) for owner, _, colour, _ in parts])
@@ -298,7 +230,7 @@ def critical(result: Prediction) -> str:
         + pictures.stacked(parts, "Parts of the critical path")
         + legend([(colour, _PATH_WORDS.get(colour, colour)) for colour in colours])
         + pictures_time.path(strip, path.length)
-        + _path_parts(summary["parts"][:12])
+        + _path_parts(summary["parts"])
         + _longest(summary["longest"], path.length)
     )
 
@@ -321,16 +253,23 @@ def _path_head(path: CriticalPath, ranks: int, lanes: int) -> str:
     return head
 
 
+# Share of the whole below which a row would say 0.0 %.
+_SMALLEST = 5e-4
+
+
+def _amounts(times: int, seconds: float, share: float) -> tuple[str, str, str]:
+    return count(times), format_duration(seconds), percent(share)
+
+
 def _path_parts(parts: Sequence[Mapping[str, Any]]) -> str:
+    shown = [part for part in parts[:12] if part["share"] >= _SMALLEST]
     rows = [
-        (
-            path_part(part),
-            count(part["count"]),
-            format_duration(part["seconds"]),
-            percent(part["share"]),
-        )
-        for part in parts
+        (path_part(part), *_amounts(part["count"], part["seconds"], part["share"]))
+        for part in shown
     ]
+    if rest := parts[len(shown) :]:
+        sums = [sum(part[key] for part in rest) for key in ("count", "seconds", "share")]  # fmt: skip
+        rows.append((f"{len(rest)} more", *_amounts(*sums)))
     return table(("part", "stretches", "time", "of the path"), rows)
 
 

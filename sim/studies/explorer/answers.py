@@ -12,7 +12,7 @@ from typing import Any
 
 from sim.analysis.prediction import Prediction
 from sim.errors import InputError, Mistake, PrestepError, unknown
-from sim.exporters._html import sections, shares
+from sim.exporters._html import sections, shares, timeline
 from sim.predict import execute, reported
 from sim.spec.jobs import refuse
 from sim.spec.load import load_scenario
@@ -32,7 +32,7 @@ PIECES: dict[str, Callable[[Prediction, Prediction], str]] = {
     "step": lambda result, base: (
         shares.breakdown(result) if result is base else shares.compared(result, base)
     ),
-    "timeline": lambda result, base: sections.timeline(result),
+    "timeline": lambda result, base: timeline.timeline(result),
     "memory": lambda result, base: sections.memory(result),
 }
 

@@ -1,0 +1,106 @@
+"""The report's section on the timeline: the spans of the last step and its controls; the script draws them."""
+
+from __future__ import annotations
+
+from html import escape
+
+from sim.analysis import metrics
+from sim.analysis.prediction import Prediction
+from sim.exporters._html.gantt import Data, gantt
+from sim.exporters._html.sections import embedded, legend
+from sim.units import format_duration
+
+_SPAN_KEYS = (
+    ("forward", "forward"),
+    ("backward", "backward"),
+    ("optimizer", "optimizer"),
+    ("other", "other work"),
+    ("dp", "dp"),
+    ("tp", "tp"),
+    ("pp", "pp"),
+    ("cp", "cp"),
+    ("ep", "ep"),
+    ("wait", "waiting for other ranks"),
+    ("host", "host"),
+    ("io", "copies"),
+)
+
+
+def timeline(result: Prediction) -> str:
+    """The Gantt chart with its controls."""
+    data = gantt(result)
+    if data is None:
+        return ""
+    buttons = (
+        ("+", "zoom in"),
+        ("-", "zoom out"),
+        ("ArrowLeft", "earlier"),
+        ("ArrowRight", "later"),
+        ("Home", "all"),
+        ("p", "previous span"),
+        ("n", "next span"),
+    )
+    bar = "".join(
+        f'<button type="button" data-key="{key}">{text}</button>'
+        for key, text in buttons
+    )
+    hint = (
+        "Point at a span, or click it to keep its details; drag to move; hold Ctrl or Shift and scroll to zoom; "
+        "hold Shift and drag to sum a range. Keys: W S A D (or + - ← →), Home, n and p for "
+        "the next and previous span, ↑ ↓ for other rows."
+    )
+    return (
+        f"<p>{escape(_ranks_drawn(data, result.step_time))}</p>"
+        f'<div class="bar">{bar}<button type="button" id="sum" aria-pressed="false">sum a range</button>'
+        '<label>find <input type="search" id="find" size="14" placeholder="gemm, dp, backward"></label>'
+        '<span id="hits" class="soft" role="status"></span><label hidden>show '
+        f'<select id="ranks"><option value="">all ranks</option></select></label>'
+        f'<span id="span" class="soft" role="status"></span></div>'
+        f'<div class="over"><canvas id="gantt" tabindex="0" role="application" aria-label="Timeline of the last step" '
+        f'aria-describedby="detail"></canvas><div id="tip" hidden></div></div>'
+        f'<div id="detail" aria-live="polite" class="soft">{escape(hint)}</div>'
+        + legend([key for key in _SPAN_KEYS if key[0] in _used(data)])
+        + embedded("gantt-data", data)
+    )
+
+
+#: Relative difference from which on spans of a step lie further apart than a step is long.
+_APART = 1e-3
+
+
+def _step_drawn(length: float, step: float) -> str:
+    """How long a step is, and why its spans may lie further apart: a page has one step time."""
+    said = f"A step takes {format_duration(step)}."
+    if abs(length / step - 1) < _APART:
+        return said
+    if length < step:
+        return f"{said} The spans of the last one lie within {format_duration(length)}."
+    return (
+        f"{said} Ranks begin and end it at different times, and work on two steps at once: "
+        f"the spans of the last one lie within {format_duration(length)}."
+    )
+
+
+def _ranks_drawn(data: Data, step: float) -> str:
+    text = _step_drawn(data["length"] / 1e9, step)
+    if data["ranks"] == data["shown"] == len({row["rank"] for row in data["rows"]}):
+        return text
+    text += " Ranks that do the same at the same time are one row: "
+    text += f"the rows stand for {data['shown']:,} of {data['ranks']:,} ranks."
+    if any(row["merged"] for row in data["rows"]):
+        text += " Neighbouring short spans are drawn as one; --trace has every one."
+    return text
+
+
+def _used(data: Data) -> set[str]:
+    used = {"wait"} if any(any(row["w"]) for row in data["rows"]) else set()
+    for kind, phase, axis, *_ in data["facts"]:
+        if kind == "kernel":
+            used.add(
+                phase if phase in ("forward", "backward", "optimizer") else "other"
+            )
+        elif kind in ("host", "copy"):
+            used.add("io" if kind == "copy" else "host")
+        else:
+            used.add(axis if axis in metrics.AXES else "other")
+    return used
