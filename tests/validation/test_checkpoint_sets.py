@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,13 @@ from validation.sets.checkpoint import validate_set
 from workloads.job.checkpoint import Checkpoint
 
 CASES = Path("validation/cases/checkpoint")
-THREE = {"hidden": 3072, "layers": 28, "heads": 24, "kv_heads": 8, "ffn": 8192}
+THREE: dict[str, Any] = {
+    "hidden": 3072,
+    "layers": 28,
+    "heads": 24,
+    "kv_heads": 8,
+    "ffn": 8192,
+}
 
 
 def test_measured_saves_are_predicted() -> None:
@@ -52,7 +59,7 @@ def test_first_and_later_saves_of_one_gpu(model: str) -> None:
                 _close(row, made if row["save"] == 1 else made["later"])
 
 
-def _close(row: dict[str, Any], made: dict[str, Any]) -> None:
+def _close(row: Mapping[str, Any], made: Mapping[str, Any]) -> None:
     if row["mode"] == "sharded":
         assert made["save_stall"] == pytest.approx(row["stall_s"], rel=0.1)
         return

@@ -195,3 +195,20 @@ def test_every_cause_says_what_to_check_and_changes_something() -> None:
         assert cause.title and cause.check, name
         for change in cause.changes(here):
             assert change.text and (change.links or change.nccl), name
+
+
+@pytest.mark.parametrize("rank", [0, 3, 7])
+@pytest.mark.parametrize("damage", ["#  Rank  {rank} Group  0 Pid 7 on no", ""])
+def test_a_damaged_line_of_a_device_loses_no_gpu(
+    tmp_path: Path, rank: int, damage: str
+) -> None:
+    """A device whose line is cut is counted; one without a line is, where later ones have theirs. Both are told."""
+    if not damage and rank == 7:
+        return  # nothing says that there was an eighth
+    lines = text().splitlines()
+    (at,) = [i for i, line in enumerate(lines) if f"Rank {rank:2} " in line]
+    lines[at] = damage.format(rank=rank)
+    made = doctor(written(tmp_path, "\n".join(lines)), "--json")
+    table = json.loads(made.stdout)
+    assert made.exit_code == 0 and table["ranks"] == 8 and len(table["skipped"]) == 1
+    assert "devices" in table["skipped"][0]

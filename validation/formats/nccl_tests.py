@@ -38,6 +38,9 @@ _COLUMNS = re.compile(r"^[#\s]*size\b[^\n]*\btime\b[^\n]*\balgbw\b", re.MULTILIN
 _TYPED_COLUMNS = re.compile(r"^#\s+size\s+count\s+type", re.MULTILINE)
 _PROGRAM = re.compile(r"^# nThread \d+ ", re.MULTILINE)
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\s.*?\son\s+(\S+)\s+device\s+\d+\s+\[\S+\]\s*(.*)")
+# The beginning of such a line: what follows may be damaged.
+_DEVICE = re.compile(r"#\s+Rank\b")
+DEVICES = "devices"
 _COMMAND = re.compile(r"(\w+)_perf\b(.*)")
 
 
@@ -146,11 +149,37 @@ def _from_text(text: str, path: Path) -> Parsed:
                 timings += [Timing(number, *cell) for cell in cells]
             except InputError as error:
                 mistakes.extend(error.mistakes)
+        elif _DEVICE.match(line) and not _RANK.match(line):
+            mistakes.append(_no_device(line, f"{path.name}:{number}"))
         else:
             _about(line, run)
-    run.ranks = len(run.places) or run.ranks
+    run.ranks = _ranks(run, mistakes) or run.ranks
     run.hosts = max(1, len({host for _, host in run.places}))
+    mistakes += _without_a_line(run, mistakes, path.name)
     return Parsed(run, timings, mistakes)
+
+
+def _no_device(line: str, where: str) -> Mistake:
+    expected = "Rank N ... on HOST device N [PCI address] GPU"
+    return Mistake(where, DEVICES, repr(line.strip()[:60]), expected)
+
+
+def _ranks(run: Run, mistakes: Sequence[Mistake]) -> int:
+    """Ranks of the devices that the log lists: all that have a line, whole or damaged, up to the last; 0: none has."""
+    listed = len(run.places) + sum(mistake.key == DEVICES for mistake in mistakes)
+    return max([listed, *(int(rank) + 1 for rank, _ in run.places)])
+
+
+def _without_a_line(
+    run: Run, mistakes: Sequence[Mistake], where: str
+) -> Iterator[Mistake]:
+    """Ranks that no line stands for, whole or damaged."""
+    there = {int(rank) for rank, _ in run.places}
+    if not there or any(mistake.key == DEVICES for mistake in mistakes):
+        return
+    if missing := sorted(set(range(run.ranks)) - there):
+        found = f"no line of rank {', '.join(map(str, missing[:8]))}"
+        yield Mistake(where, DEVICES, found, f"ranks 0 to {run.ranks - 1}")
 
 
 def _is_row(line: str, columns: Mapping[str, int]) -> bool:
