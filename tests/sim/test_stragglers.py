@@ -131,6 +131,62 @@ def test_json_and_page(tmp_path: Path) -> None:
     assert "slowdown" in replay(path).stdout
 
 
+def test_changes_of_a_job(tmp_path: Path) -> None:
+    """Kinds of operations faster or free, a slow rank, a host without pauses: on the path of two stages by hand."""
+    path = written(tmp_path, (1.0, 1.0))
+    whole = 6.8
+
+    def step(*items: str) -> float:
+        changes = [part for item in items for part in ("--set", item)]
+        made = replay(path, "--json", *changes)
+        assert made.exit_code == 0, made.output
+        (time,) = json.loads(made.stdout)["simulated_step_time"].values()
+        return float(time)
+
+    assert step() == step("kernels.compute=1x") == pytest.approx(whole)
+    assert step("kernels.backward-compute=0.5x") == pytest.approx(whole - 2.0)
+    assert step("kernels.forward_compute=0") == pytest.approx(whole - 2.0)
+    assert step("kernels.forward-pp-comm=2x") == pytest.approx(whole + SENT)
+    slow = ("slow_rank=1", "slow_factor=1.5")
+    assert step(*slow) == pytest.approx(step("kernels.compute=1.5x"), rel=0.02)
+    assert step("host_factor=0") <= whole + 1e-9
+
+
+def test_what_is_free_saves_what_it_took(tmp_path: Path) -> None:
+    """`--free` has every kind and the host, each saves no more than the step, and the passes save most."""
+    path = written(tmp_path, (1.0, 1.2))
+    table = json.loads(replay(path, "--free", "--json").stdout)
+    rows = table["free"]
+    (whole,) = table["simulated_step_time"].values()
+    for row in rows:
+        assert 0 <= row["step_time"] <= whole + 1e-9
+        assert row["saved"] == pytest.approx(whole - row["step_time"])
+    assert rows[0]["free"] == "backward-compute"
+    assert {"host", "forward-pp-comm"} <= {row["free"] for row in rows}
+    assert "if this took no time" in replay(path, "--free").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--set", "nvlink.bandwidth=2x"), "no sizes, kernels or links"),
+        (("--set", "kernels.gemm=2x"), '"gemm"'),
+        (("--set", "kernels.compute=fast"), "a factor"),
+        (("--set", "faults.slow_rank=1"), "faults.slow_factor"),
+        (("--set", "slow_rank=7", "--set", "slow_factor=2"), "0 to 1"),
+        (("--cluster", "dgx-h100"), "no sizes to place"),
+        (("--ranks", "4"), "bytes"),
+    ],
+)
+def test_changes_that_a_job_cannot_make(
+    tmp_path: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    """Exit 2, with what the file lacks or what can be said."""
+    made = replay(written(tmp_path, (1.0, 1.0)), *arguments)
+    assert made.exit_code == 2 and told in made.output
+    assert "Traceback" not in made.output
+
+
 def test_mistakes_are_told(tmp_path: Path) -> None:
     """Exit 2: options that change a replay, unknown operations, ranks that did other things, transfers without a peer."""
     path = written(tmp_path, (1.0, 1.0))

@@ -25,6 +25,7 @@ from validation.sets.probes import ProbeReport
 from validation.sets.set_file import KINDS
 from validation.sets.sets import CASES, load_set, set_names, set_table
 from validation.sets.steps import Report
+from validation.sets.stragglers import StragglersReport
 from validation.sets.traces import TraceReport
 
 EMPTY = {
@@ -37,6 +38,7 @@ EMPTY = {
     "energy": lambda: EnergyReport("energy", "", {}, ()),
     "probes": lambda: ProbeReport("probes", "", ()),
     "kernels": lambda: KernelReport("kernels", "", (), (0.04, 0.12), {}),
+    "stragglers": lambda: StragglersReport("stragglers", "", {}, ()),
     "doctor": lambda: DoctorReport("doctor", "", (), {}),
     "programs": lambda: Report("frameworks", (), load_set("h200").tolerances),
 }

@@ -118,6 +118,13 @@ KINDS: Mapping[str, Table] = {
         energy=SHARE,
     ),
     "probes": _kind(),
+    "stragglers": _kind(
+        ("rows", "replayed", "ideal", "slowdown"),
+        rows=TEXTS,
+        replayed=SHARE,
+        ideal=SHARE,
+        slowdown=SHARE,
+    ),
     "doctor": _kind(
         ("alarms", "wrong"),
         alarms=SHARE,

@@ -110,10 +110,11 @@ def _kernels(asked: Changes, rest: str, value: str, mistakes: list[Mistake]) -> 
         mistakes.append(unknown("--set", "kernels", rest, families))
     else:
         family = families[rest.replace("-", "_")]
-        asked.kernels[family] = _factor(f"kernels.{rest}", value, mistakes)
+        asked.kernels[family] = factor_of(f"kernels.{rest}", value, mistakes)
 
 
-def _factor(key: str, value: str, mistakes: list[Mistake]) -> float:
+def factor_of(key: str, value: str, mistakes: list[Mistake]) -> float:
+    """A factor such as "0.5x"; what is none is put among the mistakes."""
     match = re.fullmatch(r"([0-9.]+)\s*x?", value)
     try:
         return float(match.group(1)) if match else _wrong(key, value, mistakes)
@@ -138,7 +139,7 @@ def is_one(text: str) -> bool:
 def asked_factor(changes: Changes, key: str) -> float:
     """A factor among the keys."""
     mistakes: list[Mistake] = []
-    factor = _factor(key, changes.keys[key], mistakes)
+    factor = factor_of(key, changes.keys[key], mistakes)
     if mistakes:
         raise InputError(mistakes)
     return factor

@@ -9,18 +9,23 @@ from typing import Any
 import click
 
 from sim.commands._shared import echo_json, misused, talk
-from sim.replay import report, stragglers
+from sim.replay import job_changes, report, stragglers
 from sim.replay.outcome import Outcome
 from sim.replay.replay import replay_files
 from sim.replay.trace import write_trace
 from sim.tools.catalog import find_scenario
 from workloads.traces import jobs
+from workloads.traces.operations import Operations
 
-#: Options that change a replay, in the order of `replay`'s use of them.
-CHANGING = (
-    *("--set", "--cluster", "--comm", "--ranks"),
-    *("--steps", "--free", "--compare", "--trace"),
-)
+#: Options that a file of a whole job does not take, in the order of `replay`'s use of them, and why.
+REFUSED = {
+    "--cluster": "no such option with a file of a whole job: it has no kernels and no sizes to place on a cluster",
+    "--comm": "no such option with a file of a whole job: transfers have times and no bytes",
+    "--ranks": "no such option with a file of a whole job: what more ranks exchange depends on bytes that it has not",
+    "--steps": "no such option with a file of a whole job: means and medians are those of all steps",
+    "--compare": "no such option with a file of a whole job: it has no kernels to compare",
+    "--trace": "no such option with a file of a whole job: it is one already",
+}
 
 
 def replay(
@@ -37,8 +42,9 @@ def replay(
     trace: Path | None,
 ) -> None:
     if any(map(jobs.is_job, files)):
-        stated = (overrides, cluster, comm, ranks, steps, free, compare, trace)
-        _stragglers(files, dict(zip(CHANGING, stated, strict=True)), json_)
+        stated = (cluster, comm, ranks, steps, compare, trace)
+        _refuse_for_jobs(files, dict(zip(REFUSED, stated, strict=True)))
+        _stragglers(files[0], overrides, free, json_)
         return
     if compare is not None:
         _refuse_changes(comm, ranks, free, trace)
@@ -61,22 +67,36 @@ def _show(outcome: Outcome, json_: bool, trace: Path | None) -> None:
         talk(f"wrote {trace}")
 
 
-def _stragglers(
-    files: tuple[Path, ...], changed: Mapping[str, object], json_: bool
-) -> None:
-    """What slow ranks, stages and kinds of operations cost a job of which one file holds all ranks."""
-    for option, value in changed.items():
+def _refuse_for_jobs(files: tuple[Path, ...], stated: Mapping[str, object]) -> None:
+    """Options and files that do not go with a file of a whole job."""
+    for option, value in stated.items():
         if value:
-            expected = "no such option with a file of a whole job"
-            raise misused(option, str(value), expected)
+            raise misused(option, str(value), REFUSED[option])
     if len(files) > 1:
         found = f"{len(files)} files, one of a whole job among them"
         raise misused("FILE", found, "that file alone")
-    analysis = stragglers.analysed(jobs.read(files[0]))
+
+
+def _stragglers(
+    file: Path, overrides: tuple[str, ...], free: bool, json_: bool
+) -> None:
+    """What slow ranks, stages and kinds of operations cost a job of which one file holds all ranks."""
+    job = jobs.read(file)
+    changes = job_changes.parsed(overrides, job)
+    analysis = stragglers.analysed(job, lambda times: changes.made(job, times))
+    rows = _freed(job, changes) if free else []
     if json_:
-        echo_json(stragglers.as_json(analysis))
-    else:
-        click.echo(stragglers.as_text(analysis))
+        table = stragglers.as_json(analysis) | {"changes": list(overrides)}
+        echo_json(table | ({"free": rows} if free else {}))
+        return
+    click.echo(stragglers.as_text(analysis))
+    if free:
+        click.echo(stragglers.free_text(rows))
+
+
+def _freed(job: Operations, changes: job_changes.JobChanges) -> list[dict[str, Any]]:
+    """The step if kinds of operations took no time, beside the changes."""
+    return job_changes.free(job, changes.made(job, stragglers.times_of(job)))
 
 
 def _compare(
