@@ -99,6 +99,14 @@ CHECKPOINT = table(
         )
     ),
     evidence=EVIDENCE,
+    later=table(
+        "saves after the first, which find what that one made",
+        save_stall=SECONDS,
+        background=SECONDS,
+        steps_beside=whole(),
+        step_time_beside=SECONDS,
+        time_until_durable=SECONDS,
+    ),
     every=maybe(or_null(whole("steps between saves"))),
     interval=maybe(or_null(SECONDS)),
     step_time_with=maybe(or_null(number("s, saves included"))),

@@ -6,6 +6,7 @@ from sim.outputs._parts import CRITICAL_PATH, SECONDS
 from sim.outputs._words import (
     either,
     items,
+    maybe,
     named,
     number,
     or_null,
@@ -67,6 +68,17 @@ STRAGGLERS = table(
     slowdown_by=named(named(number()), "rank, stage, kind -> name -> slowdown"),
     stages=whole(),
     ranks=whole(),
+    changes=items(text(), "--set, as typed"),
+    free=maybe(
+        items(
+            table(
+                "--free: the step if a kind, or the host, took no time",
+                free=text(),
+                step_time=SECONDS,
+                saved=SECONDS,
+            )
+        )
+    ),
 )
 
 SCHEMA = either(
