@@ -115,6 +115,59 @@ def on_cluster(command: Command) -> Command:
     return click.option("--cluster", metavar="NAME|FILE", help=text)(changed)
 
 
+def of_recipe(command: Command) -> Command:
+    """Options of recipes (`docs/how-to/run-your-recipe.md`), which stand before the changes of --set."""
+
+    @functools.wraps(command)
+    def read(
+        *arguments: Any,
+        with_: tuple[Path, ...],
+        function: str | None,
+        lenient: bool,
+        overrides: tuple[str, ...],
+        **options: Any,
+    ) -> Any:
+        own = [f"recipe.with={file}" for file in with_]
+        own += [f"recipe.function={function}"] if function else []
+        own += ["recipe.lenient=true"] if lenient else []
+        return command(*arguments, overrides=(*own, *overrides), **options)
+
+    for option in (
+        click.option(
+            "--lenient",
+            is_flag=True,
+            help="A recipe: leave out what is not simulated instead of refusing it.",
+        ),
+        click.option(
+            "--function", metavar="NAME", help="A recipe in Python: which function."
+        ),
+        click.option(
+            "--with",
+            "with_",
+            multiple=True,
+            metavar="FILE",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="A recipe: one more file of the job. May be repeated.",
+        ),
+    ):
+        read = option(read)
+    return read
+
+
+def on_hosts(command: Command) -> Command:
+    """The option --hosts, as a change of the scenario made before those of --set."""
+
+    @functools.wraps(command)
+    def changed(
+        *arguments: Any, hosts: int | None, overrides: tuple[str, ...], **options: Any
+    ) -> Any:
+        if hosts is not None:
+            overrides = (f"cluster.hosts={hosts}", *overrides)
+        return command(*arguments, overrides=overrides, **options)
+
+    return scaled(changed)
+
+
 def as_json(command: Command) -> Command:
     """The option --json."""
     return click.option(

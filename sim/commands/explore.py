@@ -9,7 +9,14 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import changes, explained, handler
+from sim.commands._shared import (
+    changes,
+    explained,
+    handler,
+    of_recipe,
+    on_cluster,
+    on_hosts,
+)
 
 GROUP = "Predict"
 
@@ -26,6 +33,9 @@ GROUP = "Predict"
     help="Port on 127.0.0.1; default: a free one.",
 )
 @click.option("--open", "open_", is_flag=True, help="Open the page in the browser.")
+@on_cluster
+@on_hosts
+@of_recipe
 @explained
 def command(**options: Any) -> None:
     handler("explore").explore(**options)

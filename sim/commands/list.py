@@ -28,6 +28,7 @@ KINDS = (
     "frameworks",
     "precisions",
     "optimizers",
+    "recipes",
 )
 
 

@@ -1,4 +1,4 @@
-"""Predict one training step of SCENARIO: a file, or a bundled one (`prestep list scenarios`)."""
+"""Predict one training step of SCENARIO: a file, a bundled one (`prestep list scenarios`), or a trainer's recipe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from sim.commands._shared import (
     explained,
     file_option,
     handler,
+    of_recipe,
     on_cluster,
+    on_hosts,
 )
 
 #: A price: finite, above 0.
@@ -29,7 +31,8 @@ POSITIVE = click.FloatRange(0, 1e9, min_open=True)
     epilog="\b\n"
     "Examples:\n"
     "  prestep run llama1b-ddp4 --set training.micro_batch=2 --json\n"
-    "  prestep run llama1b-ddp4 --report step.html --trace step.json.gz\n",
+    "  prestep run llama1b-ddp4 --report step.html --trace step.json.gz\n"
+    "  prestep run llama3_8b.toml --cluster dgx-h100 --hosts 64\n",
 )
 @click.argument("scenario", required=False)
 @changes
@@ -101,6 +104,8 @@ POSITIVE = click.FloatRange(0, 1e9, min_open=True)
     help="Energy of the data centre over that of its machines.",
 )
 @on_cluster
+@on_hosts
+@of_recipe
 @explained
 def command(**options: Any) -> None:
     handler("run").run(**options)

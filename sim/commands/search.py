@@ -12,7 +12,16 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import as_json, changes, explained, file_option, handler
+from sim.commands._shared import (
+    as_json,
+    changes,
+    explained,
+    file_option,
+    handler,
+    of_recipe,
+    on_cluster,
+    on_hosts,
+)
 
 GROUP = "Predict"
 
@@ -54,6 +63,9 @@ GROUP = "Predict"
 @file_option(
     "--write", text="Write the best layout as a scenario that `prestep run` takes."
 )
+@on_cluster
+@on_hosts
+@of_recipe
 @explained
 def command(**options: Any) -> None:
     handler("search").search(**options)

@@ -7,7 +7,14 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import changes, explained, handler
+from sim.commands._shared import (
+    changes,
+    explained,
+    handler,
+    of_recipe,
+    on_cluster,
+    on_hosts,
+)
 
 GROUP = "Predict"
 
@@ -45,6 +52,9 @@ GROUP = "Predict"
     type=click.IntRange(1),
     help="Runs at a time.",
 )
+@on_cluster
+@on_hosts
+@of_recipe
 @explained
 def command(**options: Any) -> None:
     handler("sweep").sweep(**options)

@@ -12,7 +12,9 @@ from sim.commands._shared import (
     explained,
     file_option,
     handler,
+    of_recipe,
     on_cluster,
+    on_hosts,
 )
 
 GROUP = "Predict"
@@ -46,6 +48,8 @@ GROUP = "Predict"
 @file_option("--plot", text="Draw what --each found (.svg, .png; .html with plotly).")
 @as_json
 @on_cluster
+@on_hosts
+@of_recipe
 @explained
 def command(**options: Any) -> None:
     handler("whatif").whatif(**options)

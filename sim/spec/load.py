@@ -12,7 +12,7 @@ from typing import Any
 
 from sim import strict
 from sim.errors import InputError, Mistake, did_you_mean
-from sim.spec import captured, jobs
+from sim.spec import captured, jobs, recipes
 from sim.spec.arguments import with_arguments
 from sim.spec.lookup import (
     cluster_of,
@@ -86,11 +86,14 @@ def scenario_of(
 ) -> Scenario:
     """The scenario of a file's tables; see `load_scenario`."""
     where, folder = str(path), Path(path).parent
-    overrides = captured.read_changes(Path(path), overrides)
+    recipe = recipes.opened(tables, Path(path), overrides)
+    overrides = captured.read_changes(Path(path), recipe.overrides)
+    tables = recipe.tables
     tables = with_arguments(tables, folder, overrides)
     default = captured.default_cluster(tables, Path(path), overrides)
     scenario, mistakes = _collect(tables | default, where, overrides)
     scenario = captured.with_room(_located(scenario, folder, overrides), bool(default))
+    scenario = replace(scenario, notes=(*recipe.notes, *scenario.notes))
     fabric = cluster_of(scenario, mistakes)
     unreadable = wrong_keys(mistakes) & {*jobs.KEYS, "scenario"}
     for job in () if unreadable else scenario.jobs or (scenario,):
@@ -112,10 +115,12 @@ def load_open(
         With every mistake in what is left, and for several jobs.
     """
     where, folder = str(path), Path(path).parent
-    tables = with_arguments(tables_of(Path(path)), folder, overrides)
+    recipe = recipes.opened(tables_of(Path(path)), Path(path), overrides)
+    overrides = recipe.overrides
+    tables = with_arguments(recipe.tables, folder, overrides)
     batch = _samples(_collect(tables, where, overrides)[0])
     fixed = [o for o in overrides if o.partition("=")[0].strip() not in free]
-    scenario, mistakes = _collect(_without(tables, free), where, fixed)
+    scenario, mistakes = _collect(_without(tables, free), where, fixed, free)
     _refuse_jobs(scenario, where)
     scenario = _located(scenario, folder, overrides)
     fabric = cluster_of(scenario, mistakes)
@@ -123,6 +128,7 @@ def load_open(
     mistakes += nccl_mistakes(scenario, wrong_keys(mistakes))
     if fabric is not None:
         mistakes += _too_many_gpus(scenario, len(fabric.gpus))
+    scenario = replace(scenario, notes=(*recipe.notes, *scenario.notes))
     return _checked(scenario, mistakes), batch
 
 
@@ -191,8 +197,12 @@ def sections_in_use(scenario: Scenario) -> tuple[str, ...]:
 
 
 def _collect(
-    mapping: Mapping[str, Any], where: str, overrides: Sequence[str]
+    mapping: Mapping[str, Any],
+    where: str,
+    overrides: Sequence[str],
+    free: Collection[str] = (),
 ) -> tuple[Scenario, list[Mistake]]:
+    """A scenario, and what is wrong with it; rules on keys that are `free` are left out."""
     tables = _copied(mapping)
     stated_jobs, mistakes = jobs.split(tables, where)
     origins, wrong = overridden(tables, overrides, stated_jobs)
@@ -200,7 +210,8 @@ def _collect(
     scenario, wrong = _sections(tables, where, origins)
     mistakes += wrong
     if stated_jobs is None:
-        return scenario, mistakes + check_scenario(scenario, skip=wrong_keys(mistakes))
+        skip = wrong_keys(mistakes) | set(free)
+        return scenario, mistakes + check_scenario(scenario, skip=skip)
     rules = {"model", "training", "parallel"}  # the jobs' own
     mistakes += check_scenario(scenario, skip=wrong_keys(mistakes) | rules)
     shared = _right_sections(tables, mistakes)

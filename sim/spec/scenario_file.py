@@ -11,11 +11,20 @@ from sim.tools import catalog
 
 #: What recorded programs are called.
 CAPTURE = ".capture"
+#: Endings of recipes that are no TOML (`workloads/recipes`).
+RECIPES = (".yaml", ".yml", ".json", ".sh", ".txt", ".args", ".py")
+#: Tables that scenarios have and no recipe has.
+SCENARIO = {"cluster", "parallel", "jobs", "inference"}
 
 
 def is_capture(path: Path) -> bool:
     """Whether a scenario's file is a recorded program."""
     return path.suffix == CAPTURE
+
+
+def is_recipe(path: Path) -> bool:
+    """Whether a scenario's file is a trainer's recipe."""
+    return not is_capture(path) and "recipe" in tables_of(path)
 
 
 def tables_of(path: Path) -> dict[str, Any]:
@@ -28,9 +37,12 @@ def tables_of(path: Path) -> dict[str, Any]:
     """
     if is_capture(path):
         return _captured(path)
-    expected = "a scenario file (TOML), or a recorded program (.capture)"
+    if path.suffix.lower() in RECIPES and path.exists():
+        return _recipe(path)
+    expected = "a scenario file (TOML), a recorded program (.capture) or a recipe"
     try:
-        return files.toml(path.read_text(encoding="utf-8"))
+        tables = files.toml(path.read_text(encoding="utf-8"))
+        return tables if SCENARIO & tables.keys() else _of_trainer(path, tables)
     except FileNotFoundError:
         hints = (
             did_you_mean(path.name, catalog.names("scenarios")),
@@ -59,3 +71,18 @@ def _captured(path: Path) -> dict[str, Any]:
         "training": {"framework": "captured", "seq_len": 1, "micro_batch": 1},
         "parallel": {"dp": world, "data_parallel": "none"},
     }
+
+
+def _recipe(path: Path) -> dict[str, Any]:
+    """The file of a recipe, to be read with the cluster that it runs on (`sim.spec.recipes`)."""
+    from workloads import recipes  # most scenarios are none
+
+    return {"recipe": recipes.document_of(path)}
+
+
+def _of_trainer(path: Path, tables: dict[str, Any]) -> dict[str, Any]:
+    """Tables of a TOML file that may be a trainer's."""
+    from workloads import recipes  # most scenarios are none
+
+    document = recipes.of_tables(path, tables)
+    return tables if document is None else {"recipe": document}

@@ -35,6 +35,7 @@ _PLUGINS = {
     "exporters": ("sim.exporters", "write"),
     "routings": ("topologies.policies", "spread"),
     "frameworks": ("workloads.frameworks", ""),
+    "recipes": ("workloads.recipes", "recognise"),
     "probes": ("validation.measure.probes", ""),
 }
 # Names listed among a kind's although they lie elsewhere: kind -> {name: package}.

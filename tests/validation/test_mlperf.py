@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sim.errors import InputError
+from sim.spec.load import load_scenario, parse_scenario
 from validation.formats import mlperf_scripts
 from validation.formats.mlperf_scripts import CONFIGS, switches, variables_of
 from validation.report import step_noise as report
@@ -18,6 +21,8 @@ from validation.report.step_noise import StepNoise
 from validation.sets import published, step_noise
 from validation.sets.published import read, run_of
 from validation.sets.sets import CASES, kind_of, set_table
+from workloads.job.layout import microbatches_of
+from workloads.models.model import load_model
 
 ROWS = read(CASES / "mlperf" / "rows.csv")
 SCRIPTED = [row for row in ROWS if variables_of(row)]
@@ -100,6 +105,36 @@ def test_a_row_takes_the_script_that_it_names() -> None:
     repeated = set(variables_of({**row, "notes": other}))
     assert repeated < set(variables_of(row))
     assert not variables_of({**row, "notes": "config not identified"})
+
+
+@pytest.mark.parametrize("row", SCRIPTED, ids=lambda row: row["id"])
+def test_a_script_is_the_scenario_of_its_row(
+    row: dict[str, str], tmp_path: Path
+) -> None:
+    """Read as a recipe it is the model, batch, layout and switches that the row is predicted with."""
+    by_row = parse_scenario(run_of(row).scenario, "row")
+    address = re.search(mlperf_scripts.SYSTEM, row["url_or_repo"])
+    assert address is not None
+    folder = tmp_path / address[4]
+    folder.mkdir()
+    path = folder / "config_of_the_row.sh"
+    variables = variables_of(row)
+    path.write_text("".join(f"export {k}={v}\n" for k, v in variables.items()))
+    place = by_row.cluster
+    stated = {"name": place.name, "hosts": place.hosts, "gpus": place.gpus}
+    items = [f"cluster.{key}={value}" for key, value in stated.items() if value]
+    script = load_scenario(path, (*items, "recipe.lenient=true"))
+    if "FP8_RECIPE" not in variables:  # which the row's setup says for it
+        scaling = by_row.megatron.fp8_scaling
+        megatron = replace(script.megatron, fp8_scaling=scaling)
+        script = replace(script, megatron=megatron)
+    shapes = [replace(load_model(s.model), name="") for s in (by_row, script)]
+    assert shapes[0] == shapes[1]
+    assert microbatches_of(script) == microbatches_of(by_row)
+    batch = {"global_batch": None, "microbatches": None}
+    assert replace(script.training, **batch) == replace(by_row.training, **batch)
+    for section in ("parallel", "megatron", "nccl"):
+        assert getattr(script, section) == getattr(by_row, section), section
 
 
 def test_rows_of_other_sources_have_no_script() -> None:

@@ -1,127 +1,36 @@
 """What the script of an MLPerf submission says of a row: its exported variables as keys of a scenario.
 
-``cases/mlperf/configs.json`` has the variables by round, submitter, system and benchmark, ``switches.toml`` what each
-means here. A switch that is not simulated, or that nobody knows, is said with the row.
+``cases/mlperf/configs.json`` has the variables by round, submitter, system and benchmark; what each means is the
+same as in a recipe (`workloads/recipes/mlperf.toml`). A switch that is not simulated, or that nobody knows, is said
+with the row.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sim import schema
-from sim.errors import InputError, Mistake
-from sim.schema import Items, Table, Text
 from validation.formats.published_setups import Setup
+from workloads.recipes._rules import Rule, rules
+from workloads.recipes.mlperf import RULES
 
 FOLDER = Path(__file__).parents[1] / "cases" / "mlperf"
 CONFIGS = FOLDER / "configs.json"
-SWITCHES = FOLDER / "switches.toml"
 #: Round, submitter, system and benchmark of a row's address.
 SYSTEM = r"training_results_(v[\d.]+)/tree/[^/]+/([^/]+)/results/([^/]+)/([^/\s]+)"
 #: The script that a row's notes name, and the variables that they repeat.
 SCRIPT = r"\bconfig (config_[\w.-]+?\.sh)\b"
 VARIABLE = r"\b([A-Z][A-Z0-9_]{2,})=(\S+?)(?=[\s;]|$)"
-TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
-@dataclass(frozen=True)
-class Tables:
-    """Tables of a scenario by a variable's value."""
-
-    def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
-        if not isinstance(value, Mapping):
-            yield Mistake(where, key, str(value), "tables by value")
-
-
-SCHEMA = Table(
-    {
-        "switch": Items(
-            Table(
-                {
-                    "names": Items(Text()),
-                    "key": Text(),
-                    "whole": schema.Switch(),
-                    "values": Tables(),
-                    "harmless": Items(Text()),
-                    "lost": Text(),
-                    "ignored": Text(),
-                },
-                needed=("names",),
-            )
-        )
-    },
-    needed=("switch",),
-)
-
-
-@dataclass(frozen=True)
-class Switch:
-    """What variables mean.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Patterns of their names.
-    key : str
-        The scenario's key that has their value, by its section; a truth, or a `whole` number.
-    values : mapping
-        Tables of the scenario by value.
-    harmless : tuple of str
-        Values that change nothing.
-    lost : str
-        What of them is not simulated.
-    ignored : str
-        Why they do not matter to the time of a step.
-    """
-
-    names: tuple[str, ...]
-    key: str = ""
-    whole: bool = False
-    values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    harmless: tuple[str, ...] = ()
-    lost: str = ""
-    ignored: str = ""
-
-    def fits(self, name: str) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in self.names)
-
-    def tables(self, name: str, value: str) -> Mapping[str, Mapping[str, Any]]:
-        """Keys of the scenario that a variable sets, by section."""
-        if self.key:
-            section, key = self.key.split(".")
-            return {section: {key: _value(name, value, self.whole)}}
-        return self.values.get(value, {})
-
-    def unsaid(self, name: str, value: str) -> str:
-        """What the prediction leaves out because of a variable; "" for nothing."""
-        if self.key or self.ignored or value in self.values or value in self.harmless:
-            return ""
-        return f"{name}={value} not simulated: {self.lost or 'unknown value'}"
-
-
-@lru_cache(maxsize=1)
-def switches() -> tuple[Switch, ...]:
-    """All switches, in the order of the file.
-
-    Raises
-    ------
-    InputError
-        With every mistake in it.
-    """
-    table = schema.read(SWITCHES, SCHEMA, "what the switches of scripts mean")
-    return tuple(_switch(entry) for entry in table["switch"])
-
-
-def _switch(entry: Mapping[str, Any]) -> Switch:
-    lists = {name: tuple(entry.get(name, ())) for name in ("names", "harmless")}
-    return Switch(**{**entry, **lists})
+def switches() -> tuple[Rule, ...]:
+    """What variables mean, in the order of the file; those of the layout are columns of the row."""
+    return rules(RULES)
 
 
 def with_script(setup: Setup, row: Mapping[str, str]) -> Setup:
@@ -175,20 +84,3 @@ def _unsaid_of(name: str, value: str) -> str:
     if switch is None:
         return f"{name}={value} unknown"
     return switch.unsaid(name, value)
-
-
-def _value(name: str, value: str, whole: bool) -> bool | int:
-    """A truth, or a whole number.
-
-    Raises
-    ------
-    InputError
-        If it is none.
-    """
-    if whole and value.isdigit():
-        return int(value)
-    truth = TRUTHS.get(value.lower())
-    if whole or truth is None:
-        expected = "a whole number" if whole else f"one of {', '.join(TRUTHS)}"
-        raise InputError(Mistake(name, "", f'"{value}"', expected))
-    return truth

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ LATENT_DEFAULTS = {
     "rope_head_dim": 64,
     "v_head_dim": 128,
 }
+NEEDED = ("num-layers", "hidden-size", "num-attention-heads")
 POSITIONS, CHOSEN = 2048, 2  # learned positions, and experts of a token
 GATED_BLOCK = 64  # the width of a gated feed-forward layer is a multiple of it
 # And of its switches: keys of [megatron].
@@ -54,6 +56,15 @@ SWITCH_DEFAULTS = {
 }
 
 
+@dataclass(frozen=True)
+class Translated:
+    """What arguments stand for: sections of a scenario, what is wrong, and which arguments nobody knows."""
+
+    sections: Sections
+    mistakes: tuple[Mistake, ...]
+    unknown: tuple[Mistake, ...]
+
+
 def sections_of(text: str, where: str) -> Sections:
     """The sections ``model``, ``training``, ``parallel`` and ``megatron`` that a file of arguments stands for.
 
@@ -62,11 +73,24 @@ def sections_of(text: str, where: str) -> Sections:
     InputError
         With every argument that is not understood, lacks its value or contradicts another.
     """
+    made = translated(given_in(text, where), where)
+    if made.mistakes or made.unknown:
+        raise InputError((*made.unknown, *made.mistakes))
+    return made.sections
+
+
+def given_in(text: str, where: str) -> dict[str, list[str]]:
+    """The arguments of a file with their words."""
     is_yaml = Path(where).suffix in (".yaml", ".yml")
-    given = read_yaml(text) if is_yaml else read_shell(text)
+    return read_yaml(text) if is_yaml else read_shell(text)
+
+
+def translated(given: Given, where: str, named: bool = False) -> Translated:
+    """What arguments stand for; of a model that is `named` elsewhere only what they change."""
     mistakes: list[Mistake] = []
+    unknown: list[Mistake] = []
     made: Sections = {
-        "model": {"kind": "transformer"},
+        "model": {} if named else {"kind": "transformer"},
         "training": {},
         "parallel": {},
         "megatron": dict(SWITCH_DEFAULTS),
@@ -76,14 +100,19 @@ def sections_of(text: str, where: str) -> Sections:
             _one(name, values, made, where)
         except InputError as error:
             mistakes += error.mistakes
-    for missing in ("num-layers", "hidden-size", "num-attention-heads"):
+        except LookupError:
+            unknown.append(_unknown(name, where))
+    for missing in () if named else NEEDED:
         if missing not in given:
             mistakes.append(Mistake(where, f"--{missing}", "nothing", "a whole number"))
-    if mistakes:
-        raise InputError(mistakes)
-    _model(given, made["model"], where)
-    _parallel(given, made, where)
-    return made
+    if not mistakes:
+        try:
+            if not named:
+                _model(given, made["model"], where)
+            _parallel(given, made, where)
+        except InputError as error:
+            mistakes += error.mistakes
+    return Translated(made, tuple(mistakes), tuple(unknown))
 
 
 def _one(name: str, values: list[str], made: Sections, where: str) -> None:
@@ -96,7 +125,13 @@ def _one(name: str, values: list[str], made: Sections, where: str) -> None:
 
 
 def _entry(name: str, values: list[str], where: str) -> tuple[str, Any] | None:
-    """The key of a scenario that an argument decides by itself, as section.key, and its value."""
+    """The key of a scenario that an argument decides by itself, as section.key, and its value.
+
+    Raises
+    ------
+    LookupError
+        For an argument that nobody knows.
+    """
     if name in NUMBERS:
         return NUMBERS[name], _number(name, values, where, int)
     if name in REALS:
@@ -107,7 +142,7 @@ def _entry(name: str, values: list[str], where: str) -> tuple[str, Any] | None:
         place, words = WORDS[name]
         return place, _word(name, values, words, where)
     if name not in OTHERS and name not in LATENT and not PASSED.match(name):
-        raise InputError(_unknown(name, where))
+        raise LookupError(name)
     return None
 
 

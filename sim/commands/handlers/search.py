@@ -9,10 +9,11 @@ from pathlib import Path
 
 import click
 
-from sim import files, progress
+from sim import progress
 from sim.commands._shared import EXIT_OUTSIDE, echo_json, misused, talk
+from sim.spec import recipes
 from sim.spec.load import load_open
-from sim.spec.scenario_file import is_capture
+from sim.spec.scenario_file import is_capture, tables_of
 from sim.spec.sections import Scenario
 from sim.studies import search as layouts
 from sim.studies.grid import grid_of
@@ -133,6 +134,7 @@ def _ranking(base: Scenario, batch: int, options: layouts.Options) -> layouts.Ra
 
 def _keys(path: Path, overrides: Iterable[str], over: Iterable[str]) -> set[str]:
     """Keys of [training] in the file, and those of the command line."""
-    in_file = files.toml(path.read_text(encoding="utf-8")).get("training", {})
+    opened = recipes.opened(tables_of(path), path, tuple(overrides))
+    in_file = opened.tables.get("training", {})
     set_to = {override.partition("=")[0].strip() for override in overrides}
     return {f"training.{key}" for key in in_file} | set_to | set(over)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from sim import progress
 from sim.commands._shared import talk
 from sim.spec.load import load_scenario
+from sim.spec.scenario_file import is_recipe
 from sim.studies import sweep as study
 from sim.studies.executors import executor_of
 from sim.studies.grid import grid_of, specs
@@ -33,7 +34,8 @@ def sweep(
     path = find_scenario(scenario)
     values = grid_of(grid)
     pool = executor_of(executor, jobs)
-    load_scenario(path)  # mistakes of the file itself are told once, not for every run
+    if not is_recipe(path):  # which needs a cluster, that may be what is swept
+        load_scenario(path)  # mistakes of the file are told once, not for every run
     runs = specs(path, values, overrides)
     with progress.count("runs", len(runs)) as task:
         results = study.sweep(runs, output, pool, jobs, partial(_tell, task))

@@ -10,9 +10,10 @@ import click
 
 from sim.commands._shared import echo_json, misused, talk
 from sim.errors import InputError, unknown
+from sim.spec import recipes
 from sim.spec.captured import placing
 from sim.spec.load import load_scenario
-from sim.spec.scenario_file import is_capture
+from sim.spec.scenario_file import is_capture, is_recipe, tables_of
 from sim.studies import whatif as study
 from sim.studies.elements import EACH
 from sim.studies.tornado import tornado
@@ -61,10 +62,12 @@ def _side_by_side(
 
 
 def _of_base(path: Path, overrides: Sequence[str]) -> tuple[str, ...]:
-    """What is no change: a recorded program has no cluster of its own, so the named one is that of both sides.
+    """What is no change: a recorded program, or a recipe, has no cluster: the named one is that of both sides.
 
-    Alone, it is compared with the cluster that a run takes where none is named.
+    Alone, a recorded program's is compared with the cluster that a run takes where none is named.
     """
+    if is_recipe(path):
+        return recipes.unchanged(tables_of(path), overrides)
     place = placing(overrides) if is_capture(path) else ()
     return place if len(place) < len(overrides) else ()
 

@@ -33,7 +33,12 @@ def check_target(path: Path, source: Path) -> None:
 
 def write_scenario(scenario: Scenario, path: Path) -> None:
     """Writes a TOML file that `load_scenario` reads as this scenario; files it names are relative to it."""
-    write_text(path, text_of(_beside(scenario, path.absolute().parent)))
+    write_text(path, text_beside(scenario, path.absolute().parent))
+
+
+def text_beside(scenario: Scenario, folder: Path) -> str:
+    """The scenario as a file in a folder; files that it names are relative to it."""
+    return text_of(_beside(scenario, folder))
 
 
 def _beside(s: Scenario, folder: Path) -> Scenario:

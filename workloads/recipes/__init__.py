@@ -1,0 +1,100 @@
+"""Recipes: configurations of trainers, read as they are and never executed; a file for each format, found by its name.
+
+A format is a module with ``LOOKS`` (how people know such a file), ``recognise(document) -> bool`` and
+``read(document, beside) -> Recipe``: `beside` are further files of the same job. What its keys mean lies in a TOML file
+of the same name (`_rules.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sim import plugins
+from sim.errors import InputError, Mistake
+from workloads.recipes import _documents
+from workloads.recipes._documents import Document
+from workloads.recipes._reading import Recipe
+
+#: Endings of files that are recipes, unless they are something else (a scenario is TOML too).
+ENDINGS = (".yaml", ".yml", ".json", ".sh", ".txt", ".args", ".py", ".toml")
+_TREES = {
+    ".toml": _documents.read_toml,
+    ".json": _documents.read_json,
+    ".yaml": _documents.read_yaml,
+    ".yml": _documents.read_yaml,
+}
+
+
+@functools.cache
+def formats() -> tuple[str, ...]:
+    """The formats that there are, sorted."""
+    return tuple(
+        name
+        for name, outline in plugins.outlines(__name__).items()
+        if {"recognise", "read"} <= outline.functions
+    )
+
+
+def document_of(path: Path) -> Document:
+    """A recipe's file by its ending; scripts and Python are read by the formats that know them.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read.
+    """
+    text = _documents.text_of(path)
+    reader = _TREES.get(path.suffix.lower())
+    if reader is not None:
+        return reader(path, text)
+    return Document(path, "python" if path.suffix == ".py" else "shell", {}, text)
+
+
+def format_of(document: Document) -> str:
+    """The format that a file is of; "" for none."""
+    return next(
+        (
+            name
+            for name in formats()
+            if plugins.load_function(__name__, name, "recognise")(document)
+        ),
+        "",
+    )
+
+
+def of_tables(path: Path, tables: Mapping[str, Any]) -> Document | None:
+    """A TOML file that is read already, if it is a recipe and no scenario."""
+    document = _documents.of_tables(path, tables)
+    return document if format_of(document) else None
+
+
+def read(document: Document, beside: Sequence[Document] = ()) -> Recipe:
+    """What a recipe says; `beside` are further files of the same job.
+
+    Raises
+    ------
+    InputError
+        If no format knows it.
+    """
+    name = format_of(document)
+    if not name:
+        raise InputError(_strange(document))
+    made: Recipe = plugins.load_function(__name__, name, "read")(
+        document, tuple(beside)
+    )
+    return made
+
+
+def _strange(document: Document) -> Mistake:
+    looks = [plugins.load(__name__, name).LOOKS for name in formats()]
+    keys = ", ".join(sorted(document.sections())[:8])
+    found = (
+        f"keys that no format has ({keys})" if keys else "nothing that a format knows"
+    )
+    hint = "; ".join(
+        f"{name}: {look}" for name, look in zip(formats(), looks, strict=True)
+    )
+    return Mistake(str(document.path), "", found, "a scenario or a recipe", hint)

@@ -1,0 +1,253 @@
+"""Configurations on Megatron-core, of Megatron-Bridge and NeMo: what their keys come to together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from workloads.recipes import _models
+from workloads.recipes._documents import Document
+from workloads.recipes._reading import Draft, shown
+from workloads.recipes._rules import rules, written
+
+RULES = Path(__file__).with_suffix(".toml")
+#: Modules that selective recomputation names -> parts of a layer here.
+MODULES = {
+    "layernorm": "layernorm",
+    "mla_up_proj": "mla_up_proj",
+    "mlp": "mlp",
+    "moe_act": "moe_act",
+    "shared_experts": "shared_experts",
+}
+GRAPHED = ("attn", "mlp", "moe_router", "moe_preprocess", "full_iteration")
+#: Recipes of fp8 -> how scales are found.
+SCALING = {
+    "delayed": "delayed",
+    "tensorwise": "dynamic",
+    "current": "dynamic",
+    "mxfp8": "mx",
+    "blockwise": "",
+}
+
+
+def read(draft: Draft, document: Document) -> None:
+    """Applies the rules, then what several keys decide; settings made before are defaults."""
+    draft.set("training.framework", "megatron")
+    draft.set("training.precision", "bf16")
+    draft.read(document, rules(RULES))
+    _precision(draft, document)
+    _data_parallel(draft, document)
+    _pipeline(draft, document)
+    _recompute(draft, document)
+    _graphs(draft, document)
+    _adapters(draft, document)
+    _grads(draft, document)
+    if draft.get("megatron.moe_pad_to_capacity") is False:
+        draft.drop("megatron.moe_pad_to_capacity")
+
+
+def ending(document: Document, *names: str) -> str:
+    """The last key that ends with one of these names; "" for none."""
+    return next(
+        (
+            key
+            for key in reversed(list(document.entries))
+            if key.rpartition(".")[2] in names
+            and document.entries[key].value is not None
+        ),
+        "",
+    )
+
+
+def _said(document: Document, *names: str) -> tuple[str, Any]:
+    """A key by its last part, and its value."""
+    key = ending(document, *names)
+    return key, document.get(key) if key else None
+
+
+def _grads(draft: Draft, document: Document) -> None:
+    key, value = _said(document, "grad_reduce_in_fp32")
+    if key and not isinstance(value, bool):
+        draft.wrong(document.place(key), key, shown(value), "true or false")
+    elif key:
+        where = document.place(key)
+        draft.set("megatron.main_grads", "fp32" if value else "bf16", key, where)
+
+
+def _precision(draft: Draft, document: Document) -> None:
+    """The number format by the name of a mixed precision, or by switches of fp8."""
+    for key in ("mixed_precision", "trainer.plugins", "trainer.precision"):
+        name = written(document.get(key, ""))
+        where = document.place(key)
+        if "fp8" in name:
+            draft.set("training.precision", "fp8", key, where)
+            scaling = next((s for word, s in _NAMED if word in name), "delayed")
+            draft.set("megatron.fp8_scaling", scaling, key, where)
+        elif "nvfp4" in name:
+            draft.set("training.precision", "nvfp4", key, where)
+        elif "fp16" in name or name == "16":
+            draft.set("training.precision", "fp16", key, where)
+    key, value = _said(document, "fp8")
+    if key and written(value) not in ("false", "none", "null", ""):
+        draft.set("training.precision", "fp8", key, document.place(key))
+    key, value = _said(document, "fp8_recipe")
+    if key and draft.get("training.precision") == "fp8":
+        scaling = SCALING.get(written(value).rpartition(".")[2], "")
+        if scaling:
+            draft.set("megatron.fp8_scaling", scaling, key, document.place(key))
+        else:
+            draft.lose(
+                document.place(key), key, shown(value), "scales for blocks of a tensor"
+            )
+
+
+_NAMED = (("current", "dynamic"), ("mxfp8", "mx"), ("subchannel", "delayed"))
+
+
+def _data_parallel(draft: Draft, document: Document) -> None:
+    """The distributed optimizer, Megatron's FSDP, or plain reductions."""
+    sharded, fully = _said(document, "use_megatron_fsdp")
+    if written(fully) == "true":
+        where = document.place(sharded)
+        key, strategy = _said(document, "data_parallel_sharding_strategy")
+        if written(strategy or "optim_grads_params") == "optim_grads_params":
+            draft.set("parallel.data_parallel", "fsdp", sharded, where)
+        else:
+            draft.lose(
+                document.place(key),
+                key,
+                shown(strategy),
+                "shards of gradients or of the optimizer alone",
+            )
+        return
+    key, value = _said(document, "use_distributed_optimizer")
+    if key:
+        way = "zero1" if written(value) == "true" else "ddp"
+        draft.set("parallel.data_parallel", way, key, document.place(key))
+    if draft.get("parallel.data_parallel") != "zero1":
+        draft.drop("megatron.overlap_param_gather")
+
+
+def _pipeline(draft: Draft, document: Document) -> None:
+    key, value = _said(document, "virtual_pipeline_model_parallel_size")
+    if key and draft.get("parallel.pp", 1) > 1:
+        chunks = draft.count(document, key, 1)
+        if chunks > 1:
+            draft.set("parallel.vpp", chunks, key, document.place(key))
+            draft.set("parallel.schedule", "interleaved", key, document.place(key))
+    elif key and value != 1:
+        draft.assume(f"{key} = {value} without a pipeline: left out")
+
+
+def _recompute(draft: Draft, document: Document) -> None:
+    key, value = _said(
+        document, "recompute_granularity", "activations_checkpoint_granularity"
+    )
+    if not key:
+        return
+    where, way = document.place(key), written(value)
+    if way == "full":
+        draft.set("training.recompute", "full", key, where)
+        method, how = _said(
+            document, "recompute_method", "activations_checkpoint_method"
+        )
+        layers, _ = _said(
+            document, "recompute_num_layers", "activations_checkpoint_num_layers"
+        )
+        if written(how) == "block" and layers:
+            count = draft.count(document, layers, 1)
+            draft.set("training.recompute", "none", method, where)
+            draft.set(
+                "megatron.recompute_num_layers", count, layers, document.place(layers)
+            )
+    elif way == "selective":
+        _selective(draft, document, key)
+    else:
+        draft.wrong(where, key, shown(value), '"full" or "selective"')
+
+
+def _selective(draft: Draft, document: Document, said: str) -> None:
+    key, modules = _said(document, "recompute_modules")
+    names = modules if isinstance(modules, list) else ["core_attn"]
+    if "core_attn" in names:
+        draft.set("training.recompute", "selective", said, document.place(said))
+    strange = [
+        str(name) for name in names if name != "core_attn" and name not in MODULES
+    ]
+    if strange:
+        draft.lose(
+            document.place(key), key, ", ".join(strange), f"parts {', '.join(MODULES)}"
+        )
+    known = [MODULES[name] for name in names if name in MODULES]
+    if known:
+        draft.set("megatron.recompute_modules", known, key, document.place(key))
+
+
+def _graphs(draft: Draft, document: Document) -> None:
+    """CUDA graphs of layers, or of the whole step."""
+    key, how = _said(document, "cuda_graph_impl")
+    if key and written(how) in ("none", "null"):
+        return
+    if not key:
+        key, how = _said(document, "external_cuda_graph", "enable_cuda_graph")
+        if written(how) != "true":
+            return
+    scope_key, scope = _said(document, "cuda_graph_scope")
+    names = scope if isinstance(scope, list) else [scope or "full"]
+    made = ["attn", "mlp"] if names == ["full"] else [str(name) for name in names]
+    if strange := [name for name in made if name not in GRAPHED]:
+        where = document.place(scope_key or key)
+        draft.lose(
+            where,
+            scope_key or key,
+            ", ".join(strange),
+            f"graphs of {', '.join(GRAPHED)}",
+        )
+        return
+    draft.set(
+        "megatron.cuda_graph_scope",
+        made,
+        scope_key or key,
+        document.place(scope_key or key),
+    )
+
+
+def _adapters(draft: Draft, document: Document) -> None:
+    """Adapters beside frozen weights."""
+    for key in ("peft", "model.peft"):
+        value = document.get(key)
+        scheme = value if value is not None else document.get(f"{key}.peft_scheme")
+        if scheme is not None and written(scheme) not in ("none", "null", "false"):
+            draft.lose(
+                document.place(key),
+                key,
+                shown(scheme),
+                "frozen weights and adapters (LoRA)",
+            )
+
+
+def model(draft: Draft, document: Document, names: list[str], said: str) -> None:
+    """The model by one of the names in a call, where its own sizes are not written out."""
+    where = document.place(said)
+    for name in names:
+        if ours := _models.model_named(name):
+            draft.set("model.name", ours, said, where)
+            draft.drop(
+                *[
+                    k
+                    for k in draft.settings
+                    if k.startswith("model.") and draft.get(k) is None
+                ]
+            )
+            return
+    sizes = ("layers", "hidden", "heads", "vocab")
+    if all(draft.get(f"model.{key}") for key in sizes):
+        draft.set("model.kind", "transformer", said, where)
+        draft.settings.setdefault("model.ffn", draft.settings["model.hidden"])
+        if "model.ffn" not in document.entries and draft.get("model.ffn") == draft.get(
+            "model.hidden"
+        ):
+            draft.set("model.ffn", 4 * draft.get("model.hidden"))
+        return
+    found = ", ".join(f'"{name}"' for name in names) or "nothing"
+    _models.missing(draft, found, said, where)

@@ -1,0 +1,199 @@
+"""Files of recipes as flat keys with the line of each: TOML, YAML, JSON; nothing in them is executed or followed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from sim import files
+from sim.errors import InputError, Mistake
+
+#: Recipes are pages, not data: larger files are something else.
+LARGEST = 4 * 2**20
+#: Values of a document. Anchors of YAML can repeat each other into more than fits in memory.
+MOST_VALUES = 20_000
+EXPECTED = "a recipe (YAML, TOML, JSON, a shell script of arguments or exports, a Python recipe)"
+
+
+class Entry(NamedTuple):
+    """A value of a recipe and its line; 0 where the format does not tell it."""
+
+    value: Any
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class Document:
+    """A recipe's file: its values by dotted key.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    kind : str
+        How it is written: "toml", "yaml", "json", "shell" or "python".
+    entries : mapping
+        Values by dotted key; a list is a value.
+    text : str
+        The whole file.
+    part : str
+        Which of its functions is meant; "": the file decides.
+    """
+
+    path: Path
+    kind: str
+    entries: Mapping[str, Entry]
+    text: str = ""
+    part: str = ""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key, or `default`."""
+        entry = self.entries.get(key)
+        return default if entry is None or entry.value is None else entry.value
+
+    def place(self, key: str) -> str:
+        """File and line of a key."""
+        entry = self.entries.get(key)
+        line = f":{entry.line}" if entry is not None and entry.line else ""
+        return f"{self.path}{line}"
+
+    def sections(self) -> set[str]:
+        """First parts of all keys."""
+        return {key.partition(".")[0] for key in self.entries}
+
+
+def text_of(path: Path) -> str:
+    """The text of a recipe's file.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, is no text, or is larger than any recipe.
+    """
+    return files.read_text(path, EXPECTED, LARGEST)
+
+
+def flat(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Values of nested tables by dotted key; an empty table is None."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", None if value == {} else value
+
+
+def read_toml(path: Path, text: str) -> Document:
+    """A TOML file.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    try:
+        return of_tables(path, files.toml(text), text)
+    except ValueError as error:
+        _fail(path, str(error), "TOML")
+
+
+def of_tables(path: Path, tables: Mapping[str, Any], text: str = "") -> Document:
+    """Tables of a TOML file that is read already."""
+    return Document(path, "toml", _entries(path, tables), text)
+
+
+def read_json(path: Path, text: str) -> Document:
+    """A JSON file.
+
+    Raises
+    ------
+    InputError
+        If it is none, or no object.
+    """
+    try:
+        value = files.json_of(text)
+    except ValueError as error:
+        _fail(path, str(error), "JSON")
+    if not isinstance(value, Mapping):
+        _fail(path, f"a {type(value).__name__}", "an object with keys")
+    return Document(path, "json", _entries(path, value), text)
+
+
+def _entries(path: Path, tree: Mapping[str, Any]) -> dict[str, Entry]:
+    entries: dict[str, Entry] = {}
+    for key, value in flat(tree):
+        if len(entries) >= MOST_VALUES:
+            _fail(path, f"more than {MOST_VALUES} values", EXPECTED)
+        entries[key] = Entry(value)
+    return entries
+
+
+def read_yaml(path: Path, text: str) -> Document:
+    """A YAML file, each value with its line.
+
+    Raises
+    ------
+    InputError
+        If it is none, no mapping, or has tags that would make objects.
+    """
+    import yaml  # most scenarios are TOML
+
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if not isinstance(node, yaml.MappingNode):
+            _fail(path, "no keys", "YAML with keys")
+        entries: dict[str, Entry] = {}
+        for key, entry in _nodes(loader, node, ""):
+            if len(entries) >= MOST_VALUES:
+                _fail(path, f"more than {MOST_VALUES} values", EXPECTED)
+            entries[key] = entry
+        return Document(path, "yaml", entries, text)
+    except RecursionError:
+        _fail(path, files.DEEP, "YAML")
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        _fail(f"{path}{line}", error.problem or "no YAML", "YAML")
+    except (yaml.YAMLError, ValueError) as error:
+        _fail(path, str(error).partition("\n")[0], "YAML")
+
+
+def _nodes(loader: Any, node: Any, prefix: str) -> Iterator[tuple[str, Entry]]:
+    """Values under a mapping's node, by dotted key."""
+    import yaml
+
+    loader.flatten_mapping(node)  # merges `<<`
+    for name, value in node.value:
+        key = f"{prefix}{loader.construct_object(name, deep=True)}"
+        line = value.start_mark.line + 1
+        if isinstance(value, yaml.MappingNode) and value.value:
+            yield from _nodes(loader, value, f"{key}.")
+        elif isinstance(value, yaml.MappingNode):
+            yield key, Entry(None, line)
+        else:
+            _check_size(value, [MOST_VALUES])
+            yield key, Entry(loader.construct_object(value, deep=True), line)
+
+
+def _check_size(node: Any, left: list[int]) -> None:
+    """Raises ValueError for a list of more values than a recipe has, however often it repeats itself."""
+    left[0] -= 1
+    if left[0] < 0:
+        raise ValueError(f"more than {MOST_VALUES} values")
+    if isinstance(node.value, list):
+        for item in node.value:
+            for each in item if isinstance(item, tuple) else (item,):
+                _check_size(each, left)
+
+
+def _fail(where: object, found: str, expected: str) -> NoReturn:
+    raise InputError(Mistake(str(where), "", found, expected))
+
+
+def document_beside(path: Path, name: str) -> Document | None:
+    """A YAML file that another names, if it lies beside it; names with folders in them are not followed."""
+    beside = path.parent / Path(name).name
+    if not name or not beside.is_file() or beside.resolve() == path.resolve():
+        return None
+    return read_yaml(beside, text_of(beside))

@@ -1,0 +1,57 @@
+"""Models as recipes name them: a name that is known here, or a config.json beside the recipe."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+
+from sim import files
+from workloads.recipes._reading import Draft
+
+FILE = Path(__file__).with_name("_models.toml")
+
+
+@lru_cache(maxsize=1)
+def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
+    table = files.toml(FILE.read_text(encoding="utf-8"))["models"]
+    return tuple((re.compile(pattern), name) for pattern, name in table.items())
+
+
+def model_named(name: str) -> str:
+    """The bundled model that a recipe's name means; "" where none is known."""
+    short = name.strip().rstrip("/").rpartition("/")[2].lower()
+    return next((ours for one, ours in _patterns() if one.fullmatch(short)), "")
+
+
+def choose(draft: Draft, name: object, said: str, where: str, folder: Path) -> None:
+    """Decides the model by its name, or by the config.json in the folder that the name is."""
+    if not isinstance(name, str) or not name:
+        draft.wrong(where, said, name, "the name of a model")
+        return
+    beside = folder / name
+    config = beside / "config.json" if beside.is_dir() else beside
+    if config.suffix == ".json" and config.is_file():
+        draft.set(
+            "model.file",
+            name if config == beside else f"{name}/config.json",
+            said,
+            where,
+        )
+    elif ours := model_named(name):
+        draft.set("model.name", ours, said, where)
+    else:
+        missing(draft, f'"{name}"', said, where)
+
+
+def missing(draft: Draft, found: str, said: str, where: str) -> None:
+    """Notes that nobody knows which model it is."""
+    expected = "a model that is known here"
+    hint = "--set model.name=NAME (`prestep list models`), or model.file=config.json, says which"
+    draft.need("model", where, said, found, expected, hint)
+
+
+def missing_length(draft: Draft, said: str, where: str) -> None:
+    """Notes that nobody knows how many tokens a sample has."""
+    hint = "--set training.seq_len=N says it"
+    draft.need("training.seq_len", where, said, "nothing", "tokens of a sample", hint)

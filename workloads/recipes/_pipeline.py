@@ -1,0 +1,82 @@
+"""Batches and pipelines as PyTorch's trainers say them: torchtitan and NeMo Automodel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from workloads.models.model import MODELS, read_model
+from workloads.recipes._documents import Document
+from workloads.recipes._reading import Draft, shown
+
+
+def batch(
+    draft: Draft,
+    document: Document,
+    local_key: str,
+    global_key: str,
+    size_key: str = "parallelism.pipeline_parallel_microbatch_size",
+    usual: int = 8,
+) -> None:
+    """A rank's samples, cut into microbatches by a pipeline; the step's samples where they are said."""
+    local = draft.count(document, local_key, usual)
+    if document.get(local_key) is None:
+        draft.assume(f"{local_key} is not said: {usual}, the trainer's default")
+    size, pp = draft.count(document, size_key, 1), draft.get("parallel.pp", 1)
+    micro = size if pp > 1 else local
+    draft.set("training.micro_batch", micro, local_key, document.place(local_key))
+    whole = draft.typed(document, global_key, "whole", -1)
+    if whole > 0:
+        draft.set(
+            "training.global_batch", whole, global_key, document.place(global_key)
+        )
+    if pp > 1:
+        if local % size:
+            draft.wrong(
+                document.place(local_key),
+                local_key,
+                local,
+                f"a multiple of {size_key} = {size}",
+            )
+        elif whole <= 0:
+            where = document.place(local_key)
+            draft.set("training.microbatches", local // size, local_key, where)
+
+
+def schedule(
+    draft: Draft,
+    document: Document,
+    key: str,
+    layers_key: str,
+    schedules: Mapping[str, tuple[str, int]],
+) -> None:
+    """The schedule and how many stages each rank has."""
+    pp = draft.get("parallel.pp", 1)
+    if pp == 1:
+        return
+    said = str(document.get(key, "1F1B"))
+    known = schedules.get(said.lower())
+    where = document.place(key)
+    if known is None:
+        names = ", ".join(schedules)
+        draft.lose(where, key, shown(said), f"a schedule of {names}")
+        return
+    ours, stages = known
+    per_stage, layers = draft.count(document, layers_key), _layers(draft)
+    if stages > 1 and per_stage and layers:
+        stages = max(1, math.ceil(layers / (per_stage * pp)))
+    draft.set("parallel.schedule", ours, key, where)
+    draft.set("parallel.vpp", stages, layers_key, document.place(layers_key))
+    if layers and layers % (pp * stages):
+        draft.set("parallel.uneven_stages", True)
+        draft.assume(
+            f"{layers} layers on {pp * stages} stages: the first ones hold one more"
+        )
+
+
+def _layers(draft: Draft) -> int:
+    """Layers of the model, 0 where it is not known."""
+    name = draft.get("model.name")
+    if name:
+        return read_model(MODELS / f"{name}.toml").layers or 0
+    return int(draft.get("model.layers", 0))

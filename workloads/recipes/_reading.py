@@ -1,0 +1,235 @@
+"""What a recipe says, as a value: keys of a scenario with the place they come from, and all that was not taken over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.errors import InputError, Mistake
+from workloads.recipes._documents import Document
+from workloads.recipes._rules import Rule, typed, written
+
+#: Names in a note, before it says only how many more there are.
+NAMED = 8
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A key of a scenario that a recipe decides: `said` is the recipe's key, `where` its file and line."""
+
+    key: str
+    value: Any
+    said: str
+    where: str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe that was read.
+
+    Attributes
+    ----------
+    format : str
+        The plug-in that read it.
+    where : str
+        Its file.
+    settings : tuple of Setting
+        What it decides; later ones replace earlier ones.
+    assumed : tuple of str
+        What it leaves open, and what was taken.
+    unknown : tuple of str
+        Its keys that are not understood, with place; taken not to change a step.
+    passed : tuple of str
+        Its keys that no time of a step depends on.
+    lost : tuple of Mistake
+        What changes a step and is not simulated.
+    mistakes : tuple of Mistake
+        What is wrong in it.
+    gpus, hosts : int or None
+        GPUs or hosts that it was written for; another cluster may be named.
+    replicas : int or None
+        Data-parallel replicas that it insists on.
+    needs : tuple of (str, Mistake)
+        Keys of a scenario that it does not say, which another place may ("model": which model it is).
+    """
+
+    format: str
+    where: str
+    settings: tuple[Setting, ...] = ()
+    assumed: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
+    lost: tuple[Mistake, ...] = ()
+    mistakes: tuple[Mistake, ...] = ()
+    gpus: int | None = None
+    hosts: int | None = None
+    replicas: int | None = None
+    needs: tuple[tuple[str, Mistake], ...] = ()
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """Its settings as tables of a scenario."""
+        made: dict[str, dict[str, Any]] = {}
+        for setting in self.settings:
+            section, _, key = setting.key.partition(".")
+            made.setdefault(section, {})[key] = setting.value
+        return made
+
+    def notes(self, lenient: bool = False) -> list[str]:
+        """What was assumed, what was not understood, and what is left out where that is allowed."""
+        notes = [f"recipe ({self.format}): {text}" for text in self.assumed]
+        if self.unknown:
+            names = [text.partition(": ")[2] for text in self.unknown]
+            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            what = "recipe: not understood, taken not to change a step"
+            notes.append(f"{what}: {', '.join(names[:NAMED])}{more}")
+        for one in self.lost if lenient else ():
+            why = one.hint.partition("; --lenient")[0]
+            notes.append(f"recipe: not simulated: {one.key} = {one.found} ({why})")
+        return notes
+
+
+@dataclass
+class Draft:
+    """A recipe that is being read."""
+
+    format: str
+    where: str
+    settings: dict[str, Setting] = field(default_factory=dict)
+    assumed: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    passed: list[str] = field(default_factory=list)
+    lost: list[Mistake] = field(default_factory=list)
+    mistakes: list[Mistake] = field(default_factory=list)
+    gpus: int | None = None
+    hosts: int | None = None
+    replicas: int | None = None
+    needs: dict[str, Mistake] = field(default_factory=dict)
+
+    def set(self, key: str, value: Any, said: str = "", where: str = "") -> None:
+        """Decides a key of the scenario; what nobody said is the format's default."""
+        self.settings[key] = Setting(key, value, said or "default", where or self.where)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """What was decided of a key."""
+        setting = self.settings.get(key)
+        return default if setting is None else setting.value
+
+    def drop(self, *keys: str) -> None:
+        """Takes keys back."""
+        for key in keys:
+            self.settings.pop(key, None)
+
+    def assume(self, text: str) -> None:
+        """Notes what was taken where the recipe is silent; once."""
+        if text not in self.assumed:
+            self.assumed.append(text)
+
+    def lose(self, where: str, key: str, found: object, what: str) -> None:
+        """Notes something that changes a step and is not simulated."""
+        hint = f"{what}; --lenient predicts without it"
+        self.lost.append(Mistake(where, key, str(found), "what is simulated", hint))
+
+    def wrong(self, where: str, key: str, found: object, expected: str) -> None:
+        self.mistakes.append(Mistake(where, key, str(found), expected))
+
+    def need(
+        self, key: str, where: str, said: str, found: str, expected: str, hint: str
+    ) -> None:
+        """Notes that a key of the scenario is not known, which the command line may still say."""
+        self.needs[key] = Mistake(where, said, found, expected, hint)
+
+    def _has(self, key: str) -> bool:
+        """Whether a key, or the model, was decided."""
+        if key == "model":
+            return any(self.get(f"model.{one}") for one in ("name", "file", "kind"))
+        return self.get(key) is not None
+
+    def typed(
+        self, document: Document, key: str, kind: str, default: Any = None
+    ) -> Any:
+        """The value of a recipe's key, or `default` where it is not said or wrong, which is noted."""
+        value = document.get(key)
+        if value is None:
+            return default
+        try:
+            return typed(key, value, kind, document.place(key))
+        except InputError as error:
+            self.mistakes += error.mistakes
+            return default
+
+    def count(self, document: Document, key: str, default: int | None = None) -> Any:
+        """A number of things, at least one, or `default`."""
+        value = self.typed(document, key, "whole", default)
+        if value is not None and value < 1 and document.get(key) is not None:
+            self.wrong(document.place(key), key, value, "at least 1")
+            return default
+        return value
+
+    def read(self, document: Document, rules: Iterable[Rule]) -> None:
+        """Applies rules to all keys of a document, in the rules' order."""
+        listed = tuple(rules)
+        known: set[str] = set()
+        for rule in listed:
+            for name in document.entries:
+                if name not in known and rule.fits(name):
+                    known.add(name)
+                    self._apply(document, rule, name)
+        for name in document.entries:
+            if name not in known:
+                value = document.entries[name].value
+                self.unknown.append(f"{document.place(name)}: {name} = {shown(value)}")
+
+    def _apply(self, document: Document, rule: Rule, name: str) -> None:
+        """What one rule makes of a key."""
+        value, where = document.entries[name].value, document.place(name)
+        if rule.read:
+            return
+        if rule.ignored:
+            self.passed.append(name)
+            return
+        if value is None and "null" not in rule.values:
+            return
+        try:
+            tables = rule.tables(name, value)
+        except InputError as error:
+            self.mistakes += [
+                Mistake(where, name, one.found, one.expected, one.hint)
+                for one in error.mistakes
+            ]
+            return
+        self.take(tables, name, where)
+        if rule.unsaid(name, value):
+            what = rule.lost or f"one of {', '.join([*rule.values, *rule.harmless])}"
+            self.lose(where, name, shown(value), what)
+
+    def take(
+        self, tables: Mapping[str, Mapping[str, Any]], said: str, where: str
+    ) -> None:
+        """Sets all keys of tables of a scenario."""
+        for section, keys in tables.items():
+            for key, value in keys.items():
+                self.set(f"{section}.{key}", value, said, where)
+
+    def recipe(self) -> Recipe:
+        """The recipe, read."""
+        return Recipe(
+            format=self.format,
+            where=self.where,
+            settings=tuple(self.settings.values()),
+            assumed=tuple(self.assumed),
+            unknown=tuple(self.unknown),
+            passed=tuple(self.passed),
+            lost=tuple(self.lost),
+            mistakes=tuple(self.mistakes),
+            gpus=self.gpus,
+            hosts=self.hosts,
+            replicas=self.replicas,
+            needs=tuple(item for item in self.needs.items() if not self._has(item[0])),
+        )
+
+
+def shown(value: Any) -> str:
+    """A value for a message: short, and a text in quotes."""
+    text = f'"{value}"' if isinstance(value, str) else written(value)
+    return text if len(text) <= 60 else text[:57] + "..."

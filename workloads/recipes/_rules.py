@@ -1,0 +1,179 @@
+"""What keys of a recipe mean for a scenario: rules in a TOML file beside each format, read strictly.
+
+Entries whose `names` (patterns) fit a key apply in the order of the file: later ones replace keys of earlier ones.
+
+    key       a key of the scenario, by its section, that takes the value; `kind`: truth (default), whole, number, text
+    values    tables of a scenario by value
+    harmless  values that change nothing
+    lost      what is not simulated of any other value
+    ignored   why it does not matter to the time of a step
+    read      what reads it together with other keys
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from sim import schema
+from sim.errors import InputError, Mistake
+from sim.schema import Items, Table, Text
+
+TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+KINDS = ("truth", "whole", "number", "text")
+EXPECTED = {
+    "truth": "true or false",
+    "whole": "a whole number",
+    "number": "a number",
+    "text": "a text",
+}
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Tables of a scenario by a key's value."""
+
+    def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
+        if not isinstance(value, Mapping):
+            yield Mistake(where, key, str(value), "tables by value")
+
+
+SCHEMA = Table(
+    {
+        "rule": Items(
+            Table(
+                {
+                    "names": Items(Text()),
+                    "key": Text(),
+                    "kind": Text(KINDS),
+                    "values": Tables(),
+                    "harmless": Items(Text()),
+                    "lost": Text(),
+                    "ignored": Text(),
+                    "read": Text(),
+                },
+                needed=("names",),
+            )
+        )
+    },
+    needed=("rule",),
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What keys of a recipe mean.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Patterns of the keys.
+    key, kind : str
+        The scenario's key that has their value, by its section, and what value it is.
+    values : mapping
+        Tables of the scenario by value, in lower case.
+    harmless : tuple of str
+        Values that change nothing.
+    lost : str
+        What of any other value is not simulated.
+    ignored : str
+        Why they do not matter to the time of a step.
+    read : str
+        What reads them together with other keys.
+    """
+
+    names: tuple[str, ...]
+    key: str = ""
+    kind: str = "truth"
+    values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    harmless: tuple[str, ...] = ()
+    lost: str = ""
+    ignored: str = ""
+    read: str = ""
+
+    def fits(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.names)
+
+    def tables(self, name: str, value: Any) -> Mapping[str, Mapping[str, Any]]:
+        """Keys of the scenario that a recipe's key sets, by section.
+
+        Raises
+        ------
+        InputError
+            If the value is none that the key can have.
+        """
+        if self.key:
+            section, key = self.key.split(".")
+            return {section: {key: typed(name, value, self.kind)}}
+        return self.values.get(written(value), {})
+
+    def unsaid(self, name: str, value: Any) -> str:
+        """What the prediction leaves out because of a key; "" for nothing."""
+        text = written(value)
+        told = self.key or self.ignored or self.read
+        if told or text in self.values or text in self.harmless:
+            return ""
+        return f"{name}={value} not simulated: {self.lost or 'unknown value'}"
+
+
+def written(value: Any) -> str:
+    """A value as rules write it: texts in lower case; true, false, null and empty as words."""
+    if value is None:
+        return "null"
+    if value == "":
+        return "empty"
+    return str(value).lower()
+
+
+def typed(
+    name: str, value: Any, kind: str, where: str = ""
+) -> bool | int | float | str:
+    """A value of that kind; numbers and truths may be written as texts, as in shells.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    mistake = Mistake(
+        where or name, name if where else "", f'"{value}"', EXPECTED[kind]
+    )
+    text = str(value).strip()
+    if kind == "text" and isinstance(value, str) and text:
+        return text
+    if kind == "truth" and text.lower() in TRUTHS:
+        return TRUTHS[text.lower()]
+    if kind in ("whole", "number") and not isinstance(value, bool):
+        try:
+            number = float(text)
+        except ValueError:
+            raise InputError(mistake) from None
+        if kind == "number":
+            return number
+        if number.is_integer() and abs(number) < 2**53:
+            return int(number)
+    raise InputError(mistake)
+
+
+@lru_cache(maxsize=16)
+def rules(file: Path) -> tuple[Rule, ...]:
+    """All rules of a file, in its order.
+
+    Raises
+    ------
+    InputError
+        With every mistake in it.
+    """
+    table = schema.read(file, SCHEMA, "what the keys of recipes mean")
+    return tuple(_rule(entry) for entry in table["rule"])
+
+
+def _rule(entry: Mapping[str, Any]) -> Rule:
+    lists = {name: tuple(entry.get(name, ())) for name in ("names", "harmless")}
+    lists["harmless"] = tuple(text.lower() for text in lists["harmless"])
+    values = {str(k).lower(): v for k, v in entry.get("values", {}).items()}
+    return Rule(**{**entry, **lists, "values": values})

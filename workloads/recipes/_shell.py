@@ -1,0 +1,115 @@
+"""Shell scripts that export variables: what they set, and the scripts beside them that they source; none is run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sim.errors import InputError, Mistake
+from workloads.recipes._documents import Document, Entry, text_of
+
+#: Scripts that source each other.
+DEEPEST = 8
+# export NAME=value, NAME=value, : ${NAME:=value}
+ASSIGNED = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)$")
+DEFAULT = re.compile(r"^\s*:\s*\"?\$\{([A-Za-z_]\w*):?=([^}]*)\}")
+SOURCED = re.compile(r"^\s*(?:source|\.)\s+(.+?)\s*$")
+VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
+ARITHMETIC = re.compile(r"\$\(\((.*)\)\)")
+
+
+def read_exports(path: Path, text: str) -> Document:
+    """The variables that a script sets, by name; arithmetic on its own variables is worked out, commands are not.
+
+    Raises
+    ------
+    InputError
+        If it sources a script that is not beside it, or itself.
+    """
+    entries: dict[str, Entry] = {}
+    _read(path, text, entries, ())
+    return Document(path, "shell", entries, text)
+
+
+def _read(
+    path: Path, text: str, entries: dict[str, Entry], above: tuple[Path, ...]
+) -> None:
+    for number, line in enumerate(text.splitlines(), 1):
+        line = re.sub(r"(^|\s)#.*$", "", line)
+        if found := SOURCED.match(line):
+            _source(path, number, found[1], entries, (*above, path.resolve()))
+        elif found := DEFAULT.match(line):
+            if found[1] not in entries:
+                entries[found[1]] = Entry(_value(found[2], entries), number)
+        elif found := ASSIGNED.match(line):
+            entries[found[1]] = Entry(_value(found[2], entries), number)
+
+
+def _source(
+    path: Path,
+    number: int,
+    said: str,
+    entries: dict[str, Entry],
+    above: tuple[Path, ...],
+) -> None:
+    """Reads a script that another sources; it lies beside it."""
+    name = said.strip("\"'").rpartition("/")[2]
+    beside = path.parent / name
+    where, expected = f"{path}:{number}", "a script beside it"
+    if beside.resolve() in above or len(above) > DEEPEST:
+        raise InputError(Mistake(where, "source", name, "scripts without a circle"))
+    if not beside.is_file():
+        hint = f"put {name} beside {path.name}, or take the line out"
+        raise InputError(Mistake(where, "source", said, expected, hint))
+    _read(beside, text_of(beside), entries, above)
+
+
+def _value(text: str, entries: Mapping[str, Entry]) -> str:
+    """A value with the script's own variables put in; what a command would print stays as it is written."""
+    value = text.strip().removesuffix(";").strip()
+    if value[:1] in "\"'" and value[:1] == value[-1:] and len(value) > 1:
+        value = value[1:-1]
+    if found := ARITHMETIC.fullmatch(value):
+        return _arithmetic(found[1], entries) or value
+    return VARIABLE.sub(lambda name: _put_in(name, entries), value)
+
+
+def _put_in(found: re.Match[str], entries: Mapping[str, Entry]) -> str:
+    name = found[1] or found[3]
+    if name in entries:
+        return str(entries[name].value)
+    return found[2] if found[2] is not None else found[0]
+
+
+def _arithmetic(text: str, entries: Mapping[str, Entry]) -> str:
+    """Whole-number arithmetic; "" for anything else."""
+    put_in = VARIABLE.sub(lambda name: _put_in(name, entries), text)
+    put_in = re.sub(
+        r"\b[A-Za-z_]\w*\b",
+        lambda name: str(entries[name[0]].value) if name[0] in entries else name[0],
+        put_in,
+    )
+    try:
+        number = _whole(ast.parse(put_in.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return ""
+    return str(number)
+
+
+def _whole(node: Any) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.BinOp):
+        left, right = _whole(node.left), _whole(node.right)
+        if isinstance(node.op, ast.Add):
+            return left + right
+        if isinstance(node.op, ast.Sub):
+            return left - right
+        if isinstance(node.op, ast.Mult):
+            return left * right
+        if isinstance(node.op, ast.Div | ast.FloorDiv):
+            return left // right
+    raise ValueError("no arithmetic of whole numbers")

@@ -1,0 +1,220 @@
+"""NeMo Automodel's YAML: Hugging Face's models under FSDP2, tensor, context, pipeline and expert parallelism."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workloads.recipes import _compiled, _models, _pipeline
+from workloads.recipes._documents import Document
+from workloads.recipes._reading import Draft, Recipe, shown
+from workloads.recipes._rules import rules, written
+
+#: How people know such a recipe.
+LOOKS = "YAML with step_scheduler and distributed"
+RULES = Path(__file__).with_suffix(".toml")
+SCHEDULES = {
+    "1f1b": ("1f1b", 1),
+    "gpipe": ("gpipe", 1),
+    "interleaved1f1b": ("interleaved", 2),
+    "interleavedzerobubble": ("zero-bubble", 2),
+    "zbvzerobubble": ("zbv", 2),
+    "dualpipev": ("dualpipe", 2),
+}
+NAMES = (
+    "model.pretrained_model_name_or_path",
+    "model.config.pretrained_model_name_or_path",
+    "model.config.name_or_path",
+)
+#: How scales of Transformer Engine's fp8 are found.
+SCALING = {
+    "current": "dynamic",
+    "tensorwise": "dynamic",
+    "mxfp8": "mx",
+    "rowwise": "rowwise",
+}
+
+
+def recognise(document: Document) -> bool:
+    return (
+        document.kind == "yaml"
+        and {"step_scheduler", "distributed"} <= document.sections()
+    )
+
+
+def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
+    """What the file says, over Automodel's defaults."""
+    draft = Draft("automodel", str(document.path))
+    draft.read(document, rules(RULES))
+    _model(draft, document)
+    _length(draft, document)
+    local = "step_scheduler.local_batch_size"
+    sizes = (
+        "distributed.pipeline.pp_microbatch_size",
+        "autopipeline.pp_microbatch_size",
+    )
+    size = next((key for key in sizes if key in document.entries), sizes[0])
+    _pipeline.batch(draft, document, local, "step_scheduler.global_batch_size", size, 1)
+    _schedule(draft, document)
+    _recompute(draft, document)
+    _precision(draft, document)
+    _sharding(draft, document)
+    _kernels(draft, document)
+    _optimizer(draft, document)
+    _adapters(draft, document)
+    draft.hosts = draft.count(document, "benchmark.num_nodes")
+    return draft.recipe()
+
+
+def _model(draft: Draft, document: Document) -> None:
+    for key in NAMES:
+        if document.get(key):
+            where = document.place(key)
+            _models.choose(draft, document.get(key), key, where, document.path.parent)
+            return
+    target = document.get("model._target_", "nothing")
+    _models.missing(draft, shown(target), "model", document.place("model._target_"))
+
+
+def _length(draft: Draft, document: Document) -> None:
+    """Tokens of a sample: of a pack, of the mock data, or nobody knows."""
+    key = "packed_sequence.packed_sequence_size"
+    packed, where = draft.typed(document, key, "whole", 0), document.place(key)
+    if packed:
+        draft.set("training.seq_len", packed, key, where)
+        draft.lose(
+            where, key, packed, "packed samples: attention sees each document alone"
+        )
+        return
+    for key in ("dataset.seq_len", "dataset.seq_length"):
+        if document.get(key):
+            draft.set(
+                "training.seq_len", draft.count(document, key), key, document.place(key)
+            )
+            return
+    _models.missing_length(draft, "dataset.seq_len", str(document.path))
+
+
+def _schedule(draft: Draft, document: Document) -> None:
+    for prefix in ("distributed.pipeline", "autopipeline"):
+        if f"{prefix}.pp_schedule" in document.entries:
+            _pipeline.schedule(
+                draft,
+                document,
+                f"{prefix}.pp_schedule",
+                f"{prefix}.layers_per_stage",
+                SCHEDULES,
+            )
+            return
+
+
+def _recompute(draft: Draft, document: Document) -> None:
+    for key in (
+        "distributed.activation_checkpointing",
+        "parallelizer.activation_checkpointing",
+    ):
+        if draft.typed(document, key, "truth", False):
+            draft.set("training.recompute", "full", key, document.place(key))
+
+
+def _precision(draft: Draft, document: Document) -> None:
+    draft.set("training.precision", "bf16")
+    for key, recipe in (
+        ("fp8.enabled", "fp8.recipe_name"),
+        ("model.backend.te_fp8.recipe",) * 2,
+    ):
+        value = document.get(key)
+        if value is None or written(value) == "false":
+            continue
+        draft.set("training.precision", "fp8", key, document.place(key))
+        name = written(document.get(recipe, "tensorwise"))
+        if name in SCALING:
+            draft.set(
+                "megatron.fp8_scaling", SCALING[name], recipe, document.place(recipe)
+            )
+        else:
+            draft.lose(
+                document.place(recipe), recipe, name, "scales for blocks of a tensor"
+            )
+    gather = "fp8.enable_fsdp_float8_all_gather"
+    if draft.typed(document, gather, "truth", False):
+        draft.set("megatron.fp8_param_gather", True, gather, document.place(gather))
+
+
+def _sharding(draft: Draft, document: Document) -> None:
+    key = (
+        "distributed.strategy"
+        if "distributed.strategy" in document.entries
+        else "distributed._target_"
+    )
+    way, where = written(document.get(key, "fsdp2")), document.place(key)
+    if "fsdp" in way:
+        draft.set("parallel.data_parallel", "fsdp", key, where)
+    elif "ddp" in way:
+        draft.set("parallel.data_parallel", "ddp", key, where)
+    else:
+        draft.lose(where, key, way, "fsdp2, megatron_fsdp or ddp")
+    for key in ("distributed.dp_size", "distributed.dp_replicate_size"):
+        value = document.get(key)
+        if value is None or written(value) == "none":
+            continue
+        count = draft.count(document, key, 1)
+        if key.endswith("dp_size"):
+            draft.replicas = count
+        elif count > 1:
+            draft.lose(
+                document.place(key),
+                key,
+                count,
+                "copies of shards (HSDP) without the number of shards",
+            )
+
+
+def _kernels(draft: Draft, document: Document) -> None:
+    """Transformer Engine's modules as Megatron's layers; others as PyTorch's."""
+    key = "model.backend.linear"
+    where = document.place(key)
+    if written(document.get(key)) != "te":
+        on = [
+            k
+            for k in ("compile.enabled", "distributed.enable_compile")
+            if k in document.entries
+        ]
+        compiled = any(draft.typed(document, key, "truth", False) for key in on)
+        draft.set("pytorch.clip_gradients", True)
+        said = on[0] if on else "compile.enabled"
+        _compiled.choose(draft, compiled, said, document.place(said))
+        return
+    draft.set("training.framework", "megatron", key, where)
+    draft.drop(*[one for one in draft.settings if one.startswith("pytorch.")])
+    draft.assume("Transformer Engine's modules count as Megatron's layers")
+    deepep = document.get("model.backend.dispatcher") or document.get(
+        "model.backend.enable_deepep"
+    )
+    if written(deepep) in ("deepep", "true"):
+        said = "model.backend.dispatcher"
+        draft.set("megatron.moe_token_dispatcher", "flex", said, document.place(said))
+    elif written(deepep) in ("hybridep", "uccl_ep"):
+        said = "model.backend.dispatcher"
+        draft.lose(document.place(said), said, deepep, "DeepEP's kernels")
+
+
+def _optimizer(draft: Draft, document: Document) -> None:
+    key = "optimizer._target_"
+    name = str(document.get(key, "torch.optim.Adam")).rpartition(".")[2].lower()
+    if name in ("adam", "adamw", "fusedadam", "flashadamw", "fusedadamw"):
+        draft.set("training.optimizer", "adam", key, document.place(key))
+    elif name in ("muon", "sgd"):
+        draft.set("training.optimizer", name, key, document.place(key))
+    else:
+        draft.lose(document.place(key), key, name, "Adam, SGD or Muon")
+
+
+def _adapters(draft: Draft, document: Document) -> None:
+    if any(key.startswith("peft.") for key in document.entries):
+        key = "peft.dim" if "peft.dim" in document.entries else "peft._target_"
+        draft.lose(
+            document.place(key),
+            "peft",
+            "adapters",
+            "frozen weights and adapters (LoRA)",
+        )

@@ -1,0 +1,144 @@
+"""DeepSpeed's JSON: ZeRO stage, batch and number format; the model is another file's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from workloads.recipes import _models
+from workloads.recipes._documents import Document
+from workloads.recipes._reading import Draft, Recipe, shown
+from workloads.recipes._rules import rules, written
+
+#: How people know such a recipe.
+LOOKS = "JSON with zero_optimization or train_micro_batch_size_per_gpu"
+RULES = Path(__file__).with_suffix(".toml")
+OWN = {"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"}
+WAYS = {0: "ddp", 1: "zero1", 2: "zero2", 3: "zero3"}
+AUTO = "auto"
+
+
+def recognise(document: Document) -> bool:
+    return document.kind == "json" and bool(OWN & document.sections())
+
+
+def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
+    """What the file says; "auto" is what the trainer says, or nobody."""
+    draft = Draft("deepspeed", str(document.path))
+    apply(draft, document)
+    _batch(draft, document)
+    _models.missing(draft, "nothing", "", str(document.path))
+    _models.missing_length(draft, "", str(document.path))
+    return draft.recipe()
+
+
+def apply(draft: Draft, document: Document) -> None:
+    """The engine: how states are sharded, the number format, the optimizer."""
+    draft.set("training.framework", "deepspeed")
+    draft.set("training.precision", "bf16")
+    draft.assume(
+        "Megatron's layers under DeepSpeed's engine: Hugging Face's own modules are less fused"
+    )
+    draft.read(document, rules(RULES))
+    _stage(draft, document)
+    _format(draft, document)
+    _offload(draft, document)
+    key = "optimizer.type"
+    name = written(document.get(key, "adamw"))
+    if name not in ("adam", "adamw", AUTO):
+        draft.lose(document.place(key), key, name, "Adam")
+
+
+def said(document: Document, key: str) -> Any:
+    """A value, unless the trainer decides it."""
+    value = document.get(key)
+    return None if value == AUTO else value
+
+
+def _stage(draft: Draft, document: Document) -> None:
+    key = "zero_optimization.stage"
+    stage = said(document, key)
+    if stage is None:
+        stage = 0
+    if stage not in WAYS:
+        draft.wrong(document.place(key), key, shown(stage), "0, 1, 2 or 3")
+        return
+    draft.set("parallel.data_parallel", WAYS[stage], key, document.place(key))
+
+
+def _format(draft: Draft, document: Document) -> None:
+    for key, ours in (
+        ("fp16.enabled", "fp16"),
+        ("bf16.enabled", "bf16"),
+        ("bfloat16.enabled", "bf16"),
+    ):
+        if written(said(document, key)) == "true":
+            draft.set("training.precision", ours, key, document.place(key))
+    if written(document.get("amp.enabled")) == "true":
+        draft.lose(
+            document.place("amp.enabled"),
+            "amp.enabled",
+            "true",
+            "Apex's mixed precision",
+        )
+
+
+def _offload(draft: Draft, document: Document) -> None:
+    for key in (
+        "zero_optimization.offload_optimizer.device",
+        "zero_optimization.offload_param.device",
+    ):
+        device = written(document.get(key, "none"))
+        if device not in ("none", "null"):
+            draft.lose(
+                document.place(key),
+                key,
+                device,
+                "parameters or optimizer outside the GPU",
+            )
+    key = "zero_optimization.cpu_offload"
+    if written(document.get(key)) == "true":
+        draft.lose(
+            document.place(key), key, "true", "the optimizer in the host's memory"
+        )
+
+
+def _batch(draft: Draft, document: Document) -> None:
+    """Two of three numbers decide the third; a file that leaves all to the trainer says nothing."""
+    plain = Document(
+        document.path,
+        document.kind,
+        {key: entry for key, entry in document.entries.items() if entry.value != AUTO},
+    )
+    micro, steps, whole = (
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "train_batch_size",
+    )
+    where = document.place(micro)
+    if plain.get(micro) is not None:
+        draft.set("training.micro_batch", draft.count(plain, micro), micro, where)
+    else:
+        hint = "--set training.micro_batch=N says it"
+        draft.need(
+            "training.micro_batch",
+            where,
+            micro,
+            shown(document.get(micro)),
+            "samples of a rank",
+            hint,
+        )
+    if plain.get(whole) is not None:
+        draft.set(
+            "training.global_batch",
+            draft.count(plain, whole),
+            whole,
+            document.place(whole),
+        )
+    elif plain.get(steps) is not None:
+        draft.set(
+            "training.microbatches",
+            draft.count(plain, steps),
+            steps,
+            document.place(steps),
+        )

@@ -1,0 +1,292 @@
+"""Hugging Face's files: TrainingArguments (YAML or JSON), accelerate's and FSDP's YAML, and a model's config.json."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from workloads.recipes import _compiled, _models, deepspeed
+from workloads.recipes._documents import Document, read_json, text_of
+from workloads.recipes._reading import Draft, Recipe, shown
+from workloads.recipes._rules import rules, written
+
+#: How people know such a recipe.
+LOOKS = "YAML or JSON with per_device_train_batch_size, distributed_type, or a config.json with model_type"
+RULES = Path(__file__).with_suffix(".toml")
+OWN = {
+    "per_device_train_batch_size",
+    "distributed_type",
+    "gradient_checkpointing",
+    "fsdp_config",
+    "model_name_or_path",
+}
+LENGTHS = ("max_seq_length", "max_length", "block_size", "cutoff_len", "sequence_len")
+#: accelerate's names of sharding; FSDP 1's numbers of ShardingStrategy among them.
+WAYS = {
+    "full_shard": "fsdp",
+    "1": "fsdp",
+    "shard_grad_op": "zero2",
+    "2": "zero2",
+    "no_shard": "ddp",
+    "3": "ddp",
+}
+ADAM = ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw")
+
+
+def recognise(document: Document) -> bool:
+    if document.kind == "json" and "model_type" in document.entries:
+        return True
+    known = len(OWN & document.sections())
+    return (
+        document.kind in ("yaml", "json")
+        and known > 0
+        and not deepspeed.recognise(document)
+    )
+
+
+def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
+    """What all files of a job say together: one of each kind."""
+    draft = Draft("hugging_face", str(document.path))
+    files = [document, *beside]
+    engines = [one for one in files if deepspeed.recognise(one)]
+    configs = [one for one in files if "model_type" in one.entries]
+    plain = [one for one in files if one not in engines and one not in configs]
+    said = _together(document, plain)
+    draft.read(said, rules(RULES))
+    engines += _named_engine(draft, said)
+    _model(draft, said, configs)
+    _length(draft, said)
+    _batch(draft, said)
+    _options(draft, said)
+    _engine(draft, said, engines)
+    _world(draft, said)
+    return draft.recipe()
+
+
+def _together(document: Document, plain: list[Document]) -> Document:
+    """The keys of several files; those of TrainingArguments come before accelerate's."""
+    entries: dict[str, Any] = {}
+    for one in sorted(plain, key=lambda file: "distributed_type" not in file.entries):
+        entries |= one.entries
+    path = plain[0].path if plain else document.path
+    return replace(document, path=path, entries=entries, kind="yaml")
+
+
+def _named_engine(draft: Draft, said: Document) -> list[Document]:
+    """DeepSpeed's file that `deepspeed` or accelerate names, if it lies beside."""
+    for key in ("deepspeed", "deepspeed_config.deepspeed_config_file"):
+        name = said.get(key)
+        if isinstance(name, str) and name:
+            beside = said.path.parent / Path(name).name
+            if beside.is_file():
+                return [read_json(beside, text_of(beside))]
+            draft.wrong(
+                said.place(key),
+                key,
+                shown(name),
+                "a file beside this one, or --with FILE",
+            )
+    return []
+
+
+def _model(draft: Draft, said: Document, configs: list[Document]) -> None:
+    if configs:
+        draft.set(
+            "model.file",
+            str(configs[-1].path.absolute()),
+            "config.json",
+            str(configs[-1].path),
+        )
+        return
+    for key in ("model_name_or_path", "model"):
+        if said.get(key):
+            _models.choose(draft, said.get(key), key, said.place(key), said.path.parent)
+            return
+    _models.missing(draft, "nothing", "model_name_or_path", str(said.path))
+
+
+def _length(draft: Draft, said: Document) -> None:
+    key = next((name for name in LENGTHS if said.get(name)), "")
+    if not key:
+        _models.missing_length(draft, LENGTHS[0], str(said.path))
+        return
+    draft.set("training.seq_len", draft.count(said, key), key, said.place(key))
+    if draft.typed(said, "packing", "truth", False):
+        draft.assume(
+            "packed samples count as one document each: attention over all of a pack"
+        )
+    else:
+        draft.assume(f"every sample has {key} tokens: shorter ones are padded")
+
+
+def _batch(draft: Draft, said: Document) -> None:
+    key = "per_device_train_batch_size"
+    if said.get(key) is None:
+        draft.assume(f"{key} is not said: 8, the trainer's default")
+    draft.set("training.micro_batch", draft.count(said, key, 8), key, said.place(key))
+    key = "gradient_accumulation_steps"
+    draft.set(
+        "training.grad_accumulation", draft.count(said, key, 1), key, said.place(key)
+    )
+
+
+def _options(draft: Draft, said: Document) -> None:
+    """Number format, checkpointing, optimizer, and what replaces kernels."""
+    _format(draft, said)
+    if draft.typed(said, "gradient_checkpointing", "truth", False):
+        where = said.place("gradient_checkpointing")
+        draft.set("training.recompute", "full", "gradient_checkpointing", where)
+    key = "optim"
+    name = written(said.get(key, "adamw_torch"))
+    if name not in ADAM:
+        draft.lose(said.place(key), key, name, "Adam in fused kernels")
+    for key, what in (
+        ("use_peft", "frozen weights and adapters (LoRA)"),
+        ("load_in_4bit", "weights in 4 bits"),
+        ("load_in_8bit", "weights in 8 bits"),
+    ):
+        if draft.typed(said, key, "truth", False):
+            draft.lose(said.place(key), key, "true", what)
+    if said.get("lora_r") and said.get("use_peft") is None:
+        draft.lose(
+            said.place("lora_r"),
+            "lora_r",
+            said.get("lora_r"),
+            "frozen weights and adapters (LoRA)",
+        )
+    for key in ("use_liger_kernel", "use_liger"):
+        if draft.typed(said, key, "truth", False):
+            draft.lose(said.place(key), key, "true", "Liger's fused kernels")
+    if int(draft.typed(said, "tp_size", "whole", 1) or 1) > 1:
+        draft.set(
+            "parallel.tp",
+            draft.count(said, "tp_size"),
+            "tp_size",
+            said.place("tp_size"),
+        )
+
+
+def _format(draft: Draft, said: Document) -> None:
+    made, key = "fp32", "bf16"
+    for name in ("bf16", "fp16"):
+        if draft.typed(said, name, "truth", False):
+            made, key = name, name
+    mixed = written(said.get("mixed_precision", "no"))
+    if made == "fp32" and mixed in ("bf16", "fp16", "fp8"):
+        made, key = mixed, "mixed_precision"
+    stored = next((n for n in ("torch_dtype", "dtype") if said.get(n)), "")
+    if made == "fp32" and written(said.get(stored)) in ("bfloat16", "bf16"):
+        made, key = "bf16", stored
+    draft.set("training.precision", made, key, said.place(key))
+
+
+def _engine(draft: Draft, said: Document, engines: list[Document]) -> None:
+    """DeepSpeed, FSDP or DDP; eager modules of PyTorch, or compiled ones."""
+    kind = written(said.get("distributed_type", "")).rpartition(".")[2]
+    if (
+        engines
+        or kind == "deepspeed"
+        or any(k.startswith("deepspeed_config.") for k in said.entries)
+    ):
+        precision = draft.get("training.precision")
+        for one in engines:
+            deepspeed.apply(draft, one)
+        if not engines:
+            deepspeed.apply(draft, _of_accelerate(said))
+        if precision != "fp32":
+            draft.set("training.precision", precision)
+        return
+    _sharding(draft, said, kind)
+    compiled = draft.typed(said, "torch_compile", "truth", False)
+    backend = next(
+        (k for k in ("dynamo_backend", "dynamo_config.dynamo_backend") if said.get(k)),
+        "",
+    )
+    inductor = written(said.get(backend)) == "inductor"
+    _compiled.choose(
+        draft, compiled or inductor, "torch_compile", said.place("torch_compile")
+    )
+    if draft.get("training.framework") != "megatron":
+        draft.set("pytorch.clip_gradients", True)
+        if (
+            draft.get("training.precision") == "bf16"
+            and draft.get("parallel.data_parallel") == "fsdp"
+        ):
+            draft.set("pytorch.master_weights", True)
+
+
+def _of_accelerate(said: Document) -> Document:
+    """accelerate's words for DeepSpeed's keys."""
+    words = {
+        "zero_stage": "zero_optimization.stage",
+        "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
+        "offload_param_device": "zero_optimization.offload_param.device",
+    }
+    entries = {
+        theirs: said.entries[f"deepspeed_config.{ours}"]
+        for ours, theirs in words.items()
+        if f"deepspeed_config.{ours}" in said.entries
+    }
+    return replace(said, entries=entries, kind="json")
+
+
+def _sharding(draft: Draft, said: Document, kind: str) -> None:
+    where, words = said.place("fsdp"), said.get("fsdp")
+    named = written(words).replace(",", " ").split() if isinstance(words, str) else []
+    named += [written(word) for word in words] if isinstance(words, list) else []
+    if "offload" in named:
+        draft.lose(where, "fsdp", "offload", "parameters in the host's memory")
+    key = "fsdp_config.fsdp_sharding_strategy"
+    strategy = written(said.get(key, ""))
+    if kind == "fsdp" or named or strategy != "empty":
+        found = (
+            strategy
+            if strategy != "empty"
+            else next((n for n in named if n in WAYS), "full_shard")
+        )
+        key = key if strategy != "empty" else "fsdp"
+        version = written(said.get("fsdp_config.fsdp_version", 1))
+        way = WAYS.get(found)
+        if way in ("fsdp", "ddp"):
+            draft.set("parallel.data_parallel", way, key, said.place(key))
+        elif way == "zero2":
+            draft.set("parallel.data_parallel", "fsdp", key, said.place(key))
+            draft.set("parallel.reshard_after_forward", False, key, said.place(key))
+        else:
+            draft.lose(
+                said.place(key), key, found, "FULL_SHARD, SHARD_GRAD_OP or NO_SHARD"
+            )
+        if way != "ddp":
+            draft.set("pytorch.fsdp", "2" if version == "2" else "1", "fsdp_version")
+        _reshard(draft, said)
+        offload = "fsdp_config.fsdp_offload_params"
+        if draft.typed(said, offload, "truth", False):
+            draft.lose(
+                said.place(offload), offload, "true", "parameters in the host's memory"
+            )
+        return
+    draft.set(
+        "parallel.data_parallel",
+        "ddp",
+        "distributed_type",
+        said.place("distributed_type"),
+    )
+
+
+def _reshard(draft: Draft, said: Document) -> None:
+    for key in (
+        "fsdp_config.fsdp_reshard_after_forward",
+        "fsdp_config.reshard_after_forward",
+    ):
+        if written(said.get(key)) == "false":
+            draft.set("parallel.reshard_after_forward", False, key, said.place(key))
+    key = "fsdp_config.fsdp_activation_checkpointing"
+    if draft.typed(said, key, "truth", False):
+        draft.set("training.recompute", "full", key, said.place(key))
+
+
+def _world(draft: Draft, said: Document) -> None:
+    """Processes and machines that accelerate starts."""
+    draft.gpus = draft.count(said, "num_processes")
+    draft.hosts = draft.count(said, "num_machines")

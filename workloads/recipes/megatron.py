@@ -1,0 +1,140 @@
+"""Megatron-LM's arguments: shell scripts, YAML with ``--name: value``, and files of arguments."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from workloads.megatron.argument_names import (
+    LATENT,
+    NUMBERS,
+    OTHERS,
+    PASSED,
+    REALS,
+    SWITCHES,
+    WORDS,
+)
+from workloads.megatron.arguments import given_in, translated
+from workloads.recipes import mlperf
+from workloads.recipes._documents import Document, Entry
+from workloads.recipes._reading import Draft, Recipe
+from workloads.recipes._rules import rules, written
+
+#: How people know such a recipe.
+LOOKS = "a script or YAML with --num-layers or --tensor-model-parallel-size"
+RULES = Path(__file__).with_suffix(".toml")
+#: Arguments that no other program has.
+OWN = r"--(num-layers|hidden-size|tensor-model-parallel-size|num-attention-heads)\b"
+KNOWN = {*NUMBERS, *LATENT, *REALS, *SWITCHES, *WORDS, *OTHERS}
+FP8 = {"delayed": "delayed", "tensorwise": "dynamic", "mxfp8": "mx"}
+
+
+def recognise(document: Document) -> bool:
+    if document.kind == "shell":
+        return bool(re.search(OWN, document.text)) and not mlperf.recognise(document)
+    return document.kind == "yaml" and any(
+        re.search(OWN, key) for key in document.entries
+    )
+
+
+def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
+    """The arguments that the file passes."""
+    draft = Draft("megatron", str(document.path))
+    given = given_in(document.text, str(document.path))
+    for name in ("nnodes", "nproc-per-node"):
+        if given.get(name, [""])[0].isdigit():
+            draft.hosts = draft.hosts or (
+                int(given[name][0]) if name == "nnodes" else None
+            )
+    arguments(draft, given, document)
+    return draft.recipe()
+
+
+def arguments(
+    draft: Draft, given: dict[str, list[str]], document: Document, named: bool = False
+) -> None:
+    """What arguments come to: those of Megatron's table, then the rules of others."""
+    where = str(document.path)
+    table = {name: values for name, values in given.items() if name in KNOWN}
+    made = translated(table, where, named)
+    draft.mistakes += made.mistakes
+    for section, keys in made.sections.items():
+        for key, value in keys.items():
+            draft.set(f"{section}.{key}", value, key)
+    others = {
+        name.replace("-", "_"): Entry(_value(values), 0)
+        for name, values in given.items()
+        if name not in KNOWN
+    }
+    passed = [name for name in others if PASSED.match(name.replace("_", "-"))]
+    draft.passed += passed
+    strange = {name: entry for name, entry in others.items() if name not in passed}
+    draft.read(Document(document.path, document.kind, strange), rules(RULES))
+    _fp8(draft, given)
+    _recomputed(draft, given)
+    _sharded(draft, given, where)
+    _chunks(draft, given)
+    if draft.get("parallel.data_parallel") is None:
+        draft.set("parallel.data_parallel", "ddp")
+    if draft.get("parallel.data_parallel") != "zero1":
+        draft.drop("megatron.overlap_param_gather")
+
+
+def _value(values: list[str]) -> Any:
+    """Words of an argument; one without words is a switch."""
+    return " ".join(values) if values else True
+
+
+def _first(given: dict[str, list[str]], name: str) -> str:
+    return written(" ".join(given.get(name, [])))
+
+
+def _fp8(draft: Draft, given: dict[str, list[str]]) -> None:
+    if _first(given, "fp8") in ("hybrid", "e4m3"):
+        draft.set("training.precision", "fp8", "fp8")
+    if draft.get("training.precision") == "fp8":
+        scaling = FP8.get(_first(given, "fp8-recipe"))
+        if scaling:
+            draft.set("megatron.fp8_scaling", scaling, "fp8-recipe")
+
+
+def _recomputed(draft: Draft, given: dict[str, list[str]]) -> None:
+    """So many layers whole, where the method is block; parts of a layer that selective recomputation names."""
+    count = _first(given, "recompute-num-layers")
+    if _first(given, "recompute-granularity") == "full":
+        if _first(given, "recompute-method") == "block" and count.isdigit():
+            if int(count):
+                draft.set(
+                    "megatron.recompute_num_layers", int(count), "recompute-num-layers"
+                )
+            draft.set("training.recompute", "none", "recompute-method")
+        return
+    modules = given.get("recompute-modules", [])
+    parts = [
+        word.strip("[],'\"") for word in modules if word.strip("[],'\"") != "core_attn"
+    ]
+    if parts:
+        draft.set("megatron.recompute_modules", parts, "recompute-modules")
+
+
+def _sharded(draft: Draft, given: dict[str, list[str]], where: str) -> None:
+    """Fully sharded parameters, Megatron's own way or PyTorch's."""
+    for name in ("use-megatron-fsdp", "use-custom-fsdp", "use-torch-fsdp2"):
+        if name in given and _first(given, name) not in ("false", "null"):
+            draft.set("parallel.data_parallel", "fsdp", name)
+            strategy = _first(given, "data-parallel-sharding-strategy")
+            if strategy not in ("empty", "optim_grads_params", "null"):
+                draft.lose(
+                    where,
+                    "data-parallel-sharding-strategy",
+                    strategy,
+                    "shards of the optimizer alone",
+                )
+
+
+def _chunks(draft: Draft, given: dict[str, list[str]]) -> None:
+    chunks = _first(given, "virtual-pipeline-model-parallel-size")
+    if chunks.isdigit() and int(chunks) > 1 and draft.get("parallel.pp", 1) > 1:
+        draft.set("parallel.vpp", int(chunks), "virtual-pipeline-model-parallel-size")
+        draft.set("parallel.schedule", "interleaved")

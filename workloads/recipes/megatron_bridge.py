@@ -1,0 +1,62 @@
+"""Megatron-Bridge's recipes: a function of a Python file, or YAML with its keys; nothing is imported."""
+
+from __future__ import annotations
+
+from workloads.recipes import _core, _functions
+from workloads.recipes._documents import Document
+from workloads.recipes._reading import Draft, Recipe
+
+#: How people know such a recipe.
+LOOKS = "Python that imports megatron.bridge, or YAML with model.tensor_model_parallel_size and train.global_batch_size"
+#: What `_pretrain_common` decides (megatron/bridge/recipes/common.py), the call that a recipe begins with.
+PRETRAIN = {
+    "parallel.data_parallel": "zero1",
+    "megatron.overlap_grad_reduce": True,
+    "megatron.overlap_param_gather": True,
+    "megatron.main_grads": "fp32",
+    "training.global_batch": 32,
+    "training.micro_batch": 2,
+    "training.seq_len": 4096,
+}
+FINETUNE = {
+    "parallel.data_parallel": "zero1",
+    "megatron.main_grads": "fp32",
+    "training.global_batch": 128,
+    "training.micro_batch": 1,
+    "training.seq_len": 2048,
+}
+
+
+def recognise(document: Document) -> bool:
+    if document.kind == "python":
+        return "megatron.bridge" in document.text
+    keys = document.entries
+    has_train = any(key.startswith("train.") for key in keys)
+    return (
+        document.kind == "yaml"
+        and has_train
+        and any(key.startswith(("model.", "ddp.", "dataset.")) for key in keys)
+    )
+
+
+def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
+    """What the function or the file sets, over what such recipes begin with."""
+    draft = Draft("megatron_bridge", str(document.path))
+    open_ones: tuple[str, ...] = ()
+    if document.kind == "python":
+        document, open_ones = _functions.called(document, document.part)
+    begun = str(document.get("recipe", "_pretrain_common()"))
+    for key, value in (PRETRAIN if "pretrain" in begun else FINETUNE).items():
+        draft.set(key, value)
+    draft.assume(
+        f"{begun}: its batch, distributed optimizer and gradients in fp32, as Megatron-Bridge has them"
+    )
+    _core.read(draft, document)
+    if "peft" in begun and document.get("peft") is None:
+        draft.lose(draft.where, "peft", begun, "frozen weights and adapters (LoRA)")
+    if "pretrain" not in begun:
+        draft.assume("fine-tuning: samples count as full sequences, each one document")
+    names = _functions.words(document.get("model"))
+    _core.model(draft, document, [*names, document.path.stem, document.part], "model")
+    _functions.left_open(draft, open_ones)
+    return draft.recipe()

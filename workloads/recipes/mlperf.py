@@ -1,0 +1,142 @@
+"""Scripts of MLPerf Training's submissions for language models: config_*.sh and the scripts that they source."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from workloads.recipes import _models, _shell
+from workloads.recipes._documents import Document
+from workloads.recipes._reading import Draft, Recipe, shown
+from workloads.recipes._rules import rules
+
+#: How people know such a recipe.
+LOOKS = "a script that exports MINIBS, DGXNNODES or DGXSYSTEM"
+RULES = Path(__file__).with_suffix(".toml")
+#: Variables that only such scripts set, one of which is enough.
+OWN = r"^\s*(?:export\s+|:\s*\$\{)?(MINIBS|DGXNNODES|DGXNGPU|DGXSYSTEM|TENSOR_MODEL_PARALLEL)[:=]"
+#: Benchmarks: pattern of a folder's name or of MODEL_SIZE -> model, its vocabulary there, tokens of a sample.
+#: Vocabularies: Mixtral's tokenizer (405B), Llama's own (8B), Megatron's of GPT-3 (validation/cases/mlperf).
+BENCHMARKS = (
+    (r"llama31_405b|405b", "llama3.1-405b", 32000, 8192),
+    (r"llama31_8b|8b", "llama3-8b", 128256, 8192),
+    (r"gpt3|large_language_model_pretraining|175b", "gpt3-175b", 51200, 2048),
+    (r"llama2_70b_lora", "llama2-70b", 32000, 8192),
+)
+#: What the submissions' NeMo has in common (pretrain.py: grad_reduce_in_fp32=False, the distributed optimizer).
+USUAL = {
+    "training.framework": "megatron",
+    "training.precision": "bf16",
+    "parallel.data_parallel": "zero1",
+    "parallel.sequence_parallel": True,
+    "parallel.uneven_stages": True,
+    "megatron.overlap_grad_reduce": True,
+    "megatron.overlap_param_gather": True,
+    "megatron.main_grads": "bf16",
+}
+
+
+def recognise(document: Document) -> bool:
+    return document.kind == "shell" and bool(
+        re.search(OWN, document.text, re.MULTILINE)
+    )
+
+
+def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
+    """What the script and those that it sources export, over NeMo's defaults in these submissions."""
+    script = _shell.read_exports(document.path, document.text)
+    draft = Draft("mlperf", str(document.path))
+    for key, value in USUAL.items():
+        draft.set(key, value)
+    draft.assume(
+        "NeMo with the distributed optimizer, gradients reduced in bf16, as the submissions' pretrain.py has it"
+    )
+    _benchmark(draft, script)
+    _layout(draft, script)
+    _batch(draft, script)
+    draft.read(script, rules(RULES))
+    nodes, gpus = (
+        _first(script, "DGXNNODES", "NNODES"),
+        _first(script, "DGXNGPU", "GPUS_PER_NODE"),
+    )
+    draft.hosts = draft.count(script, nodes)
+    if draft.hosts and script.get(gpus):
+        draft.gpus = draft.hosts * draft.count(script, gpus, 1)
+    return draft.recipe()
+
+
+def _first(script: Document, *names: str) -> str:
+    """The first of several names of one variable that the script sets."""
+    return next((name for name in names if name in script.entries), names[0])
+
+
+def _benchmark(draft: Draft, script: Document) -> None:
+    """The model, by MODEL_SIZE, the folder that the script lies in, or the script's own name."""
+    folders = [part.lower() for part in reversed(script.path.absolute().parent.parts)]
+    size = str(script.get("MODEL_SIZE") or script.get("SIZE") or "").lower()
+    name = script.path.stem.lower().replace("-", "_").split("_")
+    for text in (size, *folders, *name):
+        for pattern, model, vocab, tokens in BENCHMARKS:
+            if text and re.fullmatch(pattern, text):
+                where = script.place("MODEL_SIZE")
+                draft.set("model.name", model, "MODEL_SIZE", where)
+                draft.set("model.vocab", vocab)
+                draft.set("training.seq_len", tokens)
+                draft.assume(
+                    f"the benchmark of {model}: {tokens} tokens a sample, a vocabulary of {vocab}"
+                )
+                if "lora" in pattern:
+                    draft.lose(
+                        where,
+                        "llama2_70b_lora",
+                        "adapters",
+                        "frozen weights and adapters (LoRA)",
+                    )
+                return
+    _models.missing(draft, "nothing", "MODEL_SIZE", str(script.path))
+
+
+def _layout(draft: Draft, script: Document) -> None:
+    for key, *names in (
+        ("tp", "TENSOR_MODEL_PARALLEL", "TP"),
+        ("pp", "PIPELINE_MODEL_PARALLEL", "PP"),
+        ("cp", "CONTEXT_PARALLEL", "CP"),
+    ):
+        name = _first(script, *names)
+        draft.set(
+            f"parallel.{key}", draft.count(script, name, 1), name, script.place(name)
+        )
+    name = _first(script, "INTERLEAVED_PIPELINE", "VP")
+    if str(script.get(name, "null")) not in ("null", "None", ""):
+        chunks = draft.count(script, name, 1)
+        if draft.get("parallel.pp") > 1 and chunks > 1:
+            draft.set("parallel.vpp", chunks, name, script.place(name))
+            draft.set("parallel.schedule", "interleaved", name, script.place(name))
+    layers = "OVERWRITTEN_NUM_LAYERS"
+    if script.get(layers):
+        draft.set(
+            "model.layers", draft.count(script, layers), layers, script.place(layers)
+        )
+
+
+def _batch(draft: Draft, script: Document) -> None:
+    """MINIBS samples of every replica, in microbatches; or the whole batch."""
+    micro, mini = _first(script, "MICRO_BATCH_SIZE", "MBS"), "MINIBS"
+    size = draft.count(script, micro, 1)
+    draft.set("training.micro_batch", size, micro, script.place(micro))
+    if script.get(mini) is not None:
+        samples = draft.count(script, mini, 1)
+        if samples % size:
+            draft.wrong(
+                script.place(mini), mini, samples, f"a multiple of {micro} = {size}"
+            )
+        draft.set(
+            "training.microbatches", samples // size or 1, mini, script.place(mini)
+        )
+    elif script.get("GBS") is not None:
+        whole = draft.count(script, "GBS", 1)
+        draft.set("training.global_batch", whole, "GBS", script.place("GBS"))
+    else:
+        draft.wrong(
+            str(script.path), mini, shown(None), "samples of a replica in a step"
+        )

@@ -1,0 +1,205 @@
+"""Primus's YAML (AMD): overrides of Megatron-LM's arguments, or of torchtitan's and Megatron-Bridge's keys."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from workloads.models.model import MODELS, read_model
+from workloads.recipes import _models, megatron, megatron_bridge, torchtitan
+from workloads.recipes._documents import Document, Entry, document_beside
+from workloads.recipes._reading import Draft, Recipe, shown
+
+#: How people know such a recipe.
+LOOKS = "YAML with modules, each with a framework, a model and overrides"
+TRAINERS = ("pre_trainer", "post_trainer", "sft_trainer", "trainer")
+VARIABLE = re.compile(r"\$\{(\w+):?-?([^${}]*)\}")
+#: Arguments that Megatron writes the other way round.
+NEGATED = {
+    "disable-bias-linear": "add-bias-linear",
+    "no-gradient-accumulation-fusion": "gradient-accumulation-fusion",
+    "no-bias-dropout-fusion": "bias-dropout-fusion",
+    "no-rope-fusion": "apply-rope-fusion",
+}
+SWITCHES = {"gradient-accumulation-fusion", "bias-dropout-fusion", "add-bias-linear"}
+#: What pre_trainer.yaml and language_model.yaml say of every Megatron run (primus/configs).
+USUAL = {"parallel.data_parallel": "zero1", "parallel.sequence_parallel": True}
+#: Model files that extend each other.
+DEEPEST = 8
+
+
+def recognise(document: Document) -> bool:
+    return document.kind == "yaml" and any(
+        key.startswith("modules.") and key.endswith(".framework")
+        for key in document.entries
+    )
+
+
+def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
+    """What the trainer's module says; variables of the environment take their defaults."""
+    draft = Draft("primus", str(document.path))
+    document = _resolved(draft, document)
+    module = next(
+        (
+            f"modules.{name}"
+            for name in TRAINERS
+            if f"modules.{name}.framework" in document.entries
+        ),
+        "",
+    )
+    if not module:
+        module = next(
+            key for key in document.entries if key.endswith(".framework")
+        ).removesuffix(".framework")
+    framework = str(document.get(f"{module}.framework"))
+    given = _under(document, f"{module}.overrides.")
+    name = str(document.get(f"{module}.model", ""))
+    if framework == "torchtitan":
+        return _titan(draft, document, given, name)
+    if framework == "megatron_bridge":
+        return _bridge(draft, given, name)
+    if framework != "megatron":
+        where = document.place(f"{module}.framework")
+        draft.wrong(
+            where,
+            f"{module}.framework",
+            shown(framework),
+            "megatron, torchtitan or megatron_bridge",
+        )
+        return draft.recipe()
+    _megatron(draft, document, given, name, f"{module}.model")
+    draft.hosts = draft.hosts or None
+    return draft.recipe()
+
+
+def _resolved(draft: Draft, document: Document) -> Document:
+    """`${NAME:default}` by its default."""
+    entries: dict[str, Entry] = {}
+    for key, entry in document.entries.items():
+        value = entry.value
+        if isinstance(value, str) and VARIABLE.search(value):
+            text = VARIABLE.sub(lambda found: found[2], value)
+            try:
+                value = yaml.safe_load(text)
+            except yaml.YAMLError:
+                value = text
+            if "overrides" in key and "path" not in key:
+                draft.assume(
+                    f"{key.rpartition('.')[2]} = {shown(value)}, the default of {entry.value}"
+                )
+        entries[key] = Entry(value, entry.line)
+    return replace(document, entries=entries)
+
+
+def _under(document: Document, prefix: str) -> Document:
+    """The keys under a prefix, without it."""
+    entries = {
+        key.removeprefix(prefix): entry
+        for key, entry in document.entries.items()
+        if key.startswith(prefix)
+    }
+    return replace(document, entries=entries)
+
+
+def _titan(draft: Draft, document: Document, given: Document, name: str) -> Recipe:
+    """torchtitan's keys; the model's file names its flavor (llama3.1_8B.yaml)."""
+    stem = name.removesuffix(".yaml")
+    found = re.match(
+        r"(llama3|llama4|deepseek_v3|qwen3)(?:\.\d)?[_-]([\w.]+?)(?:-\w+)?$", stem
+    )
+    entries = dict(given.entries)
+    if found and "model.flavor" not in entries:
+        entries["model.name"], entries["model.flavor"] = (
+            Entry(found[1]),
+            Entry(found[2]),
+        )
+    recipe = torchtitan.read(replace(given, entries=entries, kind="toml"))
+    return replace(recipe, format="primus", assumed=(*draft.assumed, *recipe.assumed))
+
+
+def _bridge(draft: Draft, given: Document, name: str) -> Recipe:
+    """Megatron-Bridge's keys, which Primus writes without their sections."""
+    entries = {
+        f"model.{key}" if "." not in key else key: entry
+        for key, entry in given.entries.items()
+    }
+    entries["model"] = Entry(name.removesuffix(".yaml"))
+    recipe = megatron_bridge.read(replace(given, entries=entries))
+    return replace(recipe, format="primus", assumed=(*draft.assumed, *recipe.assumed))
+
+
+def _megatron(
+    draft: Draft, document: Document, given: Document, name: str, said: str
+) -> None:
+    """Megatron's arguments: those of the model's file where it is there, and the overrides."""
+    for key, value in USUAL.items():
+        draft.set(key, value)
+    entries, complete = _model_file(document, name, 0)
+    entries |= given.entries
+    inherited = False
+    known = "" if complete else _models.model_named(name.removesuffix(".yaml"))
+    if known:
+        draft.set("model.name", known, said, document.place(said))
+        layers = read_model(MODELS / f"{known}.toml").layers
+        inherited = "num_layers" not in entries
+        entries.setdefault("num_layers", Entry(layers))
+    elif not complete:
+        _models.missing(draft, shown(name), said, document.place(said))
+    words = {
+        key: _words(entry.value)
+        for key, entry in entries.items()
+        if entry.value is not None
+    }
+    arguments = {
+        key.rpartition(".")[2].replace("_", "-"): value for key, value in words.items()
+    }
+    megatron.arguments(draft, _negated(arguments), document, named=not complete)
+    if known and inherited:
+        draft.drop("model.layers")
+    if not complete:
+        for key in ("attention_dropout", "hidden_dropout"):
+            draft.set(f"megatron.{key}", _number(entries, key))
+
+
+def _number(entries: dict[str, Entry], key: str) -> float:
+    value = entries[key].value if key in entries else 0
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _negated(arguments: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Switches that are off as Megatron's command line writes them."""
+    made = {key: value for key, value in arguments.items() if key not in SWITCHES}
+    for name, plain in NEGATED.items():
+        if arguments.get(plain) == ["false"]:
+            made[name] = []
+    return made
+
+
+def _words(value: Any) -> list[str]:
+    if value is True:
+        return []
+    if value is False:
+        return ["false"]
+    items = value if isinstance(value, list) else [value]
+    return [str(item) for item in items]
+
+
+def _model_file(
+    document: Document, name: str, depth: int
+) -> tuple[dict[str, Entry], bool]:
+    """Arguments of the model's file and of those that it extends; whether it has the model's sizes."""
+    found = document_beside(document.path, name)
+    if found is None or depth > DEEPEST:
+        return {}, False
+    made: dict[str, Entry] = {}
+    for other in found.get("extends", found.get("bases", [])) or []:
+        made |= _model_file(found, str(other), depth + 1)[0]
+    made |= {
+        key: entry
+        for key, entry in found.entries.items()
+        if key not in ("extends", "bases")
+    }
+    return made, {"num_layers", "hidden_size", "num_attention_heads"} <= made.keys()

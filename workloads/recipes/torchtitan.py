@@ -1,0 +1,214 @@
+"""torchtitan's TOML: FSDP2, tensor, context, pipeline and expert parallelism on plain PyTorch, compiled or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workloads.recipes import _compiled, _models, _pipeline
+from workloads.recipes._documents import Document
+from workloads.recipes._reading import Draft, Recipe, shown
+from workloads.recipes._rules import rules, written
+
+#: How people know such a recipe.
+LOOKS = "TOML with [parallelism], or [model] with a flavor"
+RULES = Path(__file__).with_suffix(".toml")
+OWN = {"parallelism", "activation_checkpoint", "lr_scheduler", "metrics", "profiling"}
+#: Names of its schedules (torch.distributed.pipelining) -> schedule, stages of a rank (0: as the layers say).
+SCHEDULES = {
+    "1f1b": ("1f1b", 1),
+    "gpipe": ("gpipe", 1),
+    "interleaved1f1b": ("interleaved", 2),
+    "interleavedzerobubble": ("zero-bubble", 2),
+    "zbvzerobubble": ("zbv", 2),
+    "dualpipev": ("dualpipe", 2),
+}
+ASYNC_TP = (
+    "parallelism.enable_async_tensor_parallel",
+    "experimental.enable_async_tensor_parallel",
+)
+# torchtitan/models/llama3: what its tests train.
+DEBUG = {
+    "kind": "transformer",
+    "hidden": 256,
+    "layers": 6,
+    "heads": 16,
+    "ffn": 768,
+    "vocab": 2048,
+}
+
+
+def recognise(document: Document) -> bool:
+    if document.kind != "toml":
+        return False
+    sections = document.sections()
+    return "model.flavor" in document.entries or len(sections & OWN) > 1
+
+
+def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
+    """What the file says, over torchtitan's defaults (job_config.py)."""
+    draft = Draft("torchtitan", str(document.path))
+    for key, value in (
+        ("training.seq_len", 2048),
+        ("pytorch.reduce_dtype", "fp32"),
+        ("pytorch.master_weights", True),
+        ("pytorch.clip_gradients", True),
+    ):
+        draft.set(key, value)
+    draft.read(document, rules(RULES))
+    _model(draft, document)
+    _sharding(draft, document)
+    _kernels(draft, document)
+    _pipeline.batch(draft, document, _local(document), "training.global_batch_size")
+    _schedule(draft, document)
+    if draft.get("parallel.tp", 1) > 1:
+        draft.set("parallel.sequence_parallel", True)
+        draft.assume(
+            "tensor parallelism splits the norms along the sequence, as torchtitan does"
+        )
+    return draft.recipe()
+
+
+def _local(document: Document) -> str:
+    """The key of a rank's samples: its name changed in 2025."""
+    old = "training.batch_size"
+    return old if old in document.entries else "training.local_batch_size"
+
+
+def _model(draft: Draft, document: Document) -> None:
+    name, flavor = document.get("model.name", "llama3"), document.get("model.flavor")
+    where = document.place("model.flavor")
+    if flavor in (None, "debugmodel") and name == "llama3":
+        for key, value in DEBUG.items():
+            draft.set(f"model.{key}", value, "model.flavor", where)
+    elif ours := _models.model_named(f"{name}-{flavor}"):
+        draft.set("model.name", ours, "model.flavor", where)
+    else:
+        _models.missing(draft, f'"{name}" {shown(flavor)}', "model.flavor", where)
+
+
+def _is_compiled(document: Document) -> bool:
+    """Whether blocks are compiled; of components it may be the loss alone."""
+    parts = document.get("compile.components", ["model", "loss"])
+    enabled = written(document.get("compile.enable")) == "true"
+    old = written(document.get("training.compile")) == "true"
+    return old or (enabled and "model" in parts)
+
+
+def _kernels(draft: Draft, document: Document) -> None:
+    said = (
+        "compile.enable" if "compile.enable" in document.entries else "training.compile"
+    )
+    draft.set("training.precision", _precision(draft, document))
+    _recompute(draft, document)
+    _compiled.choose(draft, _is_compiled(document), said, document.place(said))
+    for key in ASYNC_TP:
+        if written(document.get(key)) == "true":
+            _overlap(draft, document, key)
+
+
+def _overlap(draft: Draft, document: Document, key: str) -> None:
+    """Products that overlap with tensor parallelism's gathers, which eager blocks do not have."""
+    where = document.place(key)
+    if draft.get("training.framework") == "megatron":
+        draft.set("megatron.tp_comm_overlap", True, key, where)
+    elif draft.get("parallel.tp", 1) > 1:
+        draft.lose(where, key, "true", "async TP in blocks that are not compiled")
+
+
+def _precision(draft: Draft, document: Document) -> str:
+    """bf16 from FSDP's policy, unless a converter makes products in float8."""
+    for key in ("training.mixed_precision_param", "training.dtype"):
+        if written(document.get(key, "bfloat16")) not in ("bfloat16", "float32"):
+            expected = '"bfloat16" or "float32"'
+            draft.wrong(document.place(key), key, shown(document.get(key)), expected)
+    converters = document.get("model.converters", [])
+    names = converters.split(",") if isinstance(converters, str) else converters
+    made = "bf16"
+    for name in filter(None, (str(one).strip() for one in names)):
+        where = document.place("model.converters")
+        if name in ("float8", "quantize.linear.float8", "quantize.dense.float8"):
+            made = "fp8"
+            _float8(draft, document)
+        else:
+            draft.lose(
+                where, "model.converters", f'"{name}"', "products in another format"
+            )
+    if written(document.get("training.mixed_precision_param")) == "float32":
+        return "fp32" if made == "bf16" else made
+    return made
+
+
+def _float8(draft: Draft, document: Document) -> None:
+    """Scales of float8 and whether FSDP gathers in it: keys of Megatron's layers, which alone have float8 for now."""
+    for prefix in ("float8", "quantize.linear.float8", "quantize.dense.float8"):
+        recipe = document.get(f"{prefix}.recipe_name")
+        gather = f"{prefix}.enable_fsdp_float8_all_gather"
+        if recipe == "rowwise":
+            where = document.place(f"{prefix}.recipe_name")
+            draft.set("megatron.fp8_scaling", "rowwise", f"{prefix}.recipe_name", where)
+        elif recipe == "rowwise_with_gw_hp":
+            where = document.place(f"{prefix}.recipe_name")
+            draft.lose(
+                where, f"{prefix}.recipe_name", recipe, "weight gradients in bf16"
+            )
+        if written(document.get(gather)) == "true":
+            draft.set("megatron.fp8_param_gather", True, gather, document.place(gather))
+    if not draft.get("megatron.fp8_scaling"):
+        draft.set("megatron.fp8_scaling", "dynamic")
+
+
+def _recompute(draft: Draft, document: Document) -> None:
+    mode = written(document.get("activation_checkpoint.mode", "selective"))
+    option = written(document.get("activation_checkpoint.selective_ac_option", "2"))
+    key = "activation_checkpoint.mode"
+    if mode in ("none", "full"):
+        draft.set("training.recompute", mode, key, document.place(key))
+    elif mode == "selective" and option in ("op", "2"):
+        way = "products" if option == "op" else "alternate"
+        draft.set("training.recompute", way, key, document.place(key))
+    elif mode == "selective" and option == "1":
+        draft.set("training.recompute", "full", key, document.place(key))
+    else:
+        draft.lose(
+            document.place(key),
+            key,
+            f"{mode} {option}",
+            "other layers than every second",
+        )
+
+
+def _sharding(draft: Draft, document: Document) -> None:
+    """FSDP2 over all replicas, over some of them (HSDP), or DDP."""
+    replicate = draft.count(document, "parallelism.data_parallel_replicate_degree", 1)
+    key = "parallelism.data_parallel_shard_degree"
+    shard, where = draft.typed(document, key, "whole", -1), document.place(key)
+    cp = draft.get("parallel.cp", 1)
+    if shard == 1:
+        way = "ddp" if replicate > 1 else "none"
+        draft.set("parallel.data_parallel", "fsdp" if cp > 1 else way, key, where)
+        draft.replicas = replicate
+    else:
+        draft.set("parallel.data_parallel", "fsdp", key, where)
+        if shard > 1:
+            draft.replicas = replicate * shard
+        if replicate > 1 and shard > 1:
+            draft.set("parallel.fsdp_shards", shard * cp, key, where)
+        elif replicate > 1:
+            said = "parallelism.data_parallel_replicate_degree"
+            what = f"say {key} as a number: shards of the rest are not known here"
+            draft.wrong(document.place(said), said, replicate, what)
+    _reshard(draft, document)
+
+
+def _reshard(draft: Draft, document: Document) -> None:
+    key = "parallelism.fsdp_reshard_after_forward"
+    policy, pipeline = document.get(key, "default"), draft.get("parallel.pp", 1) > 1
+    # By default a pipeline keeps parameters gathered, since every microbatch would gather them again.
+    if policy == "never" or (policy == "default" and pipeline):
+        draft.set("parallel.reshard_after_forward", False, key, document.place(key))
+
+
+def _schedule(draft: Draft, document: Document) -> None:
+    key = "parallelism.pipeline_parallel_schedule"
+    stages = "parallelism.pipeline_parallel_layers_per_stage"
+    _pipeline.schedule(draft, document, key, stages, SCHEDULES)
