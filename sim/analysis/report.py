@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from sim.analysis import formats, metrics, step_times
+from sim.analysis import formats, metrics, step_times, uneven
 from sim.analysis.allocations import allocations_of
 from sim.analysis.critical_path import CriticalPath
 from sim.analysis.details import Details
@@ -269,6 +269,7 @@ def _warnings(planned: Planned) -> tuple[str, ...]:
         *scenario.notes,
         *framework_of(scenario).caveats(scenario, planned.model),
         *_without_sharp(planned),
+        *uneven.caveats(planned.fabric, planned.gpus, planned.graph.comms),
     )
     if not _has_jitter(scenario.faults):
         return caveats

@@ -21,7 +21,7 @@ RETRIES = 3  # of runs whose worker died
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Processes that start meanwhile do linear algebra on one thread: two with two each wait for each other's."""
     kept = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update(dict.fromkeys(_THREADS, "1"))
@@ -66,7 +66,7 @@ def executor_of(name: str, jobs: int) -> Callable[[], AbstractContextManager[Exe
         # a prediction needs once for all of them, while the scenario is read here.
         context = get_context("forkserver")
         context.set_forkserver_preload(["sim.tools.warm"])
-        with _one_thread(), _deaf_to_interrupts():
+        with one_thread(), _deaf_to_interrupts():
             forkserver.ensure_running()
         return lambda: ProcessPoolExecutor(jobs, mp_context=context, initializer=begin)
     file = name.removeprefix("dask://")

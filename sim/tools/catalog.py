@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import tomllib
 from pathlib import Path
@@ -122,6 +123,13 @@ def _outlines(kind: str) -> dict[str, plugins.Outline]:
 
 
 def _table(path: Path) -> dict[str, Any]:
+    """A file of TOML, read again when it has changed: every scenario asks for the names of formats and clusters."""
+    status = path.stat()
+    return _parsed(path, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(path: Path, changed: int, size: int) -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 

@@ -289,7 +289,7 @@ def test_dask_runs_the_same_sweep(tmp_path: Path) -> None:
 def test_processes_begin_with_what_they_need() -> None:
     """The server that they are forked from does linear algebra on one thread; this process keeps its environment."""
     before = dict(os.environ)
-    with executors._one_thread():
+    with executors.one_thread():
         assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
     assert dict(os.environ) == before
 

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.analysis.uneven import caveats
 from sim.collectives.group import Group, group_of
 from sim.collectives.nccl.search import Graph, search
 from sim.collectives.nccl.system import system_of
 from sim.collectives.planner import plan_collective
+from sim.graph.opgraph import Comm
 from sim.spec.sections import Nccl
 from topologies import load_cluster
 from topologies.fabric import Fabric
@@ -59,3 +61,27 @@ def test_which_nics_count_as_one_is_a_matter_of_the_machine() -> None:
         system = system_of(fabric, group, group.hosts[0], "hopper", 0.8)
         assert len(system.nets) == nics
         assert max(system.speed) * 1e6 <= speed * 1.001
+
+
+def test_what_crosses_takes_the_nics_of_the_smaller_share() -> None:
+    """Twice the GPUs of the next rack, twice their NICs: 1 GiB of gradients take about half as long."""
+    times = [
+        plan_collective(
+            "reduce_scatter", 2.0**30, RACKS.gpus[40 : 72 + few], RACKS, Nccl()
+        ).duration(RACKS.links.bandwidth)
+        for few in (2, 4, 8)
+    ]
+    assert times[0] / times[1] == pytest.approx(2, rel=0.1)
+    assert times[1] / times[2] == pytest.approx(2, rel=0.1)
+
+
+def test_a_lopsided_communicator_is_said() -> None:
+    """35 and 2 GPUs of a rack are a warning; 36 of one, 18 and 18, small messages and pairs are none."""
+
+    def said(first: int, last: int, size: float = 2.0**30) -> tuple[str, ...]:
+        comm = Comm("all_reduce", size, (tuple(range(first, last)),), "dp", 1)
+        return caveats(RACKS, RACKS.gpus, [comm])
+
+    assert len(said(37, 74)) == 1
+    assert "35 GPUs" in said(37, 74)[0] and "2 GPUs" in said(37, 74)[0]
+    assert said(36, 72) == said(54, 90) == said(37, 74, 8.0) == said(71, 73) == ()

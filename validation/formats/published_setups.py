@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -125,13 +125,21 @@ class Setup:
     unsaid: tuple[str, ...] = ()
     sections: Mapping[str, Mapping[str, Any]] | None = None
 
-    def fits(self, row: Mapping[str, str]) -> bool:
-        texts = {key: row.get(key, "") for key in PATTERNS}
-        texts |= {"text": _words(row), "sharding": row.get("zero_or_fsdp", "")}
-        return all(
-            re.search(getattr(self, key), text, re.IGNORECASE)
-            for key, text in texts.items()
-        )
+    def fits(self, texts: Mapping[str, str]) -> bool:
+        """Whether it speaks of a row, by the row's `texts_of`."""
+        return all(pattern.search(texts[key]) for key, pattern in self._patterns)
+
+    @cached_property
+    def _patterns(self) -> list[tuple[str, re.Pattern[str]]]:
+        """What is to be found in which text; what is not said fits all."""
+        said = [(key, getattr(self, key)) for key in (*PATTERNS, "text", "sharding")]
+        return [(key, re.compile(text, re.IGNORECASE)) for key, text in said if text]
+
+
+def texts_of(row: Mapping[str, str]) -> dict[str, str]:
+    """What setups look at of a row."""
+    texts = {key: row.get(key, "") for key in PATTERNS}
+    return texts | {"text": _words(row), "sharding": row.get("zero_or_fsdp", "")}
 
 
 def _words(row: Mapping[str, str]) -> str:
@@ -206,7 +214,8 @@ def setup_of(row: Mapping[str, str]) -> Setup:
     InputError
         If nothing is said of the row's source and hardware, or why it cannot be predicted.
     """
-    fitting = [setup for setup in setups() if setup.fits(row)]
+    texts = texts_of(row)
+    fitting = [setup for setup in setups() if setup.fits(texts)]
     gpus = int(row["gpus"]) if row.get("gpus", "").isdigit() else 0
     chosen, guesses = _without_guesses(fitting, gpus)
     joined = _joined(chosen)

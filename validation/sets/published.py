@@ -19,6 +19,7 @@ from sim import progress
 from sim.errors import InputError, Mistake, PrestepError
 from sim.predict import step_time
 from sim.spec.load import parse_scenario
+from sim.studies.executors import one_thread
 from sim.tools.workers import begin
 from validation.formats.mlperf_scripts import with_script
 from validation.formats.published_columns import count, whole
@@ -167,7 +168,7 @@ def _predict_distinct(runs: Sequence[Run], jobs: int) -> list[tuple[float, str]]
     spawn = multiprocessing.get_context("spawn")
     # The longest first and one at a time, so that no worker is left alone with a long one at the end.
     order = sorted(range(len(runs)), key=lambda at: -work(runs[at]))
-    with ProcessPoolExecutor(jobs, spawn, begin) as pool:
+    with one_thread(), ProcessPoolExecutor(jobs, spawn, begin) as pool:
         times = pool.map(predict, [runs[at] for at in order])
         tracked = progress.track(times, "rows", len(runs))
         by_place = dict(zip(order, tracked, strict=True))
