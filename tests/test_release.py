@@ -6,6 +6,8 @@ import csv
 import functools
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -51,9 +53,9 @@ def call(*command: str | Path, cwd: Path, codes: tuple[int, ...] = (0,)) -> str:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with wheel and sdist."""
-    home = tmp_path_factory.mktemp("build")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that has hatchling and nothing else."""
+    home = tmp_path_factory.mktemp("builder")
     call(sys.executable, "-m", "venv", "env", cwd=home)
     python = home / "env" / "bin" / "python"
     pip = subprocess.run(
@@ -63,8 +65,17 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     if pip.returncode:
         pytest.skip("needs a package index for hatchling")
-    call(python, "-m", "hatchling", "build", "-d", home / "dist", cwd=ROOT)
-    return home / "dist"
+    return python
+
+
+@pytest.fixture(scope="module")
+def built(builder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what a release has: wheel, sdist, examples, checksums."""
+    folder = tmp_path_factory.mktemp("dist")
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs git, and a clone")
+    call(builder, ROOT / ".ci" / "release", folder, cwd=ROOT)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +184,123 @@ def test_what_is_installed_does_what_the_tree_does(
         cwd=tmp_path,
     )
     assert str(ROOT) not in where
+
+
+@pytest.mark.slow
+def test_a_release_is_the_same_to_the_bit(
+    built: Path, builder: Path, tmp_path: Path
+) -> None:
+    """Built again by another user, elsewhere on earth: wheel, sdist and examples have the same checksums."""
+    there = "import os, runpy, sys; os.umask(0o077); sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    elsewhere = ("env", "TZ=Asia/Tokyo", "LC_ALL=C", builder, "-c", there)
+    call(*elsewhere, ROOT / ".ci" / "release", tmp_path, cwd=tmp_path)
+    sums = (built / "SHA256SUMS").read_text().splitlines()
+    assert sums == (tmp_path / "SHA256SUMS").read_text().splitlines()
+    assert {line.split()[1] for line in sums} == {
+        path.name for path in built.iterdir() if path.name != "SHA256SUMS"
+    }
+    assert len(sums) == 3
+
+
+@pytest.mark.slow
+def test_dates_are_those_that_are_asked_for(builder: Path, tmp_path: Path) -> None:
+    """SOURCE_DATE_EPOCH decides the dates in the files: another one makes other files."""
+    epoch = "SOURCE_DATE_EPOCH=1600000000"
+    call("env", epoch, builder, ROOT / ".ci" / "release", tmp_path, cwd=ROOT)
+    (wheel,) = tmp_path.glob("*.whl")
+    for name in (wheel, *tmp_path.glob("*-examples.zip")):
+        with zipfile.ZipFile(name) as file:
+            assert {entry.date_time for entry in file.infolist()} == {
+                (2020, 9, 13, 12, 26, 40)
+            }
+
+
+@pytest.mark.slow
+def test_the_wheel_is_small(built: Path) -> None:
+    """Under 15 MB, which every environment fetches."""
+    (wheel,) = built.glob("*.whl")
+    assert wheel.stat().st_size < 15e6
+
+
+@pytest.mark.slow
+def test_the_examples_run_where_they_are_unpacked(
+    built: Path, installed: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """All of them are there, and one that names a cluster beside it is predicted by the wheel alone."""
+    (archive,) = built.glob("*-examples.zip")
+    with zipfile.ZipFile(archive) as file:
+        file.extractall(tmp_path)
+    there = tmp_path / "prestep-examples"
+    for path in (ROOT / "examples").rglob("*.toml"):
+        unpacked = there / path.relative_to(ROOT / "examples")
+        assert unpacked.read_bytes() == path.read_bytes()
+    prestep = installed(sys.executable)
+    told = call(prestep, "run", there / "custom-cluster.toml", "--json", cwd=tmp_path)
+    assert json.loads(told)["step_time"] > 0
+
+
+def test_the_container_copies_what_the_wheel_is_built_from() -> None:
+    """Every file that the build backend reads is there; its command is the demonstration."""
+    lines = (ROOT / "Containerfile").read_text(encoding="utf-8").splitlines()
+    copied = {
+        word
+        for line in lines
+        if line.startswith("COPY ") and "--from" not in line
+        for word in line.split()[1:-1]
+    }
+    assert all((ROOT / name).exists() for name in copied)
+    project = tomllib.loads(lowest.PYPROJECT.read_text(encoding="utf-8"))
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = {*wheel["only-include"], *project["project"]["license-files"]}
+    assert {"pyproject.toml", project["project"]["readme"], *needed} == copied
+    assert lines[-2:] == ['ENTRYPOINT ["prestep"]', 'CMD ["run"]']
+
+
+@pytest.mark.slow
+def test_the_container_runs_the_demonstration() -> None:
+    """Where there is an engine, and an image of Python to be had."""
+    engine = shutil.which("podman") or shutil.which("docker")
+    if engine is None:
+        pytest.skip("needs podman or docker")
+    tag = "prestep-test"
+    made = subprocess.run(
+        [engine, "build", "-q", "-t", tag, "-f", "Containerfile", "."],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode:
+        pytest.skip(f"cannot build here: {made.stderr[-200:]}")
+    told = call(engine, "run", "--rm", tag, "run", "--json", cwd=ROOT)
+    assert json.loads(told)["step_time"] > 0
+
+
+def test_the_conda_recipe_asks_for_what_the_wheel_asks_for() -> None:
+    """The same version, dependencies with the same lower ends, command and licence."""
+    text = (ROOT / ".ci" / "conda" / "recipe.yaml").read_text(encoding="utf-8")
+    recipe = yaml.safe_load(text)
+    project = tomllib.loads(lowest.PYPROJECT.read_text(encoding="utf-8"))["project"]
+    named = {"matplotlib": "matplotlib-base"}  # conda's own, without a GUI
+    wanted = {f"python {project['requires-python']}"}
+    for one in project["dependencies"]:
+        name, version = lowest.bound(one)
+        wanted.add(f"{named.get(name, name)} >={version}")
+    assert set(recipe["requirements"]["run"]) == wanted
+    assert recipe["context"]["version"] == __version__
+    ((command, entry),) = project["scripts"].items()
+    assert recipe["build"]["python"]["entry_points"] == [f"{command} = {entry}"]
+    assert recipe["about"]["license"] == project["license"]
+    assert recipe["about"]["license_file"] == project["license-files"]
+
+
+def test_the_changelog_begins_with_the_version_that_comes() -> None:
+    """Sections by version, the newest first; none is older than what the code says it is."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    numbers = re.findall(r"^## (\d+\.\d+\.\d+)", text, re.MULTILINE)
+    versions = [tuple(map(int, number.split("."))) for number in numbers]
+    assert versions == sorted(set(versions), reverse=True)
+    assert __version__ in numbers[:2]
 
 
 def test_every_data_file_travels_with_its_package() -> None:
