@@ -149,7 +149,8 @@ def _names_model(said: Mapping[str, str]) -> bool:
 
 def _says(said: Mapping[str, str], key: str) -> bool:
     """Whether the command line says a key, or which model it is."""
-    return _names_model(said) if key == "model" else key in said
+    of_model = key == "model" or key.startswith("model.")
+    return key in said or (of_model and _names_model(said))
 
 
 def _without_model(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -129,7 +129,8 @@ def _data_parallel(draft: Draft, document: Document) -> None:
 
 
 def _pipeline(draft: Draft, document: Document) -> None:
-    key, value = _said(document, "virtual_pipeline_model_parallel_size")
+    names = ("virtual_pipeline_model_parallel_size", "virtual_pipeline_parallelism")
+    key, value = _said(document, *names)
     if key and draft.get("parallel.pp", 1) > 1:
         chunks = draft.count(document, key, 1)
         if chunks > 1:
@@ -232,21 +233,13 @@ def model(draft: Draft, document: Document, names: list[str], said: str) -> None
     for name in names:
         if ours := _models.model_named(name):
             draft.set("model.name", ours, said, where)
-            draft.drop(
-                *[
-                    k
-                    for k in draft.settings
-                    if k.startswith("model.") and draft.get(k) is None
-                ]
-            )
             return
-    sizes = ("layers", "hidden", "heads", "vocab")
+    sizes = ("layers", "hidden", "heads")
     if all(draft.get(f"model.{key}") for key in sizes):
         draft.set("model.kind", "transformer", said, where)
-        draft.settings.setdefault("model.ffn", draft.settings["model.hidden"])
-        if "model.ffn" not in document.entries and draft.get("model.ffn") == draft.get(
-            "model.hidden"
-        ):
+        hint = "--set model.vocab=N says it"
+        draft.need("model.vocab", where, said, "no vocabulary", "its entries", hint)
+        if draft.get("model.ffn") is None:
             draft.set("model.ffn", 4 * draft.get("model.hidden"))
         return
     found = ", ".join(f'"{name}"' for name in names) or "nothing"

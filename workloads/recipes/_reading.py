@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,8 @@ from sim.errors import InputError, Mistake
 from workloads.recipes._documents import Document
 from workloads.recipes._rules import Rule, typed, written
 
+#: What only a shell could say.
+COMMAND = re.compile(r"\$\(|`|\$\{")
 #: Names in a note, before it says only how many more there are.
 NAMED = 8
 
@@ -189,6 +192,9 @@ class Draft:
             self.passed.append(name)
             return
         if value is None and "null" not in rule.values:
+            return
+        if isinstance(value, str) and COMMAND.match(value):
+            self.unknown.append(f"{where}: {name} = {shown(value)}")
             return
         try:
             tables = rule.tables(name, value)

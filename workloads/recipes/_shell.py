@@ -69,7 +69,7 @@ def _source(
 
 def _value(text: str, entries: Mapping[str, Entry]) -> str:
     """A value with the script's own variables put in; what a command would print stays as it is written."""
-    value = text.strip().removesuffix(";").strip()
+    value = text.strip().rstrip("\\;").strip()
     if value[:1] in "\"'" and value[:1] == value[-1:] and len(value) > 1:
         value = value[1:-1]
     if found := ARITHMETIC.fullmatch(value):

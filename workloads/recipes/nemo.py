@@ -40,7 +40,8 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     if document.kind == "yaml":
         _launcher(draft, document)
     draft.hosts = draft.count(document, "trainer.num_nodes")
-    per_host = draft.count(document, "trainer.devices")
+    stated = ("trainer.devices", "trainer.num_gpus_per_node")
+    per_host = next((draft.count(document, k) for k in stated if document.get(k)), None)
     if draft.hosts and per_host:
         draft.gpus = draft.hosts * per_host
     configs = [document.get(key) for key in ("model.config", "model")]

@@ -25,6 +25,8 @@ NEGATED = {
     "no-rope-fusion": "apply-rope-fusion",
 }
 SWITCHES = {"gradient-accumulation-fusion", "bias-dropout-fusion", "add-bias-linear"}
+#: Files of torchtitan's models: family and flavor.
+FLAVORED = r"(llama3|llama4|deepseek_v3|qwen3|gpt_oss)(?:\.\d)?[_-]([\w.]+?)(?:-\w+)?$"
 #: What pre_trainer.yaml and language_model.yaml say of every Megatron run (primus/configs).
 USUAL = {"parallel.data_parallel": "zero1", "parallel.sequence_parallel": True}
 #: Model files that extend each other.
@@ -107,15 +109,11 @@ def _under(document: Document, prefix: str) -> Document:
 def _titan(draft: Draft, document: Document, given: Document, name: str) -> Recipe:
     """torchtitan's keys; the model's file names its flavor (llama3.1_8B.yaml)."""
     stem = name.removesuffix(".yaml")
-    found = re.match(
-        r"(llama3|llama4|deepseek_v3|qwen3)(?:\.\d)?[_-]([\w.]+?)(?:-\w+)?$", stem
-    )
+    found = re.match(FLAVORED, stem)
     entries = dict(given.entries)
-    if found and "model.flavor" not in entries:
-        entries["model.name"], entries["model.flavor"] = (
-            Entry(found[1]),
-            Entry(found[2]),
-        )
+    if "model.flavor" not in entries:
+        family, flavor = (found[1], found[2]) if found else (stem or "nothing", "")
+        entries["model.name"], entries["model.flavor"] = Entry(family), Entry(flavor)
     recipe = torchtitan.read(replace(given, entries=entries, kind="toml"))
     return replace(recipe, format="primus", assumed=(*draft.assumed, *recipe.assumed))
 
@@ -127,6 +125,8 @@ def _bridge(draft: Draft, given: Document, name: str) -> Recipe:
         for key, entry in given.entries.items()
     }
     entries["model"] = Entry(name.removesuffix(".yaml"))
+    if "model.precision_config" in entries:
+        entries["mixed_precision"] = entries.pop("model.precision_config")
     recipe = megatron_bridge.read(replace(given, entries=entries))
     return replace(recipe, format="primus", assumed=(*draft.assumed, *recipe.assumed))
 
