@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -309,6 +310,34 @@ def test_jobs_are_refused() -> None:
     assert made.exit_code == 2 and "prestep run" in made.output
 
 
+def test_a_curve_is_made_of_the_answers_steps(explorer: Explorer) -> None:
+    """A step time alone is that of the whole answer, asked before it or after; a mistake is told in the same words."""
+    fresh = Explorer(explorer.path)
+    asked = {"nvlink.bandwidth": "0.25x"}
+    alone = fresh.step(asked)
+    assert alone == {"mistakes": "", "step_time": fresh.answer(asked)["step_time"]}
+    assert fresh.step(asked) == alone and fresh.step({}) == {
+        "mistakes": "",
+        "step_time": explorer.base.step_time,
+    }
+    wrong = {"training.micro_batch": "512"}
+    assert fresh.step(wrong) == fresh.answer(wrong)
+    with served(explorer) as server:
+        status, text = get(server, f"/step?{urlencode(asked)}")
+        assert status == 200 and json.loads(text) == alone
+        assert get(server, "/step?nvlink.bandwidth=3x")[0] == 400
+        assert get(server, "/step", **{"Sec-Fetch-Site": "cross-site"})[0] == 403
+
+
+def test_the_title_says_what_is_predicted(explorer: Explorer) -> None:
+    """It follows the sliders, and names the changes for a pinned step."""
+    told = explorer.answer({"parallel.dp": "2"})
+    assert told["title"] != explorer.answer({})["title"]
+    assert "parallel.dp=2" in told["changes"] and sum(
+        told["shares"].values()
+    ) == pytest.approx(told["step_time"], rel=1e-6)
+
+
 MOVE = """<script>onerror = (m) => { document.title = "ERROR " + m; };
 addEventListener("load", () => {
   const move = (id, at) => { const c = document.getElementById(id); c.value = at;
@@ -346,3 +375,56 @@ def test_a_slider_moves_the_step_in_a_browser() -> None:
     shown = re.search(r'<b id="steptime">(.*?)</b>', made)
     assert shown is not None and shown[1] in told["verdict"]
     assert "--set nvlink.bandwidth=0.125x" in made and "--set parallel.dp=2" in made
+
+
+DRIVE = """<script>onerror = (m) => { document.title = "ERROR " + m; };
+addEventListener("load", async () => {
+  const byId = (id) => document.getElementById(id), said = {};
+  const until = async (test) => { for (let i = 0; i < 600 && !test(); i++) await new Promise((go) => setTimeout(go, 20)); };
+  const idle = () => byId("answer").getAttribute("aria-busy") === "false";
+  const move = async (id, at) => { const c = byId(id); c.value = at; c.dispatchEvent(new Event("input", { bubbles: true })); await until(idle); };
+  await until(idle);
+  said.start = byId("nvlink.bandwidth").value; said.title = byId("title").textContent; said.step = byId("steptime").textContent;
+  byId("pin").click();
+  await move("gpu.flops", 0);
+  said.hash = location.hash; said.pinned = byId("pinned").textContent;
+  const curve = byId("gpu.flops").closest(".knob").querySelector(".curve");
+  await until(() => curve.querySelectorAll("circle").length === 10);
+  said.curve = curve.textContent; said.dots = curve.querySelectorAll("circle").length;
+  byId("pin").click(); said.unpinned = byId("pinned").hidden;
+  document.title = JSON.stringify(said);
+});</script></head>"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+def test_links_pins_and_curves_in_a_browser() -> None:
+    """A link opens with its sliders, the pinned step stands beside the next, and the curve has every position."""
+    explorer = Explorer(
+        EXAMPLES / "1b-ddp.toml", ("model.layers=2", "training.global_batch=8")
+    )
+    with served(explorer) as server:
+        server.text = server.text.replace(b"</head>", DRIVE.encode(), 1)
+        command = [
+            "chromium",
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--virtual-time-budget=60000",
+            "--dump-dom",
+            f"{server.address}#set=parallel.dp=2&nvlink.bandwidth=2x&cluster.file=x",
+        ]
+        made = subprocess.run(
+            command, capture_output=True, text=True, timeout=90, check=True
+        ).stdout
+    found = re.search(r"<title>(.*?)</title>", made, re.DOTALL)
+    assert found is not None
+    said = json.loads(unescape(found[1]))
+    linked = explorer.answer({"parallel.dp": "2", "nvlink.bandwidth": "2x"})
+    assert said["start"] == "7" and said["title"] == linked["title"]
+    assert said["step"] in linked["verdict"]
+    assert said["hash"] == "#set=nvlink.bandwidth=2x&gpu.flops=0.125x&parallel.dp=2"
+    before, _, now = said["pinned"].partition("Now:")
+    assert "nvlink.bandwidth=2x" in before and "gpu.flops" not in before
+    assert "gpu.flops=0.125x" in now and "difference" in now
+    assert said["dots"] == 10 and " at 0.125x" in said["curve"] and said["unpinned"]

@@ -17,9 +17,11 @@ import cli
 from sim.analysis import metrics
 from sim.analysis.prediction import Prediction
 from sim.exporters import chrome_trace, html
+from sim.exporters._html import sections, timeline
 from sim.exporters._html.network import heat
 from sim.predict import predict
 from sim.spec.load import load_scenario
+from sim.units import format_duration
 from tests.sim.synthetic import result
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
@@ -243,3 +245,24 @@ def test_a_browser_draws_it(pipeline: Prediction, tmp_path: Path) -> None:
     assert "<title>ERROR" not in made.stdout
     detail = re.search(r'id="detail"[^>]*>(.*?)</div>', made.stdout, re.DOTALL)
     assert detail is not None and "lasts" in detail[1]
+
+
+def test_one_step_has_one_length_on_a_page() -> None:
+    """A section whose picture is longer or shorter than the step says the step time, and why."""
+    small = ["model.layers=8", "training.global_batch=16"]
+    result = predict(load_scenario(EXAMPLES / "megatron-3d.toml", small))
+    step = format_duration(result.step_time)
+    assert result.critical_path is not None
+    off = abs(result.critical_path.length / result.step_time - 1) > 1e-3
+    said = {
+        "timeline": timeline.timeline(result),
+        "links": sections.network(result),
+        "path": sections.critical(result),
+    }
+    assert f"A step takes {step}" in said["timeline"]
+    assert (f"the step time, {step}" in said["path"]) == off
+    drawn = re.search(
+        r"Drawn is the last step of rank \d+, ([^;]+); the step time, ([^,]+),",
+        said["links"],
+    )
+    assert drawn is None or (drawn[1] != drawn[2] == step)

@@ -72,12 +72,21 @@ def network(result: Prediction) -> str:
     use = heat(details, (begin, end))
     return (
         _moments(use.mean.shape[1])
+        + _whose_step(rank, end - begin, result.step_time)
         + pictures_links.cluster(use)
         + pictures_links.heat_map(use, end - begin)
         + pictures_links.scale()
         + _busiest_links(result)
         + embedded("network-data", _network_data(use, end - begin))
     )
+
+
+def _whose_step(rank: int, length: float, step: float) -> str:
+    """Of which rank the drawn step is, where its length is not the step time."""
+    if not step or abs(length / step - 1) <= _APART:
+        return ""
+    said = f"Drawn is the last step of rank {rank}, {format_duration(length)}"
+    return f"<p>{said}; the step time, {format_duration(step)}, is the median over ranks.</p>"
 
 
 def _moments(parts: int) -> str:
@@ -226,7 +235,7 @@ def critical(result: Prediction) -> str:
     parts = [_path_part(part) for part in summary["parts"]]
     colours = dict.fromkeys(colour for _, _, colour, _ in parts)
     return (
-        _path_head(path, len(summary["ranks"]), len(strip))
+        _path_head(path, len(summary["ranks"]), len(strip), result.step_time)
         + pictures.stacked(parts, "Parts of the critical path")
         + legend([(colour, _PATH_WORDS.get(colour, colour)) for colour in colours])
         + pictures_time.path(strip, path.length)
@@ -242,17 +251,24 @@ def _path_part(part: Mapping[str, Any]) -> tuple[str, float, str, str]:
     return path_part(part), seconds, colour, format_duration(seconds)
 
 
-def _path_head(path: CriticalPath, ranks: int, lanes: int) -> str:
+def _path_head(path: CriticalPath, ranks: int, lanes: int, step: float) -> str:
     head = (
         "<p>What the end of the step waited for, walked back through all ranks; what is not on it has slack. "
         f"{format_duration(path.length)}, {count(len(path.segments))} stretches on "
         f"{ranks} simulated rank{'s' if ranks != 1 else ''}.</p>"
     )
+    if step and abs(path.length / step - 1) > _APART:
+        head += (
+            f"<p>It goes from the last end of the step before, on any rank, to that of this step; "
+            f"the step time, {format_duration(step)}, is the median over ranks.</p>"
+        )
     if lanes > pictures_time.MOST_LANES:
         head += f"<p>The first {pictures_time.MOST_LANES} ranks are drawn.</p>"
     return head
 
 
+# Relative difference from the step time from which on a section says why its length is another.
+_APART = 1e-3
 # Share of the whole below which a row would say 0.0 %.
 _SMALLEST = 5e-4
 

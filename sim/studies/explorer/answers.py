@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from sim.analysis.prediction import Prediction
+from sim.analysis.step_time import step_time
 from sim.errors import InputError, Mistake, PrestepError, unknown
+from sim.exporters import _words as words
 from sim.exporters._html import sections, shares, timeline
+from sim.planning.planned import Planned
 from sim.predict import execute, reported
 from sim.spec.jobs import refuse
 from sim.spec.load import load_scenario
@@ -24,6 +27,7 @@ from sim.units import format_duration
 
 Answer = dict[str, Any]
 MOST_KEPT = 64  # answers; the largest have half a megabyte
+MOST_STEPS = 4096  # step times alone, of curves
 MOST_RUNS = 6_000  # layers that a step runs: more take a minute and a gigabyte
 MOST_SAID = 80  # letters of a wrong value that a mistake repeats
 #: Pieces of the page by the sections of the report that they are, of a result and that of the scenario as it is.
@@ -139,10 +143,16 @@ class Explorer:
         sets = self.sets(asked)
         if not sets:
             return self.base
+        planned = self._planned(sets)
+        return reported(planned, execute(planned))
+
+    def _planned(self, sets: tuple[str, ...]) -> Planned:
+        """The step with these changes, before it runs."""
+        if not sets:
+            return self.changes.base
         changed = load_scenario(self.path, [*self.overrides, *sets])
         self._short(changed)
-        planned = self.changes.of(changed)
-        return reported(planned, execute(planned))
+        return self.changes.of(changed)
 
     def _short(self, changed: Scenario) -> None:
         """Refuse what takes minutes and gigabytes, unless the scenario itself is as large."""
@@ -186,6 +196,9 @@ class Explorer:
             return {"mistakes": str(error)}
         return {
             "mistakes": "",
+            "title": page_title(result),
+            "changes": list(sets),
+            "shares": {name: spent for name, spent, _ in words.shares(result)},
             "step_time": result.step_time,
             "base": self.base.step_time,
             "gpus": result.scenario["gpus"],
@@ -196,9 +209,37 @@ class Explorer:
             },
         }
 
+    def step(self, asked: Mapping[str, str]) -> Answer:
+        """The step time alone: what a curve over the positions of a slider is made of."""
+        key = tuple(sorted(asked.items()))
+        if key in self._answers:
+            found = self._answers[key]
+            return {name: found[name] for name in ("mistakes", "step_time") if name in found}  # fmt: skip
+        if key not in self._steps:
+            self._steps[key] = self._step(asked)
+            if len(self._steps) > MOST_STEPS:
+                del self._steps[next(iter(self._steps))]
+        return self._steps[key]
+
+    @cached_property
+    def _steps(self) -> dict[tuple[tuple[str, str], ...], Answer]:
+        return {}
+
+    def _step(self, asked: Mapping[str, str]) -> Answer:
+        try:
+            planned = self._planned(self.sets(asked))
+        except PrestepError as error:
+            return {"mistakes": str(error)}
+        return {"mistakes": "", "step_time": step_time(planned, execute(planned))}
+
     def _command(self, sets: tuple[str, ...]) -> str:
         items = [part for item in (*self.overrides, *sets) for part in ("--set", item)]
         return shlex.join(["prestep", "run", str(self.path), *items])
+
+
+def page_title(result: Prediction) -> str:
+    """What is predicted, as the report names it."""
+    return f"Explore {words.title(result)}"
 
 
 def verdict(before: float, after: float) -> str:

@@ -145,9 +145,11 @@ def _batch(scenario: Scenario) -> Iterator[Knob]:
         for key in _COUNTED
         if getattr(t, key) is not None
     ]
+    if len(keys) == 1:  # a step of one microbatch, of which there may be more
+        keys.append(("grad_accumulation", "microbatches (gradient accumulation)", 16))
     keys.append(("seq_len", "sequence length", 8))
     for key, told, times in keys:
-        own = int(getattr(t, key))
+        own = int(getattr(t, key) or 1)
         low = own if key == "seq_len" else 1
         yield Knob(
             f"training.{key}",

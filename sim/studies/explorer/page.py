@@ -8,8 +8,7 @@ from importlib import resources
 from itertools import groupby
 
 from sim import __version__
-from sim.exporters import _words as words
-from sim.studies.explorer.answers import PIECES, Explorer
+from sim.studies.explorer.answers import PIECES, Explorer, page_title
 from sim.studies.explorer.knobs import Knob
 
 TITLES = {"step": "Where the step goes", "timeline": "Timeline", "memory": "Memory"}
@@ -17,7 +16,7 @@ TITLES = {"step": "Where the step goes", "timeline": "Timeline", "memory": "Memo
 
 def render(explorer: Explorer) -> str:
     """The page; its script asks the server that it came from, and no other."""
-    title = escape(f"Explore {words.title(explorer.base)}")
+    title = escape(page_title(explorer.base))
     answer = explorer.answer({})
     pieces = "".join(
         f'<section aria-labelledby="{name}-title"><h2 id="{name}-title">{TITLES[name]}</h2>'
@@ -29,12 +28,16 @@ def render(explorer: Explorer) -> str:
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
         f"<title>{title}</title><style>{_report('page.css')}{_own('explore.css')}</style></head>\n"
-        f'<body><header><h1>{title}</h1><nav><button type="button" id="theme" hidden>light or dark</button></nav>'
+        f'<body><header><h1 id="title">{title}</h1>'
+        '<nav><button type="button" id="theme" hidden>light or dark</button></nav>'
         f'</header><main class="explore"><form id="knobs" autocomplete="off">{_controls(explorer.knobs)}'
-        '<button type="reset">as the scenario</button></form>'
+        '<button type="reset">as the scenario</button> <button type="button" id="pin" aria-pressed="false">pin</button>'
+        '<p class="soft">The address carries the sliders: a link to it opens them. <em>Pin</em> keeps this step beside '
+        "those that follow.</p></form>"
         f'<div id="answer" aria-live="polite"><div id="verdict">{answer["verdict"]}</div>'
         '<div id="waiting" class="soft" role="status"></div>'
         '<pre id="mistakes" role="alert" hidden></pre>'
+        '<section id="pinned" aria-label="Pinned" hidden></section>'
         f'<div id="piece-tiles">{answer["pieces"]["tiles"]}</div>{pieces}'
         '<section><h2>As a command</h2><pre id="command" class="scroll" tabindex="0">'
         f"{escape(answer['command'])}</pre></section></div></main>\n"
@@ -68,7 +71,8 @@ def _control(knob: Knob) -> str:
     return (
         f'<div class="knob">{label}<output for="{name}">{escape(knob.value)}</output>'
         f'<input type="range" id="{name}" min="0" max="{len(knob.values) - 1}" value="{at}" data-values="{values}" '
-        f'data-base="{escape(knob.value)}" aria-valuetext="{escape(knob.value)}"></div>'
+        f'data-base="{escape(knob.value)}" aria-valuetext="{escape(knob.value)}">'
+        '<figure class="curve" hidden></figure></div>'
     )
 
 

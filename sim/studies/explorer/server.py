@@ -1,4 +1,4 @@
-"""The explorer's server: two addresses on this machine alone, a question at a time, nothing kept.
+"""The explorer's server: three addresses on this machine alone, a question at a time, nothing kept.
 
 A page from elsewhere cannot ask it: the name by which it is addressed has to be the machine's own (a foreign name
 that resolves to 127.0.0.1 is refused), browsers say which page a question comes from (`Origin`, `Sec-Fetch-Site`) and
@@ -61,7 +61,7 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """GET / and GET /answer?KEY=VALUE&..."""
+    """GET /, GET /answer?KEY=VALUE&... and GET /step?KEY=VALUE&..., the step time of an answer alone."""
 
     server: Server
     server_version, sys_version = "prestep", ""
@@ -82,8 +82,8 @@ class Handler(BaseHTTPRequestHandler):
         asked = urlsplit(self.path)
         if asked.path == "/":
             self._send(HTTPStatus.OK, self.server.text, "text/html; charset=utf-8")
-        elif asked.path == "/answer":
-            status, told = self._answer(asked.query)
+        elif asked.path in ("/answer", "/step"):
+            status, told = self._answer(asked.query, asked.path == "/step")
             self._send(status, json.dumps(told).encode(), "application/json")
         else:
             self._send(HTTPStatus.NOT_FOUND, b"no such page\n", "text/plain")
@@ -98,11 +98,11 @@ class Handler(BaseHTTPRequestHandler):
             followed and urlsplit(self.path).path == "/"
         )
 
-    def _answer(self, query: str) -> tuple[HTTPStatus, dict[str, Any]]:
+    def _answer(self, query: str, alone: bool) -> tuple[HTTPStatus, dict[str, Any]]:
         try:
             asked = once(parse_qs(query, keep_blank_values=True, max_num_fields=200))
             self.server.explorer.check(asked)
-            return self._in_turn(asked)
+            return self._in_turn(asked, alone)
         except (
             PrestepError,
             ValueError,
@@ -111,15 +111,19 @@ class Handler(BaseHTTPRequestHandler):
         except Exception as error:
             return HTTPStatus.INTERNAL_SERVER_ERROR, {"mistakes": crash.message(error)}
 
-    def _in_turn(self, asked: dict[str, str]) -> tuple[HTTPStatus, dict[str, Any]]:
+    def _in_turn(
+        self, asked: dict[str, str], alone: bool
+    ) -> tuple[HTTPStatus, dict[str, Any]]:
         """The answer after those that wait already; too many are sent away."""
         server = self.server
         if not server.room.acquire(blocking=False):
-            told = "too many questions at once: ask again in a moment"
-            return HTTPStatus.SERVICE_UNAVAILABLE, {"mistakes": told}
+            busy = "too many questions at once: ask again in a moment"
+            return HTTPStatus.SERVICE_UNAVAILABLE, {"mistakes": busy}
         try:
             with server.one:
-                return HTTPStatus.OK, server.explorer.answer(asked)
+                explorer = server.explorer
+                told = explorer.step(asked) if alone else explorer.answer(asked)
+                return HTTPStatus.OK, told
         finally:
             server.room.release()
 
