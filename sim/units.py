@@ -28,6 +28,7 @@ RATES = {
     for unit in ("FLOP/s", "FLOPS", "flop/s")
     for prefix, factor in _DECIMAL.items()
 }
+WATTS = {"W": 1.0, "kW": 1e3, "MW": 1e6}
 # Divisors where the unit is below one second: 1 / 1e6 is the float closest to a microsecond, 1 * 1e-6 not always.
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9, "ps": 1e12}
 _SECONDS = {"min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -103,6 +104,12 @@ def parse_rate(text: object, where: str = "quantity", key: str = "") -> float:
     """Operations per second in a text such as "900 TFLOP/s" or "1 PFLOPS"; raises like `parse_bytes`."""
     number, unit = _parse(text, RATES, "900 TFLOP/s", where, key)
     return number * RATES[unit]
+
+
+def parse_power(text: object, where: str = "quantity", key: str = "") -> float:
+    """Watts in a text such as "500 W" or "0.7 kW"; raises like `parse_bytes`."""
+    number, unit = _parse(text, WATTS, "500 W", where, key)
+    return number * WATTS[unit]
 
 
 def parse_duration(text: object, where: str = "quantity", key: str = "") -> float:

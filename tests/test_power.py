@@ -15,6 +15,7 @@ from validation.fit.full_clock import at_full_clock
 from validation.formats.kineto_kernels import Call
 
 POWER = Power(budget=0.01, product=1.4, exponent=2.0, other=0.7, idle=0.2)
+LOW = 1.5
 KERNELS = st.lists(
     st.tuples(
         st.sampled_from(["product", "other"]),
@@ -46,13 +47,40 @@ def test_the_budget_stays_between_nothing_and_all_and_products_between_full_and_
 
 
 def test_products_in_a_row_slow_down_once_the_budget_is_spent() -> None:
-    """A budget of 10 ms pays 25 ms of products at 1.4 times the limit; all later ones take sqrt(1.4) times as long."""
+    """A budget of 10 ms pays 25 ms of products at 1.4 times the limit; all later ones sqrt(1.2 / 0.8) times as long.
+
+    What is drawn beyond the idle power goes with the square of the clock.
+    """
     meter, now, times = Meter(POWER), 0.0, []
     for _ in range(50):
         times.append(meter.product(now, 1e-3))
         now += times[-1]
     assert times[:24] == pytest.approx([1e-3] * 24)
-    assert times[26:] == pytest.approx([1e-3 * 1.4**0.5] * 24)
+    assert times[26:] == pytest.approx([1e-3 * 1.5**0.5] * 24)
+
+
+@given(limit=st.floats(0.4, 3), clock=st.floats(0.3, 1))
+def test_another_limit_leaves_the_watts_of_a_gpu(limit: float, clock: float) -> None:
+    """Under another limit a GPU draws the same watts; a lower limit or a lower clock never makes products faster."""
+    other, full = POWER.under(limit, clock, LOW), POWER.under(limit, 1.0, LOW)
+    assert other.idle * limit == pytest.approx(POWER.idle)
+    assert other.budget * limit == pytest.approx(POWER.budget)
+    assert full.product * limit == pytest.approx(POWER.product)
+    assert other.product * limit <= POWER.product * (1 + 1e-9)
+    lower = POWER.under(0.9 * limit, clock, LOW)
+    assert lower.slowest >= other.slowest * (1 - 1e-9)
+    assert other.slowest / clock >= full.slowest * (1 - 1e-9)
+
+
+def test_the_own_limit_changes_nothing() -> None:
+    """A limit of once the own at the highest clock is the GPU as it is."""
+    assert POWER.under(1.0, 1.0, LOW).slowest == pytest.approx(POWER.slowest)
+    assert POWER.under(1.0, 1.0, LOW).product == POWER.product
+
+
+def test_voltage_falls_less_at_low_clocks() -> None:
+    """Below the clock of the limit power follows the clock less: a lower limit costs more time than above it."""
+    assert POWER.under(0.6, 1.0, LOW).slowest > POWER.under(0.6, 1.0, 2.0).slowest
 
 
 def test_a_pause_and_lighter_kernels_fill_the_budget_again() -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from sim.analysis.kernels import KernelUse
 from sim.costs import Gpu
-from sim.costs.draw import ATTENTION, Draw
+from sim.costs.clock import fitting, work_kind
+from sim.costs.draw import Draw
 from sim.costs.wall import Wall, wall
-from sim.graph.kernel import Kernel
 from sim.planning.planned import Planned
 from topologies.fabric import Fabric
 
@@ -33,6 +33,10 @@ class Energy:
         Watts that a GPU may draw.
     limited
         Whether the GPUs would draw more if they might.
+    gpu_clock
+        Mean clock of the SMs while kernels run, a share of the highest: the one at which they draw what is said.
+    gpu_clock_hz
+        The same in Hz; nan where nobody says what the highest is.
     host_power
         Watts of a host at the wall, with its GPUs.
     network_power
@@ -52,6 +56,8 @@ class Energy:
     gpu_power: float
     gpu_limit: float
     limited: bool
+    gpu_clock: float
+    gpu_clock_hz: float
     host_power: float
     network_power: float
     total_power: float
@@ -64,31 +70,76 @@ class Energy:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Share:
+    """GPUs that are alike: what they are, how many, and the kernels of all of them in the last step."""
+
+    gpu: Gpu
+    count: int
+    uses: tuple[KernelUse, ...]
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """Means of GPUs: watts that they draw, may draw, and would draw; clock over the highest of the model."""
+
+    power: float
+    limit: float
+    wanted: float
+    clock: float
+
+
 def energy_of(
-    planned: Planned, uses: Iterable[KernelUse], step: float, tokens: float
+    planned: Planned, shares: Sequence[Share], step: float, tokens: float
 ) -> Energy | None:
     """What a step of so many seconds and tokens draws; None where nobody says what such a GPU draws."""
     gpu, gpus = planned.gpu, planned.lowered.layout.world
     if gpu.draw is None or gpu.power_limit is None:
         return None
-    wanted = gpu.draw.idle + kernel_energy(gpu.draw, uses) / (gpus * step)
-    power = min(wanted, HELD * gpu.power_limit)
+    drawn = _mean([(_drawn(share, step), share.count) for share in shares])
     hosts = hosts_of(planned.fabric, planned.gpus)
-    host = host_power(power, gpus / hosts, wall())
+    host = host_power(drawn.power, gpus / hosts, wall())
     network = network_power(planned.fabric, hosts, wall())
     total = hosts * host + network
     return Energy(
-        gpu_power=power,
-        gpu_limit=gpu.power_limit,
-        limited=wanted > power,
+        gpu_power=drawn.power,
+        gpu_limit=drawn.limit,
+        limited=drawn.wanted > drawn.power,
+        gpu_clock=drawn.clock,
+        gpu_clock_hz=drawn.clock * (gpu.facts.clock or math.nan),
         host_power=host,
         network_power=network,
         total_power=total,
         step_energy=total * step,
-        gpu_step_energy=power * step,
+        gpu_step_energy=drawn.power * step,
         energy_per_token=total * step / tokens if tokens else math.nan,
         evidence=grade_of(gpu),
     )
+
+
+def _mean(parts: Sequence[tuple[_Drawn, int]]) -> _Drawn:
+    """Over all GPUs."""
+    total = sum(count for _, count in parts)
+    means = (
+        math.fsum(getattr(drawn, entry.name) * count for drawn, count in parts) / total
+        for entry in fields(_Drawn)
+    )
+    return parts[0][0] if len(parts) == 1 else _Drawn(*means)
+
+
+def _drawn(share: Share, step: float) -> _Drawn:
+    """Under its limit a GPU runs at the clock at which the mix of its kernels fits."""
+    gpu, (draw, allowed) = share.gpu, (share.gpu.draw, share.gpu.power_limit)
+    assert draw is not None and allowed is not None
+
+    def watts(clock: float) -> float:
+        joules = kernel_energy(draw.at(clock), share.uses)
+        return draw.idle + joules / (share.count * step)
+
+    wanted = watts(1.0)
+    power = min(wanted, HELD * allowed)
+    clock = fitting(watts, power) if wanted > power else 1.0
+    return _Drawn(power, allowed, wanted, gpu.clock * clock)
 
 
 def kernel_energy(draw: Draw, uses: Iterable[KernelUse]) -> float:
@@ -102,11 +153,6 @@ def kernel_energy(draw: Draw, uses: Iterable[KernelUse]) -> float:
         )
         for use in uses
     )
-
-
-def work_kind(kernel: Kernel) -> str:
-    """Which of a GPU's joules a flop of a kernel takes: attention's, or those of its number format."""
-    return ATTENTION if "attention" in kernel.kind else kernel.dtype
 
 
 def host_power(gpu: float, gpus: float, constants: Wall) -> float:

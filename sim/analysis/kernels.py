@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,10 +51,12 @@ class KernelUse:
         return self.bytes * self.count / self.time
 
 
-def kernel_uses(planned: Planned, run: Run) -> tuple[KernelUse, ...]:
-    """The kernels of the last step, most time first."""
+def kernel_uses(
+    planned: Planned, run: Run, programs: Iterable[int] | None = None
+) -> tuple[KernelUse, ...]:
+    """The kernels of the last step, most time first; of some simulated ranks, or of all."""
     total: dict[Kernel, list[float]] = {}
-    for rank in range(len(planned.graph.programs)):
+    for rank in range(len(planned.graph.programs)) if programs is None else programs:
         for kernel, count, seconds in _of_rank(planned, run, rank):
             sums = total.setdefault(kernel, [0.0, 0.0])
             sums[0] += count

@@ -13,6 +13,7 @@ from sim.analysis.critical_path import CriticalPath
 from sim.analysis.details import Details
 from sim.analysis.energy import energy_of
 from sim.analysis.evidence import evidence_of, fallbacks_of
+from sim.analysis.gpu_shares import shares_of
 from sim.analysis.kernels import kernel_uses
 from sim.analysis.links import link_report
 from sim.analysis.memory import outside, peaks
@@ -221,7 +222,7 @@ def _details(planned: Planned, run: Run, step: float) -> dict[str, Any]:
         kernels=kernel_uses(planned, run),
         allocations=allocations_of(planned, run),
     )
-    energy = energy_of(planned, details.kernels, step, tokens)
+    energy = energy_of(planned, shares_of(planned, run, details.kernels), step, tokens)
     return {"details": details, "energy": energy}
 
 

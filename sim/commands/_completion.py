@@ -76,4 +76,5 @@ def _keys() -> Iterator[str]:
         for kind in ("nvlink", "nic", "spine", "pcie")
         for value in ("bandwidth", "latency")
     )
-    yield from (f"gpu.{value}=" for value in ("flops", "hbm_bandwidth", "clock"))
+    gpu = ("flops", "hbm_bandwidth", "clock", "power_limit")
+    yield from (f"gpu.{value}=" for value in gpu)

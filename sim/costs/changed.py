@@ -1,23 +1,36 @@
-"""A GPU that is not as its model: a what-if on its arithmetic, its memory or its clock."""
+"""A GPU that is not as its model: a what-if on its arithmetic, its memory, its clock or its power limit."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
 
+from sim.costs.clock import Load, load_under
 from sim.costs.draw import Draw
 from sim.costs.gpu import Gpu
+from sim.costs.power import Power
 from sim.costs.roofline import Roofline
 from sim.graph.kernel import Kernel
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Factors on what a GPU of the model can do: arithmetic, HBM, and the SMs' clock (arithmetic and L2)."""
+    """Factors on what a GPU of the model can do.
+
+    Attributes
+    ----------
+    flops, hbm_bandwidth
+        Arithmetic, and the HBM.
+    clock
+        The SMs' highest clock: arithmetic and L2. A power limit may ask for a lower one.
+    power_limit
+        Watts that it may draw.
+    """
 
     flops: float = 1.0
     hbm_bandwidth: float = 1.0
     clock: float = 1.0
+    power_limit: float = 1.0
 
 
 AS_MODEL = Speed()
@@ -27,28 +40,52 @@ class ChangedGpu(Gpu):
     """A GPU whose kernels take longer or shorter than its model's, as the limit that bounds each of them changed.
 
     A kernel that arithmetic bounds follows `flops` and `clock`, one that memory bounds `hbm_bandwidth`; the shortest
-    time of any kernel stays.
+    time of any kernel stays. What the power limit costs depends on what ran before: `load` says what the meter needs.
     """
 
     def __init__(self, model: Gpu, speed: Speed) -> None:
         self.__dict__.update(model.__dict__)
         self._model, self._known = model, {}
-        limits = model.roofline
-        peak = {
-            dtype: rate * speed.flops * speed.clock
-            for dtype, rate in limits.peak.items()
-        }
-        self.roofline = Roofline(
-            peak,
-            limits.bandwidth * speed.hbm_bandwidth,
-            limits.l2_bandwidth * speed.clock,
-            limits.l2,
-        )
+        self._speed = speed
+        self.roofline = roofline_at(model.roofline, speed, speed.clock)
+        self.power = _power(model, speed)
 
     @property
     def draw(self) -> Draw | None:
-        """The model's: what a flop and a byte take does not follow from how many there are in a second."""
-        return self._model.draw
+        """The model's, at this clock: what a flop and a byte take does not follow from how many a second has."""
+        drawn = self._model.draw
+        # A clock beyond the highest is a guess on a GPU to come: its flops are not said to take more.
+        return None if drawn is None else drawn.at(min(1.0, self._speed.clock))
+
+    @property
+    def power_limit(self) -> float | None:
+        limit = self._model.power_limit
+        return None if limit is None else limit * self._speed.power_limit
+
+    def hot(self, kernel: Kernel) -> bool:
+        """As the model's: the same kernels ask for most."""
+        return self._model.hot(kernel)
+
+    @property
+    def regulated(self) -> bool:
+        """Whether its clock falls in other places than the model's."""
+        speed = self._speed
+        return speed.power_limit != 1.0 or (self.power is not None and speed.clock < 1)
+
+    def load(self, kernel: Kernel) -> Load:
+        """What a kernel draws here over the limit, and how long it takes once it draws the limit alone."""
+        if self.power is not None and self.hot(kernel):
+            return Load(self.power.product, self.power.slowest)
+        return load_under(self._model, self, kernel)
+
+    def roofline_at(self, clock: float) -> Roofline:
+        """What bounds kernels at a share of the model's clock."""
+        return roofline_at(self._model.roofline, self._speed, clock)
+
+    @property
+    def clock(self) -> float:
+        """The SMs' highest clock over the model's."""
+        return self._speed.clock
 
     def running(self, kernel: Kernel) -> float:
         """As the model's, at this speed."""
@@ -69,6 +106,24 @@ class ChangedGpu(Gpu):
     def evidence(self, kernel: Kernel) -> str:
         """As the model's, but nobody measured a kernel whose time was changed."""
         return self._model.evidence(kernel) if self.ratio(kernel) == 1.0 else "guess"
+
+
+def roofline_at(limits: Roofline, speed: Speed, clock: float) -> Roofline:
+    """The limits of a GPU changed so, at a share of its model's clock."""
+    peak = {dtype: rate * speed.flops * clock for dtype, rate in limits.peak.items()}
+    return Roofline(
+        peak,
+        limits.bandwidth * speed.hbm_bandwidth,
+        limits.l2_bandwidth * clock,
+        limits.l2,
+    )
+
+
+def _power(model: Gpu, speed: Speed) -> Power | None:
+    if model.power is None:
+        return None
+    low = model.power.exponent if model.draw is None else model.draw.exponent
+    return model.power.under(speed.power_limit, min(1.0, speed.clock), low)
 
 
 @cache

@@ -33,6 +33,8 @@ DRAW = Table(
         "active": AT_LEAST_0,
         "byte": AT_LEAST_0,
         "flop": Table(dict.fromkeys((*DTYPE_BYTES, ATTENTION), AT_LEAST_0)),
+        "moved": AT_LEAST_0,
+        "exponent": Number(1),
     },
     ("idle", "active", "byte", "flop"),
 )
@@ -142,6 +144,8 @@ class GpuFacts:
         The power limit; None where it is in the measured times or unknown.
     power_limit
         Watts that it may draw; None where the file does not say.
+    clock
+        The SMs' highest clock, Hz; None where the file does not say.
     draw
         What it draws, W and J; None: as `like`, at the same shares of the limit and the peaks.
     sustained
@@ -190,6 +194,7 @@ class GpuFacts:
     unaligned: float = fact(POSITIVE, float, 1.0)
     power: Power | None = fact(schema.numbers_of(Power), _power, None)  # noqa: RUF009
     power_limit: float | None = fact(POSITIVE, float, None)
+    clock: float | None = fact(POSITIVE, float, None)
     draw: Draw | None = fact(DRAW, _draw, None)  # noqa: RUF009
     sustained: Mapping[str, float] = fact(
         Table(dict.fromkeys((*DTYPE_BYTES, "grouped", "attention"), POSITIVE)),

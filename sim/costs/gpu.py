@@ -55,6 +55,8 @@ class Gpu:
         The power limit, as far as it slows products down; None where it is in their times or unknown.
     power_limit, draw
         Watts that it may draw, and what draws them; None where nobody says.
+    clock
+        The SMs' highest clock over that of the model: 1, but for a what-if.
     tables
         What was measured of kernels, by kind, layout and dtype.
     gap
@@ -109,6 +111,10 @@ class Gpu:
     def power_limit(self) -> float | None:
         """Watts that the GPU may draw; None: not known."""
         return self.facts.power_limit
+
+    @property
+    def clock(self) -> float:
+        return 1.0
 
     @cached_property
     def draw(self) -> Draw | None:

@@ -8,6 +8,7 @@ fast, and long dense steps are up to a sixth slower than short ones.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 # Seconds from which on a product fills the GPU and its time follows the clock; constants were fitted with it (guess).
@@ -28,7 +29,7 @@ class Power:
     product
         Power of a matrix product at the highest clock.
     exponent
-        Power follows the clock to this power (voltage falls with it).
+        What is drawn beyond `idle` follows the clock to this power (voltage falls with it).
     other, idle
         Power of other kernels and of a GPU without any.
     """
@@ -42,7 +43,50 @@ class Power:
     @property
     def slowest(self) -> float:
         """Time of a product that draws the limit, relative to the highest clock's; at least 1."""
-        return float(max(1.0, self.product) ** (1.0 / self.exponent))
+        return self.longer(self.product)
+
+    def longer(self, drawn: float) -> float:
+        """Time of arithmetic that would draw so much at the highest clock, once it draws the limit; at least 1."""
+        beyond = (max(1.0, drawn) - self.idle) / (1.0 - self.idle)
+        return float(beyond ** (1.0 / self.exponent))
+
+    def under(self, limit: float, clock: float, low: float) -> Power:
+        """With another limit and a lower highest clock, both relative to this one's; what is drawn stays.
+
+        Kernels other than products draw the limit at most: those that would draw more are slowed by themselves.
+
+        Parameters
+        ----------
+        low
+            What is drawn goes with the clock to this power below that of a product at the limit: voltage falls less there.
+        """
+        dynamic = self.product - self.idle
+        product = self.idle + dynamic * self._share(clock, low)
+        time = self._time((limit - self.idle) / dynamic, low) * clock
+        exponent, beyond = self.exponent, (product - self.idle) / (limit - self.idle)
+        if time > 1.0 and beyond > 1.0:
+            exponent = math.log(beyond) / math.log(time)
+        return Power(
+            budget=self.budget / limit,
+            product=product / limit,
+            exponent=exponent,
+            other=min(1.0, self.other / limit),
+            idle=self.idle / limit,
+        )
+
+    def _share(self, clock: float, low: float) -> float:
+        """What a product draws beyond idle at a clock, over that at the highest."""
+        knee = 1.0 / self.slowest
+        if clock >= knee:
+            return clock**self.exponent
+        return float(knee**self.exponent * (clock / knee) ** low)
+
+    def _time(self, share: float, low: float) -> float:
+        """Time of a product at the clock at which it draws so much beyond idle: what `_share` says, the other way."""
+        knee = 1.0 / self.slowest
+        if share >= knee**self.exponent:
+            return float(share ** (-1.0 / self.exponent))
+        return float((share / knee**self.exponent) ** (-1.0 / low) / knee)
 
 
 class Meter:
@@ -73,10 +117,17 @@ class Meter:
     def product(self, now: float, duration: float) -> float:
         """Seconds that a product takes which starts `now` and would take `duration` at the highest clock."""
         power = self.power
+        return self.run(now, duration, power.product, power.slowest)
+
+    def run(self, now: float, duration: float, drawn: float, slowest: float) -> float:
+        """Seconds of a kernel that starts `now` and would take `duration` at the highest clock.
+
+        There it draws so much; at the clock at which it draws the limit it takes `slowest` times as long.
+        """
         self._rest(now)
-        excess = power.product - 1.0
+        excess = drawn - 1.0
         fast = min(duration, self.left / excess) if excess > 0 else duration
-        time = fast + (duration - fast) * power.slowest
+        time = fast + (duration - fast) * slowest
         self._add(-excess * fast)
         self.until = max(self.until, now + time)
         return time

@@ -64,7 +64,9 @@ class Engine:
         noise = None if timed.noise is None else timed.noise.launches[number]
         limit = timed.graph.launch_limit
         self.env.process(host_thread(rank, self.steps, limit, start, noise))
-        meter = None if timed.power is None else Meter(timed.power, timed.budget, start)
+        limited = timed.limited.get(number)
+        power = timed.power if limited is None else limited.power
+        meter = None if power is None else Meter(power, timed.budget, start)
         for stream, ops in streams_of(rank.program).items():
             process = Stream(
                 rank, stream, ops, timed, self.slowdown, meter, self.meetings

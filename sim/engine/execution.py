@@ -12,6 +12,7 @@ from sim.graph.opgraph import OpGraph
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
+    from sim.costs.clock import Load
     from sim.costs.power import Power
     from sim.engine.cycle import Course
     from sim.engine.traffic import Traffic
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
 def undisturbed(kernel: int, channels: int) -> float:
     """Kernels that take as long beside communication as alone."""
     return 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Limited:
+    """A GPU under a power limit that is not its model's; `loads` of the kernels, by index."""
+
+    power: Power
+    loads: tuple[Load, ...]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -60,6 +69,8 @@ class Timed:
         Transfers that are under way from the start and beside everything.
     power : Power or None
         The GPU's power limit: products among the kernels, ``hot``, slow down when it is reached; None: it never is.
+    limited : mapping
+        Ranks whose GPU has another power limit or a lower clock: its limit, and what each kernel draws over it.
     budget : float or None
         Seconds of the power budget that is left at the start; None: all of it.
     noise : Noise or None
@@ -83,6 +94,7 @@ class Timed:
     background: tuple[Plan, ...] = ()
     power: Power | None = None
     hot: frozenset[int] = frozenset()
+    limited: Mapping[int, Limited] = field(default_factory=dict)
     budget: float | None = None
     noise: Noise | None = None
 

@@ -59,6 +59,8 @@ class Stream:
         self.rank, self.number, self.ops = rank, number, ops
         self.timed, self.slowdown = timed, slowdown
         self.meter, self.meetings = meter, meetings
+        limited = timed.limited.get(program.rank)
+        self.loads = None if limited is None else limited.loads
         self.courses = timed.courses.get(program.rank, {})
         self.gap = _column(program.gap, timed.kernel_gap, n)
         self.latency = _column(program.latency, timed.launch_latency, n)
@@ -189,6 +191,9 @@ class Stream:
         """Seconds of a kernel alone at the clock that the power limit allows; communication beside it comes on top."""
         now, channels = self.rank.env.now, self.rank.channels
         longer = self.slowdown(kernel, channels) if channels else 1.0
+        if self.loads is not None:
+            load = self.loads[kernel]
+            return meter.run(now, duration * longer, load.drawn, load.slowest) / longer
         if kernel in self.timed.hot:
             return meter.product(now, duration * longer) / longer
         meter.other(now, duration * longer)

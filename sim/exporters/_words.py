@@ -184,10 +184,18 @@ def energy(result: Prediction, cost: Mapping[str, Any]) -> Iterator[tuple[str, s
         yield f"a million {samples} cost", f"{cost['million_tokens']:.4g}"
 
 
+def _clock(drawn: Energy) -> str:
+    """`1,470 MHz, 74 % of the highest`; the share alone where nobody says how much the highest is."""
+    share = f"{drawn.gpu_clock:.0%} of the highest"
+    mhz = drawn.gpu_clock_hz / 1e6
+    return f"{mhz:,.0f} MHz, {share}" if math.isfinite(mhz) else share
+
+
 def _watts(drawn: Energy) -> Iterator[tuple[str, str]]:
     held = ", held by the limit" if drawn.limited else ""
     limit = f"of {drawn.gpu_limit:.0f} W ({drawn.evidence}){held}"
     yield "GPU", f"{drawn.gpu_power:.0f} W {limit}"
+    yield "clock", _clock(drawn)
     yield "host", f"{drawn.host_power / 1e3:.2f} kW at the wall"
     if drawn.network_power:
         yield "switches", f"{drawn.network_power / 1e3:.2f} kW"

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sim.costs import Gpu
-from sim.costs.changed import AS_MODEL, Speed, changed
+from sim.costs.changed import AS_MODEL, ChangedGpu, Speed, changed
+from sim.errors import InputError, Mistake
 from sim.graph.opgraph import Chain, OpGraph
 from topologies.fabric import Fabric
+
+LIMIT = "power_limit"  # attribute of a GPU
+LEAST = 1.2  # a power limit over what a GPU draws without kernels: below, nothing is known of clocks
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,15 @@ class Fleet:
     gpu: Gpu
     model: Gpu
     speeds: tuple[Speed, ...] = ()
+
+    def of(self, rank: int) -> Gpu:
+        """The GPU of a rank."""
+        return changed(self.model, self.speeds[rank]) if self.speeds else self.gpu
+
+    def regulated(self, rank: int) -> ChangedGpu | None:
+        """The GPU of a rank whose clock falls in other places than its model's; None of all others."""
+        gpu = self.of(rank)
+        return gpu if isinstance(gpu, ChangedGpu) and gpu.regulated else None
 
     def scale(
         self, graph: OpGraph, rank: int, together: float, alone: Sequence[bool]
@@ -70,6 +83,8 @@ def speeds_of(fabric: Fabric, model: Gpu, gpus: Sequence[str]) -> tuple[Speed, .
     """What each of these GPUs differs by from the model, after all changes of the fabric's GPUs."""
     speed = dict.fromkeys(gpus, AS_MODEL)
     usual = {"flops": model.peak["bf16"], "hbm_bandwidth": model.bandwidth}
+    if any(change.attribute == LIMIT for change in fabric.gpu_changes):
+        usual[LIMIT] = _limit_of(model)
     for change in fabric.gpu_changes:
         for name in change.gpus:
             if name in speed:
@@ -80,4 +95,29 @@ def speeds_of(fabric: Fabric, model: Gpu, gpus: Sequence[str]) -> tuple[Speed, .
                     else (change.value or 0.0) / usual[change.attribute]
                 )
                 speed[name] = replace(speed[name], **{change.attribute: new})
+    _check_limits(model, speed.values())
     return tuple(speed[name] for name in gpus)
+
+
+def _limit_of(model: Gpu) -> float:
+    """Watts that a GPU may draw, where it is known what draws them."""
+    if model.power_limit is not None and model.draw is not None:
+        return model.power_limit
+    found = f"a {model.name}, of which nobody says what it draws"
+    expected = "a GPU whose file has power_limit and [draw]"
+    raise InputError(Mistake("cluster.set", f"gpu.{LIMIT}", found, expected))
+
+
+def _check_limits(model: Gpu, speeds: Iterable[Speed]) -> None:
+    """Refuses a limit that leaves nothing for kernels."""
+    lowest = min((speed.power_limit for speed in speeds), default=1.0)
+    if lowest >= 1.0:
+        return
+    limit, drawn = _limit_of(model), model.draw
+    idle = 0.0 if drawn is None else drawn.idle
+    if model.power is not None:
+        idle = max(idle, model.power.idle * limit)
+    if lowest * limit < LEAST * idle:
+        found = f"{lowest * limit:.0f} W"
+        expected = f"at least {LEAST * idle:.0f} W: {idle:.0f} W are drawn by a {model.name} with nothing to do"
+        raise InputError(Mistake("cluster.set", f"gpu.{LIMIT}", found, expected))

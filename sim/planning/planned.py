@@ -23,6 +23,7 @@ from sim.planning.alike import planned_once
 from sim.planning.chains import Repetition, repetition
 from sim.planning.courses import courses_of
 from sim.planning.fleet import Fleet, fleet_of
+from sim.planning.limits import limited_of
 from sim.planning.slowest import slowest_of
 from sim.spec.sections import Scenario
 from topologies.fabric import Fabric
@@ -260,6 +261,7 @@ def _timed(
         hot=frozenset(
             i for i, k in enumerate(kernels) if not isinstance(k, Chain) and gpu.hot(k)
         ),
+        limited=limited_of(hardware.fleet, graph),
     )
 
 

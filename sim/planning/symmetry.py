@@ -41,7 +41,9 @@ def unlike(fabric: Fabric, fleet: Fleet, faults: Faults, gpus: Sequence[str]) ->
 
 
 def _slowness(speed: Speed) -> float:
-    return max(1.0 / (speed.flops * speed.clock), 1.0 / speed.hbm_bandwidth)
+    """Which GPU is the slowest, roughly: arithmetic goes with the root of what may be drawn."""
+    limit = min(1.0, speed.power_limit) ** 0.5
+    return max(1.0 / (speed.flops * speed.clock * limit), 1.0 / speed.hbm_bandwidth)
 
 
 def _changed_hosts(fabric: Fabric) -> dict[str, frozenset[Hashable]]:

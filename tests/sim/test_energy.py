@@ -84,10 +84,17 @@ def test_a_lent_draw_is_the_same_share_of_the_limit(
 
 @pytest.mark.parametrize("name", ["h200", "h100", "b200"])
 def test_a_quicker_gpu_takes_the_same_joules_for_its_work(name: str) -> None:
-    """A what-if on the speed of a GPU leaves what a flop and a byte take, lent figures or its own."""
+    """A what-if on the speed of a GPU leaves what a flop and a byte take, lent figures or its own; a lower clock less.
+
+    What a byte of HBM takes does not follow the SMs' clock.
+    """
     model = load_gpu(name)
-    quicker = changed(model, Speed(flops=2.0, hbm_bandwidth=3.0, clock=0.5))
-    assert quicker.draw == model.draw
+    assert changed(model, Speed(flops=2.0, hbm_bandwidth=3.0)).draw == model.draw
+    slower = changed(model, Speed(clock=0.5)).draw
+    assert slower is not None and model.draw is not None
+    assert slower.byte == model.draw.byte and slower.idle == model.draw.idle
+    assert slower.active < 0.5 * model.draw.active
+    assert all(joules < model.draw.flop[kind] for kind, joules in slower.flop.items())
 
 
 @pytest.mark.parametrize("name", names())

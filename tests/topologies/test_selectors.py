@@ -147,6 +147,8 @@ def test_what_cuts_ranks_off_is_an_error_that_names_them(key: str, ranks: str) -
         ("gpu.bandwidth", "2x", "one of flops, hbm_bandwidth, clock"),
         ("nvlink.flops", "2x", "only they have flops"),
         ("gpu.clock", "1980 MHz", 'a factor such as "0.9x"'),
+        ("gpu.power_limit", "500", '"500 W"'),
+        ("gpu.power_limit", "0 W", "a power_limit above 0"),
         ("gpu.flops", "0x", "a factor above 0"),
         ("gpu.flops", "900", '"900 TFLOP/s"'),
         ("gpu.hbm_bandwith", "2x", 'did you mean "hbm_bandwidth"?'),

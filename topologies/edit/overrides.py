@@ -1,9 +1,9 @@
 """What-ifs on a cluster: `selector.attribute = value or factor`, or `selector = off`.
 
 Selectors are those of `topologies.edit.selectors`. Attributes of links are `bandwidth` (payload, per direction) and
-`latency`; of GPUs `flops`, `hbm_bandwidth` and `clock`. A value is a factor ("2x", "0.5x", "80 %") or a quantity with
-a unit ("100 GB/s", "1 us", "900 TFLOP/s"). A bandwidth is that of ONE physical link: "nvlink.bandwidth" = "25 GB/s"
-gives a row of five links 125 GB/s. Overrides apply in the order given.
+`latency`; of GPUs `flops`, `hbm_bandwidth`, `clock` and `power_limit`. A value is a factor ("2x", "0.5x", "80 %") or a
+quantity with a unit ("100 GB/s", "1 us", "900 TFLOP/s", "500 W"). A bandwidth is that of ONE physical link:
+"nvlink.bandwidth" = "25 GB/s" gives a row of five links 125 GB/s. Overrides apply in the order given.
 
 What is `off` is gone with its cables, in both directions; a switch or NIC that leads nowhere then is gone too.
 """
@@ -17,14 +17,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sim.errors import InputError, Mistake, did_you_mean
-from sim.units import parse_bandwidth, parse_duration, parse_rate
+from sim.units import parse_bandwidth, parse_duration, parse_power, parse_rate
 from topologies.core.links import Floats, Ints, Links
 from topologies.edit import switched
 from topologies.edit.selectors import Selection, missing, resolve
 from topologies.fabric import Fabric, GpuChange
 
 LINK_ATTRIBUTES = ("bandwidth", "latency")
-GPU_ATTRIBUTES = ("flops", "hbm_bandwidth", "clock")
+GPU_ATTRIBUTES = ("flops", "hbm_bandwidth", "clock", "power_limit")
 ATTRIBUTES = (*LINK_ATTRIBUTES, *GPU_ATTRIBUTES)
 OFF = "off"
 LARGEST = 1e12  # factor: enough for "as if it were free"
@@ -32,7 +32,11 @@ LEAST = 1.0  # bytes or operations a second of anything that works at all
 SMALLEST = 1e-12  # factor: enough for "as if it were broken"
 _TAKE_AWAY = 'to take it away: selector = "off"'
 # What reads a value with its unit, and an example; the others are bandwidths.
-_UNITS = {"latency": (parse_duration, "1 us"), "flops": (parse_rate, "900 TFLOP/s")}
+_UNITS = {
+    "latency": (parse_duration, "1 us"),
+    "flops": (parse_rate, "900 TFLOP/s"),
+    "power_limit": (parse_power, "500 W"),
+}
 _FACTOR = re.compile(r"\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)\s*(x|%)\s*")
 
 

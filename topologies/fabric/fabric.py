@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GpuChange:
-    """GPUs that differ from their model: by a factor, or by a value (flop/s at bf16, bytes/s)."""
+    """GPUs that differ from their model: by a factor, or by a value (flop/s at bf16, bytes/s, W)."""
 
     gpus: tuple[str, ...]
     attribute: str

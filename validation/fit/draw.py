@@ -1,8 +1,8 @@
 """`python -m validation.fit.draw`: what a GPU draws (`[draw]` of its file), from kernels and steps with watts.
 
 Kernels run for seconds each (`kind: power` of `validation/cases/aten`); steps are those of `validation/cases/energy`.
-The power limit hides what a kernel would draw beyond it, so a figure counts up to the limit only. No predicted time is
-used: a step takes what it was measured to take.
+The power limit hides what a kernel would draw beyond it; the clock, which was measured too, tells it: at a lower one a
+flop takes less, by `exponent` of [draw]. No predicted time is used: a step takes what it was measured to take.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from sim.analysis.energy import HELD, work_kind
 from sim.costs import Gpu, load_gpu
+from sim.costs.clock import work_kind
 from sim.costs.draw import ATTENTION
 from sim.costs.kinds import work
 from sim.graph.kernel import Kernel
@@ -33,6 +33,7 @@ KINDS = ("active", "byte", "bf16", "fp8", "tf32", "fp32", ATTENTION)
 #: Scale of the fit: W, pJ.
 UNITS = np.array([1.0, *[1e12] * (len(KINDS) - 1)])
 FIRST = np.array([300.0, 30.0, 0.6, 0.7, 2.0, 4.0, 0.8])
+ACTIVE, FLOPS = 0, slice(2, None)  # which of KINDS follow the clock
 STEP_WEIGHT = 2.0  # a step is what is asked about
 SHORTEST = 20e-6  # s: below it the host bounds calls back to back
 BACKWARD = 2.5  # flops of attention's backward over forward's: five products for two
@@ -44,56 +45,67 @@ STEPS = Path(__file__).parents[1] / "cases" / "energy"
 
 @dataclass(frozen=True)
 class Sample:
-    """Measured watts, and what was done in a second: the amounts of `KINDS`."""
+    """Measured watts at a clock (over the highest), and what was done in a second: the amounts of `KINDS`."""
 
     name: str
     watts: float
+    clock: float
     amounts: tuple[float, ...]
     weight: float = 1.0
 
 
-def kernels(gpu: str) -> Iterator[Sample]:
+def kernels(gpu: Gpu) -> Iterator[Sample]:
     """Kernels that ran for seconds."""
-    with gzip.open(cases.FOLDER / f"{gpu}.jsonl.gz", "rt") as file:
+    with gzip.open(cases.FOLDER / f"{gpu.name}.jsonl.gz", "rt") as file:
         rows = [json.loads(line) for line in file]
     names = {row["id"]: row["name"] for row in rows if row["kind"] == "kernel"}
     operations = {_case_key(row): row for row in rows if row["kind"] == "op"}
     for row in rows:
         if row["kind"] != "power" or row.get("error") or row["op"] == IDLE:
             continue
+        clock = row["clock_hz"] / _highest(gpu)
         if row["family"] == "attention":
-            yield _attention(row)
+            yield _attention(row, clock)
         elif row["family"] != COPIES and row["s"] >= SHORTEST:
-            yield from _operation(row, operations.get(_case_key(row)), names)
+            operation = operations.get(_case_key(row))
+            yield from _operation(row, clock, operation, names)
+
+
+def _highest(gpu: Gpu) -> float:
+    assert gpu.facts.clock is not None
+    return gpu.facts.clock
 
 
 def _operation(
-    row: Mapping[str, Any], operation: dict[str, Any] | None, names: dict[int, str]
+    row: Mapping[str, Any],
+    clock: float,
+    operation: dict[str, Any] | None,
+    names: dict[int, str],
 ) -> Iterator[Sample]:
     """The first kernel of an operation that was also measured alone."""
     for case in () if operation is None else cases.cases_of(operation, names):
         uses = [(kernel, 1.0, row["s"]) for kernel in case.kernels[:1]]
         amounts = _amounts(uses, row["s"])
-        yield Sample(f"{row['op']} {row['way']}", row["watts"], amounts)
+        yield Sample(f"{row['op']} {row['way']}", row["watts"], clock, amounts)
 
 
-def _attention(row: Mapping[str, Any]) -> Sample:
+def _attention(row: Mapping[str, Any], clock: float) -> Sample:
     """Causal attention of (sequences, heads, heads of keys, length, head): half of its scores are computed."""
     sequences, heads, _, length, head = row["size"]
     forward = 4 * sequences * heads * length**2 * head / 2
     flops = forward * (BACKWARD if row["way"] == "bwd" else 1.0)
     amounts = dict.fromkeys(KINDS, 0.0) | {"active": 1.0, ATTENTION: flops / row["s"]}
     name = f"{row['set']['backend']} attention {row['way']}"
-    return Sample(name, row["watts"], tuple(amounts.values()))
+    return Sample(name, row["watts"], clock, tuple(amounts.values()))
 
 
 def _case_key(row: Mapping[str, Any]) -> str:
     return json.dumps([row.get(field) for field in FIELDS])
 
 
-def steps(gpu: str, cluster: str) -> Iterator[Sample]:
+def steps(gpu: Gpu, cluster: str) -> Iterator[Sample]:
     """Steps with watts, each in the time that it was measured to take."""
-    path = STEPS / f"train_{gpu}_power.jsonl"
+    path = STEPS / f"train_{gpu.name}_power.jsonl"
     records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     for row, record in zip(read_rows(path), records, strict=True):
         scenario = scenario_of(row)
@@ -104,7 +116,8 @@ def steps(gpu: str, cluster: str) -> Iterator[Sample]:
         seconds = record["window_step_s"]
         uses = [(use.kernel, use.count, use.time) for use in details.kernels]
         amounts = _amounts(uses, seconds)
-        yield Sample(row.id, record["watts_mean"], amounts, STEP_WEIGHT)
+        clock = record["sm_clock_mhz"] * 1e6 / _highest(gpu)
+        yield Sample(row.id, record["watts_mean"], clock, amounts, STEP_WEIGHT)
 
 
 def _amounts(
@@ -124,12 +137,15 @@ def _amounts(
 
 
 def watts(constants: np.ndarray, samples: Sequence[Sample], gpu: Gpu) -> np.ndarray:
-    """What the constants make of the samples, up to the limit."""
+    """What the constants make of the samples, each at its clock."""
     amounts = np.array([sample.amounts for sample in samples]) / UNITS
-    assert gpu.draw is not None and gpu.power_limit is not None
-    drawn: np.ndarray = gpu.draw.idle + amounts @ constants
-    held: np.ndarray = np.minimum(drawn, HELD * gpu.power_limit)
-    return held
+    assert gpu.draw is not None
+    clock = np.array([sample.clock for sample in samples])
+    drawn = amounts * constants
+    drawn[:, FLOPS] *= clock[:, None] ** (gpu.draw.exponent - 1)
+    drawn[:, ACTIVE] *= clock**gpu.draw.exponent
+    total: np.ndarray = gpu.draw.idle + drawn.sum(axis=1)
+    return total
 
 
 def fit(samples: Sequence[Sample], gpu: Gpu) -> np.ndarray:
@@ -144,17 +160,6 @@ def fit(samples: Sequence[Sample], gpu: Gpu) -> np.ndarray:
     return np.asarray(least_squares(errors, FIRST, bounds=(0, np.inf)).x)
 
 
-def _hidden(
-    constants: np.ndarray, samples: Sequence[Sample], gpu: Gpu
-) -> tuple[bool, ...]:
-    """Constants that change no sample: those that need them are all held by the limit."""
-    at = watts(constants, samples, gpu)
-    steps = np.diag(constants * 0.01)
-    return tuple(
-        bool(np.all(watts(constants - step, samples, gpu) == at)) for step in steps
-    )
-
-
 def main() -> None:
     """Print the constants and what they make of every sample."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -162,12 +167,10 @@ def main() -> None:
     parser.add_argument("--cluster", default="h200-host-4")
     options = parser.parse_args()
     gpu = load_gpu(options.gpu)
-    samples = [*kernels(options.gpu), *steps(options.gpu, options.cluster)]
+    samples = [*kernels(gpu), *steps(gpu, options.cluster)]
     constants = fit(samples, gpu)
-    hidden = _hidden(constants, samples, gpu)
-    for kind, value, unseen in zip(KINDS, constants, hidden, strict=True):
-        unit = "W" if kind == "active" else "pJ"
-        print(f"{kind:10}", "behind the limit" if unseen else f"{value:.3g} {unit}")
+    for kind, value in zip(KINDS, constants, strict=True):
+        print(f"{kind:10} {value:.3g} {'W' if kind == 'active' else 'pJ'}")
     for sample, power in zip(samples, watts(constants, samples, gpu), strict=True):
         error = power / sample.watts - 1
         print(f"{sample.name:28} {sample.watts:5.0f} W {power:5.0f} W {error:+.1%}")

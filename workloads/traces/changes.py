@@ -23,7 +23,7 @@ KEYS = (
 )
 SECTIONS = ("parallel", "faults", "kernels", "nccl", "training", "model", "cluster")
 # What ends the name of a GPU's attribute; all other changes of a cluster are those of links.
-GPU_ATTRIBUTES = ("flops", "hbm_bandwidth", "clock")
+GPU_ATTRIBUTES = ("flops", "hbm_bandwidth", "clock", "power_limit")
 
 
 @dataclass
@@ -87,6 +87,11 @@ def _sort_in(asked: Changes, key: str, value: str, mistakes: list[Mistake]) -> N
     elif section in SECTIONS:
         hint = "a trace has no such key: its model and layout are as recorded"
         mistakes.append(replace(unknown("--set", key, key, KEYS), hint=hint))
+    elif key.rpartition(".")[2] == "power_limit":
+        expected = (
+            "gpu.clock=0.9x: a recording does not say which kernels its limit slowed"
+        )
+        mistakes.append(Mistake("--set", key, f'"{value}"', expected))
     elif key.rpartition(".")[2] in GPU_ATTRIBUTES:
         asked.gpus[key] = value
     else:

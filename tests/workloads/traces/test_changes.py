@@ -89,7 +89,8 @@ def test_changes_of_nothing_are_checked(tmp_path: Path) -> None:
     from sim.errors import InputError
 
     synthetic.save(tmp_path, world=1)
-    for change in ("nvlonk.bandwidth=1x", "gpuu.clock=1x", "gpu[9].clock=0.5x"):
+    wrong = "nvlonk.bandwidth=1x", "gpuu.clock=1x", "gpu[9].clock=0.5x"
+    for change in (*wrong, "gpu.power_limit=500W"):
         with pytest.raises(InputError):
             played(tmp_path, change)
 
