@@ -19,6 +19,7 @@ from sim.errors import EXIT_INPUT, InputError, Mistake, PrestepError
 from sim.extras import missing
 from sim.tools import crash, streams
 
+POSITIVE = click.FloatRange(0, 1e9, min_open=True)
 EXIT_OUTSIDE = 1
 EXIT_PIPE = 128 + 13  # as of programs that SIGPIPE ends
 EXIT_INTERRUPT = 128 + 2  # as of programs that SIGINT ends

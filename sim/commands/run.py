@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
+from sim.commands._ranking import energy_prices
 from sim.commands._shared import (
+    POSITIVE,
     as_json,
     changes,
     explained,
@@ -18,12 +20,7 @@ from sim.commands._shared import (
     on_hosts,
 )
 
-#: A price: finite, above 0.
-
 GROUP = "Predict"
-
-
-POSITIVE = click.FloatRange(0, 1e9, min_open=True)
 
 
 @click.command(
@@ -93,16 +90,7 @@ POSITIVE = click.FloatRange(0, 1e9, min_open=True)
     metavar="PRICE",
     help="Of a GPU for an hour: the cost of the step, and of a million tokens.",
 )
-@click.option(
-    "--price-per-kwh", type=POSITIVE, metavar="PRICE", help="Of energy, likewise."
-)
-@click.option(
-    "--pue",
-    type=click.FloatRange(1, 10),
-    default=1.0,
-    show_default=True,
-    help="Energy of the data centre over that of its machines.",
-)
+@energy_prices
 @on_cluster
 @on_hosts
 @of_recipe

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from sim.commands._ranking import energy_prices, rank_by
 from sim.commands._shared import (
     as_json,
     changes,
@@ -51,6 +52,8 @@ GROUP = "Predict"
     metavar="PRICE",
     help="Of a GPU for an hour, for a cost per token; of several GPUs h100=2.50,h200=3.10.",
 )
+@energy_prices
+@rank_by
 @click.option(
     "--trials",
     type=click.IntRange(1),

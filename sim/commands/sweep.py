@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
+from sim.commands._ranking import energy_prices, rank_by
 from sim.commands._shared import (
+    POSITIVE,
     changes,
     explained,
     handler,
@@ -52,6 +54,14 @@ GROUP = "Predict"
     type=click.IntRange(1),
     help="Runs at a time.",
 )
+@click.option(
+    "--price",
+    type=POSITIVE,
+    metavar="PRICE",
+    help="Of a GPU for an hour, for a cost per million tokens.",
+)
+@energy_prices
+@rank_by
 @on_cluster
 @on_hosts
 @of_recipe

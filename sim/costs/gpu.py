@@ -55,8 +55,6 @@ class Gpu:
         The power limit, as far as it slows products down; None where it is in their times or unknown.
     power_limit, draw
         Watts that it may draw, and what draws them; None where nobody says.
-    clock
-        The SMs' highest clock over that of the model: 1, but for a what-if.
     tables
         What was measured of kernels, by kind, layout and dtype.
     gap
@@ -114,7 +112,13 @@ class Gpu:
 
     @property
     def clock(self) -> float:
+        """The SMs' highest clock over that of the model."""
         return 1.0
+
+    @property
+    def model_clock(self) -> float | None:
+        """The highest clock of the model's SMs, Hz; None where its file does not say."""
+        return self.facts.clock
 
     @cached_property
     def draw(self) -> Draw | None:

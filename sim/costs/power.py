@@ -58,7 +58,7 @@ class Power:
         Parameters
         ----------
         low
-            What is drawn goes with the clock to this power below that of a product at the limit: voltage falls less there.
+            What is drawn goes with the clock to this power below that of a product at the limit, as voltage falls less.
         """
         dynamic = self.product - self.idle
         product = self.idle + dynamic * self._share(clock, low)
@@ -78,7 +78,7 @@ class Power:
         """What a product draws beyond idle at a clock, over that at the highest."""
         knee = 1.0 / self.slowest
         if clock >= knee:
-            return clock**self.exponent
+            return float(clock**self.exponent)
         return float(knee**self.exponent * (clock / knee) ** low)
 
     def _time(self, share: float, low: float) -> float:

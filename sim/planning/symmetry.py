@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable, Sequence
 
 import numpy as np
@@ -42,7 +43,7 @@ def unlike(fabric: Fabric, fleet: Fleet, faults: Faults, gpus: Sequence[str]) ->
 
 def _slowness(speed: Speed) -> float:
     """Which GPU is the slowest, roughly: arithmetic goes with the root of what may be drawn."""
-    limit = min(1.0, speed.power_limit) ** 0.5
+    limit = math.sqrt(min(1.0, speed.power_limit))
     return max(1.0 / (speed.flops * speed.clock * limit), 1.0 / speed.hbm_bandwidth)
 
 

@@ -51,6 +51,11 @@ COLUMNS: dict[str, str] = {
     "host": "double",
     "idle": "double",
     "grounded": "double",
+    "gpu_power": "double",
+    "gpu_clock": "double",
+    "total_power": "double",
+    "step_energy": "double",
+    "energy_per_token": "double",
 }
 
 

@@ -12,6 +12,7 @@ from sim.spec.load import load_scenario
 from sim.studies.grid import Spec
 
 Row = dict[str, Any]
+WATTS = ("gpu_power", "gpu_clock", "total_power", "step_energy", "energy_per_token")
 SHARES = ("compute", "bubble", "straggler", "io", "host", "idle")
 
 
@@ -38,6 +39,7 @@ def _figures(result: Prediction) -> Row:
         "fits": None if verdict is None else verdict.fits,
         **_shares(result.breakdown),
         "grounded": _total(result.evidence, ("measured", "fitted")),
+        **{name: getattr(result.energy, name, None) for name in WATTS},
     }
 
 

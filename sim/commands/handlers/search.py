@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from sim import progress
+from sim.analysis.cost import Prices
 from sim.commands._shared import EXIT_OUTSIDE, echo_json, misused, talk
 from sim.spec import recipes
 from sim.spec.load import load_open
@@ -17,6 +18,7 @@ from sim.spec.scenario_file import is_capture, tables_of
 from sim.spec.sections import Scenario
 from sim.studies import search as layouts
 from sim.studies.grid import grid_of
+from sim.studies.ranking import TIME, objective_of
 from sim.studies.search import axes, clusters, words
 from sim.studies.search.scenario_file import check_target, write_scenario
 from sim.tools.catalog import find_scenario
@@ -28,6 +30,9 @@ def search(
     over: tuple[str, ...],
     overrides: tuple[str, ...],
     price: str | None,
+    price_per_kwh: float | None,
+    pue: float,
+    rank_by: str | None,
     trials: int | None,
     jobs: int,
     json_: bool,
@@ -37,21 +42,24 @@ def search(
     prices = _prices(price)
     if is_capture(path):
         _refuse_layouts(path, trials, write)
-        _clusters(path, over, overrides, prices, top, json_)
+        asked = clusters.asked(rank_by, prices, Prices(None, price_per_kwh, pue))
+        _clusters(path, over, overrides, asked, top, json_)
     else:
-        options = layouts.Options(top, axes.read_over(over, overrides), jobs, trials)
-        _layouts(path, overrides, options, _one_price(prices), json_, write)
+        money = Prices(_one_price(prices), price_per_kwh, pue)
+        objective = objective_of(rank_by or TIME, money)
+        values = axes.read_over(over, overrides)
+        options = layouts.Options(top, values, jobs, trials, objective=objective)
+        _layouts(path, overrides, options, json_, write)
 
 
 def _layouts(
     path: Path,
     overrides: tuple[str, ...],
     options: layouts.Options,
-    price: float | None,
     json_: bool,
     write: Path | None,
 ) -> None:
-    """The fastest layouts of a scenario's model."""
+    """The best layouts of a scenario's model."""
     if write is not None:
         check_target(write, path)
     base, batch = load_open(path, overrides, axes.FREE)
@@ -60,9 +68,9 @@ def _layouts(
         talk(f"{path}: no training.global_batch: {samples}")
     ranking = _ranking(base, batch, options)
     if json_:
-        echo_json(words.to_dict(ranking, price))
+        echo_json(words.to_dict(ranking, options.objective))
     else:
-        click.echo(words.table(ranking, price))
+        click.echo(words.table(ranking, options.objective))
     if not ranking.ranked:
         sys.exit(EXIT_OUTSIDE)
     if write is not None:
@@ -74,7 +82,7 @@ def _clusters(
     path: Path,
     over: tuple[str, ...],
     overrides: tuple[str, ...],
-    prices: dict[str, float],
+    asked: clusters.Asked,
     top: int,
     json_: bool,
 ) -> None:
@@ -85,9 +93,9 @@ def _clusters(
         progress.track(clusters.places(path, grid, overrides), "clusters", count)
     )
     if json_:
-        echo_json(clusters.to_dict(found, prices, top))
+        echo_json(clusters.to_dict(found, asked, top))
     else:
-        click.echo(clusters.table(found, prices, top))
+        click.echo(clusters.table(found, asked, top))
     if not any(place.fits for place in found):
         sys.exit(EXIT_OUTSIDE)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,14 @@ import click
 import pyarrow.parquet as pq
 
 from sim import progress
+from sim.analysis.cost import Prices
 from sim.commands._shared import talk
 from sim.spec.load import load_scenario
 from sim.spec.scenario_file import is_recipe
 from sim.studies import sweep as study
 from sim.studies.executors import executor_of
 from sim.studies.grid import grid_of, specs
+from sim.studies.ranking import COST, ENERGY, FASTEST, TIME, Objective, objective_of
 from sim.tools.catalog import find_scenario
 from sim.units import format_duration
 
@@ -30,7 +34,12 @@ def sweep(
     output: Path,
     executor: str,
     jobs: int,
+    price: float | None,
+    price_per_kwh: float | None,
+    pue: float,
+    rank_by: str | None,
 ) -> None:
+    objective = objective_of(rank_by or TIME, Prices(price, price_per_kwh, pue))
     path = find_scenario(scenario)
     values = grid_of(grid)
     pool = executor_of(executor, jobs)
@@ -39,7 +48,7 @@ def sweep(
     runs = specs(path, values, overrides)
     with progress.count("runs", len(runs)) as task:
         results = study.sweep(runs, output, pool, jobs, partial(_tell, task))
-    click.echo(summary(results))
+    click.echo(summary(results, objective))
     talk(f"wrote {results}")
 
 
@@ -50,30 +59,57 @@ def _tell(task: progress.Task, done: int, of: int) -> None:
     task.done = done
 
 
-def summary(path: Path) -> str:
-    """The runs as a table, the fastest first, and how many were refused."""
+def summary(path: Path, objective: Objective = FASTEST) -> str:
+    """The runs as a table, the best first, and how many were refused."""
     rows = pq.ParquetFile(path).read().to_pylist()  # read_table would import pandas
     good = [row for row in rows if not row["error"]]
     refused = [row for row in rows if row["error"]]
-    good.sort(key=lambda row: row["step_time"])
+    good.sort(key=lambda row: _score(row, objective))
     keys = [name for name in (rows[0] if rows else {}) if name.startswith("set.")]
     heading = [*(key.removeprefix("set.") for key in keys), "step time", "MFU", "fits"]
-    lines = _aligned([heading, *(_cells(row, keys) for row in good[:LONGEST])])
+    heading += ["J/token"] if objective.needs_watts else []
+    heading += ["per 1M"] if objective.priced else []
+    cells = [_cells(row, keys, objective) for row in good[:LONGEST]]
+    lines = _aligned([heading, *cells])
     if len(good) > LONGEST:
-        lines.append(f"and {len(good) - LONGEST} slower")
+        lines.append(f"and {len(good) - LONGEST} {_worse(objective)}")
     if refused:
         reason = refused[0]["error"].splitlines()[0]
         lines.append(f"{len(refused)} refused, such as: {reason}")
     return "\n".join(lines)
 
 
-def _cells(row: dict[str, Any], keys: Sequence[str]) -> list[str]:
+def _worse(objective: Objective) -> str:
+    return "slower" if objective.by == TIME else f"that take more {objective.by}"
+
+
+def _score(row: dict[str, Any], objective: Objective) -> float:
+    """What is ranked: seconds of a step; joules or cost of a token, since runs may differ in their batch."""
+    if objective.by == TIME:
+        return float(row["step_time"])
+    score = _of_a_token(row, objective)
+    return math.inf if math.isnan(score) else score
+
+
+def _of_a_token(row: dict[str, Any], objective: Objective) -> float:
+    """Joules or cost of a token; nan where it is not known."""
+    rate = row["tokens_per_second_per_gpu"] * row["gpus"]
+    watts = math.nan if row["total_power"] is None else row["total_power"]
+    return objective.score(1.0 / rate, row["gpus"], watts) if rate else math.nan
+
+
+def _cells(row: dict[str, Any], keys: Sequence[str], objective: Objective) -> list[str]:
     mfu = row["mfu"]
     has_mfu = mfu is not None and mfu == mfu  # not nan
     fits = {True: "yes", False: "no", None: "-"}[row["fits"]]
     values = [str(row[key]) for key in keys]
     time = format_duration(row["step_time"])
-    return [*values, time, f"{mfu:.1%}" if has_mfu else "-", fits]
+    cells = [*values, time, f"{mfu:.1%}" if has_mfu else "-", fits]
+    if objective.needs_watts:
+        cells.append(f"{_of_a_token(row, replace(objective, by=ENERGY)):.3g}")
+    if objective.priced:
+        cells.append(f"{1e6 * _of_a_token(row, replace(objective, by=COST)):.4g}")
+    return cells
 
 
 def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:

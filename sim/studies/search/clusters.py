@@ -3,24 +3,63 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sim.analysis.cost import Prices, cost_of
 from sim.analysis.json_text import finite
 from sim.analysis.prediction import Prediction
 from sim.errors import PrestepError
 from sim.predict import execute, plan, reported
 from sim.spec.captured import GPU, PLACE, key_of
 from sim.spec.load import load_scenario
+from sim.studies.ranking import COST, ENERGY, TIME, objective_of
 from sim.units import format_bytes, format_duration, percent
 from topologies import gpu_models
 from workloads.lowered import Lowered
 
-Prices = Mapping[str, float]  # of a GPU for an hour, by model; "": of every other
 Grid = Mapping[str, Sequence[str]]
 STEPS = 1000  # that a cost is of
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What places are ranked by, and prices: of GPUs for an hour by model ("": of every other), and of energy."""
+
+    by: str
+    gpus: Mapping[str, float]
+    energy: Prices
+
+    @property
+    def priced(self) -> bool:
+        return bool(self.gpus) or self.energy.kilowatt_hour is not None
+
+    def of(self, gpu: str) -> Prices | None:
+        """The prices of a place with such GPUs; None where nobody said what they cost."""
+        price = self.gpus.get(gpu, self.gpus.get(""))
+        return (
+            None
+            if self.gpus and price is None
+            else replace(self.energy, gpu_hour=price)
+        )
+
+
+def asked(by: str | None, gpus: Mapping[str, float], energy: Prices) -> Asked:
+    """What a command line asks for: the cheapest where there are prices, else the fastest, unless it says `by`.
+
+    Raises
+    ------
+    InputError
+        If costs are to be ranked and nothing has a price.
+    """
+    some = next(iter(gpus.values()), None)
+    priced = bool(gpus) or energy.kilowatt_hour is not None
+    chosen = by or (COST if priced else TIME)
+    objective_of(chosen, replace(energy, gpu_hour=some))
+    return Asked(chosen, gpus, energy)
 
 
 @dataclass(frozen=True)
@@ -36,16 +75,28 @@ class Place:
         verdict = None if self.result is None else self.result.out_of_memory
         return self.result is not None and (verdict is None or verdict.fits)
 
-    def cost(self, prices: Prices) -> float | None:
-        """Of a thousand steps, in the currency of the prices; None where nobody said what its GPUs cost."""
+    def cost(self, asked: Asked) -> float | None:
+        """Of a thousand steps, in the currency of the prices; None where nobody said what its GPUs cost or draw."""
         if self.result is None:
             return None
-        summary = self.result.scenario
-        price = prices.get(str(summary["gpu"]), prices.get(""))
-        if price is None:
+        prices = asked.of(str(self.result.scenario["gpu"]))
+        if prices is None:
             return None
-        hours = self.result.step_time * STEPS / 3600
-        return price * int(str(summary["gpus"])) * hours
+        cost = cost_of(self.result, prices)
+        unknown = prices.kilowatt_hour is not None and cost.energy is None
+        return None if unknown else STEPS * cost.step
+
+    def score(self, asked: Asked) -> float:
+        """What is ranked; inf where it is not known."""
+        if self.result is None:
+            return math.inf
+        if asked.by == TIME:
+            return self.result.step_time
+        if asked.by == ENERGY:
+            energy = self.result.energy
+            return math.inf if energy is None else energy.step_energy
+        cost = self.cost(asked)
+        return math.inf if cost is None else cost
 
 
 def grid_with_places(grid: Grid, overrides: Sequence[str]) -> Grid:
@@ -68,28 +119,28 @@ def places(path: Path, grid: Grid, overrides: Sequence[str]) -> Iterator[Place]:
             yield Place(changes, error=str(error))
 
 
-def ranked(found: Sequence[Place], prices: Prices) -> list[Place]:
-    """Those that fit: the cheapest first where there are prices, else the fastest."""
+def ranked(found: Sequence[Place], asked: Asked) -> list[Place]:
+    """Those that fit, the best first; of equal ones the fastest."""
 
     def order(place: Place) -> tuple[float, float]:
-        cost = place.cost(prices) if prices else 0.0
         time = place.result.step_time if place.result else 0.0
-        return (float("inf") if cost is None else cost), time
+        return place.score(asked), time
 
     return sorted((place for place in found if place.fits), key=order)
 
 
-def table(found: Sequence[Place], prices: Prices, top: int) -> str:
+def table(found: Sequence[Place], asked: Asked, top: int) -> str:
     """The ranking, and what became of the other places."""
-    best = ranked(found, prices)
+    best = ranked(found, asked)
     head = ["", "cluster", "GPU", "step time", "MFU", "memory", "evidence"]
-    head += ["1,000 steps"] if prices else []
-    rows = [_cells(at, place, prices) for at, place in enumerate(best[:top], 1)]
+    head += ["energy"] if asked.by == ENERGY else []
+    head += ["1,000 steps"] if asked.priced else []
+    rows = [_cells(at, place, asked) for at, place in enumerate(best[:top], 1)]
     lines = _aligned([head, *rows]) if rows else ["the program fits nowhere"]
     return "\n".join([*lines, *_others(found, len(best) - top)])
 
 
-def _cells(at: int, place: Place, prices: Prices) -> list[str]:
+def _cells(at: int, place: Place, asked: Asked) -> list[str]:
     result = place.result
     assert result is not None
     verdict, evidence = result.out_of_memory, result.evidence
@@ -103,9 +154,12 @@ def _cells(at: int, place: Place, prices: Prices) -> list[str]:
         format_bytes(verdict.needed) if verdict is not None else "-",
         percent(grounded),
     ]
-    if not prices:
+    if asked.by == ENERGY:
+        energy = result.energy
+        cells.append("-" if energy is None else f"{energy.step_energy:.4g} J")
+    if not asked.priced:
         return cells
-    cost = place.cost(prices)
+    cost = place.cost(asked)
     return [*cells, "no price" if cost is None else f"{cost:.4g}"]
 
 
@@ -141,11 +195,12 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-def to_dict(found: Sequence[Place], prices: Prices, top: int) -> dict[str, Any]:
+def to_dict(found: Sequence[Place], asked: Asked, top: int) -> dict[str, Any]:
     """The same for programs, in SI units."""
-    best = ranked(found, prices)[:top]
+    best = ranked(found, asked)[:top]
     plain: Mapping[str, Any] = {
-        "ranked": [_entry(place, prices) for place in best],
+        "ranked": [_entry(place, asked) for place in best],
+        "ranked_by": asked.by,
         "refused": [
             {"changes": dict(place.changes), "error": place.error}
             for place in found
@@ -161,7 +216,7 @@ def to_dict(found: Sequence[Place], prices: Prices, top: int) -> dict[str, Any]:
     return made
 
 
-def _entry(place: Place, prices: Prices) -> dict[str, Any]:
+def _entry(place: Place, asked: Asked) -> dict[str, Any]:
     result = place.result
     assert result is not None
     verdict, summary = result.out_of_memory, result.scenario
@@ -173,6 +228,7 @@ def _entry(place: Place, prices: Prices) -> dict[str, Any]:
         "peak_memory": None if verdict is None else verdict.needed,
         "breakdown": dict(result.breakdown),
         "evidence": dict(result.evidence),
+        "energy": None if result.energy is None else result.energy.to_dict(),
     }
-    cost = place.cost(prices) if prices else None
+    cost = place.cost(asked) if asked.priced else None
     return entry if cost is None else {**entry, "cost_per_thousand_steps": cost}

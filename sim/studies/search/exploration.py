@@ -17,6 +17,7 @@ from typing import Any
 
 from sim.analysis.prediction import Prediction
 from sim.costs import load_gpu
+from sim.studies.ranking import FASTEST, Objective
 from sim.studies.search import work
 from sim.studies.search.axes import Values
 from sim.studies.search.bounds import Bound, sibling
@@ -25,9 +26,10 @@ from sim.tools.workers import begin
 
 ROUND = 16
 WORSE = 10.0  # a layout that does not fit costs so many seconds, and more by how much it lacks
+WATTS_OF_WORSE = 1e4  # W by GPU of such a layout
 FEWEST = 24  # layouts for which starting processes pays
 Progress = Callable[[str, int, int], None]
-Bounded = tuple[float, int, Candidate]  # (bound on the step time, index, layout)
+Bounded = tuple[float, int, Candidate]  # (bound on what is ranked, index, layout)
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Options:
         Layouts to look at, chosen by optuna; None: all.
     prune : bool
         False: every layout that fits is simulated (what pruning is tested against).
+    objective : Objective
+        What is ranked: time, energy or cost of a step.
     """
 
     top: int = 10
@@ -53,6 +57,7 @@ class Options:
     jobs: int = 1
     trials: int | None = None
     prune: bool = True
+    objective: Objective = FASTEST
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class Ranked:
 
 
 class Exploration:
-    """What is known so far: bounds, and step times of what was simulated."""
+    """What is known so far: bounds, and step times and scores (what is ranked) of what was simulated."""
 
     def __init__(
         self, options: Options, clusters: Clusters, progress: Progress
@@ -73,6 +78,7 @@ class Exploration:
         self.bounds: dict[int, Bound] = {}
         self.large: dict[int, Bound] = {}
         self.times: dict[int, float] = {}
+        self.scores: dict[int, float] = {}
         self.quick: dict[int, float] = {}
         self.known: dict[int, Candidate] = {}
         # The largest micro batch that fits, by family.
@@ -95,21 +101,29 @@ class Exploration:
         return load_gpu(self.clusters.fabric(candidate.scenario).gpu_model).memory
 
     def cost(self, candidate: Candidate) -> float:
-        """The step time; of a layout left out its bound; of one that does not fit much more."""
+        """The score; of a layout left out its bound; of one that does not fit much more."""
         index = candidate.index
-        if index in self.times:
-            return self.times[index]
+        if index in self.scores:
+            return self.scores[index]
         if index in self.large:
             lack = self.large[index].memory / self.capacity(candidate)
-            return WORSE * (1.0 + lack)
+            gpus = work.world_of(candidate)
+            worse = self.options.objective.score(WORSE, gpus, gpus * WATTS_OF_WORSE)
+            return worse * (1.0 + lack)
         if index in self.bounds:
-            return self.bounds[index].time
-        return self.quick.get(index, 0.0)
+            return self.least(candidate, self.bounds[index].time)
+        return self.least(candidate, self.quick.get(index, 0.0))
+
+    def least(self, candidate: Candidate, time: float) -> float:
+        """The score that a layout has at least, which takes at least so many seconds: its GPUs draw something."""
+        objective = self.options.objective
+        watts = work.least_watts(candidate) if objective.needs_watts else 0.0
+        return objective.score(time, work.world_of(candidate), watts)
 
     @property
     def threshold(self) -> float:
-        """Seconds that a layout must stay under to be ranked."""
-        best = sorted(self.times.values())[: self.options.top]
+        """The score that a layout must stay under to be ranked."""
+        best = sorted(self.scores.values())[: self.options.top]
         if self.options.prune and len(best) == self.options.top:
             return best[-1]
         return float("inf")
@@ -134,7 +148,8 @@ class Exploration:
             self.progress(f"{len(self.times)} simulated", done, len(candidates))
 
     def _bounded(self, candidate: Candidate) -> Bounded:
-        return self.bounds[candidate.index].time, candidate.index, candidate
+        bound = self.least(candidate, self.bounds[candidate.index].time)
+        return bound, candidate.index, candidate
 
     def _quick(self, candidates: Sequence[Candidate]) -> list[Bounded]:
         """Candidates by a bound that takes little to find, shared by those that it cannot tell apart."""
@@ -148,7 +163,7 @@ class Exploration:
                 self.quick |= {candidate.index: time for candidate in group}
             done += sum(map(len, part))
             self.progress("bounds", done, len(candidates))
-        bounded = [(self.quick[c.index], c.index, c) for c in candidates]
+        bounded = [(self.least(c, self.quick[c.index]), c.index, c) for c in candidates]
         return sorted(bounded, key=lambda item: item[:2])
 
     def _fitting(
@@ -198,12 +213,17 @@ class Exploration:
         wanted: list[Candidate] = []
         while ready and len(wanted) < ROUND and self._may_rank(ready[0][0], front):
             wanted.append(heapq.heappop(ready)[2])
-        simulated = self._map(work.simulated, wanted)
-        for candidate, (time, needed, owner) in zip(wanted, simulated, strict=True):
+        objective = self.options.objective
+        simulate = work.with_watts if objective.needs_watts else work.simulated
+        simulated = self._map(simulate, wanted)
+        for candidate, found in zip(wanted, simulated, strict=True):
+            time, watts, needed, owner = found
             if needed > self.capacity(candidate):
                 self.large[candidate.index] = Bound(needed, owner, time)
             elif time < float("inf"):
+                gpus = work.world_of(candidate)
                 self.times[candidate.index] = time
+                self.scores[candidate.index] = objective.score(time, gpus, watts)
                 self.known[candidate.index] = candidate
 
     def _may_rank(self, bound: float, front: float) -> bool:
@@ -219,7 +239,7 @@ class Exploration:
         return self.large[candidate.index].memory - self.capacity(candidate)
 
     def results(self) -> tuple[Ranked, ...]:
-        order = sorted(self.times, key=lambda index: (self.times[index], index))
+        order = sorted(self.scores, key=lambda index: (self.scores[index], index))
         best = [self.known[index] for index in order[: self.options.top]]
         return tuple(Ranked(c, work.result(c)) for c in best)
 

@@ -7,8 +7,10 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
+from sim.analysis.cost import cost_of
 from sim.analysis.json_text import finite
 from sim.exporters._words import share_name
+from sim.studies.ranking import FASTEST, Objective
 from sim.studies.search.axes import KEYS
 from sim.studies.search.exploration import Ranked
 from sim.studies.search.explore import Ranking
@@ -72,6 +74,8 @@ def reason(this: Ranked, following: Ranked | None) -> str:
 def _beats(this: Ranked, following: Ranked) -> str:
     a, b = this.result, following.result
     gained = b.step_time - a.step_time
+    if gained < -ALIKE * a.step_time:
+        return f"the next is {percent(-gained / a.step_time)} faster"
     if gained <= ALIKE * a.step_time:
         return "the next is as fast"
     keys = {**a.breakdown, **b.breakdown}
@@ -80,19 +84,14 @@ def _beats(this: Ranked, following: Ranked) -> str:
     return f"the next is {percent(gained / a.step_time)} slower: {format_duration(lost[key])} more {share_name(key)}"
 
 
-def cost(tokens_per_second: float, price: float) -> float:
-    """Of a million tokens, in the price's currency: `price` is that of a GPU for an hour."""
-    return price / 3600 / tokens_per_second * 1e6
-
-
-def table(ranking: Ranking, price: float | None = None) -> str:
+def table(ranking: Ranking, objective: Objective = FASTEST) -> str:
     """The ranked layouts, each with why, and what became of the others."""
     lines = []
     if ranking.ranked:
-        head = ["", "layout", "step time", "MFU", "per GPU", "memory"] + (
-            ["per 1M"] if price else []
-        )
-        rows = [_row(at, one, price) for at, one in enumerate(ranking.ranked, 1)]
+        head = ["", "layout", "step time", "MFU", "per GPU", "memory"]
+        head += ["energy"] if objective.needs_watts else []
+        head += ["per 1M"] if objective.priced else []
+        rows = [_row(at, one, objective) for at, one in enumerate(ranking.ranked, 1)]
         wide = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
         lines.append(_line(head, wide))
         for row, (one, following) in zip(
@@ -117,7 +116,7 @@ def _line(cells: Sequence[str], wide: Sequence[int]) -> str:
     return "  ".join(left).rstrip()
 
 
-def _row(at: int, one: Ranked, price: float | None) -> list[str]:
+def _row(at: int, one: Ranked, objective: Objective) -> list[str]:
     r = one.result
     verdict = r.out_of_memory
     unit = r.scenario.get("sample", "tokens")
@@ -129,9 +128,11 @@ def _row(at: int, one: Ranked, price: float | None) -> list[str]:
         f"{count(r.tokens_per_second_per_gpu)} {unit}/s",
         format_bytes(verdict.needed) if verdict is not None else "-",
     ]
-    return cells + (
-        [f"{cost(r.tokens_per_second_per_gpu, price):.4g}"] if price else []
-    )
+    if objective.needs_watts:
+        cells.append("-" if r.energy is None else f"{r.energy.step_energy:.4g} J")
+    if objective.priced:
+        cells.append(f"{cost_of(r, objective.prices).million_tokens:.4g}")
+    return cells
 
 
 def _rest(ranking: Ranking) -> list[str]:
@@ -171,10 +172,10 @@ def _nearest(ranking: Ranking) -> Iterator[str]:
     yield f"  nearest: {layout} needs {memory}, most of it {owner}"
 
 
-def to_dict(ranking: Ranking, price: float | None = None) -> dict[str, Any]:
+def to_dict(ranking: Ranking, objective: Objective = FASTEST) -> dict[str, Any]:
     """The same for programs, in SI units."""
     ranked = [
-        _entry(one, following, price)
+        _entry(one, following, objective)
         for one, following in pairwise([*ranking.ranked, None])
         if one is not None
     ]
@@ -194,6 +195,7 @@ def to_dict(ranking: Ranking, price: float | None = None) -> dict[str, Any]:
     }
     plain: Mapping[str, Any] = {
         "ranked": ranked,
+        "ranked_by": objective.by,
         "global_batch": ranking.batch,
         **counts,
         "largest_owner": dict(ranking.largest),
@@ -205,7 +207,7 @@ def to_dict(ranking: Ranking, price: float | None = None) -> dict[str, Any]:
 
 
 def _entry(
-    one: Ranked, following: Ranked | None, price: float | None
+    one: Ranked, following: Ranked | None, objective: Objective
 ) -> dict[str, Any]:
     r, verdict = one.result, one.result.out_of_memory
     said: dict[str, Any] = {
@@ -220,9 +222,13 @@ def _entry(
         "breakdown": dict(r.breakdown),
         "why": reason(one, following),
         "evidence": dict(r.evidence),
+        "energy": None if r.energy is None else r.energy.to_dict(),
     }
-    return said | (
-        {"cost_per_million_tokens": cost(r.tokens_per_second_per_gpu, price)}
-        if price
-        else {}
-    )
+    if not objective.priced:
+        return said
+    cost = cost_of(r, objective.prices)
+    return {
+        **said,
+        "cost_per_million_tokens": cost.million_tokens,
+        "cost": cost.to_dict(),
+    }

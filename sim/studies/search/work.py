@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from sim.analysis.energy import energy_of, host_power
+from sim.analysis.gpu_shares import shares_of
+from sim.analysis.kernels import kernel_uses
 from sim.analysis.memory import needed
 from sim.analysis.prediction import Prediction
 from sim.analysis.step_time import step_time
 from sim.costs import load_gpu
+from sim.costs.wall import wall
+from sim.engine.execution import Run
 from sim.errors import InputError, PrestepError
+from sim.planning.planned import Planned
 from sim.predict import execute, plan, reported
 from sim.studies.search.bounds import Bound, bound, quick
 from sim.studies.search.space import Candidate, Clusters
@@ -52,14 +59,47 @@ def bounded(candidate: Candidate) -> Bound | None:
         return None
 
 
-def simulated(candidate: Candidate) -> tuple[float, float, str]:
-    """Seconds of a step, bytes of the fullest rank and their largest owner; inf for one that is refused."""
+def with_watts(candidate: Candidate) -> tuple[float, float, float, str]:
+    """As `simulated`, with what the step draws."""
+    return simulated(candidate, watts=True)
+
+
+def simulated(
+    candidate: Candidate, watts: bool = False
+) -> tuple[float, float, float, str]:
+    """Seconds and `watts` of a step, bytes of the fullest rank and their largest owner; inf for one that is refused.
+
+    Watts are those of the whole cluster, nan where they were not asked for or nobody says what its GPUs draw.
+    """
     try:
         planned = plan(candidate.scenario, _CLUSTERS.fabric(candidate.scenario))
-        time = step_time(planned, execute(planned))
+        run = execute(planned)
+        time = step_time(planned, run)
     except PrestepError:
-        return float("inf"), 0.0, ""
-    return time, *needed(planned, time)
+        return float("inf"), math.nan, 0.0, ""
+    drawn = drawn_in(planned, run, time) if watts else math.nan
+    return time, drawn, *needed(planned, time)
+
+
+def drawn_in(planned: Planned, run: Run, time: float) -> float:
+    """Watts of all GPUs, hosts and switches in a step of so many seconds; nan where nobody says."""
+    shares = shares_of(planned, run, kernel_uses(planned, run))
+    energy = energy_of(planned, shares, time, 0.0)
+    return math.nan if energy is None else energy.total_power
+
+
+def least_watts(candidate: Candidate) -> float:
+    """What the hosts of a layout draw at least: their GPUs wait all the time. 0 where nobody says what they draw."""
+    fabric = _CLUSTERS.fabric(candidate.scenario)
+    gpu = load_gpu(fabric.gpu_model)
+    gpus = world_of(candidate)
+    return 0.0 if gpu.draw is None else host_power(gpu.draw.idle, gpus, wall())
+
+
+def world_of(candidate: Candidate) -> int:
+    """GPUs of a layout."""
+    p = candidate.scenario.parallel
+    return p.dp * p.tp * p.pp * p.cp
 
 
 def result(candidate: Candidate) -> Prediction:

@@ -15,6 +15,7 @@ from sim.errors import InputError
 from sim.predict import predict
 from sim.spec.load import load_open, load_scenario
 from sim.spec.sections import Scenario
+from sim.studies.ranking import Objective
 from sim.studies.search import Options, search, work
 from sim.studies.search.axes import FREE, divisors, read_over
 from sim.studies.search.bounds import bound, quick
@@ -130,6 +131,23 @@ def test_the_best_found_are_those_of_brute_force(tmp_path: Path, name: str) -> N
         == pruned.valid
         == brute.valid
     )
+
+
+def test_the_best_by_energy_are_those_of_brute_force(tmp_path: Path) -> None:
+    """Pruning by what waiting GPUs draw leaves the ranking by joules as simulating every layout gives it."""
+    path, sets = scenario(tmp_path, "multilayer")
+    objective = Objective("energy")
+    ways = [
+        found(path, sets, top=2, prune=prune, objective=objective)
+        for prune in (True, False)
+    ]
+    assert summary(ways[0]) == summary(ways[1])
+    energies = [one.result.energy for one in ways[1].ranked]
+    joules = [energy.step_energy for energy in energies if energy]
+    assert len(joules) == 2 and joules == sorted(joules)
+    entry = to_dict(ways[0], objective)
+    assert entry["ranked_by"] == "energy"
+    assert entry["ranked"][0]["energy"]["step_energy"] == joules[0]
 
 
 @pytest.mark.parametrize("name", ["megatron", "pytorch", "experts"])
