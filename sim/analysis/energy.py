@@ -80,7 +80,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class Drawn:
     """Means of GPUs: watts that they draw, may draw, and would draw; clock over the highest of the model."""
 
     power: float
@@ -96,7 +96,7 @@ def energy_of(
     gpu, gpus = planned.gpu, planned.lowered.layout.world
     if gpu.draw is None or gpu.power_limit is None:
         return None
-    drawn = _mean([(_drawn(share, step), share.count) for share in shares])
+    drawn = _mean([(drawn_by(share, step), share.count) for share in shares])
     hosts = hosts_of(planned.fabric, planned.gpus)
     host = host_power(drawn.power, gpus / hosts, wall())
     network = network_power(planned.fabric, hosts, wall())
@@ -117,18 +117,21 @@ def energy_of(
     )
 
 
-def _mean(parts: Sequence[tuple[_Drawn, int]]) -> _Drawn:
+def _mean(parts: Sequence[tuple[Drawn, int]]) -> Drawn:
     """Over all GPUs."""
     total = sum(count for _, count in parts)
     means = (
         math.fsum(getattr(drawn, entry.name) * count for drawn, count in parts) / total
-        for entry in fields(_Drawn)
+        for entry in fields(Drawn)
     )
-    return parts[0][0] if len(parts) == 1 else _Drawn(*means)
+    return parts[0][0] if len(parts) == 1 else Drawn(*means)
 
 
-def _drawn(share: Share, step: float) -> _Drawn:
-    """Under its limit a GPU runs at the clock at which the mix of its kernels fits."""
+def drawn_by(share: Share, step: float) -> Drawn:
+    """What alike GPUs draw in a step of so many seconds.
+
+    Under its limit a GPU runs at the clock at which the mix of its kernels fits.
+    """
     gpu, (draw, allowed) = share.gpu, (share.gpu.draw, share.gpu.power_limit)
     assert draw is not None and allowed is not None
 
@@ -139,7 +142,7 @@ def _drawn(share: Share, step: float) -> _Drawn:
     wanted = watts(1.0)
     power = min(wanted, HELD * allowed)
     clock = fitting(watts, power) if wanted > power else 1.0
-    return _Drawn(power, allowed, wanted, gpu.clock * clock)
+    return Drawn(power, allowed, wanted, gpu.clock * clock)
 
 
 def kernel_energy(draw: Draw, uses: Iterable[KernelUse]) -> float:

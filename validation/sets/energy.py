@@ -1,6 +1,8 @@
-"""Sets of steps with watts (`kind = "energy"` in set.toml): mean power of a GPU, and joules of a step.
+"""Sets of steps with watts (`kind = "energy"` in set.toml): mean power of a GPU, joules of a step, clock of its SMs.
 
-Rows are those of the harness, with `watts_mean` (W) and `window_step_s` (s of a step while the watts were read).
+Rows are those of the harness, with `watts_mean` (W), `window_step_s` (s of a step while the watts were read) and, where
+it was read, `sm_clock_mhz`. Power is predicted twice: of the predicted step, and of the same kernels in the time that
+the step took, which tells errors of watts from those of time.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sim import files, progress
-from sim.analysis.energy import Energy
+from sim.analysis.energy import Share, drawn_by
 from sim.errors import InputError, Mistake, PrestepError
 from sim.predict import predict
 from validation.formats.records import text_of
@@ -24,10 +26,11 @@ from validation.report.interface import Skip
 from validation.report.summary import Errors
 from validation.sets.sets import CASES, asked, cluster_of
 
-POWER, ENERGY = "mean power", "energy of a step"
-UNITS = {POWER: "W", ENERGY: "J"}
+POWER, ENERGY, CLOCK = "mean power", "energy of a step", "clock"
+GIVEN = "mean power, time given"
+UNITS = {POWER: "W", ENERGY: "J", GIVEN: "W", CLOCK: "MHz"}
 #: Key of set.toml with the limit on the mean error of a kind.
-LIMITS = {POWER: "power", ENERGY: "energy"}
+LIMITS = {POWER: "power", ENERGY: "energy", GIVEN: "given", CLOCK: "clock"}
 
 
 class EnergyReport(FiguresReport):
@@ -95,16 +98,21 @@ def _cases(row: Row, record: Mapping[str, Any], cluster: str) -> list[Figure]:
         seconds = _positive(row, record, "window_step_s")
     except InputError as error:
         return [Figure(row.name, POWER, math.nan, math.nan, str(error))]
-    measured = {POWER: watts, ENERGY: watts * seconds}
+    measured = {POWER: watts, ENERGY: watts * seconds, GIVEN: watts}
+    clock = record.get("sm_clock_mhz")
+    measured |= {} if clock is None else {CLOCK: clock}
     try:
-        energy = _predict(row, cluster)
+        predicted = _predict(row, cluster, seconds)
     except PrestepError as error:
         text = str(error)
         return [
             Figure(row.name, k, value, math.nan, text) for k, value in measured.items()
         ]
-    predicted = {POWER: energy.gpu_power, ENERGY: energy.gpu_step_energy}
-    return [Figure(row.name, k, value, predicted[k]) for k, value in measured.items()]
+    return [
+        Figure(row.name, k, value, predicted[k])
+        for k, value in measured.items()
+        if math.isfinite(predicted[k])
+    ]
 
 
 def _positive(row: Row, record: Mapping[str, Any], key: str) -> float:
@@ -114,11 +122,18 @@ def _positive(row: Row, record: Mapping[str, Any], key: str) -> float:
     raise InputError(Mistake(row.where, key, repr(value), "a number above 0"))
 
 
-def _predict(row: Row, cluster: str) -> Energy:
-    """What prestep says that the step of a row draws."""
+def _predict(row: Row, cluster: str, seconds: float) -> dict[str, float]:
+    """What prestep says that the step of a row draws, by kind; `seconds` are those that it took."""
     scenario = scenario_of(row)
     there = replace(scenario.cluster, name=cluster)
-    energy = predict(replace(scenario, cluster=there)).energy
-    if energy is None:
+    result = predict(replace(scenario, cluster=there))
+    energy, details = result.energy, result.details
+    if energy is None or details is None:
         raise InputError(Mistake(row.where, "", "no watts of its GPU", "[draw]"))
-    return energy
+    share = Share(details.gpu, len(result.step_time_by_rank), details.kernels)
+    return {
+        POWER: energy.gpu_power,
+        ENERGY: energy.gpu_step_energy,
+        GIVEN: drawn_by(share, seconds).power,
+        CLOCK: energy.gpu_clock_hz / 1e6,
+    }

@@ -110,12 +110,14 @@ KINDS: Mapping[str, Table] = {
         beside=SHARE,
     ),
     "energy": _kind(
-        ("rows", "calibration", "clusters", "power", "energy"),
+        ("rows", "calibration", "clusters", "power", "energy", "given", "clock"),
         rows=TEXTS,
         calibration=TEXTS,
         clusters=Named(Text(), "texts"),
         power=SHARE,
         energy=SHARE,
+        given=SHARE,
+        clock=SHARE,
     ),
     "probes": _kind(),
     "stragglers": _kind(
