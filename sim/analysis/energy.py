@@ -98,8 +98,9 @@ def energy_of(
         return None
     drawn = _mean([(drawn_by(share, step), share.count) for share in shares])
     hosts = hosts_of(planned.fabric, planned.gpus)
-    host = host_power(drawn.power, gpus / hosts, wall())
-    network = network_power(planned.fabric, hosts, wall())
+    constants = wall(bool(planned.fabric.cluster_facts.liquid))
+    host = host_power(drawn.power, gpus / hosts, constants)
+    network = network_power(planned.fabric, hosts, constants)
     total = hosts * host + network
     return Energy(
         gpu_power=drawn.power,

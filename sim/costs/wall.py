@@ -17,7 +17,7 @@ class Wall:
     host_per_gpu
         Watts of a host's other parts, by its GPUs.
     overhead
-        Watts at the wall for every watt of the GPUs: power supplies and fans.
+        Watts at the wall for every watt of the GPUs: power supplies and, where air cools them, fans.
     switch
         Watts of a switch of the network.
     """
@@ -28,7 +28,8 @@ class Wall:
 
 
 @cache
-def wall() -> Wall:
-    """The constants of wall.toml."""
+def wall(liquid: bool = False) -> Wall:
+    """The constants of wall.toml, of hosts that air cools, or liquid."""
     table = tomllib.loads(Path(__file__).with_name("wall.toml").read_text("utf-8"))
-    return Wall(**table)
+    overhead = table.pop("liquid_overhead")
+    return Wall(**(table | {"overhead": overhead} if liquid else table))

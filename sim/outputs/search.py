@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sim.outputs._parts import BREAKDOWN, EVIDENCE, SECONDS, VERDICT
+from sim.outputs._sections import COST, ENERGY
 from sim.outputs._words import (
     anything,
     either,
@@ -16,6 +17,7 @@ from sim.outputs._words import (
     whole,
 )
 
+RANKED_BY = text("time, energy or cost")
 _CHANGES = named(anything(), "key -> value, as --set takes them")
 
 LAYOUTS = table(
@@ -34,10 +36,13 @@ LAYOUTS = table(
             breakdown=BREAKDOWN,
             why=text("what the step is made of, or why the next one is slower"),
             evidence=EVIDENCE,
+            energy=ENERGY,
             cost_per_million_tokens=maybe(number("in the unit of --price")),
+            cost=maybe(COST),
         ),
-        "the fastest first",
+        "the best first",
     ),
+    ranked_by=RANKED_BY,
     global_batch=whole("samples a step"),
     valid=whole("layouts that the rules allow"),
     sampled=whole("those looked at"),
@@ -72,9 +77,11 @@ PLACES = table(
             peak_memory=or_null(number("bytes of the fullest rank")),
             breakdown=BREAKDOWN,
             evidence=EVIDENCE,
+            energy=ENERGY,
             cost_per_thousand_steps=maybe(number("in the unit of --price")),
         )
     ),
+    ranked_by=RANKED_BY,
     refused=items(table("", changes=_CHANGES, error=text())),
     does_not_fit=items(_CHANGES),
 )

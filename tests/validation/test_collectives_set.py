@@ -172,6 +172,7 @@ def test_sets_of_both_kinds_are_one_interface(report_of: ReportOf) -> None:
         "programs",
         "kernels",
         "energy",
+        "wall",
         "doctor",
         "stragglers",
     )

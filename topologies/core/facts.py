@@ -71,6 +71,9 @@ class ClusterFacts:
     nvlink_sharp: bool | None = fact(
         SWITCH, "NVSwitches multicast and reduce (NVLink SHARP)."
     )
+    liquid: bool | None = fact(
+        SWITCH, "Hosts are cooled by liquid: what they draw has no fans in it."
+    )
     sharp: bool | None = fact(SWITCH, "The network's switches reduce (SHARP).")
     token_bucket: float | None = fact(
         BUCKET, "What the token buckets hold that shape the network's ports."

@@ -8,8 +8,9 @@ the step took, which tells errors of watts from those of time.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from sim import files, progress
 from sim.analysis.energy import Share, drawn_by
 from sim.errors import InputError, Mistake, PrestepError
 from sim.predict import predict
+from sim.spec.sections import Scenario
 from validation.formats.records import text_of
 from validation.formats.rows import Row, read_rows
 from validation.formats.scenarios import scenario_of
@@ -26,6 +28,7 @@ from validation.report.interface import Skip
 from validation.report.summary import Errors
 from validation.sets.sets import CASES, asked, cluster_of
 
+At = Callable[[Scenario], Scenario]
 POWER, ENERGY, CLOCK = "mean power", "energy of a step", "clock"
 GIVEN = "mean power, time given"
 UNITS = {POWER: "W", ENERGY: "J", GIVEN: "W", CLOCK: "MHz"}
@@ -63,28 +66,49 @@ def validate_set(
         If there is no such set, or a file cannot be read.
     """
     table, paths, title = asked(name, rows)
-    cases, skips = _of_files(paths, table["clusters"], cluster)
+    places = Places(table["clusters"], table.get("hosts", {}), cluster)
+    cases, skips = _of_files(paths, places)
     fitted: Sequence[Figure] = ()
     if rows is None:
         calibration = [CASES / name / file for file in table["calibration"]]
-        fitted, _ = _of_files(calibration, table["clusters"], cluster)
+        fitted, _ = _of_files(calibration, places)
     limits = {kind: float(table[key]) for kind, key in LIMITS.items()}
     return EnergyReport(name, title, limits, tuple(cases), tuple(fitted), tuple(skips))
 
 
-def _of_files(
-    paths: Sequence[Path], clusters: Mapping[str, str], cluster: str | None
-) -> tuple[list[Figure], list[Skip]]:
+@dataclass(frozen=True)
+class Places:
+    """Where rows were measured: a cluster by a part of a file's name, or the one asked for; hosts by file.
+
+    A host is the factor on its times: every start of a machine has one of its own.
+    """
+
+    clusters: Mapping[str, str]
+    hosts: Mapping[str, float]
+    asked: str | None = None
+
+    def of(self, path: Path, scenario: Scenario) -> Scenario:
+        """The scenario of a row of a file, there."""
+        name = self.asked or cluster_of(path, self.clusters)
+        there = replace(scenario.cluster, name=name)
+        if path.stem in self.hosts:
+            there = replace(there, host_factor=self.hosts[path.stem])
+        return replace(scenario, cluster=there)
+
+
+def _of_files(paths: Sequence[Path], places: Places) -> tuple[list[Figure], list[Skip]]:
     cases: list[Figure] = []
     skips: list[Skip] = []
     for path in paths:
-        where = cluster or cluster_of(path, clusters)
+        if places.asked is None:
+            cluster_of(path, places.clusters)  # no row of a file that says no machine
+        at = partial(places.of, path)
         pairs = list(zip(read_rows(path), _records(path), strict=True))
         for row, record in progress.track(pairs, "rows"):
             if row.error:
                 skips.append(Skip(row.name, row.where, row.error))
             else:
-                cases += _cases(row, record, where)
+                cases += _cases(row, record, at)
     return cases, skips
 
 
@@ -92,7 +116,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
     return [files.json_of(line) for line in text_of(path).splitlines() if line.strip()]
 
 
-def _cases(row: Row, record: Mapping[str, Any], cluster: str) -> list[Figure]:
+def _cases(row: Row, record: Mapping[str, Any], at: At) -> list[Figure]:
     try:
         watts = _positive(row, record, "watts_mean")
         seconds = _positive(row, record, "window_step_s")
@@ -102,7 +126,7 @@ def _cases(row: Row, record: Mapping[str, Any], cluster: str) -> list[Figure]:
     clock = record.get("sm_clock_mhz")
     measured |= {} if clock is None else {CLOCK: clock}
     try:
-        predicted = _predict(row, cluster, seconds)
+        predicted = _predict(row, at, seconds)
     except PrestepError as error:
         text = str(error)
         return [
@@ -122,11 +146,9 @@ def _positive(row: Row, record: Mapping[str, Any], key: str) -> float:
     raise InputError(Mistake(row.where, key, repr(value), "a number above 0"))
 
 
-def _predict(row: Row, cluster: str, seconds: float) -> dict[str, float]:
+def _predict(row: Row, at: At, seconds: float) -> dict[str, float]:
     """What prestep says that the step of a row draws, by kind; `seconds` are those that it took."""
-    scenario = scenario_of(row)
-    there = replace(scenario.cluster, name=cluster)
-    result = predict(replace(scenario, cluster=there))
+    result = predict(at(scenario_of(row)))
     energy, details = result.energy, result.details
     if energy is None or details is None:
         raise InputError(Mistake(row.where, "", "no watts of its GPU", "[draw]"))

@@ -114,10 +114,18 @@ KINDS: Mapping[str, Table] = {
         rows=TEXTS,
         calibration=TEXTS,
         clusters=Named(Text(), "texts"),
+        hosts=Named(Number(above=True), "numbers"),
         power=SHARE,
         energy=SHARE,
         given=SHARE,
         clock=SHARE,
+    ),
+    "wall": _kind(
+        ("rows", "calibration", "busy", "idle"),
+        rows=TEXTS,
+        calibration=TEXTS,
+        busy=SHARE,
+        idle=SHARE,
     ),
     "probes": _kind(),
     "stragglers": _kind(

@@ -93,7 +93,9 @@ def least_watts(candidate: Candidate) -> float:
     fabric = _CLUSTERS.fabric(candidate.scenario)
     gpu = load_gpu(fabric.gpu_model)
     gpus = world_of(candidate)
-    return 0.0 if gpu.draw is None else host_power(gpu.draw.idle, gpus, wall())
+    if gpu.draw is None:
+        return 0.0
+    return host_power(gpu.draw.idle, gpus, wall(bool(fabric.cluster_facts.liquid)))
 
 
 def world_of(candidate: Candidate) -> int:
