@@ -27,6 +27,7 @@ from validation.sets.sets import CASES, load_set, set_names, set_table
 from validation.sets.steps import Report
 from validation.sets.stragglers import StragglersReport
 from validation.sets.traces import TraceReport
+from validation.sets.wall import WallReport
 
 EMPTY = {
     "steps": lambda: Report("h200", (), load_set("h200").tolerances),
@@ -36,6 +37,7 @@ EMPTY = {
     "published": lambda: PublishedReport("published", "", ()),
     "checkpoint": lambda: CheckpointReport("checkpoint", "", {}, ()),
     "energy": lambda: EnergyReport("energy", "", {}, ()),
+    "wall": lambda: WallReport("wall", "", {}, ()),
     "probes": lambda: ProbeReport("probes", "", ()),
     "kernels": lambda: KernelReport("kernels", "", (), (0.04, 0.12), {}),
     "stragglers": lambda: StragglersReport("stragglers", "", {}, ()),
