@@ -89,8 +89,11 @@ def _checked(line: str, where: str) -> Mapping[str, Any]:
 
 
 def _fits(value: object) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value is None or (number and math.isfinite(value) and value > 0)
+    if value is None:
+        return True
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and value > 0
 
 
 def _of_row(row: Mapping[str, Any]) -> Iterator[Figure]:
