@@ -186,7 +186,7 @@ def _placed(
     placed = {name: dict(keys) for name, keys in tables.items()}
     placed["cluster"] = stated | cluster
     placed.setdefault("parallel", {})
-    _operands(placed, _fabric(name, None).gpu_model)
+    _operands(placed, _fabric(name).gpu_model)
     wrong: list[Mistake] = []
     if "parallel.dp" not in said:
         wrong = _replicate(placed, recipe, said, int(cluster["gpus"]))
@@ -211,7 +211,7 @@ def _cluster(
     name: str, hosts: int | None, gpus: int | None, recipe: Recipe
 ) -> tuple[dict[str, Any], list[str]]:
     """[cluster] with as many hosts and GPUs as are asked for: by the command line, else by the recipe."""
-    one = _fabric(name, None)
+    one = _fabric(name)
     per_host = max(1, len(one.gpus) // len(one.hosts))
     notes: list[str] = []
     if hosts is None and gpus is None:
@@ -224,15 +224,22 @@ def _cluster(
     several = several_hosts(name)
     if several and hosts > 1 and len(one.hosts) == 1:
         notes.append(f"{name} is one host: {hosts} of them are {several}")
-        count = len(_fabric(several, hosts).gpus)
-        return {"name": several, "hosts": hosts, "gpus": gpus or count}, notes
-    count = len(_fabric(name, hosts).gpus)
-    return {"hosts": hosts, "gpus": gpus or count}, notes
+        return {
+            "name": several,
+            "hosts": hosts,
+            "gpus": gpus or hosts * per_host,
+        }, notes
+    return {"hosts": hosts, "gpus": gpus or hosts * per_host}, notes
+
+
+def _fabric(name: str) -> Fabric:
+    """A cluster as its file has it; those that come with prestep are built once."""
+    return load_cluster(name) if name.endswith(".toml") else _bundled(name)
 
 
 @functools.lru_cache(maxsize=8)
-def _fabric(name: str, hosts: int | None) -> Fabric:
-    return load_cluster(name, hosts)
+def _bundled(name: str) -> Fabric:
+    return load_cluster(name)
 
 
 def _replicate(
