@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from sim.costs import terms
-from sim.costs.gpu import Gpu, load
+from sim.costs.gpu import Gpu
 from sim.costs.kinds import STREAM_PASSES, work
 from sim.costs.tables import NEAR, Row
 from sim.graph.kernel import STATED, Kernel
@@ -124,9 +124,9 @@ class CorrectedGpu(Gpu):
         return "" if reached else super().stands_on(kernel)
 
 
-def between(name: str) -> float:
+def between(known: Gpu) -> float:
     """Standard deviation of the logarithm of a machine's kernels, all together, over those of the GPU model."""
-    return BETWEEN if load(name).like is None else BETWEEN_LENT
+    return BETWEEN if known.like is None else BETWEEN_LENT
 
 
 def _spread(known: Gpu) -> float:

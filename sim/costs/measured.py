@@ -10,7 +10,9 @@
 
 The machine's rows correct what the base says (`sim.costs.corrected`): near a measured shape the measurement counts, far
 from any the base does, times the factor. Tables without rows or factor are the base's. A cluster file names such a file
-with the key `kernels`.
+with the key `kernels`. Without `table` it is a starting point. Instead of `base` it may state all facts of a GPU that
+prestep does not have, as files in `sim/costs/hardware` do, with `like` for the one that lends tables; `base` may be the
+name of such a file beside it.
 """
 
 from __future__ import annotations
@@ -24,31 +26,20 @@ from typing import Any
 from sim import files
 from sim.costs import load_gpu
 from sim.costs.corrected import CorrectedGpu
-from sim.costs.facts import SCHEMA
+from sim.costs.facts import NEEDED, SCHEMA, gpu_facts
 from sim.costs.gpu import Gpu, parts
-from sim.costs.gpu_files import aten_of
+from sim.costs.gpu_files import aten_of, laid_over
+from sim.costs.tables import Row
 from sim.errors import InputError, Mistake, did_you_mean
 
 FORMAT = 1
-FACTS = (
-    "sms",
-    "memory",
-    "l2",
-    "l2_bandwidth",
-    "bandwidth",
-    "stream",
-    "gap",
-    "spread",
-    "crowded",
-    "floor",
-)
-TABLES = ("gemm", "terms", "adamw", "parts", "correction")
-_KEYS = ("format", "base", "table", "factor", *FACTS, *TABLES)
+FACTS = tuple(SCHEMA.keys)
+_KEYS = ("format", "base", "table", "factor", *FACTS)
 EXPECTED = "a GPU's file as `prestep calibrate MEASURED.zip -o CLUSTER.toml` writes it"
 
 
 def gpu_of(fabric: Any) -> Gpu:
-    """The GPU of a cluster: as its own file measured it, else as prestep knows the model.
+    """The GPU of a cluster: as its own file has it, else as prestep knows the model.
 
     Raises
     ------
@@ -65,17 +56,60 @@ def load_file(path: str) -> Gpu:
     table = _read(where)
     if mistakes := [*_mistakes(path, table)]:
         raise InputError(mistakes)
-    stated = {key: table[key] for key in (*FACTS, *TABLES) if key in table}
-    facts, rows, like = parts(table["base"], over=stated)
-    # pyarrow is slow to import, and most clusters have no measurements of their own
-    from sim.costs.measured_rows import read_rows
-
-    own = read_rows(where.parent / table["table"])
+    known, own = _known(where, table), _rows(where, table)
     factors = {
         name: float(entry["value"]) for name, entry in table.get("factor", {}).items()
     }
-    known = Gpu(table["base"], facts, rows, like, aten_of(table["base"]))
-    return CorrectedGpu(known, own, factors)
+    return CorrectedGpu(known, own, factors) if own or factors else known
+
+
+def _known(where: Path, table: Mapping[str, Any]) -> Gpu:
+    """The GPU under a machine's own rows: one that prestep has, or one whose facts a file states."""
+    stated = {key: table[key] for key in FACTS if key in table}
+    base = table.get("base", "")
+    if not base or base.endswith(".toml"):
+        return _stated(where.parent / base if base else where, stated)
+    facts, rows, like = parts(base, over=stated)
+    return Gpu(base, facts, rows, like, aten_of(base))
+
+
+def _stated(where: Path, over: Mapping[str, Any]) -> Gpu:
+    """A GPU without tables: facts of a file, with others over them; the GPU that it is like lends the rest.
+
+    Raises
+    ------
+    InputError
+        With every fact that is lacking, or if there are tables in the file.
+    """
+    path, below = str(where), _read(where)
+    mistakes = [*_mistakes(path, below)]
+    if "base" in below or "table" in below:
+        expected = "facts alone: a file of a GPU without base and table"
+        mistakes.append(Mistake(path, "base", "a machine's own file", expected))
+    stated = laid_over({key: below[key] for key in FACTS if key in below}, over)
+    for key in (*NEEDED, "like"):
+        if key not in stated:
+            hint = HINTS.get(key, "sim/costs/hardware/h100.toml has one of each")
+            mistakes.append(Mistake(path, key, "nothing", "a value", hint))
+    if mistakes:
+        raise InputError(mistakes)
+    like = load_gpu(str(stated["like"]))
+    return Gpu(like.name, gpu_facts(stated, ()), [], like)
+
+
+HINTS = {
+    "like": 'the known GPU that is most like it ("h100"), whose tables are lent, scaled by the limits of both'
+}
+
+
+def _rows(where: Path, table: Mapping[str, Any]) -> list[Row]:
+    """The machine's own rows; none where the file names no table."""
+    if "table" not in table:
+        return []
+    # pyarrow is slow to import, and most clusters have no measurements of their own
+    from sim.costs.measured_rows import read_rows
+
+    return read_rows(where.parent / table["table"])
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -87,14 +121,14 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _mistakes(where: str, table: Mapping[str, Any]) -> Iterable[Mistake]:
     """Everything wrong with a file."""
-    if table.get("format") != FORMAT:
+    if table.get("format", FORMAT if "base" not in table else None) != FORMAT:
         yield Mistake(where, "format", repr(table.get("format")), f"{FORMAT}", EXPECTED)
     yield from _wrong_names(where, table)
     for key, value in table.items():
         if key not in _KEYS:
             expected, hint = f"one of {', '.join(_KEYS)}", did_you_mean(key, _KEYS)
             yield Mistake(where, key, "an unknown key", expected, hint)
-        elif key in FACTS or key in TABLES:
+        elif key in FACTS:
             yield from SCHEMA.keys[key].mistakes(where, key, value)
         elif key == "factor":
             yield from _wrong_factors(where, value)
@@ -103,8 +137,8 @@ def _mistakes(where: str, table: Mapping[str, Any]) -> Iterable[Mistake]:
 def _wrong_names(where: str, table: Mapping[str, Any]) -> Iterable[Mistake]:
     """What is wrong with the names of the GPU below and of the table."""
     for key in ("base", "table"):
-        if not isinstance(table.get(key), str) or not table[key]:
-            yield Mistake(where, key, repr(table.get(key)), "a name")
+        if key in table and not (isinstance(table[key], str) and table[key]):
+            yield Mistake(where, key, repr(table[key])[:60], "a name")
     file = table.get("table")
     if isinstance(file, str) and Path(file).name != file:
         yield Mistake(where, "table", f'"{file}"', "a file beside this one")

@@ -63,6 +63,9 @@ def test_a_factor_moves_what_was_not_measured(tmp_path: Path) -> None:
         ('format = 1\nbase = "h299"\ntable = "t.parquet"\n', "h299"),
         ('format = 1\nbase = "h200"\ntable = "../t.parquet"\n', "beside this one"),
         ('format = 1\nbase = "h200"\ntable = "none.parquet"\n', "none.parquet"),
+        ('like = "h100"\nsms = 304\n', "bandwidth"),
+        ("sms = 304\n", "like"),
+        ('format = 1\nbase = "g.toml"\ntable = "t.parquet"\n', "facts alone"),
         (HEAD + "smss = 3\n", 'did you mean "sms"'),
         (HEAD + "memory = -1\n", "memory"),
         (HEAD + "[factor]\nadd-bf16 = 1.2\n", "factor.add-bf16"),
@@ -77,6 +80,53 @@ def test_a_mistake_in_the_file_is_told_with_its_key(
     with pytest.raises(InputError) as error:
         load_file(written(tmp_path, text))
     assert word in str(error.value)
+
+
+FACTS = """
+like = "h100"
+generation = "hopper"
+sms = 304
+memory = 206158430208
+bandwidth = 5.3e12
+l2 = 268435456
+l2_bandwidth = 17.2e12
+gap = 2e-6
+floor = 2e-6
+[peak]
+bf16 = 1307.4e12
+fp8 = 2614.9e12
+[efficiency]
+flops = 0.5
+bytes = 0.8
+"""
+
+
+def test_facts_alone_are_a_starting_point(tmp_path: Path) -> None:
+    """A GPU of a datasheet runs what the one it is like runs, as the limits of both differ, and says that it guesses."""
+    (tmp_path / "new.toml").write_text(FACTS)
+    new, like = load_file(str(tmp_path / "new.toml")), load_gpu("h100")
+    copy = Kernel("add", (2**28,))
+    times = [gpu.duration(KERNEL) - gpu.floor for gpu in (new, like)]
+    assert times[0] / times[1] == pytest.approx(like.peak["bf16"] / 1307.4e12)
+    assert new.duration(copy) < like.duration(copy)
+    assert new.evidence(KERNEL) == "guess"
+    assert (new.sms, new.memory) == (304, 206158430208)
+
+
+def test_rows_correct_a_gpu_of_facts(tmp_path: Path) -> None:
+    """A machine's own file stands on one of facts as on a GPU that prestep has."""
+    (tmp_path / "new.toml").write_text(FACTS)
+    text = 'format = 1\nbase = "new.toml"\ntable = "t.parquet"\n'
+    mine = load_file(written(tmp_path, text))
+    assert mine.duration(KERNEL) == pytest.approx(SLOWER, rel=0.03)
+    assert mine.evidence(KERNEL) == "measured" and mine.sms == 304
+
+
+def test_a_file_without_a_table_is_its_base(tmp_path: Path) -> None:
+    """Facts and factors alone are no mistake."""
+    mine = load_file(written(tmp_path, 'format = 1\nbase = "h200"\nspread = 0.01\n'))
+    assert mine.duration(KERNEL) == load_gpu("h200").duration(KERNEL)
+    assert mine.spread == 0.01
 
 
 def test_a_table_of_nonsense_is_refused(tmp_path: Path) -> None:

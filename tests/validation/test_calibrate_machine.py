@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import zipfile
@@ -20,6 +21,7 @@ from sim.costs import load_gpu
 from sim.costs.measured import gpu_of
 from sim.errors import InputError, PrestepError
 from sim.graph.kernel import Kernel
+from tests.sim.test_measured_gpu import FACTS
 from topologies import load_cluster
 from validation.fit import bootstrap, calibrate_host, machine_host, machine_rows
 from validation.fit.calibrate_machine import known_gpu
@@ -410,6 +412,36 @@ def test_a_measurement_that_was_cut_off_is_told(tmp_path: Path) -> None:
         path.write_bytes(whole[: int(share * len(whole))])
         result = run(path, "-o", tmp_path / "x.toml")
         assert result.exit_code == 2 and "copy it again" in result.output
+
+
+def test_a_trace_that_was_cut_off_is_told(tmp_path: Path) -> None:
+    """Inside a whole zip file too, with its name; nothing is written."""
+    path = packed(tmp_path / "m.zip", **rows())
+    with zipfile.ZipFile(path, "a") as file:
+        name = "traces/1b.default.rank0.pt.trace.json.gz"
+        file.writestr(name, gzip.compress(b'{"traceEvents": []}' * 99)[:40])
+    result = run(path, "-o", tmp_path / "x.toml")
+    assert result.exit_code == 2 and "a Kineto trace" in result.output
+    assert not list(tmp_path.glob("x*"))
+
+
+def test_a_gpu_that_prestep_does_not_have_is_calibrated_over_its_facts(
+    tmp_path: Path,
+) -> None:
+    """Facts in a file, a cluster like the machine, and its measurement: a cluster with the measured kernels."""
+    facts = tmp_path / "new.toml"
+    facts.write_text(FACTS)
+    manifest = MANIFEST | {"gpus": [{"name": "Instinct MI300X"}] * 4}
+    path = packed(tmp_path / "m.zip", manifest, **rows())
+    asked = path, "-o", tmp_path / "x.toml", "--cluster", "dgx-h100"
+    assert run(*asked, "--gpu-file", facts).exit_code == 0
+    kernel = Kernel("gemm", (2048, 4096, 4096), layout="nt")
+    gpu = gpu_of(load_cluster(str(tmp_path / "x.toml")))
+    expected = SLOWER * load_gpu("h200").duration(kernel)
+    assert gpu.duration(kernel) == pytest.approx(expected, rel=0.05)
+    facts.write_text("sms = 3\n")
+    wrong = run(*asked, "--force", "--gpu-file", facts)
+    assert wrong.exit_code == 2 and "memory" in wrong.output
 
 
 def test_a_host_measured_without_gpus_is_a_cluster(tmp_path: Path) -> None:

@@ -33,6 +33,11 @@ GROUP = "Your programs, traces and machines"
     help="Where the logs were made; `prestep list clusters`.",
 )
 @click.option(
+    "--gpu-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Facts of a GPU that prestep does not have, in a file of its own.",
+)
+@click.option(
     "--op", default="", help="Operation of nccl-tests logs that do not say it."
 )
 @click.option(

@@ -16,6 +16,7 @@ from sim.collectives import machine
 from sim.costs import measured as measured_gpu
 from sim.costs.corrected import between
 from sim.costs.gpu import names as gpu_names
+from sim.costs.measured import gpu_of, load_file
 from sim.costs.measured_rows import write_rows
 from sim.errors import InputError, Mistake, PrestepError
 from topologies import load_cluster
@@ -58,6 +59,7 @@ class Paths:
     gpu: Path
     table: Path
     nccl: Path
+    base: Path
 
     @classmethod
     def of(cls, output: Path) -> Paths:
@@ -66,7 +68,7 @@ class Paths:
             output,
             *(
                 stem.with_name(f"{stem.name}{end}")
-                for end in ("-gpu.toml", "-gpu.parquet", "-nccl.toml")
+                for end in ("-gpu.toml", "-gpu.parquet", "-nccl.toml", "-base.toml")
             ),
         )
 
@@ -89,7 +91,7 @@ class Paths:
             )
         there = [
             path
-            for path in (self.cluster, self.gpu, self.table, self.nccl)
+            for path in (self.cluster, self.gpu, self.table, self.nccl, self.base)
             if path.exists()
         ]
         if there and not force:
@@ -111,9 +113,10 @@ class Fits:
     def of(cls, measured: Measured, below: Any, steps: Sequence[Step]) -> Fits:
         """Fits to a measurement over the cluster `below`, which knows its `steps`."""
         facts = {key: fact.value for key, fact in below.facts.items()}
-        gpu = below.gpu_model
-        level = machine_steps.level(steps, between(gpu))
-        table = machine_gpu.fit(measured, gpu, level) if measured.model else None
+        level = machine_steps.level(steps, between(gpu_of(below)))
+        table = None
+        if measured.model:
+            table = machine_gpu.fit(measured, base_of(below), gpu_of(below), level)
         dispatch = measured.rows("host", "dispatch", ("s",))
         host = machine_host.fit(steps) or machine_host.of_dispatch(dispatch)
         links = machine_links.rates(measured, facts.get("nvlinks", 0.0), facts)
@@ -134,7 +137,12 @@ class Fits:
 
 
 def calibrate(
-    path: Path, output: Path, cluster: str, force: bool, fit_nccl: NcclFit
+    path: Path,
+    output: Path,
+    cluster: str,
+    force: bool,
+    fit_nccl: NcclFit,
+    gpu_file: Path | None = None,
 ) -> str:
     """Fits everything that a measurement allows and writes the files; what is to be said of it.
 
@@ -144,6 +152,8 @@ def calibrate(
         The cluster under it: a name or file; "": the usual one of its GPUs.
     fit_nccl
         Fits NCCL's constants: (rows, output, cluster) -> words.
+    gpu_file
+        Facts of a GPU that prestep does not have.
 
     Raises
     ------
@@ -154,6 +164,8 @@ def calibrate(
     paths.refuse(force)
     with opened(path) as measured:
         base = cluster or usual_cluster(measured)
+        if gpu_file is not None:
+            base = _with_gpu(base, gpu_file, paths.base)
         notes = _fit(measured, base, paths, fit_nccl)
     return "\n".join([*notes, "", *_written(paths)])
 
@@ -163,6 +175,10 @@ def _fit(measured: Measured, base: str, paths: Paths, fit_nccl: NcclFit) -> list
     below = load_cluster(base)
     steps, reasons = machine_steps.steps_of(measured, base)
     fits = Fits.of(measured, below, steps)
+    if fits.table is not None and gpu_of(below).like is not None:
+        _write(fits, measured, base, below, paths)
+        steps = machine_steps.with_kernels(steps, paths.cluster)
+        fits = Fits.of(measured, below, steps)
     fits = _level(fits, measured, base, paths, steps)
     machine_ = f"{measured.world} x {measured.model}, {measured.when}"
     notes = [f"{measured.name}: {machine_}, over the cluster {base}"]
@@ -185,15 +201,20 @@ def _level(
 ) -> Fits:
     """The fits with kernels at the level of untraced steps, as the cluster with the first ones predicts these."""
     below = load_cluster(base)
-    gpu = below.gpu_model
-    level = machine_steps.level(steps, between(gpu))
+    level = machine_steps.level(steps, between(gpu_of(below)))
     if fits.table is None or level is None:
         return fits
+    _write(fits, measured, base, below, paths)
+    exact = level * machine_steps.missed(steps, level, paths.cluster)
+    table = machine_gpu.fit(measured, base_of(below), gpu_of(below), exact)
+    return replace(fits, table=table)
+
+
+def _write(fits: Fits, measured: Measured, base: str, below: Any, paths: Paths) -> None:
+    """Writes kernels and cluster as far as they are known."""
     _write_kernels(fits, measured, paths)
     files.write_text(paths.cluster, render(measured, base, below, paths, fits))
     forget()
-    exact = level * machine_steps.missed(steps, level, paths.cluster)
-    return replace(fits, table=machine_gpu.fit(measured, gpu, exact))
 
 
 def _write_kernels(fits: Fits, measured: Measured, paths: Paths) -> list[str]:
@@ -232,7 +253,7 @@ def _how_sure(measured: Measured, paths: Paths) -> list[str]:
 def _written(paths: Paths) -> tuple[str, str]:
     """The files that were written, and how the cluster is used."""
     output = paths.cluster
-    there = (paths.cluster, paths.gpu, paths.table, paths.nccl)
+    there = (paths.cluster, paths.gpu, paths.table, paths.nccl, paths.base)
     names = ", ".join(path.name for path in there if path.exists())
     use = f'to use it: file = "{output}" in a scenario\'s [cluster], or `prestep collective --cluster {output}`'
     return f"wrote {names}", use
@@ -246,6 +267,21 @@ def forget() -> None:
         predict_collective._fabric,
     ):
         cached.cache_clear()
+
+
+def _with_gpu(base: str, gpu_file: Path, output: Path) -> str:
+    """A cluster as `base` with the GPU of a file, written beside the others."""
+    load_file(str(gpu_file))  # what is wrong with it, before anything is written
+    head = "# Written by `prestep calibrate`: the cluster before calibration, with a GPU of its own."
+    below = f'extends = "{_named(base, output)}"'
+    kernels = f'kernels = "{gpu_file.resolve()}"'
+    files.write_text(output, "\n".join([head, below, kernels, ""]))
+    return str(output)
+
+
+def base_of(below: Any) -> str:
+    """How a file of kernels names the GPU under it: as prestep has it, or the file that states it."""
+    return str(Path(below.kernels).resolve()) if below.kernels else below.gpu_model
 
 
 def usual_cluster(measured: Measured) -> str:

@@ -22,6 +22,7 @@ def calibrate(
     op: str,
     force: bool,
     network: bool = False,
+    gpu_file: Path | None = None,
 ) -> str:
     """Fits a machine's constants to logs and writes them; what is to be said of it.
 
@@ -33,7 +34,10 @@ def calibrate(
         If a log is wrong, or the output exists and `force` is not set.
     """
     if any(measurement.is_measured(path) for path in logs):
-        return _machine(logs, output, cluster, force, network)
+        return _machine(logs, output, cluster, force, network, gpu_file)
+    if gpu_file is not None:
+        found, expected = "logs of collectives", "a file of `prestep measure`"
+        raise InputError(Mistake("command line", "--gpu-file", found, expected))
     if output.exists() and not force:  # before the work, not after
         raise InputError(
             Mistake(str(output), "", "a file", "a new one", "--force replaces it")
@@ -59,7 +63,12 @@ def _network(
 
 
 def _machine(
-    logs: Sequence[Path], output: Path, cluster: str, force: bool, network: bool
+    logs: Sequence[Path],
+    output: Path,
+    cluster: str,
+    force: bool,
+    network: bool,
+    gpu_file: Path | None,
 ) -> str:
     """A cluster file from what `prestep measure` wrote."""
     if len(logs) > 1 or network:
@@ -70,7 +79,8 @@ def _machine(
             )
         )
     fit = partial(_nccl_of_machine, force=force)
-    return calibrate_machine.calibrate(logs[0], output, cluster, force, fit)
+    machine = calibrate_machine.calibrate
+    return machine(logs[0], output, cluster, force, fit, gpu_file)
 
 
 def _nccl_of_machine(rows: Path, output: Path, cluster: str, force: bool) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sim.costs.corrected import CorrectedGpu, name_of
-from sim.costs.gpu import Gpu, parts
+from sim.costs.gpu import Gpu
 from sim.costs.measured import FORMAT
 from sim.costs.tables import Row
 from validation.fit.bootstrap import Estimate, estimate, of_ratios
@@ -105,11 +105,15 @@ class Table:
         )
 
 
-def fit(measured: Measured, base: str, level: float | None = None) -> Table | None:
+def fit(
+    measured: Measured, base: str, base_gpu: Gpu, level: float | None = None
+) -> Table | None:
     """The GPU's table; None if nothing of kernels was measured.
 
     Parameters
     ----------
+    base, base_gpu
+        The GPU under it: its name or file, and what is known of it.
     level
         Time of kernels here over the base's, by steps that nobody traced; None: not known.
 
@@ -118,7 +122,6 @@ def fit(measured: Measured, base: str, level: float | None = None) -> Table | No
     InputError
         If the base is unknown, or a row is wrong.
     """
-    base_gpu = Gpu(base, *parts(base))
     rows, notes = rows_of(measured, base_gpu, level)
     if not rows:
         return None

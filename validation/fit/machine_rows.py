@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -20,6 +21,7 @@ from validation.formats.kineto_kernels import Call, read_calls
 from validation.formats.measurement import Measured
 from validation.formats.micro_rows import FITTED, line, micro_rows
 
+BROKEN = (KeyError, ValueError, TypeError)
 Calls = Mapping[str, Sequence[Call]]
 
 
@@ -138,7 +140,7 @@ def _calls(name: str, path: Path) -> Sequence[Call]:
     """Calls of a trace; a file is read once, however often its rows are fitted."""
     try:
         return tuple(read_calls(path))
-    except (KeyError, ValueError, TypeError, StopIteration, OSError) as error:
+    except (*BROKEN, StopIteration, OSError, EOFError, zlib.error) as error:
         where, found = f"{name}: {path.name}", repr(error)[:200]
         raise InputError(Mistake(where, "", found, "a Kineto trace")) from None
 

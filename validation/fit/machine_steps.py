@@ -42,11 +42,14 @@ class Step:
         Kernels of this very step were traced.
     cluster : mapping
         Keys of [cluster] for the known one.
+    kernels : float
+        Seconds of the GPU by this machine's own kernels, where the known GPU's times are lent by another; 0: not known.
     """
 
     row: Row
     traced: bool
     cluster: Mapping[str, str]
+    kernels: float = 0.0
 
     @property
     def tiny(self) -> bool:
@@ -81,13 +84,27 @@ class Step:
 
     @property
     def host_bound(self) -> bool:
-        return self.row.measured > HOST_BOUND * self.gpu
+        return self.row.measured > HOST_BOUND * (self.kernels or self.gpu)
 
     @property
     def levels(self) -> bool:
         """Whether the time of kernels can be read off it: nothing but them decided."""
         alone = self.row.case.get("mode") == "single"
         return alone and not self.tiny and not self.host_bound and self.factor > SURE
+
+
+def with_kernels(steps: Sequence[Step], cluster: Path) -> list[Step]:
+    """The steps with what a first calibration says of their kernels.
+
+    A GPU whose times are lent may be a third faster or slower than that: its steps would seem to wait for the host.
+    """
+    mine = {"file": str(cluster), "host_factor": NONE}
+    return [
+        step
+        if step.tiny
+        else Step(step.row, step.traced, step.cluster, predicted(step.row, mine))
+        for step in steps
+    ]
 
 
 def steps_of(measured: Measured, base: str) -> tuple[list[Step], list[str]]:
@@ -188,6 +205,8 @@ def judge(steps: Sequence[Step], cluster: Path) -> list[Judged]:
 
 def table(judged: list[Judged], reasons: list[str]) -> str:
     """Every row, and mean absolute errors of those that nothing was fitted to and of all."""
+    if not judged and not reasons:
+        return "none measured"
     lines = [f"{'step':32} {'measured':>11} {'error':>8} {'before':>8}  fitted to it"]
     for one in judged:
         here, below = one.errors
