@@ -6,8 +6,8 @@ NAME-nccl.toml. Every part holds a third or more of its rows out of a trial fit 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,10 @@ from sim.errors import InputError, Mistake, PrestepError
 from topologies import load_cluster
 from validation.fit import (
     machine_gpu,
-    machine_host,
-    machine_links,
     machine_nccl,
     machine_steps,
 )
+from validation.fit.machine_file import Fits, Paths, base_of, named, render
 from validation.fit.machine_steps import Step
 from validation.formats.measurement import Measured, opened
 from validation.sets import predict_collective
@@ -47,93 +46,7 @@ NAMED = {
     "A100 80GB PCIe": "a100-pcie",
     "H100 PCIe": "h100-pcie",
 }
-NO_HOST = "no steps that the host decides: host_factor stays as it was"
 NcclFit = Callable[[Path, Path, str], str]
-
-
-@dataclass(frozen=True)
-class Paths:
-    """Files that a calibration writes."""
-
-    cluster: Path
-    gpu: Path
-    table: Path
-    nccl: Path
-    base: Path
-
-    @classmethod
-    def of(cls, output: Path) -> Paths:
-        stem = output.with_suffix("")
-        return cls(
-            output,
-            *(
-                stem.with_name(f"{stem.name}{end}")
-                for end in ("-gpu.toml", "-gpu.parquet", "-nccl.toml", "-base.toml")
-            ),
-        )
-
-    def refuse(self, force: bool) -> None:
-        """Raises InputError if the cluster's name is no .toml, or a file is there and `force` is not set."""
-        if self.cluster.suffix != ".toml":
-            raise InputError(
-                Mistake(
-                    str(self.cluster),
-                    "",
-                    f'"{self.cluster.suffix}"',
-                    "the name of a cluster file, .toml",
-                )
-            )
-        if not self.cluster.resolve().parent.is_dir():
-            raise InputError(
-                Mistake(
-                    str(self.cluster), "", "no such folder", "a folder that is there"
-                )
-            )
-        there = [
-            path
-            for path in (self.cluster, self.gpu, self.table, self.nccl, self.base)
-            if path.exists()
-        ]
-        if there and not force:
-            raise InputError(
-                Mistake(str(path), "", "a file", "a new one", "--force replaces it")
-                for path in there
-            )
-
-
-@dataclass(frozen=True)
-class Fits:
-    """What a measurement says of the parts of a machine; None or {} where it says nothing."""
-
-    table: machine_gpu.Table | None
-    host: machine_host.Host | None
-    links: Mapping[str, machine_links.Rate]
-
-    @classmethod
-    def of(cls, measured: Measured, below: Any, steps: Sequence[Step]) -> Fits:
-        """Fits to a measurement over the cluster `below`, which knows its `steps`."""
-        facts = {key: fact.value for key, fact in below.facts.items()}
-        level = machine_steps.level(steps, between(gpu_of(below)))
-        table = None
-        if measured.model:
-            table = machine_gpu.fit(measured, base_of(below), gpu_of(below), level)
-        dispatch = measured.rows("host", "dispatch", ("s",))
-        host = machine_host.fit(steps) or machine_host.of_dispatch(dispatch)
-        links = machine_links.rates(measured, facts.get("nvlinks", 0.0), facts)
-        return cls(table, host, links)
-
-    @property
-    def host_note(self) -> str:
-        """What is to be said of the host."""
-        if self.host is None:
-            return NO_HOST
-        use = f"by itself: --set cluster.host_factor={self.host.factor.value:.3g}"
-        return f"{self.host.summary}\n{use}"
-
-    @property
-    def link_notes(self) -> list[str]:
-        """What is to be said of links and disks."""
-        return [f"{key}: {rate.source}" for key, rate in self.links.items()]
 
 
 def calibrate(
@@ -273,15 +186,10 @@ def _with_gpu(base: str, gpu_file: Path, output: Path) -> str:
     """A cluster as `base` with the GPU of a file, written beside the others."""
     load_file(str(gpu_file))  # what is wrong with it, before anything is written
     head = "# Written by `prestep calibrate`: the cluster before calibration, with a GPU of its own."
-    below = f'extends = "{_named(base, output)}"'
+    below = f'extends = "{named(base, output)}"'
     kernels = f'kernels = "{gpu_file.resolve()}"'
     files.write_text(output, "\n".join([head, below, kernels, ""]))
     return str(output)
-
-
-def base_of(below: Any) -> str:
-    """How a file of kernels names the GPU under it: as prestep has it, or the file that states it."""
-    return str(Path(below.kernels).resolve()) if below.kernels else below.gpu_model
 
 
 def usual_cluster(measured: Measured) -> str:
@@ -324,83 +232,3 @@ def _nccl(measured: Measured, paths: Paths, cluster: str, fit_nccl: NcclFit) -> 
         return fit_nccl(rows, paths.nccl, cluster)
     except PrestepError as error:
         return f"not fitted, NCCL's constants stay as they were: {error}"
-
-
-def _named(base: str, output: Path) -> str:
-    """How a file beside `output` says the cluster under it: bundled ones by name, files by their whole path."""
-    return str(Path(base).resolve()) if base.endswith(".toml") else base
-
-
-def render(measured: Measured, base: str, below: Any, paths: Paths, fits: Fits) -> str:
-    """The cluster file, over the cluster `base`, which is `below`."""
-    source = f"prestep measure, {measured.when}"
-    model = measured.model or "no GPU"
-    lines = [
-        f"# Written by `prestep calibrate` from {measured.name}. Bandwidths are payload, one link, one direction.",
-        f'extends = "{_named(base, paths.cluster)}"',
-        f'description = "{measured.world} x {model}, measured {measured.when}"',
-    ]
-    lines += [f'kernels = "{paths.gpu.name}"'] if fits.table else []
-    lines += [f'nccl = "{paths.nccl.name}"'] if paths.nccl.exists() else []
-    lines += _gpus(measured, below, source)
-    lines += _host(fits.host, source) if fits.host else []
-    if _no_multicast(measured) and below.cluster_facts.nvlink_sharp is not None:
-        why = f"measured with NCCL_NVLS_ENABLE=0; {source}"
-        lines.append(f"nvlink_sharp = {_entry(0, 'measured', why)}")
-    for table in ("nvlink", "pcie", "nvme"):
-        if _has(below, table):
-            lines += _rates(table, fits.links, source)
-    return "\n".join(lines) + "\n"
-
-
-def _gpus(measured: Measured, below: Any, source: str) -> list[str]:
-    """GPUs of a host, where the cluster below has another number."""
-    gpus = _on_a_host(measured)
-    same = "gpus" not in below.facts or below.facts["gpus"].value == gpus
-    if same or not measured.model:
-        return []
-    return [f"gpus = {_entry(gpus, 'measured', source)}"]
-
-
-def _host(host: machine_host.Host, source: str) -> list[str]:
-    """The host's factor, and how far it spreads."""
-    factor = host.factor
-    steps = "steps that it decides" if host.fitted else "a tiny model on the CPU"
-    why = f"{steps}, over those of the host that costs were fitted on: {factor}"
-    value = _entry(round(factor.value, 4), "fitted", f"{why}; {source}")
-    width = _entry(round(host.spread, 4), "fitted", f"of these steps; {source}")
-    return [f"host_factor = {value}", f"host_spread = {width}"]
-
-
-def _rates(
-    table: str, links: Mapping[str, machine_links.Rate], source: str
-) -> list[str]:
-    """A table of the file with the bandwidths that were measured, if any was."""
-    lines = []
-    for key, rate in links.items():
-        if key.startswith(f"{table}."):
-            value = f"{rate.value / 1e9:.4g} GB/s"
-            entry = _entry(value, "measured", f"{rate.source}; {source}")
-            lines.append(f"{key.partition('.')[2]} = {entry}")
-    return ["", f"[{table}]", *lines] if lines else []
-
-
-def _entry(value: object, grade: str, source: str) -> str:
-    shown = f'"{value}"' if isinstance(value, str) else value
-    return f'{{ value = {shown}, evidence = "{grade}", source = "{source}" }}'
-
-
-def _has(below: Any, table: str) -> bool:
-    """Whether the cluster under it has such links at all."""
-    return any(key.startswith(f"{table}.") for key in below.facts)
-
-
-def _on_a_host(measured: Measured) -> int:
-    return measured.world // max(1, int(measured.about.get("nodes", 1)))
-
-
-def _no_multicast(measured: Measured) -> bool:
-    env = [row.get("env", {}) for row in measured.rows("collectives", "env")]
-    return bool(env) and all(
-        isinstance(one, Mapping) and one.get("NCCL_NVLS_ENABLE") == "0" for one in env
-    )

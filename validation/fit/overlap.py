@@ -29,6 +29,7 @@ from sim.costs.interference import (
 )
 from sim.costs.kinds import work
 from validation.fit.collectives import Errors, planner
+from validation.fit.slopes import Slopes
 from validation.formats.collective_rows import members
 from validation.formats.overlap_rows import Overlap
 from validation.sets.overlap_run import side_by_side
@@ -98,11 +99,9 @@ class Item:
                 self.gpu,
                 beside,
             )
-        made = self.known[key]
-        return [
-            float(np.log(made[0] / row.compute_beside)),
-            float(np.log(made[1] / row.comm_beside)),
-        ]
+        measured = row.compute_beside, row.comm_beside
+        pairs = zip(self.known[key], measured, strict=True)
+        return [float(np.log(made / own)) for made, own in pairs]
 
     def settled(self, names: Collection[str]) -> list[bool]:
         """Whether kernels and collectives rest on nothing else than what follows from tiles or is among `names`."""
@@ -243,27 +242,6 @@ def _optimum(
     return search.table_at(best.x)
 
 
-class _Slopes:
-    """Slopes of a search: run at the first point, from there on corrected by what each step changed (Broyden)."""
-
-    def __init__(self, search: _Search) -> None:
-        self._search = search
-        self._last: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
-
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        here = self._search.residuals(tuple(x))
-        if self._last is None:
-            slopes = self._search.slope(x)
-        else:
-            before, there, slopes = self._last
-            step = x - before
-            length = float(step @ step)
-            missed = here - there - slopes @ step
-            slopes = slopes + (np.outer(missed, step) / length if length > 0 else 0.0)
-        self._last = x.copy(), here, slopes
-        return slopes
-
-
 def _descent(
     search: _Search, start: np.ndarray, bounds: tuple[np.ndarray, np.ndarray]
 ) -> Any:
@@ -271,7 +249,7 @@ def _descent(
     return least_squares(
         lambda x: search.residuals(tuple(x)),
         start,
-        jac=_Slopes(search),
+        jac=Slopes(search.residuals, search.slope),
         bounds=bounds,
         loss="soft_l1",
         f_scale=0.05,
