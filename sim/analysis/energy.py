@@ -17,6 +17,8 @@ from topologies.fabric import Fabric
 
 #: Share of its limit that a GPU draws which the limit holds: 687 to 698 of 700 W (H100 and H200, steps of products).
 HELD = 0.99
+#: Bytes of HBM traffic for every byte that a GPU sends: read, written to the peer's buffer, read there (guess).
+TRAFFIC = 3.0
 #: Tiers of the network's switches; NVSwitches belong to their hosts.
 SWITCHES = ("leaf", "switch", "spine", "core")
 
@@ -37,6 +39,8 @@ class Energy:
         Mean clock of the SMs while kernels run, a share of the highest: the one at which they draw what is said.
     gpu_clock_hz
         The same in Hz; nan where nobody says what the highest is.
+    communication_power
+        Watts of a GPU for what communication moves, of `gpu_power` at the highest clock: a guess.
     host_power
         Watts of a host at the wall, with its GPUs.
     network_power
@@ -58,6 +62,7 @@ class Energy:
     limited: bool
     gpu_clock: float
     gpu_clock_hz: float
+    communication_power: float
     host_power: float
     network_power: float
     total_power: float
@@ -72,21 +77,26 @@ class Energy:
 
 @dataclass(frozen=True)
 class Share:
-    """GPUs that are alike: what they are, how many, and the kernels of all of them in the last step."""
+    """GPUs that are alike: what they are, how many, the kernels of all of them in a step, and the bytes they send."""
 
     gpu: Gpu
     count: int
     uses: tuple[KernelUse, ...]
+    sent: float = 0.0
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Means of GPUs: watts that they draw, may draw, and would draw; clock over the highest of the model."""
+    """Means of GPUs: watts that they draw, may draw, and would draw; clock over the highest of the model.
+
+    `communication`: watts, of those that they would draw, for what they send.
+    """
 
     power: float
     limit: float
     wanted: float
     clock: float
+    communication: float
 
 
 def energy_of(
@@ -108,6 +118,7 @@ def energy_of(
         limited=drawn.wanted > drawn.power,
         gpu_clock=drawn.clock,
         gpu_clock_hz=drawn.clock * (gpu.model_clock or math.nan),
+        communication_power=drawn.communication,
         host_power=host,
         network_power=network,
         total_power=total,
@@ -136,14 +147,17 @@ def drawn_by(share: Share, step: float) -> Drawn:
     gpu, (draw, allowed) = share.gpu, (share.gpu.draw, share.gpu.power_limit)
     assert draw is not None and allowed is not None
 
+    sending = draw.moved * TRAFFIC * share.sent
+
     def watts(clock: float) -> float:
-        joules = kernel_energy(draw.at(clock), share.uses)
+        joules = kernel_energy(draw.at(clock), share.uses) + sending
         return draw.idle + joules / (share.count * step)
 
     wanted = watts(1.0)
     power = min(wanted, HELD * allowed)
     clock = fitting(watts, power) if wanted > power else 1.0
-    return Drawn(power, allowed, wanted, gpu.clock * clock)
+    communication = sending / (share.count * step)
+    return Drawn(power, allowed, wanted, gpu.clock * clock, communication)
 
 
 def kernel_energy(draw: Draw, uses: Iterable[KernelUse]) -> float:

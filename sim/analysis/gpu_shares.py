@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from sim.analysis.energy import Share
 from sim.analysis.kernels import KernelUse, kernel_uses
 from sim.costs import Gpu
@@ -16,16 +20,35 @@ def shares_of(
 ) -> list[Share]:
     """The GPUs of a run with their kernels: all alike, or by what a what-if has changed of some."""
     fleet = fleet_of(planned.fabric, gpu_of(planned.fabric), planned.gpus)
+    world, sent = planned.lowered.layout.world, sent_by_gpus(planned, run)
     if not fleet.speeds:
-        return [Share(planned.gpu, planned.lowered.layout.world, all_uses)]
+        return [Share(planned.gpu, world, all_uses, sent)]
     graph, groups = planned.graph, dict[Gpu, list[int]]()
     for at, program in enumerate(graph.programs):
         groups.setdefault(fleet.of(program.rank), []).append(at)
+    counts = {
+        gpu: sum(len(graph.represents[graph.programs[at].rank]) for at in members)
+        for gpu, members in groups.items()
+    }
     return [
         Share(
             gpu,
-            sum(len(graph.represents[graph.programs[at].rank]) for at in members),
+            counts[gpu],
             kernel_uses(planned, run, members),
+            sent * counts[gpu] / world,
         )
         for gpu, members in groups.items()
     ]
+
+
+def sent_by_gpus(planned: Planned, run: Run) -> float:
+    """Bytes that leave all GPUs in a step, the mean of the steps of a run."""
+    fabric, (moved, _) = planned.fabric, run.everywhere
+    kinds, index = fabric.nodes.kinds, fabric.nodes.index
+    rows = np.flatnonzero(moved > 0)
+    sent = math.fsum(
+        float(moved[row])
+        for row in rows.tolist()
+        if kinds[index[str(fabric.links.src[row])]] == "gpu"
+    )
+    return sent / len(run.start[0])

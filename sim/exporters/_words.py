@@ -196,6 +196,8 @@ def _watts(drawn: Energy) -> Iterator[tuple[str, str]]:
     limit = f"of {drawn.gpu_limit:.0f} W ({drawn.evidence}){held}"
     yield "GPU", f"{drawn.gpu_power:.0f} W {limit}"
     yield "clock", _clock(drawn)
+    if drawn.communication_power:
+        yield "communication", f"{drawn.communication_power:.0f} W of a GPU (guess)"
     yield "host", f"{drawn.host_power / 1e3:.2f} kW at the wall"
     if drawn.network_power:
         yield "switches", f"{drawn.network_power / 1e3:.2f} kW"

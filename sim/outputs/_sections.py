@@ -25,6 +25,7 @@ ENERGY = or_null(
         limited=flag("whether the limit slows the step"),
         gpu_clock=number("mean clock while kernels run, a share of the highest"),
         gpu_clock_hz=or_null(number("Hz; null where nobody says the highest")),
+        communication_power=number("W of a GPU for what communication moves (a guess)"),
         host_power=WATTS,
         network_power=WATTS,
         total_power=WATTS,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import cli
 from sim import api
 from sim.analysis.cost import Prices, cost_of
-from sim.analysis.energy import HELD
+from sim.analysis.energy import HELD, TRAFFIC
 from sim.analysis.prediction import Prediction
 from sim.costs import load_gpu
 from sim.costs.changed import Speed, changed
@@ -69,6 +69,34 @@ def test_all_is_the_sum_of_hosts_and_switches() -> None:
     assert energy is not None and energy.network_power > 0
     whole = 2 * energy.host_power + energy.network_power
     assert energy.total_power == pytest.approx(whole)
+
+
+def test_communication_draws_with_what_it_moves() -> None:
+    """One GPU has nothing to send; four send gradients, whose joules twice the samples of a step leave as they are."""
+    alone = api.simulate(
+        "mlp-ddp4", {"parallel.dp": 1, "cluster.gpus": 1, "training.global_batch": 256}
+    )
+    few = api.simulate(SCENARIO, {"training.micro_batch": 1}).energy
+    many = api.simulate(
+        SCENARIO, {"training.micro_batch": 2, "training.global_batch": 8}
+    ).energy
+    assert alone.energy is not None and alone.energy.communication_power == 0
+    assert few is not None and many is not None
+    joules = [
+        one.communication_power * one.gpu_step_energy / one.gpu_power
+        for one in (few, many)
+    ]
+    assert joules[0] > 0 and joules[1] == pytest.approx(joules[0], rel=0.02)
+
+
+def test_gradients_are_moved_at_a_constant_each() -> None:
+    """A ring of four sends three halves of the gradients' bytes for each GPU, each moved three times through HBM."""
+    result = api.simulate(SCENARIO)
+    gpu, energy = load_gpu("h200"), result.energy
+    assert energy is not None and gpu.draw is not None
+    sent = 1.5 * 1_498_482_688 * 2
+    expected = TRAFFIC * gpu.draw.moved * sent / result.step_time
+    assert energy.communication_power == pytest.approx(expected, rel=0.15)
 
 
 @given(limit=SHARE, speed=SHARE, bandwidth=SHARE)
