@@ -35,8 +35,11 @@ def test_a_rail_is_the_nic_of_one_number_of_every_host(name: str) -> None:
     for host, gpus in enumerate(by_host):
         for other in by_host[host + 1 :]:
             for number, (one, two) in enumerate(zip(gpus, other, strict=True)):
-                way = {*fabric.route(one, two).tolist(), *fabric.route(two, one).tolist()}
+                way = {
+                    *fabric.route(one, two).tolist(),
+                    *fabric.route(two, one).tolist(),
+                }
                 assert bool(way & set(rows.tolist())) == (number == 0)
                 touched |= way & set(rows.tolist())
     assert touched == set(rows.tolist())
-    assert len({fabric.links.name(row).split(".")[0] for row in rows}) >= HOSTS
+    assert len({fabric.links.name(int(row)).split(".")[0] for row in rows}) >= HOSTS
