@@ -12,6 +12,7 @@ from sim.outputs._words import (
     or_null,
     table,
     text,
+    whole,
 )
 
 _SIDE = table(
@@ -50,10 +51,25 @@ EACH = table(
                 table("", factor=number(), step_time=SECONDS, difference=SECONDS)
             ),
             effect=number("s: the largest difference"),
+            label=text("the element, its stage, and how many it stands for"),
+            stands_for=whole("elements that are alike, itself among them"),
+            alike=items(text(), "names of some of them"),
+            stages=items(whole(), "pipeline stages that it is in"),
         ),
         "those that matter most first",
     ),
     each=maybe(items(text(), "what was tried: link-kind, rank, ...")),
+    coverage=items(
+        table(
+            "of each of these",
+            each=text(),
+            elements=whole("that there are"),
+            classes=whole("of elements that are alike"),
+            tried=whole("classes"),
+            covered=whole("elements that those tried stand for"),
+            chosen=text("all, or how they were chosen"),
+        )
+    ),
 )
 
 SCHEMA = either(

@@ -85,6 +85,7 @@ LINES = {
     "whatif": [
         "whatif mlp-ddp4 --set nvlink.bandwidth=2x",
         "whatif mlp-ddp4 --each link-kind,gpu",
+        "whatif llama8b-pp4-1f1b --each rank --factors 0.5",
     ],
     "search": [
         "search llama1b-ddp4 --over parallel.tp=1 --over parallel.pp=1 --over training.micro_batch=1,2 --price 2",
@@ -115,6 +116,7 @@ LINES = {
     "doctor": ["doctor"],
     "doctor-nccl": ["doctor nccl LOG --cluster dgx-h100"],
     "capture-show": ["capture show CAPTURE"],
+    "submit": ["submit examples/measured/submission.jsonl"],
     "validate": ["validate doctor", "validate energy collectives-unaligned"],
 }
 

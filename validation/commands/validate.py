@@ -26,6 +26,10 @@ GROUP = "Trust"
 )
 @as_json
 @file_option("--junit", text="Write JUnit XML.")
+@file_option(
+    "--export",
+    text="Write measured and predicted steps as one table (.parquet, .csv).",
+)
 @file_option("--plot", text="Write a scatter plot (PNG).")
 @file_option("--markdown", text="Write the report as Markdown.")
 @file_option(

@@ -10,6 +10,7 @@ import click
 
 from sim.commands._shared import EXIT_OUTSIDE, echo_json, talk
 from validation import command as body
+from validation.report import export as table
 from validation.report.gate import Check
 
 
@@ -23,12 +24,15 @@ def validate(
     only_compare: bool,
     exact: bool,
     cluster: str | None = None,
+    export: Path | None = None,
     **files: Path | None,
 ) -> None:
     """Compares, prints, writes the files that are asked for, and exits with 1 where the gate fails."""
     body.check_exact(exact, compare)
     if compare:
         body.check_base(compare)  # before the work, not after
+    if export is not None:
+        table.check(export, sets or (body.DEFAULT,))
     reports = body.compare(sets, rows, jobs, cluster)
     compared = body.against_base(reports, compare, rows, jobs) if compare else None
     judged = [] if only_compare and compare else reports
@@ -37,6 +41,8 @@ def validate(
     else:
         click.echo(body.as_text(judged, compared))
     body.write(reports, talk, compared=compared, **files)
+    if export is not None:
+        talk(f"wrote {table.write(reports, export, rows):,} rows to {export}")
     worse = body.worse(judged, known_misses, compared, exact)
     _explain(worse, bool(known_misses), bool(compare))
     sys.exit(EXIT_OUTSIDE if worse else 0)

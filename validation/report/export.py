@@ -1,0 +1,204 @@
+"""Rows of training steps as one table that others can cite and compute with: `prestep validate SET... --export FILE`.
+
+A row is a measured step beside its prediction: where it was measured, by whom, under which licence, with which layout,
+and whether it judges. docs/data-card.md says what the columns mean.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sim import __version__, files
+from sim.errors import InputError, Mistake
+from validation.bench import peer_llm_analysis
+from validation.formats.published_setups import FOLDER
+from validation.report.interface import Report
+from validation.sets.published import read
+from validation.sets.sets import CASES, kind_of
+
+#: Kinds of sets whose cases are training steps.
+STEPS, PUBLISHED, PROGRAMS = "steps", "published", "programs"
+LICENCES = FOLDER / "licences.toml"
+OWN = {
+    "source": "prestep",
+    "url": "validation/cases",
+    "licence": "Apache-2.0",
+    "cite": "CITATION.cff",
+}
+#: Cells of published rows that are numbers, and those that are texts.
+COUNTS = ("gpus", "nodes", "layers", "hidden", "heads", "seq_len", "global_batch")
+AXES = ("micro_batch", "tp", "pp", "vpp", "cp", "ep", "dp")
+TEXTS = ("hardware", "model", "zero_or_fsdp", "recompute", "precision")
+#: Column -> what it holds, in the order of the table.
+COLUMNS = {
+    "set": "text: the set of prestep's validation",
+    "row": "text: the row's name in it",
+    "group": "text: the family or source by which errors are given",
+    "source": "text: who measured",
+    "url": "text: where it was published, or the folder of the rows",
+    "licence": "text: SPDX name, or facts: figures that were cited",
+    "cite": "text: what to cite beside prestep",
+    **dict.fromkeys(TEXTS, "text: as the source says it"),
+    **dict.fromkeys((*COUNTS, *AXES), "number: as the source says it"),
+    "measured": "number, s: a step",
+    "predicted": "number, s: null where it could not be predicted",
+    "signed_error": "number: (predicted - measured) / measured",
+    "low": "number, s: lower end of the predicted 90 % interval, where there is one",
+    "high": "number, s: its upper end",
+    "judged": "true, false: whether it counts: no constant of its group, complete, steady, predicted",
+    "fitted": "true, false: whether constants may have been taken from its group",
+    "incomplete": "true, false: whether the row was completed by assumptions, or its steps differ too much",
+    "assumed": "text: what an incomplete row was completed with",
+    "fit": "text: constants that were read off other rows of its source",
+    "llm_analysis": "number, s: what llm-analysis 0.2.2 says as it comes",
+    "llm_analysis_half": "number, s: the same at half of the peak",
+    "error": "text: why there is no prediction",
+}
+
+
+def write(reports: Sequence[Report], path: Path, rows: Path | None = None) -> int:
+    """Writes the table as Parquet, or as CSV where the name ends so; the number of rows.
+
+    Raises
+    ------
+    InputError
+        For a set without training steps, or another ending.
+    """
+    check(path, [report.name for report in reports])
+    table = [row for report in reports for row in _rows(report, rows)]
+    if path.suffix == ".csv":
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(COLUMNS), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table)
+        files.write_text(path, text.getvalue())
+    else:
+        files.write_bytes(path, _parquet(table))
+    return len(table)
+
+
+def check(path: Path, names: Sequence[str]) -> None:
+    """Raises InputError for a table that cannot be written, before the work."""
+    mistakes = [
+        Mistake("command line", "--export", f"set {name}", "sets of training steps")
+        for name in names
+        if kind_of(name) not in (STEPS, PUBLISHED, PROGRAMS)
+    ]
+    if path.suffix not in (".parquet", ".csv"):
+        expected = "a name that ends with .parquet or .csv"
+        mistakes.append(Mistake("command line", "--export", str(path), expected))
+    if mistakes:
+        raise InputError(mistakes)
+
+
+def _rows(report: Report, rows: Path | None) -> Iterator[dict[str, Any]]:
+    """The cases of a set; cells that nobody said are None."""
+    said = {str(case.get("id")): case for case in report.to_json().get("cases", ())}
+    texts = _texts(report.name, rows)
+    peers = _peers()
+    for point in report.points:
+        case = said.get(point.name, {})
+        done = math.isfinite(point.predicted) and not point.error
+        low, high = point.interval or (None, None)
+        found = {
+            "set": report.name,
+            "row": point.name,
+            "group": point.group,
+            **(_described(texts[point.name]) if point.name in texts else _own(case)),
+            "measured": point.measured,
+            "predicted": point.predicted if done else None,
+            "signed_error": point.predicted / point.measured - 1 if done else None,
+            "low": low,
+            "high": high,
+            "judged": done and not point.fitted and not point.faint,
+            "fitted": point.fitted,
+            "incomplete": point.faint,
+            "assumed": case.get("assumed", ""),
+            "fit": case.get("fit", ""),
+            **peers.get(point.name, {}),
+            "error": point.error,
+        }
+        yield {name: found.get(name) for name in COLUMNS}
+
+
+def _texts(name: str, rows: Path | None) -> dict[str, Mapping[str, str]]:
+    """The published rows of a set by name; none of one that was measured here."""
+    if kind_of(name) != PUBLISHED:
+        return {}
+    return {row["id"]: row for row in read(rows or CASES / name / "rows.csv")}
+
+
+def _described(row: Mapping[str, str]) -> dict[str, Any]:
+    source = row.get("source", "")
+    licence = _licence(source)
+    return {
+        "source": source,
+        "url": row.get("url_or_repo", ""),
+        **{key: licence[key] for key in ("licence", "cite")},
+        **{name: row.get(name) or None for name in TEXTS},
+        **{name: _number(row.get(name, "")) for name in (*COUNTS, *AXES)},
+    }
+
+
+def _own(case: Mapping[str, Any]) -> dict[str, Any]:
+    """Who measured a row that is no published one: this project."""
+    return {**OWN, "gpus": case.get("world")}
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None  # an empty cell, or a range in words
+
+
+def _licence(source: str) -> Mapping[str, str]:
+    """Licence of a source, by the beginning of its name; facts that were cited where it has none."""
+    table = _licences()
+    close = [entry for entry in table if source.startswith(entry["source"])]
+    return close[0] if close else {"licence": "facts", "cite": source}
+
+
+@cache
+def _licences() -> tuple[Mapping[str, str], ...]:
+    return tuple(tomllib.loads(LICENCES.read_text(encoding="utf-8"))["licence"])
+
+
+def _peers() -> dict[str, dict[str, float | None]]:
+    """What peers say of published rows, s."""
+    with peer_llm_analysis.OUTPUT.open(encoding="utf-8", newline="") as file:
+        return {
+            row["id"]: {
+                "llm_analysis": _number(row["default"]),
+                "llm_analysis_half": _number(row["half"]),
+            }
+            for row in csv.DictReader(file)
+        }
+
+
+def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """The table with the meaning of every column beside it."""
+    import pyarrow as pa  # takes longer to import than most commands run
+    import pyarrow.parquet as pq
+
+    kinds = {"text": pa.string(), "number": pa.float64(), "true": pa.bool_()}
+    fields = [
+        pa.field(name, kinds[doc.split(":")[0].split(",")[0]], metadata={"doc": doc})
+        for name, doc in COLUMNS.items()
+    ]
+    about = {
+        "title": "Measured training steps beside their predictions",
+        "prestep": __version__,
+        "licence": "by row (column licence): see docs/data-card.md and NOTICE",
+    }
+    schema = pa.schema(fields, metadata=about)
+    out = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), out)
+    return out.getvalue()

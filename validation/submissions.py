@@ -1,0 +1,174 @@
+"""Measurements that others send: what a row has to say, whether it can be true, and what is predicted of it.
+
+A file has a JSON object a line: a scenario, the times of single steps, and where they come from. `checked` reads it
+strictly and predicts every row; `text` is the file for a pull request, and reading that gives the same file again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from sim import __version__, files, schema
+from sim.analysis.prediction import Prediction
+from sim.errors import InputError, Mistake
+from sim.predict import predict
+from sim.schema import Anything, Items, Named, Number, Table, Text
+from sim.spec.load import parse_scenario
+
+#: Licences under which a row can lie beside the others.
+LICENCES = ("Apache-2.0", "CC0-1.0", "CC-BY-4.0")
+KEYS: dict[str, schema.Schema] = {
+    "scenario": Anything(),
+    "step_times": Items(Number(above=True)),
+    "measured_by": Text(),
+    "date": Text(),
+    "hardware": Text(),
+    "software": Named(Text()),
+    "how": Text(),
+    "licence": Text(LICENCES),
+    "checked": Anything(),  # what an earlier check wrote
+}
+NEEDED = tuple(key for key in KEYS if key != "checked")
+#: Steps that a median needs, and how far their quartiles may lie apart (of the median) before it means little.
+FEWEST, UNSTEADY = 5, 0.1
+#: Measured over predicted from where on another unit, job or machine is likelier than a bad prediction.
+FAR = 3.0
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A row that can be read, and its prediction. `doubts`: why it can hardly be true, in words."""
+
+    row: Mapping[str, Any]
+    where: str
+    measured: float
+    result: Prediction
+
+    @property
+    def id(self) -> str:
+        """The same for the same measurement, whoever predicts it."""
+        said = {key: self.row[key] for key in NEEDED}
+        text = json.dumps(said, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        return tuple(_doubts(self.row["step_times"], self.measured, self.result))
+
+    def to_json(self) -> dict[str, Any]:
+        """Seconds."""
+        interval = self.result.uncertainty
+        return {
+            "id": self.id,
+            "where": self.where,
+            "measured": self.measured,
+            "predicted": self.result.step_time,
+            "signed_error": self.result.step_time / self.measured - 1,
+            "low": interval.low if interval else None,
+            "high": interval.high if interval else None,
+            "doubts": list(self.doubts),
+        }
+
+
+def checked(path: Path) -> list[Checked]:
+    """The rows of a file, each with its prediction.
+
+    Raises
+    ------
+    InputError
+        With every mistake of every row.
+    """
+    mistakes: list[Mistake] = []
+    found: list[Checked] = []
+    for where, row in _rows(path, mistakes):
+        try:
+            found.append(_predicted(row, where))
+        except InputError as error:
+            mistakes.extend(error.mistakes)
+    if not found and not mistakes:
+        mistakes.append(Mistake(str(path), "", "no rows", "a JSON object a line"))
+    if mistakes:
+        raise InputError(mistakes)
+    return found
+
+
+def text(rows: Sequence[Checked]) -> str:
+    """The file for a pull request: what was sent, and under `checked` what this version predicts of it."""
+    lines = []
+    for one in rows:
+        said = one.to_json()
+        kept = {key: said[key] for key in ("id", "measured", "predicted")}
+        told = {key: one.row[key] for key in NEEDED}
+        lines.append(json.dumps({**told, "checked": {**kept, "prestep": __version__}}))
+    return "\n".join(lines) + "\n"
+
+
+def _rows(path: Path, mistakes: list[Mistake]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows that have all they need; what is wrong with the others is added to `mistakes`."""
+    for number, line in enumerate(files.read_text(path).splitlines(), 1):
+        where = f"{path}:{number}"
+        if not line.strip():
+            continue
+        try:
+            row = files.json_of(line)
+        except ValueError as error:
+            mistakes.append(Mistake(where, "", str(error), "a JSON object"))
+            continue
+        wrong = [*Table(KEYS, NEEDED).mistakes(where, "", row)]
+        wrong = wrong or [*_wrong(row, where)]
+        mistakes.extend(wrong)
+        if not wrong:
+            yield where, row
+
+
+def _wrong(row: Mapping[str, Any], where: str) -> Iterator[Mistake]:
+    """What types cannot say."""
+    try:
+        date.fromisoformat(row["date"])
+    except ValueError:
+        yield Mistake(where, "date", f'"{row["date"]}"', "a day such as 2026-03-31")
+    if len(row["step_times"]) < FEWEST:
+        found = f"{len(row['step_times'])} steps"
+        expected = f"the times of at least {FEWEST} single steps"
+        yield Mistake(where, "step_times", found, expected)
+    tables = row["scenario"]
+    if not isinstance(tables, Mapping):
+        expected = "the tables of a scenario"
+        yield Mistake(where, "scenario", repr(tables)[:60], expected)
+        return
+    for section, table in tables.items():
+        if isinstance(table, Mapping) and "file" in table:
+            hint = "a cluster or model that prestep does not have is a pull request of its own"
+            key, found = f"scenario.{section}.file", repr(table["file"])[:60]
+            yield Mistake(where, key, found, "a bundled name", hint)
+
+
+def _predicted(row: Mapping[str, Any], where: str) -> Checked:
+    scenario = parse_scenario(dict(row["scenario"]), where)
+    if scenario.jobs:
+        raise InputError(Mistake(where, "scenario.jobs", "several jobs", "one job"))
+    return Checked(row, where, statistics.median(row["step_times"]), predict(scenario))
+
+
+def _doubts(
+    times: Sequence[float], measured: float, result: Prediction
+) -> Iterator[str]:
+    """Why a measurement can hardly be what it says."""
+    low, _, high = statistics.quantiles(times, n=4)
+    if high - low > UNSTEADY * measured:
+        yield f"its steps differ: half of them lie within {(high - low) / measured:.0%} of the median"
+    ratio = measured / result.step_time
+    if result.mfu / ratio > 1:
+        yield f"{result.mfu / ratio:.0%} of the datasheet's peak: no GPU is so fast"
+    if not 1 / FAR <= ratio <= FAR:
+        yield f"{ratio:.3g} times the predicted {result.step_time:.4g} s: seconds, and of this job?"
+    verdict = result.out_of_memory
+    if verdict is not None and not verdict.fits:
+        yield "it should not fit into memory: is a key missing (recompute, sharding)?"
