@@ -50,25 +50,42 @@ class Fleet:
     ) -> float | np.ndarray:
         """Factor on the kernels of a rank: one number, or one per kernel of the graph.
 
-        `together` is the factor of the slowest of all ranks that wait for each other; a rank that differs from the
-        most common speed is a GPU like any other. `alone` says which kernels do not follow the GPU's speed.
+        `together` is the factor of the slowest of all ranks that wait for each other; a rank that is slower than most
+        by more than that is waited for by itself. `alone` says which kernels do not follow the GPU's speed.
         """
         if not self.speeds:
             return together
         counted = Counter(self.speeds)
         # Of as many, those as the model: which rank comes first says nothing.
         usual = max(counted, key=lambda speed: (counted[speed], speed == AS_MODEL))
-        slowest = together if self.speeds[rank] == usual else 1.0
-        if self.speeds[rank] == AS_MODEL:
-            return slowest
-        gpu = changed(self.model, self.speeds[rank])
-        ratio = [
+        if self.speeds[rank] == usual == AS_MODEL:
+            return together
+        own = self._ratios(graph, self.speeds[rank], alone)
+        if self.speeds[rank] == usual:
+            return own * together
+        slower = own / self._ratios(graph, usual, alone)
+        return own * rest_of(together, slower.max(initial=1.0))
+
+    def _ratios(
+        self, graph: OpGraph, speed: Speed, alone: Sequence[bool]
+    ) -> np.ndarray:
+        """Seconds of every kernel on a GPU of that speed over those on the model."""
+        gpu = changed(self.model, speed)
+        ratios = [
             1.0
             if spins or isinstance(kernel, Chain)
             else gpu.duration(kernel) / self.model.duration(kernel)
             for kernel, spins in zip(graph.kernels, alone, strict=True)
         ]
-        return np.array(ratio) * slowest
+        return np.array(ratios)
+
+
+def rest_of(together: float, slower: float) -> float:
+    """What is left of the factor of the slowest for a rank that is known to be so much slower than most.
+
+    All of it where the rank is like the others, nothing where it is slower than the slowest of them.
+    """
+    return max(1.0, together / max(slower, 1.0))
 
 
 def fleet_of(fabric: Fabric, model: Gpu, gpus: Sequence[str]) -> Fleet:

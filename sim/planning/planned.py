@@ -22,13 +22,14 @@ from sim.graph.usage import by_link
 from sim.planning.alike import planned_once
 from sim.planning.chains import Repetition, repetition
 from sim.planning.courses import courses_of
-from sim.planning.fleet import Fleet, fleet_of
+from sim.planning.fleet import Fleet, fleet_of, rest_of
 from sim.planning.limits import limited_of
 from sim.planning.slowest import slowest_of
 from sim.spec.sections import Scenario
 from topologies.fabric import Fabric
 from workloads.frameworks import framework_of
 from workloads.host_costs import kernel_gap
+from workloads.job.faults import Faults
 from workloads.lowered import Layout, Lowered
 from workloads.models.model import ModelSpec
 
@@ -306,6 +307,11 @@ def _duration(hardware: Hardware, kernel: Kernel | Chain, chains: Repetitions) -
     return gpu.duration(kernel) * load
 
 
+def _rest_of_slow(waiting: float, faults: Faults) -> float:
+    """What is left of the factor of the slowest for the rank of [faults]; nothing where it has more to do by itself."""
+    return 1.0 if faults.slow_per_layer else rest_of(waiting, faults.slow_factor)
+
+
 def _scale(
     hardware: Hardware, graph: OpGraph, waiting: float
 ) -> dict[int, float | np.ndarray]:
@@ -322,11 +328,11 @@ def _scale(
     scale: dict[int, float | np.ndarray] = {}
     for program in graph.programs:
         rank = graph.pace.get(program.rank, program.rank)
-        # Which rank is slow was said: it is a GPU like any other, not the slowest of all of them.
-        ratio = hardware.fleet.scale(
-            graph, rank, 1.0 if rank == faults.slow_rank else waiting, spins
-        )
-        scale[program.rank] = ratio * slow if rank == faults.slow_rank else ratio
+        known = rank == faults.slow_rank
+        # Which rank is slow was said: the slowest of all is that one, as soon as it is slower than chance makes others.
+        together = _rest_of_slow(waiting, faults) if known else waiting
+        ratio = hardware.fleet.scale(graph, rank, together, spins)
+        scale[program.rank] = ratio * slow if known else ratio
     return scale
 
 

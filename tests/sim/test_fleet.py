@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from sim.costs import Kernel, load_gpu
 from sim.costs.changed import AS_MODEL, Speed, changed
-from sim.planning.fleet import fleet_of
+from sim.planning.fleet import fleet_of, rest_of
 from sim.spec.load import parse_scenario
 from tests.executed import Executed, executed, reported, step_time
 from topologies import load_cluster
@@ -144,3 +145,39 @@ def test_a_gpu_that_no_rank_uses_changes_nothing() -> None:
     ]
     assert step_time(steps[0]) == step_time(steps[1])
     assert np.array_equal(steps[0].run.carried, steps[1].run.carried)
+
+
+@pytest.mark.parametrize(
+    "parallel",
+    [
+        {"dp": 4, "data_parallel": "fsdp"},
+        {"dp": 4, "data_parallel": "ddp"},
+        {"dp": 2, "pp": 2, "microbatches": 4, "data_parallel": "ddp-no-overlap"},
+        {"tp": 4},
+    ],
+)
+def test_a_gpu_that_is_hardly_slower_changes_hardly_anything(
+    parallel: dict[str, Any],
+) -> None:
+    """Where ranks are simulated apart for next to nothing, the step is that of the folded ones."""
+    base = step_time(run(parallel=parallel))
+    assert step_time(run(parallel=parallel, gpu1__clock="0.9999999x")) == (
+        pytest.approx(base, rel=1e-6)
+    )
+
+
+def test_a_slower_gpu_never_shortens_the_step() -> None:
+    """From hardly slower to half as fast; the chance of the others counts until the one is slower than they are."""
+    clocks = ("1x", "0.999999x", "0.999x", "0.99x", "0.9x", "0.5x")
+    steps = [step_time(run(gpu1__clock=clock)) for clock in clocks]
+    for quicker, slower in pairwise(steps):
+        assert slower >= quicker * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("together", [1.0, 1.005, 1.02])
+def test_the_rest_of_the_slowest(together: float) -> None:
+    """All of it for a rank like the others; whoever is slower than the slowest of them needs none of it."""
+    assert rest_of(together, 1.0) == together
+    assert rest_of(together, 1.5) == 1.0
+    factors = [slower * rest_of(together, slower) for slower in (1.0, 1.001, 1.01, 1.1)]
+    assert factors == sorted(factors)
