@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -88,14 +89,14 @@ class _Log:
         self.rows: list[tuple[float, int, int, float]] = []
 
     def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        time, activity, bound, rate = (
-            zip(*self.rows, strict=True) if self.rows else ((),) * 4
-        )
+        # In one pass: a list of millions of rows is slow to take apart by columns. Numbers of activities are exact.
+        flat = np.fromiter(chain.from_iterable(self.rows), np.float64)
+        table = flat.reshape(-1, 4)
         return (
-            np.array(time, dtype=np.float64),
-            np.array(activity, dtype=np.int64),
-            np.array(bound, dtype=np.int64),
-            np.array(rate, dtype=np.float64),
+            table[:, 0].copy(),
+            table[:, 1].astype(np.int64),
+            table[:, 2].astype(np.int64),
+            table[:, 3].copy(),
         )
 
 
