@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import numpy as np
-import numpy.typing as npt
 
 from sim.errors import Mistake, did_you_mean
 from topologies.core.kinds import TIERS
@@ -239,14 +238,10 @@ def _of_kind(fabric: Fabric, kind: str, devices: Iterable[str]) -> Selection:
 
 def _at(fabric: Fabric, names: Iterable[str]) -> Ints:
     """Rows with an end among some nodes."""
-    wanted = sorted(set(names))
-    return np.flatnonzero(
-        _among(fabric.links.src, wanted) | _among(fabric.links.dst, wanted)
-    )
-
-
-def _among(ends: npt.NDArray[np.str_], names: list[str]) -> npt.NDArray[np.bool_]:
-    return ends == names[0] if len(names) == 1 else np.isin(ends, names)
+    src, dst = fabric.ends
+    wanted = np.zeros(len(fabric.nodes), dtype=np.bool_)
+    wanted[[fabric.nodes.index[name] for name in set(names)]] = True
+    return np.flatnonzero(wanted[src] | wanted[dst])
 
 
 def _link(fabric: Fabric, text: str) -> Ints:
