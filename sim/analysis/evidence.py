@@ -38,6 +38,31 @@ def evidence_of(planned: Planned, run: Run) -> dict[str, float]:
     return metrics.evidence_shares(grades, np.array(times))
 
 
+def tables_of(planned: Planned, run: Run) -> dict[str, float]:
+    """Shares of the kernels' time in the last step by whose tables say it (`Gpu.table_of`)."""
+    whose = [_kernel_tables(planned, kernel) for kernel in planned.graph.kernels]
+    times: dict[str, float] = {}
+    for p, index, start, end in _last_step(planned, run):
+        if p.kind[index] != KERNEL:
+            continue
+        for name, share in whose[int(p.payload[index])].items():
+            times[name] = times.get(name, 0.0) + (end - start) * share
+    whole = sum(times.values()) or 1.0
+    shares = sorted(times.items(), key=lambda item: (-item[1], item[0]))
+    return {name: time / whole for name, time in shares}
+
+
+def _kernel_tables(planned: Planned, kernel: Kernel | Chain) -> dict[str, float]:
+    """Shares of a kernel's time by whose tables say it; of a chain those of its kernels."""
+    if isinstance(kernel, Chain):
+        shares: dict[str, float] = {}
+        for inner, part in planned.chains[kernel.graph].constituents():
+            for name, share in _kernel_tables(planned, inner).items():
+                shares[name] = shares.get(name, 0.0) + part * share
+        return shares
+    return {} if kernel.kind == "spin" else {planned.gpu.table_of(kernel): 1.0}
+
+
 def _kernel_grades(planned: Planned, kernel: Kernel | Chain) -> dict[str, float]:
     """Shares of its time by grade; of a chain those of its kernels and of what it communicates."""
     if isinstance(kernel, Chain):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sim import files
+from sim.analysis.whose import of_others
 from sim.errors import InputError, Mistake
 from sim.units import format_duration
 
@@ -163,6 +164,8 @@ def _sure(result: Mapping[str, Any]) -> Iterator[str]:
     if result.get("uncertainty"):
         yield from _doubt(result["uncertainty"])
     yield f"How sure: {sure}; the time of kernels and communication is {parts}."
+    if others := of_others(result.get("tables", {})):
+        yield f"Times of kernels: {others}."
     for fallback in result.get("fallbacks", [])[:3]:
         if fallback["share"] > MINOR:
             yield f"It would gain most from measuring {fallback.get('what')} ({fallback['share']:.0%} of the time)."

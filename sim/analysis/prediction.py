@@ -127,6 +127,8 @@ class Prediction:
         What the end of the last step waited for, through all ranks; see `sim.analysis.critical_path`.
     evidence : mapping
         Evidence grade -> share of the time that rests on it.
+    tables : mapping
+        Whose tables -> share of the kernels' time: "own", "library SOURCE", "borrowed from GPU", "limits" (datasheet).
     fallbacks : tuple of Fallback
         What no measurement or fit for this hardware covers, most time first.
     scenario : mapping
@@ -159,6 +161,7 @@ class Prediction:
     links: tuple[Link, ...] = ()
     link_kinds: tuple[LinkKind, ...] = ()
     evidence: Mapping[str, float] = field(default_factory=dict)
+    tables: Mapping[str, float] = field(default_factory=dict)
     fallbacks: tuple[Fallback, ...] = ()
     warnings: tuple[str, ...] = ()
     scenario: Mapping[str, Any] = field(default_factory=dict)
@@ -243,6 +246,7 @@ class Prediction:
             "links": [asdict(link) for link in self.links],
             "link_kinds": [asdict(kind) for kind in self.link_kinds],
             "evidence": dict(self.evidence),
+            "tables": dict(self.tables),
             "fallbacks": [asdict(fallback) for fallback in self.fallbacks],
             "warnings": list(self.warnings),
             "scenario": dict(self.scenario),

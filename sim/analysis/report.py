@@ -12,7 +12,7 @@ from sim.analysis.allocations import allocations_of
 from sim.analysis.critical_path import CriticalPath
 from sim.analysis.details import Details
 from sim.analysis.energy import energy_of
-from sim.analysis.evidence import evidence_of, fallbacks_of
+from sim.analysis.evidence import evidence_of, fallbacks_of, tables_of
 from sim.analysis.gpu_shares import shares_of
 from sim.analysis.kernels import kernel_uses
 from sim.analysis.links import link_report
@@ -160,6 +160,7 @@ def _trust(
     interval = with_readers(gpu, planned.scenario, step.data)
     return {
         "evidence": evidence_of(planned, run),
+        "tables": tables_of(planned, run),
         "fallbacks": fallbacks_of(planned, run, host * step.computing),
         "warnings": (*_warnings(planned), *interval.warnings),
         "uncertainty": interval,

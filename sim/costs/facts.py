@@ -13,6 +13,7 @@ from sim.costs.adamw import Adamw
 from sim.costs.draw import ATTENTION, Draw
 from sim.costs.gemm import TileModel
 from sim.costs.kinds import DTYPE_BYTES, KINDS
+from sim.costs.library_table import Stack
 from sim.costs.power import Power
 from sim.schema import Items, Number, Schema, Table, Text
 
@@ -37,6 +38,19 @@ DRAW = Table(
         "exponent": Number(1),
     },
     ("idle", "active", "byte", "flop"),
+)
+#: Families of kernels of which a GPU may take a library's times, and formats ("products_bf16").
+STACKS = tuple(
+    f"{family}_{dtype}" for family in ("products", "attention") for dtype in DTYPE_BYTES
+)
+STACK = Table(
+    {
+        "source": Text(),
+        "kernel": Text(),
+        **dict.fromkeys(("call", "moved"), AT_LEAST_0),
+        **dict.fromkeys(("share", "nn", "tn", "error"), POSITIVE),
+    },
+    ("source", "kernel", "call", "moved", "share", "nn", "tn", "error"),
 )
 LAUNCHES = Table(
     {"sparse": POSITIVE, "launch": Items(Items(AT_LEAST_0, 2))}, ("sparse", "launch")
@@ -73,6 +87,10 @@ def _tile_models(table: Mapping[str, Any]) -> dict[str, TileModel]:
 
 def _corrections(table: Mapping[str, Any]) -> dict[str, Correction]:
     return {kind: Correction(**constants) for kind, constants in table.items()}
+
+
+def _stacks(table: Mapping[str, Any]) -> dict[str, Stack]:
+    return {key: Stack(**constants) for key, constants in table.items()}
 
 
 def _draw(table: Mapping[str, Any]) -> Draw:
@@ -163,6 +181,8 @@ class GpuFacts:
     cuda
         Time of a product with the cuBLAS of a major version over that of the tables: a share, and one over the
         product's smallest size.
+    libraries
+        Stacks of which steps take the times of kernels, by family and format ("products_bf16").
     guessed_load
         Which of `sustained` nobody published: no key of a file, but which file it stands in.
     """
@@ -229,6 +249,9 @@ class GpuFacts:
         Table(dict.fromkeys(TOOLKITS, Items(Number(-math.inf), 2))),
         _rows_of_numbers,
         {},
+    )
+    libraries: Mapping[str, Stack] = fact(
+        Table(dict.fromkeys(STACKS, STACK)), _stacks, {}
     )
     guessed_load: tuple[str, ...] = ()
 

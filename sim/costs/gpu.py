@@ -16,12 +16,14 @@ from sim.costs.facts import GpuFacts
 from sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
 from sim.costs.kernel_tables import KernelTables
 from sim.costs.kinds import STREAM_PASSES, check, work
+from sim.costs.library_steps import LibrarySteps
 from sim.costs.power import BUSY_ABOVE, FILLS_ABOVE, Power
 from sim.costs.roofline import Roofline, estimate
 from sim.costs.tables import NEAR, Curve, Kriged, Row
 from sim.graph.kernel import STATED, Kernel
 
 DYNAMIC_ABOVE = 2.0  # waves; measured: GEMMs of <= 1.94 waves have no memset in the traces, of >= 3.88 all have
+ATTENTIONS = ("attention_fwd", "attention_bwd")
 FORWARD = "forward products"  # borrowed by gradients
 
 
@@ -91,6 +93,9 @@ class Gpu:
         )
         self._known: dict[Kernel, float] = {}
         self._tiles = facts.tiles
+        self._libraries = LibrarySteps(
+            name, facts.libraries, self.roofline, self.tile_time
+        )
         self.power = self._power_limit()
 
     def _fused(self) -> float:
@@ -236,6 +241,8 @@ class Gpu:
             return "fitted"
         if kernel.kind in self.facts.efficiency:
             return "fitted"
+        if self._by_products(kernel):
+            return "measured" if self._libraries.measured(kernel) else "fitted"
         model = self.tables.model(terms.group(kernel))
         if (
             model is None
@@ -259,7 +266,9 @@ class Gpu:
     def _grade_without_table(self, kernel: Kernel) -> str:
         """Of a kernel whose kind has no table here: another GPU's time, or what datasheets say."""
         if self.like is not None:
-            return "fitted" if self._measured_ratio(self.like, kernel) else "guess"
+            others = kernel.kind == "attention_bwd" and kernel.kind in self.facts.units
+            known = not others and self._measured_ratio(self.like, kernel)
+            return "fitted" if known else "guess"
         products = kernel.kind in ("gemm", "gemm_bias")
         stated = products or kernel.kind in STREAM_PASSES
         return "datasheet" if stated else "guess"
@@ -277,6 +286,9 @@ class Gpu:
             return ""
         if kernel.kind in self.facts.efficiency:
             return "no table"
+        if self._by_products(kernel):
+            beyond = self._libraries.past(kernel) > 0
+            return "extrapolation of its table" if beyond else ""
         model = self.tables.model(terms.group(kernel))
         if model is None and self._own_tiles(kernel):
             return (
@@ -308,6 +320,8 @@ class Gpu:
             return 0.0
         if (read := self._surface(kernel)) is not None:
             return read[0].past(kernel)
+        if self._by_products(kernel):
+            return self._libraries.past(kernel)
         model = self.tables.model(terms.group(kernel))
         if model is None:
             return 0.0
@@ -368,6 +382,8 @@ class Gpu:
         if kernel.kind in efficiency:  # no table, but the share of the peak it reaches
             shares = {**efficiency, "flops": efficiency[kernel.kind]}
             return estimate(self.roofline, kernel, self.floor, shares)
+        if self._by_products(kernel):
+            return self._of_library(kernel)
         model = self.tables.model(terms.group(kernel))
         if isinstance(model, Curve):
             return model(work(kernel)[1])
@@ -379,15 +395,52 @@ class Gpu:
             return self.tile_time(kernel)
         return estimate(self.roofline, kernel, self.floor, efficiency)
 
+    def _by_products(self, kernel: Kernel) -> bool:
+        """Whether the kernel is a product that a library's table of this GPU says the time of."""
+        product = kernel.kind in ("gemm", "gemm_bias")
+        return product and self._libraries.stack(kernel) is not None
+
+    def table_of(self, kernel: Kernel) -> str:
+        """Whose times a kernel's are: "own", "library SOURCE", "borrowed from GPU", or "limits" of the datasheet."""
+        if source := self.library_of(kernel):
+            return f"library {source}"
+        instead = self.stands_on(kernel)
+        if self.like is not None and instead.startswith(f"the {self.like.name}'s"):
+            return f"borrowed from {self.like.name}"
+        return "limits" if instead == "no table" else "own"
+
+    def library_of(self, kernel: Kernel) -> str:
+        """The library ("trtllm/1.3.0rc20") whose table on this GPU says a kernel's time, or how it differs; else ""."""
+        stack = self._libraries.stack(kernel)
+        if stack is None or (kernel.kind in ATTENTIONS and not self._lent(kernel)):
+            return ""
+        return stack.source
+
+    def _lent(self, kernel: Kernel) -> bool:
+        """Whether another GPU's time of a kernel is taken, by an operation measured on both."""
+        own = self.tables.model(terms.group(kernel)) is not None
+        like = self.like
+        return not own and like is not None and bool(self._measured_ratio(like, kernel))
+
+    def _of_library(self, kernel: Kernel) -> float:
+        """Seconds of a product by a library."""
+        _, shape = gemm.products(kernel)
+        odd = gemm.unaligned(shape, kernel.layout, kernel.dtype)
+        return self._libraries.forward(kernel) * (self.unaligned if odd else 1.0)
+
     def _as_like(self, like: Gpu, kernel: Kernel) -> float:
         """Seconds by a similar GPU: its time beyond its least, as the limits of the two differ, and other units."""
         beyond = max(0.0, like.duration(kernel) - like.floor)
-        units = self.facts.units.get(kernel.kind, 1.0)
-        relative = self._measured_ratio(like, kernel) or self._relative(like, kernel)
-        return self.floor + relative * units * beyond
+        relative = self._measured_ratio(like, kernel)
+        if relative is None:
+            units = self.facts.units.get(kernel.kind, 1.0)
+            relative = self._relative(like, kernel) * units
+        return self.floor + relative * beyond
 
     def _measured_ratio(self, like: Gpu, kernel: Kernel) -> float | None:
         """Time of an operation here over that on another GPU; None where not both measured it."""
+        if kernel.kind in ATTENTIONS:
+            return self._attention_ratio(like, kernel)
         operation = counterpart(kernel)
         if operation is None or self._aten is None or like._aten is None:
             return None
@@ -396,6 +449,22 @@ class Gpu:
         if not (own and lent) and kernel.kind not in STREAM_PASSES:
             return None
         return here.seconds(operation) / there.seconds(operation)
+
+    def _attention_ratio(self, like: Gpu, kernel: Kernel) -> float | None:
+        """Of attention, by a library that measured its forward pass on both.
+
+        Units that only this GPU has save the backward pass the share of that which `units` says.
+        """
+        here, there = self._libraries, like._libraries
+        if here.stack(kernel) is None or there.stack(kernel) is None:
+            return None
+        forward = here.forward(kernel) / there.forward(kernel)
+        units = self.facts.units
+        if kernel.kind == "attention_fwd" or kernel.kind not in units:
+            return forward
+        limits = self._relative(like, kernel)
+        part = (1.0 - units["attention_bwd"]) / (1.0 - units["attention_fwd"])
+        return limits * (1.0 - part * (1.0 - forward / limits))
 
     def _own_tiles(self, kernel: Kernel) -> bool:
         """Whether this GPU has a tile model of its own for the kernel."""

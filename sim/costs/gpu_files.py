@@ -17,7 +17,7 @@ HARDWARE = Path(__file__).parent / "hardware"
 
 def names(folder: Path = HARDWARE) -> list[str]:
     """GPUs that have a file of facts, sorted."""
-    parts = ("-fitted", "-nccl", "-published")
+    parts = ("-fitted", "-libraries", "-nccl", "-published")
     return sorted(
         path.stem for path in folder.glob("*.toml") if not path.stem.endswith(parts)
     )
@@ -26,16 +26,20 @@ def names(folder: Path = HARDWARE) -> list[str]:
 def facts_of(
     name: str, folder: Path = HARDWARE, over: Mapping[str, Any] | None = None
 ) -> GpuFacts:
-    """Facts of a GPU, with those that were fitted and those that were published over them; `over`: a machine's own.
+    """Facts of a GPU, under those that were fitted, published and measured in libraries; `over`: a machine's own.
 
     Raises
     ------
     InputError
         If there is no such GPU, or with every mistake in its files.
     """
-    stated, published = _tables_of(name, folder)
-    guessed_load = tuple(stated.get("sustained", ()))
-    table = laid_over(laid_over(stated, published), over or {})
+    stated, *measured = _tables_of(name, folder)
+    table, known = dict(stated), set[str]()
+    for part in measured:
+        table = laid_over(table, part)
+        known.update(part.get("sustained", ()))
+    guessed_load = tuple(key for key in stated.get("sustained", ()) if key not in known)
+    table = laid_over(table, over or {})
     return gpu_facts(table, guessed_load)
 
 
@@ -48,14 +52,14 @@ def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, A
     return merged
 
 
-def _tables_of(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a GPU's own files state, and what was published of it, checked."""
+def _tables_of(name: str, folder: Path) -> list[dict[str, Any]]:
+    """What a GPU's own files state, what was published of it, and what libraries take on it, checked."""
     path = folder / f"{name.lower()}.toml"
     if not path.is_file():
         raise InputError(unknown(str(folder), "gpu", name, names(folder)))
     tables: dict[str, dict[str, Any]] = {}
     mistakes: list[Mistake] = []
-    for part in ("", "-fitted", "-published"):
+    for part in ("", "-fitted", "-published", "-libraries"):
         file = folder / f"{name.lower()}{part}.toml"
         try:
             tables[part] = schema.read(file, SCHEMA) if file.is_file() else {}
@@ -65,7 +69,7 @@ def _tables_of(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]
         raise InputError(mistakes)
     stated = tables[""] | tables["-fitted"]
     _check_complete(path, stated)
-    return stated, tables["-published"]
+    return [stated, tables["-published"], tables["-libraries"]]
 
 
 def _check_complete(path: Path, stated: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sim import files
 from sim.analysis.prediction import Prediction
+from sim.analysis.whose import of_others
 from sim.exporters import _words as words
 from sim.units import format_bytes, format_duration, percent
 
@@ -33,7 +34,12 @@ def _sections(result: Prediction) -> Iterator[tuple[str, str]]:
     if result.evidence:
         grades = result.evidence.items()
         rows = [(grade, percent(share)) for grade, share in grades]
-        yield "What the time rests on", _table(("evidence", "share"), rows)
+        grounds = _table(("evidence", "share"), rows)
+        others = of_others(result.tables)
+        yield (
+            "What the time rests on",
+            f"{grounds}\n\nTimes of kernels: {others}." if others else grounds,
+        )
     if result.fallbacks:
         yield "Fallbacks: not covered by a measurement or a fit", _fallbacks(result)
     if result.warnings:

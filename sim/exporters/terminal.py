@@ -16,6 +16,7 @@ from rich.text import Text
 from sim import files
 from sim.analysis.critical_path import CriticalPath, path_part
 from sim.analysis.prediction import Prediction
+from sim.analysis.whose import of_others
 from sim.exporters import _answers as answers
 from sim.exporters import _sections as sections_of
 from sim.exporters import _words as words
@@ -130,7 +131,10 @@ def _grounds(result: Prediction) -> list[tuple[str, Table]]:
     if result.evidence:
         grades = result.evidence.items()
         line = ", ".join(f"{grade} {percent(share)}" for grade, share in grades)
-        sections.append(("The time rests on constants that are", _grid([(line,)])))
+        lines = [(line,)]
+        if others := of_others(result.tables):
+            lines.append((f"times of kernels: {others}",))
+        sections.append(("The time rests on constants that are", _grid(lines)))
     if result.fallbacks:
         heading = "Fallbacks: not covered by a measurement or a fit"
         sections.append((heading, _fallbacks(result)))

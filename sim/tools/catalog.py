@@ -20,7 +20,7 @@ _FILES = {
     "gpus": ("sim", "costs/hardware/*.toml"),
 }
 # Files beside those of a kind, by the end of their names: what was fitted of a GPU, or published.
-_PARTS = {"gpus": ("-fitted", "-nccl", "-published")}
+_PARTS = {"gpus": ("-fitted", "-libraries", "-nccl", "-published")}
 # Folders of data: kind -> (package, pattern of the file that describes one).
 _FOLDERS = {"sets": ("validation", "cases/*/set.toml")}
 # Tables of one file: kind -> (package, file).

@@ -8,14 +8,17 @@ writes the tables between the page's markers; `prestep list gpus` says a line of
 from __future__ import annotations
 
 import argparse
+import csv
 from collections.abc import Collection
 from pathlib import Path
 
 from sim.costs import load_gpu
 from sim.costs.gpu import Gpu, names
+from sim.costs.gpu_files import HARDWARE
 from sim.costs.libraries import libraries
 from sim.costs.library_families import FAMILIES
 from sim.graph.kernel import Kernel
+from sim.units import percent
 
 BEGIN, END = "<!-- gpus: begin -->", "<!-- gpus: end -->"
 FORMATS = ("bf16", "fp8", "fp8_block", "mxfp8", "nvfp4")
@@ -67,8 +70,8 @@ def summary(name: str) -> str:
 
 
 def page() -> str:
-    """Both tables: grades in a step, and kernels of libraries by format."""
-    return f"{_steps()}\n\n{_libraries()}"
+    """Grades in a step, what steps take from libraries, and kernels of libraries by format with their errors."""
+    return f"{_steps()}\n\n{in_steps()}\n\n{_libraries()}"
 
 
 def _steps() -> str:
@@ -81,17 +84,53 @@ def _steps() -> str:
 
 
 def _libraries() -> str:
-    """Rows of packaged tables, by GPU, family and format."""
+    """Rows of packaged tables and their errors at shapes that they lack, by GPU, family and format."""
     counts: dict[tuple[str, str], int] = {}
     for family in FAMILIES:
         for library, frame in libraries(family).items():
             key = library.gpu, f"{family.name} {library.dtype}"
             counts[key] = counts.get(key, 0) + len(frame)
+    errors = table_errors()
     gpus, columns = ([*dict.fromkeys(part)] for part in zip(*counts, strict=True))
     lines = [_line(["GPU", *columns]), _line(["---"] * (len(columns) + 1))]
     for gpu in sorted(gpus):
-        cells = [f"{counts.get((gpu, column), '')}" for column in columns]
-        lines.append(_line([gpu, *cells]))
+        keys = [(gpu, column) for column in columns]
+        lines.append(_line([gpu, *(_cell(counts.get(k), errors.get(k)) for k in keys)]))
+    return "\n".join(lines)
+
+
+def _cell(rows: int | None, errors: tuple[float, float] | None) -> str:
+    """ "10318: 3.9 %, 12.7 %"."""
+    if rows is None:
+        return ""
+    if errors is None:
+        return str(rows)
+    half, most = errors
+    return f"{rows}: {percent(half)}, {percent(most)}"
+
+
+def table_errors(folder: Path = HARDWARE) -> dict[tuple[str, str], tuple[float, float]]:
+    """Median and 90th percentile of the error of packaged tables, by GPU and "products bf16"."""
+    with (folder / "library-errors.csv").open(newline="", encoding="utf-8") as file:
+        return {
+            (row["gpu"], f"{row['family']} {row['dtype']}"): (
+                float(row["median"]),
+                float(row["ninetieth"]),
+            )
+            for row in csv.DictReader(file)
+        }
+
+
+def in_steps() -> str:
+    """What steps take from libraries: GPU, family and format, stack, error on kernels of measured steps."""
+    head = ["GPU", "family", "library", "what is taken off", "error"]
+    lines = [_line(head), _line(["---"] * len(head))]
+    for name in names():
+        for key, stack in load_gpu(name).facts.libraries.items():
+            family, _, dtype = key.partition("_")
+            off = f"{stack.call * 1e6:.1f} us, {stack.moved:.1f} bytes an element"
+            cells = [name, f"{family} {dtype}", stack.source, off, percent(stack.error)]
+            lines.append(_line(cells))
     return "\n".join(lines)
 
 

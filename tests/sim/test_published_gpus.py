@@ -183,7 +183,10 @@ def test_fp8_products_of_the_h200_were_short_runs() -> None:
 def test_attention_of_blackwell_ultra_has_faster_exponentials(
     ultra: str, plain: str
 ) -> None:
-    """Attention gains more than its products' peak says, the forward pass most; other kernels do not."""
+    """Attention gains more than its products' peak says, the forward pass most; other kernels do not.
+
+    A library measured the forward pass on both: 0.85 of the time for this shape (0.78 was the median of whole calls).
+    """
 
     def gain(kind: str, *shape: int) -> float:
         one, other = (
@@ -194,7 +197,7 @@ def test_attention_of_blackwell_ultra_has_faster_exponentials(
     heads = (1, 32, 8, 8192, 128)
     peaks = load_gpu(plain).peak["bf16"] / load_gpu(ultra).peak["bf16"]
     forward, backward = gain("attention_fwd", *heads), gain("attention_bwd", *heads)
-    assert forward == pytest.approx(0.78 * peaks, rel=0.02)
+    assert forward == pytest.approx(0.85 * peaks, rel=0.02)
     assert forward < backward < peaks
     assert gain("add", 2**28) == pytest.approx(1.0, rel=0.02)
 
@@ -202,9 +205,10 @@ def test_attention_of_blackwell_ultra_has_faster_exponentials(
 def test_a_time_is_worth_no_more_than_its_load() -> None:
     """A measured burst times a fitted factor is fitted, times a guessed one a guess; thin products keep their grade."""
     assert load_gpu("b200").evidence(LARGE) == "fitted"
-    assert load_gpu("gb200").evidence(LARGE) == "guess"
+    assert load_gpu("gb200").evidence(LARGE) == "fitted"  # watts at the limit
+    assert load_gpu("gb300").evidence(LARGE) == "guess"
     assert (
-        load_gpu("gb200").evidence(Kernel("gemm", (16, 8192, 8192), layout="nt"))
+        load_gpu("gb300").evidence(Kernel("gemm", (16, 8192, 8192), layout="nt"))
         == "fitted"
     )
     assert (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from sim.costs.library_families import (
     Family,
 )
 from sim.errors import InputError
+from validation.fit import library_errors
 from validation.fit.libraries import newest, split
 from validation.formats import library_rows
 from validation.sets.kernels import validate_set
@@ -171,3 +173,14 @@ def test_a_file_is_recognised_by_its_columns(
         recognised, read = library_rows.read(tmp_path / name)
         assert recognised is family and family.sizes[0] in read
         assert read["source"].tolist() == ["trtllm/1.2"]
+
+
+def test_the_page_of_gpus_has_the_errors_of_the_set() -> None:
+    """Errors that the page states are those of the packaged tables, judged anew at shapes that they lack."""
+    with library_errors.PATH.open(newline="", encoding="utf-8") as file:
+        _, *stated = csv.reader(file)
+    found = library_errors.rows(validate_set("kernels").parts)
+    assert [row[:4] for row in stated] == [[*row[:4]] for row in found]
+    for one, other in zip(stated, found, strict=True):
+        errors = [float(value) for value in other[4:]]
+        assert [float(value) for value in one[4:]] == pytest.approx(errors, abs=2e-4)

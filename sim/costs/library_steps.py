@@ -1,0 +1,190 @@
+"""Kernels of training steps by what a library of a serving stack takes for them on the same GPU.
+
+A library's time of a product or an attention is that of the kernel in a step, a `call` (its launch and what a stack
+does around it), and `moved` bytes of memory traffic for each element that it reads (to quantize, to rotate, to fill a
+cache). They were measured on GPUs of which both are known (`python -m validation.fit.library_steps`) and hold for the
+same stack on the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from sim.costs import gemm
+from sim.costs.gpu_files import HARDWARE
+from sim.costs.library_families import ATTENTION, PRODUCTS, Family
+from sim.costs.library_table import Library, LibraryTable, Process, Stack, nearest
+from sim.costs.roofline import Roofline
+from sim.graph.kernel import Kernel
+
+#: Octaves from a measured shape within which a table reaches.
+REACH = 2.0
+SAME = 1e-3  # octaves within which two shapes are one
+#: Least share of a call that must be its kernel's, for the call to say something of that.
+CLEAR = 0.3
+#: Of a library's products over a tile model (chosen with kernels of an H200's steps in view: docs/costs.md).
+ABOUT_TILES = Process(2.0, 0.12, 0.1)
+KINDS = {
+    "gemm": "products",
+    "gemm_bias": "products",
+    "attention_fwd": "attention",
+    "attention_bwd": "attention",
+}
+
+
+class LibrarySteps:
+    """What a GPU's steps take from libraries.
+
+    Parameters
+    ----------
+    gpu
+        Its name.
+    stacks
+        By family and number format ("products_bf16").
+    roofline
+        Its limits.
+    tile_time
+        Seconds of a product by its tile model, which rows correct.
+    """
+
+    def __init__(
+        self,
+        gpu: str,
+        stacks: Mapping[str, Stack],
+        roofline: Roofline,
+        tile_time: Callable[[Kernel], float],
+    ) -> None:
+        self._gpu, self._stacks = gpu, stacks
+        self._roofline, self._tile_time = roofline, tile_time
+        self._tables: dict[str, ProductTable | AttentionTable] = {}
+
+    def stack(self, kernel: Kernel) -> Stack | None:
+        """The library that stands for a kernel; None where none does."""
+        return self._stacks.get(_key(kernel))
+
+    def forward(self, kernel: Kernel) -> float:
+        """Seconds in a step of a kernel that has a stack; of a backward pass of attention those of its forward pass."""
+        share = self._stacks[_key(kernel)].share_of(kernel.layout)
+        return self._table(kernel).seconds(kernel) * share
+
+    def measured(self, kernel: Kernel) -> bool:
+        """Whether the table has the very shape of a kernel that has a stack, as a forward pass."""
+        forward = kernel.layout in ("", "nt") and kernel.kind != "attention_bwd"
+        return forward and self._table(kernel).octaves(kernel) < SAME
+
+    def past(self, kernel: Kernel) -> float:
+        """Octaves by which a kernel that has a stack lies beyond what its table reaches."""
+        return max(0.0, self._table(kernel).octaves(kernel) - REACH)
+
+    def _table(self, kernel: Kernel) -> ProductTable | AttentionTable:
+        key = _key(kernel)
+        if key not in self._tables:
+            self._tables[key] = self._load(key)
+        return self._tables[key]
+
+    def _load(self, key: str) -> ProductTable | AttentionTable:
+        family, _, dtype = key.partition("_")
+        stack = self._stacks[key]
+        who = Library(self._gpu, dtype, stack.source, stack.kernel)
+        if family == "products":
+            return ProductTable(who, stack, self._roofline, self._tile_time)
+        return AttentionTable(who, stack, self._roofline)
+
+
+class ProductTable:
+    """A tile model with what a library's products near a kernel say of it; far from all of them it stands alone."""
+
+    def __init__(
+        self,
+        who: Library,
+        stack: Stack,
+        roofline: Roofline,
+        tile_time: Callable[[Kernel], float],
+    ) -> None:
+        self._tile_time, self._dtype = tile_time, who.dtype
+        shapes, seconds = rows_of_library(PRODUCTS, who)
+        moved = stack.moved / roofline.bandwidth * shapes[:, 0] * shapes[:, 2]
+        net = seconds - stack.call - moved
+        clear = net > CLEAR * seconds
+        self._shapes, self._net = shapes[clear], net[clear]
+        self._points = PRODUCTS.axes(self._shapes.astype(float))
+
+    def seconds(self, kernel: Kernel) -> float:
+        """Of the forward product of a shape."""
+        near, to_rows = nearest(self._point(kernel), self._points)
+        over = [self._over_tiles(row) for row in near[0]]
+        correction = ABOUT_TILES.mean(self._points[near], np.array([over]), to_rows)
+        return self._tile_time(kernel) * math.exp(correction[0])
+
+    def octaves(self, kernel: Kernel) -> float:
+        """To the measured shape that is nearest."""
+        return float(nearest(self._point(kernel), self._points)[1].min())
+
+    def _over_tiles(self, row: int) -> float:
+        shape = tuple(map(int, self._shapes[row]))
+        tiles = self._tile_time(Kernel("gemm", shape, self._dtype, "nt"))
+        return math.log(self._net[row] / tiles)
+
+    def _point(self, kernel: Kernel) -> np.ndarray:
+        return PRODUCTS.axes(np.array([kernel.shape], dtype=float))
+
+
+class AttentionTable:
+    """A library's causal attention, without what it does around it."""
+
+    def __init__(self, who: Library, stack: Stack, roofline: Roofline) -> None:
+        self._stack, self._bandwidth = stack, roofline.bandwidth
+        rows = rows_of_library(ATTENTION, who)
+        self._table = LibraryTable(ATTENTION, *rows, roofline, who.dtype)
+
+    def seconds(self, kernel: Kernel) -> float:
+        """Of the forward pass."""
+        sizes = attention_sizes(kernel)
+        whole = float(self._table.seconds(sizes)[0])
+        moved = self._stack.moved * elements_read(kernel) / self._bandwidth
+        net = whole - self._stack.call - moved
+        return max(net, float(self._table.least(sizes)[0]))
+
+    def octaves(self, kernel: Kernel) -> float:
+        """To the measured shape that is nearest."""
+        return float(self._table.beyond(attention_sizes(kernel))[0])
+
+
+def elements_read(kernel: Kernel) -> float:
+    """What a call reads before its kernel: a product's activations; queries, keys and values of attention."""
+    if kernel.kind in ("gemm", "gemm_bias"):
+        return float(kernel.shape[0]) * kernel.shape[2]
+    batch, heads, kv_heads, seq, dim = kernel.shape
+    return float(batch) * seq * (heads + 2 * kv_heads) * dim
+
+
+def attention_sizes(kernel: Kernel) -> np.ndarray:
+    """Attention as a row of its family's table: every token sees all before it."""
+    batch, heads, kv_heads, seq, dim = kernel.shape
+    return np.array([[batch, seq, heads, kv_heads, dim, 0]])
+
+
+def rows_of_library(
+    family: Family, who: Library, folder: Path = HARDWARE
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sizes and seconds of a library's packaged rows."""
+    import pyarrow.parquet  # takes 0.2 s, which only GPUs with libraries need
+
+    names = ("gpu", "dtype", "source", "kernel", "variant")
+    asked = [(name, "==", getattr(who, name)) for name in names]
+    rows = pyarrow.parquet.read_table(
+        folder / f"{family.name}.parquet",
+        columns=[*family.sizes, "us"],
+        filters=asked,
+    )
+    sizes = np.column_stack([rows[name].to_numpy() for name in family.sizes])
+    return sizes, rows["us"].to_numpy().astype(float) * 1e-6
+
+
+def _key(kernel: Kernel) -> str:
+    family = KINDS.get(kernel.kind, "")
+    return f"{family}_{gemm.SAME.get(kernel.dtype, kernel.dtype)}"
