@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sim.costs import load_gpu
 from sim.costs.gpu_files import HARDWARE
-from sim.costs.libraries import LibraryTable, libraries, library_table
+from sim.costs.libraries import libraries, library_table
 from sim.costs.library_families import (
     ATTENTION,
     EXPERTS,
