@@ -22,6 +22,7 @@ from sim.costs.library_families import (
     SCANS,
     Family,
 )
+from sim.costs.library_table import LibraryTable
 from sim.errors import InputError
 from validation.fit import library_errors
 from validation.fit.libraries import newest, split
