@@ -13,8 +13,9 @@ import pandas as pd
 
 from sim import progress
 from sim.costs import load_gpu
-from sim.costs.libraries import WHO, Library, libraries, library_table
+from sim.costs.libraries import WHO, libraries, library_table
 from sim.costs.library_families import FAMILIES, Family
+from sim.costs.library_table import Library
 from validation.formats import library_rows
 from validation.report.gate import Check, rows_check
 from validation.report.interface import Point, Skip, Table
