@@ -194,7 +194,7 @@ def _value(override: _Override) -> tuple[float | None, float | None]:
         none = factor == 0 and attribute == "latency"
         if not none and not SMALLEST <= factor <= LARGEST:
             hint = _TAKE_AWAY if factor == 0 else ""
-            expected = f"a factor of {SMALLEST:g} to {LARGEST:g}"
+            expected = f"a factor above 0, from {SMALLEST:g} to {LARGEST:g}"
             raise InputError(override.mistake(f'"{text}"', expected, hint))
         return factor, None
     if attribute == "clock":
@@ -202,7 +202,7 @@ def _value(override: _Override) -> tuple[float | None, float | None]:
         raise InputError(override.mistake(f'"{text}"', expected, hint))
     number = _number(override)
     if number < LEAST and attribute != "latency":
-        expected = f"a {attribute} of at least {LEAST:g} a second"
+        expected = f"a {attribute} above 0, at least {LEAST:g} of its unit"
         raise InputError(override.mistake(f'"{text}"', expected, _TAKE_AWAY))
     return None, number
 
