@@ -52,6 +52,10 @@ STEP = table(
     links=LINKS,
     link_kinds=LINK_KINDS,
     evidence=EVIDENCE,
+    tables=named(
+        number("0 to 1"),
+        "own, library NAME, borrowed from GPU, limits -> share of the kernels' time",
+    ),
     fallbacks=FALLBACKS,
     warnings=items(text()),
     scenario=JOB,
