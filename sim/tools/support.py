@@ -57,7 +57,7 @@ def matrix() -> dict[str, dict[str, str]]:
 
 
 def summary(name: str) -> str:
-    """A line about a GPU: its families by what they rest on, the surest first."""
+    """A line about a GPU: its families by what they rest on, the surest first; then its libraries' tables."""
     by_grade: dict[str, list[str]] = {}
     for family, grade in grades(load_gpu(name)).items():
         by_grade.setdefault(grade, []).append(family)
@@ -66,7 +66,17 @@ def summary(name: str) -> str:
         for each in ("measured", "fitted", "datasheet", "guess")
         if each in by_grade
     ]
-    return "; ".join(f"{grade}: {', '.join(by_grade[grade])}" for grade in order)
+    parts = [f"{grade}: {', '.join(by_grade[grade])}" for grade in order]
+    return "; ".join([*parts, *_held_out(name)])
+
+
+def _held_out(name: str) -> list[str]:
+    """Errors of a GPU's libraries at shapes that their tables lack; nothing where it has none."""
+    own = {column: error for (gpu, column), error in table_errors().items() if gpu == name}  # fmt: skip
+    if not own:
+        return []
+    each = [f"{column} {percent(half)}, {percent(most)}" for column, (half, most) in own.items()]  # fmt: skip
+    return [f"tables of libraries, median error and 90th percentile at held-out shapes: {'; '.join(each)}"]  # fmt: skip
 
 
 def page() -> str:

@@ -11,6 +11,7 @@ import cli
 from sim.costs import load_gpu
 from sim.costs.gpu import names
 from sim.tools import support
+from sim.units import percent
 
 PAGE = Path(cli.__file__).parent / "docs" / "gpus.md"
 
@@ -31,4 +32,8 @@ def test_every_gpu_is_listed_with_what_it_rests_on() -> None:
         formats = {key.split()[-1] for key in row if key.startswith("products")}
         assert formats == {*support.FORMATS} & {*load_gpu(name).peak}
         assert {*row.values()} <= {"measured", "fitted", "datasheet", "guess"}
-    assert support.summary("h200").startswith("measured: products bf16")
+    told = support.summary("h200")
+    assert told.startswith("measured: products bf16")
+    half, most = support.table_errors()["h200", "products bf16"]
+    assert f"products bf16 {percent(half)}, {percent(most)}" in told
+    assert "tables of libraries" not in support.summary("v100")
