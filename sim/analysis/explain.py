@@ -58,6 +58,9 @@ def _needed(told: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
         table = told.get(key)
         yield key, isinstance(table, dict) and all(map(_number, table.values()))
     yield "uncertainty", _interval(told.get("uncertainty"))
+    tables = told.get("tables", {})
+    yield "tables", isinstance(tables, dict) and all(map(_number, tables.values()))
+    yield "warnings", isinstance(told.get("warnings", []), list)
     for key, numbers in (("fallbacks", ("share",)), ("link_kinds", ())):
         rows = told.get(key, [])
         yield (

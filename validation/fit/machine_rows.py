@@ -149,5 +149,5 @@ def _known(row: Row, gpu: Gpu) -> bool:
     """Whether prestep can say how long the known GPU takes for it."""
     try:
         return gpu.duration(row.kernel) > 0
-    except InputError:
+    except (InputError, OverflowError):  # sizes that no memory holds
         return False

@@ -65,11 +65,15 @@ def version(code: int) -> str:
     return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
 
 
+LEAST = 1e-3  # microseconds: no clock of a GPU is finer
+
+
 def us(value: Any, key: str, where: str) -> float:
     try:
         time = float(value)
     except (TypeError, ValueError):
         time = math.nan
-    if not (math.isfinite(time) and time > 0):
-        raise InputError(Mistake(where, key, repr(value), "microseconds, more than 0"))
+    if not (math.isfinite(time) and time >= LEAST):
+        expected = f"microseconds, more than 0, at least {LEAST:g}"
+        raise InputError(Mistake(where, key, repr(value), expected))
     return time * 1e-6

@@ -40,7 +40,7 @@ def read(path: Path) -> list[tuple[str, Log]]:
     except (
         ArithmeticError,
         AttributeError,
-        KeyError,
+        LookupError,
         TypeError,
         ValueError,
         RecursionError,
@@ -59,6 +59,9 @@ def _log(entry: Mapping[str, Any]) -> Log:
     table = {op: _table(op, rows) for op, rows in entry["table"].items()}
     cluster, version = str(entry["cluster"]), str(entry["version"])
     nccl = dict(entry.get("nccl", {}))
+    for key, value in nccl.items():
+        if not isinstance(value, str | int | float | None):
+            raise ValueError(f"nccl.{key} = {value!r}, expected a word or a number")
     return Log(cluster, version, nccl=nccl, table=table, choices=choices)
 
 

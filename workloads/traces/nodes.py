@@ -47,6 +47,8 @@ def _possible(node: Node) -> bool:
     """Whether ids fit the table, and times and sizes are finite."""
     ids = (node.id, node.thread)
     times = (node.start, node.duration)
+    if not all(isinstance(number, int | float) for number in (*ids, *times, node.size)):
+        return False
     return (
         all(abs(number) < LARGEST for number in ids)
         and all(abs(time) < LONGEST * 1e-6 for time in times)

@@ -123,21 +123,29 @@ class _Expander:
         self, key: str, *needed: str, optional: bool = False
     ) -> list[dict[str, Any]]:
         """A list of mappings, each with the keys that it needs."""
-        value = self.data.get(key)
-        if value is None and optional:
-            return []
+        if self.data.get(key) is None and not optional:
+            self.source.fail(key, "nothing", "a list")
+        return self.tables("", self.data, key, *needed)
+
+    def tables(
+        self, where: str, entry: Mapping[str, Any], key: str, *needed: str
+    ) -> list[dict[str, Any]]:
+        """A list of mappings in one, each with texts under the keys that it needs; empty where nothing is said."""
+        value = entry.get(key) or []
+        place = f"{where}, {key}" if where else key
         if not isinstance(value, list):
-            found = "nothing" if value is None else repr(value)[:40]
-            self.source.fail(key, found, "a list")
+            self.source.fail(place, repr(value)[:40], "a list")
         for at, one in enumerate(value):
+            if not isinstance(one, dict):
+                self.source.fail(f"{place}[{at}]", repr(one)[:40], "a mapping")
             for name in needed:
-                if not isinstance(one, dict) or name not in one:
-                    expected = " and ".join(needed)
-                    self.source.fail(f"{key}[{at}]", f'no "{name}"', expected)
+                if not isinstance(one.get(name), str):
+                    found = repr(one[name])[:40] if name in one else f'no "{name}"'
+                    self.source.fail(f"{place}[{at}]", found, " and ".join(needed))
         return value
 
     def known(self, where: str, name: str, table: Mapping[str, Any], what: str) -> None:
-        if name not in table:
+        if not isinstance(name, str) or name not in table:
             hint = did_you_mean(str(name), table)
             self.source.fail(where, f'"{name}"', f"{what} of the file", hint)
 
@@ -149,27 +157,30 @@ class _Expander:
         return name, (device, count)
 
     def device(self, entry: dict[str, Any]) -> _Device:
-        device = _Device(entry["name"], edges=entry.get("edges") or [])
-        where = f"device {device.name}"
+        where = f"device {entry['name']}"
+        device = _Device(entry["name"], edges=self.tables(where, entry, "edges"))
         if "connections" in entry:
             expected = '"edges": InfraGraph 0.5 or newer'
             self.source.fail(where, '"connections"', expected)
-        for part in entry.get("components") or []:
+        for part in self.tables(where, entry, "components"):
             component = self.component(f"{where}, component {part.get('name')}", part)
-            device.components[part["name"]] = component
-        device.links = {one["name"]: one for one in entry.get("links") or []}
+            device.components[str(part["name"])] = component
+        links = self.tables(where, entry, "links", "name")
+        device.links = {one["name"]: one for one in links}
         return device
 
     def component(self, where: str, part: Mapping[str, Any]) -> tuple[int, str]:
         """How many, and of what kind."""
         choice = part.get("choice") or part.get("type")
         if choice == "custom":
-            choice = str((part.get("custom") or {}).get("type") or choice)
+            custom = part.get("custom")
+            stated = custom.get("type") if isinstance(custom, dict) else None
+            choice = str(stated or choice)
         if choice is None or "name" not in part:
             found = "no choice" if choice is None else "no name"
             self.source.fail(where, found, "name, count and choice")
         count = self.source.whole(f"{where}.count", part.get("count", 1))
-        return count, _kind(part["name"], str(choice))
+        return count, _kind(str(part["name"]), str(choice))
 
     def fabric(self) -> Fabric:
         """The cluster of all instances and edges."""
@@ -178,7 +189,7 @@ class _Expander:
             for at in range(count):
                 prefix = f"{name}.{at}"
                 self.expand(prefix, device, prefix if gpus else "")
-        for at, edge in enumerate(self.data.get("edges") or []):
+        for at, edge in enumerate(self.tables("", self.data, "edges")):
             self.edge(f"edges[{at}]", edge, self.links, self.instance_ends)
         title = str(self.data.get("name") or self.source.title)
         self.source.assumed("GPU model", "InfraGraph has none; H100")
@@ -287,6 +298,9 @@ class _Expander:
         for key in ("ep1", "ep2", "link"):
             if not isinstance(edge, dict) or key not in edge:
                 self.source.fail(where, f'no "{key}"', "ep1, ep2, link")
+        for key in ("ep1", "ep2"):
+            if not isinstance(edge[key], dict):
+                self.source.fail(f"{where}.{key}", repr(edge[key])[:40], "a mapping")
         self.known(f"{where}.link", edge["link"], links, "a link")
         left, right = (ends(f"{where}.{key}", edge[key]) for key in ("ep1", "ep2"))
         scheme = edge.get("scheme", "one2one")

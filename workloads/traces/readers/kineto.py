@@ -15,7 +15,7 @@ from typing import Any
 from sim.errors import InputError, Mistake
 from workloads.traces import chrome
 from workloads.traces.chrome import Args, Event
-from workloads.traces.collectives import communication, metadata
+from workloads.traces.collectives import MOST_RANKS, communication, metadata
 from workloads.traces.columns import NONE, Columns
 from workloads.traces.files import uncollected
 from workloads.traces.kernels import size
@@ -217,6 +217,9 @@ class _Builder:
         """Names operators and collectives, and makes times relative."""
         distributed = _distributed(head)
         rank = number(distributed.get("rank"), -1)
+        if not -1 <= rank < MOST_RANKS:
+            expected = f"a rank below {MOST_RANKS}"
+            raise InputError(Mistake(path, "distributedInfo.rank", str(rank), expected))
         self.dropped[
             "operator", "only its name and shapes are kept, with what it launched"
         ] = self.unused_operators
