@@ -20,6 +20,7 @@ from sim.errors import InputError, Mistake, did_you_mean
 from sim.tools import catalog
 
 T = TypeVar("T")
+LARGEST = 1e24  # of any number: products of a few are finite
 
 _PARSERS: dict[str, Callable[[object, str, str], float]] = {
     "bytes": units.parse_bytes,
@@ -148,6 +149,8 @@ def _limit(item: Any, low: float | None, above: float | None) -> str:
     """What a value should be that is out of its limits; empty for all others."""
     if isinstance(item, float) and not math.isfinite(item):
         return "a finite number"
+    if isinstance(item, int | float) and abs(item) > LARGEST:
+        return f"at most {LARGEST:g}"
     if low is not None and item < low:
         return f"at least {low:g}"
     if above is not None and item <= above:

@@ -52,6 +52,26 @@ HOSTILE = {
         "scenario",
         SCENARIO.replace("slow_factor = 1.5", "slow_factor = inf"),
     ),
+    "huge factor": (
+        "scenario",
+        SCENARIO.replace("slow_factor = 1.5", "slow_factor = 1e308"),
+    ),
+    "edges that are none": (
+        "infragraph",
+        "devices: [{name: a, edges: 1.5}]\ninstances: [{name: i, device: a}]\n",
+    ),
+    "a name that is a list": (
+        "infragraph",
+        "devices: [{name: [a]}]\ninstances: [{name: i, device: [a]}]\n",
+    ),
+    "components that are none": (
+        "infragraph",
+        "devices: [{name: a, components: [7]}]\ninstances: [{name: i, device: a}]\n",
+    ),
+    "settings that are lists": (
+        "choices",
+        '{"x": {"cluster": "h200-host-4", "version": "2.28.9", "choices": {}, "table": {}, "nccl": {"max_ctas": [1]}}}',
+    ),
     "hosts": ("slurm", "SwitchName=s Nodes=n[1-99999999999999999999]\n"),
 }
 
