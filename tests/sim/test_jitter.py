@@ -144,7 +144,8 @@ def test_what_is_said_has_its_own_grade() -> None:
         (["--replicas", "2", "--set", "faults.jitter_gpu=-0.1"], "jitter_gpu"),
         (["--replicas", "2", "--set", "faults.jitter_gpu=often"], "jitter_gpu"),
         (["--replicas", "2", "--set", "faults.jitter_link=100"], "up to 10"),
-        (["--replicas", "2", "--set", "faults.jitter=1e308"], "up to 10"),
+        (["--replicas", "2", "--set", "faults.jitter=1e9"], "up to 10"),
+        (["--replicas", "2", "--set", "faults.jitter=1e308"], "at most 1e+24"),
     ],
 )
 def test_mistakes(arguments: list[str], expected: str) -> None:
