@@ -36,6 +36,10 @@ EXTRAS = {
 }
 
 
+#: Packages that come with an optional one, and are imported beside it: they are missing together.
+COME_WITH = {"anyio": "mcp", "mcp_types": "mcp"}
+
+
 class MissingPackage(PrestepError):
     """A package that is needed here is not installed."""
 
@@ -49,5 +53,6 @@ class MissingPackage(PrestepError):
 
 def missing(error: ImportError) -> MissingPackage | None:
     """What to tell about an import that failed; None if it is no optional package of prestep's."""
-    package = (error.name or "").partition(".")[0]
+    name = (error.name or "").partition(".")[0]
+    package = COME_WITH.get(name, name)
     return MissingPackage(package) if package in EXTRAS else None

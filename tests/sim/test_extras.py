@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.extras import EXTRAS, missing
+from sim.extras import COME_WITH, EXTRAS, missing
 from validation.sets.sets import CASES
 
 ROOT = Path(__file__).parents[2]
@@ -92,3 +92,11 @@ def test_a_command_without_its_package_says_what_to_install(
 def test_other_imports_that_fail_are_mistakes_of_prestep() -> None:
     """A module of prestep's own that is gone is no package to install."""
     assert missing(ModuleNotFoundError("no", name="sim.nothing")) is None
+
+
+@pytest.mark.parametrize("name", COME_WITH)
+def test_what_comes_with_an_extra_is_missing_with_it(name: str) -> None:
+    """The first import that fails may be of a package that the optional one brings along."""
+    told = missing(ModuleNotFoundError(name=name))
+    assert told is not None and told.package in EXTRAS
+    assert told.package == COME_WITH[name]
