@@ -12,6 +12,7 @@ from sim.analysis.prediction import Prediction
 from sim.analysis.report import report
 from sim.analysis.shadow_prices import affordable, shadow_prices
 from sim.analysis.step_time import step_time as time_of
+from sim.costs import Gpu
 from sim.costs.gpu_files import generation_of
 from sim.costs.measured import gpu_of
 from sim.costs.workspace import workspace_of
@@ -37,6 +38,8 @@ from topologies.host import MEMORY
 from workloads.frameworks import framework_of
 from workloads.lowered import Lowered, Place, Site
 from workloads.models.model import ModelSpec, load_model
+from workloads.precision import names as precisions
+from workloads.precision import precision
 from workloads.refusals import refusals
 
 _log = logging.getLogger("prestep")
@@ -100,7 +103,9 @@ def plan(
     model = _checked_model(scenario, fabric)
     gpus = placements(scenario, fabric)[0] if gpus is None else gpus
     framework = framework_of(scenario)
-    site = _site(scenario, fabric, fleet_of(fabric, gpu_of(fabric), gpus), gpus)
+    fleet = fleet_of(fabric, gpu_of(fabric), gpus)
+    _check_format(scenario, fleet.gpu)
+    site = _site(scenario, fabric, fleet, gpus)
     made_for = (site.host_factor, framework.marks(site))
     if lowered is None or lowered.made_for != made_for:
         _log.info("%s: lowering the step", scenario.where)
@@ -133,7 +138,9 @@ def lowered_on(scenario: Scenario, fabric: Fabric) -> Lowered:
         If the layout does not fit the cluster or the model, or asks for what is not simulated.
     """
     model, gpus = _checked_model(scenario, fabric), placements(scenario, fabric)[0]
-    site = _site(scenario, fabric, fleet_of(fabric, gpu_of(fabric), gpus), gpus)
+    fleet = fleet_of(fabric, gpu_of(fabric), gpus)
+    _check_format(scenario, fleet.gpu)
+    site = _site(scenario, fabric, fleet, gpus)
     lowered = framework_of(scenario).lower(scenario, model, site)
     return by_rank(lowered, scenario, fabric, gpus)
 
@@ -162,6 +169,23 @@ def _checked_model(scenario: Scenario, fabric: Fabric) -> ModelSpec:
     if mistakes:
         raise InputError(mistakes)
     return model
+
+
+def _check_format(scenario: Scenario, gpu: Gpu) -> None:
+    """Refuses a number format that a GPU's tensor cores do not have: nobody would wait for it to be emulated."""
+    name = scenario.training.precision
+    if _computes(gpu, name):
+        return
+    known = [other for other in precisions() if _computes(gpu, other)]
+    hint = f"the {gpu.name} computes no {precision(name).products}"
+    expected = " or ".join(known)
+    where = scenario.where
+    raise InputError(Mistake(where, "training.precision", f'"{name}"', expected, hint))
+
+
+def _computes(gpu: Gpu, name: str) -> bool:
+    products = precision(name).products
+    return not products or products in gpu.peak
 
 
 def _site(

@@ -174,3 +174,10 @@ def test_work_without_end_is_refused(change: str, said: str) -> None:
     """A step that would be simulated for minutes, operation by operation, is refused at once, with what to do."""
     ended = _run(["run", "llama1b-ddp4", "--set", change])
     assert ended.returncode == 2 and said in ended.stderr
+
+
+def test_a_format_that_the_gpu_does_not_compute_is_refused() -> None:
+    """An H200 has no units for four bits: 0.6 s instead of 0.08 s was no prediction of anything."""
+    ended = _run(["run", "llama1b-ddp4", "--set", "training.precision=nvfp4"])
+    assert ended.returncode == 2
+    assert "training.precision" in ended.stderr and "h200" in ended.stderr

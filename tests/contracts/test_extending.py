@@ -210,8 +210,9 @@ def test_a_precision_is_a_row(house: Path) -> None:
     text = rows.read_text(encoding="utf-8") + "\n" + block("A precision")
     changed(house / "workloads" / "precisions.toml", text)
     assert "mxfp8" in prestep(house, "list", "precisions").split()
+    blackwell = ("cluster.name=dgx-b200", "cluster.gpus=4")  # an H200 has no such units
     for framework in ("pytorch-eager", "megatron"):
-        keys = (*PLACED[0], f"training.framework={framework}")
+        keys = (*PLACED[0], *blackwell, f"training.framework={framework}")
         eight, wide = (
             step(house, *keys, f"training.precision={name}")
             for name in ("mxfp8", "bf16")
