@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import gzip
 import json
 import os
 import runpy
 import sys
+import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -46,7 +48,25 @@ def main() -> None:
         kept.finish()
         exchange.keep()
         _write(options.out, kept, torch.__version__)
-    sys.exit(ending)
+    _leave(ending)
+
+
+def _leave(ending: Any) -> NoReturn:
+    """Ends as `sys.exit` does, but for the destructors of libraries.
+
+    PyTorch's threads of a device that Python stands in for are now and then still there when its libraries are taken
+    apart, which aborts a program that has done all its work.
+    """
+    if not (ending is None or isinstance(ending, int)):
+        print(ending, file=sys.stderr)
+        ending = 1
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit((ending or 0) & 0xFF)
 
 
 def _recorder(options: argparse.Namespace, exchange: Exchange) -> Recorder:
