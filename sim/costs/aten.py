@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sim.costs import matern
 from sim.costs.roofline import Roofline
 from sim.graph.kernel import Kernel
 
@@ -160,8 +161,7 @@ class Surface:
         return np.linalg.solve(covariance, residual)
 
     def _near(self, difference: np.ndarray) -> np.ndarray:
-        distance = np.sqrt((difference**2).sum(axis=-1)) * (math.sqrt(3) / self.length)
-        return self.spread**2 * (1.0 + distance) * np.exp(-distance)  # type: ignore[no-any-return]
+        return matern.between(difference, self.length, self.spread)
 
     def fits(self, kernel: Kernel) -> bool:
         """Whether the kernel has as many sizes as the rows."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from sim.costs import terms
+from sim.costs import matern, terms
 from sim.costs.gpu import Gpu
 from sim.costs.kinds import STREAM_PASSES, work
 from sim.costs.tables import NEAR, Row
@@ -45,9 +45,7 @@ class Correction:
         self.weights = np.linalg.solve(covariance, np.log(ratios) - self.mean)
 
     def _alike(self, apart: np.ndarray) -> np.ndarray:
-        far = np.sqrt((apart**2).sum(axis=-1)) * (math.sqrt(3) / self.length)
-        alike: np.ndarray = self.spread**2 * (1.0 + far) * np.exp(-far)
-        return alike
+        return matern.between(apart, self.length, self.spread)
 
     def __call__(self, kernel: Kernel) -> float:
         near = self._alike(self.points - np.array(position(kernel)))

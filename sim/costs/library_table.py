@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
+from sim.costs import matern
 from sim.costs.library_families import Family, Sizes, Work
 from sim.costs.roofline import Roofline
 
@@ -156,9 +156,7 @@ class Process:
 
     def _alike(self, distance: np.ndarray) -> np.ndarray:
         """Covariance of values so far apart (Matern 3/2)."""
-        scaled = distance * (math.sqrt(3) / self.length)
-        covariance: np.ndarray = self.spread**2 * (1.0 + scaled) * np.exp(-scaled)
-        return covariance
+        return matern.covariance(distance, self.length, self.spread)
 
 
 #: Of what libraries take over their bases.

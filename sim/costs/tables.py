@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sim.costs import matern
 from sim.graph.kernel import Kernel
 
 # Below this many bytes (1 us at HBM speed) a kernel is latency, so its time says little about larger ones (guess).
@@ -188,8 +189,7 @@ class Kriged:
         return covariance
 
     def _kernel(self, difference: np.ndarray) -> np.ndarray:
-        distance = np.sqrt((difference**2).sum(axis=-1)) * (math.sqrt(3) / self.length)
-        return self.spread**2 * (1.0 + distance) * np.exp(-distance)  # type: ignore[no-any-return]
+        return matern.between(difference, self.length, self.spread)
 
     def __call__(self, kernel: Kernel) -> float:
         near = self._kernel(self.points - np.array(self.axes(kernel)))

@@ -9,8 +9,6 @@ from typing import Any
 from sim.errors import InputError, Mistake
 from sim.units import parse_duration
 
-MOST_RANKS = 10_000_000  # that a list of ranks may name
-
 
 def trace_part(
     trace: Path | None,
@@ -74,12 +72,14 @@ def _window(text: str) -> tuple[float, float]:
 
 def _ranks(text: str) -> frozenset[int]:
     """`0-7,16`."""
+    from workloads.traces.collectives import MOST_RANKS  # it takes long to import
+
     found: set[int] = set()
     for piece in text.split(","):
         first, dash, last = piece.strip().partition("-")
         if (
-            not _is_rank(first)
-            or (dash and not _is_rank(last))
+            not _is_rank(first, MOST_RANKS)
+            or (dash and not _is_rank(last, MOST_RANKS))
             or (dash and int(last) < int(first))
         ):
             expected = f"ranks such as 0-7,16, below {MOST_RANKS}"
@@ -90,6 +90,6 @@ def _ranks(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def _is_rank(text: str) -> bool:
+def _is_rank(text: str, end: int) -> bool:
     """Digits, and few of them: a set is made of all ranks that are named."""
-    return text.isdecimal() and len(text) < 10 and int(text) < MOST_RANKS
+    return text.isdecimal() and len(text) < 10 and int(text) < end

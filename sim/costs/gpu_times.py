@@ -1,0 +1,384 @@
+"""Limits of a GPU, and how long a kernel runs on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from sim.costs import aten, gemm, generated, terms
+from sim.costs.adamw import Adamw
+from sim.costs.counterparts import counterpart
+from sim.costs.draw import Draw
+from sim.costs.facts import GpuFacts
+from sim.costs.kernel_tables import KernelTables
+from sim.costs.kinds import STREAM_PASSES, check, work
+from sim.costs.library_steps import LibrarySteps
+from sim.costs.power import BUSY_ABOVE, FILLS_ABOVE, Power
+from sim.costs.roofline import Roofline, estimate
+from sim.costs.tables import Curve, Kriged, Row
+from sim.graph.kernel import STATED, Kernel
+
+# Waves; measured: GEMMs of <= 1.94 waves have no memset in the traces, of >= 3.88 all have.
+DYNAMIC_ABOVE = 2.0
+ATTENTIONS = ("attention_fwd", "attention_bwd")
+
+
+class GpuTimes:
+    """One GPU model: its limits, and the times of kernels on it.
+
+    Attributes
+    ----------
+    name, sms
+        Name ("h200") and number of streaming multiprocessors.
+    facts
+        What the GPU's files state.
+    roofline
+        Datasheet limits (peak flop/s by dtype, HBM bandwidth, L2 size).
+    memory
+        HBM capacity, bytes.
+    spread
+        Standard deviation of speed between GPUs of the model, relative.
+    like
+        A measured GPU of a similar kind, whose tables stand in where this one has none: its times, longer or shorter
+        as the datasheet limits of the two differ for the kernel (arithmetic or memory, whichever bounds it on each).
+    crowded
+        Factor on kernels bound by the SMs' clock while other GPUs of the host work too (power and heat lower clocks).
+    fused
+        Factor on Megatron's fused elementwise kernels over streams of as many bytes; default that of ``like``.
+    unaligned
+        Factor on a product whose operands' rows are no multiples of 16 bytes, which tensor cores want.
+    stream
+        HBM bytes/s that a streaming kernel reached; None where nobody measured it.
+    power
+        The power limit, as far as it slows products down; None where it is in their times or unknown.
+    power_limit, draw
+        Watts that it may draw, and what draws them; None where nobody says.
+    tables
+        What was measured of kernels, by kind, layout and dtype.
+    gap
+        Pause between back-to-back kernels of one stream, s; `duration` has the pauses inside one aten operation only.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        facts: GpuFacts,
+        rows: list[Row],
+        like: GpuTimes | None = None,
+        operations: Path | None = None,
+    ) -> None:
+        """`operations`: the file of measured ATen operations, read when one is asked for."""
+        self.name: str = name
+        self._operations = operations
+        self.like = like
+        self.facts = facts
+        self.sms = facts.sms
+        self.memory = facts.memory
+        self.gap = facts.gap
+        self.floor = facts.floor
+        self.spread = facts.spread
+        self.crowded = facts.crowded
+        self.fused = self._fused()
+        self.unaligned = facts.unaligned
+        self.roofline = Roofline(
+            dict(facts.peak), facts.bandwidth, facts.l2_bandwidth, facts.l2
+        )
+        self.stream = facts.stream
+        self.tables = KernelTables(
+            rows, facts, self.bandwidth * facts.efficiency["bytes"], self.tile_time
+        )
+        self._known: dict[Kernel, float] = {}
+        self._tiles = facts.tiles
+        self._libraries = LibrarySteps(
+            name, facts.libraries, self.roofline, self.tile_time
+        )
+        self.power = self._power_limit()
+
+    def _fused(self) -> float:
+        if self.facts.fused is not None:
+            return self.facts.fused
+        return 1.0 if self.like is None else self.like.fused
+
+    def _power_limit(self) -> Power | None:
+        if self.facts.power is not None:
+            return self.facts.power
+        # Times lent by another GPU are those at its highest clock; a GPU with rows of its own has its own load in them.
+        lent = self.like is not None and gemm.of_dtype(self._tiles, "bf16") is None
+        return self.like.power if self.like is not None and lent else None
+
+    @property
+    def power_limit(self) -> float | None:
+        """Watts that the GPU may draw; None: not known."""
+        return self.facts.power_limit
+
+    @property
+    def clock(self) -> float:
+        """The SMs' highest clock over that of the model."""
+        return 1.0
+
+    @property
+    def model_clock(self) -> float | None:
+        """The highest clock of the model's SMs, Hz; None where its file does not say."""
+        return self.facts.clock
+
+    @cached_property
+    def draw(self) -> Draw | None:
+        """What the GPU draws; that of `like` at the same shares of its limits where nobody measured this one."""
+        if self.facts.draw is not None:
+            return self.facts.draw.with_formats(self.peak)
+        lent = None if self.like is None else self.like.draw
+        if self.like is None or lent is None:
+            return None
+        if not self.power_limit or not self.like.power_limit:
+            return None
+        lender = self.like.roofline
+        peak = {
+            dtype: rate / lender.peak[dtype]
+            for dtype, rate in self.peak.items()
+            if dtype in lender.peak
+        }
+        limit = self.power_limit / self.like.power_limit
+        scaled = lent.scaled(limit, peak, self.bandwidth / lender.bandwidth)
+        return scaled.with_formats(self.peak)
+
+    @cached_property
+    def _aten(self) -> aten.AtenTables | None:
+        """What was measured of ATen operations on this GPU; None where nobody did."""
+        if self._operations is None:
+            return None
+        rows = aten.read(self._operations)
+        lender = self.like or self  # its tiles were fitted to more products
+        return aten.AtenTables(rows, lender.tile_time, self.roofline)
+
+    def _surface(self, kernel: Kernel) -> tuple[aten.Surface, bool] | None:
+        """Where an ATen operation is read, and whether in its own group; None for other kernels and without tables."""
+        if not kernel.kind.startswith(aten.PREFIX) or self._aten is None:
+            return None
+        return self._aten.surface(kernel)
+
+    def hot(self, kernel: Kernel) -> bool:
+        """Whether a kernel draws more than the power limit: products of 16 bits that fill the GPU."""
+        if (
+            self.power is None
+            or not (kernel.kind in gemm.KINDS or aten.is_product(kernel))
+            or gemm.SAME.get(kernel.dtype, kernel.dtype) != "bf16"
+        ):
+            return False
+        duration = self.duration(kernel)
+        if aten.is_product(kernel):
+            least = BUSY_ABOVE * self.peak["bf16"] * duration
+            return duration > FILLS_ABOVE and kernel.flops > least
+        return duration > FILLS_ABOVE
+
+    @property
+    def peak(self) -> dict[str, float]:
+        """Dense peak flop/s by dtype."""
+        return self.roofline.peak
+
+    @property
+    def bandwidth(self) -> float:
+        """HBM bandwidth, bytes/s."""
+        return self.roofline.bandwidth
+
+    def duration(self, kernel: Kernel) -> float:
+        """Seconds from the first to the end of the last CUDA kernel of one aten operation, alone on the GPU.
+
+        Raises
+        ------
+        InputError
+            If the kind is unknown and says neither bytes nor flops, or the shape does not fit the kind.
+        """
+        if kernel.kind == STATED:
+            return kernel.shape[0] * 1e-9
+        known = self._known.get(kernel)
+        if known is None:
+            check(kernel)
+            if kernel.kind == "bmm":
+                return self.duration(gemm.one_product(kernel))
+            if (surface := self._surface(kernel)) is not None:
+                pauses = (surface[0].starts(kernel) - 1) * self.gap
+                known = self._known[kernel] = self.running(kernel) + pauses
+                return known
+            known = self._known[kernel] = max(
+                self._duration(generated.streaming(kernel)),
+                generated.seconds(kernel, self.roofline),
+                self.roofline.bound(kernel),
+                self.floor,
+            )
+        return known
+
+    def running(self, kernel: Kernel) -> float:
+        """Seconds for which the CUDA kernels of an operation run, without the pauses between them.
+
+        Operands that repeat within an operation may be read faster than its bytes say: no roofline bounds measured
+        ones.
+        """
+        surface = self._surface(kernel)
+        if surface is None:
+            return self.duration(kernel)
+        return max(surface[0].seconds(kernel), self.floor)
+
+    def waves(self, kernel: Kernel) -> float:
+        """Waves of thread blocks of a GEMM over the SMs (1.0 fills the GPU once); other kinds by bytes moved.
+
+        It tells how a GEMM fares beside a collective that holds SMs: up to `DYNAMIC_ABOVE` waves its tiles are bound
+        to CTAs beforehand, so those without an SM run after the others (twice the time); beyond, free SMs share them.
+        """
+        if kernel.kind in gemm.KINDS or aten.is_product(kernel):
+            count, shape = gemm.products(kernel)
+            return gemm.waves(shape, self.sms) * count
+        return work(kernel)[1] / (self.sms * 64 * 1024)
+
+    def launches(self, kernel: Kernel) -> int:
+        """CUDA kernels that one aten operation starts on the GPU (memsets included)."""
+        if kernel.kind == "adamw":
+            return (self.facts.adamw or Adamw(((1.0, 0.0),), 1.0)).launches(
+                kernel.shape[0], kernel.shape[1]
+            )
+        if (surface := self._surface(kernel)) is not None:
+            return surface[0].starts(kernel)
+        if kernel.kind in gemm.KINDS:
+            # Beyond two waves cuBLAS hands out tiles by an atomic counter, which a memset clears first.
+            return 1 + (self.waves(kernel) > DYNAMIC_ABOVE)
+        parts = self.facts.parts
+        table = "_".join(filter(None, terms.group(kernel)[:2]))
+        return parts.get(table, parts.get(kernel.kind, 1))
+
+    def _duration(self, kernel: Kernel) -> float:
+        efficiency = self.facts.efficiency
+        if kernel.kind == "adamw" and self.facts.adamw is not None:
+            elements, tensors = kernel.shape[:2]
+            return self.facts.adamw.time(elements, tensors, kernel.layout, self.gap)
+        if kernel.kind in efficiency:  # no table, but the share of the peak it reaches
+            shares = {**efficiency, "flops": efficiency[kernel.kind]}
+            return estimate(self.roofline, kernel, self.floor, shares)
+        if self._by_products(kernel):
+            return self._of_library(kernel)
+        model = self.tables.model(terms.group(kernel))
+        if isinstance(model, Curve):
+            return model(work(kernel)[1])
+        if isinstance(model, Kriged):
+            return model(kernel)
+        if self.like is not None and not self._own_tiles(kernel):
+            return self._as_like(self.like, kernel)
+        if kernel.kind in gemm.KINDS:
+            return self.tile_time(kernel)
+        return estimate(self.roofline, kernel, self.floor, efficiency)
+
+    def _by_products(self, kernel: Kernel) -> bool:
+        """Whether the kernel is a product that a library's table of this GPU says the time of."""
+        product = kernel.kind in ("gemm", "gemm_bias")
+        return product and self._libraries.stack(kernel) is not None
+
+    def _of_library(self, kernel: Kernel) -> float:
+        """Seconds of a product by a library."""
+        _, shape = gemm.products(kernel)
+        odd = gemm.unaligned(shape, kernel.layout, kernel.dtype)
+        return self._libraries.forward(kernel) * (self.unaligned if odd else 1.0)
+
+    def _as_like(self, like: GpuTimes, kernel: Kernel) -> float:
+        """Seconds by a similar GPU: its time beyond its least, as the limits of the two differ, and other units."""
+        beyond = max(0.0, like.duration(kernel) - like.floor)
+        relative = self._measured_ratio(like, kernel)
+        if relative is None:
+            units = self.facts.units.get(kernel.kind, 1.0)
+            relative = self._relative(like, kernel) * units
+        return self.floor + relative * beyond
+
+    def _measured_ratio(self, like: GpuTimes, kernel: Kernel) -> float | None:
+        """Time of an operation here over that on another GPU; None where not both measured it."""
+        if kernel.kind in ATTENTIONS:
+            return self._attention_ratio(like, kernel)
+        operation = counterpart(kernel)
+        if operation is None or self._aten is None or like._aten is None:
+            return None
+        here, own = self._aten.surface(operation)
+        there, lent = like._aten.surface(operation)
+        if not (own and lent) and kernel.kind not in STREAM_PASSES:
+            return None
+        return here.seconds(operation) / there.seconds(operation)
+
+    def _attention_ratio(self, like: GpuTimes, kernel: Kernel) -> float | None:
+        """Of attention, by a library that measured its forward pass on both.
+
+        Units that only this GPU has save the backward pass the share of that which `units` says.
+        """
+        here, there = self._libraries, like._libraries
+        if here.stack(kernel) is None or there.stack(kernel) is None:
+            return None
+        forward = here.forward(kernel) / there.forward(kernel)
+        units = self.facts.units
+        if kernel.kind == "attention_fwd" or kernel.kind not in units:
+            return forward
+        limits = self._relative(like, kernel)
+        part = (1.0 - units["attention_bwd"]) / (1.0 - units["attention_fwd"])
+        return limits * (1.0 - part * (1.0 - forward / limits))
+
+    def _own_tiles(self, kernel: Kernel) -> bool:
+        """Whether this GPU has a tile model of its own for the kernel."""
+        if kernel.kind not in gemm.KINDS:
+            return False
+        fitted = (
+            kernel.kind != "grouped_gemm"
+            and gemm.of_dtype(self._tiles, kernel.dtype) is not None
+        )
+        return fitted or self.facts.gemm is not None
+
+    def sustained(self, kernel: Kernel) -> float:
+        """Time of a kernel that arithmetic bounds under hours of load over `duration`, where that rests on bursts.
+
+        By number format for products; "grouped" and "attention" have factors of their own.
+        """
+        key = self._load_key(kernel)
+        return self.facts.sustained[key] if key else 1.0
+
+    def toolkit(self, kernel: Kernel, cuda: str) -> float:
+        """Time of a product with the cuBLAS of a CUDA release over that of the tables: a share and one for its starts.
+
+        The second is over the smallest size of the product: starts of tiles are more of a short or narrow one.
+        """
+        if cuda not in self.facts.cuda or kernel.kind not in ("gemm", "gemm_bias"):
+            return 1.0
+        share, of_starts = self.facts.cuda[cuda]
+        return share + of_starts / min(kernel.shape)
+
+    def _load_key(self, kernel: Kernel) -> str:
+        if not self.facts.sustained or not self.roofline.arithmetic(kernel):
+            return ""
+        keys = [kernel.dtype, gemm.SUSTAINED.get(kernel.dtype, "")]
+        if kernel.kind not in ("gemm", "gemm_bias"):
+            keys = [
+                "grouped"
+                if kernel.kind == "grouped_gemm"
+                else kernel.kind.removeprefix("flash2_").partition("_")[0]
+            ]
+        return next((key for key in keys if key in self.facts.sustained), "")
+
+    def _relative(self, other: GpuTimes, kernel: Kernel) -> float:
+        """Least time of a kernel here over that on another GPU; of data that both hold in the L2, by its speed.
+
+        HBM counts with the measured rates of both where there are, else with the datasheet's.
+        """
+        here, there = self.roofline, other.roofline
+        if self.stream is not None and other.stream is not None:
+            here, there = (
+                replace(here, bandwidth=self.stream),
+                replace(there, bandwidth=other.stream),
+            )
+        least = there.bound(kernel)
+        return here.bound(kernel) / least if least > 0 else 1.0
+
+    def tile_time(self, kernel: Kernel) -> float:
+        """Seconds of a product by the tile model alone, without what rows near it say."""
+        count, shape = gemm.products(kernel)
+        peak = self.roofline.peak_of(kernel.dtype)
+        tiles = gemm.of_dtype(self._tiles, kernel.dtype) or self._tiles.get(
+            "", gemm.TYPICAL
+        )
+        time = tiles.time(shape, self.sms, peak, self.bandwidth, work(kernel)[1], count)
+        return time * (
+            self.unaligned
+            if gemm.unaligned(shape, kernel.layout, kernel.dtype)
+            else 1.0
+        )
