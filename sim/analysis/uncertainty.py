@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-from sim.analysis.critical_path import HOST, CriticalPath, Segment
-from sim.collectives.plan import Plan
-from sim.costs.kinds import STREAM_PASSES
+from sim.analysis.constants import Constant, Grounds
+from sim.analysis.critical_path import CriticalPath
 from sim.costs.spreads import NOMINAL, quantile, widths
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import KERNEL, Chain, Program
-from sim.planning.numa import LOCAL
 from sim.planning.planned import Planned
 from sim.spec.sections import Scenario
 from sim.storage.systems import load_system as storage_of
@@ -29,14 +25,6 @@ from sim.storage.systems import load_system as storage_of
 GUESS = "guess"
 RUN = "run to run"  # the part that is the state of the machine
 METHOD = "linearised over the critical path; errors of one constant count together"
-
-
-class Constant(NamedTuple):
-    """What may be off: a `family` of widths ("gemm", "bandwidth"), which one of it, and its evidence grade."""
-
-    family: str
-    name: str
-    grade: str
 
 
 @dataclass(frozen=True)
@@ -103,7 +91,7 @@ def uncertainty_of(
     planned: Planned, path: CriticalPath, computed: float, step: float
 ) -> Uncertainty:
     """The interval of a step of `step` seconds, of which the critical path `path` explains `computed`."""
-    read = _Reader(planned)
+    read = Grounds(planned)
     seconds: dict[Constant, float] = defaultdict(float)
     scale = computed / (path.length or 1.0)
     for segment in path.segments:
@@ -203,115 +191,5 @@ def difference(base: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str,
         "low": middle - half,
         "high": middle + half,
         "spread": spread,
+        "method": METHOD,
     }
-
-
-class _Reader:
-    """Constants under a segment of the path; those of a kernel or a plan are found once."""
-
-    def __init__(self, planned: Planned) -> None:
-        self.planned = planned
-        self.programs: dict[int, Program] = {p.rank: p for p in planned.graph.programs}
-        self.kernels: dict[int, list[tuple[Constant, float]]] = {}
-        self.past: dict[Constant, float] = {}
-        facts = planned.fabric.cluster_facts
-        said = (
-            planned.scenario.cluster.host_factor is not None
-            or facts.host_factor is not None
-        )
-        known = said and planned.scenario.cluster.numa == LOCAL
-        self.host = Constant("host", "", "fitted" if known else "guess")
-        # Hosts of one kind differ from start to start, those with neighbours the most: the cluster file says how far.
-        own = planned.scenario.cluster.host_factor is not None
-        spread = None if own else facts.host_spread
-        self.speed = Constant("host", "speed of the host", "fitted")
-        self.host_spread = spread or 0.0
-
-    def shares(self, segment: Segment) -> Sequence[tuple[Constant, float]]:
-        if segment.kind == HOST:
-            return [(self.host, 1.0), (self.speed, 1.0)]
-        if segment.index < 0:
-            return [(Constant("pause", "", "measured"), 1.0)]
-        program = self.programs[segment.rank]
-        payload = int(program.payload[segment.index])
-        if segment.kind == "communication" and program.kind[segment.index] == KERNEL:
-            return list(self._exchanges(payload, segment))
-        if segment.kind == "communication":
-            return list(
-                self._plan(
-                    self.planned.plans[program.parts[payload][0]], segment.duration
-                )
-            )
-        if payload not in self.kernels:
-            kernel = self.planned.graph.kernels[payload]
-            self.kernels[payload] = list(self._kernel(kernel))
-        return self.kernels[payload]
-
-    def _kernel(self, kernel: Kernel | Chain) -> Iterator[tuple[Constant, float]]:
-        if not isinstance(kernel, Chain):
-            yield self._constant(kernel), 1.0
-            return
-        chain, rest = self.planned.chains[kernel.graph], 1.0
-        computing = 1.0 - chain.waiting
-        for inner, share in chain.constituents():
-            share /= computing
-            rest -= share
-            for constant, part in self._kernel(inner):
-                yield constant, part * share
-        yield Constant("pause", "", "measured"), max(0.0, rest)
-
-    def _exchanges(
-        self, payload: int, segment: Segment
-    ) -> Iterator[tuple[Constant, float]]:
-        """What layers wait for their own exchanges along an axis rests on all of these alike."""
-        chain = self.planned.graph.kernels[payload]
-        if not isinstance(chain, Chain):
-            return
-        cycle = self.planned.chains[chain.graph].cycle
-        exchanges = () if cycle is None else cycle.exchanges
-        plans = [e.plan for e in exchanges if e.comm.axis == segment.axis]
-        for plan in plans:
-            for constant, share in self._plan(plan, 0.0):
-                yield constant, share / len(plans)
-
-    def _constant(self, kernel: Kernel) -> Constant:
-        gpu = self.planned.gpu
-        if kernel.kind == "spin":
-            return Constant("pause", "", "measured")
-        family = family_of(kernel.kind) if gpu.like is None else "lent"
-        octaves = gpu.past(kernel)
-        beyond = ", past its table" if octaves else ""
-        constant = Constant(
-            family, f"{kernel.kind} {kernel.dtype}{beyond}", gpu.evidence(kernel)
-        )
-        if octaves:
-            self.past[constant] = max(octaves, self.past.get(constant, 0.0))
-        return constant
-
-    def _plan(self, plan: Plan, time: float) -> Iterator[tuple[Constant, float]]:
-        """Latency, then bytes over links; what takes longer than on an idle network is the latter."""
-        grade = (
-            plan.evidence
-            if plan.evidence in ("fitted", "datasheet", "guess")
-            else "fitted"
-        )
-        time = time or plan.duration(self.planned.fabric.links.bandwidth)
-        share = min(1.0, plan.latency / time) if time > 0 else 1.0
-        yield Constant("latency", f"latency {plan.algo} {plan.proto}", grade), share
-        yield (
-            Constant("bandwidth", f"bandwidth {plan.algo} {plan.proto}", grade),
-            1.0 - share,
-        )
-
-
-def family_of(kind: str) -> str:
-    """The family of widths of a kind of kernel."""
-    if "gemm" in kind or kind == "bmm":
-        return "gemm"
-    if "attention" in kind:
-        return "attention"
-    return (
-        "memory"
-        if kind in STREAM_PASSES or kind.startswith(("foreach", "fused", "adamw"))
-        else "other"
-    )

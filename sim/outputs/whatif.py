@@ -32,6 +32,7 @@ COMPARED = table(
             low=SECONDS,
             high=SECONDS,
             spread=SECONDS,
+            method=text("how: simulated, or linearised over both critical paths"),
         )
     ),
     breakdown_difference=named(SECONDS),

@@ -12,14 +12,37 @@ from functools import cached_property
 from typing import Any
 
 from sim.analysis.prediction import Prediction
-from sim.analysis.uncertainty import difference
 from sim.planning.planned import Planned
 from sim.predict import execute, load_fabric, plan, reported
 from sim.spec.sections import Scenario
+from sim.studies.paired import Side, interval_of
 from topologies.edit.overrides import with_overrides
 from topologies.fabric import Fabric
 
 Table = dict[str, Any]
+
+
+def compared(
+    base: Scenario,
+    changed: Scenario,
+    overrides: Sequence[str] = (),
+    prices: bool = True,
+) -> Table:
+    """A scenario as it is and changed (``overrides`` say how), as `compare` has it, with the difference's interval.
+
+    With shadow prices where the cluster is small enough.
+    """
+    changes = Changes(base)
+    one, other = (
+        Side(planned, reported(planned, execute(planned), prices))
+        for planned in (changes.base, changes.of(changed))
+    )
+    table = compare(one.result.to_dict(), other.result.to_dict())
+    return {
+        **table,
+        "difference_interval": interval_of(one, other),
+        "changed_kinds": changed_kinds(one.result, overrides),
+    }
 
 
 def compare(base: Table, changed: Table) -> Table:
@@ -32,18 +55,11 @@ def compare(base: Table, changed: Table) -> Table:
         "changed": other,
         "speedup": before / after if after else 1.0,
         "difference": after - before,
-        "difference_interval": _interval(base, changed),
         "breakdown_difference": {
             name: other["breakdown"].get(name, 0.0) - one["breakdown"].get(name, 0.0)
             for name in names
         },
     }
-
-
-def _interval(base: Table, changed: Table) -> Table | None:
-    """Interval of the difference, s: errors of what both rest on cancel. None where a result has none."""
-    one, other = base.get("uncertainty"), changed.get("uncertainty")
-    return difference(one, other) if one and other else None
 
 
 def _part(result: Table) -> Table:
@@ -96,17 +112,6 @@ class Changes:
         alike = replace(scenario, cluster=own.cluster, measured=own.measured)
         lowered = self.base.lowered if alike == own else None
         return plan(scenario, self.fabric(scenario.cluster.set), lowered=lowered)
-
-
-def results(
-    base: Scenario, changed: Scenario, prices: bool = True
-) -> tuple[Prediction, Prediction]:
-    """Both predictions, with shadow prices where the cluster is small enough."""
-    changes = Changes(base)
-    one, other = (
-        reported(p, execute(p), prices) for p in (changes.base, changes.of(changed))
-    )
-    return one, other
 
 
 def changed_kinds(base: Prediction, overrides: Sequence[str]) -> list[str]:

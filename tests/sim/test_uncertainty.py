@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli import main
+from sim.analysis.constants import Constant
 from sim.analysis.uncertainty import (
-    Constant,
     Part,
     Uncertainty,
     difference,

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from sim.analysis.uncertainty import family_of
+from sim.analysis.constants import family_of
 from sim.costs import load_gpu
 from sim.costs.gpu import HARDWARE
 from sim.costs.tables import read_rows

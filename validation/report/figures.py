@@ -15,7 +15,7 @@ from sim.analysis.prediction import Prediction
 from sim.predict import predict
 from sim.spec.load import load_scenario
 from sim.spec.sections import Scenario
-from sim.studies.whatif import compare
+from sim.studies.whatif import compared
 from sim.studies.whatif_page import comparison_page
 from validation.report import picture
 from validation.report.report import markdown
@@ -135,11 +135,10 @@ def whole(reports: Sequence[Report]) -> str:
 
 def printed() -> str:
     """README's question, and what the command prints up to the links."""
-    base = predict(load_scenario(ROOT / SHOWN), prices=True)
-    changed = predict(load_scenario(ROOT / SHOWN, (CHANGE,)), prices=True)
-    page = comparison_page(compare(base.to_dict(), changed.to_dict())).partition(
-        "\nbusiest links"
-    )[0]
+    path = ROOT / SHOWN
+    base, changed = load_scenario(path), load_scenario(path, (CHANGE,))
+    table = compared(base, changed, (CHANGE,))
+    page = comparison_page(table).partition("\nbusiest links")[0]
     return f"```sh\nprestep whatif {SHOWN} --set {CHANGE}\n```\n\n```text\n{page}\n...\n```"
 
 

@@ -52,9 +52,7 @@ def _side_by_side(
     changed = load_scenario(path, overrides)
     for note in dict.fromkeys((*base.notes, *changed.notes)):
         talk(note)
-    results = study.results(base, changed)
-    table = study.compare(*(result.to_dict() for result in results))
-    table["changed_kinds"] = study.changed_kinds(results[0], overrides)
+    table = study.compared(base, changed, overrides)
     if json_:
         echo_json(table)
     else:
