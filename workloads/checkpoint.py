@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from workloads.frameworks import framework_of
 from workloads.job import Job
+from workloads.job.layout import shards_parameters
 from workloads.models.model import ModelSpec, load_model
 from workloads.optimizer import optimizer
 from workloads.precision import precision
@@ -60,7 +61,7 @@ def contents(scenario: Job, parameters: int, world: int) -> Contents:
     size, made = bytes_of(scenario, parameters), scenario.checkpoint
     if (made.mode or "rank0") == "rank0":
         return Contents(size, (0,))
-    replicated = scenario.parallel.data_parallel not in ("fsdp", "zero3")
+    replicated = not shards_parameters(scenario)
     if replicated and made.writers == "replica0":
         return Contents(size, tuple(range(max(1, world // scenario.parallel.dp))))
     return Contents(size, tuple(range(world)))

@@ -279,7 +279,7 @@ def _alone(tables: Mapping[str, dict[str, Any]], axes: Mapping[str, int]) -> Non
     parallel = tables["parallel"]
     if parallel["dp"] * axes["cp"] == 1 and "data_parallel" in parallel:
         parallel["data_parallel"] = "none"
-    if parallel.get("data_parallel") not in ("fsdp", "zero3"):
+    if parallel.get("data_parallel") not in ("fsdp", "zero2", "zero3"):
         for key in OF_FSDP:
             tables.get("pytorch", {}).pop(key, None)
     if axes["tp"] == 1:

@@ -27,6 +27,7 @@ from sim.storage.writing import Backlog, Saved, waits
 from topologies.fabric.stores import Stores
 from workloads.checkpoint import Contents
 from workloads.job.checkpoint import Checkpoint
+from workloads.job.layout import shards_parameters
 
 
 def hosts_of(planned: Planned, ranks: Sequence[int]) -> set[str]:
@@ -171,7 +172,7 @@ class Writers:
         p = self.planned.scenario.parallel
         parts = (
             self.planned.lowered.layout.world
-            if p.data_parallel in ("fsdp", "zero3")
+            if shards_parameters(self.planned.scenario)
             else p.tp * p.pp
         )
         if parts <= 1:

@@ -25,6 +25,7 @@ from sim.storage.systems import REQUEST, THREADS, System, load_system
 from sim.storage.writing import Saved, backlog, saved
 from sim.units import format_bytes
 from workloads.checkpoint import Contents, contents, pieces
+from workloads.job.layout import shards_parameters
 from workloads.optimizer import optimizer as kept_by
 
 BESIDE = 512  # writers whose bytes are simulated one by one beside the steps
@@ -81,7 +82,7 @@ class Checkpointing:
         optimizer = self.scenario.training.optimizer
         everything = self.asked.content == "all"
         copies = 1 + (kept_by(optimizer).moments if everything else 0)
-        replicated = self.scenario.parallel.data_parallel not in ("fsdp", "zero3")
+        replicated = not shards_parameters(self.scenario)
         dealt = self.scenario.parallel.dp if replicated else 1
         if self.asked.mode == "rank0" or self.asked.writers == "replica0":
             dealt = 1
@@ -163,7 +164,7 @@ class Checkpointing:
         """Seconds until all GPUs of the run that restarts have their state: files opened, read, copied to the GPU."""
         gpus = self.asked.restore_gpus or self.world
         p = self.scenario.parallel
-        replicated = p.data_parallel not in ("fsdp", "zero3")
+        replicated = not shards_parameters(self.scenario)
         each = self.holds.size / (p.tp * p.pp if replicated else gpus)
         files = 1
         if self.asked.mode != "rank0":

@@ -47,6 +47,14 @@ WAYS: dict[str, dict[str, Any]] = {
     },
     "pp2-dp2": {"model": WIDE, "pp": 2, "dp": 2, "microbatches": 2},
     "pp2-tp2": {"model": WIDE, "pp": 2, "tp": 2, "microbatches": 2},
+    "hsdp2x2": {"model": WIDE, "dp": 4, "data_parallel": "fsdp", "fsdp_shards": 2},
+    "pp2-fsdp2": {
+        "model": WIDE,
+        "pp": 2,
+        "dp": 2,
+        "microbatches": 4,
+        "data_parallel": "fsdp",
+    },
     "fsdp2-tp2": {"model": WIDE, "dp": 2, "tp": 2, "data_parallel": "fsdp"},
     "ep4": {
         "model": EXPERTS | {"layers": 2},

@@ -79,6 +79,23 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         M4,
         {"tp": 2, "pp": 2, "sequence_parallel": True},
     ),
+    "hsdp": (TRANSFORMER, {}, {"dp": 4, "data_parallel": "fsdp", "fsdp_shards": 2}),
+    "zero2": (TRANSFORMER, {}, {"dp": 4, "data_parallel": "zero2"}),
+    "pp x fsdp": (
+        TRANSFORMER,
+        M4 | {"grad_accumulation": 2},
+        {"dp": 2, "pp": 2, "data_parallel": "fsdp"},
+    ),
+    "pp x fsdp freed": (
+        TRANSFORMER,
+        M4,
+        {"dp": 2, "pp": 2, "data_parallel": "fsdp", "reshard_after_forward": True},
+    ),
+    "zbv x fsdp": (
+        TRANSFORMER,
+        M4,
+        {"dp": 2, "pp": 2, "vpp": 2, "schedule": "zbv", "data_parallel": "fsdp"},
+    ),
     "ddp x ep": (EXPERTS, {"grad_accumulation": 2}, {"dp": 2, "ep": 2}),
 }
 every_layout = pytest.mark.parametrize("name", LAYOUTS)
@@ -291,12 +308,7 @@ def test_work_is_the_same_however_it_is_spread() -> None:
         (TRANSFORMER, {"tp": 4, "dp": 1, "ep": 1, "cp": 2}, "parallel.cp"),
         (TRANSFORMER, {"dp": 2, "ep": 2}, "parallel.ep"),
         (EXPERTS, {"tp": 2}, "parallel.tp"),
-        (TRANSFORMER, {"dp": 4, "data_parallel": "zero1"}, "parallel.data_parallel"),
-        (
-            TRANSFORMER,
-            {"dp": 2, "pp": 2, "microbatches": 4, "data_parallel": "fsdp"},
-            "parallel.data_parallel",
-        ),
+        (MLP, {"dp": 2, "data_parallel": "zero2"}, "parallel.data_parallel"),
         (EXPERTS, {"dp": 4, "ep": 2}, "parallel.ep"),
     ],
 )

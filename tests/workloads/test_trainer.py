@@ -186,8 +186,22 @@ def test_fp8_is_of_the_blocks_alone() -> None:
             "pytorch.joined_qkv",
         ),
         (
-            {"parallel": {"dp": 4, "data_parallel": "fsdp", "fsdp_shards": 2}},
+            {"parallel": {"dp": 4, "data_parallel": "fsdp", "fsdp_shards": 3}},
             "parallel.fsdp_shards",
+        ),
+        (
+            {"parallel": {"dp": 4, "data_parallel": "ddp", "fsdp_shards": 2}},
+            "parallel.fsdp_shards",
+        ),
+        (
+            {
+                "parallel": {
+                    "dp": 4,
+                    "data_parallel": "zero2",
+                    "reshard_after_forward": True,
+                }
+            },
+            "parallel.reshard_after_forward",
         ),
         (
             {

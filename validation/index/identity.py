@@ -162,7 +162,7 @@ def _replicas(p: Parallel, keys: Collection[str]) -> dict[str, Any]:
         switches |= {"caps": p.bucket_caps, "view": p.gradient_as_bucket_view}
     if p.data_parallel in ("fsdp", "zero3"):
         shards = p.fsdp_shards or ranks
-        switches |= {"shards": shards, "reshard": p.reshard_after_forward}
+        switches |= {"shards": shards, "reshard": p.reshards}
     return switches
 
 

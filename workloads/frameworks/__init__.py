@@ -45,6 +45,8 @@ class Framework:
         Needs of a precision that it meets (`workloads.precision`), and updates of optimizers that it records.
     recompute, data_parallel
         Values of those keys that are simulated.
+    sharded
+        Values of parallel.data_parallel with which each rank keeps a part of the parameters.
     reads
         Keys by section that it reads and others may not; `ALL` of them, or some.
     rules, model_rules
@@ -82,6 +84,7 @@ class Framework:
     updates: tuple[str, ...] = ("adam",)
     recompute: tuple[str, ...] = ("none",)
     data_parallel: tuple[str, ...] = ("none", "ddp", "ddp-no-overlap")
+    sharded: tuple[str, ...] = ("fsdp", "zero3")
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     model_rules: tuple[Rule, ...] = ()

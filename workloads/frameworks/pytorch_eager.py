@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sim.errors import Mistake
 from workloads.frameworks import ALL, Framework
 from workloads.job import Job
-from workloads.job.layout import axis_order
+from workloads.job.layout import axis_order, splits_backward
 from workloads.job.pytorch import PyTorch
 from workloads.models.shape import ModelShape
 from workloads.precision import precision
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from workloads.models.model import ModelSpec
     from workloads.torch.run_block import RunBlock
 
-FSDP = ("fsdp", "zero3")
+FSDP = ("fsdp", "zero2", "zero3")
 MEGATRON = 'training.framework = "megatron"'
 # Parts of a transformer that the plain modules of workloads/torch/transformer.py do not have.
 NO_SUCH_PARTS = (
@@ -83,17 +83,23 @@ def _trainer(s: Job) -> Iterator[Mistake]:
 
 
 def _shards(s: Job) -> Iterator[Mistake]:
-    if s.parallel.fsdp_shards is not None:
-        hint = (
-            'framework = "megatron" with data_parallel = "fsdp" has shards of its own'
-        )
-        yield Mistake(
-            s.where,
-            "parallel.fsdp_shards",
-            str(s.parallel.fsdp_shards),
-            "nothing",
-            hint,
-        )
+    count, ranks = s.parallel.fsdp_shards, s.parallel.dp * s.parallel.cp
+    if count is None:
+        return
+    if s.parallel.data_parallel not in FSDP:
+        expected = f"nothing, or parallel.data_parallel {' or '.join(FSDP)}"
+        yield Mistake(s.where, "parallel.fsdp_shards", str(count), expected)
+    elif ranks % count:
+        expected = f"a divisor of dp * cp = {ranks}"
+        yield Mistake(s.where, "parallel.fsdp_shards", str(count), expected)
+
+
+def _zero2(s: Job) -> Iterator[Mistake]:
+    """FSDP that frees nothing after the forward pass (SHARD_GRAD_OP)."""
+    if s.parallel.data_parallel == "zero2" and s.parallel.reshard_after_forward:
+        hint = 'freeing them makes it "zero3"'
+        key = "parallel.reshard_after_forward"
+        yield Mistake(s.where, key, "true", 'false with "zero2"', hint)
 
 
 def _experts(s: Job) -> Iterator[Mistake]:
@@ -164,15 +170,13 @@ def _wide(s: Job, model: ModelShape) -> Iterator[Mistake]:
 
 
 def refusals(s: Job) -> Iterator[Mistake]:
-    """Sharded stages and sharded experts."""
+    """Sharded experts, and FSDP1 where backward passes are split."""
     p = s.parallel
     way, sharded = f'"{p.data_parallel}"', p.data_parallel in FSDP
-    if p.pp > 1 and p.dp > 1 and sharded:
-        hint = "sharded pipeline stages are not simulated yet"
-        yield Mistake(
-            s.where, "parallel.data_parallel", way, "ddp or ddp-no-overlap", hint
-        )
-    if p.ep > 1 and sharded:
+    if p.pp > 1 and sharded and s.pytorch.fsdp == "1" and splits_backward(s):
+        hint = "FSDP1 reduces in its backward hooks, which split backward passes do not call"
+        yield Mistake(s.where, "pytorch.fsdp", '"1"', '"2" with this schedule', hint)
+    if p.ep > 1 and (sharded or p.data_parallel == "zero1"):
         hint = "sharding experts that are spread over ranks is not simulated yet"
         yield Mistake(
             s.where, "parallel.data_parallel", way, "ddp or ddp-no-overlap", hint
@@ -194,11 +198,13 @@ FRAMEWORK = Framework(
     precisions=("quantized", "wide"),
     updates=("adam", "orthogonal", "sgd"),
     recompute=("none", "products", "alternate", "full"),
-    data_parallel=("none", "ddp", "ddp-no-overlap", *FSDP),
+    data_parallel=("none", "ddp", "ddp-no-overlap", "zero1", *FSDP),
+    sharded=FSDP,
     reads={"pytorch": ALL, "parallel": ("bucket_cap", "gradient_as_bucket_view")},
     rules=(
         ("pytorch training parallel parallel.pp parallel.data_parallel", _trainer),
-        ("parallel parallel.fsdp_shards", _shards),
+        ("parallel parallel.fsdp_shards parallel.dp parallel.cp", _shards),
+        ("parallel parallel.data_parallel", _zero2),
         ("parallel parallel.etp parallel.imbalance", _experts),
         ("parallel parallel.order parallel.ep", _order),
     ),

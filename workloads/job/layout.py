@@ -42,6 +42,11 @@ def axis_order(job: Job) -> tuple[str, ...]:
     return first + tuple(axis for axis in default if axis not in first)
 
 
+def shards_parameters(job: Job) -> bool:
+    """Whether each replica keeps a part of the parameters: all of FSDP's ways, ZeRO 3."""
+    return job.parallel.data_parallel in framework_of(job).sharded
+
+
 def splits_backward(job: Job) -> bool:
     """Whether the schedule runs backward passes in halves; one that cannot run is refused elsewhere."""
     p = job.parallel

@@ -42,11 +42,12 @@ class Parallel:
     gradient_as_bucket_view: bool = key(True, "DDP gradients are views of the buckets")
     fsdp_shards: int | None = key(
         None,
-        "ranks that hold one copy of the parameters under FSDP (megatron); default dp * cp",
+        "ranks that hold one copy of the parameters under FSDP (fewer: HSDP); default dp * cp",
         low=1,
     )
-    reshard_after_forward: bool = key(
-        True, "FSDP frees gathered parameters after the forward pass"
+    reshard_after_forward: bool | None = key(
+        None,
+        "FSDP frees gathered parameters after the forward pass; default: unless pp > 1 or zero2",
     )
     sequence_parallel: bool = key(
         False, "tensor parallelism splits the norms along the sequence"
@@ -63,6 +64,13 @@ class Parallel:
         None,
         'axes from the innermost, on neighbouring ranks; default "tp-cp-ep-pp-dp", megatron: "tp-cp-ep-dp-pp"',
     )
+
+    @property
+    def reshards(self) -> bool:
+        """Whether FSDP frees parameters after forward: in a pipeline each microbatch would gather them again."""
+        if self.reshard_after_forward is None:
+            return self.pp == 1 and self.data_parallel != "zero2"
+        return self.reshard_after_forward
 
     @property
     def bucket_caps(self) -> tuple[float, float]:

@@ -29,7 +29,7 @@ class FullySharded:
         self.rank, self.t, self.shards = rank, rank.tape, shards
         self.group, self.copies = _cut(rank.dp, shards)
         self.gathered: dict[Place, tuple[int, ...]] = {}
-        self.keep = not rank.s.parallel.reshard_after_forward or rank.grid.pp > 1
+        self.keep = not rank.s.parallel.reshards or rank.grid.pp > 1
         self.units: dict[int, list[Unit]] = {
             stage: [unit for unit, times in rank.parts(stage) for _ in range(times)]
             for stage in rank.stages

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sim.graph.kernel import Kernel
-from workloads.parallel.fsdp import Context, FullyShard
+from workloads.parallel.fsdp import ALL_REDUCE, Context, FullyShard
 from workloads.parallel.group import Group
 from workloads.torch.memory import Storage
 from workloads.torch.tape import Tape, Tensor
@@ -44,8 +44,9 @@ class FlatShard(FullyShard):
         context: FlatContext,
         reshard: bool,
         options: PyTorch,
+        between: Group | None = None,
     ) -> None:
-        super().__init__(t, parameters, group, context, reshard)
+        super().__init__(t, parameters, group, context, reshard, between)
         self.freed, self.options = context.freed, options
         self.elements = sum(p.elements for p in parameters)
         self.ready: tuple[int, ...] = ()
@@ -57,7 +58,7 @@ class FlatShard(FullyShard):
         )
 
     # -- parameters -----------------------------------------------------------------------------
-    def unshard(self) -> None:
+    def unshard(self, copy_in: str = UNSHARD) -> None:
         if self.unsharded is not None or self.gathered is not None:
             return
         t = self.t
@@ -65,7 +66,7 @@ class FlatShard(FullyShard):
             t.synchronize(event=self.freed.pop(0))
         t.cpu("fsdp_unshard")
         self.gathered = Storage(t.memory, self.full, "buffers")
-        with t.on_stream(UNSHARD):
+        with t.on_stream(copy_in):
             if self.options.master_weights:
                 n = self.elements // self.group.size
                 t.launch(Kernel("fused", (n,), bytes=6.0 * n))
@@ -116,11 +117,17 @@ class FlatShard(FullyShard):
         for p in self.parameters:
             p.grad = None
         self.group.collective(t, "reduce_scatter", float(size * self.elements), STREAM)
-        self._add_shard(size)
+        stream = STREAM
+        if self.between is not None:
+            with t.on_stream(STREAM):
+                shard = float(size * self.elements) / self.group.size
+                self.between.collective(t, "all_reduce", shard, ALL_REDUCE)
+            stream = ALL_REDUCE
+        self._add_shard(size, stream)
         context.reduce_input = buffer
-        context.reduced = t.record(STREAM)
+        context.reduced, context.done = t.record(STREAM), t.record(stream)
 
-    def _add_shard(self, size: int) -> None:
+    def _add_shard(self, size: int, stream: str) -> None:
         """The reduced shard becomes the gradient, or is added to that of the microbatches before."""
         t, n = self.t, self.elements // self.group.size
         first = self.grad is None
@@ -128,4 +135,4 @@ class FlatShard(FullyShard):
             self.grad = Storage(t.memory, self.wide * n, "gradients")
         passes = size + self.wide + (0 if first else self.wide)
         if not first or size != self.wide:
-            t.launch(Kernel("fused", (n,), bytes=float(passes * n)), STREAM)
+            t.launch(Kernel("fused", (n,), bytes=float(passes * n)), stream)

@@ -2,7 +2,8 @@
 
 Rules from torch/distributed/fsdp/_fully_shard: one communication group per wrapped module, copy-in and
 all-gather on their own streams, copy-out on the compute stream, one prefetch in backward, and one
-reduce-scatter input buffer at a time.
+reduce-scatter input buffer at a time. With hybrid shards (HSDP) the reduced shard is then all-reduced between the
+groups that hold a copy of the parameters each, on a stream of its own (_fsdp_collectives.py, foreach_reduce).
 """
 
 from __future__ import annotations
@@ -15,21 +16,40 @@ from workloads.torch.memory import Storage
 from workloads.torch.tape import Tape, Tensor
 
 COPY_IN, GATHER, REDUCE = "fsdp copy-in", "nccl all-gather", "nccl reduce-scatter"
+ALL_REDUCE = "nccl hybrid"
 
 
 class Context:
-    """What all groups of one model share."""
+    """What all groups of one model share.
+
+    Attributes
+    ----------
+    order : list of FullyShard
+        Groups in the order of their forward pass.
+    reduced : tuple of int
+        End of the reduce-scatter whose buffer is in use.
+    done : tuple of int
+        End of all that was issued to reduce gradients.
+    sync : bool
+        Whether the next backward pass reduces.
+    keeps : bool
+        Whether it leaves parameters gathered (a pipeline's, until its gradients are reduced).
+    begun : bool
+        Whether a forward pass has begun since gradients were reduced.
+    """
 
     def __init__(self) -> None:
         self.order: list[FullyShard] = []
         self.reduced: tuple[int, ...] = ()
+        self.done: tuple[int, ...] = ()
+        self.keeps = self.begun = False
         self.reduce_input: Storage | None = None
         self.gathered: Storage | None = None
         self.sync = True
 
 
 class FullyShard:
-    """The parameters of one module, sharded over a group."""
+    """The parameters of one module, sharded over a group; `between`: ranks of other groups with the same shard."""
 
     streams = (COPY_IN, GATHER)
 
@@ -40,7 +60,9 @@ class FullyShard:
         group: Group,
         context: Context,
         reshard: bool,
+        between: Group | None = None,
     ) -> None:
+        self.between = between
         self.t, self.parameters, self.group, self.context, self.reshard_after = (
             t,
             parameters,
@@ -58,15 +80,23 @@ class FullyShard:
         self.grad: Storage | None = None
         self.keep = False
 
+    def shards(self) -> list[Tensor]:
+        """What this rank keeps of every parameter, as the optimizer sees it."""
+        kept = []
+        for p in self.parameters:
+            kept.append(Tensor(None, (-(-p.elements // self.group.size),), p.itemsize))
+            kept[-1].name = p.name
+        return kept
+
     # -- parameters -----------------------------------------------------------------------------
-    def unshard(self) -> None:
+    def unshard(self, copy_in: str = COPY_IN) -> None:
         """Issues copy-in and all-gather, unless the parameters are there or under way."""
         if self.unsharded is not None or self.gathered is not None:
             return
         t = self.t
         t.cpu("fsdp_unshard")
         t.cpu("fsdp_unshard_param", len(self.parameters))
-        with t.on_stream(COPY_IN):
+        with t.on_stream(copy_in):
             self.gathered = Storage(t.memory, self.full, "buffers")
             t.launch(
                 Kernel("foreach_copy", (int(self.shard / 2),), bytes=2 * self.shard)
@@ -105,11 +135,8 @@ class FullyShard:
         """Runs a module with its parameters gathered; sets up its backward hooks."""
         t = self.t
         t.cpu("fsdp_pre_forward")
-        if (
-            inputs is None
-        ):  # the root module: gathering starts after the optimizer has written the shards
-            for stream in self.streams:
-                t.wait(t.record(), stream)
+        if inputs is None:  # the root module
+            self.begin()
         self.unshard()
         self.wait(forward=True)
         if inputs is not None and inputs.requires_grad and t.grad_enabled:
@@ -124,6 +151,14 @@ class FullyShard:
         if self.reshard_after:
             self.reshard()
         return out
+
+    def begin(self) -> None:
+        """The first forward pass: gathering starts after the optimizer has written the shards."""
+        if self.context.begun:
+            return
+        self.context.begun = True
+        for stream in self.streams:
+            self.t.wait(self.t.record(), stream)
 
     def pre_backward(self) -> None:
         """Gathers this group if needed and prefetches the one that ran before it."""
@@ -142,7 +177,7 @@ class FullyShard:
         """Frees the parameters and reduce-scatters the gradients, where this microbatch reduces."""
         t, context = self.t, self.context
         t.cpu("fsdp_post_backward")
-        if self.reshard_after or self.reduces:
+        if (self.reshard_after and not context.keeps) or self.reduces:
             self.reshard()
         if not self.reduces:
             return
@@ -156,9 +191,18 @@ class FullyShard:
         if not earlier:
             self.grad = Storage(t.memory, self.shard, "gradients")
         self.group.collective(t, "reduce_scatter", wide * self.full, REDUCE)
+        stream = self._sum_copies(wide * self.shard)
         if earlier:
-            self._add_to_earlier()
-        context.reduced = t.record(REDUCE)
+            self._add_to_earlier(stream)
+        context.reduced, context.done = t.record(REDUCE), t.record(stream)
+
+    def _sum_copies(self, size: float) -> str:
+        """All-reduces the reduced shard between its copies, if there are; the stream on which it is complete."""
+        if self.between is None:
+            return REDUCE
+        with self.t.on_stream(REDUCE):
+            self.between.collective(self.t, "all_reduce", size, ALL_REDUCE)
+        return ALL_REDUCE
 
     @property
     def reduces(self) -> bool:
@@ -178,12 +222,12 @@ class FullyShard:
             p.grad = None
         return buffer
 
-    def _add_to_earlier(self) -> None:
+    def _add_to_earlier(self, stream: str) -> None:
         """Adds the new shard to the one that is there, parameter by parameter (FSDPParamGroup's foreach_reduce)."""
         new = Storage(self.t.memory, self.shard, "gradients")
         for p in self.parameters:
             n = -(-p.elements // self.group.size)
-            self.t.launch(Kernel("add", (n,), bytes=3.0 * p.itemsize * n), REDUCE)
+            self.t.launch(Kernel("add", (n,), bytes=3.0 * p.itemsize * n), stream)
         del new
 
     def keep_gradients(self) -> None:
@@ -198,10 +242,11 @@ class FullyShard:
 
 
 def finish_backward(t: Tape, context: Context) -> None:
-    """After the last group: the compute stream waits for its reduce-scatter."""
+    """After the last group: the compute stream waits until its gradients are reduced."""
     t.cpu("fsdp_finalize")
-    t.wait(context.reduced)
-    context.reduced = ()
+    t.wait(context.done)
+    context.reduced = context.done = ()
+    context.begun = False
     context.reduce_input = None
     context.gathered = None
     context.order.clear()

@@ -9,9 +9,11 @@ from itertools import pairwise
 from sim.graph.kernel import Kernel
 from workloads.parallel.ddp import DistributedDataParallel
 from workloads.parallel.group import transfer
+from workloads.parallel.sharded_module import ShardedModule
 from workloads.schedules.runtime import (
     Batch,
     Compute,
+    Hook,
     Operation,
     Recv,
     Send,
@@ -34,6 +36,7 @@ class Stage:
     module: Transformer
     forward: Callable[[Tensor | tuple[int, int]], Tensor]
     ddp: DistributedDataParallel | None = None
+    sharded: ShardedModule | None = None
     backwards: int = 0  # whole backward passes done in this step
     inputs: dict[int, Tensor] = field(default_factory=dict)
     outputs: dict[int, Tensor] = field(default_factory=dict)
@@ -86,6 +89,9 @@ class Pipeline:
         self.last_backward = line.microbatches * line.runs
         for wrapped in (s.ddp for s in stages.values() if s.ddp is not None):
             wrapped.sync = False
+        for module in (s.sharded for s in stages.values()):
+            if module is not None and not module.reduces_itself:
+                module.hold()
         self.events: dict[int, tuple[int, ...]] = {}
         self.buffers = self._receive_buffers()
 
@@ -109,11 +115,29 @@ class Pipeline:
                 self._post(op)
             elif isinstance(op, Wait):
                 self.t.wait(self.events[op.handle])
+            elif isinstance(op, Hook):
+                self._hook(op)
         self._merge_outputs()
         self.step_count += 1
 
+    def _hook(self, hook: Hook) -> None:
+        """Gathers, frees or reduces a stage under FSDP2; DDP and FSDP1 act in backward passes."""
+        module = self.stages[hook.stage].sharded
+        if module is None or module.reduces_itself:
+            return
+        if hook.kind == "UNSHARD":
+            self.t.phase = 0
+            module.gather()
+        elif hook.kind == "RESHARD":
+            module.free()
+        else:
+            self.t.phase = 1
+            module.reduce()
+
     def _compute(self, op: Compute) -> None:
         t, stage = self.t, self.stages[op.stage]
+        if stage.sharded is not None:
+            stage.sharded.gathered()
         t.microbatch = op.microbatch
         kind = executed(op.stage, op.kind)
         t.cpu("pp_action")
@@ -135,6 +159,10 @@ class Pipeline:
     def _averaged(self, stage: Stage, run: Callable[[], None]) -> None:
         """The end of a backward pass; in the step's last one DDP reduces its buckets (stage.py, last_backward)."""
         stage.backwards += 1
+        if stage.sharded is not None and stage.sharded.reduces_itself:
+            run()
+            stage.sharded.after_backward()
+            return
         if stage.ddp is None:
             run()
             return
@@ -161,7 +189,8 @@ class Pipeline:
             stage.inputs[mb] = x
         if stage.ddp is not None:
             stage.ddp.before_forward()
-        y = stage.forward(x)
+        module = stage.sharded
+        y = module.forward(lambda: stage.forward(x)) if module else stage.forward(x)
         stage.outputs[mb] = y
         if stage.module.last:
             stage.kept[mb] = Tensor(y.storage, y.shape, y.itemsize)

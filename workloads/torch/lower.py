@@ -134,6 +134,12 @@ def _parameters(layout: Layout, steps: Mapping[int, RankStep]) -> int:
     )
 
 
+def _in_parts(scenario: Job) -> bool:
+    """Whether replicas meet in groups of some of them, or have different things to do."""
+    p = scenario.parallel
+    return p.ep > 1 or p.data_parallel == "zero1" or p.fsdp_shards not in (None, p.dp)
+
+
 FEW = 16  # ranks up to which all are simulated when one of them is slow: folding would spare nothing
 
 
@@ -157,6 +163,6 @@ def _replicas(
         if any(len(marks) > 1 for marks in stages):
             return ()  # tensor-parallel ranks that differ
         groups.setdefault(stages, []).append(d)
-    if len(groups) > 1 and scenario.parallel.ep > 1:
+    if len(groups) > 1 and _in_parts(scenario):
         return ()
     return tuple(map(tuple, groups.values()))

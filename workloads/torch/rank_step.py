@@ -67,7 +67,7 @@ class RankStep:
         workspace = Storage(t.memory, CUBLAS_WORKSPACE, "workspace")
         run = self._pipeline() if self.job.parallel.pp > 1 else self._plain()
         optimizer = self._optimizer()
-        self.optimizer_state = optimizer.state(model.stored_parameters())
+        self.optimizer_state = optimizer.state(model.updated_parameters())
         if not self.job.training.set_to_none:
             model.keep_gradients()
         t.memory.reset_peak()
@@ -75,7 +75,8 @@ class RankStep:
         model.reduce_gradients()
         t.phase, t.layer = 2, -1
         stored = model.stored_parameters()
-        optimizer.update(stored)
+        optimizer.update(model.updated_parameters())
+        model.share_updates()
         t.cpu("zero_grad")
         optimizer.cpu("zero_grad_param", len(stored))
         model.zero_gradients(stored)
@@ -133,12 +134,13 @@ class RankStep:
             runs,
         )
         pipeline = Pipeline(t, self._stages(owner), line)
-        ops = operations(par.schedule, par.pp, microbatches, chunks)[self.rank.stage]
+        ops = operations(par.schedule, par.pp, microbatches, chunks, hooks=True)
+        mine = ops[self.rank.stage]
 
         def run() -> None:
             for _ in range(runs):
                 t.cpu("step_python")
-                pipeline.run(ops)
+                pipeline.run(mine)
 
         return run
 

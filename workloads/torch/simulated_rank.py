@@ -53,6 +53,37 @@ class SimulatedRank:
         copies = {self._replicas_of(shard) for shard in shards}
         return Group("dp", mine, sorted(copies), len(self.replicas))
 
+    def shards(self, size: int) -> Group:
+        """The ranks that hold the other shards of one copy of its parameters: `size` neighbours among the replicas."""
+        if size == self.layout.dp:
+            return self.data_parallel()
+        own = self.where[0] // size * size
+        return self._part("dp", [range(d, d + size) for d in self._every(size)], own)
+
+    def copies(self, size: int) -> Group | None:
+        """The ranks that hold the same shard where `size` ranks hold a copy; None: there is one copy."""
+        ranks = self.layout.dp
+        if size == ranks:
+            return None
+        parts = [range(d, ranks, size) for d in range(size)]
+        return self._part("replicas", parts, self.where[0] % size)
+
+    def _every(self, size: int) -> range:
+        return range(0, self.layout.dp, size)
+
+    def _part(self, axis: str, parts: list[range], first: int) -> Group:
+        """The one of these groups of replicas that begins with `first`, as this rank's stage and shard have it."""
+        _, stage, own = self.where
+
+        def ranks(part: range, shard: int) -> tuple[int, ...]:
+            return tuple(self.layout.rank(d, stage, shard) for d in part)
+
+        mine = next(ranks(part, own) for part in parts if part[0] == first)
+        if not self.replicas:
+            return Group(axis, mine, [mine], len(mine))
+        every = [ranks(p, shard) for p in parts for shard in range(self.layout.tp)]
+        return Group(axis, mine, sorted(every), 1)
+
     def tensor_parallel(self) -> Group:
         """The ranks that hold the other shards of its layers."""
         mine = self._shards_of(self.where[0])

@@ -9,10 +9,12 @@ from sim.graph.kernel import Kernel
 from workloads.job import Job
 from workloads.models.counts import stage_parameters
 from workloads.models.model import ModelSpec
-from workloads.parallel import ddp, flat, fsdp
+from workloads.parallel import ddp, fsdp
 from workloads.parallel.expert import ExpertParallel
 from workloads.parallel.pipeline import Stage
+from workloads.parallel.sharded_module import ShardedModule, Sharding
 from workloads.parallel.tensor import TensorParallel
+from workloads.parallel.zero_redundancy import ZeroRedundancy
 from workloads.torch import functional as F
 from workloads.torch import trainer
 from workloads.torch.convnet import ResNet, broadcast_buffers
@@ -47,7 +49,9 @@ class WrappedModel:
         Those that all data-parallel ranks share; empty: all.
     ddp : DistributedDataParallel, optional
     sharded : list of FullyShard
-        FSDP's groups; `root` is the one of parameters outside the blocks, `context` what the groups share.
+        FSDP's groups.
+    whole_module : ShardedModule, optional
+        The whole model under FSDP; None: it is not, or in stages of a pipeline.
     buffers : list of Tensor
         Broadcast by DDP before every forward pass.
     resident : list of Storage
@@ -68,10 +72,18 @@ class WrappedModel:
         self.dp_group = rank.data_parallel()
         self.tp_group = rank.tensor_parallel()
         self.ep_group = rank.expert_parallel(job.parallel.ep)
-        flat_parameters = self.choices.fsdp == "1"
-        self.context = flat.FlatContext() if flat_parameters else fsdp.Context()
+        shards = job.parallel.fsdp_shards or self.dp_group.size
+        self.sharding = Sharding(
+            tape,
+            self.choices,
+            job.parallel.reshards,
+            rank.shards(shards),
+            rank.copies(shards),
+        )
+        self.place = None if rank.replicas else rank.where[0]
         self.sharded: list[fsdp.FullyShard] = []
-        self.root: fsdp.FullyShard | None = None
+        self.whole_module: ShardedModule | None = None
+        self.redundancy: ZeroRedundancy | None = None
         self.ddp: ddp.DistributedDataParallel | None = None
         self.parameter_count = 0
         self.parameters: list[Tensor] = []
@@ -96,8 +108,11 @@ class WrappedModel:
         self.averaged += averaged
         self.parameters += net.parameters
         self.parameter_count += self._count(net)
-        wrapped = self._data_parallel(averaged)
-        return Stage(index, net, partial(self._forward, net), wrapped)
+        forward = partial(self._forward, net)
+        if self._shards_parameters:
+            module = self._sharded_module(net)
+            return Stage(index, net, forward, sharded=module)
+        return Stage(index, net, forward, self._data_parallel(averaged))
 
     def _mlp(self) -> Callable[[], Tensor]:
         t, batch = self.tape, self.job.training.micro_batch
@@ -130,7 +145,7 @@ class WrappedModel:
         net = Transformer(t, m, range(m.layers), True, True, self._parallel())
         self.parameter_count = self._count(net)
         self.parameters = net.parameters
-        if self.mode in ("fsdp", "zero3") and self.dp_group.size > 1:
+        if self._shards_parameters:
             return self._fully_sharded(net, tokens)
         self.averaged = self._averaged(net)
         self.ddp = self._data_parallel(self.averaged)
@@ -160,7 +175,7 @@ class WrappedModel:
     def _data_parallel(
         self, parameters: list[Tensor]
     ) -> ddp.DistributedDataParallel | None:
-        if self.mode != "ddp" or self.dp_group.size == 1:
+        if self.mode not in ("ddp", "zero1") or self.dp_group.size == 1:
             return None
         first, cap = self.job.parallel.bucket_caps
         view = self.job.parallel.gradient_as_bucket_view
@@ -168,39 +183,24 @@ class WrappedModel:
             self.tape, parameters, self.dp_group, cap, first, view
         )
 
+    @property
+    def _shards_parameters(self) -> bool:
+        return self.mode in ("fsdp", "zero2", "zero3") and self.dp_group.size > 1
+
     def _fully_sharded(
         self, net: Transformer, tokens: tuple[int, int]
     ) -> Callable[[], Tensor]:
-        t = self.tape
-        self.run_block.sharded = {b: self._shard(b.parameters) for b in net.blocks}
-        root = self.root = self._shard(net.root_parameters)
+        module = self.whole_module = self._sharded_module(net)
+        return lambda: self._loss(
+            module.forward(lambda: net.forward(self.tape, tokens, self.run_block))
+        )
 
-        def run() -> Tensor:
-            return self._loss(
-                root.forward(None, lambda _: net.forward(t, tokens, self.run_block))
-            )
-
-        return run
-
-    def _shard(self, parameters: list[Tensor]) -> fsdp.FullyShard:
-        """Shards the parameters of one module."""
-        reshard = self.job.parallel.reshard_after_forward
-        group: fsdp.FullyShard
-        if isinstance(self.context, flat.FlatContext):
-            group = flat.FlatShard(
-                self.tape,
-                parameters,
-                self.dp_group,
-                self.context,
-                reshard,
-                self.choices,
-            )
-        else:
-            group = fsdp.FullyShard(
-                self.tape, parameters, self.dp_group, self.context, reshard
-            )
-        self.sharded.append(group)
-        return group
+    def _sharded_module(self, net: Transformer) -> ShardedModule:
+        """A model or a stage under FSDP."""
+        module = self.sharding.module(net)
+        self.run_block.sharded |= module.blocks
+        self.sharded += module.groups
+        return module
 
     # -- forward --------------------------------------------------------------------------------
     def _loss(self, logits: Tensor) -> Tensor:
@@ -219,7 +219,8 @@ class WrappedModel:
     # -- gradients ------------------------------------------------------------------------------
     def reduce_now(self, reduce: bool) -> None:
         """Whether the next backward pass reduces gradients: that of a step's last microbatch does."""
-        self.context.sync = reduce
+        if self.whole_module is not None:
+            self.whole_module.context.sync = reduce
         if self.ddp is not None:
             self.ddp.sync = reduce
 
@@ -235,10 +236,8 @@ class WrappedModel:
         """What DDP and FSDP do when autograd has returned."""
         if self.ddp is not None:
             self.ddp.after_backward()
-        if self.root is not None:
-            self.tape.layer = -1
-            self.root.post_backward()
-            fsdp.finish_backward(self.tape, self.context)
+        if self.whole_module is not None:
+            self.whole_module.after_backward()
 
     def keep_gradients(self) -> None:
         """Gradients that the step before has zeroed and kept: backward adds to them. DDP's lie in its buckets."""
@@ -267,12 +266,22 @@ class WrappedModel:
         """Tensors the optimizer sees: the parameters, or their shards."""
         if not self.sharded:
             return self.parameters
-        stored = []
-        for p in (p for group in self.sharded for p in group.parameters):
-            shard = Tensor(None, (-(-p.elements // self.dp_group.size),), p.itemsize)
-            shard.name = p.name
-            stored.append(shard)
-        return stored
+        return [shard for group in self.sharded for shard in group.shards()]
+
+    def updated_parameters(self) -> list[Tensor]:
+        """Tensors that this rank's optimizer updates: all that are stored, or its share (ZeRO 1)."""
+        if self.mode != "zero1" or self.dp_group.size == 1:
+            return self.stored_parameters()
+        if self.redundancy is None:
+            self.redundancy = ZeroRedundancy(
+                self.tape, self.parameters, self.dp_group, self.place
+            )
+        return self.redundancy.own
+
+    def share_updates(self) -> None:
+        """With ZeRO 1 every rank gets what the others have updated."""
+        if self.redundancy is not None:
+            self.redundancy.broadcast()
 
     def zero_gradients(self, stored: list[Tensor]) -> None:
         """Frees gradients, or fills them with zeros."""

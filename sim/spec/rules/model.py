@@ -62,7 +62,8 @@ def _only_transformers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
                 f"1: only a transformer is split so, not a {model.kind}",
             )
     way = s.parallel.data_parallel
-    if way in ("fsdp", "zero3") and s.parallel.dp > 1 and model.kind != "transformer":
+    sharded = way in framework_of(s).sharded
+    if sharded and s.parallel.dp > 1 and model.kind != "transformer":
         hint = f"only a transformer is sharded by blocks, not a {model.kind}"
         yield Mistake(
             s.where,

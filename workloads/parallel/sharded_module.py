@@ -1,0 +1,157 @@
+"""A model, or a stage of a pipeline, under FSDP: a group of shards for each block, one for the rest.
+
+In a pipeline these are the rules of torch.distributed.pipelining (stage.py, backward_maybe_with_nosync and
+perform_reduce_grad; schedules.py, _PipelineScheduleRuntime): no backward pass reduces or frees anything; when a stage's
+last one is done, all of its gradients are reduced, the root's first. Schedules with several stages on a rank gather a
+stage whole, before its next use, and free it when three others come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from workloads.parallel import fsdp
+from workloads.parallel.flat import FlatContext, FlatShard
+from workloads.parallel.fsdp import Context, FullyShard
+from workloads.parallel.group import Group
+from workloads.torch.tape import Tape, Tensor
+from workloads.torch.transformer import Block, Transformer
+
+if TYPE_CHECKING:
+    from workloads.job.pytorch import PyTorch
+
+
+@dataclass
+class ShardedModule:
+    """A module under FSDP.
+
+    Attributes
+    ----------
+    tape : Tape
+    context : Context
+        What its groups share.
+    blocks : dict
+        The group of every block.
+    inner : dict
+        Groups inside blocks (a block's experts).
+    root : FullyShard, optional
+        The group of parameters outside the blocks; None: there are none.
+    """
+
+    tape: Tape
+    context: Context
+    blocks: dict[Block, FullyShard]
+    root: FullyShard | None = None
+    inner: dict[Block, FullyShard] = field(default_factory=dict)
+    pending: bool = False
+
+    @property
+    def groups(self) -> list[FullyShard]:
+        """All groups in the order of their modules, the root's first."""
+        roots = [] if self.root is None else [self.root]
+        inside = [
+            group
+            for block, outer in self.blocks.items()
+            for group in (outer, self.inner.get(block))
+            if group is not None
+        ]
+        return roots + inside
+
+    @property
+    def reduces_itself(self) -> bool:
+        """FSDP1, which a pipeline does not know: every backward pass reduces."""
+        return any(isinstance(group, FlatShard) for group in self.groups)
+
+    def forward(self, run: Callable[[], Tensor]) -> Tensor:
+        """Runs the module's forward pass inside the root's hooks."""
+        if self.root is not None:
+            return self.root.forward(None, lambda _: run())
+        self.groups[0].begin()
+        return run()
+
+    def after_backward(self) -> None:
+        """The end of a backward pass: the root's gradients, then the compute stream waits for all."""
+        self.tape.layer = -1
+        if self.root is not None:
+            self.root.post_backward()
+        fsdp.finish_backward(self.tape, self.context)
+
+    # -- as a stage of a pipeline -----------------------------------------------------------------
+    def hold(self) -> None:
+        """Backward passes reduce and free nothing until `reduce`."""
+        self.context.sync, self.context.keeps = False, True
+
+    def gather(self) -> None:
+        """Gathers all parameters ahead of their use, copied in on the compute stream (FSDPModule.unshard)."""
+        for group in self.groups:
+            group.unshard(self.tape.stream)
+        self.pending = True
+
+    def gathered(self) -> None:
+        """The compute stream waits for `gather`."""
+        if self.pending:
+            for group in self.groups:
+                group.wait(forward=False)
+        self.pending = False
+
+    def free(self) -> None:
+        """Frees all gathered parameters."""
+        for group in self.groups:
+            group.reshard()
+
+    def reduce(self) -> None:
+        """Reduces the gradients of all groups, and frees their parameters."""
+        t, layer = self.tape, self.tape.layer
+        self.context.sync, self.context.keeps = True, False
+        layers = {id(group): block.index for block, group in self.blocks.items()}
+        layers |= {id(group): block.index for block, group in self.inner.items()}
+        for group in self.groups:
+            t.layer = layers.get(id(group), -1)
+            group.post_backward()
+        t.layer = -1
+        fsdp.finish_backward(t, self.context)
+        t.layer = layer
+        self.hold()
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How modules are sharded on one rank.
+
+    Attributes
+    ----------
+    tape : Tape
+    choices : PyTorch
+        The trainer's; which FSDP it is.
+    reshards : bool
+        Parameters are freed after the forward pass.
+    shards : Group
+        The ranks that hold the other shards.
+    copies : Group, optional
+        Those that hold the same shard (HSDP).
+    """
+
+    tape: Tape
+    choices: PyTorch
+    reshards: bool
+    shards: Group
+    copies: Group | None = None
+
+    def module(self, net: Transformer) -> ShardedModule:
+        """Shards a model or a stage: every block, and what is outside of them."""
+        context = FlatContext() if self.choices.fsdp == "1" else Context()
+        blocks = {b: self._group(b.parameters, context) for b in net.blocks}
+        rest = net.root_parameters
+        root = self._group(rest, context) if rest else None
+        return ShardedModule(self.tape, context, blocks, root)
+
+    def _group(self, parameters: list[Tensor], context: Context) -> FullyShard:
+        """Shards the parameters of one module."""
+        t, reshards, copies = self.tape, self.reshards, self.copies
+        if isinstance(context, FlatContext):
+            return FlatShard(
+                t, parameters, self.shards, context, reshards, self.choices, copies
+            )
+        return FullyShard(t, parameters, self.shards, context, reshards, copies)
