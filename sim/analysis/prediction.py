@@ -143,6 +143,8 @@ class Prediction:
         Seconds a real run took, never used by the prediction.
     uncertainty : Uncertainty or None
         The interval of the step time; see `sim.analysis.uncertainty`.
+    expected_error : mapping or None
+        How far off the nearest measured steps were that nothing was fitted to; only where `prestep run` looked.
     details : Details or None
         What pictures and traces show beside it; not in `to_dict`.
     """
@@ -174,6 +176,7 @@ class Prediction:
     dataload: Mapping[str, Any] | None = None
     energy: Energy | None = None
     cost: Mapping[str, Any] | None = None
+    expected_error: Mapping[str, Any] | None = None
     critical_path: CriticalPath | None = field(default=None, repr=False, compare=False)
     uncertainty: Uncertainty | None = field(default=None, repr=False, compare=False)
     details: Details | None = field(default=None, repr=False, compare=False)
@@ -236,6 +239,7 @@ class Prediction:
             "replicas": self.replicas,
             "host": self.host,
             "cost": self.cost,
+            "expected_error": self.expected_error,
         }
         return {
             **self._speed_to_dict(),

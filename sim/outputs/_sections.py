@@ -36,6 +36,20 @@ ENERGY = or_null(
     )
 )
 
+EXPECTED = table(
+    "the nearest measured steps on such a GPU that no constant was fitted to; absent: too few were compared",
+    gpu=text(),
+    framework=or_null(text("of all of them; null: of several")),
+    model=or_null(text("transformer, experts, ...; null: of several")),
+    layout=or_null(text("of all of them; null: of several")),
+    gpus=items(whole(), "the fewest and the most that they ran on"),
+    shared=items(text(), "what they share with the step: framework, model, gpus (within four times), layout"),
+    n=whole("measured steps"),
+    error=number("mean of |predicted / measured - 1|"),
+    bias=number("mean of predicted / measured - 1"),
+    worst=number("the largest of them, with its sign"),
+)  # fmt: skip
+
 COST = table(
     "with --energy or prices",
     gpus=or_null(number("price of the GPUs for a step")),

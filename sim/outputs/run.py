@@ -64,6 +64,7 @@ STEP = table(
     replicas=maybe(_sections.REPLICAS),
     host=maybe(_sections.HOST),
     cost=maybe(_sections.COST),
+    expected_error=maybe(_sections.EXPECTED),
 )
 
 JOBS = table(

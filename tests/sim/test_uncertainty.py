@@ -129,10 +129,14 @@ def test_a_result_has_its_interval(plain: dict[str, object]) -> None:
 
 
 def test_the_page_shows_it() -> None:
-    """`run` prints the interval and the share of guesses under the step time."""
+    """`run` prints the interval, and how far off its like were; where none were measured, the share of guesses."""
     page = CliRunner().invoke(main, ["run"]).stdout
     assert "90 % interval" in page
-    assert "of the step rests on guesses" in page
+    assert "measured steps, none of them fitted" in page
+    assert "of the step rests on guesses" not in page
+    alone = CliRunner().invoke(main, ["run", "--cluster", "gh200-quad"]).stdout
+    assert "of the step rests on guesses" in alone
+    assert "expected error" not in alone
 
 
 @pytest.mark.parametrize(

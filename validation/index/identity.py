@@ -6,7 +6,6 @@ what a run is called do not count.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Collection
@@ -34,7 +33,13 @@ def key_of(scenario: Scenario) -> str:
     if scenario.jobs:
         return ""
     text = json.dumps(canonical(scenario), sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+    return _hash(text.encode())
+
+
+def _hash(data: bytes) -> str:
+    import hashlib  # slow to import, and every run asks for its kind alone
+
+    return hashlib.sha256(data).hexdigest()[:DIGITS]
 
 
 def canonical(scenario: Scenario) -> dict[str, Any]:
@@ -102,7 +107,7 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
 
 def _digest(file: str | None) -> str:
     try:
-        return hashlib.sha256(Path(file or "").read_bytes()).hexdigest()[:DIGITS]
+        return _hash(Path(file or "").read_bytes())
     except OSError:
         return str(file)
 
@@ -193,8 +198,8 @@ class Kind:
         return self.gpu, self.framework, self.model, self.mode
 
 
-def kind_of(scenario: Scenario) -> Kind:
-    """The kind of a run."""
+def kind_of(scenario: Scenario, gpu: str | None = None) -> Kind:
+    """The kind of a run; `gpu`: its GPU, where the cluster was loaded before."""
     p, t = scenario.parallel, scenario.training
     spec = load_model(scenario.model, scenario.where)
     sharding = p.data_parallel or "none"
@@ -207,7 +212,7 @@ def kind_of(scenario: Scenario) -> Kind:
     sizes = (p.dp * p.tp * p.pp * p.cp, _parameters(spec), t.seq_len, tokens)
     what = "experts" if spec.experts else spec.kind
     return Kind(
-        gpu_of(scenario),
+        gpu or gpu_of(scenario),
         t.framework,
         what,
         "+".join(axes) or "alone",

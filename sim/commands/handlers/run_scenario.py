@@ -29,6 +29,7 @@ from sim.spec.sections import Scenario
 from sim.studies import room
 from sim.studies.host_effect import with_host
 from sim.studies.largest import largest_micro_batch
+from validation.index.expected import expected
 
 
 def run_scenario(
@@ -136,6 +137,9 @@ def _predicted(planned: Planned, replicas: int | None, seed: int | None) -> Pred
     """The step, with as many runs with noise as are asked for."""
     executed = execute(planned)
     result = with_host(planned, reported(planned, executed, prices=True))
+    if planned.model.kind != CAPTURED:
+        near = expected(planned.scenario, planned.fabric.gpu_model)
+        result = replace(result, expected_error=near)
     if replicas is None:
         return result
     from sim.studies.replicas import replicas_of
