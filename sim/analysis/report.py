@@ -24,6 +24,7 @@ from sim.analysis.spans import timeline_of
 from sim.analysis.summary import summary_of
 from sim.analysis.timeline import Timeline
 from sim.analysis.uncertainty import uncertainty_of, with_readers
+from sim.collectives.nccl import rccl
 from sim.collectives.wires import sharp
 from sim.costs.kinds import work
 from sim.engine.execution import Run
@@ -271,11 +272,18 @@ def _warnings(planned: Planned) -> tuple[str, ...]:
         *scenario.notes,
         *framework_of(scenario).caveats(scenario, planned.model),
         *_without_sharp(planned),
+        *_without_nccl(planned),
         *uneven.caveats(planned.fabric, planned.gpus, planned.graph.comms),
     )
     if not _has_jitter(scenario.faults):
         return caveats
     return (*caveats, JITTER_WARNING)
+
+
+def _without_nccl(planned: Planned) -> tuple[str, ...]:
+    """What collectives rest on where another library than NCCL runs them."""
+    modelled = rccl.caveat(planned.fabric.gpu_model) if planned.graph.comms else ""
+    return (modelled,) if modelled else ()
 
 
 def _without_sharp(planned: Planned) -> tuple[str, ...]:

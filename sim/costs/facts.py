@@ -19,6 +19,8 @@ from sim.schema import Items, Number, Schema, Table, Text
 
 #: Generations of GPUs that NCCL treats differently, oldest first.
 GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
+#: AMD's, oldest first, whose RCCL was made from NCCL.
+AMD_GENERATIONS = ("cdna3", "cdna4")
 #: The second part of a table's name in [terms] and [parts].
 LAYOUTS = ("nn", "nt", "tn", "padded", "small", "sorted")
 #: Major versions of CUDA whose cuBLAS a file may compare.
@@ -145,7 +147,7 @@ class GpuFacts:
     units
         Time by a kind of kernel over what the lent table, scaled by both GPUs' limits, says: units that no limit has.
     generation
-        One of `GENERATIONS`; "": that of `like`.
+        One of `GENERATIONS` or `AMD_GENERATIONS`; "": that of `like`.
     capability
         Major and minor compute capability; empty where the file does not say.
     stream
@@ -205,7 +207,7 @@ class GpuFacts:
     units: Mapping[str, float] = fact(
         Table(dict.fromkeys(KINDS, POSITIVE)), _numbers, {}
     )
-    generation: str = fact(Text(GENERATIONS), str, "")
+    generation: str = fact(Text((*GENERATIONS, *AMD_GENERATIONS)), str, "")
     capability: tuple[int, ...] = fact(Items(Number(whole=True), 2), tuple, ())
     stream: float | None = fact(POSITIVE, float, None)
     spread: float = fact(AT_LEAST_0, float, 0.0)

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from sim import schema
-from sim.costs.facts import GENERATIONS, NEEDED, SCHEMA, GpuFacts, gpu_facts
+from sim.costs.facts import (
+    AMD_GENERATIONS,
+    GENERATIONS,
+    NEEDED,
+    SCHEMA,
+    GpuFacts,
+    gpu_facts,
+)
 from sim.costs.tables import Row, read_rows
 from sim.errors import InputError, Mistake, unknown
 
@@ -83,7 +90,8 @@ def _check_complete(path: Path, stated: Mapping[str, Any]) -> None:
 
 
 def _expected(key: str) -> str:
-    return f"one of {', '.join(GENERATIONS)}" if key == "generation" else "a value"
+    known = (*GENERATIONS, *AMD_GENERATIONS)
+    return f"one of {', '.join(known)}" if key == "generation" else "a value"
 
 
 @lru_cache(maxsize=64)

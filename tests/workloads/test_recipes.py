@@ -156,3 +156,27 @@ def test_unknown_files_are_told_what_would_be_known(tmp_path: Path) -> None:
     path.write_text("lr: 1\n")
     with pytest.raises(InputError, match=r"lr.*torchtitan"):
         recipes.read(recipes.document_of(path))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "schedule", "chunks"),
+    [
+        ("v-half", "v-half", 2),
+        ("zbv-formatted", "zbv", 2),
+        ("zero-bubble", "zero-bubble", None),
+    ],
+)
+def test_schedules_of_primus_have_their_names_here(
+    tmp_path: Path, algorithm: str, schedule: str, chunks: int | None
+) -> None:
+    """Where its own pipeline is on; a name that it does not have is a mistake."""
+    text = (
+        "modules:\n  pre_trainer:\n    framework: megatron\n    model: llama3_8B.yaml\n    overrides:\n"
+        "      micro_batch_size: 1\n      global_batch_size: 16\n      seq_length: 4096\n"
+        "      pipeline_model_parallel_size: 4\n      patch_primus_pipeline: true\n"
+    )
+    keys = said(read(tmp_path, "a.yaml", text + f"      pp_algorithm: {algorithm}\n"))
+    assert keys["parallel.schedule"] == schedule
+    assert keys.get("parallel.vpp") == chunks
+    wrong = read(tmp_path, "b.yaml", text + "      pp_algorithm: fastest\n")
+    assert any("fastest" in mistake.found for mistake in wrong.mistakes)

@@ -334,7 +334,16 @@ def test_wrong_sizes_are_mistakes_with_their_key() -> None:
 
 def test_names_have_aliases() -> None:
     """A schedule is found by its name, with underscores for dashes, or by its file."""
-    assert NAMES == ("1f1b", "dualpipe", "gpipe", "interleaved", "zbv", "zero-bubble")
+    assert NAMES == (
+        "1f1b",
+        "dualpipe",
+        "gpipe",
+        "interleaved",
+        "v-half",
+        "v-min",
+        "zbv",
+        "zero-bubble",
+    )
     assert find("zero_bubble") is find("zero-bubble")
     assert find("one_f_one_b") is find("1f1b")
 

@@ -127,6 +127,13 @@ KINDS: Mapping[str, Table] = {
         busy=SHARE,
         idle=SHARE,
     ),
+    "schedules": _kind(
+        ("rows", "sections", "speed", "memory"),
+        rows=TEXTS,
+        sections=Named(Text(), "texts"),
+        speed=SHARE,
+        memory=SHARE,
+    ),
     "probes": _kind(),
     "stragglers": _kind(
         ("rows", "replayed", "ideal", "slowdown"),

@@ -25,6 +25,15 @@ NEGATED = {
     "no-rope-fusion": "apply-rope-fusion",
 }
 SWITCHES = {"gradient-accumulation-fusion", "bias-dropout-fusion", "add-bias-linear"}
+#: Schedules of Primus's own pipeline (primus_pipeline.yaml, pp_algorithm), and the least chunks of each.
+SCHEDULES = {
+    "1f1b": ("1f1b", 1),
+    "1f1b-interleaved": ("interleaved", 2),
+    "zero-bubble": ("zero-bubble", 1),
+    "zbv-formatted": ("zbv", 2),
+    "v-half": ("v-half", 2),
+    "v-min": ("v-min", 2),
+}
 #: Files of torchtitan's models: family and flavor.
 FLAVORED = r"(llama3|llama4|deepseek_v3|qwen3|gpt_oss)(?:\.\d)?[_-]([\w.]+?)(?:-\w+)?$"
 #: What pre_trainer.yaml and language_model.yaml say of every Megatron run (primus/configs).
@@ -148,6 +157,7 @@ def _megatron(
         entries.setdefault("num_layers", Entry(layers))
     elif not complete:
         _models.missing(draft, shown(name), said, document.place(said))
+    patched = _own_pipeline(draft, document, entries)
     words = {
         key: _words(entry.value)
         for key, entry in entries.items()
@@ -157,11 +167,34 @@ def _megatron(
         key.rpartition(".")[2].replace("_", "-"): value for key, value in words.items()
     }
     megatron.arguments(draft, _negated(arguments), document, named=not complete)
+    for key, value in patched.items():
+        draft.set(key, value)
     if known and inherited:
         draft.drop("model.layers")
     if not complete:
         for key in ("attention_dropout", "hidden_dropout"):
             draft.set(f"megatron.{key}", _number(entries, key))
+
+
+def _own_pipeline(
+    draft: Draft, document: Document, entries: dict[str, Entry]
+) -> dict[str, Any]:
+    """The schedule of Primus's own pipeline, where it is on; its keys are taken from `entries`."""
+    patch = entries.pop("patch_primus_pipeline", None)
+    algorithm = entries.pop("pp_algorithm", None)
+    if patch is None or patch.value is not True or algorithm is None:
+        return {}
+    named = SCHEDULES.get(str(algorithm.value))
+    if named is None:
+        where, known = document.place("pp_algorithm"), " or ".join(SCHEDULES)
+        draft.wrong(where, "pp_algorithm", shown(algorithm.value), known)
+        return {}
+    schedule, chunks = named
+    changes: dict[str, Any] = {"parallel.schedule": schedule}
+    # The chunks of a V are the schedule's, whatever the other keys say.
+    return changes | (
+        {"parallel.vpp": 2} if chunks == 2 and schedule != "interleaved" else {}
+    )
 
 
 def _number(entries: dict[str, Entry], key: str) -> float:

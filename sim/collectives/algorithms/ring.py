@@ -6,6 +6,7 @@ Broadcast and reduce are pipelines along the ring. NCCL src/device/all_reduce.h,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sim.collectives import machine
@@ -14,7 +15,7 @@ from sim.collectives.assemble import Bytes, assemble
 from sim.collectives.constants import Constants, Pace
 from sim.collectives.group import Group, group_of
 from sim.collectives.nccl import channels as rules
-from sim.collectives.nccl import protocols, rings
+from sim.collectives.nccl import protocols, rccl, rings
 from sim.collectives.nccl.tuning import NET_OVERHEAD, RING_NET, Model, Rows
 from sim.collectives.plan import PROTOS, RING_OPS, Plan, Send
 from sim.collectives.wires import paths, transport
@@ -62,6 +63,8 @@ def plan(
     flows = _flows(op, fabric, group, root, wanted.cross_nic)
     slot = protocols.slot(proto, wanted.buffer_size)
     task = work(op, size, group, proto, count, pace, slot, in_place)
+    if apart := rccl.orders(group, fabric):
+        task = replace(task, local_bytes=task.local_bytes / len(apart))
     return assemble(
         op,
         size,
@@ -87,7 +90,7 @@ def _flows(op: str, fabric: Any, group: Group, root: str, cross_nic: int) -> Byt
 
 def _bytes(op: str, fabric: Any, group: Group, root: str, cross_nic: int) -> Bytes:
     """Links of all cycles, and data bytes on each."""
-    cycles = rings.cycles(group, cross_nic)
+    cycles = rccl.orders(group, fabric) or rings.cycles(group, cross_nic)
     share = sent(op, group.n) / len(cycles)
     flows = [
         (a, b, share)

@@ -65,6 +65,9 @@ NET_SPEEDS = {
 NVLINK = {"volta": 0.8, "ampere": 0.8, "hopper": 20.6 / 25, "blackwell": 40.1 / 50}
 
 
+# RCCL is NCCL with AMD's links: a guess is that it counts as the NCCL of its time does.
+STANDS_FOR = {"cdna3": "hopper", "cdna4": "blackwell"}
+
 # Compute capability, as NCCL compares it.
 CAPABILITY = {"volta": 70, "ampere": 80, "hopper": 90, "blackwell": 100}
 
@@ -83,7 +86,8 @@ def generation(gpu: str) -> str:
         raise InputError(
             replace(unknown("cluster", "gpu", gpu, gpu_files.names()), hint=hint)
         )
-    return gpu_files.generation_of(gpu)
+    made = gpu_files.generation_of(gpu)
+    return STANDS_FOR.get(made, made)
 
 
 def capability(gpu: str) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 from sim.collectives.algorithms import nvls, pairwise, ring
 from sim.collectives.group import Group, group_of
+from sim.collectives.nccl import rccl
 from sim.collectives.nccl.search import generation, search
 from sim.collectives.nccl.tuning import Model
 from sim.collectives.plan import OPS, PAIR_OPS, Plan
@@ -220,7 +221,8 @@ def _notes(op: str, group: Group, fabric: Any, wanted: Nccl) -> tuple[str, ...]:
     """What was asked for in vain, and what would probably be chosen on the real machine and is not what was planned."""
     idle = group.nodes > 1 and op in REDUCED and sharp.without(fabric, wanted)
     silent = _without_multicast(op, group, fabric, wanted)
-    return tuple(note for note in (idle, silent) if note)
+    modelled = rccl.caveat(fabric.gpu_model)
+    return tuple(note for note in (idle, silent, modelled) if note)
 
 
 def _without_multicast(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:

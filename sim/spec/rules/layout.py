@@ -14,11 +14,14 @@ from workloads.job.layout import stated_microbatches
 from workloads.models.shape import ModelShape
 
 ONE_STAGE_SCHEDULES = ("gpipe", "1f1b")
+V_SCHEDULES = ("zbv", "v-half", "v-min")
 AXES = ("tp", "cp", "ep", "pp", "dp")
 VPP_SCHEDULES = (
     "interleaved",
     "zero-bubble",
     "zbv",
+    "v-half",
+    "v-min",
     "dualpipe",
 )  # named in the advice; others may do too
 
@@ -211,7 +214,8 @@ def _schedule(s: Scenario) -> Iterator[Mistake]:
             f"one of {', '.join(VPP_SCHEDULES)}",
             hint,
         )
-    if parallel.schedule == "zbv" and parallel.pp > 1 and parallel.vpp != 2:
+    v_shaped = parallel.schedule in V_SCHEDULES
+    if v_shaped and parallel.pp > 1 and parallel.vpp != 2:
         yield Mistake(
             s.where,
             "parallel.vpp",

@@ -1,0 +1,131 @@
+"""What RCCL, which is NCCL for AMD's GPUs, does otherwise: rings that share no link in one direction.
+
+NCCL's search is content with one order and sends all channels over it, which leaves six of a MI300X's seven links
+idle. RCCL knows such boards and has an order for every channel (rocm-systems, projects/rccl/src/graph/rome_models.cc).
+Which orders these are does not matter to the bytes on links: any that share none carry the same.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from sim.collectives.group import Group
+from sim.costs import facts, gpu_files
+
+#: GPUs of the largest board that is joined pair by pair.
+LARGEST = 8
+#: Complete graphs with fewer than n - 1 cycles that share no link: Tillson, J. Combin. Theory B 29 (1980), 68-74.
+FEWER = {4: 2, 6: 4}
+
+#: What predictions for AMD's GPUs rest on.
+MODELLED = (
+    "RCCL is modelled as NCCL's rings and trees with the constants of NVIDIA's GPUs of the same time (guess); nobody "
+    "measured it here"
+)
+
+Orders = tuple[tuple[int, ...], ...]
+
+
+def caveat(gpu: str) -> str:
+    """What to say of collectives between GPUs of a model; "" where NCCL itself runs."""
+    return MODELLED if _runs(gpu) else ""
+
+
+def _runs(gpu: str) -> bool:
+    return gpu_files.generation_of(gpu) in facts.AMD_GENERATIONS
+
+
+def orders(group: Group, fabric: Any) -> tuple[tuple[str, ...], ...]:
+    """The orders of all ranks that channels take turns over; empty where the hosts are not joined so."""
+    if not _joined(group, fabric):
+        return ()
+    count = len(group.hosts[0])
+    if group.nodes == 1:
+        return tuple(_named(group.hosts[0], cycle) for cycle in cycles(count))
+    return tuple(
+        tuple(
+            gpu
+            for number, host in enumerate(group.hosts)
+            for gpu in _named(host, path[::-1] if number % 2 else path)
+        )
+        for path in paths(count)
+    )
+
+
+def _named(host: tuple[str, ...], order: tuple[int, ...]) -> tuple[str, ...]:
+    return tuple(host[place] for place in order)
+
+
+def _joined(group: Group, fabric: Any) -> bool:
+    """Whether RCCL runs, on hosts of as many GPUs, every two of which have a link of their own."""
+    if not _runs(fabric.gpu_model):
+        return False
+    sizes = {len(host) for host in group.hosts}
+    if len(sizes) > 1 or not 2 < max(sizes) <= LARGEST:
+        return False
+    host = group.hosts[0]
+    return all(len(fabric.route(host[0], other)) == 1 for other in host[1:])
+
+
+@lru_cache(maxsize=LARGEST)
+def cycles(count: int) -> Orders:
+    """As many cycles through all of `count` GPUs as can be without sharing a link in one direction."""
+    found: list[tuple[int, ...]] = []
+    _extend([0], set(), found, count, FEWER.get(count, count - 1))
+    return tuple(found)
+
+
+def _extend(
+    path: list[int],
+    taken: set[tuple[int, int]],
+    found: list[tuple[int, ...]],
+    count: int,
+    wanted: int,
+) -> bool:
+    """Tries every way on from the end of `path`, then goes back; whether all cycles were found."""
+    here = path[-1]
+    if len(path) == count:
+        return _close(path, taken, found, count, wanted)
+    # The n-th cycle begins with GPU n: without this rule the same cycles come in every order.
+    following = [len(found) + 1] if len(path) == 1 else range(count)
+    for there in following:
+        if there in path or (here, there) in taken:
+            continue
+        taken.add((here, there))
+        if _extend([*path, there], taken, found, count, wanted):
+            return True
+        taken.discard((here, there))
+    return False
+
+
+def _close(
+    path: list[int],
+    taken: set[tuple[int, int]],
+    found: list[tuple[int, ...]],
+    count: int,
+    wanted: int,
+) -> bool:
+    """Goes from the last GPU back to the first, and on to the next cycle."""
+    last = (path[-1], path[0])
+    if last in taken:
+        return False
+    taken.add(last)
+    found.append(tuple(path))
+    if len(found) == wanted or _extend([0], taken, found, count, wanted):
+        return True
+    found.pop()
+    taken.discard(last)
+    return False
+
+
+def paths(count: int) -> Orders:
+    """A path from every GPU through all of `count`; of an even number no two share a link in one direction.
+
+    They zigzag: k, k + 1, k - 1, k + 2, ... Every ordered pair stands beside each other once (a row-complete Latin
+    square: Williams, Aust. J. Sci. Res. A 2 (1949), 149-168).
+    """
+    steps = [(1 if turn % 2 else -1) * ((turn + 1) // 2) for turn in range(count)]
+    return tuple(
+        tuple((first + step) % count for step in steps) for first in range(count)
+    )

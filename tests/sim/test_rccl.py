@@ -1,0 +1,74 @@
+"""What RCCL does otherwise than NCCL."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from sim import api
+from sim.collectives.nccl import rccl
+from sim.collectives.nccl.rings import edges
+from sim.collectives.nccl.speeds import STANDS_FOR, generation
+from sim.collectives.planner import plan_collective
+from sim.costs import facts, load_gpu
+
+COUNTS = range(3, rccl.LARGEST + 1)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_cycles_share_no_link_in_one_direction(count: int) -> None:
+    """Each passes every GPU once; of eight GPUs they take all 56 directions."""
+    cycles = rccl.cycles(count)
+    assert all(sorted(cycle) == list(range(count)) for cycle in cycles)
+    taken = Counter(edge for cycle in cycles for edge in edges(tuple(map(str, cycle))))
+    assert max(taken.values()) == 1
+    assert len(cycles) == rccl.FEWER.get(count, count - 1)
+
+
+@pytest.mark.parametrize("count", [count for count in COUNTS if count % 2 == 0])
+def test_paths_share_no_link_in_one_direction(count: int) -> None:
+    """Of an even number of GPUs, each way between two of them belongs to one path; every GPU begins one."""
+    paths = rccl.paths(count)
+    assert sorted(path[0] for path in paths) == list(range(count))
+    steps = Counter(step for path in paths for step in itertools.pairwise(path))
+    assert len(steps) == count * (count - 1)
+    assert max(steps.values()) == 1
+
+
+def test_all_links_of_a_board_carry_an_all_reduce() -> None:
+    """Seven links of 48 GB/s: between the 310 and 330 GB/s that AMD states of busbw, and no single link's 48."""
+    fabric = api.load_cluster("mi300x")
+    size = 8 * 2**30
+    plan = plan_collective("all_reduce", size, fabric.gpus, fabric)
+    seconds = plan.latency + size / plan.rate_cap
+    bus = size / seconds * 2 * 7 / 8
+    assert 290e9 < bus < 7 * 48e9
+    assert len(set(plan.links)) == 56
+
+
+def test_hosts_of_nvidia_are_as_before() -> None:
+    """Four A100 that are joined pair by pair run NCCL's own rings."""
+    fabric = api.load_cluster("alcf-polaris", hosts=1)
+    from sim.collectives.group import group_of
+
+    assert rccl.orders(group_of(fabric, fabric.gpus), fabric) == ()
+    assert rccl.caveat("a100") == ""
+    assert rccl.caveat("mi300x")
+
+
+def test_generations_of_amd_stand_beside_nccls() -> None:
+    """Each counts as one that NCCL's tables know."""
+    assert set(STANDS_FOR) == set(facts.AMD_GENERATIONS)
+    assert set(STANDS_FOR.values()) <= set(facts.GENERATIONS)
+    assert generation("mi355x") == "blackwell"
+
+
+@pytest.mark.parametrize("name", ["mi300x", "mi325x", "mi355x"])
+def test_a_faster_memory_is_never_slower(name: str) -> None:
+    """MI325X and MI355X stream no slower than an MI300X."""
+    from sim.graph.kernel import Kernel
+
+    kernel = Kernel("copy", (2**28,), "bf16")
+    assert load_gpu(name).duration(kernel) <= load_gpu("mi300x").duration(kernel)

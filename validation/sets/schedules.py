@@ -1,0 +1,215 @@
+"""Sets of pipeline schedules (`kind = "schedules"` in set.toml): one model under each, over the same under 1F1B.
+
+A row is a line of a CSV with a section, a schedule as its authors call it, chunks on a rank, tokens a second and
+device, and peak memory. The sections' scenarios are in set.toml. The 1F1B row of a section is what the others are
+judged over, and what a GPU's share of its peak was fitted on: it is not judged.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sim import progress
+from sim.errors import InputError, Mistake, PrestepError
+from sim.predict import predict
+from sim.spec.load import load_scenario
+from validation.formats.records import text_of
+from validation.report.figures_of_rows import Figure, FiguresReport
+from validation.report.gate import Check
+from validation.report.interface import Skip
+from validation.report.summary import Errors
+from validation.sets.sets import CASES, asked
+
+SPEED, MEMORY = "speed over 1F1B", "memory over 1F1B"
+#: Key of set.toml with the limit on the mean error of a kind.
+LIMITS = {SPEED: "speed", MEMORY: "memory"}
+BASE = "1f1b"
+#: Schedules by the words of Primus's names, the longest first.
+NAMES = (
+    ("1f1b-interleaved", "interleaved"),
+    ("zero-bubble", "zero-bubble"),
+    ("v-half", "v-half"),
+    ("v-min", "v-min"),
+    ("zbb", "zero-bubble"),
+    ("zbv", "zbv"),
+    ("1f1b", BASE),
+)
+#: Its zero bubble has one chunk in the code, whatever the table says.
+ONE_CHUNK = (BASE, "zero-bubble")
+COLUMNS = (
+    "section",
+    "vpp",
+    "schedule",
+    "tokens_s_per_device",
+    "max_memory_GB",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A schedule that was measured; tokens/s of one GPU, and its peak memory in any unit.
+
+    Attributes
+    ----------
+    name
+        The schedule as the file calls it, and the section's scenario.
+    scenario
+        The section's file.
+    schedule, chunks
+        As prestep calls it, and stages on a rank.
+    """
+
+    name: str
+    scenario: Path
+    schedule: str
+    chunks: int
+    tokens: float
+    memory: float
+
+
+class SchedulesReport(FiguresReport):
+    """Ratios to 1F1B: the mean error of each kind is held to its limit."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(LIMITS)
+
+    def check_of(self, kind: str, errors: Errors) -> Check:
+        return Check(f"{kind}: mean", errors.mape, self.limits[kind])
+
+    def shown(self, kind: str, value: float) -> str:
+        return f"{value:.3f}"
+
+
+def validate_set(
+    name: str, rows: str | Path | None = None, jobs: int = 1
+) -> SchedulesReport:
+    """Predicts every schedule of a set, or of another file in the same format.
+
+    Raises
+    ------
+    InputError
+        If there is no such set, or a file cannot be read.
+    """
+    table, paths, title = asked(name, rows)
+    limits = {kind: float(table[key]) for kind, key in LIMITS.items()}
+    sections = {words: CASES / name / file for words, file in table["sections"].items()}
+    figures: list[Figure] = []
+    skips: list[Skip] = []
+    for path in paths:
+        read = list(rows_of(path, sections, skips))
+        for scenario in dict.fromkeys(row.scenario for row in read):
+            alike = [row for row in read if row.scenario == scenario]
+            figures += _figures(alike, str(path))
+    return SchedulesReport(name, title, limits, tuple(figures), skips=tuple(skips))
+
+
+def rows_of(
+    path: Path, sections: Mapping[str, Path], skips: list[Skip]
+) -> Iterator[Row]:
+    """The measured rows of a file; those that did not run are added to `skips`.
+
+    Raises
+    ------
+    InputError
+        With every mistake in it.
+    """
+    reader = csv.DictReader(io.StringIO(text_of(path)))
+    lacking = [key for key in COLUMNS if key not in (reader.fieldnames or ())]
+    if lacking:
+        found = ", ".join(reader.fieldnames or ["nothing"])
+        raise InputError(
+            Mistake(str(path), "", found, f"columns {', '.join(lacking)} too")
+        )
+    mistakes: list[Mistake] = []
+    found_rows: list[Row] = []
+    for number, fields in enumerate(reader, 2):
+        row = _row(fields, f"{path}:{number}", sections, mistakes)
+        if isinstance(row, Skip):
+            skips.append(row)
+        elif row is not None:
+            found_rows.append(row)
+    if mistakes:
+        raise InputError(mistakes)
+    yield from found_rows
+
+
+def _row(
+    fields: Mapping[str, str | None],
+    where: str,
+    sections: Mapping[str, Path],
+    mistakes: list[Mistake],
+) -> Row | Skip | None:
+    """A row, a row that ran out of memory, or None with what is wrong."""
+    called, section = fields["schedule"] or "", fields["section"] or ""
+    schedule = next((ours for words, ours in NAMES if words in called.lower()), None)
+    scenario = next(
+        (file for words, file in sections.items() if words in section), None
+    )
+    if schedule is None:
+        known = ", ".join(words for words, _ in NAMES)
+        mistakes.append(Mistake(where, "schedule", f'"{called}"', f"one of {known}"))
+    if scenario is None:
+        known = ", ".join(sections)
+        mistakes.append(Mistake(where, "section", f'"{section}"', f"words of {known}"))
+    if schedule is None or scenario is None:
+        return None
+    name = f"{scenario.stem} {called}"
+    tokens = fields["tokens_s_per_device"] or ""
+    if tokens == "OOM":
+        return Skip(name, where, "it ran out of memory")
+    numbers = [_number(tokens), _number(fields["max_memory_GB"] or "")]
+    if None in numbers:
+        said = f"{tokens} and {fields['max_memory_GB']}"
+        mistakes.append(Mistake(where, "", said, "tokens a second, and memory"))
+        return None
+    chunks = 1 if schedule in ONE_CHUNK else _chunks(called, fields["vpp"] or "")
+    return Row(name, scenario, schedule, chunks, numbers[0] or 0, numbers[1] or 0)
+
+
+def _number(text: str) -> float | None:
+    """A finite number above 0, else None."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value < float("inf") else None
+
+
+def _chunks(called: str, column: str) -> int:
+    """Stages on a rank: as the schedule's name ends ("vpp4"), else as the column says, else two."""
+    said = re.search(r"vpp(\d+)", called)
+    return int(said[1] if said else column if column.isdecimal() else 2)
+
+
+def _figures(rows: Sequence[Row], where: str) -> Iterator[Figure]:
+    """Both ratios of every schedule of a section to its 1F1B."""
+    base = next((row for row in rows if row.schedule == BASE), None)
+    if base is None:
+        found = ", ".join(row.name for row in rows)
+        raise InputError(
+            Mistake(where, "schedule", found, f"a row of {BASE} among them")
+        )
+    under = _predicted(base)
+    for row in progress.track(list(rows), "schedules"):
+        if row is base:
+            continue
+        try:
+            mine, error = _predicted(row), ""
+        except PrestepError as refused:
+            mine, error = (1.0, 1.0), str(refused)
+        speed, memory = under[0] / mine[0], mine[1] / under[1]
+        yield Figure(row.name, SPEED, row.tokens / base.tokens, speed, error)
+        yield Figure(row.name, MEMORY, row.memory / base.memory, memory, error)
+
+
+def _predicted(row: Row) -> tuple[float, float]:
+    """Seconds of the step, and bytes at the peak."""
+    wanted = [f"parallel.schedule={row.schedule}", f"parallel.vpp={row.chunks}"]
+    step = predict(load_scenario(row.scenario, wanted))
+    return step.step_time, max(held.total for held in step.peak_memory.values())
