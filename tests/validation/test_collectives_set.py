@@ -175,6 +175,7 @@ def test_sets_of_both_kinds_are_one_interface(report_of: ReportOf) -> None:
         "wall",
         "doctor",
         "stragglers",
+        "schedules",
     )
     assert set(set_names()) == {name for kind in kinds for name in set_names(kind)}
     assert kind_of("h200") == "steps"

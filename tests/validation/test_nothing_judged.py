@@ -22,6 +22,7 @@ from validation.sets.doctor import DoctorReport
 from validation.sets.energy import EnergyReport
 from validation.sets.kernels import KernelReport
 from validation.sets.probes import ProbeReport
+from validation.sets.schedules import SchedulesReport
 from validation.sets.set_file import KINDS
 from validation.sets.sets import CASES, load_set, set_names, set_table
 from validation.sets.steps import Report
@@ -41,6 +42,7 @@ EMPTY = {
     "probes": lambda: ProbeReport("probes", "", ()),
     "kernels": lambda: KernelReport("kernels", "", (), (0.04, 0.12), {}),
     "stragglers": lambda: StragglersReport("stragglers", "", {}, ()),
+    "schedules": lambda: SchedulesReport("schedules", "", {}, ()),
     "doctor": lambda: DoctorReport("doctor", "", (), {}),
     "programs": lambda: Report("frameworks", (), load_set("h200").tolerances),
 }

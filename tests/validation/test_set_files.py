@@ -66,8 +66,8 @@ def test_a_misspelt_key_is_a_mistake_with_its_place(
     assert not [*rules.mistakes(str(path), "", table)]
     free = rules is collective_report.LIMITS  # its tables are patterns of slices
     for key in keys_of(table):
-        # Keys are parts of files' names, or links of a cluster.
-        named = key[:-1] == ("clusters",) or key[-2:-1] == ("set",)
+        # Keys are parts of files' names, links of a cluster, or words of a section.
+        named = key[:-1] in (("clusters",), ("sections",)) or key[-2:-1] == ("set",)
         if not named and not (free and len(key) == 1):
             wrong = [*rules.mistakes(str(path), "", misspelt(table, key))]
             assert f"{key[-1]}x" in str(InputError(wrong))

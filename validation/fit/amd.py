@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from scipy.optimize import brentq
 
 from sim import predict
-from sim.analysis.step_time import time_of
+from sim.analysis.step_time import step_time as time_of
 from sim.spec.load import load_scenario
 from validation.sets.schedules import BASE, Row, rows_of
 from validation.sets.sets import CASES, asked
