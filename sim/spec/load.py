@@ -35,6 +35,7 @@ from sim.spec.sections import (
     Placement,
     Scenario,
 )
+from workloads import histogram
 from workloads.job.checkpoint import Checkpoint
 from workloads.job.faults import Faults
 from workloads.job.layout import grad_accumulation_of, microbatches_of
@@ -171,6 +172,9 @@ def _located(scenario: Scenario, folder: Path, overrides: Sequence[str]) -> Scen
             hostfile=_beside(folder, scenario.cluster.hostfile),
         ),
         model=replace(scenario.model, file=_beside(folder, scenario.model.file)),
+        parallel=replace(
+            scenario.parallel, imbalance=_recorded(folder, scenario.parallel.imbalance)
+        ),
         placement=replace(
             scenario.placement, hostfile=_beside(folder, scenario.placement.hostfile)
         ),
@@ -281,6 +285,14 @@ def _defaults(scenario: Scenario) -> Scenario:
 
 def _beside(folder: Path, file: str | None) -> str | None:
     return None if file is None else str(folder / file)
+
+
+def _recorded(
+    folder: Path, routing: str | tuple[float, ...]
+) -> str | tuple[float, ...]:
+    """Routing that is a file, from here."""
+    is_file = isinstance(routing, str) and histogram.is_file(routing)
+    return str(folder / routing) if is_file else routing  # type: ignore[operator]
 
 
 def _checked(scenario: Scenario, mistakes: list[Mistake]) -> Scenario:

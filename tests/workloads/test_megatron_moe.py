@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -25,11 +24,12 @@ from workloads.lowered import Place
 from workloads.megatron.grid import Grid
 from workloads.megatron.groups import Groups
 from workloads.megatron.moe import COUNTS
-from workloads.megatron.spread import busiest, distinct, loads_of
+from workloads.megatron.spread import busiest, distinct
 from workloads.megatron.unit import Unit
 from workloads.megatron.units import Units
 from workloads.models.counts import layer_flops, layer_parameters
 from workloads.models.model import load_model
+from workloads.routing import layers_of
 from workloads.torch.recorder import Shared
 from workloads.torch.tape import Tape
 
@@ -283,7 +283,7 @@ def test_dispatchers() -> None:
 @given(st.sampled_from([8, 64, 160, 256]), st.floats(0, 3))
 def test_loads_are_relative_to_their_mean(experts: int, exponent: float) -> None:
     """They add up to the number of experts; capacity only takes away; a rank's share is at least the mean."""
-    loads = loads_of(replace(Parallel(), imbalance=f"zipf {exponent:.3f}"), experts)
+    (loads,) = layers_of(f"zipf {exponent:.3f}", experts)
     assert sum(loads) == pytest.approx(experts) and min(loads) > 0
     share = busiest(loads, 8, None, False)
     assert len(share) == experts // 8 and sum(share) >= experts / 8 - 1e-9

@@ -6,10 +6,10 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sim.errors import Mistake
+from sim.errors import InputError, Mistake
+from workloads import histogram, routing
 from workloads.frameworks import ALL, Framework
 from workloads.job import Job
-from workloads.job.experts import zipf_exponent
 from workloads.job.layout import axis_order, splits_backward
 from workloads.job.pytorch import PyTorch
 from workloads.models.shape import ModelShape
@@ -118,13 +118,7 @@ def _loads(s: Job, model: ModelShape) -> Iterator[Mistake]:
     """The tokens of experts: a known word with a number, or a load for each expert."""
     loads = s.parallel.imbalance
     if isinstance(loads, str):
-        if zipf_exponent(loads) is None:
-            yield Mistake(
-                s.where,
-                "parallel.imbalance",
-                f'"{loads}"',
-                'uniform, zipf, "zipf 0.5" or a list of loads',
-            )
+        yield from _routing(s, model, loads)
     elif len(loads) != model.experts:
         yield Mistake(
             s.where,
@@ -139,6 +133,27 @@ def _loads(s: Job, model: ModelShape) -> Iterator[Mistake]:
             str(list(loads))[:60],
             "no load below 0, and some above",
         )
+
+
+def _routing(s: Job, model: ModelShape, said: str) -> Iterator[Mistake]:
+    """A law or a preset that there is, or a file with as many experts and layers as the model has."""
+    key = "parallel.imbalance"
+    if not histogram.is_file(said):
+        if not routing.is_known(said):
+            yield Mistake(s.where, key, f'"{said}"', routing.expected())
+        return
+    try:
+        layers = histogram.read(said)
+    except InputError as error:
+        yield from error.mistakes
+        return
+    if len(layers[0]) != model.experts:
+        found, wanted = f"{len(layers[0])} experts in {said}", str(model.experts)
+        yield Mistake(s.where, key, found, f"{wanted}, as the model has")
+    with_experts = sum(model.has_experts(i) for i in range(model.layers))
+    if len(layers) > 1 and len(layers) < with_experts:
+        found, wanted = f"{len(layers)} layers in {said}", str(with_experts)
+        yield Mistake(s.where, key, found, f"1 or {wanted}, the layers with experts")
 
 
 def _sharded(s: Job, model: ModelShape) -> Iterator[Mistake]:

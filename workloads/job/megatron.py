@@ -164,3 +164,7 @@ class Megatron:
     moe_pad_to_capacity: bool = key(
         False, "experts are padded to their capacity (moe_pad_expert_input_to_capacity)"
     )
+    moe_force_load_balancing: bool = key(
+        False,
+        "random routing, every expert alike whatever parallel.imbalance says (moe_router_force_load_balancing)",
+    )

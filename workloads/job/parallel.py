@@ -26,7 +26,8 @@ class Parallel:
     )
     imbalance: str | tuple[float, ...] = key(
         "uniform",
-        'tokens by expert (megatron): uniform, zipf, "zipf 0.5" (its exponent), or a load for each',
+        'tokens by expert (megatron): uniform, zipf, "zipf 0.5" (its exponent), "gini 0.2", a router of routings.toml '
+        "(qwen3-moe), a file of recorded counts (.csv, .json), or a load for each",
     )
     vpp: int = key(1, "pipeline stages per rank", low=1)
     data_parallel: (

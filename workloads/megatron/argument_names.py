@@ -82,6 +82,7 @@ SWITCHES: dict[str, tuple[str, Any]] = {
     "moe-permute-fusion": ("megatron.moe_permute_fusion", True),
     "moe-pad-expert-input-to-capacity": ("megatron.moe_pad_to_capacity", True),
     "moe-shared-expert-overlap": ("megatron.moe_shared_expert_overlap", True),
+    "moe-router-force-load-balancing": ("megatron.moe_force_load_balancing", True),
     "moe-enable-deepep": ("megatron.moe_token_dispatcher", "flex"),
     "overlap-moe-expert-parallel-comm": (
         "megatron.overlap_moe_expert_parallel_comm",

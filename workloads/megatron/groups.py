@@ -8,8 +8,9 @@ from workloads.job import Job
 from workloads.lowered import Place
 from workloads.megatron.folding import Kind
 from workloads.megatron.grid import Grid
-from workloads.megatron.spread import Spread, busiest, loads_of
+from workloads.megatron.spread import Spread, busiest
 from workloads.parallel.group import Group
+from workloads.routing import layers_of
 
 # Axes of the experts' grid by the name of the group; "edp" are an expert's copies.
 EXPERT_AXES = {"etp": "tp", "ep": "ep", "edp": "dp"}
@@ -96,10 +97,14 @@ class Groups:
         p, o = scenario.parallel, scenario.megatron
         group = self.of("ep", stage, replica)
         tensor = self.of("etp", stage, replica) if self.grid.etp > 1 else None
-        loads = loads_of(p, experts)
-        most = busiest(loads, p.ep, o.moe_capacity, o.moe_pad_to_capacity)
+        said = "uniform" if o.moe_force_load_balancing else p.imbalance
+        layers = tuple(
+            busiest(loads, p.ep, o.moe_capacity, o.moe_pad_to_capacity)
+            for loads in layers_of(said, experts)
+        )
         hosts = {rank // self.place.gpus_per_host for rank in group.ranks}
-        return Spread(group, tensor, most, len(hosts))
+        several = layers if len(layers) > 1 else ()
+        return Spread(group, tensor, layers[0], len(hosts), several)
 
     def model_parallel(self, replica: int) -> Group:
         """Tensor- and pipeline-parallel ranks of one replica, who agree on the gradient's norm."""

@@ -8,6 +8,7 @@ from workloads.job.megatron import Megatron
 from workloads.megatron.gemm import Numbers
 from workloads.megatron.spread import Spread
 from workloads.parallel.group import Group
+from workloads.routing import Loads
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,11 @@ class Shard:
     context: Group | None = None
     recompute_core: bool = False  # attention's inner part is run again in backward
     spread: Spread | None = None  # of experts
+
+    @property
+    def loads(self) -> Loads:
+        """Tokens of this rank's experts over the mean of all."""
+        return self.spread.loads if self.spread is not None else ()
 
     @property
     def gathers(self) -> bool:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import comb
 
-from workloads.job.experts import zipf_exponent
-from workloads.job.parallel import Parallel
 from workloads.parallel.group import Group
+from workloads.routing import Loads
 
 # Of the names of parameters that only the expert data-parallel group shares.
 EXPERTS_PREFIX = "experts."
@@ -28,38 +27,21 @@ class Spread:
         Tokens of the busiest rank's experts, over the mean of all experts: the others wait for it.
     hosts : int
         Hosts that the group lies on.
+    layers : tuple of tuple of float
+        The loads of every layer with experts, where they differ; those of layers beyond are the last's.
     """
 
     group: Group
     tensor: Group | None
-    loads: tuple[float, ...]
+    loads: Loads
     hosts: int = 1
+    layers: tuple[Loads, ...] = ()
 
-
-def loads_of(parallel: Parallel, experts: int) -> tuple[float, ...]:
-    """Tokens of every expert over their mean.
-
-    By Zipf's law the i-th most popular expert has i^-s; popularity has nothing to do with an expert's rank, so experts
-    are dealt by a fixed shuffle (multiples of a stride that has no divisor in common with their number).
-    """
-    said = parallel.imbalance
-    if not isinstance(said, str):
-        return tuple(load * experts / sum(said) for load in said)
-    exponent = zipf_exponent(said) or 0.0
-    weights = [(i + 1.0) ** -exponent for i in range(experts)]
-    mean = sum(weights) / experts
-    stride = next(
-        n
-        for n in range(max(1, round(0.618 * experts)), 2 * experts + 2)
-        if _coprime(n, experts)
-    )
-    return tuple(weights[i * stride % experts] / mean for i in range(experts))
-
-
-def _coprime(a: int, b: int) -> bool:
-    while b:
-        a, b = b, a % b
-    return a == 1
+    def of(self, layer: int) -> Spread:
+        """With the loads of a layer, counted from 0 among those with experts."""
+        if not self.layers:
+            return self
+        return replace(self, loads=self.layers[min(layer, len(self.layers) - 1)])
 
 
 def busiest(

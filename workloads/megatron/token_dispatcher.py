@@ -120,8 +120,10 @@ class TokenDispatcher:
             copies = self._distinct(
                 spread.hosts if spread.hosts > 1 else spread.group.size
             )
-        loads = self.spread.loads
-        return ITEM * self.m.hidden * self.tokens * copies * sum(loads) / len(loads)
+        loads, ranks = self.spread.loads, self.spread.group.size
+        rows = self.tokens * copies * sum(loads) / len(loads)
+        # Whole rows to each rank: messages are as well aligned as rows are.
+        return ITEM * self.m.hidden * ranks * max(1, round(rows / ranks))
 
     @cached_property
     def _shards_exchange(self) -> TokenExchange | None:

@@ -19,6 +19,7 @@ from workloads.megatron.unit import Unit, record
 from workloads.models.model import ModelSpec
 from workloads.parallel.group import Group
 from workloads.precision import precision
+from workloads.routing import Loads
 from workloads.torch.again import NEVER, Again
 from workloads.torch.modules import Module
 from workloads.torch.tape import Tape, Tensor
@@ -44,7 +45,7 @@ class Units:
         self.loss_scaled = precision(s.precision).scaled_loss
         self.shard = _shard(scenario, tp, cp, spread, added)
         self.inner = (self.shard.rows, s.micro_batch, m.hidden)
-        self._layers: dict[tuple[bool, int, bool, bool], Unit] = {}
+        self._layers: dict[tuple[bool, int, bool, bool, Loads], Unit] = {}
         self._further: dict[bool, Unit] = {}
         self._joint: dict[tuple[Pass, Pass], Pass] = {}
 
@@ -57,9 +58,9 @@ class Units:
         """
         aside = aside and self.exchanges
         experts, window = self.m.has_experts(index), self.m.window_of(index)
-        key = (experts, window, aside, whole)
+        shard = self._shard(aside, index)
+        key = (experts, window, aside, whole, shard.loads if experts else ())
         if key not in self._layers:
-            shard = self._shard(aside)
             again = replace(self.recompute, full=True) if whole else self.recompute
             source = Source(
                 "layer",
@@ -82,18 +83,22 @@ class Units:
         """Whether tokens travel to experts."""
         return self.shard.spread is not None and self.shard.spread.group.size > 1
 
-    def _shard(self, aside: bool) -> Shard:
+    def _shard(self, aside: bool, index: int) -> Shard:
         """The rank's part of a layer; ``aside`` as in `layer`."""
+        shard, spread = self.shard, self.shard.spread
+        if spread is not None and spread.layers:
+            before = sum(self.m.has_experts(i) for i in range(index))
+            shard = replace(shard, spread=spread.of(before))
         if not aside:
-            return self.shard
+            return shard
         options = replace(self.options, overlap_moe_expert_parallel_comm=True)
-        return replace(self.shard, options=options)
+        return replace(shard, options=options)
 
     def further(self, aside: bool = False) -> Unit:
         """A layer of multi-token prediction, without its pass through the head."""
         aside = aside and self.exchanges
         if aside not in self._further:
-            shard = self._shard(aside)
+            shard = self._shard(aside, self.m.layers)
             self._further[aside] = record(
                 Source(
                     "further",
