@@ -16,7 +16,7 @@ FILE = Path(__file__).with_name("routings.toml")
 ROW = Table(
     {
         "gini": Number(high=1.0),
-        "evidence": Text(("measured", "guess")),
+        "evidence": Text(("measured", "fitted", "guess")),
         "source": Text(),
     },
     needed=("gini", "evidence", "source"),
@@ -50,7 +50,9 @@ def presets() -> Mapping[str, Routing]:
 
 def expected() -> str:
     """What a routing may be, for messages."""
-    words = 'uniform, zipf, "zipf 0.5", "gini 0.2", a file (.csv, .json), a list of loads'
+    words = (
+        'uniform, zipf, "zipf 0.5", "gini 0.2", a file (.csv, .json), a list of loads'
+    )
     return ", or ".join((words, " or ".join(presets())))
 
 

@@ -136,7 +136,7 @@ def test_gini_by_hand() -> None:
 def test_presets_have_a_source() -> None:
     """And are what the law of their coefficient is."""
     for name, preset in routing.presets().items():
-        assert "arXiv" in preset.source
+        assert "arXiv" in preset.source or "github.com" in preset.source
         assert routing.layers_of(name, 64) == routing.layers_of(
             f"gini {preset.gini}", 64
         )

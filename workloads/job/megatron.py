@@ -8,7 +8,7 @@ from typing import Literal
 from sim.strict import key
 
 RecomputedModule = Literal[
-    "core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "shared_experts"
+    "core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"
 ]
 GraphedModule = Literal["attn", "mlp", "moe_router", "moe_preprocess", "full_iteration"]
 

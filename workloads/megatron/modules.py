@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from workloads.job.megatron import GraphedModule
+from workloads.job.megatron import GraphedModule, RecomputedModule
 from workloads.megatron.attention import Attention
 from workloads.megatron.cross_entropy import cross_entropy
 from workloads.megatron.elementwise import bias_dropout_add, fused, pass_over, unsaved
@@ -63,10 +63,10 @@ class Layer(Module):
         if isinstance(self.ffn, Experts):
             with self._captured(t, "moe_router"):
                 y = self._norm(t, self.norm2, x)
-            y = self.ffn.forward(t, y)
+            y = self._feed_forward(t, y, "moe")
         else:
             with self._captured(t, "mlp"):
-                y = self._feed_forward(t, self._norm(t, self.norm2, x))
+                y = self._feed_forward(t, self._norm(t, self.norm2, x), "mlp")
         return bias_dropout_add(t, y, self.ffn.fc2_bias, x, o)
 
     def _captured(self, t: Tape, part: GraphedModule) -> AbstractContextManager[None]:
@@ -82,8 +82,8 @@ class Layer(Module):
             "layernorm" in self.s.options.recompute_modules,
         )
 
-    def _feed_forward(self, t: Tape, x: Tensor) -> Tensor:
-        if "mlp" in self.s.options.recompute_modules:
+    def _feed_forward(self, t: Tape, x: Tensor, module: RecomputedModule) -> Tensor:
+        if module in self.s.options.recompute_modules:
             return again(t, lambda given: self.ffn.forward(t, given), x)
         return self.ffn.forward(t, x)
 

@@ -16,6 +16,7 @@ MODULES = {
     "layernorm": "layernorm",
     "mla_up_proj": "mla_up_proj",
     "mlp": "mlp",
+    "moe": "moe",
     "moe_act": "moe_act",
     "shared_experts": "shared_experts",
 }
