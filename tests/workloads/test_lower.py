@@ -96,6 +96,18 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         M4,
         {"dp": 2, "pp": 2, "vpp": 2, "schedule": "zbv", "data_parallel": "fsdp"},
     ),
+    "fsdp x ep": (EXPERTS, {}, {"dp": 4, "ep": 2, "data_parallel": "fsdp"}),
+    "fsdp x ep x pp": (
+        EXPERTS,
+        M4,
+        {"dp": 2, "ep": 2, "pp": 2, "data_parallel": "fsdp"},
+    ),
+    "fsdp x ep x tp": (
+        EXPERTS,
+        {"recompute": "full"},
+        {"dp": 2, "ep": 2, "tp": 2, "data_parallel": "fsdp"},
+    ),
+    "ddp x ep of copies": (EXPERTS, {}, {"dp": 4, "ep": 2}),
     "ddp x ep": (EXPERTS, {"grad_accumulation": 2}, {"dp": 2, "ep": 2}),
 }
 every_layout = pytest.mark.parametrize("name", LAYOUTS)
@@ -307,9 +319,13 @@ def test_work_is_the_same_however_it_is_spread() -> None:
         (RESNET, {"dp": 2, "data_parallel": "fsdp"}, "parallel.data_parallel"),
         (TRANSFORMER, {"tp": 4, "dp": 1, "ep": 1, "cp": 2}, "parallel.cp"),
         (TRANSFORMER, {"dp": 2, "ep": 2}, "parallel.ep"),
-        (EXPERTS, {"tp": 2}, "parallel.tp"),
+        (EXPERTS, {"tp": 2, "etp": 1}, "parallel.etp"),
+        (
+            EXPERTS,
+            {"dp": 4, "ep": 2, "data_parallel": "zero1"},
+            "parallel.data_parallel",
+        ),
         (MLP, {"dp": 2, "data_parallel": "zero2"}, "parallel.data_parallel"),
-        (EXPERTS, {"dp": 4, "ep": 2}, "parallel.ep"),
     ],
 )
 def test_what_is_not_simulated_is_refused(

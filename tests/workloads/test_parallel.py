@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from tests.executed import executed
 from tests.workloads.small import (
     EXPERTS,
     HIDDEN,
@@ -21,7 +19,6 @@ from tests.workloads.small import (
     communications,
     lowered,
     ops,
-    scenario,
     volume,
 )
 
@@ -267,9 +264,3 @@ def test_experts_are_not_averaged_where_they_are_spread(way: str, pp: int) -> No
         for low in (spread, whole)
     ]
     assert reduced == [2.0 * (whole.parameters - experts), 2.0 * whole.parameters]
-
-
-def test_spread_experts_are_not_sharded() -> None:
-    """Each rank's experts are others, so there is nothing to gather: refused."""
-    with pytest.raises(InputError, match="sharding experts that are spread"):
-        executed(scenario(EXPERTS, dp=2, ep=2, data_parallel="fsdp"))

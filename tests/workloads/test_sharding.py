@@ -58,7 +58,7 @@ def in_pipeline(
     return found, lambda name: sum(volume(found, name, rank) for rank in (0, 1))
 
 
-@given(st.sampled_from(((4, 1), (4, 2), (4, 4), (2, 1))), st.sampled_from(("1", "2")))
+@given(st.sampled_from(((4, 2), (4, 4), (2, 2))), st.sampled_from(("1", "2")))
 @settings(max_examples=8, deadline=None)
 def test_hybrid_shards_are_summed_between_their_copies(
     sizes: tuple[int, int], fsdp: str
@@ -75,6 +75,16 @@ def test_hybrid_shards_are_summed_between_their_copies(
     groups = {(c.axis, len(c.groups[0])) for c in found.graph.comms}
     copies = {("replicas", dp // shards)} if shards < dp else set()
     assert groups == {("dp", shards)} | copies
+
+
+def test_a_copy_on_every_rank_gathers_nothing() -> None:
+    """One shard each: parameters are copied in and out, gradients all-reduced whole; FSDP1 would be DDP."""
+    found = lowered(dp=4, data_parallel="fsdp", fsdp_shards=1)
+    assert communications(found) == {"replicas all_reduce": LAYERS + 1}
+    assert volume(found, "replicas all_reduce") == 2.0 * found.parameters
+    s = scenario(dp=4, data_parallel="fsdp", fsdp_shards=1)
+    with pytest.raises(InputError, match="NO_SHARD"):
+        executed(replace(s, pytorch=replace(s.pytorch, fsdp="1")))
 
 
 def test_the_groups_of_hybrid_shards_are_neighbours_and_their_peers() -> None:

@@ -104,18 +104,14 @@ def _zero2(s: Job) -> Iterator[Mistake]:
 
 def _experts(s: Job) -> Iterator[Mistake]:
     p = s.parallel
-    for key, value in (
-        ("etp", p.etp),
-        ("imbalance", None if p.imbalance == "uniform" else p.imbalance),
-    ):
-        if value is not None:
-            yield Mistake(
-                s.where,
-                f"parallel.{key}",
-                str(value),
-                "nothing",
-                f"for {MEGATRON} only",
-            )
+    if p.imbalance != "uniform":
+        key, found = "parallel.imbalance", str(p.imbalance)
+        yield Mistake(s.where, key, found, "nothing", f"for {MEGATRON} only")
+    if p.etp == 1 and p.tp > 1:
+        hint = (
+            f"whole experts on tensor-parallel ranks are simulated with {MEGATRON} only"
+        )
+        yield Mistake(s.where, "parallel.etp", "1", f"tp = {p.tp}, or nothing", hint)
 
 
 def _order(s: Job) -> Iterator[Mistake]:
@@ -126,14 +122,6 @@ def _order(s: Job) -> Iterator[Mistake]:
         hint = "experts are spread over neighbours of the data-parallel axis"
         yield Mistake(
             s.where, "parallel.order", f'"{s.parallel.order}"', "ep before dp", hint
-        )
-
-
-def _whole_experts(s: Job, model: ModelShape) -> Iterator[Mistake]:
-    if s.parallel.tp > 1 and model.experts:
-        hint = f"tensor parallelism of experts is simulated with {MEGATRON} only"
-        yield Mistake(
-            s.where, "parallel.tp", str(s.parallel.tp), "1: the model has experts", hint
         )
 
 
@@ -170,20 +158,26 @@ def _wide(s: Job, model: ModelShape) -> Iterator[Mistake]:
 
 
 def refusals(s: Job) -> Iterator[Mistake]:
-    """Sharded experts, and FSDP1 where backward passes are split."""
+    """FSDP1 with experts of its own or split backward passes, and copies that would lack experts."""
     p = s.parallel
     way, sharded = f'"{p.data_parallel}"', p.data_parallel in FSDP
     if p.pp > 1 and sharded and s.pytorch.fsdp == "1" and splits_backward(s):
         hint = "FSDP1 reduces in its backward hooks, which split backward passes do not call"
         yield Mistake(s.where, "pytorch.fsdp", '"1"', '"2" with this schedule', hint)
-    if p.ep > 1 and (sharded or p.data_parallel == "zero1"):
-        hint = "sharding experts that are spread over ranks is not simulated yet"
-        yield Mistake(
-            s.where, "parallel.data_parallel", way, "ddp or ddp-no-overlap", hint
-        )
-    elif 1 < p.ep < p.dp and p.data_parallel != "none":
-        hint = "averaging experts over their replicas is not simulated yet"
-        yield Mistake(s.where, "parallel.ep", str(p.ep), f"dp = {p.dp}", hint)
+    if p.fsdp_shards == 1 and sharded and s.pytorch.fsdp == "1":
+        hint = 'one shard is NO_SHARD: parallel.data_parallel = "ddp"'
+        yield Mistake(s.where, "parallel.fsdp_shards", "1", "at least 2", hint)
+    if p.ep > 1 and p.data_parallel == "zero1":
+        hint = "its optimizer takes all parameters for the same on every rank"
+        expected = "ddp, ddp-no-overlap or fsdp"
+        yield Mistake(s.where, "parallel.data_parallel", way, expected, hint)
+    if p.ep > 1 and sharded and s.pytorch.fsdp == "1":
+        hint = "experts with shards of their own are FSDP2's"
+        yield Mistake(s.where, "pytorch.fsdp", '"1"', '"2" with ep > 1', hint)
+    if sharded and (p.fsdp_shards or p.ep) % p.ep:
+        hint = "a copy of the parameters has all experts"
+        found, expected = str(p.fsdp_shards), f"a multiple of ep = {p.ep}"
+        yield Mistake(s.where, "parallel.fsdp_shards", found, expected, hint)
 
 
 def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
@@ -205,11 +199,10 @@ FRAMEWORK = Framework(
         ("pytorch training parallel parallel.pp parallel.data_parallel", _trainer),
         ("parallel parallel.fsdp_shards parallel.dp parallel.cp", _shards),
         ("parallel parallel.data_parallel", _zero2),
-        ("parallel parallel.etp parallel.imbalance", _experts),
+        ("parallel parallel.tp parallel.etp parallel.imbalance", _experts),
         ("parallel parallel.order parallel.ep", _order),
     ),
     model_rules=(
-        ("parallel.tp model.experts", _whole_experts),
         ("model", _parts),
         ("training.precision model", _wide),
     ),

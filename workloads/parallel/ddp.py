@@ -7,13 +7,19 @@ to the open bucket as it arrives, and closing the bucket at its cap, gives the r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from sim.graph.kernel import Kernel
 from workloads.parallel.group import Group
 from workloads.torch.functional import launch_elementwise
 from workloads.torch.memory import Storage
 from workloads.torch.tape import Tape, Tensor
 
-STREAM = "nccl dp"
+if TYPE_CHECKING:
+    from workloads.job.parallel import Parallel
+
+STREAM, EXPERTS = "nccl dp", "nccl edp"
 # Seconds between two looks of NCCL's watchdog thread (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp,
 # kWatchdogThreadSleepMillis). Until it looks, it keeps the buffers of collectives that have ended.
 WATCHDOG_PERIOD = 0.1
@@ -28,6 +34,10 @@ class DistributedDataParallel:
         Bytes at which a bucket closes (PyTorch: a bucket may exceed it by its last gradient).
     view : bool
         ``gradient_as_bucket_view``: gradients live in the buckets.
+    stream : str
+        Of the group's communicator.
+    beside : DistributedDataParallel, optional
+        Another around the same module, for parameters that other ranks share (experts); it does what this one does.
     """
 
     def __init__(
@@ -38,7 +48,10 @@ class DistributedDataParallel:
         bucket_cap: float,
         first_bucket: float,
         view: bool,
+        stream: str = STREAM,
+        beside: DistributedDataParallel | None = None,
     ) -> None:
+        self.stream, self.beside = stream, beside
         self.t, self.group, self.cap, self.first, self.view = (
             t,
             group,
@@ -53,12 +66,26 @@ class DistributedDataParallel:
         self.sync = True
         self.parameters = parameters
         self.flat = Storage(t.memory, sum(p.size for p in parameters), "buffers")
-        t.memory.first_buckets = self.flat.size
+        others = beside.flat.size if beside is not None else 0.0
+        t.memory.first_buckets = self.flat.size + others
         for p in parameters:
             p.on_grad = self._ready
 
+    @property
+    def sync(self) -> bool:
+        """Whether the next backward pass reduces."""
+        return self._sync
+
+    @sync.setter
+    def sync(self, reduces: bool) -> None:
+        self._sync = reduces
+        if self.beside is not None:
+            self.beside.sync = reduces
+
     def before_forward(self) -> None:
         self.t.cpu("ddp_forward")
+        if self.beside is not None:
+            self.beside.before_forward()
 
     def _ready(self, p: Tensor) -> None:
         """The gradient of a parameter is complete: average it into its bucket; reduce a full bucket."""
@@ -76,22 +103,41 @@ class DistributedDataParallel:
             self._reduce()
 
     def _reduce(self) -> None:
-        self.group.collective(self.t, "all_reduce", self.open, STREAM)
+        self.group.collective(self.t, "all_reduce", self.open, self.stream)
         self.open, self.members = 0.0, []
         self.closed += 1
 
     def after_backward(self) -> None:
         """Reduces the last bucket; the compute stream waits for all of them."""
+        if self.beside is not None:
+            self.beside.after_backward()
         if not self.sync:
             return
         if self.open > 0:
             self._reduce()
         self.t.cpu("ddp_finalize")
-        self.t.wait(self.t.record(STREAM))
+        self.t.wait(self.t.record(self.stream))
         self.closed = 0
         if not self.view:
             for p in self.parameters:
                 launch_elementwise(self.t, "copy", p.elements, 2 * p.size)
+
+
+def wrap(
+    t: Tape,
+    parallel: Parallel,
+    shared: list[Tensor],
+    group: Group,
+    experts: Sequence[Tensor] = (),
+    copies: Group | None = None,
+) -> DistributedDataParallel:
+    """DDP over what all replicas share; experts spread over them have one of their own, over those with the same."""
+    first, cap = parallel.bucket_caps
+    view, beside = parallel.gradient_as_bucket_view, None
+    if experts and copies is not None and copies.size > 1:
+        own = list(experts)
+        beside = DistributedDataParallel(t, own, copies, cap, first, view, EXPERTS)
+    return DistributedDataParallel(t, shared, group, cap, first, view, STREAM, beside)
 
 
 def first_buckets_held(warmup: int, step_time: float) -> bool:
@@ -103,12 +149,18 @@ def first_buckets_held(warmup: int, step_time: float) -> bool:
     return (warmup - 1) * step_time < WATCHDOG_PERIOD / 2
 
 
-def reduce_each(t: Tape, parameters: list[Tensor], group: Group, average: bool) -> None:
+def reduce_each(
+    t: Tape,
+    parameters: list[Tensor],
+    group: Group,
+    average: bool,
+    stream: str = STREAM,
+) -> None:
     """One blocking all-reduce per parameter after backward (``ddp-no-overlap``)."""
     t.cpu("ranks_meet")
     for p in parameters:
-        group.collective(t, "all_reduce", p.size, STREAM, host="blocking_collective")
-        t.wait(t.record(STREAM))
+        group.collective(t, "all_reduce", p.size, stream, host="blocking_collective")
+        t.wait(t.record(stream))
         if average:
             t.cpu("elementwise_nograd")
             t.launch(Kernel("div", (p.elements,), bytes=2 * p.size))

@@ -49,7 +49,14 @@ class Context:
 
 
 class FullyShard:
-    """The parameters of one module, sharded over a group; `between`: ranks of other groups with the same shard."""
+    """The parameters of one module, sharded over a group; `between`: ranks of other groups with the same shard.
+
+    Attributes
+    ----------
+    ahead, behind : list of FullyShard, optional
+        What to gather while the module runs forward, and backward (set_modules_to_forward_prefetch); None: forward
+        nothing, as the host is ahead, backward the group that ran before.
+    """
 
     streams = (COPY_IN, GATHER)
 
@@ -63,6 +70,8 @@ class FullyShard:
         between: Group | None = None,
     ) -> None:
         self.between = between
+        self.ahead: list[FullyShard] | None = None
+        self.behind: list[FullyShard] | None = None
         self.t, self.parameters, self.group, self.context, self.reshard_after = (
             t,
             parameters,
@@ -96,6 +105,9 @@ class FullyShard:
         t = self.t
         t.cpu("fsdp_unshard")
         t.cpu("fsdp_unshard_param", len(self.parameters))
+        if self.alone:
+            self.gathered = Storage(t.memory, 0.0, "buffers")
+            return
         with t.on_stream(copy_in):
             self.gathered = Storage(t.memory, self.full, "buffers")
             t.launch(
@@ -112,6 +124,9 @@ class FullyShard:
         t = self.t
         t.cpu("fsdp_wait")
         t.cpu("fsdp_wait_param", len(self.parameters))
+        if self.alone:
+            self._copy_out_alone()
+            return
         t.wait(t.record(GATHER))
         self.context.gathered = None
         self.unsharded = Storage(t.memory, self.full, "buffers")
@@ -124,6 +139,17 @@ class FullyShard:
         if forward:
             self.context.gathered = self.gathered
         self.gathered = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other rank has a part: parameters are copied, and nothing is gathered or scattered."""
+        return self.group.size == 1
+
+    def _copy_out_alone(self) -> None:
+        t = self.t
+        self.unsharded, self.gathered = Storage(t.memory, self.full, "buffers"), None
+        for p in self.parameters:
+            t.launch(Kernel("copy", (p.elements,), bytes=2 * p.size))
 
     def reshard(self) -> None:
         self.unsharded = None
@@ -139,6 +165,8 @@ class FullyShard:
             self.begin()
         self.unshard()
         self.wait(forward=True)
+        for group in self.ahead or ():
+            group.unshard()
         if inputs is not None and inputs.requires_grad and t.grad_enabled:
             inputs = t.apply(inputs.view(*inputs.shape), [inputs], self._post_backward)
         out = run(inputs)
@@ -146,7 +174,7 @@ class FullyShard:
         if t.grad_enabled:
             if out.node is not None:
                 out.node.hooks.append(self.pre_backward)
-            if self not in self.context.order:
+            if self.behind is None and self not in self.context.order:
                 self.context.order.append(self)
         if self.reshard_after:
             self.reshard()
@@ -165,9 +193,15 @@ class FullyShard:
         self.t.cpu("fsdp_pre_backward")
         self.unshard()
         self.wait(forward=False)
+        for group in self._before():
+            group.unshard()
+
+    def _before(self) -> list[FullyShard]:
+        """What to gather while the module runs backward."""
+        if self.behind is not None:
+            return self.behind
         at = self.context.order.index(self)
-        if at > 0:
-            self.context.order[at - 1].unshard()
+        return self.context.order[at - 1 : at] if at > 0 else []
 
     def _post_backward(self, g: Tensor) -> list[Tensor | None]:
         self.post_backward()
@@ -190,7 +224,12 @@ class FullyShard:
         earlier = self.grad is not None  # of zero_grad, or of the microbatch before
         if not earlier:
             self.grad = Storage(t.memory, self.shard, "gradients")
-        self.group.collective(t, "reduce_scatter", wide * self.full, REDUCE)
+        if self.alone:
+            t.wait(t.record(), REDUCE)
+            copied = Kernel("copy", (int(self.full / 2),), bytes=2 * wide * self.full)
+            t.launch(copied, REDUCE)
+        else:
+            self.group.collective(t, "reduce_scatter", wide * self.full, REDUCE)
         stream = self._sum_copies(wide * self.shard)
         if earlier:
             self._add_to_earlier(stream)

@@ -16,6 +16,7 @@ from workloads.parallel import fsdp
 from workloads.parallel.flat import FlatContext, FlatShard
 from workloads.parallel.fsdp import Context, FullyShard
 from workloads.parallel.group import Group
+from workloads.torch.moe import MixtureOfExperts
 from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Block, Transformer
 
@@ -131,6 +132,8 @@ class Sharding:
         The ranks that hold the other shards.
     copies : Group, optional
         Those that hold the same shard (HSDP).
+    experts : Group, optional
+        Those that hold the other shards of this rank's experts; None: experts are sharded with their block.
     """
 
     tape: Tape
@@ -138,20 +141,48 @@ class Sharding:
     reshards: bool
     shards: Group
     copies: Group | None = None
+    experts: Group | None = None
 
     def module(self, net: Transformer) -> ShardedModule:
         """Shards a model or a stage: every block, and what is outside of them."""
         context = FlatContext() if self.choices.fsdp == "1" else Context()
-        blocks = {b: self._group(b.parameters, context) for b in net.blocks}
+        blocks, inner = dict[Block, FullyShard](), dict[Block, FullyShard]()
+        for block in net.blocks:
+            layer, apart = block.ffn, list[Tensor]()
+            if self.experts is not None and isinstance(layer, MixtureOfExperts):
+                apart = layer.expert_parameters
+                inner[block] = layer.sharded = self._group(apart, context, self.experts)
+            ids = set(map(id, apart))
+            shared = [p for p in block.parameters if id(p) not in ids]
+            blocks[block] = self._group(shared, context)
         rest = net.root_parameters
         root = self._group(rest, context) if rest else None
-        return ShardedModule(self.tape, context, blocks, root)
+        if inner:
+            _prefetch([[blocks[b], inner[b]] for b in net.blocks])
+        return ShardedModule(self.tape, context, blocks, root, inner)
 
-    def _group(self, parameters: list[Tensor], context: Context) -> FullyShard:
+    def _group(
+        self,
+        parameters: list[Tensor],
+        context: Context,
+        among: Group | None = None,
+    ) -> FullyShard:
         """Shards the parameters of one module."""
         t, reshards, copies = self.tape, self.reshards, self.copies
         if isinstance(context, FlatContext):
             return FlatShard(
                 t, parameters, self.shards, context, reshards, self.choices, copies
             )
-        return FullyShard(t, parameters, self.shards, context, reshards, copies)
+        group = among or self.shards
+        return FullyShard(t, parameters, group, context, reshards, copies)
+
+
+def _prefetch(blocks: list[list[FullyShard]]) -> None:
+    """Blocks with experts of their own gather the next block whole, and backward the one before it.
+
+    torchtitan says so to FSDP (set_modules_to_forward_prefetch), whose own order experts would break.
+    """
+    for at, (block, experts) in enumerate(blocks):
+        block.ahead = blocks[at + 1] if at + 1 < len(blocks) else []
+        block.behind = blocks[at - 1] if at else []
+        experts.behind = []

@@ -4,7 +4,7 @@ Each column-parallel projection all-reduces its own input gradient in backward (
 three of q, k and v); each row-parallel one all-reduces its output in forward. Functional collectives work
 on a copy. With sequence parallelism the all-reduce becomes an all-gather before and a reduce-scatter after, and
 between them, norms and residual additions included, each rank holds its part of the sequence; the small all-reduces of
-the norms' weight gradients are left out.
+the norms' weight gradients are left out, and those of the gate of experts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from sim.graph.kernel import Kernel
 from workloads.parallel.group import Group
 from workloads.torch import functional as F
-from workloads.torch.modules import FeedForward
+from workloads.torch.modules import FeedForward, Linear
+from workloads.torch.moe import MixtureOfExperts
 from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import BlockParallel
 
@@ -29,8 +30,11 @@ Redistribute = Callable[[Tape, Tensor], Tensor]
 class TensorParallel(BlockParallel):
     """Sharded projections over a group of tensor-parallel ranks."""
 
-    def __init__(self, group: Group, sequence: bool = False) -> None:
+    def __init__(
+        self, group: Group, sequence: bool = False, experts: Group | None = None
+    ) -> None:
         self.group, self.shards, self.sequence = group, group.size, sequence
+        self.experts = experts
 
     def column(
         self, t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None
@@ -42,14 +46,21 @@ class TensorParallel(BlockParallel):
     def row(self, t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
         """``x`` and ``w`` split along the contraction; the output, each rank's share of the bias in it, is summed."""
         t.cpu("dtensor_linear")
-        y = F.linear(t, x, w, bias)
-        out = self._reduce(t, y)
+        return self.summed(t, F.linear(t, x, w, bias))
+
+    def whole(self, t: Tape, x: Tensor) -> Tensor:
+        """``x`` as a layer with no collectives of its own wants it; the input's gradient is summed over ranks."""
+        t.cpu("dtensor_linear")
+        return self._enter(t, x)
+
+    def summed(self, t: Tape, y: Tensor) -> Tensor:
+        """The sum of all ranks' ``y``; the gradient is whole on each."""
 
         def backward(g: Tensor) -> list[Tensor | None]:
             t.cpu("dtensor_backward")
             return [self._gather(t, g) if self.sequence else g]
 
-        return t.apply(out, [y], backward)
+        return t.apply(self._reduce(t, y), [y], backward)
 
     def _enter(self, t: Tape, x: Tensor) -> Tensor:
         gathered = self._gather(t, x) if self.sequence else x.view(*x.shape)
@@ -115,4 +126,26 @@ class TensorParallel(BlockParallel):
         return out
 
     def feed_forward(self, t: Tape, m: ModelSpec):  # type: ignore[no-untyped-def]
+        if m.experts:
+            return SplitExperts(t, m, self.experts, self)
         return FeedForward(t, m, self.shards)
+
+
+class SplitExperts(MixtureOfExperts):
+    """Experts each of which is split over tensor-parallel ranks, as torchtitan does it.
+
+    Every rank routes all tokens through its part of the experts; the results are summed once, after they are back in
+    the order of the tokens.
+    """
+
+    def __init__(
+        self, t: Tape, m: ModelSpec, group: Group | None, parallel: TensorParallel
+    ) -> None:
+        super().__init__(t, m, group, parallel.shards)
+        self.parallel = parallel
+
+    def forward(
+        self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear
+    ) -> Tensor:
+        routed = super().forward(t, self.parallel.whole(t, x))
+        return self.parallel.summed(t, routed)

@@ -8,6 +8,7 @@ rows picked in that order, sent to their experts, and added back with the gate's
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from workloads.models.model import ModelSpec
 from workloads.parallel.group import Group
@@ -15,6 +16,9 @@ from workloads.torch import functional as F
 from workloads.torch import indexing as I
 from workloads.torch.modules import FeedForward, Linear, Module
 from workloads.torch.tape import Tape, Tensor
+
+if TYPE_CHECKING:
+    from workloads.parallel.fsdp import FullyShard
 
 STREAM = "nccl ep"
 
@@ -26,15 +30,22 @@ class MixtureOfExperts(Module):
     ----------
     group : Group, optional
         The expert-parallel group; each of its ranks holds ``experts / group.size`` experts.
+    parts : int
+        Ranks over which each expert is split (tensor parallelism): this one computes a part of the sum.
 
     Attributes
     ----------
     expert_parameters : list of Tensor
         Parameters that belong to this rank's experts: data parallelism does not average them over the group.
+    sharded : FullyShard, optional
+        Gathers them, where they are a group of FSDP's own.
     """
 
-    def __init__(self, t: Tape, m: ModelSpec, group: Group | None = None) -> None:
+    def __init__(
+        self, t: Tape, m: ModelSpec, group: Group | None = None, parts: int = 1
+    ) -> None:
         super().__init__()
+        self.sharded: FullyShard | None = None
         self.experts, self.chosen, self.group = m.experts, m.experts_per_token, group
         self.shards = group.size if group is not None else 1
         if m.experts % self.shards:
@@ -43,7 +54,9 @@ class MixtureOfExperts(Module):
             )
         self.gate = self.add(t, m.experts, m.hidden, name="gate")
         one = replace(m, ffn=m.moe_ffn)
-        self.local = [FeedForward(t, one) for _ in range(m.experts // self.shards)]
+        self.local = [
+            FeedForward(t, one, parts) for _ in range(m.experts // self.shards)
+        ]
         self.expert_parameters = [p for expert in self.local for p in expert.parameters]
         self.parameters += self.expert_parameters
 
@@ -57,8 +70,14 @@ class MixtureOfExperts(Module):
         probabilities = I.softmax(t, F.linear(t, flat, self.gate))
         tokens = I.integer(t, "arange", b * s)
         order = I.argsort(t, self._assigned(t, tokens))
-        rows = self._dispatch(t, flat, order)
-        out = self._run_experts(t, rows, column, row)
+
+        def experts(x: Tensor | None) -> Tensor:
+            if x is None:
+                raise TypeError("experts need an input")
+            return self._run_experts(t, self._dispatch(t, x, order), column, row)
+
+        sharded = self.sharded
+        out = experts(flat) if sharded is None else sharded.forward(flat, experts)
         zeros = _zeros_like(t, flat)  # onto which the experts' results are added
         weights = self._weights(t, probabilities, tokens, order)
         where = I.integer(t, "floor_divide", order.elements)

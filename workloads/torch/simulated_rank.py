@@ -94,11 +94,18 @@ class SimulatedRank:
 
     def expert_parallel(self, size: int) -> Group:
         """The ranks that hold the other experts: `size` neighbours on the data-parallel axis."""
-        mine = self._neighbours(self.where[0] // size * size, size)
-        if not self.replicas:
-            return Group("ep", mine, [mine], size)
-        firsts = range(0, self.layout.dp, size)
-        return Group("ep", mine, [self._neighbours(d, size) for d in firsts], 1)
+        parts = [range(d, d + size) for d in self._every(size)]
+        return self._part("ep", parts, self.where[0] // size * size)
+
+    def expert_copies(self, size: int, among: int) -> Group:
+        """The ranks that hold the same experts, of the `among` neighbours; `size` ranks hold all of them."""
+        parts = [
+            range(first + place, first + among, size)
+            for first in self._every(among)
+            for place in range(size)
+        ]
+        own = self.where[0]
+        return self._part("edp", parts, own // among * among + own % size)
 
     def pipeline(self) -> list[int]:
         """The ranks of its pipeline, in the order of the axis."""
@@ -124,7 +131,3 @@ class SimulatedRank:
     def _shards_of(self, replica: int) -> tuple[int, ...]:
         rank, stage = self.layout.rank, self.stage
         return tuple(rank(replica, stage, t) for t in range(self.layout.tp))
-
-    def _neighbours(self, first: int, count: int) -> tuple[int, ...]:
-        _, stage, t = self.where
-        return tuple(self.layout.rank(first + i, stage, t) for i in range(count))

@@ -28,17 +28,7 @@ from workloads.torch.transformer import BlockParallel, Transformer
 
 
 class WrappedModel:
-    """The model of one rank, or its stages of a pipeline, with what makes them parallel.
-
-    Parameters
-    ----------
-    job : Job
-    model : ModelSpec
-    tape : Tape
-        The tape of the rank.
-    rank : SimulatedRank
-    run_block : RunBlock
-        Runs a block.
+    """The model of one rank, or its stages of a pipeline, with what makes them parallel; `run_block` runs a block.
 
     Attributes
     ----------
@@ -52,10 +42,8 @@ class WrappedModel:
         FSDP's groups.
     whole_module : ShardedModule, optional
         The whole model under FSDP; None: it is not, or in stages of a pipeline.
-    buffers : list of Tensor
-        Broadcast by DDP before every forward pass.
-    resident : list of Storage
-        Inputs that stay on the device.
+    buffers, resident : list
+        Tensors that DDP broadcasts before every forward pass, inputs that stay on the device.
     """
 
     def __init__(
@@ -71,14 +59,16 @@ class WrappedModel:
         self.run_block = BlockRunner(job, tape, run_block)
         self.dp_group = rank.data_parallel()
         self.tp_group = rank.tensor_parallel()
-        self.ep_group = rank.expert_parallel(job.parallel.ep)
-        shards = job.parallel.fsdp_shards or self.dp_group.size
+        ep, shards = job.parallel.ep, job.parallel.fsdp_shards or self.dp_group.size
+        self.ep_group = rank.expert_parallel(ep)
+        self.expert_copies = rank.expert_copies(ep, self.dp_group.size)
         self.sharding = Sharding(
             tape,
             self.choices,
             job.parallel.reshards,
             rank.shards(shards),
             rank.copies(shards),
+            rank.expert_copies(ep, shards) if ep > 1 else None,
         )
         self.place = None if rank.replicas else rank.where[0]
         self.sharded: list[fsdp.FullyShard] = []
@@ -112,7 +102,8 @@ class WrappedModel:
         if self._shards_parameters:
             module = self._sharded_module(net)
             return Stage(index, net, forward, sharded=module)
-        return Stage(index, net, forward, self._data_parallel(averaged))
+        wrapped = self._data_parallel(averaged, _without(net.parameters, averaged))
+        return Stage(index, net, forward, wrapped)
 
     def _mlp(self) -> Callable[[], Tensor]:
         t, batch = self.tape, self.job.training.micro_batch
@@ -148,40 +139,38 @@ class WrappedModel:
         if self._shards_parameters:
             return self._fully_sharded(net, tokens)
         self.averaged = self._averaged(net)
-        self.ddp = self._data_parallel(self.averaged)
+        experts = _without(net.parameters, self.averaged)
+        self.ddp = self._data_parallel(self.averaged, experts)
         self.run_block.bucket_cap = self.ddp.cap if self.ddp is not None else None
         return lambda: self._loss(net.forward(t, tokens, self.run_block))
 
     def _parallel(self) -> BlockParallel:
+        spread = self.ep_group if self.job.parallel.ep > 1 else None
         if self.job.parallel.tp > 1:
-            return TensorParallel(self.tp_group, self.job.parallel.sequence_parallel)
-        if self.spec.experts and self.job.parallel.ep > 1:
-            return ExpertParallel(self.ep_group)
+            sequence = self.job.parallel.sequence_parallel
+            return TensorParallel(self.tp_group, sequence, spread)
+        if self.spec.experts and spread is not None:
+            return ExpertParallel(spread)
         return BlockParallel()
 
     def _averaged(self, net: Transformer) -> list[Tensor]:
         """Parameters that all data-parallel ranks share: not the experts that are spread over them."""
         if self.job.parallel.ep == 1:
             return net.parameters
-        local = {
-            id(p) for b in net.blocks for p in getattr(b.ffn, "expert_parameters", [])
-        }
-        return [p for p in net.parameters if id(p) not in local]
+        layers = [getattr(b.ffn, "expert_parameters", []) for b in net.blocks]
+        return _without(net.parameters, [p for layer in layers for p in layer])
 
     def _count(self, net: Transformer) -> int:
         """Parameters of the whole model that this rank's stage stands for (sharded ones counted in full)."""
         return stage_parameters(self.spec, len(net.blocks), net.first, net.last)
 
     def _data_parallel(
-        self, parameters: list[Tensor]
+        self, parameters: list[Tensor], experts: Sequence[Tensor] = ()
     ) -> ddp.DistributedDataParallel | None:
         if self.mode not in ("ddp", "zero1") or self.dp_group.size == 1:
             return None
-        first, cap = self.job.parallel.bucket_caps
-        view = self.job.parallel.gradient_as_bucket_view
-        return ddp.DistributedDataParallel(
-            self.tape, parameters, self.dp_group, cap, first, view
-        )
+        parallel, copies = self.job.parallel, self.expert_copies
+        return ddp.wrap(self.tape, parallel, parameters, self.dp_group, experts, copies)
 
     @property
     def _shards_parameters(self) -> bool:
@@ -261,6 +250,10 @@ class WrappedModel:
         averaged = self.averaged or self.parameters
         average = self.job.parallel.pp == 1
         ddp.reduce_each(self.tape, averaged, self.dp_group, average=average)
+        if self.expert_copies.size > 1:
+            experts = _without(self.parameters, averaged)
+            copies = self.expert_copies
+            ddp.reduce_each(self.tape, experts, copies, average, ddp.EXPERTS)
 
     def stored_parameters(self) -> list[Tensor]:
         """Tensors the optimizer sees: the parameters, or their shards."""
@@ -294,3 +287,8 @@ class WrappedModel:
         elements = sum(p.elements for p in stored)
         size = sum(p.size for p in stored)
         self.tape.launch(Kernel("fill", (elements,), bytes=size))  # _foreach_zero_
+
+
+def _without(tensors: list[Tensor], others: list[Tensor]) -> list[Tensor]:
+    out = set(map(id, others))
+    return [p for p in tensors if id(p) not in out]

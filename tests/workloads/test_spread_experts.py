@@ -1,0 +1,129 @@
+"""Experts spread over ranks and averaged or sharded over their copies, or split over tensor-parallel ranks, in PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sim.errors import InputError
+from tests.executed import executed
+from tests.workloads.small import (
+    EXPERTS,
+    HIDDEN,
+    LAYERS,
+    SEQ,
+    communications,
+    lowered,
+    ops,
+    scenario,
+    volume,
+)
+
+OF_EXPERTS = LAYERS * 4 * 3 * HIDDEN * 512  # parameters
+ACTIVATION = 2.0 * 2 * SEQ * HIDDEN
+
+
+def spread(ep: int, way: str = "fsdp", **how: Any) -> Any:
+    return lowered(EXPERTS, how.pop("training", None), ep=ep, data_parallel=way, **how)
+
+
+@pytest.mark.parametrize("way", ["ddp", "ddp-no-overlap"])
+@pytest.mark.parametrize("pp", [1, 2])
+def test_experts_are_averaged_over_their_copies(way: str, pp: int) -> None:
+    """Each rank averages its half of the experts with the one other rank that has it, the rest with all."""
+    batches = {"microbatches": 2} if pp > 1 else {}
+    dp = 4 // pp
+    found = spread(dp // (2 if pp == 1 else 1), way, dp=dp, pp=pp, training=batches)
+    ranks = range(pp)
+    rest = 2.0 * (found.parameters - OF_EXPERTS)
+    assert sum(volume(found, "dp all_reduce", rank) for rank in ranks) == rest
+    copies = sum(volume(found, "edp all_reduce", rank) for rank in ranks)
+    assert copies == (2.0 * OF_EXPERTS / 2 if pp == 1 else 0)
+
+
+@pytest.mark.parametrize("ep", [1, 2, 4])
+def test_experts_are_sharded_over_the_ranks_that_have_them(ep: int) -> None:
+    """Gathered twice and reduced once like the rest, but among dp / ep ranks, and a rank's own experts alone."""
+    found = spread(ep, dp=4)
+    rest = 2.0 * (found.parameters - (OF_EXPERTS if ep > 1 else 0))
+    assert volume(found, "dp all_gather") == 2 * rest
+    assert volume(found, "dp reduce_scatter") == rest
+    own = 2.0 * OF_EXPERTS / ep if ep == 2 else 0.0  # with ep = dp nobody else has them
+    assert volume(found, "edp all_gather") == 2 * own
+    assert volume(found, "edp reduce_scatter") == own
+
+
+@pytest.mark.parametrize("ep", [1, 2, 4])
+def test_a_rank_keeps_its_share_however_experts_are_spread(ep: int) -> None:
+    """A quarter of all parameters, in bf16, and two moments of each."""
+    found = spread(ep, dp=4)
+    before = found.memory[0].before
+    assert before["parameters"] == pytest.approx(2 * found.parameters / 4, rel=0.01)
+    assert before["optimizer"] == pytest.approx(4 * found.parameters / 4, rel=0.02)
+
+
+@pytest.mark.parametrize("ep", [2, 4])
+def test_tokens_travel_as_they_do_without_shards(ep: int) -> None:
+    """Dispatch and combine, forward and backward; each token goes to two experts."""
+    for way in ("none", "fsdp"):
+        found = spread(ep, way, dp=4)
+        assert volume(found, "ep all_to_all") == 4 * LAYERS * 2 * ACTIVATION
+
+
+def test_copies_of_hybrid_shards_have_all_experts() -> None:
+    """Two copies of two ranks, each with half of the experts: shards of both kinds are summed between copies."""
+    found = spread(2, dp=4, fsdp_shards=2)
+    between = (found.parameters - OF_EXPERTS) / 2 + OF_EXPERTS / 2
+    assert volume(found, "replicas all_reduce") == 2.0 * between
+    groups = {(c.axis, c.groups) for c in found.graph.comms}
+    assert ("ep", ((0, 1), (2, 3))) in groups
+    assert ("replicas", ((0, 2), (1, 3))) in groups
+    with pytest.raises(InputError, match="has all experts"):
+        executed(scenario(EXPERTS, dp=4, ep=4, data_parallel="fsdp", fsdp_shards=2))
+
+
+def test_a_block_gathers_the_next_one_and_its_experts() -> None:
+    """torchtitan's explicit prefetch: behind each block's own two gathers come those of the next block."""
+    rows = [
+        op.comms[0].axis
+        for op in ops(spread(2, dp=4))
+        if op.name == "all_gather" and op.phase == "forward"
+    ]
+    # The root, the first block and its next; its own experts where they run; then each block the two of the next.
+    assert rows == ["dp", "dp", "dp", "edp", "edp", *["dp", "edp"] * 2]
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize("tp", [2, 4])
+def test_split_experts_sum_their_results_once(tp: int, sequence: bool) -> None:
+    """A block has attention's four sums (three of the input's gradient, one of the output) and two of the experts."""
+    found = lowered(EXPERTS, tp=tp, sequence_parallel=sequence)
+    if not sequence:
+        assert communications(found)["tp all_reduce"] == 6 * LAYERS
+        assert volume(found, "tp all_reduce") == 6 * LAYERS * ACTIVATION
+    else:
+        assert volume(found, "tp reduce_scatter") == 6 * LAYERS * ACTIVATION
+
+
+def test_split_experts_share_their_work() -> None:
+    """Products of blocks: a quarter of each on four ranks, but for the gate, which all of them compute."""
+
+    def flops(tp: int) -> float:
+        rows = ops(lowered(EXPERTS, tp=tp))
+        return sum(op.kernel.flops for op in rows if op.kernel and op.layer >= 0)
+
+    tokens = 2 * SEQ
+    gate = 3 * LAYERS * 2 * tokens * HIDDEN * 4
+    assert flops(4) - gate == pytest.approx((flops(1) - gate) / 4)
+
+
+def test_whole_experts_on_tensor_parallel_ranks_are_refused() -> None:
+    with pytest.raises(InputError, match="whole experts"):
+        scenario(EXPERTS, tp=2, etp=1)
+
+
+def test_flat_parameters_do_not_spread_experts() -> None:
+    s = scenario(EXPERTS, dp=4, ep=2, data_parallel="fsdp")
+    with pytest.raises(InputError, match="FSDP2"):
+        executed(type(s)(**{**vars(s), "pytorch": type(s.pytorch)(fsdp="1")}))
