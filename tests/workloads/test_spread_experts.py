@@ -12,6 +12,7 @@ from tests.workloads.small import (
     EXPERTS,
     HIDDEN,
     LAYERS,
+    MLP,
     SEQ,
     communications,
     lowered,
@@ -127,3 +128,15 @@ def test_flat_parameters_do_not_spread_experts() -> None:
     s = scenario(EXPERTS, dp=4, ep=2, data_parallel="fsdp")
     with pytest.raises(InputError, match="FSDP2"):
         executed(type(s)(**{**vars(s), "pytorch": type(s.pytorch)(fsdp="1")}))
+
+
+@pytest.mark.parametrize("model", [MLP, EXPERTS])
+def test_without_spread_experts_ranks_meet_once(model: dict[str, Any]) -> None:
+    """All gradients are reduced in one go; a second round is for experts that are spread."""
+
+    def rounds(ep: int) -> float:
+        low = lowered(model, dp=4, ep=ep, data_parallel="ddp-no-overlap")
+        return low.host_operations[0]["ranks_meet"]
+
+    assert rounds(1) == 1
+    assert model is MLP or (rounds(2), rounds(4)) == (2, 1)

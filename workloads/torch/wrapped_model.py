@@ -250,9 +250,8 @@ class WrappedModel:
         averaged = self.averaged or self.parameters
         average = self.job.parallel.pp == 1
         ddp.reduce_each(self.tape, averaged, self.dp_group, average=average)
-        if self.expert_copies.size > 1:
-            experts = _without(self.parameters, averaged)
-            copies = self.expert_copies
+        experts, copies = _without(self.parameters, averaged), self.expert_copies
+        if experts and copies.size > 1:
             ddp.reduce_each(self.tape, experts, copies, average, ddp.EXPERTS)
 
     def stored_parameters(self) -> list[Tensor]:
