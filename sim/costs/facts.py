@@ -187,6 +187,8 @@ class GpuFacts:
         Stacks of which steps take the times of kernels, by family and format ("products_bf16").
     guessed_load
         Which of `sustained` nobody published: no key of a file, but which file it stands in.
+    borne_out
+        Kinds and formats of kernels whose lent times measured steps bear out (`sim.costs.judged`): no key of a file.
     """
 
     sms: int = fact(COUNT, int)
@@ -256,6 +258,7 @@ class GpuFacts:
         Table(dict.fromkeys(STACKS, STACK)), _stacks, {}
     )
     guessed_load: tuple[str, ...] = ()
+    borne_out: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def tiles(self) -> dict[str, TileModel]:

@@ -65,8 +65,9 @@ class Gpu(GpuTimes):
         """Of a kernel whose kind has no table here: another GPU's time, or what datasheets say."""
         if self.like is not None:
             others = kernel.kind == "attention_bwd" and kernel.kind in self.facts.units
-            known = not others and self._measured_ratio(self.like, kernel)
-            return "fitted" if known else "guess"
+            judged = (kernel.kind, kernel.dtype) in self.facts.borne_out
+            known = judged or self._measured_ratio(self.like, kernel)
+            return "fitted" if known and not others else "guess"
         products = kernel.kind in ("gemm", "gemm_bias")
         stated = products or kernel.kind in STREAM_PASSES
         return "datasheet" if stated else "guess"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from sim.costs.facts import (
     GpuFacts,
     gpu_facts,
 )
+from sim.costs.judged import borne_out
 from sim.costs.tables import Row, read_rows
 from sim.errors import InputError, Mistake, unknown
 
@@ -46,8 +48,10 @@ def facts_of(
         table = laid_over(table, part)
         known.update(part.get("sustained", ()))
     guessed_load = tuple(key for key in stated.get("sustained", ()) if key not in known)
-    table = laid_over(table, over or {})
-    return gpu_facts(table, guessed_load)
+    facts = gpu_facts(laid_over(table, over or {}), guessed_load)
+    # Steps say nothing of a GPU of other facts.
+    own = folder == HARDWARE and not over
+    return replace(facts, borne_out=borne_out(name.lower())) if own else facts
 
 
 def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -211,14 +211,15 @@ def test_the_halves_of_a_norms_backward_make_the_whole(kind: str) -> None:
 
 
 def test_evidence_tells_measured_from_interpolated() -> None:
-    """A traced shape is measured, one between is fitted, another GPU's time is a guess."""
+    """A traced shape is measured, one between is fitted, another GPU's time is a guess where no steps bear it out."""
     seen, unseen = (
         Kernel("gemm", (4096, 2048, 2048), layout="nt"),
         Kernel("gemm", (5000, 2048, 2048), layout="nt"),
     )
     assert H200.evidence(seen) == "measured"
     assert H200.evidence(unseen) == "fitted"
-    assert load_gpu("h100").evidence(seen) == "guess"
+    assert load_gpu("gh200").evidence(seen) == "guess"
+    assert load_gpu("h100").evidence(seen) == "fitted"
 
 
 @given(kernel=gemms)

@@ -172,7 +172,7 @@ def test_a_what_if_has_the_interval_of_its_difference() -> None:
 
 def test_another_gpu_is_less_sure(plain: dict[str, object]) -> None:
     """A GPU whose times are another's scaled, on a host that nobody measured, has a wider interval and guesses."""
-    other = of("run", "--set", "cluster.name=dgx-h100", "--set", "cluster.gpus=4")
+    other = of("run", "--set", "cluster.name=gh200-quad", "--set", "cluster.gpus=4")
     one, two = plain["uncertainty"], other["uncertainty"]
     assert isinstance(one, dict)
     assert isinstance(two, dict)
