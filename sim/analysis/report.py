@@ -238,7 +238,9 @@ def work_of_step(planned: Planned) -> tuple[float, float]:
     if model.kind != "transformer":
         return float(samples), _kernel_flops(planned.graph)
     tokens = float(samples * s.training.seq_len)
-    per_token = _flops_per_token(model, planned.lowered.parameters, s.training.seq_len)
+    seen = min(s.training.packed or s.training.seq_len, s.training.seq_len)
+    frozen = s.adapter.on
+    per_token = _flops_per_token(model, planned.lowered.parameters, seen, frozen)
     return tokens, tokens * per_token
 
 
@@ -254,16 +256,18 @@ def _flops_of_rank(graph: OpGraph, p: Program) -> float:
     return math.fsum(work(graph.kernels[k])[0] for k in kernels)
 
 
-def _flops_per_token(model: ModelSpec, parameters: float, sequence: int) -> float:
+def _flops_per_token(
+    model: ModelSpec, parameters: float, sequence: int, frozen: bool
+) -> float:
     """Model flops of a transformer's token, forward and backward (PaLM, appendix B, halved for the causal mask).
 
     6 per parameter, without the tables that tokens and positions are looked up in; and for attention
-    6 * layers * heads * head_dim * sequence, less in a window.
+    6 * layers * heads * head_dim * sequence, less in a window. Frozen weights have 4: no gradients of their own.
     """
     lookup_rows = (0 if model.tied_embeddings else model.vocab) + model.max_positions
     dense = parameters - lookup_rows * model.hidden
     dense += model.mtp_layers * model.vocab * model.hidden - idle_parameters(model)
-    return 6.0 * dense + 3.0 * attention_flops(model, sequence)
+    return (4.0 if frozen else 6.0) * dense + 3.0 * attention_flops(model, sequence)
 
 
 def _warnings(planned: Planned) -> tuple[str, ...]:

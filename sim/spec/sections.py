@@ -14,6 +14,7 @@ from typing import Any, Literal
 from sim.spec.inference import Inference
 from sim.strict import key, table
 from workloads.job import Job
+from workloads.job.adapter import Adapter
 from workloads.job.checkpoint import Checkpoint
 from workloads.job.faults import Faults
 from workloads.job.megatron import Megatron
@@ -290,6 +291,7 @@ SECTIONS: dict[str, type] = {
     "parallel": Parallel,
     "megatron": Megatron,
     "pytorch": PyTorch,
+    "adapter": Adapter,
     "nccl": Nccl,
     "placement": Placement,
     "checkpoint": Checkpoint,

@@ -21,6 +21,7 @@ FOLDER = Path(__file__).parents[1] / "cases" / "published"
 SETUPS = FOLDER / "setups.toml"
 GENERIC = FOLDER / "generic.toml"
 MLPERF = FOLDER.parent / "mlperf" / "setups.toml"
+LORA = FOLDER.parent / "lora" / "setups.toml"
 PATTERNS = (
     "source",
     "hardware",
@@ -47,7 +48,16 @@ JOINED = (
     "assumed",
     "fit",
 )
-SECTIONS = ("cluster", "model", "training", "parallel", "megatron", "pytorch", "nccl")
+SECTIONS = (
+    "cluster",
+    "model",
+    "training",
+    "parallel",
+    "megatron",
+    "adapter",
+    "pytorch",
+    "nccl",
+)
 
 
 @dataclass(frozen=True)
@@ -166,12 +176,12 @@ def setups() -> tuple[Setup, ...]:
     """
     return tuple(
         _setup(table, path, i)
-        for path in (GENERIC, SETUPS, MLPERF)
+        for path in (GENERIC, SETUPS, MLPERF, LORA)
         for i, table in enumerate(tables(path, "setup"))
     )
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _read(path: Path) -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 

@@ -54,7 +54,7 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
         "placement": _unlike(scenario.placement, Placement()),
     }
     plain = Scenario()
-    for name in ("faults", "checkpoint", "dataload", "inference"):
+    for name in ("adapter", "faults", "checkpoint", "dataload", "inference"):
         facts[name] = _unlike(getattr(scenario, name), getattr(plain, name))
     return {name: table for name, table in facts.items() if table}
 
@@ -137,7 +137,8 @@ def _training(scenario: Scenario) -> dict[str, Any]:
         "microbatches": microbatches_of(scenario),
         "runs": grad_accumulation_of(scenario),
     }
-    return {key: getattr(t, key) for key in keys} | counts
+    packed = {} if t.packed is None else {"packed": t.packed}
+    return {key: getattr(t, key) for key in keys} | counts | packed
 
 
 def _parallel(scenario: Scenario) -> dict[str, Any]:

@@ -91,8 +91,21 @@ def validate_set(
     InputError
         If the file cannot be read or lacks columns.
     """
+    read_rows = read(Path(rows) if rows else CASES / name / "rows.csv")
+    return report_on(name, read_rows, whole=rows is None, jobs=jobs)
+
+
+def report_on(
+    name: str,
+    rows: Sequence[Mapping[str, str]],
+    whole: bool,
+    jobs: int,
+    left_out: Sequence[tuple[str, str]] = (),
+) -> PublishedReport:
+    """The report of a set on these rows, with those `left_out` and the reason; `whole`: they are its own."""
     table, folder = set_table(name), CASES / name
-    runs, skips = sort(read(Path(rows) if rows else folder / "rows.csv"))
+    runs, skips = sort(rows)
+    skips = [*left_out, *skips]
     cases: list[Case] = []
     for run, (time, error) in zip(runs, predict_all(runs, jobs), strict=True):
         if isinstance(error, Refusal):
@@ -106,7 +119,7 @@ def validate_set(
         title,
         tuple(cases),
         tuple(skips),
-        rows is None,
+        whole,
         limits=limits,
         noise=noise,
     )

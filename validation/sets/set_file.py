@@ -102,6 +102,11 @@ KINDS: Mapping[str, Table] = {
         replicas=Number(low=2, whole=True),
         replicated_work=Number(above=True),
     ),
+    "lora": _kind(
+        group=TEXTS,
+        part=Number(low=1, whole=True),
+        cuts=TEXTS,
+    ),
     "checkpoint": _kind(
         ("rows", "calibration", "stall", "beside"),
         rows=TEXTS,

@@ -73,6 +73,10 @@ class Framework:
         Whether tensor-parallel ranks that are more than heads of keys and values share them.
     layers_beside
         How many of embedding and head count as layers in the cut into stages.
+    adapters
+        Whether it trains adapters beside frozen weights.
+    packs
+        Whether attention sees documents of packed samples alone.
     caveats
         What a result should say of the model of it.
     """
@@ -99,6 +103,8 @@ class Framework:
     blockwise: bool = False
     shares_heads: bool = False
     layers_beside: Callable[[Job], int] = lambda scenario: 0
+    adapters: bool = False
+    packs: bool = False
     caveats: Callable[[Job, ModelSpec], Iterator[str]] = _nothing
 
     @property

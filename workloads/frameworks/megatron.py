@@ -13,6 +13,7 @@ from workloads.job import Job
 from workloads.job.layout import axis_order, splits_backward
 from workloads.job.pytorch import PyTorch
 from workloads.models.shape import ModelShape
+from workloads.optimizer import optimizer
 
 if TYPE_CHECKING:
     from workloads.lowered import Lowered, Site
@@ -168,6 +169,44 @@ def _sharded(s: Job, model: ModelShape) -> Iterator[Mistake]:
         )
 
 
+def _adapters(s: Job) -> Iterator[Mistake]:
+    """What is not simulated beside frozen weights."""
+    if not s.adapter.on:
+        return
+    if s.parallel.data_parallel in (*FSDP, "zero2"):
+        found = f'"{s.parallel.data_parallel}"'
+        hint = "shards of frozen weights are not simulated"
+        yield Mistake(
+            s.where,
+            "parallel.data_parallel",
+            found,
+            "ddp or zero1 with [adapter]",
+            hint,
+        )
+    if optimizer(s.training.optimizer).iterations:
+        found = f'"{s.training.optimizer}"'
+        hint = "orthogonal updates of adapters are not simulated"
+        yield Mistake(
+            s.where, "training.optimizer", found, '"adamw" with [adapter]', hint
+        )
+
+
+def _adapted_model(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """Layers beside which adapters are not simulated."""
+    unlike = [
+        (model.experts, "experts"),
+        (model.latent, "latent attention"),
+        (model.mtp_layers, "multi-token prediction"),
+    ]
+    for count, what in unlike:
+        if s.adapter.on and count:
+            hint = "adapters of them are not simulated"
+            found = f'"{s.adapter.kind}" with {what}'
+            yield Mistake(
+                s.where, "adapter.kind", found, f"a model without {what}", hint
+            )
+
+
 def refusals(s: Job) -> Iterator[Mistake]:
     """Backward passes in halves beside what needs whole ones."""
     p = s.parallel
@@ -203,6 +242,7 @@ FRAMEWORK = Framework(
     data_parallel=("none", "ddp", "ddp-no-overlap", "zero1", "zero2", *FSDP),
     reads={
         "megatron": ALL,
+        "adapter": ALL,
         "pytorch": ("cuda",),
         "parallel": ("data_parallel", "etp", "imbalance"),
     },
@@ -214,11 +254,16 @@ FRAMEWORK = Framework(
         ),
         ("parallel parallel.pp parallel.data_parallel", _zero2),
         ("parallel parallel.order parallel.ep parallel.etp", _order),
+        (
+            "adapter training training.optimizer parallel parallel.data_parallel",
+            _adapters,
+        ),
     ),
     model_rules=(
         ("model.kind", _transformer),
         ("parallel.tp parallel.etp parallel.imbalance model.experts", _experts),
         ("parallel.data_parallel model.experts", _sharded),
+        ("adapter model.experts", _adapted_model),
     ),
     refusals=refusals,
     tries={
@@ -235,4 +280,6 @@ FRAMEWORK = Framework(
     master=True,
     blockwise=True,  # its default (muon_tp_mode)
     layers_beside=layers_beside,
+    adapters=True,
+    packs=True,
 )

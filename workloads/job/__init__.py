@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from workloads.job.adapter import Adapter
 from workloads.job.checkpoint import Checkpoint
 from workloads.job.faults import Faults
 from workloads.job.megatron import Megatron
@@ -23,6 +24,7 @@ class Job:
     parallel: Parallel = Parallel()
     megatron: Megatron = Megatron()
     pytorch: PyTorch = PyTorch()
+    adapter: Adapter = Adapter()
     checkpoint: Checkpoint = Checkpoint()
     faults: Faults = Faults()
     where: str = "scenario"

@@ -66,6 +66,10 @@ class Megatron:
         True,
         "fp8 operands are written transposed as well: Hopper's products need it, Blackwell's do not",
     )
+    cp_comm_type: Literal["p2p", "a2a"] = key(
+        "p2p",
+        "context parallelism: rounds of keys and values, or heads spread instead of the sequence by all-to-alls",
+    )
     fp8_param_gather: bool = key(
         False, "parameters of layers are gathered in fp8 (FSDP, distributed optimizer)"
     )
@@ -88,6 +92,11 @@ class Megatron:
     tp_comm_overlap: bool = key(
         False,
         "split tensor-parallel gathers and GEMMs so that they overlap (user buffers)",
+    )
+    tp_comm_overlap_rs_dgrad: bool = key(
+        False,
+        "with tp_comm_overlap: an input's gradient is reduce-scattered in parts, beside the product that makes it; "
+        "else beside the weight's gradient, which frozen weights lack",
     )
     async_tensor_model_parallel_allreduce: bool = key(
         True,

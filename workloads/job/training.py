@@ -14,6 +14,11 @@ class Training:
 
     seq_len: int = key(2048, "tokens per sample", low=1)
     micro_batch: int = key(1, "samples per rank and microbatch", low=1)
+    packed: int | None = key(
+        None,
+        "tokens of a document, where several are packed into a sample and attention sees its own alone (their mean)",
+        low=1,
+    )
     global_batch: int | None = key(None, "samples per step over all ranks", low=1)
     grad_accumulation: int | None = key(
         None, "backward passes per optimizer step", low=1

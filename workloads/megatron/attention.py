@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import partial
 
 from sim.graph.kernel import Kernel
+from workloads.megatron.adapter import adapted_column, adapted_row, pair_of
 from workloads.megatron.core_attention import unfused_attention
 from workloads.megatron.elementwise import bias_add, fused, unsaved
-from workloads.megatron.linear import column_linear, row_linear
 from workloads.megatron.recomputation import again, detached
 from workloads.megatron.ring_attention import attend_ring
 from workloads.megatron.shard import Heads, Shard
@@ -37,6 +37,8 @@ class Attention(Module):
         self.qkv_bias = self.add_if(t, m.qkv_bias, width, name="linear_qkv.bias")
         self.proj = self.add(t, m.hidden, inner, name="linear_proj")
         self.proj_bias = self.add_if(t, m.bias, m.hidden, name="linear_proj.bias")
+        self.qkv_pair = pair_of(self, t, "qkv", self.qkv, s, row=False)
+        self.proj_pair = pair_of(self, t, "proj", self.proj, s, row=True)
         self.norms = self._norms(t) if m.qk_norm else []
         self.add_if(t, m.sinks, heads.queries, name="softmax_offset")
 
@@ -47,14 +49,14 @@ class Attention(Module):
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s
-        y = column_linear(t, x, self.qkv, s)
+        y = adapted_column(t, x, self.qkv, self.qkv_pair, s)
         y = bias_add(t, y, self.qkv_bias)
         if self.m.kv_heads < s.group.size:
             y = whole_groups(t, y, self.heads, s)
         y = self._rotate(t, self._norm_heads(t, y))
         attend = partial(self._attend, t)
         o = again(t, attend, y) if s.recompute_core else attend(y)
-        return row_linear(t, o, self.proj, s)
+        return adapted_row(t, o, self.proj, self.proj_pair, s)
 
     def _turned(self, y: Tensor) -> float:
         """Bytes of queries and keys, without values."""
@@ -88,7 +90,8 @@ class Attention(Module):
     def _attend(self, t: Tape, qkv: Tensor) -> Tensor:
         unfused = self.s.options.attention == "unfused"
         core = unfused_attention if unfused else flash_attention
-        return core(t, qkv, self.heads, in_window(self.s, self.window))
+        seen = in_window(in_documents(self.s), self.window)
+        return core(t, qkv, self.heads, seen)
 
 
 def _heads(m: ModelSpec, ranks: int) -> Heads:
@@ -120,6 +123,19 @@ def whole_groups(t: Tape, y: Tensor, heads: Heads, s: Shard) -> Tensor:
         return [t.empty(y.shape, y.itemsize)]
 
     return t.apply(own, [y], backward)
+
+
+def in_documents(s: Shard) -> Shard:
+    """What attention sees of packed samples: as many samples of a document's length as hold the tokens (thd layout).
+
+    Context parallelism spreads every document. The mean length stands for all: longer ones weigh more, which it leaves
+    out.
+    """
+    if s.packed is None or s.packed >= s.seq_len or s.options.attention == "unfused":
+        return s
+    documents = s.seq_len / s.packed
+    tokens = max(1, s.tokens * s.packed // s.seq_len)
+    return replace(s, batch=round(s.batch * documents), tokens=tokens, seq_len=s.packed)
 
 
 def in_window(s: Shard, window: int) -> Shard:

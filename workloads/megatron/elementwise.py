@@ -34,12 +34,13 @@ def fused(
     _launch_parts(t, y, forward, kernels[0])
     mask = t.empty((max(1, int(saved)),), 1) if saved else None
     sizes = [(x.shape, x.itemsize) for x in inputs]
+    trained = [x.requires_grad for x in inputs[len(inputs) - parameters :]]
 
     def back(g: Tensor) -> list[Tensor | None]:
         _ = (mask, inputs)
         t.cpu("fused_backward")
         _launch_parts(t, g, backward, kernels[1])
-        return _gradients(t, g, sizes, parameters)
+        return _gradients(t, g, sizes, trained)
 
     return t.apply(y, inputs, back)
 
@@ -51,12 +52,18 @@ def _launch_parts(t: Tape, x: Tensor, size: float, count: int) -> None:
 
 
 def _gradients(
-    t: Tape, g: Tensor, sizes: list[Size], parameters: int
+    t: Tape, g: Tensor, sizes: list[Size], trained: list[bool]
 ) -> list[Tensor | None]:
-    """Gradients of inputs of these sizes; those of the last ``parameters`` are summed over the output's columns."""
-    activations = len(sizes) - parameters
+    """Gradients of inputs of these sizes; the last are parameters, whose are sums over the output's columns.
+
+    ``trained`` says of each parameter whether it has a gradient.
+    """
+    activations = len(sizes) - len(trained)
     grads: list[Tensor | None] = [t.empty(*size) for size in sizes[:activations]]
-    for size in sizes[activations:]:
+    for size, wanted in zip(sizes[activations:], trained, strict=True):
+        if not wanted:
+            grads.append(None)
+            continue
         t.launch(Kernel("sum", (g.elements,), bytes=g.size))
         grads.append(t.empty(*size))
     return grads

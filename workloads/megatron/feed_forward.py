@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from workloads.megatron.adapter import adapted_column, adapted_row, pair_of
 from workloads.megatron.elementwise import activate
-from workloads.megatron.linear import column_linear, row_linear
 from workloads.megatron.shard import Shard
 from workloads.models.model import ModelSpec
 from workloads.torch.modules import Module
@@ -21,10 +21,12 @@ class FeedForward(Module):
         self.fc1 = self.add(t, up, m.hidden, name="linear_fc1")
         self.fc1_bias = self.add_if(t, m.bias, up, name="linear_fc1.bias")
         self.fc2 = self.add(t, m.hidden, inner, name="linear_fc2")
+        self.fc1_pair = pair_of(self, t, "fc1", self.fc1, s, row=False)
+        self.fc2_pair = pair_of(self, t, "fc2", self.fc2, s, row=True)
         self.fc2_bias = self.add_if(t, m.bias, m.hidden, name="linear_fc2.bias")
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s
-        y = column_linear(t, x, self.fc1, s)
+        y = adapted_column(t, x, self.fc1, self.fc1_pair, s)
         y = activate(t, y, self.fc1_bias, self.m.gated, s.options)
-        return row_linear(t, y, self.fc2, s)
+        return adapted_row(t, y, self.fc2, self.fc2_pair, s)

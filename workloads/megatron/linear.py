@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from workloads.megatron.elementwise import unsaved
 from workloads.megatron.gemm import gemm, quantize
 from workloads.megatron.shard import Shard
 from workloads.megatron.tensor_parallel import begin, finish, reduce
@@ -21,7 +22,8 @@ def column_linear(t: Tape, x: Tensor, w: Tensor, s: Shard) -> Tensor:
     reduce-scattered) while the weight's gradient is computed; ``x`` is gathered again beside the input's GEMM
     (tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication).
     """
-    column = _Column(x, w, s, x.requires_grad)
+    needs, x = x.requires_grad, saved(x, w)
+    column = _Column(x, w, s, needs)
     n, k = w.shape
     t.cpu("linear")
     quantize(t, x.elements, s.numbers)
@@ -65,9 +67,14 @@ class _Column:
         return float(self.x.elements * self.parts * size)
 
     @property
+    def _scatters(self) -> bool:
+        """The input's gradient is reduce-scattered beside the product that makes it."""
+        return self.needs and self.s.gathers and self.s.numbers.scatters
+
+    @property
     def _reduces(self) -> bool:
-        """The input's gradient is a sum over the group."""
-        return self.needs and self.s.group.size > 1
+        """The input's gradient is a sum over the group, still to be made."""
+        return self.needs and self.s.group.size > 1 and not self._scatters
 
     def backward(self, t: Tape, g: Tensor) -> list[Tensor | None]:
         """Gradients of the input and the weight."""
@@ -76,19 +83,20 @@ class _Column:
         quantize(t, self.rows * n, self.s.numbers)
         operand = self._gather_again(t)
         grad = self._input_gradient(t)
-        if self.s.gathers:
+        if self.s.gathers and self.w.requires_grad:
             finish(t)
         self._reduce_beside(t)
-        weight_gradient(t, n, k, self.rows, self.s.numbers, (g, operand))
+        if self.w.requires_grad:
+            weight_gradient(t, n, k, self.rows, self.s.numbers, (g, operand))
         if self._reduces:
             finish(t)
         if grad is not None and self.s.gathers:
             grad = t.empty(self.x.shape, self.x.itemsize)
-        return [grad, Tensor(None, self.w.shape)]
+        return [grad, gradient_of(self.w)]
 
     def _gather_again(self, t: Tape) -> Tensor:
-        """The whole input, on its way where each rank has a part."""
-        if not self.s.gathers:
+        """The whole input, on its way where each rank has a part; none is needed of a frozen weight."""
+        if not self.s.gathers or not self.w.requires_grad:
             return self.x
         overlap = self.s.numbers.overlap
         begin(t, "all_gather", self.gathered, self.s.group, overlap)
@@ -100,7 +108,10 @@ class _Column:
             return None
         n, k = self.w.shape
         grad = t.empty(self.whole, self.x.itemsize)
-        gemm(t, self.rows, k, n, "nn", self.s.numbers)
+        if self._scatters:
+            _scatter_beside(t, self.rows, k, n, self.s, "nn")
+        else:
+            gemm(t, self.rows, k, n, "nn", self.s.numbers)
         return grad
 
     def _reduce_beside(self, t: Tape) -> None:
@@ -115,7 +126,7 @@ class _Column:
 
 def row_linear(t: Tape, x: Tensor, w: Tensor, s: Shard) -> Tensor:
     """``x @ w.T`` with the columns of ``w`` spread over the group: outputs are summed (or reduce-scattered)."""
-    n = w.shape[0]
+    n, x = w.shape[0], saved(x, w)
     t.cpu("linear")
     quantize(t, x.elements, s.numbers)
     y = t.empty((*x.shape[:-1], n), x.itemsize)
@@ -153,8 +164,19 @@ def _row_gradients(
     gemm(t, rows, k, n, "nn", s.numbers)
     if s.gathers:
         finish(t)
-    weight_gradient(t, n, k, rows, s.numbers, (g, x))
-    return [grad, Tensor(None, w.shape)]
+    if w.requires_grad:
+        weight_gradient(t, n, k, rows, s.numbers, (g, x))
+    return [grad, gradient_of(w)]
+
+
+def saved(x: Tensor, w: Tensor) -> Tensor:
+    """The input as backward needs it: that of a frozen weight is not kept."""
+    return x if w.requires_grad else unsaved(x)
+
+
+def gradient_of(w: Tensor) -> Tensor | None:
+    """What a product hands to its weight: the gradient is in a buffer already; None for a frozen weight."""
+    return Tensor(None, w.shape) if w.requires_grad else None
 
 
 def _gather_beside(t: Tape, size: float, s: Shard) -> None:
@@ -169,11 +191,13 @@ def _gather_beside(t: Tape, size: float, s: Shard) -> None:
     finish(t)
 
 
-def _scatter_beside(t: Tape, rows: int, n: int, k: int, s: Shard) -> None:
+def _scatter_beside(
+    t: Tape, rows: int, n: int, k: int, s: Shard, layout: str = "nt"
+) -> None:
     """A GEMM in parts, each reduce-scattered while the next is computed."""
     part = max(1, rows // SPLITS)
     size = 2.0 * rows * n / SPLITS
     for _ in range(SPLITS):
-        gemm(t, part, n, k, "nt", s.numbers)
+        gemm(t, part, n, k, layout, s.numbers)
         begin(t, "reduce_scatter", size, s.group, copied=True)
     finish(t)

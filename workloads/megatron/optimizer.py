@@ -5,6 +5,7 @@ from __future__ import annotations
 from workloads import orthogonal
 from workloads.megatron.elementwise import pass_over
 from workloads.megatron.rank import Rank
+from workloads.megatron.replicated import QUANTIZED
 from workloads.orthogonal import Matrices
 from workloads.torch.memory import Storage
 
@@ -17,6 +18,7 @@ def resident(rank: Rank) -> list[Storage]:
     """Parameters, gradient buffer and optimizer states."""
     memory, states = rank.tape.memory, states_of(rank)
     parameters, gradients = rank.data.held(rank.parameters, states)
+    parameters += frozen_bytes(rank)
     hidden = sum(each.elements for each in matrices_of(rank))
     moments = ADAMW_MOMENTS * (states - hidden) + rank.optimizer.moments * hidden
     return [
@@ -24,6 +26,14 @@ def resident(rank: Rank) -> list[Storage]:
         Storage(memory, float(gradients), "gradients"),
         Storage(memory, float(FP32 * (states + moments)), "optimizer"),
     ]
+
+
+def frozen_bytes(rank: Rank) -> int:
+    """Weights that stay as they are, in 16 bits, or layers' in 8 where they are kept so."""
+    return sum(
+        (1 if rank.s.adapter.fp8_weights and name in QUANTIZED else 2) * count
+        for name, count in rank.frozen.items()
+    )
 
 
 def states_of(rank: Rank) -> int:
@@ -39,6 +49,7 @@ def reduce_tied(rank: Rank) -> None:
     apart = rank.owner[0] != rank.owner[-1]  # in a V the first rank has both
     if (
         rank.model.m.tied_embeddings
+        and not rank.model.frozen
         and apart
         and {0, len(rank.owner) - 1} & set(rank.stages)
     ):

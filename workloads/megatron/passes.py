@@ -16,13 +16,17 @@ from workloads.torch.tape import Tape, Tensor
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """What a unit is recorded from: a fresh tape, a module on it, and its forward pass from an input's shape."""
+    """What a unit is recorded from: a fresh tape, a module on it, and its forward pass from an input's shape.
+
+    ``first``: nothing in front of it is trained, so nobody wants the gradient of its input.
+    """
 
     name: str
     tape: Callable[[], Tape]
     build: Callable[[Tape], Module]
     run: Callable[[Tape, Module, Tensor], Tensor]
     shape: tuple[int, ...]
+    first: bool = False
 
 
 class Forward(NamedTuple):
@@ -42,7 +46,7 @@ def forward(source: Source) -> Forward:
     before = t.memory.now
     t.memory.reset_peak()
     x = Tensor(None, source.shape)
-    x.requires_grad, x.name = True, "detached"
+    x.requires_grad, x.name = not source.first, "detached"
     return Forward(t, module, x, source.run(t, module, x), before)
 
 

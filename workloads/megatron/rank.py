@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -132,6 +133,18 @@ class Rank:
     @property
     def parameters(self) -> int:
         return sum(self.counted(stage) for stage in self.stages)
+
+    @property
+    def frozen(self) -> Counter[str]:
+        """Parameters that stay as they are, by the name of their unit."""
+        counts: Counter[str] = Counter()
+        for stage in self.stages:
+            for unit, times in self.parts(stage):
+                once = unit.name == "head"  # multi-token prediction uses it again
+                for name, n in unit.frozen.items():
+                    if not self._tied_here(name):
+                        counts[unit.name] += n * (1 if once else times)
+        return counts
 
     @property
     def experts(self) -> int:

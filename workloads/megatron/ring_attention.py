@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from sim.graph.kernel import Kernel
 from workloads.megatron.shard import Heads, Shard
+from workloads.parallel.group import Group
 from workloads.torch.tape import Tape
 
 STREAM = "nccl cp"
@@ -27,10 +30,13 @@ def attend_ring(t: Tape, way: Way, heads: Heads, s: Shard) -> None:
     block (Transformer Engine, attn_forward_func_with_cp; Liu et al. 2023). One step costs what a causal kernel over
     the rank's own tokens does; the first is that, the others are whole blocks of half the keys: the same work.
     """
-    block = _block(way, heads, s)
     if s.context is None or s.context.size == 1:
-        t.launch(block)
+        t.launch(_block(way, heads, s))
         return
+    if s.options.cp_comm_type == "a2a":
+        _attend_spread(t, way, heads, s)
+        return
+    block = _block(way, heads, s)
     correction = _correction(way, heads, s)
     last = s.context.size - 1
     for step in range(s.context.size):
@@ -41,6 +47,34 @@ def attend_ring(t: Tape, way: Way, heads: Heads, s: Shard) -> None:
         t.launch(correction)
         if step < last:
             t.wait(t.record(STREAM))
+
+
+def _attend_spread(t: Tape, way: Way, heads: Heads, s: Shard) -> None:
+    """Attention over the whole sequence of this rank's part of its heads.
+
+    Queries, keys and values go from parts of the sequence to parts of the heads by an all-to-all each, and the result
+    back; backward the result and its gradient come in, and three gradients go out. Each is put in order before or after
+    it travels (Transformer Engine, AttnFuncWithCPAndQKVOA2A; DeepSpeed-Ulysses, arXiv 2309.14509).
+    """
+    assert s.context is not None
+    ranks = s.context.size
+    spread = Heads(heads.queries // ranks, max(1, heads.keys // ranks), heads.dim)
+    row = 2.0 * s.batch * s.tokens * heads.dim
+    queries, keys = row * heads.queries, row * max(heads.keys, ranks)
+    inwards = (queries, keys, keys) if way == "fwd" else (queries, queries)
+    outwards = (queries,) if way == "fwd" else (queries, keys, keys)
+    _exchange(t, inwards, s.context)
+    t.launch(_block(way, spread, replace(s, tokens=s.tokens * ranks)))
+    _exchange(t, outwards, s.context)
+
+
+def _exchange(t: Tape, sizes: Sequence[float], group: Group) -> None:
+    """Tensors of so many bytes, each by an all-to-all of its own and a pass that puts it in order."""
+    for size in sizes:
+        group.collective(t, "all_to_all", size, STREAM, "p2p_batch")
+    t.wait(t.record(STREAM))
+    for size in sizes:
+        t.launch(Kernel("copy", (int(size) // 2,), bytes=2 * size))
 
 
 def _block(way: Way, heads: Heads, s: Shard) -> Kernel:

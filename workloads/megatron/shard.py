@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from workloads.job.adapter import Adapter
 from workloads.job.megatron import Megatron
 from workloads.megatron.gemm import Numbers
 from workloads.megatron.spread import Spread
@@ -25,6 +26,8 @@ class Shard:
     context: Group | None = None
     recompute_core: bool = False  # attention's inner part is run again in backward
     spread: Spread | None = None  # of experts
+    packed: int | None = None  # tokens of a document, where attention sees no other
+    adapter: Adapter = Adapter()  # noqa: RUF009 - frozen
 
     @property
     def loads(self) -> Loads:

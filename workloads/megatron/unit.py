@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from workloads.megatron.passes import Pass, Source, forward, part, pass_of
@@ -19,7 +19,8 @@ from workloads.torch.tape import Tape, Tensor
 class Unit:
     """A layer: both passes, and its bytes: ``stash`` kept from forward to backward, ``transient`` above that at most.
 
-    ``parameters`` counts this rank's parameters by name; ``matrices`` are those that an orthogonal update takes.
+    ``parameters`` counts this rank's trained parameters by name, ``frozen`` those that stay as they are; ``matrices``
+    are those that an orthogonal update takes.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Unit:
     parameters: dict[str, int]
     split: Callable[[], Halves] | None = None
     matrices: tuple[Matrices, ...] = ()
+    frozen: dict[str, int] = field(default_factory=dict)
 
     @cached_property
     def halves(self) -> Halves:
@@ -61,9 +63,10 @@ def record(source: Source, again: Again) -> Unit:
         pass_of(f"{name} backward", back, t.shared),
         stash,
         transient,
-        _parameter_counts(module),
+        _parameter_counts(module, trained=True),
         partial(halves, source, again.full),
         _matrices(module),
+        _parameter_counts(module, trained=False),
     )
 
 
@@ -73,11 +76,12 @@ def _matrices(module: Module) -> tuple[Matrices, ...]:
     return tuple(filter(None, matrices))
 
 
-def _parameter_counts(module: Module) -> dict[str, int]:
-    """Elements of the parameters by their names, which norms share."""
+def _parameter_counts(module: Module, trained: bool) -> dict[str, int]:
+    """Elements of the parameters, trained or frozen, by their names, which norms share."""
     counts: Counter[str] = Counter()
     for p in module.parameters:
-        counts[p.name] += p.elements
+        if p.requires_grad is trained:
+            counts[p.name] += p.elements
     return dict(counts)
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from sim.graph.kernel import Kernel
 from workloads.job import Job
+from workloads.megatron.adapter import freeze
 from workloads.megatron.further import Further
 from workloads.megatron.gemm import Numbers
 from workloads.megatron.modules import Embedding, Head, Layer
@@ -45,7 +46,8 @@ class Units:
         self.loss_scaled = precision(s.precision).scaled_loss
         self.shard = _shard(scenario, tp, cp, spread, added)
         self.inner = (self.shard.rows, s.micro_batch, m.hidden)
-        self._layers: dict[tuple[bool, int, bool, bool, Loads], Unit] = {}
+        self.frozen = scenario.adapter.on
+        self._layers: dict[tuple[bool, int, bool, bool, Loads, bool], Unit] = {}
         self._further: dict[bool, Unit] = {}
         self._joint: dict[tuple[Pass, Pass], Pass] = {}
 
@@ -58,16 +60,19 @@ class Units:
         """
         aside = aside and self.exchanges
         experts, window = self.m.has_experts(index), self.m.window_of(index)
-        shard = self._shard(aside, index)
-        key = (experts, window, aside, whole, shard.loads if experts else ())
+        shard, first = self._shard(aside, index), self.frozen and index == 0
+        loads = shard.loads if experts else ()
+        key = (experts, window, aside, whole, loads, first)
         if key not in self._layers:
             again = replace(self.recompute, full=True) if whole else self.recompute
             source = Source(
                 "layer",
                 self.tape,
-                lambda t: Layer(t, self.m, shard, experts, window),
+                self._built(lambda t: Layer(t, self.m, shard, experts, window)),
                 self._run_layer,
                 self.inner,
+                # Full recomputation needs an input with a gradient: only so is its backward called at all.
+                first and not again.full,
             )
             self._layers[key] = record(source, again)
         return self._layers[key]
@@ -103,7 +108,7 @@ class Units:
                 Source(
                     "further",
                     self.tape,
-                    lambda t: Further(t, self.m, shard),
+                    self._built(lambda t: Further(t, self.m, shard)),
                     _forward,
                     self.inner,
                 ),
@@ -127,7 +132,8 @@ class Units:
         def build(t: Tape) -> Module:
             return Embedding(t, self.m, self.shard)
 
-        return record(Source("embedding", self.tape, build, look_up, (1,)), NEVER)
+        built = self._built(build)
+        return record(Source("embedding", self.tape, built, look_up, (1,)), NEVER)
 
     @cached_property
     def head(self) -> Unit:
@@ -136,7 +142,20 @@ class Units:
         def build(t: Tape) -> Module:
             return Head(t, self.m, self.shard)
 
-        return record(Source("head", self.tape, build, _forward, self.inner), NEVER)
+        built = self._built(build)
+        return record(Source("head", self.tape, built, _forward, self.inner), NEVER)
+
+    def _built(self, build: Callable[[Tape], Module]) -> Callable[[Tape], Module]:
+        """How a module is made: with adapters all other weights are frozen."""
+        if not self.frozen:
+            return build
+
+        def frozen(t: Tape) -> Module:
+            module = build(t)
+            freeze(module)
+            return module
+
+        return frozen
 
 
 def _forward(t: Tape, module: Module, x: Tensor) -> Tensor:
@@ -171,6 +190,8 @@ def _shard(
         cp,
         s.recompute == "selective" or "core_attn" in o.recompute_modules,
         spread,
+        s.packed,
+        scenario.adapter,
     )
 
 
@@ -186,4 +207,6 @@ def _numbers(scenario: Job, added: float | None) -> Numbers:
         scaling=o.fp8_scaling,
         transposes=o.fp8_transposes,
         added=added,
+        frozen=scenario.adapter.on,
+        scatters=o.tp_comm_overlap and o.tp_comm_overlap_rs_dgrad,
     )

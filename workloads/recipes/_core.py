@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from workloads.recipes import _models
+from workloads.recipes import _adapter, _models
 from workloads.recipes._documents import Document
 from workloads.recipes._reading import Draft, shown
 from workloads.recipes._rules import rules, written
@@ -217,15 +217,15 @@ def _graphs(draft: Draft, document: Document) -> None:
 def _adapters(draft: Draft, document: Document) -> None:
     """Adapters beside frozen weights."""
     for key in ("peft", "model.peft"):
-        value = document.get(key)
-        scheme = value if value is not None else document.get(f"{key}.peft_scheme")
-        if scheme is not None and written(scheme) not in ("none", "null", "false"):
-            draft.lose(
-                document.place(key),
-                key,
-                shown(scheme),
-                "frozen weights and adapters (LoRA)",
-            )
+        names = (key, f"{key}.peft_scheme", f"{key}._target_")
+        said = next((name for name in names if document.get(name) is not None), key)
+        value = document.get(said)
+        scheme = _adapter.scheme_of(written(value))
+        if scheme == "lora":
+            words = _adapter.CLASS if key == "peft" else _adapter.LAUNCHER
+            _adapter.lora(draft, document, words, said)
+        elif scheme:
+            draft.lose(document.place(said), said, shown(value), _adapter.LOST)
 
 
 def model(draft: Draft, document: Document, names: list[str], said: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workloads.recipes import _core, _functions
+from workloads.recipes import _adapter, _core, _functions
 from workloads.recipes._documents import Document
 from workloads.recipes._reading import Draft, Recipe
 
@@ -53,7 +53,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     )
     _core.read(draft, document)
     if "peft" in begun and document.get("peft") is None:
-        draft.lose(draft.where, "peft", begun, "frozen weights and adapters (LoRA)")
+        _adapter.lora(draft, document, _adapter.CLASS, "recipe")
     if "pretrain" not in begun:
         draft.assume("fine-tuning: samples count as full sequences, each one document")
     names = _functions.words(document.get("model"))

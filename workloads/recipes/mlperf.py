@@ -34,6 +34,18 @@ USUAL = {
     "megatron.overlap_param_gather": True,
     "megatron.main_grads": "bf16",
 }
+#: LoRA's own (train.py and conf/megatron_gpt_peft_tuning_config.yaml of the submissions).
+LORA = {
+    "adapter.kind": "lora",
+    "adapter.rank": 16,
+    "adapter.targets": ["qkv", "proj"],
+    "adapter.dropout": 0.1,
+    "adapter.fp8_weights": True,
+    "megatron.overlap_grad_reduce": False,
+    "megatron.overlap_param_gather": False,
+    "megatron.cross_entropy_fusion": False,
+    "megatron.cp_comm_type": "a2a",
+}
 
 
 def recognise(document: Document) -> bool:
@@ -86,14 +98,18 @@ def _benchmark(draft: Draft, script: Document) -> None:
                     f"the benchmark of {model}: {tokens} tokens a sample, a vocabulary of {vocab}"
                 )
                 if "lora" in pattern:
-                    draft.lose(
-                        where,
-                        "llama2_70b_lora",
-                        "adapters",
-                        "frozen weights and adapters (LoRA)",
-                    )
+                    _lora(draft, where)
                 return
     _models.missing(draft, "nothing", "MODEL_SIZE", str(script.path))
+
+
+def _lora(draft: Draft, where: str) -> None:
+    """What the benchmark and NVIDIA's train.py of it say of the adapters and of data parallelism."""
+    for key, value in LORA.items():
+        draft.set(key, value, "llama2_70b_lora", where)
+    draft.assume(
+        "the benchmark of llama2_70b_lora: rank 16 with dropout 0.1 in attention, frozen weights in fp8"
+    )
 
 
 def _layout(draft: Draft, script: Document) -> None:

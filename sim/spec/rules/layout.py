@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from sim.errors import Mistake
+from sim.spec.rules import adapter
 from sim.spec.rules import experts as layout_experts
 from sim.spec.rules import model as layout_model
 from sim.spec.sections import Scenario
@@ -337,6 +338,13 @@ _RULES: list[Rule] = [
     ),
     ("parallel parallel.order", _order),
     ("nccl nccl.min_channels nccl.max_channels", _channels),
+    ("adapter adapter.targets", adapter.targets),
+    ("adapter adapter.dropout", adapter.dropout),
+    ("adapter training training.framework", adapter.framework),
+    (
+        "training training.packed training.seq_len training.framework megatron",
+        adapter.packed,
+    ),
 ]
 _GPU_RULES: list[Rule] = [
     (

@@ -1,0 +1,58 @@
+"""Rules of fine-tuning: adapters beside frozen weights, and packed samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sim.errors import Mistake
+from sim.spec.sections import Scenario
+from workloads.frameworks import framework_of
+from workloads.job.adapter import TARGETS, targets_of
+
+
+def targets(s: Scenario) -> Iterator[Mistake]:
+    """Names of projections that mean something, and at least one."""
+    known, unknown = targets_of(s.adapter.targets)
+    expected = (
+        f"some of {', '.join(TARGETS)}, or modules' names such as linear_qkv or q_proj"
+    )
+    for name in unknown:
+        yield Mistake(s.where, "adapter.targets", f'"{name}"', expected)
+    if not known and not unknown:
+        yield Mistake(s.where, "adapter.targets", "none", expected)
+
+
+def dropout(s: Scenario) -> Iterator[Mistake]:
+    """A share below one."""
+    if s.adapter.dropout >= 1:
+        found = str(s.adapter.dropout)
+        yield Mistake(s.where, "adapter.dropout", found, "a share below 1")
+
+
+def framework(s: Scenario) -> Iterator[Mistake]:
+    """A framework whose layers with adapters are simulated."""
+    if s.adapter.on and not framework_of(s).adapters:
+        hint = "adapters are simulated in Megatron's layers"
+        yield Mistake(
+            s.where,
+            "adapter.kind",
+            f'"{s.adapter.kind}"',
+            'framework = "megatron"',
+            hint,
+        )
+
+
+def packed(s: Scenario) -> Iterator[Mistake]:
+    """Packed samples where attention can tell their documents apart."""
+    if s.training.packed is None:
+        return
+    found = str(s.training.packed)
+    if not framework_of(s).packs:
+        hint = "packed samples are simulated in Megatron's layers"
+        yield Mistake(s.where, "training.packed", found, 'framework = "megatron"', hint)
+    elif s.megatron.attention == "unfused":
+        hint = "attention that writes all scores does not tell documents apart"
+        yield Mistake(s.where, "training.packed", found, "a fused attention", hint)
+    if s.training.packed > s.training.seq_len:
+        expected = f"at most training.seq_len = {s.training.seq_len}"
+        yield Mistake(s.where, "training.packed", found, expected)

@@ -1,0 +1,77 @@
+"""The section [adapter] of a scenario: low-rank adapters beside frozen weights (LoRA, arXiv 2106.09685)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sim.strict import key
+
+Target = Literal["qkv", "proj", "fc1", "fc2"]
+#: What recipes call them: Megatron's and NeMo's modules, NeMo 1's words, Hugging Face's projections.
+ALIASES: dict[str, tuple[Target, ...]] = {
+    **dict.fromkeys(("linear_qkv", "attention_qkv", "qkv_proj"), ("qkv",)),
+    **dict.fromkeys(("linear_q", "linear_k", "linear_v"), ("qkv",)),
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), ("qkv",)),
+    **dict.fromkeys(("linear_proj", "attention_dense", "o_proj"), ("proj",)),
+    **dict.fromkeys(("linear_fc1", "mlp_fc1", "gate_proj", "up_proj"), ("fc1",)),
+    **dict.fromkeys(("linear_fc1_up", "linear_fc1_gate", "gate_up_proj"), ("fc1",)),
+    **dict.fromkeys(("linear_fc2", "mlp_fc2", "down_proj"), ("fc2",)),
+    "attention": ("qkv", "proj"),
+    "mlp": ("fc1", "fc2"),
+    **dict.fromkeys(("all", "all-linear", "all_linear"), ("qkv", "proj", "fc1", "fc2")),
+}
+TARGETS: tuple[Target, ...] = ("qkv", "proj", "fc1", "fc2")
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Which projections have an adapter beside their frozen weight; weights without one are frozen too."""
+
+    kind: Literal["none", "lora"] = key(
+        "none",
+        "lora: all weights are frozen, and a product of two thin matrices is added to the projections in targets",
+    )
+    rank: int = key(16, "columns between the two matrices", low=1)
+    targets: tuple[str, ...] = key(
+        TARGETS,
+        "projections with an adapter: qkv, proj (attention's output), fc1, fc2; or names that Megatron, NeMo and "
+        "Hugging Face have for them",
+    )
+    dropout: float = key(
+        0.0, "share of an adapter's inputs dropped: a kernel of its own", low=0
+    )
+    fp8_weights: bool = key(
+        False,
+        "frozen weights of layers are kept in 8 bits (fp8_params), with training in fp8",
+    )
+    all_to_all: bool = key(
+        True,
+        "behind a row of tensor-parallel ranks, outputs change from columns to parts of the sequence by an all-to-all "
+        "(a2a_experimental); else they are gathered and cut",
+    )
+
+    @property
+    def on(self) -> bool:
+        """Whether weights are frozen."""
+        return self.kind != "none"
+
+    @property
+    def places(self) -> tuple[Target, ...]:
+        """Projections with an adapter, in the layer's order; none where weights are not frozen."""
+        return targets_of(self.targets)[0] if self.on else ()
+
+
+def targets_of(names: tuple[str, ...]) -> tuple[tuple[Target, ...], tuple[str, ...]]:
+    """Targets that names of modules stand for (wildcards ahead of the last part are left out), and names unknown."""
+    found: set[Target] = set()
+    unknown = []
+    for name in names:
+        last = name.rpartition(".")[2]
+        if last in TARGETS:
+            found.add(last)
+        elif last in ALIASES:
+            found.update(ALIASES[last])
+        else:
+            unknown.append(name)
+    return tuple(each for each in TARGETS if each in found), tuple(unknown)
