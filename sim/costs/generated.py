@@ -25,6 +25,13 @@ OPERATIONS = {
     "rowmax": 87.0,
     "rowexp": 81.0,
     "welford": 105.0,
+    # NVFP4's casts in Triton, of GB200: what each further element took from 2,048 x 4,096 to 2,048 x 28,672, as torchao
+    # measured (pytorch/ao, benchmarks/prototype/nvfp4_training/README.md; PyTorch 2.12 and 2.13): the largest value
+    # after a Hadamard rotation, both rotation and rounding, the same at random, a weight's 16 x 16 blocks.
+    "rotatedmax": 42.2,
+    "fp4": 137.0,
+    "fp4random": 200.2,
+    "fp4block": 290.2,
 }
 SEPARATOR = "_"
 

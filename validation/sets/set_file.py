@@ -155,6 +155,7 @@ KINDS: Mapping[str, Table] = {
         emulated=Items(EMULATED),
     ),
     "kernels": _kind(("rows", "limits"), rows=TEXTS, limits=LIBRARY_ERRORS),
+    "low_precision": _kind(("rows",), rows=TEXTS),
     "programs": _kind(
         ("rows", "clusters"),
         rows=TEXTS,

@@ -26,14 +26,12 @@ def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
 
 
 def _kernels(s: Job) -> Iterator[Mistake]:
-    for key, value in pytorch_eager.stated(s, ("joined_qkv", "attention")):
-        yield Mistake(
-            s.where,
-            key,
-            value,
-            "nothing",
-            "compiled blocks have cuDNN's kernel and projections of their own",
-        )
+    hint = "compiled blocks have projections of their own, and no kernels in Triton"
+    for key, value in pytorch_eager.stated(s, ("joined_qkv",)):
+        yield Mistake(s.where, key, value, "nothing", hint)
+    if s.pytorch.attention == "triton":
+        key, expected = "pytorch.attention", "cudnn or flash2"
+        yield Mistake(s.where, key, '"triton"', expected, hint)
 
 
 def _dense(s: Job, model: ModelShape) -> Iterator[Mistake]:
@@ -56,7 +54,7 @@ EAGER = pytorch_eager.FRAMEWORK
 FRAMEWORK = replace(
     EAGER,
     lower=lower,
-    precisions=(),
+    precisions=("quantized",),
     rules=(("pytorch training", _kernels), *EAGER.rules),
     model_rules=(
         *EAGER.model_rules,

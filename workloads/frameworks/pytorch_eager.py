@@ -38,6 +38,8 @@ OF_FSDP = (
     "prefetch",
     "limit_all_gathers",
 )
+OF_FP8 = ("fp8_scaling", "fp8_param_gather")
+OF_FORMATS = (*OF_FP8, "bf16_layers")
 OF_FLAT_PARAMETERS = ("prefetch", "limit_all_gathers")
 
 
@@ -80,6 +82,29 @@ def _trainer(s: Job) -> Iterator[Mistake]:
     elif s.pytorch.fsdp == "2":
         for key, value in stated(s, OF_FLAT_PARAMETERS):
             yield Mistake(s.where, key, value, 'pytorch.fsdp = "1"')
+
+
+def _formats(s: Job) -> Iterator[Mistake]:
+    """Keys of quantized layers where there are none, or where they are not compiled."""
+    number = precision(s.training.precision)
+    if not number.quantized:
+        for key, value in stated(s, OF_FORMATS):
+            hint = 'training.precision = "fp8" or "nvfp4" quantizes layers'
+            yield Mistake(s.where, key, value, "nothing", hint)
+        return
+    if number.name != "fp8" or s.training.framework != "pytorch-compiled":
+        for key, value in stated(s, OF_FP8):
+            hint = 'for precision = "fp8" with framework = "pytorch-compiled"'
+            yield Mistake(s.where, key, value, "nothing", hint)
+        return
+    if s.pytorch.fp8_param_gather and (
+        s.pytorch.fp8_scaling != "dynamic"
+        or s.pytorch.fsdp != "2"
+        or s.parallel.data_parallel not in FSDP
+    ):
+        expected = 'fp8_scaling = "dynamic" under FSDP2'
+        key = "pytorch.fp8_param_gather"
+        yield Mistake(s.where, key, "true", expected, "one scale for each weight")
 
 
 def _shards(s: Job) -> Iterator[Mistake]:
@@ -199,6 +224,7 @@ FRAMEWORK = Framework(
         ("pytorch training parallel parallel.pp parallel.data_parallel", _trainer),
         ("parallel parallel.fsdp_shards parallel.dp parallel.cp", _shards),
         ("parallel parallel.data_parallel", _zero2),
+        ("pytorch training parallel.data_parallel", _formats),
         ("parallel parallel.tp parallel.etp parallel.imbalance", _experts),
         ("parallel parallel.order parallel.ep", _order),
     ),

@@ -57,6 +57,18 @@ class PyTorch:
         True, "fsdp = 1: the host waits until the module before the last is freed"
     )
 
+    fp8_scaling: Literal["dynamic", "rowwise", "mx"] = key(
+        "dynamic",
+        "precision = fp8 in compiled blocks: one scale for a tensor (tensorwise), each row (slower products) or 32 "
+        "elements (MXFP8), all found first (torchao)",
+    )
+    fp8_param_gather: bool = key(
+        False, "FSDP gathers the weights of fp8 layers in fp8 (float8 all-gather)"
+    )
+    bf16_layers: int = key(
+        0, "so many last blocks compute in 16 bits where others are quantized", low=0
+    )
+
     def since(self, *release: int) -> bool:
         """Whether this is the release of PyTorch, such as (2, 1), or a later one."""
         return tuple(map(int, self.version.split("."))) >= release

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from sim.graph.kernel import Kernel
@@ -34,17 +33,37 @@ class Again:
         """Backward begins with all of the forward pass."""
         return self.full and not self.shortened
 
-    def dropped(self) -> Callable[[Kernel], bool]:
-        """Which kernels of the forward pass are not repeated, asked in their order."""
-        seen = 0
+    def dropped(self) -> Dropped:
+        """Which kernels of the forward pass are not repeated."""
+        return Dropped(self.products)
 
-        def drop(kernel: Kernel) -> bool:
-            nonlocal seen
-            product = kernel.kind.startswith("gemm")
-            seen += product
-            return "attention" in kernel.kind or (product and seen % 2 == 1)
 
-        return drop if self.products else lambda kernel: False
+@dataclass
+class Dropped:
+    """Which kernels of a forward pass that runs again are left out, asked in their order.
+
+    ``every_other``: products one, three, five ... and attention, whose results are kept. Products in NVFP4 are none
+    that count: they are aten._scaled_mm_v2, which torchtitan's list of what is saved lacks (fp8 and MXFP8 tensors
+    are multiplied by aten.mm).
+    """
+
+    every_other: bool
+    seen: int = 0
+
+    def __call__(self, kernel: Kernel) -> bool:
+        if not self.every_other:
+            return False
+        product = kernel.kind.startswith("gemm") and kernel.dtype not in UNLISTED
+        self.seen += product
+        return "attention" in kernel.kind or (product and self.seen % 2 == 1)
+
+    @property
+    def drops_next(self) -> bool:
+        """Whether the next product is left out."""
+        return self.every_other and self.seen % 2 == 0
+
+
+UNLISTED = ("nvfp4",)
 
 
 NEVER = Again()

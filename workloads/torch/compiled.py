@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from sim.errors import InputError, Mistake
-from workloads.torch.block_units import NAMES, UP, unit_parameters, uses
+from workloads.torch.block_units import DOWN, NAMES, UP, unit_parameters, uses
 from workloads.torch.compiled_units import Late, Units
 from workloads.torch.modules import FeedForward
 from workloads.torch.tape import Tape, Tensor
@@ -120,7 +120,8 @@ class Graph(Units):
         with t.launching_by("compiled_launch"):
             for unit in self.units:
                 getattr(self, f"forward_{NAMES[unit]}")(local)
-        t.saves()
+        if DOWN not in self.units:
+            t.saves()
         parameters = [p for u in self.units for p in unit_parameters(self.block, u)]
         first, *others = self.outputs
         main = t.apply(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sim.graph.kernel import Kernel
-from workloads.torch import functional as F
 from workloads.torch.block_units import DOWN, GATE, MAKES, NORM, OUTPUT, UP, uses
+from workloads.torch.compiled_attention import Heads
 from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Block
 
@@ -18,7 +18,7 @@ PARTIALS = 256  # rows of partial sums of a norm's weight gradient
 Late = list[Callable[[], None]]
 
 
-class Units:
+class Units(Heads):
     """The kernels of some consecutive units of a block, compiled together.
 
     Forward methods take and make named values; backward methods take and make their gradients, append the
@@ -29,7 +29,8 @@ class Units:
     def __init__(
         self, t: Tape, block: Block, units: Sequence[int], wanted: set[str]
     ) -> None:
-        self.t, self.block, self.units = t, block, units
+        super().__init__(t, block)
+        self.units = units
         self.gated = block.ffn.gated  # type: ignore[attr-defined]
         self.activation = block.ffn.activation  # type: ignore[attr-defined]
         made = [name for u in units for name in MAKES[u]]
@@ -41,36 +42,16 @@ class Units:
         self.fused_mul = GATE in units and UP in units
         self.saved: dict[str, Tensor] = {}
         self.gradients: dict[str, Tensor] = {}
-        self.rows: tuple[int, ...] = ()
 
     # -- pieces ---------------------------------------------------------------------------------
-    def _new(self, width: int, itemsize: int = 2) -> Tensor:
-        return self.t.empty((*self.rows, width), itemsize)
-
-    def _fused(self, kind: str, width: int, passes: float) -> None:
-        elements = self.rows[0] * self.rows[1] * width
-        self.t.launch(Kernel(kind, (elements,), bytes=passes * 2 * elements))
-
-    def _linear(self, w: Tensor) -> Tensor:
-        n, k = w.shape
-        F.launch_gemm(self.t, "gemm", self.rows[0] * self.rows[1], n, k, "nt")
-        return self._new(n)
-
-    def _data_grad(self, w: Tensor) -> Tensor:
-        n, k = w.shape
-        F.launch_gemm(self.t, "gemm", self.rows[0] * self.rows[1], k, n, "nn")
-        return self._new(k)
-
-    def _weight_grad(self, w: Tensor, *needed: Tensor) -> Tensor:
-        """The gradient of ``w``; the tensors ``needed`` for it stay alive until it is launched."""
-        n, k = w.shape
-        grad = self.t.empty(w.shape, w.itemsize)
-        F.launch_gemm(self.t, "gemm", n, k, self.rows[0] * self.rows[1], "tn")
-        return grad
-
-    @property
-    def width(self) -> int:
-        return int(self.block.attention.wq.shape[1])
+    def _keep(self, name: str, x: Tensor, *weights: Tensor) -> None:
+        """Saves the input of layers for backward, and what it takes of their weights."""
+        if name not in self.saved:
+            self.saved[name] = self._kept(x)
+        for w in weights:
+            kept = self._kept_weight(w)
+            if kept is not None:
+                self.saved[f"weight {w.name}"] = kept
 
     # -- forward --------------------------------------------------------------------------------
     def forward_norm(self, v: dict[str, Tensor]) -> None:
@@ -80,10 +61,12 @@ class Units:
 
     def forward_attention(self, v: dict[str, Tensor]) -> None:
         a, saved = self.block.attention, self.saved
-        saved["n1"] = v.pop("n1")
-        q, k, saved["v"] = self._linear(a.wq), self._linear(a.wk), self._linear(a.wv)
-        saved["q"] = self._rotated(q, a.heads)
-        saved["k"] = self._rotated(k, a.kv)
+        n1 = v.pop("n1")
+        q, k, saved["v"] = (self._linear(w, "n1") for w in (a.wq, a.wk, a.wv))
+        self._keep("n1", n1, a.wq, a.wk, a.wv)
+        del n1
+        saved["q"] = self._rotated(self._head_norm(q, "q"), a.heads)
+        saved["k"] = self._rotated(self._head_norm(k, "k"), a.kv)
         del q, k
         width = a.heads * a.head_dim
         self.t.launch(self._attention_kernel("attention_fwd"))
@@ -91,27 +74,11 @@ class Units:
         v["merged"] = self._new(width)
         self._fused("fused_transpose", width, 2)
 
-    def _rotated(self, x: Tensor, heads: int) -> Tensor:
-        """Queries or keys after the rotary embedding, if the model has one."""
-        a = self.block.attention
-        if not a.rotary:
-            return x
-        rotated = self._new(heads * a.head_dim)
-        self._fused("fused_rope", heads * a.head_dim, 2)
-        return rotated
-
-    def _attention_kernel(self, kind: str) -> Kernel:
-        """Backward moves twice the bytes of forward, and computes five products for two."""
-        a, (b, s) = self.block.attention, self.rows
-        forward = kind == "attention_fwd"
-        operations, bytes_ = (1.0, 1.0) if forward else (2.5, 2.0)
-        flops = 2.0 * b * a.heads * s * s * a.head_dim * operations
-        moved = 4.0 * b * s * a.head_dim * (a.heads + a.kv) * bytes_
-        return Kernel(kind, (b, a.heads, a.kv, s, a.head_dim), bytes=moved, flops=flops)
-
     def forward_output(self, v: dict[str, Tensor]) -> None:
-        self.saved["merged"] = v.pop("merged")
-        projected = self._linear(self.block.attention.wo)
+        merged, wo = v.pop("merged"), self.block.attention.wo
+        projected = self._linear(wo, "merged")
+        self._keep("merged", merged, wo)
+        del merged
         if DOWN in self.units:  # the residual sum is formed again where it is needed
             self._fused("fused_add_norm", self.width, 3)
             self.saved["x"], self.saved["projected"] = v["x"], projected
@@ -123,14 +90,16 @@ class Units:
 
     def forward_gate(self, v: dict[str, Tensor]) -> None:
         w1 = self.block.ffn.w1  # type: ignore[attr-defined]
-        self.saved["n2"], self.saved["h1"] = v["n2"], self._linear(w1)
+        self.saved["h1"] = self._linear(w1, "n2")
+        self._keep("n2", v["n2"], w1)
         if not self.fused_mul:
             self._fused(f"fused_{self.activation}", w1.shape[0], 2)
             v["act"] = self._new(w1.shape[0])
 
     def forward_up(self, v: dict[str, Tensor]) -> None:
         w3 = self.block.ffn.w3  # type: ignore[attr-defined]
-        self.saved["n2"], self.saved["h3"] = v["n2"], self._linear(w3)
+        self.saved["h3"] = self._linear(w3, "n2")
+        self._keep("n2", v["n2"], w3)
         if not self.fused_mul:
             self.saved["act"] = v.pop("act")
         self._fused(
@@ -141,16 +110,19 @@ class Units:
         v["prod"] = self._new(w3.shape[0])
 
     def forward_down(self, v: dict[str, Tensor]) -> None:
-        self.saved["prod"] = v.pop("prod" if self.gated else "act")
-        self._linear(self.block.ffn.w2)  # type: ignore[attr-defined]
+        prod, w2 = v.pop("prod" if self.gated else "act"), self.block.ffn.w2  # type: ignore[attr-defined]
+        self._keep("prod", prod, w2)
+        del prod
+        self.t.saves()  # what comes after is not computed again
+        self._linear(w2, "prod")
         self._fused("fused_add", self.width, 4 if OUTPUT in self.units else 3)
         v["y"] = self._new(self.width)
 
     # -- backward -------------------------------------------------------------------------------
     def backward_down(self, g: dict[str, Tensor], w: list[Tensor], late: Late) -> None:
         w2 = self.block.ffn.w2  # type: ignore[attr-defined]
-        w.append(self._weight_grad(w2, self.saved.pop("prod")))
-        g["prod" if self.gated else "act"] = self._data_grad(w2)
+        w.append(self._weight_grad(w2, "prod", self.saved.pop("prod")))
+        g["prod" if self.gated else "act"] = self._data_grad(w2, made=False)
         g["x2"] = g.pop("y")
 
     def backward_up(self, g: dict[str, Tensor], w: list[Tensor], late: Late) -> None:
@@ -161,13 +133,13 @@ class Units:
             self._fused(f"fused_{self.activation}_mul_bwd", w3.shape[0], 5)
             g["h1"], g["h3"] = g.pop("prod"), self._new(w3.shape[0])
             del self.saved["h3"]
-            self._later(late, w, w3, g["h3"], self.saved["n2"])
+            self._later(late, w, w3, "n2", g["h3"], self.saved["n2"])
             g["n2 up"] = self._data_grad(w3)
             del g["h3"]
             return
         self._fused("fused_mul_bwd", w3.shape[0], 5)
         g["act"], inner = g.pop("prod"), self._new(w3.shape[0])
-        w.append(self._weight_grad(w3, inner, self.saved["n2"]))
+        w.append(self._weight_grad(w3, "n2", inner, self.saved["n2"]))
         g["n2 up"] = self._data_grad(w3)
         self._join_norm(g, "n2 up")
 
@@ -178,7 +150,7 @@ class Units:
             g["h1"] = g.pop("act")
         inner = g.pop("h1")
         del self.saved["h1"]
-        self._later(late, w, w1, inner, self.saved["n2"])
+        self._later(late, w, w1, "n2", inner, self.saved["n2"])
         g["n2 gate"] = self._data_grad(w1)
         self._join_norm(g, "n2 gate")
 
@@ -188,15 +160,15 @@ class Units:
             g.setdefault("n2", g.pop(part))
 
     def _later(
-        self, late: Late, w: list[Tensor], weight: Tensor, *needed: Tensor
+        self, late: Late, w: list[Tensor], weight: Tensor, name: str, *needed: Tensor
     ) -> None:
         """A weight gradient now or, in a graph of the whole block, after everything else."""
         if not self.whole:
-            w.append(self._weight_grad(weight, *needed))
+            w.append(self._weight_grad(weight, name, *needed))
             return
         at = len(w)
         w.append(weight)  # keeps the place
-        late.append(lambda: w.__setitem__(at, self._weight_grad(weight, *needed)))
+        late.append(lambda: w.__setitem__(at, self._weight_grad(weight, name, *needed)))
 
     def backward_output(
         self, g: dict[str, Tensor], w: list[Tensor], late: Late
@@ -206,7 +178,7 @@ class Units:
         self._fused("fused_norm_bwd", self.width, 6 if self.whole else 5)
         g["x2"] = self._new(self.width)
         norms = self._norm_weights(self.block.norm2.parameters)
-        self._later(late, w, wo, g["x2"], self.saved["merged"])
+        self._later(late, w, wo, "merged", g["x2"], self.saved["merged"])
         w += norms
         g["merged"] = self._data_grad(wo)
         g["x"] = g.pop("x2")
@@ -245,17 +217,6 @@ class Units:
             g["n1"] = g.pop("q")
             del g["k"], g["v"]
 
-    def _widths(self) -> dict[str, int]:
-        """Widths of queries, keys and values."""
-        a = self.block.attention
-        keys = a.kv * a.head_dim
-        return {"q": a.heads * a.head_dim, "k": keys, "v": keys}
-
-    def _projection(self, name: str) -> Tensor:
-        """The weight that makes queries, keys or values."""
-        a = self.block.attention
-        return {"q": a.wq, "k": a.wk, "v": a.wv}[name]
-
     def _projections_in_a_block(
         self,
         grads: dict[str, Tensor],
@@ -265,33 +226,31 @@ class Units:
     ) -> None:
         """Backward of the projections in a graph of the whole block: the queries' weight gradient comes late."""
         self._unrotate("k", "q")
+        norms = self._head_norm_gradients("k", "q")
         n1 = self.saved["n1"]
-        wk = self._weight_grad(self._projection("k"), grads["k"], n1)
-        wv = self._weight_grad(self._projection("v"), grads["v"], n1)
+        wk = self._weight_grad(self._projection("k"), "n1", grads["k"], n1)
+        wv = self._weight_grad(self._projection("v"), "n1", grads["v"], n1)
         for name in ("v", "k", "q"):
-            g[name] = self._data_grad(self._projection(name))
-        self._later(late, w, self._projection("q"), grads["q"], n1)
-        w += [wk, wv]
+            g[name] = self._data_grad(self._projection(name), made=name != "v")
+        self._later(late, w, self._projection("q"), "n1", grads["q"], n1)
+        w += [wk, wv, *norms]
 
     def _projections_apart(
         self, grads: dict[str, Tensor], g: dict[str, Tensor], w: list[Tensor]
     ) -> None:
         """Backward of the projections, one after the other."""
-        weights = {}
+        weights: dict[str, Tensor] = {}
+        norms: list[Tensor] = []
         for name in ("v", "k", "q"):
             if name != "v":
                 self._unrotate(name)
+                norms = self._head_norm_gradients(name)
             weight = self._projection(name)
-            weights[name] = self._weight_grad(weight, grads.pop(name), self.saved["n1"])
-            g[name] = self._data_grad(weight)
-        w += [weights[name] for name in ("q", "k", "v")]
-
-    def _unrotate(self, *names: str) -> None:
-        """The rotation's and the transpose's backward in one kernel."""
-        rotary = self.block.attention.rotary
-        kind = "fused_rope_bwd" if rotary else "fused_transpose"
-        for name in names:
-            self._fused(kind, self._widths()[name], 2)
+            weights[name] = self._weight_grad(
+                weight, "n1", grads.pop(name), self.saved["n1"]
+            )
+            g[name] = self._data_grad(weight, made=name != "v")
+        w += [*(weights[name] for name in ("q", "k", "v")), *norms]
 
     def backward_norm(self, g: dict[str, Tensor], w: list[Tensor], late: Late) -> None:
         parts = [g.pop(name) for name in ("n1", "q", "k", "v") if name in g]

@@ -21,7 +21,7 @@ def linear(t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     t.cpu("linear")
     t.saves()
     # The blocks' layers by Transformer Engine; the head is plain.
-    dtype = t.products if t.layer >= 0 else ""
+    dtype = t.products_of(t.layer)
     kind = "gemm" if bias is None or dtype else "gemm_bias"
     quantize(t, dtype, x.elements, w.elements)
     launch_gemm(t, kind, x.elements // k, out_features, k, "nt", dtype)

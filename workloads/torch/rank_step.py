@@ -57,6 +57,8 @@ class RankStep:
         numbers = precision(job.training.precision)
         tape.products, tape.itemsize = numbers.products, numbers.parameter
         tape.plain = numbers.name if numbers.wide else ""
+        if job.pytorch.bf16_layers:
+            tape.last_quantized = model.layers - job.pytorch.bf16_layers - 1
         self.rank = SimulatedRank(layout, tape.rank, replicas)
         self.model = WrappedModel(job, model, tape, self.rank, run_block or as_written)
 
@@ -77,6 +79,7 @@ class RankStep:
         stored = model.stored_parameters()
         optimizer.update(model.updated_parameters())
         model.share_updates()
+        model.find_scales()
         t.cpu("zero_grad")
         optimizer.cpu("zero_grad_param", len(stored))
         model.zero_gradients(stored)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sim.graph.opgraph import Chain
+    from workloads.torch.again import Dropped
 
 PHASES = ("forward", "backward", "optimizer", "communication")
 
@@ -102,7 +103,7 @@ class Recorder:
         In a part that a CUDA graph replays.
     blocking : bool
         The host waits for all that it launches (CUDA_LAUNCH_BLOCKING).
-    drop : callable, optional
+    drop : Dropped, optional
         Which kernels are left out.
     counts : dict
         How often each host operation ran, for calibration.
@@ -115,7 +116,7 @@ class Recorder:
         self.phase, self.layer, self.microbatch = 0, -1, 0
         self.stream, self.launching = "compute", "launch"
         self.captured = self.blocking = False
-        self.drop: Callable[[Kernel], bool] | None = None
+        self.drop: Dropped | None = None
         self.counts: dict[str, float] = defaultdict(float)
         self.host_pending = 0.0
         self.columns = Columns()

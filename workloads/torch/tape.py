@@ -101,6 +101,8 @@ class Tape(Recorder):
         Operators give their results a history.
     products : str
         Type in which linear layers of blocks compute; "": 16 bits.
+    last_quantized : int, optional
+        The last block that does; None: all do.
     choices : PyTorch, optional
         The trainer's; None: the defaults.
     deferred : list, optional
@@ -113,10 +115,17 @@ class Tape(Recorder):
         super().__init__(rank, shared, costs)
         self.grad_enabled = True
         self.products, self.plain, self.itemsize = "", "", 2
+        self.last_quantized: int | None = None
         self.choices: PyTorch | None = None
         self.deferred: list[Callable[[], None]] | None = None
         self.retained: list[Backward] = []
         self._seq = 0
+
+    def products_of(self, layer: int) -> str:
+        """Type in which the linear layers of a block compute; -1 is outside the blocks."""
+        last = self.last_quantized
+        quantized = layer >= 0 and (last is None or layer <= last)
+        return self.products if quantized else ""
 
     # -- memory ---------------------------------------------------------------------------------
     def empty(

@@ -189,6 +189,10 @@ class WrappedModel:
         module = self.sharding.module(net)
         self.run_block.sharded |= module.blocks
         self.sharded += module.groups
+        if self.choices.fp8_param_gather:
+            for block, group in module.blocks.items():
+                if self.tape.products_of(block.index):
+                    group.gather_in_fp8()
         return module
 
     # -- forward --------------------------------------------------------------------------------
@@ -253,6 +257,21 @@ class WrappedModel:
         experts, copies = _without(self.parameters, averaged), self.expert_copies
         if experts and copies.size > 1:
             ddp.reduce_each(self.tape, experts, copies, average, ddp.EXPERTS)
+
+    def find_scales(self) -> None:
+        """Scales of the weights that are gathered in fp8, behind the optimizer: their largest values, over all ranks.
+
+        Source: torchao's precompute_float8_dynamic_scale_for_fsdp.
+        """
+        t, cast = self.tape, [group for group in self.sharded if group.cast]
+        if not cast:
+            return
+        elements = sum(group.cast // group.group.size for group in cast)
+        wide = 4.0 if self.choices.master_weights else 2.0
+        t.launch(Kernel("fused_reduction", (elements,), bytes=wide * elements))
+        layers = sum(len(p.shape) == 2 for group in cast for p in group.parameters)
+        cast[0].group.collective(t, "all_reduce", 4.0 * layers, fsdp.REDUCE)
+        t.wait(t.record(fsdp.REDUCE))
 
     def stored_parameters(self) -> list[Tensor]:
         """Tensors the optimizer sees: the parameters, or their shards."""

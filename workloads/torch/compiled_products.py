@@ -1,0 +1,93 @@
+"""Products of compiled linear layers, in 16 bits or in a quantized format with the casts of their operands."""
+
+from __future__ import annotations
+
+import math
+
+from workloads.torch import functional as F
+from workloads.torch.casts import Casts, Passes, casts_of, kernels
+from workloads.torch.tape import Tape, Tensor
+from workloads.torch.transformer import Block
+
+
+class Products:
+    """The linear layers of a compiled graph.
+
+    Operands that several layers share are cast once for the forward and once for the backward pass: AOTAutograd
+    finds them equal.
+    """
+
+    def __init__(self, t: Tape, block: Block) -> None:
+        self.t, self.block = t, block
+        self.casts: Casts | None = casts_of(t.products_of(block.index), t.choices)
+        self.rows: tuple[int, ...] = ()
+        self._cast_already: set[str] = set()
+
+    def _new(self, width: int, itemsize: int = 2) -> Tensor:
+        return self.t.empty((*self.rows, width), itemsize)
+
+    @property
+    def tokens(self) -> int:
+        """Rows of the layers' inputs."""
+        return self.rows[0] * self.rows[1]
+
+    # -- products -------------------------------------------------------------------------------
+    def _linear(self, w: Tensor, name: str) -> Tensor:
+        """The layer's output of the input that has a name."""
+        n, k = w.shape
+        if self.casts is not None and self._casts_here(self.casts):
+            if name not in self._cast_already:
+                self._cast(self.casts.activations, self.tokens * k)
+                self._cast_already.add(name)
+            self._cast(self.casts.weights, n * k, fused=False)
+        self._launch(self.tokens, n, k, "nt")
+        return self._new(n)
+
+    def _casts_here(self, casts: Casts) -> bool:
+        """Not where the product is left out of what runs again, and backward casts from 16 bits."""
+        return self.t.drop is None or casts.again or not self.t.drop.drops_next
+
+    def _data_grad(self, w: Tensor, made: bool = True) -> Tensor:
+        """The gradient of the input; ``made``: a kernel of Inductor made that of the output."""
+        n, k = w.shape
+        if self.casts is not None:
+            self._cast(self.casts.gradients, self.tokens * n, fused=made)
+            self._cast(self.casts.weights_late, n * k, fused=False)
+        self._launch(self.tokens, k, n, "nn")
+        return self._new(k)
+
+    def _weight_grad(self, w: Tensor, name: str, *needed: Tensor) -> Tensor:
+        """The gradient of ``w`` from the input that has a name; tensors ``needed`` stay alive until it is launched."""
+        n, k = w.shape
+        grad = self.t.empty(w.shape, w.itemsize)
+        if self.casts is not None:
+            self._cast(self.casts.gradients_late, self.tokens * n, fused=False)
+            late = f"{name} late"
+            if late not in self._cast_already:
+                self._cast(self.casts.activations_late, self.tokens * k, fused=False)
+                self._cast_already.add(late)
+        self._launch(n, k, self.tokens, "tn")
+        return grad
+
+    def _launch(self, m: int, n: int, k: int, layout: str) -> None:
+        """A product; quantized operands were put in rows."""
+        quantized = self.casts is not None
+        dtype = self.casts.products if self.casts is not None else ""
+        F.launch_gemm(self.t, "gemm", m, n, k, "nt" if quantized else layout, dtype)
+
+    def _cast(self, passes: Passes, elements: int, fused: bool = True) -> None:
+        for kernel in kernels(passes, elements, fused, self.t.drop is not None):
+            self.t.launch(kernel)
+
+    # -- memory ---------------------------------------------------------------------------------
+    def _kept(self, x: Tensor) -> Tensor:
+        """What backward finds of a layer's input."""
+        if self.casts is None or self.casts.kept is None:
+            return x
+        return self.t.empty((math.ceil(x.elements * self.casts.kept),), 1)
+
+    def _kept_weight(self, w: Tensor) -> Tensor | None:
+        """What backward finds of a weight beside the parameter."""
+        if self.casts is None or self.casts.kept is None:
+            return None
+        return self.t.empty((math.ceil(w.elements * self.casts.kept),), 1)
