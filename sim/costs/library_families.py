@@ -14,6 +14,7 @@ import numpy as np
 from sim.costs.kinds import DTYPE_BYTES
 
 TILE = 64  # rows: the smallest tiles of products
+EXCHANGING_SMS = 24  # most SMs that exchanges were measured with: a table's unit
 Sizes = np.ndarray  # a kernel a row, a size a column
 Work = tuple[
     np.ndarray, np.ndarray
@@ -115,6 +116,19 @@ def _scan_axes(sizes: Sizes) -> np.ndarray:
     )
 
 
+def _exchange_work(sizes: Sizes, dtype: str) -> Work:
+    """Tokens that a GPU sends, once to each rank which it expects them to need, at what its SMs can copy."""
+    ranks, tokens, hidden, topk, _, sms = sizes.T
+    reached = ranks * (1.0 - (1.0 - 1.0 / ranks) ** topk)
+    sent = DTYPE_BYTES[dtype] * tokens * reached * hidden
+    return np.zeros_like(sent), 2.0 * sent * EXCHANGING_SMS / sms
+
+
+def _exchange_axes(sizes: Sizes) -> np.ndarray:
+    ranks, tokens, hidden, topk, experts, sms = np.log2(sizes).T
+    return np.column_stack([2.0 * ranks, tokens, hidden, topk, 0.3 * experts, sms])
+
+
 PRODUCTS = Family("products", ("m", "n", "k"), _product_work, _product_axes, 2e-6)
 #: Tokens of a sequence, queries from its start on; `window` 0: every token sees all before it.
 ATTENTION = Family(
@@ -140,4 +154,12 @@ SCANS = Family(
     _scan_axes,
     3e-6,
 )
-FAMILIES = (PRODUCTS, ATTENTION, EXPERTS, SCANS)
+#: Tokens to the ranks of their experts, and back: `tokens` of each of so many `ranks`, by so many SMs of each (1: not said).
+EXCHANGES = Family(
+    "exchanges",
+    ("ranks", "tokens", "hidden", "topk", "experts", "sms"),
+    _exchange_work,
+    _exchange_axes,
+    15e-6,
+)
+FAMILIES = (PRODUCTS, ATTENTION, EXPERTS, SCANS, EXCHANGES)

@@ -16,6 +16,7 @@ from sim.costs.gpu_files import HARDWARE
 from sim.costs.libraries import libraries, library_table
 from sim.costs.library_families import (
     ATTENTION,
+    EXCHANGES,
     EXPERTS,
     FAMILIES,
     PRODUCTS,
@@ -39,6 +40,7 @@ EXAMPLES = {
     ATTENTION: (2, 4096, 32, 8, 128, 1024),
     EXPERTS: (4096, 4096, 1536, 8, 128, 2, 4),
     SCANS: (2, 4096, 8, 128, 64, 64, 256),
+    EXCHANGES: (8, 4096, 7168, 8, 256, 20),
 }
 
 
@@ -72,22 +74,23 @@ def test_a_row_is_read_back_within_its_noise() -> None:
         assert np.median(error) < 0.04
 
 
-@given(st.integers(0, 3), st.integers(0, 5), st.floats(1.0, 4.0))
+@given(st.integers(0, len(FAMILIES) - 1), st.integers(0, 5), st.floats(1.0, 4.0))
 @settings(max_examples=40, deadline=None)
 def test_a_kernel_of_larger_sizes_has_no_less_to_do(
     which: int, column: int, factor: float
 ) -> None:
-    """Operations and bytes grow with every size, but for the GPUs that share experts and a window of tokens."""
+    """Operations or bytes grow with every size, but for the GPUs that share experts, SMs that copy, and a window of tokens."""
     family, sizes = FAMILIES[which], np.array([EXAMPLES[FAMILIES[which]]], dtype=float)
     at = column % len(family.sizes)
-    if family.sizes[at] in ("tensor", "groups", "window"):
+    if family.sizes[at] in ("tensor", "groups", "window", "sms"):
         return
     larger = sizes.copy()
     larger[0, at] *= factor
     for less, more in zip(
         family.work(sizes, "bf16"), family.work(larger, "bf16"), strict=True
     ):
-        assert more[0] >= less[0] > 0
+        assert more[0] >= less[0] >= 0
+    assert max(work[0] for work in family.work(sizes, "bf16")) > 0
 
 
 def test_no_table_has_a_shape_that_is_held_out() -> None:
@@ -98,6 +101,56 @@ def test_no_table_has_a_shape_that_is_held_out() -> None:
             shapes = rows[list(family.sizes)].drop_duplicates()
             sample = shapes.iloc[:: max(1, len(shapes) // 1000)].to_numpy()
             assert all(library_rows.held_out(shape) == out for shape in sample)
+
+
+def test_an_exchange_is_judged_in_the_columns_that_it_was_published_in(
+    tmp_path: Path,
+) -> None:
+    """A row of DeepEP is a dispatch and a combine, each with its SMs; what ranks wait for each other is left out."""
+    row = {
+        "system": "h100_sxm",
+        "framework": "sglang",
+        "version": "0.5.12",
+        "node_num": 1,
+        "hidden_size": 7168,
+        "num_token": range(1030, 1070),
+        "num_topk": 8,
+        "num_experts": 256,
+        "dispatch_sms": 20,
+        "dispatch_transmit_us": 200.0,
+        "dispatch_notify_us": 1e6,
+        "combine_sms": 24,
+        "combine_transmit_us": 300.0,
+        "combine_notify_us": 1e6,
+    }
+    pd.DataFrame({**row, "kernel_source": "deepep"}).to_csv(
+        tmp_path / "rows.csv", index=False
+    )
+    family, rows = library_rows.read(tmp_path / "rows.csv")
+    assert family is EXCHANGES and len(rows) == 80
+    assert set(zip(rows["variant"], rows["sms"], rows["us"].round(), strict=True)) == {
+        ("dispatch 1 nodes", 20, 200.0),
+        ("combine 1 nodes", 24, 300.0),
+    }
+    report = validate_set("kernels", tmp_path / "rows.csv")
+    assert sum(len(part.shapes) for part in report.parts) == 80
+
+
+@pytest.mark.parametrize("way", ["dispatch", "combine"])
+def test_more_sms_and_fewer_tokens_are_not_slower(way: str) -> None:
+    """DeepEP's rate grows with SMs until NVLink is full: the time never grows by more than the rows' own noise."""
+    tables = {
+        library: library_table(EXCHANGES, library, load_gpu(library.gpu).roofline)
+        for library in libraries(EXCHANGES)
+        if library.variant == f"{way} 1 nodes" and library.kernel == "deepep"
+    }
+    assert len(tables) == 6
+    for table in tables.values():
+        sms = np.array([(8, 4096, 7168, 8, 256, n) for n in (4, 8, 12, 16, 20, 24)])
+        tokens = np.array([(8, n, 7168, 8, 256, 20) for n in (64, 512, 4096, 16384)])
+        by_sms, by_tokens = table.seconds(sms), table.seconds(tokens)
+        assert (by_sms[1:] < 1.05 * by_sms[:-1]).all() and by_sms[-1] < 0.5 * by_sms[0]
+        assert (np.diff(by_tokens) > 0).all()
 
 
 def published(**cells: object) -> pd.DataFrame:

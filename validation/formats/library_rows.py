@@ -11,8 +11,16 @@ import numpy as np
 import pandas as pd
 import pyarrow
 
-from sim.costs.library_families import ATTENTION, EXPERTS, PRODUCTS, SCANS, Family
+from sim.costs.library_families import (
+    ATTENTION,
+    EXCHANGES,
+    EXPERTS,
+    PRODUCTS,
+    SCANS,
+    Family,
+)
 from sim.errors import InputError, Mistake
+from validation.formats import exchange_rows
 
 GPUS = {
     "a100_sxm": "a100",
@@ -134,6 +142,13 @@ FORMATS = (
         _phase,
         ("op_name", "phase"),
     ),
+    Format(
+        EXCHANGES,
+        ("ranks", "num_tokens", "hidden_size", "topk", "num_experts", "sms"),
+        "dtype",
+        lambda rows: rows["op_name"].astype(str),
+        ("op_name",),
+    ),
 )
 
 
@@ -154,6 +169,8 @@ def read(path: Path) -> tuple[Family, pd.DataFrame]:
         If the file is neither Parquet nor CSV, or lacks columns.
     """
     rows = _table(path)
+    exchanges = exchange_rows.named(rows)
+    rows = rows if exchanges is None else exchanges
     chosen = max(FORMATS, key=lambda each: sum(name in rows for name in each.named))
     if mistakes := [*_missing(path, rows, chosen)]:
         raise InputError(mistakes)
