@@ -154,7 +154,7 @@ SCANS = Family(
     _scan_axes,
     3e-6,
 )
-#: Tokens to the ranks of their experts, and back: `tokens` of each of so many `ranks`, by so many SMs of each (1: not said).
+#: Tokens to the ranks of their experts, and back: `tokens` of each of so many `ranks`, by SMs of each (1: not said).
 EXCHANGES = Family(
     "exchanges",
     ("ranks", "tokens", "hidden", "topk", "experts", "sms"),

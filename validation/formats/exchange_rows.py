@@ -1,4 +1,4 @@
-"""Published times of exchanges of tokens (DeepEP, TensorRT-LLM's all-to-all) in the columns of aiconfigurator's samples.
+"""Published exchanges of tokens (DeepEP, TensorRT-LLM's all-to-all) in the columns of aiconfigurator's samples.
 
 A row of DeepEP has two kernels. What is compared is the transmission: what a rank waits in `notify` for the others is
 theirs, and a simulated step has its own.
