@@ -37,7 +37,8 @@ class Case:
     """A row and its prediction, s.
 
     `assumed`: what an incomplete row was completed with; `notes`: other defaults; `part`: one group in so many is for
-    fitting; `cuts`: further groups whose errors are given; `fit`: constants that were read off rows of its source.
+    fitting; `cuts`: further groups whose errors are given; `fit`: constants that were read off rows of its source;
+    `listed`: whether a set that lists its groups for fitting has this one, None for sets that do not.
     """
 
     name: str
@@ -51,10 +52,13 @@ class Case:
     part: int = PART
     cuts: tuple[str, ...] = ()
     fit: str = ""
+    listed: bool | None = None
 
     @property
     def fitted(self) -> bool:
         """Whether constants may be taken from its group: one in `part` of them, by a checksum of their names."""
+        if self.listed is not None:
+            return self.listed
         return zlib.crc32(self.group.encode()) % self.part == 0
 
     @property

@@ -139,6 +139,7 @@ KINDS: Mapping[str, Table] = {
         speed=SHARE,
         memory=SHARE,
     ),
+    "automodel": _kind(("rows",), rows=TEXTS, fitted=TEXTS),
     "probes": _kind(),
     "stragglers": _kind(
         ("rows", "replayed", "ideal", "slowdown"),

@@ -244,7 +244,7 @@ FRAMEWORK = Framework(
         "megatron": ALL,
         "adapter": ALL,
         "pytorch": ("cuda",),
-        "parallel": ("data_parallel", "etp", "imbalance"),
+        "parallel": ("data_parallel", "etp", "imbalance", "routing"),
     },
     rules=(
         ("pytorch training", _trainer),

@@ -139,9 +139,10 @@ class Megatron:
         True, "bias, activation, dropout and residual in one kernel"
     )
     cross_entropy_fusion: bool = key(True, "loss in one pass")
-    cross_entropy_fusion_impl: Literal["native", "te"] = key(
+    cross_entropy_fusion_impl: Literal["native", "te", "torch", "torch-fp32"] = key(
         "native",
-        "whose fused loss: Megatron's own, in fp32, or Transformer Engine's, in 16 bits and in the logits' place",
+        "whose loss: Megatron's own, in fp32; Transformer Engine's, in 16 bits and in the logits' place; or PyTorch's "
+        "log_softmax and nll_loss, in 16 bits or behind a cast",
     )
     moe_token_dispatcher: Literal["alltoall", "allgather", "flex"] = key(
         "alltoall",

@@ -29,6 +29,11 @@ class Parallel:
         'tokens by expert (megatron): uniform, zipf, "zipf 0.5" (its exponent), "gini 0.2", a router of routings.toml '
         "(qwen3-moe), a file of recorded counts (.csv, .json), or a load for each",
     )
+    routing: Literal["any", "consecutive"] = key(
+        "any",
+        "experts of a token (megatron): any of them, or neighbours, the next token the next ones (Automodel's "
+        "fake_balanced_gate)",
+    )
     vpp: int = key(1, "pipeline stages per rank", low=1)
     data_parallel: (
         Literal["none", "ddp", "ddp-no-overlap", "fsdp", "zero1", "zero2", "zero3"]

@@ -1,40 +1,81 @@
-"""Who calls Megatron's layers, adds up their gradients and reduces them: Megatron itself, or DeepSpeed around it."""
+"""Who calls Megatron's layers, adds up their gradients and reduces them: Megatron itself, or another around it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from workloads.job import Job
+from workloads.megatron import optimizer, torch_optimizer
+from workloads.megatron.fsdp2 import Fsdp2
+from workloads.megatron.rank import DataParallel, Rank
 from workloads.megatron.replicated import Replicated
-from workloads.megatron.zero import Zero, added_by_buckets
+from workloads.megatron.sharded import FullySharded
+from workloads.megatron.zero import Zero, Zero2, added_by_buckets
+from workloads.torch.memory import Storage
+
+FSDP = ("fsdp", "zero3")
+
+
+def _of_megatron(rank: Rank, replicated: type[Replicated]) -> DataParallel:
+    """Fully sharded where asked, ZeRO-2, or whole parameters reduced as ``replicated`` does."""
+    p = rank.s.parallel
+    if p.data_parallel in FSDP and rank.dp.size > 1:
+        return FullySharded(rank, shards_of(rank))
+    if p.data_parallel == "zero2":
+        return Zero2(rank)
+    return replicated(rank, sharded=p.data_parallel == "zero1")
+
+
+def shards_of(rank: Rank) -> int:
+    """Ranks that hold one copy of the parameters under FSDP."""
+    ranks = rank.dp.size
+    return min(rank.s.parallel.fsdp_shards or ranks, ranks)
 
 
 @dataclass(frozen=True)
 class Engine:
-    """What DeepSpeed does in other ways.
+    """What DeepSpeed and PyTorch do in other ways.
 
     Attributes
     ----------
-    replicated
-        How gradients of whole parameters are reduced.
+    data_parallel
+        What the passes of a rank do with gradients and parameters.
     gathers
         Of activations that travel between stages in parts, in a backward pass.
     owns_gradients
         Whether PyTorch adds gradients up, not Megatron's own buffer.
+    pipelines
+        Whether stages are `torch.distributed.pipelining`'s: its order of transfers, on one communicator, whole
+        activations.
+    resident, optimize
+        What a rank holds between steps, and the optimizer's step.
     """
 
-    replicated: type[Replicated] = Replicated
+    data_parallel: Callable[[Rank], DataParallel] = lambda rank: _of_megatron(
+        rank, Replicated
+    )
     gathers: int = 1
     owns_gradients: bool = False
+    pipelines: bool = False
+    resident: Callable[[Rank], list[Storage]] = optimizer.resident
+    optimize: Callable[[Rank], None] = optimizer.optimize
 
     def added(self, scenario: Job) -> float | None:
         """Bytes moved for an element of a weight's gradient beyond its GEMM; None: into Megatron's own buffer."""
         p = scenario.parallel
-        if p.data_parallel == "zero2" and p.dp * p.cp > 1:
-            return 0.0  # it goes into the bucket
+        if self.pipelines or (p.data_parallel == "zero2" and p.dp * p.cp > 1):
+            return 0.0  # FSDP adds it up, or it goes into the bucket
         return added_by_buckets(scenario) if self.owns_gradients else None
 
 
 MEGATRON = Engine()
 # It keeps its own output in parts too.
-DEEPSPEED = Engine(Zero, gathers=2, owns_gradients=True)
+DEEPSPEED = Engine(lambda rank: _of_megatron(rank, Zero), gathers=2, owns_gradients=True)
+PYTORCH = Engine(
+    lambda rank: Fsdp2(rank, shards_of(rank)),
+    owns_gradients=True,
+    pipelines=True,
+    resident=torch_optimizer.resident,
+    optimize=torch_optimizer.optimize,
+)

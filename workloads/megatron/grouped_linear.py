@@ -94,8 +94,11 @@ class GroupedLinear:
             quantize(t, elements, self.numbers)
 
     def _accumulate(self, t: Tape, elements: int) -> None:
-        """Adds a gradient to the buffer that accumulates it."""
-        pass_over(t, elements, float(elements * (2 + 2 * self.numbers.wide)))
+        """Adds a gradient to the buffer that accumulates it, where nobody else does."""
+        added = self.numbers.added
+        moved = float(2 + 2 * self.numbers.wide) if added is None else added
+        if moved:
+            pass_over(t, elements, elements * moved)
 
     def _product(
         self, t: Tape, rows: Sequence[int], n: int, k: int, layout: str

@@ -104,7 +104,8 @@ class Groups:
         )
         hosts = {rank // self.place.gpus_per_host for rank in group.ranks}
         several = layers if len(layers) > 1 else ()
-        return Spread(group, tensor, layers[0], len(hosts), several)
+        in_turn = p.routing == "consecutive"
+        return Spread(group, tensor, layers[0], len(hosts), several, in_turn)
 
     def model_parallel(self, replica: int) -> Group:
         """Tensor- and pipeline-parallel ranks of one replica, who agree on the gradient's norm."""

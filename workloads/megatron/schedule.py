@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 from workloads.job import Job
@@ -12,7 +12,7 @@ from workloads.megatron.pipeline import Issued, in_order, interleaved
 from workloads.megatron.rank import Place
 from workloads.parallel.pipeline import layers_of_stages
 from workloads.schedules import checked, rank_of_stages
-from workloads.schedules.runtime import Compute, operations
+from workloads.schedules.runtime import Compute, Operation, executed, operations
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Schedule:
     runs: int
 
 
-def schedule_of(scenario: Job) -> Schedule:
-    """The schedule that a scenario asks for."""
+def schedule_of(scenario: Job, of_torch: bool = False) -> Schedule:
+    """The schedule that a scenario asks for; ``of_torch``: issued as `torch.distributed.pipelining` does."""
     p, microbatches = scenario.parallel, microbatches_of(scenario)
     if p.pp == 1:
         return Schedule((0,), [_in_turns(microbatches)], 1)
@@ -44,8 +44,27 @@ def schedule_of(scenario: Job) -> Schedule:
     virtual = p.vpp if p.vpp > 1 else None
     module, chunks = checked(p.schedule, p.pp, microbatches, virtual, few=True)
     owner = rank_of_stages(module.PLACEMENT, p.pp, chunks)
-    issued = _issued(scenario, module, microbatches, chunks, owner)
+    if of_torch:
+        issued = _of_torch(p.schedule, p.pp, microbatches, chunks)
+    else:
+        issued = _issued(scenario, module, microbatches, chunks, owner)
     return Schedule(owner, issued, runs)
+
+
+def _of_torch(
+    name: str, ranks: int, microbatches: int, chunks: int
+) -> Sequence[Sequence[Issued]]:
+    """What each rank issues under PyTorch, halves of backward passes as they are run."""
+    rows = operations(name, ranks, microbatches, chunks)
+    return [[one for op in row for one in _run(op)] for row in rows]
+
+
+def _run(op: Operation) -> Iterator[Issued]:
+    """An operation as PyTorch runs it: nothing, for the first half of the first stage's backward pass."""
+    if not isinstance(op, Compute):
+        yield op
+    elif kind := executed(op.stage, op.kind):
+        yield replace(op, kind=kind)
 
 
 def _issued(

@@ -27,7 +27,7 @@ class FullySharded:
 
     def __init__(self, rank: Rank, shards: int) -> None:
         self.rank, self.t, self.shards = rank, rank.tape, shards
-        self.group, self.copies = _cut(rank.dp, shards)
+        self.group, self.copies = cut(rank.dp, shards)
         self.gathered: dict[Place, tuple[int, ...]] = {}
         self.keep = not rank.s.parallel.reshards or rank.grid.pp > 1
         self.units: dict[int, list[Unit]] = {
@@ -114,7 +114,7 @@ class FullySharded:
         self.t.wait(self.t.record(REDUCE))
 
 
-def _cut(dp: Group, shards: int) -> tuple[Group, Group | None]:
+def cut(dp: Group, shards: int) -> tuple[Group, Group | None]:
     """The ranks that share one copy of the parameters, and (hybrid sharding) those with the same shard."""
     if shards >= dp.size:
         return dp, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import comb
+from math import comb, lcm
 
 from workloads.parallel.group import Group
 from workloads.routing import Loads
@@ -29,6 +29,8 @@ class Spread:
         Hosts that the group lies on.
     layers : tuple of tuple of float
         The loads of every layer with experts, where they differ; those of layers beyond are the last's.
+    consecutive : bool
+        Whether a token's experts are neighbours, and the next token's the next ones.
     """
 
     group: Group
@@ -36,6 +38,12 @@ class Spread:
     loads: Loads
     hosts: int = 1
     layers: tuple[Loads, ...] = ()
+    consecutive: bool = False
+
+    def met(self, places: int, experts: int, chosen: int) -> float:
+        """Of so many places with equal parts of the experts, the mean number that a token's choices fall into."""
+        count = consecutive if self.consecutive else distinct
+        return count(places, experts, chosen)
 
     def of(self, layer: int) -> Spread:
         """With the loads of a layer, counted from 0 among those with experts."""
@@ -60,3 +68,11 @@ def distinct(groups: int, experts: int, chosen: int) -> float:
     """Expected groups of experts that a token's choices fall into, when all choices are as likely."""
     rest = experts - experts // groups
     return groups * (1.0 - comb(rest, chosen) / comb(experts, chosen))
+
+
+def consecutive(groups: int, experts: int, chosen: int) -> float:
+    """Mean number of groups of experts that ``chosen`` neighbours fall into, where every token takes the next ones."""
+    each = experts // groups
+    starts = range(0, lcm(experts, chosen), chosen)
+    met = (len({(start + i) % experts // each for i in range(chosen)}) for start in starts)
+    return sum(met) / len(starts)

@@ -10,15 +10,13 @@ from workloads.megatron.alignment import alignment_of
 from workloads.megatron.engine import Engine
 from workloads.megatron.folding import Kind
 from workloads.megatron.groups import Groups
-from workloads.megatron.optimizer import optimize, reduce_tied, resident
+from workloads.megatron.optimizer import reduce_tied
 from workloads.megatron.passes import Pass
 from workloads.megatron.pipeline import Issued, Pair
-from workloads.megatron.rank import DataParallel, Place, Rank
-from workloads.megatron.sharded import FullySharded
+from workloads.megatron.rank import Place, Rank
 from workloads.megatron.transfers import Transfers
 from workloads.megatron.unit import Unit
 from workloads.megatron.units import Units
-from workloads.megatron.zero import Zero2
 from workloads.schedules.runtime import Batch, Compute, Wait
 from workloads.torch.memory import Storage
 from workloads.torch.tape import Tape
@@ -42,23 +40,15 @@ class StageStep(Rank):
     ) -> None:
         super().__init__(scenario, model, groups, place, tape, kind)
         self.engine = engine
-        self.transfers = Transfers(self)
+        self.transfers = Transfers(self, engine.pipelines)
         self.stashed: dict[tuple[int, int], Storage] = {}
         self.put_off: dict[tuple[int, int], Storage] = {}
-        self.data = self._data_parallel()
-
-    def _data_parallel(self) -> DataParallel:
-        p = self.s.parallel
-        if p.data_parallel in ("fsdp", "zero3") and self.dp.size > 1:
-            return FullySharded(self, min(p.fsdp_shards or self.dp.size, self.dp.size))
-        if p.data_parallel == "zero2":
-            return Zero2(self)
-        return self.engine.replicated(self, sharded=p.data_parallel == "zero1")
+        self.data = engine.data_parallel(self)
 
     def record(self, operations: Sequence[Issued], runs: int) -> None:
         """One step in steady state."""
         t = self.tape
-        self.held = resident(self)
+        self.held = self.engine.resident(self)
         t.memory.reset_peak()
         t.cpu("step_python")
         self.alignment = alignment_of(operations, self.stage)
@@ -71,7 +61,7 @@ class StageStep(Rank):
         t.phase, t.layer = 1, -1
         self.data.finish()
         reduce_tied(self)
-        optimize(self)
+        self.engine.optimize(self)
 
     def _play(self, operations: Sequence[Issued]) -> None:
         """The schedule once."""

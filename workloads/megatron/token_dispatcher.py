@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from workloads.megatron.shard import Shard
-from workloads.megatron.spread import Spread, distinct
+from workloads.megatron.spread import Spread
 from workloads.megatron.token_exchange import TokenExchange
 from workloads.megatron.token_permutation import reorder, scatter, select
 from workloads.models.model import ModelSpec
@@ -97,7 +97,7 @@ class TokenDispatcher:
 
     def _distinct(self, places: int) -> float:
         """Ranks, or hosts, that have an expert which a token chose."""
-        return distinct(places, self.m.experts, self.m.experts_per_token)
+        return self.spread.met(places, self.m.experts, self.m.experts_per_token)
 
     @cached_property
     def _exchange(self) -> TokenExchange:

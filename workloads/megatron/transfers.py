@@ -16,8 +16,9 @@ class Transfers:
 
     run = 0  # of the schedule, which may run several times in a step
 
-    def __init__(self, rank: Rank) -> None:
-        self.rank, self.tape = rank, rank.tape
+    def __init__(self, rank: Rank, of_torch: bool = False) -> None:
+        """``of_torch``: one communicator for all, on which every tensor-parallel rank sends all of an activation."""
+        self.rank, self.tape, self.of_torch = rank, rank.tape, of_torch
         self.ended: dict[int, tuple[int, ...]] = {}
         self.copies: dict[int, list[int]] = {}
 
@@ -59,7 +60,7 @@ class Transfers:
     @property
     def _parts(self) -> int:
         """Tensor-parallel ranks that each send a part of an activation that all of them have."""
-        if self.rank.model.shard.sequence:
+        if self.rank.model.shard.sequence or self.of_torch:
             return 1
         scatters = self.rank.o.scatter_gather_tensors_in_pipeline
         return self.rank.grid.tp if scatters else 1
@@ -82,7 +83,7 @@ class Transfers:
         interleaved = schedule == "interleaved"
         in_chunks = len(self.rank.owner) > self.rank.grid.pp
         shared = schedule in ONE_STREAM or (interleaved and not in_chunks)
-        if shared or not self.rank.o.overlap_p2p_comm:
+        if shared or self.of_torch or not self.rank.o.overlap_p2p_comm:
             return STREAM
         one = batch.ops[0]
         way = f"{STREAM} {'from' if isinstance(one, Recv) else 'to'} {one.what}"

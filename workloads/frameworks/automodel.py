@@ -1,0 +1,125 @@
+"""NeMo Automodel: Transformer Engine's layers under PyTorch's FSDP2, its pipelines and its optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sim.errors import Mistake
+from workloads.frameworks import megatron
+from workloads.job import Job
+from workloads.job.layout import splits_backward
+from workloads.job.pytorch import PyTorch
+from workloads.models.shape import ModelShape
+
+if TYPE_CHECKING:
+    from workloads.lowered import Lowered, Site
+    from workloads.models.model import ModelSpec
+
+#: Keys of [pytorch] that count.
+PYTORCH = (
+    "version",
+    "cuda",
+    "reduce_dtype",
+    "reduce_every_microbatch",
+    "master_weights",
+    "wide_moments",
+    "fused_optimizer",
+    "clip_gradients",
+)
+#: Keys of [megatron] that PyTorch's engine has no use for.
+UNUSED = (
+    "gradient_accumulation_fusion",
+    "main_grads",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+    "overlap_param_gather_with_optim_step",
+    "param_gather_from_start",
+    "align_grad_reduce",
+    "align_param_gather",
+    "bucket_size",
+    "overlap_p2p_comm",
+    "p2p_sync",
+    "scatter_gather_tensors_in_pipeline",
+    "fp8_param_gather",
+    "overlap_moe_expert_parallel_comm",
+    "account_for_embedding",
+    "account_for_loss",
+    "launch_blocking",
+)
+
+
+def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
+    """As Megatron's, under PyTorch's engine."""
+    from workloads.megatron import engine, lower  # they are what takes long to import
+
+    return lower.lower(scenario, model, site, engine=engine.PYTORCH)
+
+
+def _trainer(s: Job) -> Iterator[Mistake]:
+    for name in PyTorch.__dataclass_fields__:
+        value = getattr(s.pytorch, name)
+        if value != getattr(PyTorch(), name) and name not in PYTORCH:
+            hint = f"of [pytorch] {', '.join(PYTORCH)} count"
+            yield Mistake(s.where, f"pytorch.{name}", str(value), "nothing", hint)
+    usual = type(s.megatron)()
+    for name in UNUSED:
+        value = getattr(s.megatron, name)
+        if value != getattr(usual, name):
+            hint = "a switch of Megatron's own engine; here PyTorch reduces, gathers and sends"
+            yield Mistake(s.where, f"megatron.{name}", str(value), "nothing", hint)
+
+
+def _reductions(s: Job) -> Iterator[Mistake]:
+    if s.pytorch.reduce_every_microbatch and s.parallel.pp > 1:
+        hint = "with a pipeline a stage's gradients are reduced behind its last backward pass"
+        yield Mistake(
+            s.where, "pytorch.reduce_every_microbatch", "true", "false", hint
+        )
+
+
+def _copies(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    p = s.parallel
+    if model.experts and p.fsdp_shards is not None and p.fsdp_shards < p.dp * p.cp:
+        hint = "copies of shards (HSDP) are not simulated for a model with experts"
+        expected = f"dp * cp = {p.dp * p.cp}"
+        found = str(p.fsdp_shards)
+        yield Mistake(s.where, "parallel.fsdp_shards", found, expected, hint)
+
+
+def refusals(s: Job) -> Iterator[Mistake]:
+    """Backward passes in halves need parameters that stay."""
+    p = s.parallel
+    if p.pp > 1 and p.reshard_after_forward and splits_backward(s):
+        hint = "a schedule that splits backward keeps gathered parameters"
+        yield Mistake(
+            s.where, "parallel.reshard_after_forward", "true", "false", hint
+        )
+
+
+FRAMEWORK = replace(
+    megatron.FRAMEWORK,
+    lower=lower,
+    updates=("adam",),
+    data_parallel=("none", *megatron.FSDP),
+    reads={**megatron.FRAMEWORK.reads, "pytorch": PYTORCH},
+    rules=(
+        ("pytorch megatron training", _trainer),
+        ("pytorch.reduce_every_microbatch parallel.pp", _reductions),
+        *(rule for rule in megatron.FRAMEWORK.rules if rule[1] is not megatron._trainer),
+    ),
+    model_rules=(
+        *(one for one in megatron.FRAMEWORK.model_rules if one[1] is not megatron._sharded),
+        ("parallel.fsdp_shards model.experts", _copies),
+    ),
+    refusals=refusals,
+    tries={
+        "parallel.data_parallel": ("fsdp",),
+        "parallel.etp": (None, 1),
+        "training.recompute": ("none", "selective", "full"),
+    },
+    few_microbatches=False,
+    blockwise=False,
+    layers_beside=lambda scenario: 0,
+)
