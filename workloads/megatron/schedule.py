@@ -11,7 +11,7 @@ from workloads.job.layout import grad_accumulation_of, microbatches_of
 from workloads.megatron.pipeline import Issued, in_order, interleaved
 from workloads.megatron.rank import Place
 from workloads.parallel.pipeline import layers_of_stages
-from workloads.schedules import checked, rank_of_stages
+from workloads.schedules import _lockstep, checked, rank_of_stages
 from workloads.schedules.runtime import Compute, Operation, executed, operations
 
 
@@ -45,17 +45,20 @@ def schedule_of(scenario: Job, of_torch: bool = False) -> Schedule:
     module, chunks = checked(p.schedule, p.pp, microbatches, virtual, few=True)
     owner = rank_of_stages(module.PLACEMENT, p.pp, chunks)
     if of_torch:
-        issued = _of_torch(p.schedule, p.pp, microbatches, chunks)
+        issued = _of_torch(scenario, microbatches, chunks)
     else:
         issued = _issued(scenario, module, microbatches, chunks, owner)
     return Schedule(owner, issued, runs)
 
 
 def _of_torch(
-    name: str, ranks: int, microbatches: int, chunks: int
+    scenario: Job, microbatches: int, chunks: int
 ) -> Sequence[Sequence[Issued]]:
     """What each rank issues under PyTorch, halves of backward passes as they are run."""
-    rows = operations(name, ranks, microbatches, chunks)
+    p = scenario.parallel
+    if p.schedule == "interleaved" and chunks > 1 and not scenario.pytorch.since(2, 9):
+        return _lockstep.operations(p.pp, microbatches, chunks)
+    rows = operations(p.schedule, p.pp, microbatches, chunks)
     return [[one for op in row for one in _run(op)] for row in rows]
 
 

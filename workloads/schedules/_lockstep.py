@@ -1,0 +1,92 @@
+"""Interleaved 1F1B as PyTorch ran it before 2.9: in time steps, after each of which neighbours exchange and wait.
+
+``PipelineScheduleMulti`` walks a table of time steps. In each a rank computes at most once; then one batch has what it
+sends and what its neighbours computed for it in the same time step, and it waits for all of the batch. Empty time steps
+align the ranks: forward passes of all fall into the same ones, and backward passes into those between.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from workloads.schedules import Action
+from workloads.schedules._rounds import walk
+from workloads.schedules.runtime import Operation, Recorder, Recv, Send
+
+TimeStep = Action | None
+
+
+def operations(
+    ranks: int, microbatches: int, chunks: int
+) -> tuple[tuple[Operation, ...], ...]:
+    """What every pipeline rank issues in one step, in order."""
+    table = [time_steps(rank, ranks, microbatches, chunks) for rank in range(ranks)]
+    return tuple(_issued(rank, table, ranks * chunks) for rank in range(ranks))
+
+
+def time_steps(
+    rank: int, ranks: int, microbatches: int, chunks: int
+) -> tuple[TimeStep, ...]:
+    """The action of every time step of a rank, or None: ranks begin one after the other.
+
+    Backward passes begin when the first has come back from the last rank; at the end one goes with an empty time step.
+    """
+    order = walk(rank, ranks, microbatches, chunks, hop=2, split=False)
+    warmup = next((i for i, a in enumerate(order) if a.kind == "B"), len(order))
+    if warmup < chunks * microbatches:
+        warmup -= 1  # the last forward pass before is the first pair's
+    back = chunks * ranks + 2 * (ranks - 1 - rank)  # of the first backward pass
+    steps: list[TimeStep] = [None] * rank + list(order[:warmup])
+    steps += [None] * (back - warmup - rank)
+    left = Counter(action.kind for action in order[warmup:])
+    for action in order[warmup:]:
+        if action.kind == "B" and not left["F"] and left["B"] <= warmup:
+            steps.append(None)
+        left[action.kind] -= 1
+        steps.append(action)
+    return tuple(steps)
+
+
+def _issued(
+    rank: int, table: Sequence[Sequence[TimeStep]], stages: int
+) -> tuple[Operation, ...]:
+    """A rank's time steps, each with its batch."""
+    record = Recorder(rank, len(table))
+    for time in range(max(map(len, table))):
+        action = _at(table[rank], time)
+        if action is not None:
+            record.compute(action)
+        ops = [*_sent(rank, action, len(table), stages)]
+        for other in sorted({(rank - 1) % len(table), (rank + 1) % len(table)} - {rank}):
+            ops += _received(rank, other, _at(table[other], time), len(table), stages)
+        record.wait(record.post(tuple(ops)))
+    return record.done()
+
+
+def _at(steps: Sequence[TimeStep], time: int) -> TimeStep:
+    return steps[time] if time < len(steps) else None
+
+
+def _target(action: Action, stages: int) -> int | None:
+    """The stage that needs what an action makes."""
+    target = action.stage + (1 if action.kind == "F" else -1)
+    return target if 0 <= target < stages else None
+
+
+def _sent(
+    rank: int, action: TimeStep, ranks: int, stages: int
+) -> Iterator[Send]:
+    """What an action of this rank sends to another."""
+    target = None if action is None else _target(action, stages)
+    if action is not None and target is not None and target % ranks != rank:
+        yield Send(action.kind, action.stage, action.microbatch, target % ranks)
+
+
+def _received(
+    rank: int, other: int, action: TimeStep, ranks: int, stages: int
+) -> Iterator[Recv]:
+    """What this rank gets of an action of another."""
+    target = None if action is None else _target(action, stages)
+    if action is not None and target is not None and target % ranks == rank:
+        yield Recv(action.kind, target, action.microbatch, other)
