@@ -280,9 +280,7 @@ def test_neighbours_send_less_than_any() -> None:
     long = {"seq_len": 16384}  # the GPUs are slower than the host
     times = [
         time_of(
-            scenario(
-                1, model, training=long, megatron=flex, routing=routing, **usual
-            )
+            scenario(1, model, training=long, megatron=flex, routing=routing, **usual)
         )
         for routing in ("any", "consecutive")
     ]
@@ -291,7 +289,7 @@ def test_neighbours_send_less_than_any() -> None:
 
 @given(st.integers(2, 6), st.integers(2, 4), st.integers(1, 4))
 def test_time_steps_of_older_pipelines(ranks: int, chunks: int, rounds: int) -> None:
-    """Every pass once; its input was made in an earlier time step; forward and backward passes share none."""
+    """Every pass once; its input was made in an earlier time step; from where all run both, they share none."""
     microbatches, stages = ranks * rounds, ranks * chunks
     table = [time_steps(r, ranks, microbatches, chunks) for r in range(ranks)]
     at = {
@@ -306,17 +304,30 @@ def test_time_steps_of_older_pipelines(ranks: int, chunks: int, rounds: int) -> 
         before = action.stage + (-1 if forward else 1)
         if 0 <= before < stages:
             assert at[Action(before, action.kind, action.microbatch)] < time
-    times = {kind: {at[a] for a in at if a.kind == kind} for kind in "FB"}
-    first, last = min(times["B"]), max(times["F"])
-    assert not {t for t in times["F"] & times["B"] if first <= t <= last}
+    begun = max(
+        min(t for t, a in enumerate(steps) if a is not None and a.kind == "B")
+        for steps in table
+    )
+    times = {
+        kind: {at[a] for a in at if a.kind == kind and at[a] >= begun} for kind in "FB"
+    }
+    assert not times["F"] & times["B"]
 
 
 def test_older_pipelines_wait_for_their_neighbours() -> None:
-    """An interleaved pipeline before 2.9 idles about as long as the formula says: (ranks - 1) / (chunks microbatches)."""
+    """An interleaved pipeline before 2.9 idles no less than the formula says, and its transfers are not overlapped."""
     layout = {"pp": 4, "vpp": 2, "dp": 2, "schedule": "interleaved"}
-    model = {"hidden": 4096, "ffn": 16384, "layers": 8}
+    model = {"hidden": 4096, "ffn": 16384, "layers": 8, "vocab": 128}
     made = predict(
-        scenario(8, model, {"version": "2.7"}, reshard_after_forward=False, **layout)
+        scenario(
+            8,
+            model,
+            {"version": "2.7"},
+            training={"seq_len": 4096},
+            reshard_after_forward=False,
+            **layout,
+        )
     )
-    bubble = made.breakdown["pipeline bubble"] / made.breakdown["compute"]
-    assert bubble == pytest.approx(3 / 16, abs=0.08)
+    idle = made.breakdown["bubble"] + made.breakdown["exposed_pp"]
+    assert 3 / 16 < idle / made.breakdown["compute"] < 1 / 2
+    assert made.breakdown["exposed_pp"] > 0

@@ -20,7 +20,19 @@ from validation.formats.published_columns import number
 
 FOLDER = Path(__file__).parents[1] / "cases" / "automodel"
 TIME = "Time per Global Step (s)"
-SIZES = ("#GPUs", "GBS", "MBS", "LBS", "Seq Length", "TP", "PP", "CP", "EP", "VP", "FSDP")
+SIZES = (
+    "#GPUs",
+    "GBS",
+    "MBS",
+    "LBS",
+    "Seq Length",
+    "TP",
+    "PP",
+    "CP",
+    "EP",
+    "VP",
+    "FSDP",
+)
 COLUMNS = ("doc_tag", "section", "Model", *SIZES, TIME)
 #: Sections of a scenario that a setup may fill.
 SECTIONS = ("training", "parallel", "megatron", "pytorch")

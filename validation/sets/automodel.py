@@ -1,4 +1,4 @@
-"""Steps that NeMo Automodel's performance summary prints (``kind = "automodel"``): rows to scenarios, and comparison."""
+"""Steps that NeMo Automodel's summary prints (``kind = "automodel"``): rows to scenarios, and comparison."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def validate_set(
             groups.append(group_of(row))
         except InputError as error:
             skips.append((id_of(row), "; ".join(str(m) for m in error.mistakes)))
-    cases = []
+    cases: list[Case] = []
     made = zip(runs, groups, predict_all(runs, jobs), strict=True)
-    for run, group, (time, error) in made:
-        if isinstance(error, Refusal):
-            skips.append((run.id, error))
+    for run, group, (time, why) in made:
+        if isinstance(why, Refusal):
+            skips.append((run.id, why))
         else:
             about = run.id, run.slice, group, run.measured
             listed = group in table.get("fitted", ())
-            cases.append(Case(*about, time, error, notes=run.notes, listed=listed))
+            cases.append(Case(*about, time, why, notes=run.notes, listed=listed))
     limits = CASES / name / "limits.toml"
     whole = rows is None
     return PublishedReport(

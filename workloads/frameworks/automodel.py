@@ -74,9 +74,7 @@ def _trainer(s: Job) -> Iterator[Mistake]:
 def _reductions(s: Job) -> Iterator[Mistake]:
     if s.pytorch.reduce_every_microbatch and s.parallel.pp > 1:
         hint = "with a pipeline a stage's gradients are reduced behind its last backward pass"
-        yield Mistake(
-            s.where, "pytorch.reduce_every_microbatch", "true", "false", hint
-        )
+        yield Mistake(s.where, "pytorch.reduce_every_microbatch", "true", "false", hint)
 
 
 def _copies(s: Job, model: ModelShape) -> Iterator[Mistake]:
@@ -93,9 +91,7 @@ def refusals(s: Job) -> Iterator[Mistake]:
     p = s.parallel
     if p.pp > 1 and p.reshard_after_forward and splits_backward(s):
         hint = "a schedule that splits backward keeps gathered parameters"
-        yield Mistake(
-            s.where, "parallel.reshard_after_forward", "true", "false", hint
-        )
+        yield Mistake(s.where, "parallel.reshard_after_forward", "true", "false", hint)
 
 
 FRAMEWORK = replace(
@@ -107,10 +103,18 @@ FRAMEWORK = replace(
     rules=(
         ("pytorch megatron training", _trainer),
         ("pytorch.reduce_every_microbatch parallel.pp", _reductions),
-        *(rule for rule in megatron.FRAMEWORK.rules if rule[1] is not megatron._trainer),
+        *(
+            rule
+            for rule in megatron.FRAMEWORK.rules
+            if rule[1] is not megatron._trainer
+        ),
     ),
     model_rules=(
-        *(one for one in megatron.FRAMEWORK.model_rules if one[1] is not megatron._sharded),
+        *(
+            one
+            for one in megatron.FRAMEWORK.model_rules
+            if one[1] is not megatron._sharded
+        ),
         ("parallel.fsdp_shards model.experts", _copies),
     ),
     refusals=refusals,

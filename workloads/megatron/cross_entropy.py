@@ -44,8 +44,8 @@ FUSED = Passes(((6.0, 0.0), (8.0, 4.0), (8.0, 8.0)), (10.0,))
 # and the sum of exponentials, three floats of a token that all ranks gather; one reads them and writes their gradients
 # in their place, which backward scales.
 ENGINE = Passes(((2.0, 12.0), (4.0, 0.0)), (4.0,), saved=0, op="all_gather")
-# PyTorch's log_softmax, of which nll_loss takes one value a token; backward: its gradients, zero but there, and those of
-# the logits from them and from the result. In 16 bits, or behind a cast to fp32 and before one back.
+# PyTorch's log_softmax, of which nll_loss takes one value a token; backward: its gradients, zero but there, and those
+# of the logits from them and from the result. In 16 bits, or behind a cast to fp32 and before one back.
 TORCH = Passes(((4.0, 0.0),), (2.0, 6.0), saved=2)
 TORCH_WIDE = Passes(((6.0, 0.0), (8.0, 0.0)), (4.0, 12.0, 6.0))
 BY_NAME = {"native": FUSED, "te": ENGINE, "torch": TORCH, "torch-fp32": TORCH_WIDE}

@@ -71,7 +71,9 @@ class Engine:
 
 MEGATRON = Engine()
 # It keeps its own output in parts too.
-DEEPSPEED = Engine(lambda rank: _of_megatron(rank, Zero), gathers=2, owns_gradients=True)
+DEEPSPEED = Engine(
+    lambda rank: _of_megatron(rank, Zero), gathers=2, owns_gradients=True
+)
 PYTORCH = Engine(
     lambda rank: Fsdp2(rank, shards_of(rank)),
     owns_gradients=True,

@@ -74,5 +74,7 @@ def consecutive(groups: int, experts: int, chosen: int) -> float:
     """Mean number of groups of experts that ``chosen`` neighbours fall into, where every token takes the next ones."""
     each = experts // groups
     starts = range(0, lcm(experts, chosen), chosen)
-    met = (len({(start + i) % experts // each for i in range(chosen)}) for start in starts)
+    met = (
+        len({(start + i) % experts // each for i in range(chosen)}) for start in starts
+    )
     return sum(met) / len(starts)

@@ -57,8 +57,10 @@ def _issued(
         action = _at(table[rank], time)
         if action is not None:
             record.compute(action)
-        ops = [*_sent(rank, action, len(table), stages)]
-        for other in sorted({(rank - 1) % len(table), (rank + 1) % len(table)} - {rank}):
+        ops: list[Send | Recv] = [*_sent(rank, action, len(table), stages)]
+        for other in sorted(
+            {(rank - 1) % len(table), (rank + 1) % len(table)} - {rank}
+        ):
             ops += _received(rank, other, _at(table[other], time), len(table), stages)
         record.wait(record.post(tuple(ops)))
     return record.done()
@@ -74,9 +76,7 @@ def _target(action: Action, stages: int) -> int | None:
     return target if 0 <= target < stages else None
 
 
-def _sent(
-    rank: int, action: TimeStep, ranks: int, stages: int
-) -> Iterator[Send]:
+def _sent(rank: int, action: TimeStep, ranks: int, stages: int) -> Iterator[Send]:
     """What an action of this rank sends to another."""
     target = None if action is None else _target(action, stages)
     if action is not None and target is not None and target % ranks != rank:
