@@ -41,6 +41,7 @@ FRAMEWORKS = (
     "cuda-graph",
     "megatron",
     "deepspeed",
+    "automodel",
 )
 # Values of keys that are neither switches nor choices: small changes, so that a run stays small.
 VALUES: dict[type, list[Any]] = {int: [1, 2, 4], float: [0.5, 2.0], str: []}

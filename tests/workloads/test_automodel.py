@@ -51,7 +51,7 @@ def scenario(
     **parallel: Any,
 ) -> Scenario:
     """On as many GPUs as the layout needs; gradients reduced in fp32 unless said otherwise."""
-    layout = {"dp": 4, "data_parallel": "fsdp"} | parallel
+    layout: dict[str, Any] = {"dp": 4, "data_parallel": "fsdp"} | parallel
     gpus = 1
     for axis in ("dp", "tp", "pp", "cp"):
         gpus *= layout.get(axis, 1)
@@ -92,7 +92,7 @@ def sent(s: Scenario, op: str, axis: str = "dp") -> list[float]:
             for c in program.parts[program.payload[i]]
         ]
         comms = [graph.comms[c] for c in parts]
-        return sum(c.size for c in comms if c.op == op and c.axis == axis)
+        return float(sum(c.size for c in comms if c.op == op and c.axis == axis))
 
     return [of_rank(program) for program in graph.programs]
 
@@ -115,7 +115,7 @@ def test_gathers_and_reductions_are_as_the_rules_say(
     )
     assert sent(kept, "all_gather") == [2 * WHOLE]
     assert sent(kept, "reduce_scatter") == [wide * WHOLE]
-    always = {"reduce_dtype": dtype, "reduce_every_microbatch": True}
+    always: dict[str, Any] = {"reduce_dtype": dtype, "reduce_every_microbatch": True}
     every = scenario(microbatches, pytorch=always, reshard_after_forward=False)
     assert sent(every, "all_gather") == [2 * WHOLE * microbatches]
     assert sent(every, "reduce_scatter") == [wide * WHOLE * microbatches]
@@ -218,7 +218,7 @@ def test_folded_is_unfolded(data: st.DataObject) -> None:
     tp = data.draw(st.sampled_from((1, 2)))
     dp = data.draw(st.sampled_from((4, 8)))
     ep = data.draw(st.sampled_from((0, 1, 2)))  # 0: dense
-    parallel = {
+    parallel: dict[str, Any] = {
         "dp": dp,
         "pp": pp,
         "tp": tp,
@@ -235,7 +235,7 @@ def test_folded_is_unfolded(data: st.DataObject) -> None:
 @pytest.mark.parametrize(("schedule", "vpp"), [("zero-bubble", 1), ("zbv", 2)])
 def test_schedules_that_split_backward_keep_parameters(schedule: str, vpp: int) -> None:
     """They run where layers stay; they are refused where layers are freed."""
-    layout = {"pp": 2, "schedule": schedule, "vpp": vpp}
+    layout: dict[str, Any] = {"pp": 2, "schedule": schedule, "vpp": vpp}
     assert time_of(scenario(8, **layout, reshard_after_forward=False)) > 0
     with pytest.raises(InputError, match="reshard_after_forward"):
         plan(scenario(8, **layout))
@@ -274,7 +274,7 @@ def test_neighbours_fall_into_as_many_groups_as_counted(
 
 def test_neighbours_send_less_than_any() -> None:
     """DeepEP sends a token once to every rank or host that it needs: neighbours are on few of them."""
-    usual = {"ep": 8, "dp": 8, "reshard_after_forward": False}
+    usual: dict[str, Any] = {"ep": 8, "dp": 8, "reshard_after_forward": False}
     flex = {"moe_token_dispatcher": "flex"}
     model = MOE | {"experts": 64, "experts_per_token": 8, "hidden": 4096}
     long = {"seq_len": 16384}  # the GPUs are slower than the host
@@ -316,7 +316,7 @@ def test_time_steps_of_older_pipelines(ranks: int, chunks: int, rounds: int) -> 
 
 def test_older_pipelines_wait_for_their_neighbours() -> None:
     """An interleaved pipeline before 2.9 idles no less than the formula says, and its transfers are not overlapped."""
-    layout = {"pp": 4, "vpp": 2, "dp": 2, "schedule": "interleaved"}
+    layout: dict[str, Any] = {"pp": 4, "vpp": 2, "dp": 2, "schedule": "interleaved"}
     model = {"hidden": 4096, "ffn": 16384, "layers": 8, "vocab": 128}
     made = predict(
         scenario(

@@ -49,6 +49,7 @@ class Training:
     )
     framework: str = key(
         "pytorch-eager",
-        "decides the kernels and what launching them costs (deepspeed: Megatron's layers under it)",
+        "decides the kernels and what launching them costs (deepspeed, automodel: Megatron's layers under it, or "
+        "under PyTorch's FSDP2)",
         names="frameworks",
     )
