@@ -270,8 +270,17 @@ def _replicate(
         )
         return [Mistake(recipe.where, "cluster", found, expected, "the recipe says so")]
     parallel["dp"] = dp
+    _run_again(tables["training"], dp)
     _alone(tables, axes)
     return []
+
+
+def _run_again(training: dict[str, Any], dp: int) -> None:
+    """A recipe whose pipeline takes a local batch at once runs it as often as its global batch needs."""
+    whole, per_run = training.get("global_batch"), training.get("microbatches")
+    if whole and per_run and "grad_accumulation" not in training:
+        once = per_run * training.get("micro_batch", 1) * dp
+        training["grad_accumulation"] = max(1, whole // once)
 
 
 def _alone(tables: Mapping[str, dict[str, Any]], axes: Mapping[str, int]) -> None:

@@ -62,7 +62,7 @@ def schedule(
         draft.lose(where, key, shown(said), f"a schedule of {names}")
         return
     ours, stages = known
-    per_stage, layers = draft.count(document, layers_key), _layers(draft)
+    per_stage, layers = draft.count(document, layers_key), layers_of(draft)
     if stages > 1 and per_stage and layers:
         stages = max(1, math.ceil(layers / (per_stage * pp)))
     draft.set("parallel.schedule", ours, key, where)
@@ -74,9 +74,9 @@ def schedule(
         )
 
 
-def _layers(draft: Draft) -> int:
-    """Layers of the model, 0 where it is not known."""
-    name = draft.get("model.name")
-    if name:
+def layers_of(draft: Draft) -> int:
+    """Layers of the model, 0 where it is not known; those that the recipe says replace the model's own."""
+    name, said = draft.get("model.name"), draft.get("model.layers")
+    if name and not said:
         return read_model(MODELS / f"{name}.toml").layers or 0
-    return int(draft.get("model.layers", 0))
+    return int(said or 0)

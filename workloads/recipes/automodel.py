@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from workloads.recipes import _automodel_engine as _engine
 from workloads.recipes import _compiled, _models, _pipeline
 from workloads.recipes._documents import Document
 from workloads.recipes._reading import Draft, Recipe, shown
@@ -54,12 +55,15 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     )
     size = next((key for key in sizes if key in document.entries), sizes[0])
     _pipeline.batch(draft, document, local, "step_scheduler.global_batch_size", size, 1)
+    _runs(draft, document, local, size)
     _schedule(draft, document)
     _recompute(draft, document)
     _precision(draft, document)
     _sharding(draft, document)
     _kernels(draft, document)
     _optimizer(draft, document)
+    if draft.get("training.framework") == "automodel":
+        _engine.choose(draft, document)
     _adapters(draft, document)
     draft.hosts = draft.count(document, "benchmark.num_nodes")
     return draft.recipe()
@@ -94,17 +98,35 @@ def _length(draft: Draft, document: Document) -> None:
     _models.missing_length(draft, "dataset.seq_len", str(document.path))
 
 
+def _runs(draft: Draft, document: Document, local: str, size: str) -> None:
+    """A pipeline runs once for each local batch of a global one."""
+    if draft.get("parallel.pp", 1) > 1:
+        count = max(
+            1, draft.count(document, local, 1) // draft.count(document, size, 1)
+        )
+        draft.set("training.microbatches", count, local, document.place(local))
+
+
 def _schedule(draft: Draft, document: Document) -> None:
     for prefix in ("distributed.pipeline", "autopipeline"):
         if f"{prefix}.pp_schedule" in document.entries:
-            _pipeline.schedule(
-                draft,
-                document,
-                f"{prefix}.pp_schedule",
-                f"{prefix}.layers_per_stage",
-                SCHEDULES,
-            )
+            key = f"{prefix}.layers_per_stage"
+            said = f"{prefix}.pp_schedule"
+            _pipeline.schedule(draft, document, said, key, SCHEDULES)
+            _round_down(draft, document, prefix)
             return
+
+
+def _round_down(draft: Draft, document: Document, prefix: str) -> None:
+    """Stages as their layers say, rounded down to a multiple of the ranks where that is asked for."""
+    key = f"{prefix}.round_virtual_stages_to_pp_multiple"
+    per_stage = draft.count(document, f"{prefix}.layers_per_stage")
+    layers, pp = _pipeline.layers_of(draft), draft.get("parallel.pp", 1)
+    if written(document.get(key, "")) != "down" or not (per_stage and layers):
+        return
+    if draft.get("parallel.vpp", 1) > 1:
+        stages = -(-layers // per_stage) // pp
+        draft.set("parallel.vpp", max(1, stages), key, document.place(key))
 
 
 def _recompute(draft: Draft, document: Document) -> None:
@@ -170,7 +192,7 @@ def _sharding(draft: Draft, document: Document) -> None:
 
 
 def _kernels(draft: Draft, document: Document) -> None:
-    """Transformer Engine's modules as Megatron's layers; others as PyTorch's."""
+    """Transformer Engine's modules, and compiled layers that are split, as such under FSDP2; others as PyTorch's."""
     key = "model.backend.linear"
     where = document.place(key)
     if written(document.get(key)) != "te":
@@ -183,10 +205,16 @@ def _kernels(draft: Draft, document: Document) -> None:
         draft.set("pytorch.clip_gradients", True)
         said = on[0] if on else "compile.enabled"
         _compiled.choose(draft, compiled, said, document.place(said))
+        if draft.get("training.framework") == "megatron" and _sharded(draft):
+            draft.drop(*[f"megatron.{one}" for one in _compiled.FUSED])
+            draft.set("training.framework", "automodel", said, document.place(said))
         return
-    draft.set("training.framework", "megatron", key, where)
-    draft.drop(*[one for one in draft.settings if one.startswith("pytorch.")])
-    draft.assume("Transformer Engine's modules count as Megatron's layers")
+    if not _sharded(draft):
+        draft.set("training.framework", "megatron", key, where)
+        draft.drop(*[one for one in draft.settings if one.startswith("pytorch.")])
+        draft.assume("Transformer Engine's modules count as Megatron's layers")
+    else:
+        draft.set("training.framework", "automodel", key, where)
     deepep = document.get("model.backend.dispatcher") or document.get(
         "model.backend.enable_deepep"
     )
@@ -196,6 +224,11 @@ def _kernels(draft: Draft, document: Document) -> None:
     elif written(deepep) in ("hybridep", "uccl_ep"):
         said = "model.backend.dispatcher"
         draft.lose(document.place(said), said, deepep, "DeepEP's kernels")
+
+
+def _sharded(draft: Draft) -> bool:
+    """Whether parameters lie under FSDP2."""
+    return bool(draft.get("parallel.data_parallel") == "fsdp")
 
 
 def _optimizer(draft: Draft, document: Document) -> None:

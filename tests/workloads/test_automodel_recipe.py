@@ -1,0 +1,130 @@
+"""A recipe of NeMo Automodel with Transformer Engine, a pipeline and experts is the scenario written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sim.predict import step_time
+from sim.spec.load import load_scenario, parse_scenario
+
+RECIPE = """
+recipe: BenchmarkingRecipeForNextTokenPrediction
+benchmark:
+  num_nodes: 2
+step_scheduler:
+  global_batch_size: 64
+  local_batch_size: 8
+model:
+  config:
+    pretrained_model_name_or_path: deepseek-ai/DeepSeek-V2-Lite
+    num_hidden_layers: 8
+  backend:
+    attn: te
+    linear: te
+    rms_norm: te
+    rope_fusion: false
+    dispatcher: deepep
+    fake_balanced_gate: true
+distributed:
+  strategy: fsdp2
+  tp_size: 1
+  cp_size: 1
+  pp_size: 4
+  ep_size: 4
+  activation_checkpointing: true
+  pipeline:
+    pp_schedule: interleaved1f1b
+    pp_microbatch_size: 1
+    layers_per_stage: 1
+    round_virtual_stages_to_pp_multiple: down
+dataset:
+  seq_len: 2048
+loss_fn:
+  _target_: nemo_automodel.components.loss.masked_ce.MaskedCrossEntropy
+  fp32_upcast: false
+optimizer:
+  _target_: torch.optim.Adam
+"""
+BY_HAND = {
+    "cluster": {"name": "dgx-h100-superpod", "hosts": 2, "gpus": 16},
+    "model": {"name": "deepseek-v2-lite", "layers": 8},
+    "training": {
+        "framework": "automodel",
+        "seq_len": 2048,
+        "micro_batch": 1,
+        "global_batch": 64,
+        "microbatches": 8,
+        "grad_accumulation": 2,
+        "recompute": "full",
+        "optimizer": "adam",
+    },
+    "parallel": {
+        "dp": 4,
+        "pp": 4,
+        "ep": 4,
+        "vpp": 2,
+        "schedule": "interleaved",
+        "data_parallel": "fsdp",
+        "reshard_after_forward": False,
+        "routing": "consecutive",
+    },
+    "pytorch": {"reduce_dtype": "fp32", "fused_optimizer": False},
+    "megatron": {
+        "moe_token_dispatcher": "flex",
+        "moe_shared_expert_overlap": True,
+        "cross_entropy_fusion_impl": "torch",
+        "rope_fusion": False,
+    },
+}
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE, encoding="utf-8")
+    return path
+
+
+def test_a_recipe_is_the_scenario_by_hand(recipe: Path) -> None:
+    """The same step, on as many hosts as the recipe was written for."""
+    read = load_scenario(recipe, ["cluster.name=dgx-h100"])
+    hand = parse_scenario(BY_HAND, "hand")
+    for section in ("training", "parallel", "pytorch", "megatron", "model"):
+        assert getattr(read, section) == getattr(hand, section)
+    assert step_time(read) == step_time(hand)
+
+
+@pytest.mark.parametrize(
+    ("found", "instead", "key", "value"),
+    [
+        ("rope_fusion: false", "rope_fusion: true", "megatron.rope_fusion", True),
+        ("attn: te", "attn: flex", "megatron.attention", "flash2"),
+        (
+            "fp32_upcast: false",
+            "fp32_upcast: true",
+            "megatron.cross_entropy_fusion_impl",
+            "torch-fp32",
+        ),
+        (
+            "torch.optim.Adam",
+            "transformer_engine.pytorch.optimizers.FusedAdam",
+            "pytorch.wide_moments",
+            True,
+        ),
+        ("Benchmarking", "TrainFinetune", "pytorch.clip_gradients", True),
+        ("fake_balanced_gate: true", "fake_balanced_gate: false", "parallel.routing", "any"),
+        ("global_batch_size: 64", "global_batch_size: 32", "training.grad_accumulation", 1),
+        ("num_hidden_layers: 8", "num_hidden_layers: 11", "parallel.vpp", 2),
+    ],
+)  # fmt: skip
+def test_a_line_changes_its_key(
+    recipe: Path, found: str, instead: str, key: str, value: object
+) -> None:
+    text = RECIPE.replace(found, instead)
+    assert text != RECIPE
+    recipe.write_text(text, encoding="utf-8")
+    read = load_scenario(recipe, ["cluster.name=dgx-h100"])
+    section, name = key.split(".")
+    assert getattr(getattr(read, section), name) == value
