@@ -140,7 +140,7 @@ def test_stages_gather_and_reduce_once(vpp: int, runs: int) -> None:
 
 def test_stages_that_free_gather_in_both_passes() -> None:
     """A stage's layers but the last are gathered again in backward, and stay till the next forward pass frees them."""
-    s = scenario(4, pp=2, schedule="gpipe")
+    s = scenario(4, pp=2, schedule="gpipe", reshard_after_forward=True)
     first = LAYERS // 2 * LAYER + EMBEDDING
     once = sent(s, "all_gather")[0]
     assert once > 2 * first and sent(s, "reduce_scatter")[0] == 4 * first
@@ -238,7 +238,7 @@ def test_schedules_that_split_backward_keep_parameters(schedule: str, vpp: int) 
     layout: dict[str, Any] = {"pp": 2, "schedule": schedule, "vpp": vpp}
     assert time_of(scenario(8, **layout, reshard_after_forward=False)) > 0
     with pytest.raises(InputError, match="reshard_after_forward"):
-        plan(scenario(8, **layout))
+        plan(scenario(8, **layout, reshard_after_forward=True))
 
 
 @pytest.mark.parametrize(

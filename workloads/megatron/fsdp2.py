@@ -67,7 +67,7 @@ class Fsdp2:
         self.stored = 4 if choices.master_weights else COMPUTED
         self.wide = 4 if choices.reduce_dtype == "fp32" else COMPUTED
         self.every = choices.reduce_every_microbatch
-        self.frees = p.reshard_after_forward
+        self.frees = p.reshards
         self.staged = rank.grid.pp > 1
         self.units: dict[int, list[Unit]] = {
             stage: [unit for unit, times in rank.parts(stage) for _ in range(times)]
