@@ -261,6 +261,10 @@ def not_simulated(scenario: Scenario) -> list[Mistake]:
                 "prestep run predicts serving",
             )
         )
+    if "rl" in sections_in_use(scenario):
+        hint = "prestep run and whatif predict steps of reinforcement learning"
+        expected = "a training step here"
+        found.append(Mistake(where, "rl", "a section", expected, hint))
     if "checkpoint" in sections_in_use(scenario):
         found += refused_saves.mistakes_of(scenario)
     if "dataload" in sections_in_use(scenario):

@@ -15,6 +15,7 @@ from sim.outputs._parts import (
     SECONDS,
     VERDICT,
 )
+from sim.outputs._rl import RL
 from sim.outputs._serving import SERVING
 from sim.outputs._words import (
     either,
@@ -105,9 +106,10 @@ LARGEST = table(
 )
 
 SCHEMA = either(
-    "one step; or several jobs, serving, or the largest micro batch, as was asked",
+    "one step; or several jobs, serving, an RL step, or the largest micro batch, as was asked",
     STEP,
     JOBS,
     SERVING,
+    RL,
     LARGEST,
 )

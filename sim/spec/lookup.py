@@ -16,6 +16,7 @@ from topologies import load_cluster
 from workloads import schedules
 from workloads.frameworks import framework_of
 from workloads.job.layout import grad_accumulation_of, microbatches_of
+from workloads.job.rl import Rl
 from workloads.models.model import load_model
 
 
@@ -94,15 +95,20 @@ def job_mistakes(
     model = model_of(scenario, known)
     found += known[len(mistakes) :]
     wrong = wrong_keys(known)
-    serves = (
-        scenario.inference != Inference()
-    )  # its pools need not be the whole cluster
+    layout = _layout_of_job(scenario, fabric, model, wrong)
+    return [*found, *layout, *nccl_mistakes(scenario, wrong)]
+
+
+def _layout_of_job(
+    scenario: Scenario, fabric: Any, model: Any, wrong: Collection[str]
+) -> list[Mistake]:
+    """What is wrong with a job's layout; that of [rl] follows from its pools, and is checked with them."""
+    if scenario.rl != Rl():
+        return []
+    # The pools of serving need not be the whole cluster.
+    serves = scenario.inference != Inference()
     gpus = None if fabric is None or serves else allotted(scenario, fabric)
-    return [
-        *found,
-        *layout_mistakes(scenario, gpus, model, wrong),
-        *nccl_mistakes(scenario, wrong),
-    ]
+    return layout_mistakes(scenario, gpus, model, wrong)
 
 
 def layout_mistakes(

@@ -21,6 +21,7 @@ from workloads.job.megatron import Megatron
 from workloads.job.model import Model
 from workloads.job.parallel import Parallel
 from workloads.job.pytorch import PyTorch
+from workloads.job.rl import Rl
 from workloads.job.training import Training
 
 
@@ -275,6 +276,7 @@ class Scenario(Job):
     placement: Placement = Placement()
     dataload: Dataload = Dataload()
     inference: Inference = Inference()  # noqa: RUF009
+    rl: Rl = Rl()  # noqa: RUF009
     costs: Costs = Costs()
     measured: Measured = Measured()
     name: str = ""
@@ -298,6 +300,7 @@ SECTIONS: dict[str, type] = {
     "faults": Faults,
     "dataload": Dataload,
     "inference": Inference,
+    "rl": Rl,
     "costs": Costs,
     "measured": Measured,
 }

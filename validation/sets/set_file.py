@@ -125,6 +125,13 @@ KINDS: Mapping[str, Table] = {
         given=SHARE,
         clock=SHARE,
     ),
+    "rl": _kind(
+        ("rows", "mean", "order", "fitted"),
+        rows=TEXTS,
+        mean=SHARE,
+        order=Number(low=0),
+        fitted=TEXTS,
+    ),
     "wall": _kind(
         ("rows", "calibration", "busy", "idle"),
         rows=TEXTS,

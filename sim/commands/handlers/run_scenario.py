@@ -1,4 +1,4 @@
-"""What `prestep run` predicts: a step, the steps of several jobs, the largest micro batch, or serving.
+"""What `prestep run` predicts: a step, the steps of several jobs, the largest micro batch, serving, or an RL step.
 
 What only some runs need is imported by them: it is slow to import.
 """
@@ -30,6 +30,7 @@ from sim.studies import room
 from sim.studies.host_effect import with_host
 from sim.studies.largest import largest_micro_batch
 from validation.index.expected import expected
+from workloads.job.rl import Rl
 
 
 def run_scenario(
@@ -69,11 +70,16 @@ def run_scenario(
 
 def _is_no_step(loaded: Scenario) -> bool:
     """Whether it is anything but a training step of one job."""
-    return bool(_serves(loaded) or loaded.jobs)
+    return bool(_serves(loaded) or _learns(loaded) or loaded.jobs)
 
 
 def _serves(loaded: Scenario) -> bool:
     return loaded.inference != Inference()
+
+
+def _learns(loaded: Scenario) -> bool:
+    """Whether it is a step of reinforcement learning."""
+    return loaded.rl != Rl()
 
 
 def _prices(
@@ -94,9 +100,13 @@ def _prices(
     prices = Prices(price_per_gpu_hour, price_per_kwh, pue)
     if not energy and prices == Prices():
         return None
-    if largest or _serves(loaded):
-        found = "--max-micro-batch" if largest else "[inference]"
-        raise misused("--energy and prices", found, "a training step")
+    for found, asked in {
+        "--max-micro-batch": largest,
+        "[inference]": _serves(loaded),
+        "[rl]": _learns(loaded),
+    }.items():
+        if asked:
+            raise misused("--energy and prices", found, "a training step")
     refuse(loaded, "--energy and prices")
     return prices
 
@@ -235,6 +245,20 @@ def _serve(scenario: Scenario, json_: bool, other: Path | int | None) -> None:
         click.echo(serving.render(prediction))
 
 
+def _learn(scenario: Scenario, json_: bool, other: Path | int | None) -> None:
+    """`run` of a scenario with [rl]."""
+    if other is not None:
+        expected = "a training step for traces, reports and replicas"
+        raise misused(str(other), "[rl]", expected)
+    from sim.rl import result
+
+    step = result.predict(scenario)
+    if json_:
+        echo_json(step)
+    else:
+        click.echo(result.render(step))
+
+
 def _run_others(
     scenario: Scenario,
     json_: bool,
@@ -245,6 +269,8 @@ def _run_others(
     """`run` of a scenario that is no step of one job."""
     if _serves(scenario):
         _serve(scenario, json_, file or replicas)
+    elif _learns(scenario):
+        _learn(scenario, json_, file or replicas)
     else:
         _run_jobs(scenario, json_, file, strict)
 

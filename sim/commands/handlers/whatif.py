@@ -14,11 +14,13 @@ from sim.spec import recipes
 from sim.spec.captured import placing
 from sim.spec.load import load_scenario
 from sim.spec.scenario_file import is_capture, is_recipe, tables_of
+from sim.spec.sections import Scenario
 from sim.studies import whatif as study
 from sim.studies.elements import EACH
 from sim.studies.tornado import tornado
 from sim.studies.whatif_page import comparison_page, tornado_page
 from sim.tools.catalog import find_scenario
+from workloads.job.rl import Rl
 
 Table = dict[str, Any]
 
@@ -52,11 +54,21 @@ def _side_by_side(
     changed = load_scenario(path, overrides)
     for note in dict.fromkeys((*base.notes, *changed.notes)):
         talk(note)
-    table = study.compared(base, changed, overrides)
+    table = _compared(base, changed, overrides)
     if json_:
         echo_json(table)
     else:
         click.echo(comparison_page(table))
+
+
+def _compared(base: Scenario, changed: Scenario, overrides: Sequence[str]) -> Table:
+    """Both steps and what differs; of reinforcement learning by its phases."""
+    if base.rl != Rl():
+        from sim.rl import result  # slow to import
+
+        table = study.compare(result.predict(base), result.predict(changed))
+        return {**table, "changed_kinds": []}
+    return study.compared(base, changed, overrides)
 
 
 def _of_base(path: Path, overrides: Sequence[str]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from sim.spec.sections import Scenario
 from topologies import larger_cluster
 from workloads.frameworks import Rule, framework_of
 from workloads.job.layout import stated_microbatches
+from workloads.job.rl import Rl
 from workloads.models.shape import ModelShape
 
 ONE_STAGE_SCHEDULES = ("gpipe", "1f1b")
@@ -29,7 +30,16 @@ VPP_SCHEDULES = (
 
 def check_scenario(scenario: Scenario, skip: Collection[str] = ()) -> list[Mistake]:
     """Mistakes visible in the scenario alone; rules on keys in `skip` (already wrong) are left out."""
-    return _apply([*_RULES, *_framework_rules(scenario, skip)], skip, scenario)
+    rules = [*_RULES, *_framework_rules(scenario, skip)]
+    if scenario.rl != Rl():
+        # Replicas and microbatches follow from its pools (sim/rl), which check the layout that they make.
+        rules = [(keys, rule) for keys, rule in rules if not _of_batches(keys)]
+    return _apply(rules, skip, scenario)
+
+
+def _of_batches(keys: str) -> bool:
+    """Whether a rule on these keys is about replicas and microbatches."""
+    return any(key.startswith(("parallel", "training")) for key in keys.split())
 
 
 def check_layout(

@@ -1,0 +1,53 @@
+"""Constants of an RL step that no kernel table and no link has: `constants.toml`, SI units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from sim import files
+from sim.units import parse_bandwidth, parse_duration
+
+FILE = Path(__file__).with_suffix(".toml")
+#: Kernels of a decoded layer beside products, attention and exchanges: norms, rotation, the cache's update, activation;
+#: of experts: routing, its top-k, sorting tokens and adding them up.
+SMALL = 6
+SMALL_OF_EXPERTS = 6
+#: Share of HBM's bandwidth at which attention reads a KV cache, where no GPU file says what a stream reaches.
+STREAM = 0.85
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Seconds; bytes/s of `copy_bandwidth`; `expert_share` of HBM's streams, 0 to 1."""
+
+    step_host: float
+    sequence_host: float
+    small_kernel: float
+    eager_launch: float
+    tensor_host: float
+    copy_bandwidth: float
+    step_overhead: float
+    expert_share: float
+    grades: Mapping[str, str]
+
+
+@cache
+def constants() -> Constants:
+    """The constants of the file, with their evidence grades."""
+    table = files.toml(FILE.read_text(encoding="utf-8"))
+    values = {}
+    for name, entry in table.items():
+        values[name] = _value(name, entry["value"])
+    grades = {name: entry["evidence"] for name, entry in table.items()}
+    return Constants(**values, grades=grades)
+
+
+def _value(name: str, value: object) -> float:
+    if name.endswith("share"):
+        return float(str(value))
+    if name.endswith("bandwidth"):
+        return parse_bandwidth(value, str(FILE), name)
+    return parse_duration(value, str(FILE), name)

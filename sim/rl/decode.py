@@ -1,0 +1,203 @@
+"""One step of an engine: a token for every rollout in its batch.
+
+    products   every weight is read once; times are those of the GPU's tables at the batch's size
+    experts    as many as the batch's tokens meet, on average, are read and computed
+    attention  keys and values of all tokens so far, at the bandwidth that a stream reaches
+    exchanges  two all-reduces a layer between an engine's tp GPUs, a send between its stages
+    small      norms, rotation, routing: the time of a small kernel each
+    host       scheduling and sampling, which no GPU works beside
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from sim.collectives.planner import plan_collective
+from sim.costs import Gpu
+from sim.graph.kernel import Kernel
+from sim.rl.constants import SMALL, SMALL_OF_EXPERTS, STREAM
+from sim.rl.pools import Pools
+from workloads.models.counts import total_parameters
+from workloads.models.model import ModelSpec
+
+ACTIVATION = 2.0  # bytes of a value of activations and of the KV cache
+#: Bytes of a weight, and the kernels' number format, by an engine's precision.
+WEIGHTS = {"bf16": 2.0, "fp8": 1.0}
+KERNELS = {"bf16": "bf16", "fp8": "fp8_block"}
+#: Share of an engine's memory that activations and CUDA graphs take of what it may have.
+WORKING = 0.08
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One generation engine: its GPUs, and what a step of decoding takes on them."""
+
+    pools: Pools
+    gpus: tuple[str, ...]
+
+    @property
+    def model(self) -> ModelSpec:
+        return self.pools.model
+
+    @property
+    def gpu(self) -> Gpu:
+        return self.pools.gpu
+
+    @property
+    def tp(self) -> int:
+        return self.pools.rl.generation_tp
+
+    @property
+    def stages(self) -> int:
+        return self.pools.rl.generation_pp
+
+    @cached_property
+    def stream(self) -> float:
+        """Bytes/s at which a GPU reads what lies in HBM."""
+        return min(self.gpu.stream or STREAM * self.gpu.bandwidth, self.gpu.bandwidth)
+
+    @cached_property
+    def weights(self) -> float:
+        """Bytes of weights on a GPU of the engine."""
+        size = WEIGHTS[self.pools.rl.generation_precision]
+        return total_parameters(self.model) * size / len(self.gpus)
+
+    @cached_property
+    def cached(self) -> float:
+        """Bytes that one token's keys and values take on a GPU of the engine."""
+        m = self.model
+        layers = m.layers / self.stages
+        if m.latent:  # every rank holds the whole latent vector
+            return layers * (m.kv_lora_rank + m.rope_head_dim) * ACTIVATION
+        heads = max(1.0, m.kv_heads / self.tp)
+        return layers * 2 * heads * m.head_dim * ACTIVATION
+
+    @cached_property
+    def room(self) -> float:
+        """Tokens whose keys and values fit the engine."""
+        memory = self.gpu.memory * self.pools.rl.generation_memory
+        return (memory * (1 - WORKING) - self.weights) / self.cached
+
+    def step(self, batch: int, context: float) -> float:
+        """Seconds in which each of `batch` rollouts of `context` tokens on average gets one more."""
+        return sum(self.parts(batch, context).values())
+
+    def parts(self, batch: int, context: float) -> Mapping[str, float]:
+        """Seconds of a step by what they are for."""
+        read = batch * context * self.cached * self.stages / self.stream
+        of_batch = self._of_batch(batch)
+        return {**of_batch, "kv_cache": read}
+
+    def _of_batch(self, batch: int) -> dict[str, float]:
+        """What does not depend on the context, remembered: batches come again and again."""
+        if batch not in self._known:
+            c, rl = self.pools.constants, self.pools.rl
+            small = self._small_kernels()
+            launch = c.small_kernel if rl.cuda_graphs else c.eager_launch
+            self._known[batch] = {
+                "weights": self._products(batch),
+                "exchanges": self._exchanges(batch),
+                "small_kernels": small * launch,
+                "host": c.step_host + batch * c.sequence_host,
+            }
+        return self._known[batch]
+
+    @cached_property
+    def _known(self) -> dict[int, dict[str, float]]:
+        return {}
+
+    def _small_kernels(self) -> int:
+        m = self.model
+        experts = sum(map(m.has_experts, range(m.layers)))
+        return SMALL * m.layers + SMALL_OF_EXPERTS * experts
+
+    def _products(self, batch: int) -> float:
+        """Seconds of all products of one token for each rollout."""
+        m = self.model
+        layers = range(m.layers)
+        experts = sum(map(m.has_experts, layers))
+        total = m.layers * self._attention(batch)
+        total += (m.layers - experts) * self._feed_forward(batch, m.ffn)
+        if experts:
+            total += experts * self._experts(batch)
+        return total + self._product(batch, m.vocab // self.tp, m.hidden)
+
+    def _attention(self, batch: int) -> float:
+        """Projections of a layer's attention."""
+        m, tp = self.model, self.tp
+        if m.latent:
+            # absorbed: queries go into the latent space and values come out of it, so no key is ever built
+            q, rank = m.heads * m.query_dim // tp, m.kv_lora_rank
+            widths = [
+                (m.q_lora_rank + rank + m.rope_head_dim, m.hidden),
+                (q, m.q_lora_rank or m.hidden),
+                (m.heads * m.head_dim // tp, rank),
+                (m.heads * m.v_head_dim // tp, rank),
+                (m.hidden, m.heads * m.v_head_dim // tp),
+            ]
+            return sum(self._product(batch, n, k) for n, k in widths)
+        heads, kv = m.heads // tp, max(1, m.kv_heads // tp)
+        qkv = (heads + 2 * kv) * m.head_dim
+        out = self._product(batch, m.hidden, heads * m.head_dim)
+        return self._product(batch, qkv, m.hidden) + out
+
+    def _feed_forward(self, batch: int, width: int) -> float:
+        m = self.model
+        wide = max(1, width // self.tp)
+        up = self._product(batch, wide * (2 if m.gated else 1), m.hidden)
+        return up + self._product(batch, m.hidden, wide)
+
+    def _experts(self, batch: int) -> float:
+        """The router, shared experts, and the routed ones that the batch meets."""
+        m, spread = self.model, self.pools.rl.generation_ep
+        total = self._product(batch, m.experts, m.hidden)
+        if m.shared_experts:
+            total += self._feed_forward(batch, m.moe_ffn * m.shared_experts)
+        missed = (1 - m.experts_per_token / m.experts) ** batch
+        met = max(1, round(m.experts * (1 - missed) / spread))
+        rows = max(1, round(batch * m.experts_per_token / spread / met))
+        wide = max(1, m.moe_ffn * spread // self.tp)
+        inner = wide * (2 if m.gated else 1)
+        return (
+            total
+            + self._grouped(met, rows, inner, m.hidden)
+            + self._grouped(met, rows, m.hidden, wide)
+        )
+
+    def _product(self, m: int, n: int, k: int) -> float:
+        dtype = KERNELS[self.pools.rl.generation_precision]
+        timed = self.gpu.duration(Kernel("gemm", (m, n, k), dtype, "nt"))
+        return max(timed, self._read(n * k))
+
+    def _grouped(self, experts: int, rows: int, n: int, k: int) -> float:
+        """Experts' products: bound by their weights, or by the arithmetic of as large a product."""
+        read = self._read(experts * n * k) / self.pools.constants.expert_share
+        return max(read, self._product(experts * rows, n, k))
+
+    def _read(self, weights: float) -> float:
+        size = WEIGHTS[self.pools.rl.generation_precision]
+        return weights * size / self.stream
+
+    def _exchanges(self, batch: int) -> float:
+        """All-reduces of every layer between the GPUs of a stage, and sends between stages."""
+        m, fabric = self.model, self.pools.fabric
+        size = batch * m.hidden * ACTIVATION
+        nccl, total = self.pools.scenario.nccl, 0.0
+        if self.tp > 1:
+            stage = self.gpus[: self.tp]
+            plan = plan_collective("all_reduce", size, stage, fabric, nccl)
+            total += 2 * m.layers * plan.duration(fabric.links.bandwidth)
+        if self.stages > 1:
+            pair = self.gpus[0], self.gpus[self.tp]
+            plan = plan_collective("sendrecv", size, pair, fabric, nccl)
+            total += (self.stages - 1) * plan.duration(fabric.links.bandwidth)
+        return total
+
+    def prefill(self, prompts: int, tokens: int) -> float:
+        """Seconds of the prompts' keys and values; a prompt that is sampled many times is computed once."""
+        if prompts == 0:
+            return 0.0
+        m, count = self.model, prompts * tokens
+        return self._products(count) - self._product(count, m.vocab // self.tp, m.hidden)

@@ -1,0 +1,180 @@
+"""Which GPUs generate and which train, and the training step as a scenario of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from sim.costs import Gpu
+from sim.costs.measured import gpu_of
+from sim.errors import InputError, Mistake
+from sim.predict import load_fabric
+from sim.rl.constants import Constants, constants
+from sim.spec.rules.layout import check_scenario
+from sim.spec.sections import Scenario
+from topologies.fabric import Fabric
+from workloads.job.rl import Rl
+from workloads.models.model import ModelSpec, load_model
+
+
+@dataclass(frozen=True)
+class Pools:
+    """A scenario with [rl], its cluster, and who does what on it."""
+
+    scenario: Scenario
+    fabric: Fabric
+    model: ModelSpec
+    gpu: Gpu
+    training: tuple[str, ...]
+    engines: tuple[tuple[str, ...], ...]
+    constants: Constants
+
+    @property
+    def rl(self) -> Rl:
+        return self.scenario.rl
+
+    @property
+    def colocated(self) -> bool:
+        """Whether generation and training take turns on the same GPUs."""
+        return self.rl.off_policy_steps == 0
+
+    @property
+    def gpus(self) -> int:
+        """All GPUs of the step."""
+        engines = sum(map(len, self.engines))
+        return len(self.training) if self.colocated else len(self.training) + engines
+
+    @property
+    def replicas(self) -> int:
+        """Data-parallel replicas of training."""
+        p = self.scenario.parallel
+        return len(self.training) // (p.tp * p.pp * p.cp)
+
+
+def pools_of(scenario: Scenario) -> Pools:
+    """The pools of a scenario on its cluster.
+
+    Raises
+    ------
+    InputError
+        With everything that does not fit.
+    """
+    model, fabric = load_model(scenario.model, scenario.where), load_fabric(scenario)
+    count = min(scenario.cluster.gpus or len(fabric.gpus), len(fabric.gpus))
+    if mistakes := [
+        *_wrong_lengths(scenario),
+        *_wrong_pools(scenario, model, count),
+    ]:
+        raise InputError(mistakes)
+    rl, gpus = scenario.rl, fabric.gpus[:count]
+    apart = _generating(rl, count)
+    training = gpus[: count - apart] if apart else gpus
+    generating = gpus[count - apart :] if apart else gpus
+    size = rl.generation_tp * rl.generation_pp
+    engines = tuple(
+        tuple(generating[at : at + size]) for at in range(0, len(generating), size)
+    )
+    return Pools(
+        scenario, fabric, model, gpu_of(fabric), tuple(training), engines, constants()
+    )
+
+
+def _generating(rl: Rl, count: int) -> int:
+    """GPUs that only generate; 0: all do both."""
+    if rl.off_policy_steps == 0:
+        return 0
+    return count // 2 if rl.generation_gpus is None else rl.generation_gpus
+
+
+def _wrong_lengths(scenario: Scenario) -> Iterator[Mistake]:
+    """Lengths that no rollouts can have."""
+    rl, where = scenario.rl, scenario.where
+    if rl.prompts is None:
+        yield Mistake(where, "rl.prompts", "nothing", "prompts of a step")
+    if rl.mean_length <= rl.prompt_length:
+        expected = f"more than prompt_length = {rl.prompt_length}"
+        hint = "it counts the prompt and what is generated"
+        yield Mistake(where, "rl.mean_length", str(rl.mean_length), expected, hint)
+    elif rl.mean_new_tokens > rl.most_new_tokens:
+        found = f"{rl.mean_new_tokens} generated tokens on average"
+        expected = f"at most {rl.most_new_tokens}, the most of a rollout"
+        yield Mistake(where, "rl.mean_length", found, expected)
+    batch = rl.train_global_batch
+    if batch and rl.rollouts % batch:
+        expected = f"a divisor of the step's {rl.rollouts} rollouts"
+        yield Mistake(where, "rl.train_global_batch", str(batch), expected)
+    if rl.generation_memory > 1:
+        found = f"{rl.generation_memory:g}"
+        yield Mistake(where, "rl.generation_memory", found, "a share: at most 1")
+
+
+def _wrong_pools(
+    scenario: Scenario, model: ModelSpec, count: int
+) -> Iterator[Mistake]:
+    """Pools that the cluster, the model or the layout of training does not allow."""
+    rl, p, where = scenario.rl, scenario.parallel, scenario.where
+    if model.kind != "transformer":
+        expected = "a transformer, which generates tokens"
+        yield Mistake(where, "rl", f"a {model.kind}", expected)
+        return
+    if rl.generation_gpus is not None and rl.off_policy_steps == 0:
+        hint = "with off_policy_steps = 1 they are GPUs of their own"
+        expected = "nothing: with off_policy_steps = 0 all GPUs generate"
+        found = str(rl.generation_gpus)
+        yield Mistake(where, "rl.generation_gpus", found, expected, hint)
+        return
+    apart = _generating(rl, count)
+    if rl.off_policy_steps and not 0 < apart < count:
+        expected = f"less than the {count} GPUs of the run: some must train"
+        yield Mistake(where, "rl.generation_gpus", str(apart), expected)
+        return
+    size = rl.generation_tp * rl.generation_pp
+    generating = apart or count
+    if generating % size:
+        expected = f"a divisor of the {generating} GPUs that generate"
+        yield Mistake(where, "rl.generation_tp x generation_pp", str(size), expected)
+    if rl.generation_ep not in (1, rl.generation_tp):
+        expected = f"1 or generation_tp = {rl.generation_tp}"
+        yield Mistake(where, "rl.generation_ep", str(rl.generation_ep), expected)
+    if model.heads % rl.generation_tp:
+        expected = f"a divisor of the model's {model.heads} heads"
+        yield Mistake(where, "rl.generation_tp", str(rl.generation_tp), expected)
+    yield from _wrong_training(scenario, count - apart)
+
+
+def _wrong_training(scenario: Scenario, gpus: int) -> Iterator[Mistake]:
+    """A layout of training that does not fill its GPUs."""
+    p, where = scenario.parallel, scenario.where
+    copy = p.tp * p.pp * p.cp
+    if gpus % copy:
+        expected = f"a divisor of the {gpus} GPUs that train"
+        yield Mistake(where, "parallel.tp x pp x cp", str(copy), expected)
+    elif p.dp not in (1, gpus // copy):
+        expected = f"{gpus // copy}, or nothing: it follows from the GPUs that train"
+        yield Mistake(where, "parallel.dp", str(p.dp), expected)
+
+
+def as_training(pools: Pools, seq_len: int, microbatches: int) -> Scenario:
+    """One optimizer step on packs of `seq_len` tokens, as a scenario of training alone.
+
+    Raises
+    ------
+    InputError
+        If the layout of training does not fit its GPUs.
+    """
+    s = pools.scenario
+    pipelined = s.parallel.pp > 1
+    training = replace(
+        s.training,
+        seq_len=seq_len,
+        micro_batch=1,
+        global_batch=None,
+        grad_accumulation=None if pipelined else microbatches,
+        microbatches=microbatches if pipelined else None,
+    )
+    layout = replace(s.parallel, dp=pools.replicas, microbatches=None)
+    cluster = replace(s.cluster, gpus=len(pools.training))
+    made = replace(s, rl=Rl(), training=training, parallel=layout, cluster=cluster)
+    if mistakes := check_scenario(made):
+        raise InputError(mistakes)
+    return made

@@ -1,0 +1,121 @@
+"""A step of reinforcement learning, from its phases.
+
+    on-policy   refit, rollout, log-probabilities and training one after the other on all GPUs
+    k off       rollouts of later steps on GPUs of their own, beside log-probabilities and training; the refit stops both
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from sim.rl.decode import Engine
+from sim.rl.pools import Pools, pools_of
+from sim.rl.refit import Refit, refit_of
+from sim.rl.rollout import Rollout, rollout_of
+from sim.rl.training import Trained, trained
+from sim.spec.sections import Scenario
+
+GENERATION = ("rollout", "environment")
+LEARNING = ("logprobs", "training", "driver")
+
+
+@dataclass(frozen=True)
+class RlStep:
+    """A predicted step of reinforcement learning, s."""
+
+    pools: Pools
+    engine: Engine
+    rollout: Rollout
+    trained: Trained
+    refit: Refit
+
+    @property
+    def passes(self) -> int:
+        """Policies whose log-probabilities are computed."""
+        return 2 if self.pools.rl.with_reference else 1
+
+    @cached_property
+    def phases(self) -> Mapping[str, float]:
+        """Seconds of every phase, whether or not another hides it."""
+        return {
+            "rollout": self.rollout.seconds,
+            "environment": self.pools.rl.environment_time,
+            "logprobs": self.passes * self.trained.pass_,
+            "training": self.trained.training,
+            "refit": self.refit.seconds,
+            "driver": self.pools.constants.step_overhead,
+        }
+
+    @property
+    def generating(self) -> float:
+        """Seconds of a step that the GPUs that generate are busy with rollouts."""
+        return sum(self.phases[name] for name in GENERATION)
+
+    @property
+    def learning(self) -> float:
+        """Seconds of log-probabilities and training, with the driver's work between them."""
+        return sum(self.phases[name] for name in LEARNING)
+
+    @property
+    def step_time(self) -> float:
+        if self.pools.colocated:
+            return sum(self.phases.values())
+        return max(self.generating, self.learning) + self.refit.seconds
+
+    @property
+    def exposed(self) -> Mapping[str, float]:
+        """Seconds of the phases that the step waits for; they sum to its time."""
+        if self.pools.colocated:
+            return self.phases
+        generates = self.generating >= self.learning
+        names = GENERATION if generates else LEARNING
+        return {name: self.phases[name] for name in (*names, "refit")}
+
+    @property
+    def idle(self) -> Mapping[str, float]:
+        """Seconds that a pool waits for the other."""
+        if self.pools.colocated:
+            return {"generation": 0.0, "training": 0.0}
+        longer = max(self.generating, self.learning)
+        return {
+            "generation": longer - self.generating,
+            "training": longer - self.learning,
+        }
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of all rollouts that are trained on, prompts included."""
+        return float(self.pools.rl.rollouts * self.pools.rl.mean_length)
+
+    @property
+    def tokens_per_second_per_gpu(self) -> float:
+        return self.tokens / self.step_time / self.pools.gpus
+
+    @property
+    def bound(self) -> str:
+        """What the step waits for most."""
+        if self.pools.colocated:
+            return max(self.phases, key=self.phases.__getitem__)
+        return "rollout" if self.generating >= self.learning else "training"
+
+
+def predict(scenario: Scenario) -> RlStep:
+    """The RL step of a scenario.
+
+    Raises
+    ------
+    InputError
+        If pools, lengths, or the training step do not fit the cluster and the model.
+    """
+    pools = pools_of(scenario)
+    rollout_of(Engine(pools, pools.engines[0]))  # what does not fit is told first
+    return step_of(pools, trained(pools))
+
+
+def step_of(pools: Pools, learned: Trained) -> RlStep:
+    """The RL step of pools whose training is known."""
+    engine = Engine(pools, pools.engines[0])
+    refit = refit_of(pools, engine, learned)
+    return RlStep(pools, engine, rollout_of(engine), learned, refit)

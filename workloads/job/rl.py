@@ -1,0 +1,115 @@
+"""The section [rl] of a scenario: a step of reinforcement learning around a training step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sim.strict import key
+
+
+@dataclass(frozen=True)
+class Rl:
+    """Rollouts, their log-probabilities, training on them, and the new weights to the generation engines."""
+
+    algorithm: Literal["grpo", "dapo"] = key(
+        "grpo",
+        "dapo: no reference policy, and batch_multiplier times the prompts are sampled",
+    )
+    prompts: int | None = key(None, "prompts of a step; [rl] begins with it", low=1)
+    generations: int = key(16, "rollouts of each prompt", low=1)
+    batch_multiplier: float = key(
+        1.0,
+        "dapo: prompts sampled over those trained on (dynamic sampling drops the rest)",
+        low=1,
+    )
+    prompt_length: int = key(128, "tokens of a prompt, on average", low=1)
+    mean_length: int = key(
+        1024, "tokens of a rollout with its prompt, on average", low=1
+    )
+    max_length: int = key(
+        4096, "longest rollout with its prompt, and size of a pack", low=1
+    )
+    max_new_tokens: int | None = key(
+        None, "most tokens that are generated; default what max_length leaves", low=1
+    )
+    lengths: Literal["lognormal", "exponential", "constant"] = key(
+        "lognormal",
+        "distribution of generated tokens, cut off at the longest",
+    )
+    spread: float = key(
+        0.7, "lognormal: standard deviation of the logarithm, before the cut", above=0
+    )
+    train_global_batch: int | None = key(
+        None, "rollouts of one optimizer step; default all of the step", low=1
+    )
+    train_pack: int = key(
+        1, "longest rollouts that fit a pack of training (micro batch size)", low=1
+    )
+    logprob_pack: int = key(
+        1, "the same of a pack of log-probabilities (logprob_batch_size)", low=1
+    )
+    reference: bool | None = key(
+        None,
+        "log-probabilities of a reference policy too (KL penalty); default with grpo",
+    )
+    off_policy_steps: int = key(
+        0,
+        "steps that rollouts may be older than the weights; 0: generation and training take turns on all GPUs",
+        low=0,
+    )
+    generation_gpus: int | None = key(
+        None,
+        "off-policy: GPUs that generate, the last of the cluster; default half of them",
+        low=1,
+    )
+    generation_tp: int = key(1, "GPUs of an engine that split every layer", low=1)
+    generation_pp: int = key(1, "stages of an engine", low=1)
+    generation_ep: int = key(
+        1,
+        "ranks over which an engine's experts are dealt out whole: 1, or generation_tp",
+        low=1,
+    )
+    generation_precision: Literal["bf16", "fp8"] = key(
+        "bf16", "number format of an engine's products"
+    )
+    generation_memory: float = key(
+        0.6,
+        "share of a GPU's memory for an engine's weights and KV cache (gpu_memory_utilization)",
+        above=0,
+    )
+    max_num_seqs: int = key(
+        1024, "rollouts that an engine decodes at once, at most (vLLM)", low=1
+    )
+    cuda_graphs: bool = key(True, "engines replay CUDA graphs; else enforce_eager")
+    environment_time: float = key(
+        0.0,
+        "time of rewards that nothing hides, a step",
+        unit="duration",
+        low=0,
+    )
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts that a step trains on."""
+        return (self.prompts or 0) * self.generations
+
+    @property
+    def most_new_tokens(self) -> int:
+        """Most tokens that a rollout generates."""
+        room = self.max_length - self.prompt_length
+        return (
+            room if self.max_new_tokens is None else min(room, self.max_new_tokens)
+        )
+
+    @property
+    def mean_new_tokens(self) -> int:
+        """Tokens that a rollout generates on average."""
+        return self.mean_length - self.prompt_length
+
+    @property
+    def with_reference(self) -> bool:
+        """Whether a reference policy's log-probabilities are computed."""
+        return (
+            self.algorithm == "grpo" if self.reference is None else self.reference
+        )
