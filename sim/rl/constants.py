@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from sim import files
 from sim.units import parse_bandwidth, parse_duration
@@ -32,6 +33,11 @@ class Constants:
     step_overhead: float
     expert_share: float
     grades: Mapping[str, str]
+
+    def at(self, **values: float) -> Constants:
+        """The same with other values."""
+        made: dict[str, Any] = dict(values)
+        return replace(self, **made)
 
 
 @cache

@@ -1,11 +1,11 @@
 """One step of an engine: a token for every rollout in its batch.
 
-    products   every weight is read once; times are those of the GPU's tables at the batch's size
-    experts    as many as the batch's tokens meet, on average, are read and computed
-    attention  keys and values of all tokens so far, at the bandwidth that a stream reaches
-    exchanges  two all-reduces a layer between an engine's tp GPUs, a send between its stages
-    small      norms, rotation, routing: the time of a small kernel each
-    host       scheduling and sampling, which no GPU works beside
+products   every weight is read once; times are those of the GPU's tables at the batch's size
+experts    as many as the batch's tokens meet, on average, are read and computed
+attention  keys and values of all tokens so far, at the bandwidth that a stream reaches
+exchanges  two all-reduces a layer between an engine's tp GPUs, a send between its stages
+small      norms, rotation, routing: the time of a small kernel each
+host       scheduling and sampling, as far as the GPU does not work beside them
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ ACTIVATION = 2.0  # bytes of a value of activations and of the KV cache
 #: Bytes of a weight, and the kernels' number format, by an engine's precision.
 WEIGHTS = {"bf16": 2.0, "fp8": 1.0}
 KERNELS = {"bf16": "bf16", "fp8": "fp8_block"}
-#: Share of an engine's memory that activations and CUDA graphs take of what it may have.
-WORKING = 0.08
+#: Bytes of a GPU that an engine keeps for activations and NCCL's buffers, beside weights and KV cache; a guess.
+WORKING = 2e9
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,9 @@ class Engine:
     @cached_property
     def stream(self) -> float:
         """Bytes/s at which a GPU reads what lies in HBM."""
-        return min(self.gpu.stream or STREAM * self.gpu.bandwidth, self.gpu.bandwidth)
+        limit = self.gpu.facts.bandwidth
+        reached = (self.gpu.stream or STREAM * limit) / limit
+        return min(1.0, reached) * self.gpu.bandwidth
 
     @cached_property
     def weights(self) -> float:
@@ -78,7 +80,7 @@ class Engine:
     def room(self) -> float:
         """Tokens whose keys and values fit the engine."""
         memory = self.gpu.memory * self.pools.rl.generation_memory
-        return (memory * (1 - WORKING) - self.weights) / self.cached
+        return (memory - WORKING - self.weights) / self.cached
 
     def step(self, batch: int, context: float) -> float:
         """Seconds in which each of `batch` rollouts of `context` tokens on average gets one more."""
@@ -87,8 +89,11 @@ class Engine:
     def parts(self, batch: int, context: float) -> Mapping[str, float]:
         """Seconds of a step by what they are for."""
         read = batch * context * self.cached * self.stages / self.stream
-        of_batch = self._of_batch(batch)
-        return {**of_batch, "kv_cache": read}
+        made = {**self._of_batch(batch), "kv_cache": read}
+        if self.pools.rl.async_scheduling:
+            busy = sum(made.values()) - made["host"]
+            made["host"] = max(0.0, made["host"] - busy)
+        return made
 
     def _of_batch(self, batch: int) -> dict[str, float]:
         """What does not depend on the context, remembered: batches come again and again."""
@@ -200,4 +205,6 @@ class Engine:
         if prompts == 0:
             return 0.0
         m, count = self.model, prompts * tokens
-        return self._products(count) - self._product(count, m.vocab // self.tp, m.hidden)
+        return self._products(count) - self._product(
+            count, m.vocab // self.tp, m.hidden
+        )

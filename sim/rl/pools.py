@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from sim.costs import Gpu
 from sim.costs.measured import gpu_of
 from sim.errors import InputError, Mistake
+from sim.planning.fleet import Fleet, fleet_of
 from sim.predict import load_fabric
 from sim.rl.constants import Constants, constants
 from sim.spec.rules.layout import check_scenario
@@ -74,9 +75,16 @@ def pools_of(scenario: Scenario) -> Pools:
     engines = tuple(
         tuple(generating[at : at + size]) for at in range(0, len(generating), size)
     )
-    return Pools(
-        scenario, fabric, model, gpu_of(fabric), tuple(training), engines, constants()
-    )
+    gpu = _slowest(fleet_of(fabric, gpu_of(fabric), tuple(generating)))
+    return Pools(scenario, fabric, model, gpu, tuple(training), engines, constants())
+
+
+def _slowest(fleet: Fleet) -> Gpu:
+    """The GPU that reads its memory slowest: the engine that has it is waited for."""
+    if not fleet.speeds:
+        return fleet.gpu
+    each = [fleet.of(rank) for rank in range(len(fleet.speeds))]
+    return min(each, key=lambda gpu: gpu.bandwidth)
 
 
 def _generating(rl: Rl, count: int) -> int:
@@ -108,11 +116,9 @@ def _wrong_lengths(scenario: Scenario) -> Iterator[Mistake]:
         yield Mistake(where, "rl.generation_memory", found, "a share: at most 1")
 
 
-def _wrong_pools(
-    scenario: Scenario, model: ModelSpec, count: int
-) -> Iterator[Mistake]:
+def _wrong_pools(scenario: Scenario, model: ModelSpec, count: int) -> Iterator[Mistake]:
     """Pools that the cluster, the model or the layout of training does not allow."""
-    rl, p, where = scenario.rl, scenario.parallel, scenario.where
+    rl, where = scenario.rl, scenario.where
     if model.kind != "transformer":
         expected = "a transformer, which generates tokens"
         yield Mistake(where, "rl", f"a {model.kind}", expected)

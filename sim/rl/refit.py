@@ -80,9 +80,7 @@ def _broadcast(pools: Pools, size: float) -> float:
     """From the first trainer to all that generate."""
     receivers = [gpu for engine in pools.engines for gpu in engine]
     ranks = [*pools.training, *receivers]
-    plan = plan_collective(
-        "broadcast", size, ranks, pools.fabric, pools.scenario.nccl
-    )
+    plan = plan_collective("broadcast", size, ranks, pools.fabric, pools.scenario.nccl)
     return plan.duration(pools.fabric.links.bandwidth)
 
 

@@ -145,15 +145,21 @@ def _phases(result: Mapping[str, Any]) -> Iterator[str]:
 def _details(result: Mapping[str, Any]) -> Iterator[str]:
     rollout, training, refit = result["rollout"], result["training"], result["refit"]
     parts = sorted(rollout["parts"].items(), key=lambda item: -item[1])
-    told = ", ".join(f"{name} {format_duration(value)}" for name, value in parts if value)
-    yield f"Rollout: {result['engines']} engines, {rollout['batch']:.3g} rollouts at once on average, at most {rollout['most']}"
+    told = ", ".join(
+        f"{name} {format_duration(value)}" for name, value in parts if value
+    )
+    batch = f"{rollout['batch']:.3g} rollouts at once on average"
+    yield f"Rollout: {result['engines']} engines, {batch}, at most {rollout['most']}"
     yield f"  {rollout['steps']:.0f} steps of decoding: {told}"
     tail = format_duration(rollout["tail"])
     yield f"  {tail} with a batch under half: the step waits for its longest rollouts"
     one, packs = format_duration(training["step_time"]), training["microbatches"]
-    yield f"Training: {training['steps']} optimizer steps of {one}, {packs} packs of {training['seq_len']} tokens each replica"
+    size = f"{packs} packs of {training['seq_len']} tokens each replica"
+    yield f"Training: {training['steps']} optimizer steps of {one}, {size}"
     size = format_bytes(refit["bytes"])
     told = ", ".join(
-        f"{name} {format_duration(value)}" for name, value in refit["parts"].items() if value
+        f"{name} {format_duration(value)}"
+        for name, value in refit["parts"].items()
+        if value
     )
     yield f"Refit: {size} in {refit['tensors']} tensors: {told}"

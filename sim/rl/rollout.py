@@ -1,21 +1,24 @@
 """Rollouts on one engine: continuous batching of lengths that differ, until the longest has ended.
 
-Time goes from one rollout's end to the next. Between two ends the batch is the same; its context grows by a token a
-step, and so does the time that reading it takes. Waiting rollouts come in as soon as others leave: at most
-`max_num_seqs` at once, and no more than the KV cache holds when all are as long as the average.
+Time goes in stretches: until the next rollout ends, or for `STRETCH` tokens. In a stretch the batch is the same; its
+context grows by a token a step, and so does the time that reading it takes. Those that came first run, at most
+`max_num_seqs` at once and no more than the KV cache holds; others wait. One that has to leave because the cache is
+full comes back as soon as there is room (vLLM's preemption); making its keys and values again costs nothing here.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from sim.errors import InputError, Mistake
 from sim.rl.decode import Engine
 from sim.rl.lengths import generated
+
+STRETCH = 32  # tokens
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,8 @@ def rollout_of(engine: Engine) -> Rollout:
     if rl.algorithm == "dapo":
         asked = round(asked * rl.batch_multiplier)
     lengths = of_engine(generated(rl, asked), len(pools.engines))
-    most = _at_once(engine)
-    decoded = _decode(engine, lengths, most)
+    _check_room(engine)
+    decoded = _decode(engine, lengths)
     prompts = math.ceil(len(lengths) / rl.generations)
     prefill = engine.prefill(prompts, rl.prompt_length)
     parts = {name: seconds / ahead for name, seconds in decoded.parts.items()}
@@ -76,7 +79,7 @@ def rollout_of(engine: Engine) -> Rollout:
         sum(lengths) / ahead,
         decoded.steps / ahead,
         sum(lengths) / decoded.steps,
-        most,
+        decoded.most,
         decoded.tail / ahead,
     )
 
@@ -86,53 +89,53 @@ def of_engine(lengths: Sequence[int], engines: int) -> list[int]:
     return list(reversed(lengths))[::engines]
 
 
-def _at_once(engine: Engine) -> int:
-    """Rollouts that the engine decodes at once, at most."""
+def _check_room(engine: Engine) -> None:
+    """The longest rollout must fit an engine beside its weights."""
     rl, where = engine.pools.rl, engine.pools.scenario.where
-    fits = math.floor(engine.room / rl.mean_length)
-    if engine.room < rl.max_length:
-        found = f"{max(0, math.floor(engine.room))} tokens beside the weights of an engine"
-        expected = f"at least the longest rollout's {rl.max_length}"
-        hint = "a larger generation_tp or generation_memory"
-        raise InputError(
-            Mistake(where, "rl.generation_memory", found, expected, hint)
-        )
-    return max(1, min(rl.max_num_seqs, fits))
+    if engine.room >= rl.max_length:
+        return
+    found = f"{max(0, math.floor(engine.room))} tokens beside the weights of an engine"
+    expected = f"at least the longest rollout's {rl.max_length}"
+    hint = "a larger generation_tp or generation_memory"
+    raise InputError(Mistake(where, "rl.generation_memory", found, expected, hint))
 
 
 @dataclass(frozen=True)
 class _Decoded:
-    parts: Counter[str]
+    parts: dict[str, float]
     steps: int
     tail: float
+    most: int
 
 
-def _decode(engine: Engine, lengths: Sequence[int], most: int) -> _Decoded:
-    """Decodes all lengths, at most `most` at once; shuffled by a fixed rule, since nobody knows lengths before."""
+def _decode(engine: Engine, lengths: Sequence[int]) -> _Decoded:
+    """Decodes all lengths, in an order that has nothing to do with them: nobody knows lengths before."""
     prompt = engine.pools.rl.prompt_length
-    waiting = _dealt(lengths)
-    running: list[int] = []  # the steps at which rollouts end
-    entered = 0.0  # sum of the steps at which those that run began
-    began: dict[int, list[int]] = {}
-    parts: Counter[str] = Counter()
-    now, at, tail, full = 0, 0, 0.0, min(most, len(lengths))
-    while running or at < len(waiting):
-        while at < len(waiting) and len(running) < most:
-            heapq.heappush(running, now + waiting[at])
-            began.setdefault(now + waiting[at], []).append(now)
-            entered += now
-            at += 1
-        end, batch = running[0], len(running)
-        steps = end - now
-        context = prompt + (now + end) / 2 - entered / batch
-        taken = engine.parts(batch, context)
-        for name, seconds in taken.items():
-            parts[name] += steps * seconds
-        tail += steps * sum(taken.values()) if 2 * batch < full else 0.0
-        now = end
-        while running and running[0] == now:
-            entered -= began[heapq.heappop(running)].pop()
-    return _Decoded(parts, now, tail)
+    left = np.array(_dealt(lengths))
+    done = np.zeros_like(left)
+    parts: dict[str, float] = {}
+    taken: list[tuple[int, float, int]] = []  # steps, seconds of one, batch
+    while len(left):
+        batch = _running(engine, prompt + done)
+        steps = int(min(left[:batch].min(), STRETCH))
+        context = prompt + float(done[:batch].mean()) + steps / 2
+        times = engine.parts(batch, context)
+        for name, seconds in times.items():
+            parts[name] = parts.get(name, 0.0) + steps * seconds
+        taken.append((steps, sum(times.values()), batch))
+        left[:batch] -= steps
+        done[:batch] += steps
+        left, done = left[left > 0], done[left > 0]
+    most = max(batch for _, _, batch in taken)
+    tail = math.fsum(n * one for n, one, batch in taken if 2 * batch < most)
+    return _Decoded(parts, sum(n for n, _, _ in taken), tail, most)
+
+
+def _running(engine: Engine, contexts: np.ndarray) -> int:
+    """How many of those that are left run for a stretch: the first that fit, one at least."""
+    held = np.cumsum(contexts + STRETCH)
+    fits = int(np.searchsorted(held, engine.room, side="right"))
+    return max(1, min(fits, engine.pools.rl.max_num_seqs, len(contexts)))
 
 
 def _dealt(lengths: Sequence[int]) -> list[int]:

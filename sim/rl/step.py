@@ -1,7 +1,7 @@
 """A step of reinforcement learning, from its phases.
 
-    on-policy   refit, rollout, log-probabilities and training one after the other on all GPUs
-    k off       rollouts of later steps on GPUs of their own, beside log-probabilities and training; the refit stops both
+on-policy   refit, rollout, log-probabilities and training one after the other on all GPUs
+k off       rollouts of later steps on GPUs of their own, beside log-probabilities and training; the refit stops both
 """
 
 from __future__ import annotations

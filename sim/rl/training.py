@@ -56,9 +56,7 @@ def trained(pools: Pools) -> Trained:
     timeline = prediction.timeline
     assert timeline is not None  # a prediction of its own scenario has it
     pass_ = forward_time(timeline, forward.microbatches) * scale
-    return Trained(
-        prediction, scenario, batch, rl.rollouts // samples, pass_
-    )
+    return Trained(prediction, scenario, batch, rl.rollouts // samples, pass_)
 
 
 def batch_of(pools: Pools, samples: int, pack: int) -> Batch:

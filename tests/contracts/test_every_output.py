@@ -79,6 +79,7 @@ LINES = {
         "run examples/two-jobs.toml",
         "run examples/checkpoints.toml",
         "run examples/serving/prefill-decode.toml",
+        "run examples/rl/llama8b-grpo.toml",
         "run CAPTURE --cluster dgx-h200",
         "run DATA",
     ],

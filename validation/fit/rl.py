@@ -27,7 +27,7 @@ GUESSES: Mapping[str, float] = {
     "tensor_host": 0.5e-3,
     "copy_bandwidth": 10e9,
     "step_overhead": 5.0,
-    "expert_share": 0.7,
+    "expert_share": 0.8,
 }
 WIDTH, ERROR = 0.7, 0.20
 MOST = {"expert_share": 1.0}
@@ -46,7 +46,7 @@ def cost(
     values: Mapping[str, float], known: list[tuple[RlRow, Pools, Trained]]
 ) -> float:
     """Squared errors of rows and of guesses, each over its width."""
-    made = replace(constants(), **values)
+    made = constants().at(**values)
     total = 0.0
     for row, pools, learned in known:
         step = step_of(replace(pools, constants=made), learned)
@@ -84,7 +84,7 @@ def main() -> None:
     values = descend(lambda tried: cost(tried, known), GUESSES)
     for name, value in values.items():
         print(f"{name} = {value:.4g}")
-    made: Constants = replace(constants(), **values)
+    made: Constants = constants().at(**values)
     for row, pools, learned in known:
         step = step_of(replace(pools, constants=made), learned)
         measured = row.seconds(STEP_TIME)

@@ -39,6 +39,8 @@ MACHINES = {"H100": ("dgx-h100-superpod", 8), "GB200": ("gb200-superpod-576", 4)
 RACK = 72  # GPUs of one NVLink domain
 #: Keys of a table of recipes.toml that are switched on by what the row says.
 CASES = ("set", "off", "dapo", "fp8")
+GROUPED = (0, 7)  # first release whose recipes have grouped GEMMs (commit 9053154)
+ASYNC = (0, 6)  # first one whose vLLM (0.17) schedules beside the GPU
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,20 @@ class RlRow:
         return found[0]
 
     @property
+    def release(self) -> tuple[int, int]:
+        """Of NeMo RL, as the section's title says.
+
+        Raises
+        ------
+        InputError
+            If it says none.
+        """
+        found = re.search(r"v(\d+)\.(\d+)", self.text("section"))
+        if not found:
+            raise self.wrong("section", "a title with a release, such as v0.6")
+        return int(found[1]), int(found[2])
+
+    @property
     def fp8(self) -> bool:
         return "FP8" in self.text("section")
 
@@ -145,7 +161,7 @@ def read_rows(path: Path) -> list[RlRow]:
         expected = "the columns of validation/cases/rl/rows.csv"
         found = f"no column {', '.join(missing)}"
         raise InputError(Mistake(str(path), "line 1", found, expected))
-    rows = {}
+    rows: dict[tuple[str, ...], RlRow] = {}
     for number, cells in enumerate(reader, start=1):
         row = RlRow(str(path), number, {k: v or "" for k, v in cells.items() if k})
         rows.setdefault(row.same, row)
@@ -206,6 +222,8 @@ def _changes(row: RlRow, recipe: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
         "fp8": row.fp8,
     }
     yield from _recipes()["every"].items()
+    yield "megatron.moe_grouped_gemm", row.release >= GROUPED
+    yield "async_scheduling", row.release >= ASYNC
     for case in CASES:
         if applies[case]:
             yield from recipe.get(case, {}).items()
@@ -232,7 +250,8 @@ def _rl(row: RlRow, recipe: Mapping[str, Any]) -> dict[str, Any]:
     if row.fp8:
         made["generation_precision"] = "fp8"
     place = f"{row.text('Model')} {row.machine} {row.count('#-GPUs')} {row.off}"
-    return made | known["runs"].get(place, {})
+    own: Mapping[str, Any] = known["runs"].get(place, {})
+    return {**made, **own}
 
 
 def _layout(row: RlRow, gpus: int) -> dict[str, Any]:

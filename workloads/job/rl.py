@@ -82,6 +82,10 @@ class Rl:
         1024, "rollouts that an engine decodes at once, at most (vLLM)", low=1
     )
     cuda_graphs: bool = key(True, "engines replay CUDA graphs; else enforce_eager")
+    async_scheduling: bool = key(
+        True,
+        "an engine's host schedules beside the GPU (vLLM since 0.14); else between steps",
+    )
     environment_time: float = key(
         0.0,
         "time of rewards that nothing hides, a step",
@@ -98,9 +102,7 @@ class Rl:
     def most_new_tokens(self) -> int:
         """Most tokens that a rollout generates."""
         room = self.max_length - self.prompt_length
-        return (
-            room if self.max_new_tokens is None else min(room, self.max_new_tokens)
-        )
+        return room if self.max_new_tokens is None else min(room, self.max_new_tokens)
 
     @property
     def mean_new_tokens(self) -> int:
@@ -110,6 +112,4 @@ class Rl:
     @property
     def with_reference(self) -> bool:
         """Whether a reference policy's log-probabilities are computed."""
-        return (
-            self.algorithm == "grpo" if self.reference is None else self.reference
-        )
+        return self.algorithm == "grpo" if self.reference is None else self.reference

@@ -1,0 +1,288 @@
+"""A step of reinforcement learning: laws of its lengths, its rollout, its phases; and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cli import main
+from sim.errors import InputError
+from sim.rl.decode import WORKING, Engine
+from sim.rl.lengths import generated, packs
+from sim.rl.pools import pools_of
+from sim.rl.refit import tensors_of
+from sim.rl.rollout import rollout_of
+from sim.rl.step import RlStep, predict
+from sim.spec.load import load_scenario
+from workloads.job.rl import Rl
+from workloads.models.model import load_model
+
+SCENARIO = """
+[cluster]
+name = "dgx-h100"
+[model]
+name = "llama3.2-1b"
+[training]
+framework = "megatron"
+[parallel]
+tp = 2
+data_parallel = "zero1"
+[rl]
+prompts = 16
+generations = 8
+mean_length = 400
+max_length = 1024
+train_global_batch = 64
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "rl.toml"
+    file.write_text(SCENARIO)
+    return file
+
+
+def step(path: Path, *changes: str) -> RlStep:
+    return predict(load_scenario(path, changes))
+
+
+def engine(path: Path, *changes: str) -> Engine:
+    pools = pools_of(load_scenario(path, changes))
+    return Engine(pools, pools.engines[0])
+
+
+LENGTHS = st.builds(
+    Rl,
+    prompts=st.just(4),
+    prompt_length=st.integers(1, 100),
+    mean_length=st.integers(101, 1000),
+    max_length=st.integers(1101, 4000),
+    lengths=st.sampled_from(["lognormal", "exponential", "constant"]),
+    spread=st.floats(0.1, 2),
+)
+
+
+@given(LENGTHS, st.integers(1, 300))
+@settings(deadline=None, max_examples=40)
+def test_lengths_have_the_mean_that_is_said_and_none_is_too_long(
+    rl: Rl, count: int
+) -> None:
+    lengths = generated(rl, count)
+    assert len(lengths) == count
+    assert max(lengths) <= rl.most_new_tokens
+    assert sum(lengths) / count == pytest.approx(rl.mean_new_tokens, abs=1.0)
+    assert list(lengths) == sorted(lengths)
+
+
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=60))
+def test_packs_hold_everything_and_less_than_two_thirds_more_than_they_must(
+    lengths: list[int],
+) -> None:
+    """First fit of decreasing lengths takes at most 11/9 of the best, and 2/3 of a pack."""
+    count, least = packs(lengths, 100), math.ceil(sum(lengths) / 100)
+    assert least <= count <= len(lengths)
+    assert count <= 2 * least
+
+
+def test_packs_by_hand() -> None:
+    assert packs([60, 50, 40, 30, 20], 100) == 2
+    assert packs([100, 100], 100) == 2
+
+
+def test_tokens_are_conserved(path: Path) -> None:
+    """What all engines generate is what the lengths say; two engines at most a rollout apart."""
+    one = engine(path)
+    rl, engines = one.pools.rl, len(one.pools.engines)
+    lengths = generated(rl, rl.rollouts)
+    made = rollout_of(one)
+    share = sum(lengths) / engines
+    assert share <= made.tokens <= share + rl.most_new_tokens
+    assert made.tokens == sum(list(reversed(lengths))[::engines])
+
+
+def test_the_longest_rollout_bounds_the_step_from_below(path: Path) -> None:
+    one = engine(path)
+    longest = generated(one.pools.rl, one.pools.rl.rollouts)[-1]
+    made = rollout_of(one)
+    alone = one.step(1, one.pools.rl.prompt_length)
+    assert made.steps >= longest
+    assert made.seconds >= longest * alone
+
+
+def test_parts_of_a_rollout_sum_to_it(path: Path) -> None:
+    made = rollout_of(engine(path))
+    assert made.seconds == pytest.approx(made.prefill + sum(made.parts.values()))
+
+
+def test_more_bandwidth_of_hbm_makes_no_rollout_slower(path: Path) -> None:
+    times = [
+        rollout_of(
+            engine(path, "rl.async_scheduling=false", f"gpu.hbm_bandwidth={factor}x")
+        ).parts
+        for factor in (0.5, 1, 2, 4)
+    ]
+    read = [parts["weights"] + parts["kv_cache"] for parts in times]
+    whole = [sum(parts.values()) for parts in times]
+    assert read == sorted(read, reverse=True) and read[0] > read[-1]
+    assert whole == sorted(whole, reverse=True)
+
+
+def test_the_slowest_gpu_decodes(path: Path) -> None:
+    one = engine(path, "gpu[3].hbm_bandwidth=0.5x")
+    assert one.gpu.bandwidth == engine(path).gpu.bandwidth / 2
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4, 16])
+def test_fewer_rollouts_at_once_take_longer(path: Path, limit: int) -> None:
+    few = rollout_of(engine(path, f"rl.max_num_seqs={limit}"))
+    more = rollout_of(engine(path, f"rl.max_num_seqs={2 * limit}"))
+    assert few.most <= limit
+    assert few.seconds >= more.seconds
+
+
+def test_a_full_cache_makes_rollouts_wait(path: Path) -> None:
+    one = engine(path)
+    made = rollout_of(one)
+    weights = one.weights / one.gpu.memory
+    few = 3 * one.pools.rl.mean_length * one.cached
+    room = weights + (WORKING + few) / one.gpu.memory
+    tight = rollout_of(engine(path, f"rl.generation_memory={room}"))
+    assert tight.most < made.most
+    assert tight.seconds > made.seconds
+    assert tight.tokens == made.tokens
+
+
+def test_lengths_that_are_alike_empty_the_batch_at_once(path: Path) -> None:
+    made = rollout_of(engine(path, "rl.lengths=constant"))
+    assert made.tail == 0
+    assert made.steps == engine(path).pools.rl.mean_new_tokens
+    assert rollout_of(engine(path)).seconds > made.seconds
+
+
+def test_on_policy_is_the_sum_of_its_phases(path: Path) -> None:
+    made = step(path)
+    assert made.step_time == pytest.approx(sum(made.phases.values()))
+    assert dict(made.idle) == {"generation": 0, "training": 0}
+    assert made.pools.gpus == 8
+    optimizer_steps = 16 * 8 // 64
+    assert made.trained.steps == optimizer_steps
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_off_policy_takes_the_longer_side_and_the_refit(path: Path, steps: int) -> None:
+    made = step(path, f"rl.off_policy_steps={steps}")
+    bound = max(made.generating, made.learning)
+    assert made.step_time == pytest.approx(bound + made.refit.seconds)
+    assert made.step_time == pytest.approx(sum(made.exposed.values()))
+    assert min(made.idle.values()) == 0
+    assert made.pools.gpus == 8
+    assert len(made.pools.training) == 4
+    assert not {*made.pools.training} & {g for e in made.pools.engines for g in e}
+
+
+def test_more_steps_off_make_no_rollout_slower(path: Path) -> None:
+    """Steps that are under way together fill the tail of the longest rollouts."""
+    times = [
+        rollout_of(engine(path, f"rl.off_policy_steps={k}")).seconds for k in (1, 2, 4)
+    ]
+    assert times == sorted(times, reverse=True) and times[-1] < times[0]
+
+
+def test_a_forward_pass_is_less_than_training(path: Path) -> None:
+    made = step(path)
+    assert 0 < made.trained.pass_ < made.trained.training
+
+
+def test_without_a_reference_there_is_one_pass_less(path: Path) -> None:
+    both, one = step(path), step(path, "rl.reference=false")
+    assert both.phases["logprobs"] == pytest.approx(2 * one.phases["logprobs"])
+    assert one.refit.copies < both.refit.copies
+
+
+def test_throughput_counts_prompts_and_all_gpus(path: Path) -> None:
+    made = step(path)
+    tokens = 16 * 8 * 400
+    assert made.tokens == tokens
+    rate = tokens / made.step_time / 8
+    assert made.tokens_per_second_per_gpu == pytest.approx(rate)
+
+
+def test_tensors_by_hand() -> None:
+    """Llama 3 8B: 32 layers of four projections, three of the feed-forward and two norms; embedding, norm, head."""
+    scenario_model = load_scenario_model("llama3-8b")
+    assert tensors_of(scenario_model) == 32 * (4 + 3 + 2) + 3
+
+
+def load_scenario_model(name: str):  # type: ignore[no-untyped-def]
+    from workloads.job.model import Model
+
+    return load_model(Model(name=name), "test")
+
+
+def test_a_constant_that_is_slower_makes_the_step_slower(path: Path) -> None:
+    from sim.rl.step import step_of
+    from sim.rl.training import trained
+
+    pools = pools_of(load_scenario(path, ()))
+    learned = trained(pools)
+    base = step_of(pools, learned).step_time
+    known = pools.constants
+    for change in (
+        {"step_host": 50 * known.step_host},
+        {"tensor_host": 2 * known.tensor_host},
+        {"copy_bandwidth": known.copy_bandwidth / 2},
+        {"step_overhead": 2 * known.step_overhead},
+    ):
+        slower = replace(pools, constants=known.at(**change))
+        assert step_of(slower, learned).step_time > base
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("rl.generations=0", "at least 1"),
+        ("rl.mean_length=100", "rl.mean_length"),
+        ("rl.mean_length=1025", "at most"),
+        ("rl.train_global_batch=100", "a divisor"),
+        ("rl.generation_gpus=4", "off_policy_steps"),
+        ("rl.generation_tp=3", "a divisor"),
+        ("rl.generation_memory=1.5", "a share"),
+        ("rl.generation_memory=0.03", "the longest rollout"),
+        ("parallel.dp=3", "it follows"),
+        ("model.name=resnet50", "a transformer"),
+    ],
+)
+def test_what_does_not_fit_is_refused(path: Path, change: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        step(path, change)
+
+
+def test_all_gpus_cannot_generate_when_others_train(path: Path) -> None:
+    with pytest.raises(InputError, match="some must train"):
+        step(path, "rl.off_policy_steps=1", "rl.generation_gpus=8")
+
+
+def test_the_command_prints_phases_and_json(path: Path) -> None:
+    page = CliRunner().invoke(main, ["run", str(path)])
+    assert page.exit_code == 0
+    for word in ("rollout", "logprobs", "training", "refit", "guess", "interval"):
+        assert word in page.output
+    told = json.loads(CliRunner().invoke(main, ["run", str(path), "--json"]).output)
+    assert sum(told["breakdown"].values()) == pytest.approx(told["step_time"])
+    assert told["interval"]["low"] < told["step_time"] < told["interval"]["high"]
+
+
+def test_whatif_takes_steps_off(path: Path) -> None:
+    asked = ["whatif", str(path), "--set", "rl.off_policy_steps=1", "--json"]
+    told = json.loads(CliRunner().invoke(main, asked).output)
+    off = step(path, "rl.off_policy_steps=1").step_time
+    assert told["changed"]["step_time"] == pytest.approx(off)
+    assert told["changed"]["breakdown"]["refit"] < told["base"]["breakdown"]["refit"]
