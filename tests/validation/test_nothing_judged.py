@@ -22,6 +22,7 @@ from validation.sets.doctor import DoctorReport
 from validation.sets.energy import EnergyReport
 from validation.sets.kernels import KernelReport
 from validation.sets.probes import ProbeReport
+from validation.sets.rl import RlReport
 from validation.sets.schedules import SchedulesReport
 from validation.sets.set_file import KINDS
 from validation.sets.sets import CASES, load_set, set_names, set_table
@@ -37,6 +38,7 @@ EMPTY = {
     "traces": lambda: TraceReport("traces", "", (), {}),
     "published": lambda: PublishedReport("published", "", ()),
     "checkpoint": lambda: CheckpointReport("checkpoint", "", {}, ()),
+    "rl": lambda: RlReport("rl", "", {}, ()),
     "energy": lambda: EnergyReport("energy", "", {}, ()),
     "wall": lambda: WallReport("wall", "", {}, ()),
     "probes": lambda: ProbeReport("probes", "", ()),

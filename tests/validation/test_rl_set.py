@@ -123,7 +123,7 @@ def test_rows_of_others_are_judged_and_fitted_ones_are_not(tmp_path: Path) -> No
 def test_the_descent_finds_the_bottom() -> None:
     """A bowl in two logarithms."""
 
-    def bowl(at: dict[str, float]) -> float:  # type: ignore[misc]
+    def bowl(at: dict[str, float]) -> float:
         return (at["a"] - 3) ** 2 + (at["b"] - 0.5) ** 2
 
     found = descend(bowl, {"a": 1.0, "b": 1.0})  # type: ignore[arg-type]

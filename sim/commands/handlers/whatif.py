@@ -67,7 +67,7 @@ def _compared(base: Scenario, changed: Scenario, overrides: Sequence[str]) -> Ta
         from sim.rl import result  # slow to import
 
         table = study.compare(result.predict(base), result.predict(changed))
-        return {**table, "changed_kinds": []}
+        return {**table, "difference_interval": None, "changed_kinds": []}
     return study.compared(base, changed, overrides)
 
 
