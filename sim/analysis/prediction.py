@@ -139,8 +139,8 @@ class Prediction:
         The step time with noise, where it was asked for; what the host does to it, where it does: see `sim.studies`.
     energy, cost : Energy or None, mapping or None
         Watts and joules of the step, where it is known what such a GPU draws; what it costs, where that was asked for.
-    measured : float or None
-        Seconds a real run took, never used by the prediction.
+    measured, measured_fitted : float or None, bool
+        Seconds a real run took, never used by the prediction; whether a constant was once fitted to that run.
     uncertainty : Uncertainty or None
         The interval of the step time; see `sim.analysis.uncertainty`.
     expected_error : mapping or None
@@ -168,6 +168,7 @@ class Prediction:
     warnings: tuple[str, ...] = ()
     scenario: Mapping[str, Any] = field(default_factory=dict)
     measured: float | None = None
+    measured_fitted: bool = False
     link_loads: tuple[LinkLoad, ...] = field(default=(), repr=False, compare=False)
     timeline: Timeline | None = field(default=None, repr=False, compare=False)
     checkpoint: Mapping[str, Any] | None = None
@@ -268,6 +269,7 @@ class Prediction:
             "step_time_by_rank": {str(rank): time for rank, time in ranks},
             "measured_step_time": self.measured,
             "signed_error": self.signed_error,
+            "measured_fitted": self.measured_fitted,
             "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
             "mfu": self.mfu,
             "tflops_per_gpu": self.tflops_per_gpu,

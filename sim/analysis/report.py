@@ -129,6 +129,7 @@ def _speed(planned: Planned, step: _Step) -> dict[str, Any]:
         "step_time": step.total,
         "step_time_by_rank": step.by_rank,
         "measured": scenario.measured.step_time,
+        "measured_fitted": scenario.measured.fitted,
         "tokens_per_second_per_gpu": metrics.tokens_per_second(
             tokens, step.total, gpus
         ),

@@ -43,7 +43,7 @@ def headline(result: Prediction) -> Iterator[tuple[str, str]]:
     if result.measured is not None and result.signed_error is not None:
         measured = format_duration(result.measured)
         error = percent(result.signed_error, True)
-        yield "measured", f"{measured}  (prediction off by {error})"
+        yield "measured", f"{measured}  (prediction off by {error}{fitted(result)})"
     if extremes := _extremes(result):
         (fast, fastest), (slow, slowest) = extremes
         yield "ranks", f"fastest {fast}: {fastest}, slowest {slow}: {slowest}"
@@ -52,6 +52,11 @@ def headline(result: Prediction) -> Iterator[tuple[str, str]]:
     if math.isfinite(result.mfu):
         speed = f"{result.tflops_per_gpu:.4g} TFLOP/s per GPU"
         yield "model flops", f"{speed}, MFU {percent(result.mfu)}{_peak(result)}"
+
+
+def fitted(result: Prediction) -> str:
+    """What to add where the measured run is one that constants were taken from; else ""."""
+    return "; constants were fitted to this run" if result.measured_fitted else ""
 
 
 def _peak(result: Prediction) -> str:
@@ -98,7 +103,7 @@ def _time_tiles(result: Prediction) -> Iterator[Tile]:
     width = f"{nominal(spread)} {_between(spread)}" if spread else ""
     yield "step time", format_duration(result.step_time), width
     if result.measured is not None and result.signed_error is not None:
-        error = f"the prediction is off by {percent(result.signed_error, True)}"
+        error = f"the prediction is off by {percent(result.signed_error, True)}{fitted(result)}"
         yield "measured", format_duration(result.measured), error
     if extremes := _extremes(result):
         (fast, fastest), (slow, slowest) = extremes

@@ -37,6 +37,7 @@ STEP = table(
     step_time_by_rank=named(SECONDS, "rank -> s"),
     measured_step_time=or_null(number("s, as the scenario says; null: it does not")),
     signed_error=or_null(number("(predicted - measured) / measured")),
+    measured_fitted=flag("a constant was fitted to the measured run"),
     tokens_per_second_per_gpu=number("what `scenario.sample` says, a second and GPU"),
     mfu=number("model flops over the peak of the datasheet, 0 to 1"),
     tflops_per_gpu=number("model flops per second and GPU, in 1e12"),

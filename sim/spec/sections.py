@@ -260,6 +260,7 @@ class Measured:
         None, "median step time over ranks and steps", unit="duration", above=0
     )
     source: str | None = key(None, "where the measurement comes from")
+    fitted: bool = key(False, "a constant was fitted to that run; said beside it")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from sim.predict import predict
 from sim.spec.load import load_scenario, parse_scenario
 from sim.tools.catalog import names
 from topologies.core.quantity import GRADES
+from validation.index.measured import index
 from workloads import host_costs
 from workloads.job.model import Model
 from workloads.models.counts import stage_parameters
@@ -41,6 +42,14 @@ def test_a_scenario_predicts(name: str) -> None:
         result.evidence
     ) <= set(GRADES)
     assert scenario.measured.step_time is None or scenario.measured.source
+
+
+@pytest.mark.parametrize("name", names("scenarios"))
+def test_a_scenario_says_whether_its_measured_run_was_fitted_to(name: str) -> None:
+    """As the list of measured runs has it."""
+    measured = load_scenario(SCENARIOS / f"{name}.toml").measured
+    case = str(measured.source).partition("case ")[2].partition(" ")[0]
+    assert [known.fitted for known in index() if known.row == case] == [measured.fitted]
 
 
 @pytest.mark.parametrize("name", names("models"))

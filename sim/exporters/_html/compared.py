@@ -57,7 +57,7 @@ def _measurements(result: Prediction, cases: list[Measured]) -> list[tuple[str, 
 def _scenario_measurement(result: Prediction) -> str:
     if result.measured is None or result.signed_error is None:
         return ""
-    error = percent(result.signed_error, True)
+    error = percent(result.signed_error, True) + words.fitted(result)
     return (
         f"<p>The scenario says what was measured, {format_duration(result.measured)}. The prediction does not "
         f"use it and is off by {error}{_inside(result, result.measured)}.</p>"
