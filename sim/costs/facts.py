@@ -12,7 +12,7 @@ from sim.costs import terms
 from sim.costs.adamw import Adamw
 from sim.costs.draw import ATTENTION, Draw
 from sim.costs.gemm import TileModel
-from sim.costs.kinds import DTYPE_BYTES, KINDS
+from sim.costs.kinds import DTYPE_BYTES, KINDS, SCANS
 from sim.costs.library_table import Stack
 from sim.costs.power import Power
 from sim.schema import Items, Number, Schema, Table, Text
@@ -185,6 +185,8 @@ class GpuFacts:
         product's smallest size.
     libraries
         Stacks of which steps take the times of kernels, by family and format ("products_bf16").
+    scans
+        Time of scans, by name ("mamba2"), over that on the GPU where they were measured (`sim.costs.scans`).
     guessed_load
         Which of `sustained` nobody published: no key of a file, but which file it stands in.
     borne_out
@@ -256,6 +258,9 @@ class GpuFacts:
     )
     libraries: Mapping[str, Stack] = fact(
         Table(dict.fromkeys(STACKS, STACK)), _stacks, {}
+    )
+    scans: Mapping[str, float] = fact(
+        Table(dict.fromkeys(SCANS, POSITIVE)), _numbers, {}
     )
     guessed_load: tuple[str, ...] = ()
     borne_out: frozenset[tuple[str, str]] = frozenset()

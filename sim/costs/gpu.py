@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sim.costs import aten, gemm, terms
+from sim.costs import aten, gemm, scans, terms
 from sim.costs.facts import GpuFacts
 from sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
 from sim.costs.gpu_times import ATTENTIONS, GpuTimes
@@ -31,6 +31,8 @@ class Gpu(GpuTimes):
         if kernel.kind == STATED:
             return "measured"
         check(kernel)
+        if kernel.kind in scans.KINDS:
+            return scans.grade(kernel, self)
         if kernel.kind == "bmm":
             return "guess"
         if (read := self._surface(kernel)) is not None:
@@ -77,6 +79,8 @@ class Gpu(GpuTimes):
         if kernel.kind == STATED:
             return ""
         check(kernel)
+        if kernel.kind in scans.KINDS:
+            return self._scan_stands_on(kernel)
         if kernel.kind == "bmm":
             return "one tall GEMM in place of a batch"
         if (read := self._surface(kernel)) is not None:
@@ -106,6 +110,13 @@ class Gpu(GpuTimes):
         )
         return "" if reached else "extrapolation of its table"
 
+    def _scan_stands_on(self, kernel: Kernel) -> str:
+        """Of a scan: measured on one GPU, which others follow."""
+        if scans.past(kernel) > 0:
+            return "extrapolation of its table"
+        own = scans.grade(kernel, self) != "guess"
+        return "" if own else f"the {scans.MEASURED_ON}'s table"
+
     def _in_place_of(self, kernel: Kernel) -> str:
         """Whose table stands in, and whether times of both GPUs say how they differ."""
         assert self.like is not None
@@ -117,6 +128,8 @@ class Gpu(GpuTimes):
         """Octaves by which a kernel lies past the sizes in the table it is read from; 0 where that reaches it."""
         if not self.stands_on(kernel).startswith("extrapolation"):
             return 0.0
+        if kernel.kind in scans.KINDS:
+            return scans.past(kernel)
         if (read := self._surface(kernel)) is not None:
             return read[0].past(kernel)
         if self._by_products(kernel):

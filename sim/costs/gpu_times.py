@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from sim.costs import aten, gemm, generated, terms
+from sim.costs import aten, gemm, generated, scans, terms
 from sim.costs.adamw import Adamw
 from sim.costs.counterparts import counterpart
 from sim.costs.draw import Draw
@@ -247,6 +247,8 @@ class GpuTimes:
 
     def _duration(self, kernel: Kernel) -> float:
         efficiency = self.facts.efficiency
+        if kernel.kind in scans.KINDS:
+            return scans.seconds(kernel, self)
         if kernel.kind == "adamw" and self.facts.adamw is not None:
             elements, tensors = kernel.shape[:2]
             return self.facts.adamw.time(elements, tensors, kernel.layout, self.gap)
@@ -283,7 +285,7 @@ class GpuTimes:
         relative = self._measured_ratio(like, kernel)
         if relative is None:
             units = self.facts.units.get(kernel.kind, 1.0)
-            relative = self._relative(like, kernel) * units
+            relative = self.least_over(like, kernel) * units
         return self.floor + relative * beyond
 
     def _measured_ratio(self, like: GpuTimes, kernel: Kernel) -> float | None:
@@ -311,7 +313,7 @@ class GpuTimes:
         units = self.facts.units
         if kernel.kind == "attention_fwd" or kernel.kind not in units:
             return forward
-        limits = self._relative(like, kernel)
+        limits = self.least_over(like, kernel)
         part = (1.0 - units["attention_bwd"]) / (1.0 - units["attention_fwd"])
         return limits * (1.0 - part * (1.0 - forward / limits))
 
@@ -355,7 +357,7 @@ class GpuTimes:
             ]
         return next((key for key in keys if key in self.facts.sustained), "")
 
-    def _relative(self, other: GpuTimes, kernel: Kernel) -> float:
+    def least_over(self, other: GpuTimes, kernel: Kernel) -> float:
         """Least time of a kernel here over that on another GPU; of data that both hold in the L2, by its speed.
 
         HBM counts with the measured rates of both where there are, else with the datasheet's.

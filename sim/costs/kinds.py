@@ -180,6 +180,38 @@ def _stream(kernel: Kernel) -> Work:
     ]
 
 
+def _scan(kernel: Kernel) -> Work:
+    """Of a chunked scan: products inside chunks and with the states; backward makes the states again."""
+    batch, seq, keys, key_dim, values, value_dim, chunk = kernel.shape
+    tokens, back = batch * seq, kernel.kind.endswith("_bwd")
+    inside, states = chunk * (key_dim + value_dim), key_dim * value_dim
+    flops = tokens * values * (inside + 4.0 * states)
+    moved = 2.0 * tokens * (2 * keys * key_dim + 2 * values * value_dim)
+    return flops * (3 if back else 1), moved * (2 if back else 1)
+
+
+def _over_values(kernel: Kernel) -> Work:
+    batch, seq, _, _, values, value_dim, _ = kernel.shape
+    passes = 3 if kernel.kind.endswith("_bwd") else 2
+    return 0.0, 2.0 * passes * batch * seq * values * value_dim
+
+
+def _over_channels(kernel: Kernel) -> Work:
+    batch, seq, keys, key_dim, values, value_dim, _ = kernel.shape
+    passes = 3 if kernel.kind.endswith("_bwd") else 2
+    return 0.0, 2.0 * passes * batch * seq * (2 * keys * key_dim + values * value_dim)
+
+
+SCAN_SHAPE = "batch, seq, keys, key_dim, values, value_dim, chunk"
+#: What goes with state-space and linear attention, forward and backward: scans, a norm in groups, a convolution.
+SCANS = {
+    "mamba2": _scan,
+    "gdn": _scan,
+    "kda": _scan,
+    "gated_norm": _over_values,
+    "fla_conv1d": _over_channels,
+}
+
 # kind -> (shape's field names, rule)
 KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
     **dict.fromkeys(STREAM_PASSES, ("elements", _stream)),
@@ -200,6 +232,11 @@ KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
             _attention,
         )
         for kernel in ("triton", "flash2")
+        for way in ("fwd", "bwd")
+    },
+    **{
+        f"{name}_{way}": (SCAN_SHAPE, rule)
+        for name, rule in SCANS.items()
         for way in ("fwd", "bwd")
     },
     "conv_fwd": ("n, c, h, w, k, r, s, stride", _conv),

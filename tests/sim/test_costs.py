@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sim.costs import Kernel, load_gpu
+from sim.costs import Kernel, load_gpu, scans
 from sim.costs.gpu import HARDWARE, load
 from sim.costs.kinds import KINDS, STREAM_PASSES
 from sim.costs.tables import Curve, Kriged, Row, read_rows
@@ -46,6 +46,8 @@ def _example(kind: str) -> Kernel:
         "bmm": (32, 65536, 2048, 64),
         "grouped": (8, 512, 2048, 2048),
     }
+    if kind in scans.KINDS:
+        return Kernel(kind, (1, 4096, 8, 128, 64, 64, 128))
     shape = next((shape for name, shape in shapes.items() if name in kind), None)
     fields = KINDS[kind][0].split(", ")
     return Kernel(

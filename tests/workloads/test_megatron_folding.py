@@ -117,6 +117,22 @@ def test_folded_is_unfolded(data: st.DataObject) -> None:
         assert step_time(one) == pytest.approx(apart(one), rel=1e-9)
 
 
+HYBRID = {
+    "layer_pattern": "MG*E",
+    "mamba_heads": 16,
+    "linear_key_heads": 4,
+}
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("pp", [1, 2])
+def test_a_hybrid_folded_is_unfolded(tp: int, pp: int) -> None:
+    parallel = {"dp": 4, "tp": tp, "pp": pp, "sequence_parallel": tp > 1}
+    one = executed(scenario(parallel | {"ep": 2}, **(EXPERTS | HYBRID)))
+    assert len(one.lowered.graph.programs) == pp
+    assert step_time(one) == pytest.approx(apart(one), rel=1e-9)
+
+
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(st.data())
 def test_pytorch_folded_is_unfolded(data: st.DataObject) -> None:

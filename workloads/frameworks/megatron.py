@@ -12,6 +12,7 @@ from workloads.frameworks import ALL, Framework
 from workloads.job import Job
 from workloads.job.layout import axis_order, splits_backward
 from workloads.job.pytorch import PyTorch
+from workloads.models import hybrid
 from workloads.models.shape import ModelShape
 from workloads.optimizer import optimizer
 
@@ -197,6 +198,7 @@ def _adapted_model(s: Job, model: ModelShape) -> Iterator[Mistake]:
         (model.experts, "experts"),
         (model.latent, "latent attention"),
         (model.mtp_layers, "multi-token prediction"),
+        (model.layer_pattern, "a layer pattern"),
     ]
     for count, what in unlike:
         if s.adapter.on and count:
@@ -205,6 +207,22 @@ def _adapted_model(s: Job, model: ModelShape) -> Iterator[Mistake]:
             yield Mistake(
                 s.where, "adapter.kind", found, f"a model without {what}", hint
             )
+
+
+def _hybrid(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """Scans see whole sequences; a rank of the tensor-parallel group has whole groups of their heads."""
+    pattern, tp, cp = model.layer_pattern, s.parallel.tp, s.parallel.cp
+    if not pattern:
+        return
+    scans = set(pattern) & set(hybrid.SCANS)
+    if scans and cp > 1:
+        hint = "scans over parts of a sequence are not simulated yet"
+        yield Mistake(s.where, "parallel.cp", str(cp), "1 with a hybrid", hint)
+    for part in sorted(scans):
+        key = "mamba_groups" if part == hybrid.MAMBA else "linear_key_heads"
+        if getattr(model, key) % tp:
+            expected = f"a multiple of tp = {tp}"
+            yield Mistake(s.where, f"model.{key}", str(getattr(model, key)), expected)
 
 
 def refusals(s: Job) -> Iterator[Mistake]:
@@ -263,7 +281,8 @@ FRAMEWORK = Framework(
         ("model.kind", _transformer),
         ("parallel.tp parallel.etp parallel.imbalance model.experts", _experts),
         ("parallel.data_parallel model.experts", _sharded),
-        ("adapter model.experts", _adapted_model),
+        ("adapter model.experts model.layer_pattern", _adapted_model),
+        ("parallel.tp parallel.cp model.layer_pattern", _hybrid),
     ),
     refusals=refusals,
     tries={

@@ -30,6 +30,9 @@ NO_SUCH_PARTS = (
     "window",
     "sinks",
     "embedding_norm",
+    "layer_pattern",
+    "attention_gate",
+    "moe_latent",
 )
 OF_FSDP = (
     "fsdp",

@@ -10,7 +10,9 @@ from sim.strict import key
 RecomputedModule = Literal[
     "core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"
 ]
-GraphedModule = Literal["attn", "mlp", "moe_router", "moe_preprocess", "full_iteration"]
+GraphedModule = Literal[
+    "attn", "mamba", "mlp", "moe_router", "moe_preprocess", "full_iteration"
+]
 
 
 @dataclass(frozen=True)

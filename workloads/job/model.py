@@ -76,6 +76,44 @@ class Model:
     v_head_dim: int | None = key(
         None, "latent attention: width of a value head; default head_dim", low=1
     )
+    layer_pattern: str | None = key(
+        None,
+        "hybrids: a letter for each layer, which has one part: M Mamba-2, G gated delta rule, K Kimi delta attention, "
+        "* attention, - feed-forward, E experts; default: layers of attention and feed-forward",
+    )
+    mamba_heads: int | None = key(None, "Mamba-2: heads", low=1)
+    mamba_head_dim: int | None = key(
+        None, "Mamba-2: width of a head; default 64", low=1
+    )
+    mamba_state: int | None = key(
+        None, "Mamba-2: width of a head's state; default 128", low=1
+    )
+    mamba_groups: int | None = key(
+        None, "Mamba-2: groups of heads that share B and C; default 8", low=1
+    )
+    conv_width: int | None = key(
+        None, "tokens that the convolution before a scan sees; default 4", low=1
+    )
+    linear_key_heads: int | None = key(
+        None, "gated delta rule and Kimi delta attention: heads of keys", low=1
+    )
+    linear_value_heads: int | None = key(
+        None, "heads of values, of linear attention; default linear_key_heads", low=1
+    )
+    linear_key_dim: int | None = key(
+        None, "width of a key of linear attention; default 128", low=1
+    )
+    linear_value_dim: int | None = key(
+        None, "width of a value of linear attention; default 128", low=1
+    )
+    attention_gate: bool | None = key(
+        None, "attention's output is gated by a projection of its own; default false"
+    )
+    moe_latent: int | None = key(
+        None,
+        "width to which tokens are projected before they travel to experts, and from which after; default hidden",
+        low=1,
+    )
     mtp_layers: int | None = key(
         None, "further layers that predict later tokens (multi-token prediction)", low=0
     )

@@ -56,7 +56,13 @@ class Attention(Module):
         y = self._rotate(t, self._norm_heads(t, y))
         attend = partial(self._attend, t)
         o = again(t, attend, y) if s.recompute_core else attend(y)
-        return adapted_row(t, o, self.proj, self.proj_pair, s)
+        return adapted_row(t, self._gated(t, o), self.proj, self.proj_pair, s)
+
+    def _gated(self, t: Tape, o: Tensor) -> Tensor:
+        """The output times a sigmoid of the gate, which comes out of the projection beside queries, keys and values."""
+        if not self.m.attention_gate:
+            return o
+        return fused(t, [o], o.shape, 3 * o.size, 5 * o.size, saved=o.size)
 
     def _turned(self, y: Tensor) -> float:
         """Bytes of queries and keys, without values."""
@@ -101,7 +107,8 @@ def _heads(m: ModelSpec, ranks: int) -> Heads:
 
 def _projected(m: ModelSpec, ranks: int) -> int:
     """Columns of the projection on one rank: of all queries, keys and values an equal part each."""
-    return (m.heads + 2 * m.kv_heads) * m.head_dim // ranks
+    queries = m.heads * (2 if m.attention_gate else 1)
+    return (queries + 2 * m.kv_heads) * m.head_dim // ranks
 
 
 def whole_groups(t: Tape, y: Tensor, heads: Heads, s: Shard) -> Tensor:

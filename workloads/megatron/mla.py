@@ -6,17 +6,14 @@ on every tensor-parallel rank and see its part of the sequence, the expanding on
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sim.graph.kernel import Kernel
 from workloads.megatron.core_attention import products
 from workloads.megatron.elementwise import fused, pass_over, unsaved
 from workloads.megatron.linear import column_linear, row_linear
 from workloads.megatron.recomputation import again, detached, replayed
 from workloads.megatron.ring_attention import attend_ring
-from workloads.megatron.shard import Heads, Shard
+from workloads.megatron.shard import Heads, Shard, whole
 from workloads.models.model import ModelSpec
-from workloads.parallel.group import Group
 from workloads.torch.functional import norm
 from workloads.torch.modules import Module
 from workloads.torch.tape import Tape, Tensor
@@ -79,8 +76,7 @@ class LatentAttention(Module):
 
     def _whole_linear(self, t: Tape, x: Tensor, w: Tensor) -> Tensor:
         """A projection that is whole on every rank."""
-        whole = replace(self.s, group=alone(self.s.group), sequence=False)
-        return column_linear(t, x, w, whole)
+        return column_linear(t, x, w, whole(self.s))
 
     def _expand(self, t: Tape, q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor]:
         """Queries, and keys beside values, of this rank's heads from the compressed states; rotated."""
@@ -171,8 +167,3 @@ class LatentAttention(Module):
             products(t, n, rows, queries, columns, ("nt",))
             pass_over(t, count, 4.0 * count)
             products(t, n, rows, values, columns, ("nn",))
-
-
-def alone(group: Group) -> Group:
-    """The group's first rank by itself: a projection that is whole on every rank."""
-    return replace(group, ranks=group.ranks[:1], copies=[group.ranks[:1]])

@@ -11,9 +11,10 @@ from dataclasses import replace
 from workloads.megatron.elementwise import activate, fused, unsaved
 from workloads.megatron.feed_forward import FeedForward
 from workloads.megatron.grouped_linear import GroupedLinear
+from workloads.megatron.linear import column_linear
 from workloads.megatron.recomputation import again, discarded
 from workloads.megatron.router import route
-from workloads.megatron.shard import Shard
+from workloads.megatron.shard import Shard, whole
 from workloads.megatron.spread import EXPERTS_PREFIX, Spread
 from workloads.megatron.token_dispatcher import TokenDispatcher
 from workloads.models.model import ModelSpec
@@ -40,13 +41,17 @@ class Experts(Module):
         super().__init__()
         self.m, self.s = m, s
         self.local = m.experts // spread.group.size
-        self.dispatcher = TokenDispatcher(m, s, spread)
+        self.dispatcher = TokenDispatcher(replace(m, hidden=m.routed_hidden), s, spread)
         self.gate = self.add(t, m.experts, m.hidden, name="router")
         self.add_if(t, m.router_bias, m.experts, name="router.bias")
         inner = m.moe_ffn // self.dispatcher.shards
         up = inner * (2 if m.gated else 1)
-        self.fc1, self.fc1_bias = self._projection(t, "linear_fc1", up, m.hidden)
-        self.fc2, self.down_bias = self._projection(t, "linear_fc2", m.hidden, inner)
+        outer = m.routed_hidden
+        self.fc1, self.fc1_bias = self._projection(t, "linear_fc1", up, outer)
+        self.fc2, self.down_bias = self._projection(t, "linear_fc2", outer, inner)
+        latent = m.moe_latent
+        self.narrow = self.add_if(t, latent > 0, latent, m.hidden, name="fc1_latent")
+        self.widen = self.add_if(t, latent > 0, m.hidden, latent, name="fc2_latent")
         self.shared = self._shared_experts(t) if m.shared_experts else None
 
     def _projection(
@@ -78,13 +83,19 @@ class Experts(Module):
         t.cpu("moe_counts", self._counts)
         beside = share if o.moe_shared_expert_overlap else None
         # Without a name for the rows, which are freed once the first products have read them.
+        shape = (*x.shape[:-1], self.m.routed_hidden)
+        routed = self._at_width(t, routed, self.narrow)
         y = self._compute(t, self.dispatcher.dispatch(t, routed, beside))
-        y = self.dispatcher.combine(t, y, x.shape)
+        y = self._at_width(t, self.dispatcher.combine(t, y, shape), self.widen)
         if beside is None:
             share()
         for other in shared:
             y = _sum(t, y, other)
         return y
+
+    def _at_width(self, t: Tape, x: Tensor, w: Tensor | None) -> Tensor:
+        """Tokens projected to another width, where experts have one of their own (latent MoE); whole on every rank."""
+        return x if w is None else column_linear(t, x, w, whole(self.s))
 
     @property
     def _counts(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from workloads.job.adapter import Adapter
 from workloads.job.megatron import Megatron
@@ -52,3 +52,13 @@ class Heads:
     queries: int
     keys: int
     dim: int
+
+
+def alone(group: Group) -> Group:
+    """The group's first rank by itself."""
+    return replace(group, ranks=group.ranks[:1], copies=[group.ranks[:1]])
+
+
+def whole(s: Shard) -> Shard:
+    """For a projection that is whole on every rank and sees its part of the sequence."""
+    return replace(s, group=alone(s.group), sequence=False)

@@ -11,6 +11,7 @@ from workloads.job import Job
 from workloads.megatron.adapter import freeze
 from workloads.megatron.further import Further
 from workloads.megatron.gemm import Numbers
+from workloads.megatron.hybrid_layer import HybridLayer
 from workloads.megatron.modules import Embedding, Head, Layer
 from workloads.megatron.passes import Pass, Source
 from workloads.megatron.shard import Shard
@@ -47,7 +48,7 @@ class Units:
         self.shard = _shard(scenario, tp, cp, spread, added)
         self.inner = (self.shard.rows, s.micro_batch, m.hidden)
         self.frozen = scenario.adapter.on
-        self._layers: dict[tuple[bool, int, bool, bool, Loads, bool], Unit] = {}
+        self._layers: dict[tuple[str, bool, int, bool, bool, Loads, bool], Unit] = {}
         self._further: dict[bool, Unit] = {}
         self._joint: dict[tuple[Pass, Pass], Pass] = {}
 
@@ -62,13 +63,20 @@ class Units:
         experts, window = self.m.has_experts(index), self.m.window_of(index)
         shard, first = self._shard(aside, index), self.frozen and index == 0
         loads = shard.loads if experts else ()
-        key = (experts, window, aside, whole, loads, first)
+        letter = self.m.part_of(index)
+        key = (letter, experts, window, aside, whole, loads, first)
         if key not in self._layers:
             again = replace(self.recompute, full=True) if whole else self.recompute
+
+            def build(t: Tape) -> Module:
+                if letter:
+                    return HybridLayer(t, self.m, shard, letter, window)
+                return Layer(t, self.m, shard, experts, window)
+
             source = Source(
                 "layer",
                 self.tape,
-                self._built(lambda t: Layer(t, self.m, shard, experts, window)),
+                self._built(build),
                 self._run_layer,
                 self.inner,
                 # Full recomputation needs an input with a gradient: only so is its backward called at all.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from workloads.models import hybrid
+
 if TYPE_CHECKING:
     from workloads.models.model import ModelSpec
 
@@ -26,16 +28,17 @@ def attention_parameters(m: ModelSpec) -> int:
         down = m.hidden * (m.kv_lora_rank + m.rope_head_dim) + m.kv_lora_rank
         wide = m.kv_lora_rank * m.heads * (m.head_dim + m.v_head_dim)
         return up + down + wide + m.heads * m.v_head_dim * m.hidden
-    total = 2 * m.hidden * (q + kv)
+    total = 2 * m.hidden * (q + kv) + (m.hidden * q if m.attention_gate else 0)
     total += q + 2 * kv if m.qkv_bias else 0
     total += m.hidden if m.bias else 0
     return total + (2 * m.head_dim if m.qk_norm else 0) + (m.heads if m.sinks else 0)
 
 
-def feed_forward_parameters(m: ModelSpec, width: int) -> int:
-    """Of one feed-forward network of that inner width."""
-    bias = width * (2 if m.gated else 1) + m.hidden if m.bias else 0
-    return m.hidden * width * (3 if m.gated else 2) + bias
+def feed_forward_parameters(m: ModelSpec, width: int, hidden: int = 0) -> int:
+    """Of one feed-forward network of that inner width, and of another outer one than the model's."""
+    outer = hidden or m.hidden
+    bias = width * (2 if m.gated else 1) + outer if m.bias else 0
+    return outer * width * (3 if m.gated else 2) + bias
 
 
 def router_parameters(m: ModelSpec) -> int:
@@ -48,11 +51,32 @@ def layer_parameters(m: ModelSpec, experts: bool, used: int | None = None) -> in
     total = attention_parameters(m) + 2 * norm_parameters(m, m.hidden)
     if not experts:
         return total + feed_forward_parameters(m, m.ffn)
+    return total + expert_parameters(m, used)
+
+
+def expert_parameters(m: ModelSpec, used: int | None = None) -> int:
+    """Of a layer's experts, of which ``used`` count (default all), their router, and what narrows tokens for them."""
+    total = 2 * m.hidden * m.moe_latent
     if m.shared_experts:
         total += feed_forward_parameters(m, m.moe_ffn * m.shared_experts)
     counted = m.experts if used is None else used
-    routed = counted * feed_forward_parameters(m, m.moe_ffn)
+    routed = counted * feed_forward_parameters(m, m.moe_ffn, m.routed_hidden)
     return total + router_parameters(m) + routed
+
+
+def parameters_at(m: ModelSpec, layer: int) -> int:
+    """Of the layer of that index."""
+    part = m.part_of(layer)
+    if not part:
+        return layer_parameters(m, m.has_experts(layer))
+    norm = norm_parameters(m, m.hidden)
+    if part == hybrid.ATTENTION:
+        return norm + attention_parameters(m)
+    if part == hybrid.FEED_FORWARD:
+        return norm + feed_forward_parameters(m, m.ffn)
+    if part == hybrid.EXPERTS:
+        return norm + expert_parameters(m)
+    return norm + hybrid.parameters(m, part)
 
 
 def prediction_parameters(m: ModelSpec) -> int:
@@ -70,7 +94,7 @@ def stage_parameters(
     """Parameters of a transformer's stage: its blocks (their number, from the first, or their indices), the embedding
     if first, norm, head and multi-token prediction if last."""
     indices = range(layers) if isinstance(layers, int) else layers
-    total = sum(layer_parameters(m, m.has_experts(i)) for i in indices)
+    total = sum(parameters_at(m, i) for i in indices)
     if first:
         total += m.vocab * m.hidden + (
             norm_parameters(m, m.hidden) if m.embedding_norm else 0
@@ -94,7 +118,7 @@ def idle_parameters(m: ModelSpec) -> int:
     layers = sum(map(m.has_experts, range(m.layers)))
     layers += m.mtp_layers if m.experts else 0
     idle = m.experts - m.experts_per_token
-    return layers * idle * feed_forward_parameters(m, m.moe_ffn)
+    return layers * idle * feed_forward_parameters(m, m.moe_ffn, m.routed_hidden)
 
 
 def active_parameters(m: ModelSpec) -> int:
@@ -104,6 +128,8 @@ def active_parameters(m: ModelSpec) -> int:
 
 def pairs(m: ModelSpec, layer: int, seq: int, causal: bool = True) -> float:
     """Keys that a query of a sequence looks at, on average."""
+    if not m.attends(layer):
+        return 0.0
     window = m.window_of(layer)
     if window and window < seq:
         return window - window**2 / (2 * seq)
@@ -122,7 +148,12 @@ def layer_flops(m: ModelSpec, layer: int, seq: int, causal: bool = True) -> floa
     """Of a layer's matrix products, forward, for one token: 2 for each weight met, and its attention."""
     value = m.v_head_dim if m.latent else m.head_dim
     scores = 2.0 * m.heads * (m.query_dim + value) * pairs(m, layer, seq, causal)
-    weights = _attention_weights(m) + _feed_forward_weights(m, layer)
+    part = m.part_of(layer)
+    if part in hybrid.SCANS:
+        return 2.0 * hybrid.weights(m, part) + hybrid.scan_flops(m, part)
+    weights = _attention_weights(m) if m.attends(layer) else 0
+    if part != hybrid.ATTENTION:
+        weights += _feed_forward_weights(m, m.has_experts(layer))
     return 2.0 * weights + scores
 
 
@@ -130,7 +161,7 @@ def _attention_weights(m: ModelSpec) -> int:
     """Weights of an attention's projections, without biases."""
     q, kv = m.heads * m.query_dim, m.kv_heads * m.head_dim
     if not m.latent:
-        return 2 * m.hidden * (q + kv)
+        return 2 * m.hidden * (q + kv) + (m.hidden * q if m.attention_gate else 0)
     queries = (q + m.hidden) * m.q_lora_rank if m.q_lora_rank else m.hidden * q
     down = m.hidden * (m.kv_lora_rank + m.rope_head_dim)
     up = m.kv_lora_rank * m.heads * (m.head_dim + m.v_head_dim)
@@ -138,13 +169,13 @@ def _attention_weights(m: ModelSpec) -> int:
     return queries + down + up + output
 
 
-def _feed_forward_weights(m: ModelSpec, layer: int) -> int:
+def _feed_forward_weights(m: ModelSpec, experts: bool) -> int:
     """Weights that a token meets in a layer's feed-forward network, or in its router and experts."""
-    matrices = m.hidden * (3 if m.gated else 2)
-    if not m.has_experts(layer):
-        return matrices * m.ffn
-    experts = m.experts_per_token + m.shared_experts
-    return matrices * m.moe_ffn * experts + m.hidden * m.experts
+    matrices = 3 if m.gated else 2
+    if not experts:
+        return matrices * m.hidden * m.ffn
+    seen = m.routed_hidden * m.experts_per_token + m.hidden * m.shared_experts
+    return matrices * m.moe_ffn * seen + m.hidden * (m.experts + 2 * m.moe_latent)
 
 
 def flops_per_token(

@@ -13,6 +13,7 @@ from typing import Any
 from sim import files, strict
 from sim.errors import InputError, Mistake, unknown
 from workloads.job.model import Model
+from workloads.models import hybrid
 
 __all__ = [
     "MODELS",
@@ -80,6 +81,18 @@ class ModelSpec:
     norm_bias: bool = False
     embedding_norm: bool = False
     qkv_bias: bool = False
+    layer_pattern: str = ""
+    mamba_heads: int = 0
+    mamba_head_dim: int = 0
+    mamba_state: int = 0
+    mamba_groups: int = 0
+    conv_width: int = 0
+    linear_key_heads: int = 0
+    linear_value_heads: int = 0
+    linear_key_dim: int = 0
+    linear_value_dim: int = 0
+    attention_gate: bool = False
+    moe_latent: int = 0
 
     @property
     def rotary(self) -> bool:
@@ -98,11 +111,26 @@ class ModelSpec:
 
     def has_experts(self, layer: int) -> bool:
         """Whether a layer's feed-forward part has experts: not the first ones, and every ``moe_every``-th."""
+        if part := self.part_of(layer):
+            return part == hybrid.EXPERTS
         return (
             self.experts > 0
             and layer >= self.dense_layers
             and (layer + 1) % self.moe_every == 0
         )
+
+    def part_of(self, layer: int) -> str:
+        """The letter of a hybrid's layer; "" where layers have two parts, as those of multi-token prediction."""
+        return self.layer_pattern[layer : layer + 1]
+
+    def attends(self, layer: int) -> bool:
+        """Whether a layer has attention over all tokens (or a window of them)."""
+        return self.part_of(layer) in ("", hybrid.ATTENTION)
+
+    @property
+    def routed_hidden(self) -> int:
+        """Width of the tokens that experts see."""
+        return self.moe_latent or self.hidden
 
     def window_of(self, layer: int) -> int:
         """Tokens that attention of a layer looks back; 0: all."""
@@ -204,9 +232,12 @@ def _complete(section: Model, name: str, where: str) -> ModelSpec:
         raise InputError(
             Mistake(where, "model.kind", "nothing", f"one of {', '.join(_REQUIRED)}")
         )
+    kind = section.kind
+    if section.layer_pattern and section.layers is None:
+        section = replace(section, layers=len(section.layer_pattern))
     mistakes = [
-        Mistake(where, f"model.{key}", "nothing", f"a value: a {section.kind} needs it")
-        for key in _REQUIRED[section.kind]
+        Mistake(where, f"model.{key}", "nothing", f"a value: a {kind} needs it")
+        for key in _REQUIRED[kind]
         if getattr(section, key) is None
     ]
     if mistakes:
@@ -216,7 +247,7 @@ def _complete(section: Model, name: str, where: str) -> ModelSpec:
         "mlp": _mlp,
         "resnet": _resnet,
         "captured": _captured,
-    }[section.kind]
+    }[kind]
     spec, mistakes = complete(section, name, where)
     mistakes += _foreign(section, spec, where)
     if mistakes:
@@ -242,6 +273,7 @@ _PLAIN = (
     "sinks",
     "qk_norm",
     "embedding_norm",
+    "attention_gate",
 )
 
 
@@ -260,9 +292,11 @@ def _transformer(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mista
         max_positions=s.max_positions or 0,
         **_attention(s),
         **_feed_forward(s),
+        **hybrid.keys_of(s),
         **{key: getattr(s, key) or type(getattr(ModelSpec, key))() for key in _PLAIN},
     )
-    return spec, _check_transformer(s, spec, where) + _check_parts(s, spec, where)
+    mistakes = _check_transformer(s, spec, where) + _check_parts(s, spec, where)
+    return spec, mistakes + hybrid.mistakes_of(s, spec, where)
 
 
 def _attention(s: Model) -> dict[str, Any]:
@@ -290,6 +324,7 @@ def _feed_forward(s: Model) -> dict[str, Any]:
         "experts_per_token": (s.experts_per_token or 1) if experts else 0,
         "moe_ffn": (s.moe_ffn or s.ffn or 0) if experts else 0,
         "moe_every": s.moe_every or 1,
+        "moe_latent": s.moe_latent or 0,
     }
 
 
@@ -324,6 +359,7 @@ _NEEDS = {
         "dense_layers",
         "moe_every",
         "router_bias",
+        "moe_latent",
     ),
     "kv_lora_rank": ("q_lora_rank", "rope_head_dim", "v_head_dim"),
     "window": ("window_every",),

@@ -1,0 +1,162 @@
+"""Hybrids: counts of published models, laws of their layers, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sim.analysis.prediction import Prediction
+from sim.errors import InputError
+from sim.predict import predict
+from sim.spec.load import parse_scenario
+from workloads.job.model import Model
+from workloads.models import hybrid
+from workloads.models.counts import active_parameters, total_parameters
+from workloads.models.model import ModelSpec, load_model
+
+SMALL: dict[str, Any] = {
+    "kind": "transformer",
+    "hidden": 1024,
+    "heads": 8,
+    "ffn": 4096,
+    "vocab": 4096,
+}
+MAMBA = {"layer_pattern": "M-M*-M-", "mamba_heads": 32, "mamba_groups": 8}
+LINEAR = {"linear_key_heads": 8, "linear_value_heads": 16}
+#: Parameters in billions as their makers print them, of the model and those that a token meets, and their last digit's
+#: share: Kimi Linear's are those of its name, and 0.4 of its embeddings.
+PUBLISHED = {
+    "nemotron-h-8b": (8.10, 8.10, 0.01),
+    "nemotron-h-56b": (56.3, 56.3, 0.01),
+    "nemotron-3-nano-30b-a3b": (31.6, 3.58, 0.01),
+    "nemotron-3-super-120b-a12b": (120.6, 12.7, 0.01),
+    "qwen3-next-80b-a3b": (79.7, 3.87, 0.01),
+    "kimi-linear-48b-a3b": (48, 3.5, 0.03),
+}
+
+
+def run(
+    model: dict[str, Any],
+    tp: int = 1,
+    dp: int = 1,
+    cluster: str = "dgx-h100",
+    **more: Any,
+) -> Prediction:
+    """A step on hosts so fast that what the GPUs do decides."""
+    tables = {
+        "cluster": {
+            "name": cluster,
+            "gpus": tp * dp * more.get("cp", 1),
+            "host_factor": 0.01,
+        },
+        "model": SMALL | model,
+        "training": {"framework": "megatron", "seq_len": 2048}
+        | more.pop("training", {}),
+        "parallel": {"tp": tp, "dp": dp, "sequence_parallel": tp > 1} | more,
+    }
+    return predict(parse_scenario(tables, "test"))
+
+
+def spec(**keys: Any) -> ModelSpec:
+    return load_model(Model(**(SMALL | keys)))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_counts_are_the_published_ones(name: str) -> None:
+    model = load_model(Model(name=name))
+    total, active, share = PUBLISHED[name]
+    assert total_parameters(model) == pytest.approx(total * 1e9, rel=min(share, 0.03))
+    assert active_parameters(model) == pytest.approx(active * 1e9, rel=share)
+
+
+def test_a_pattern_of_attention_and_feed_forward_is_a_transformer() -> None:
+    whole = run({"layers": 3})
+    parts = run({"layer_pattern": "*-*-*-"})
+    # Each part begins with a launch, and nobody adds its gradient to the residual's.
+    assert parts.step_time == pytest.approx(whole.step_time, rel=0.02)
+    both = spec(layers=3), spec(layer_pattern="*-*-*-")
+    assert total_parameters(both[0]) == total_parameters(both[1])
+
+
+@pytest.mark.parametrize("key", ["mamba_state", "mamba_heads", "mamba_groups"])
+def test_more_state_is_never_cheaper(key: str) -> None:
+    sizes = {
+        "mamba_state": (64, 128, 256),
+        "mamba_heads": (16, 32, 64),
+        "mamba_groups": (2, 4, 8),
+    }[key]
+    times = [run(MAMBA | {key: size}).step_time for size in sizes]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [MAMBA, LINEAR | {"layer_pattern": "G-G*-"}, LINEAR | {"layer_pattern": "K-K*-"}],
+    ids=["mamba", "delta", "kimi"],
+)
+def test_tensor_parallelism_splits_what_a_rank_holds_and_does(
+    model: dict[str, Any],
+) -> None:
+    alone, split = run(model), run(model, tp=4)
+    assert split.breakdown["compute"] < alone.breakdown["compute"]
+    assert split.breakdown["compute"] > alone.breakdown["compute"] / 5
+
+
+def test_scans_with_states_by_the_element_take_longer() -> None:
+    times = [
+        run(LINEAR | {"layer_pattern": pattern}).step_time
+        for pattern in ("GGGG", "KKKK")
+    ]
+    assert times[0] < times[1]
+
+
+def test_further_predictions_stand_behind_a_hybrid() -> None:
+    plain, further = run(MAMBA), run(MAMBA | {"mtp_layers": 1})
+    assert further.step_time > plain.step_time
+
+
+def test_an_expert_of_narrower_tokens_is_smaller() -> None:
+    keys = {"layer_pattern": "*E*E", "experts": 8, "moe_ffn": 1024}
+    wide, narrow = spec(**keys), spec(**keys, moe_latent=256)
+    saved = 2 * 8 * 2 * 1024 * (1024 - 256) * 3 // 2 - 2 * 2 * 1024 * 256
+    assert total_parameters(wide) - total_parameters(narrow) == saved
+
+
+@pytest.mark.parametrize(
+    ("keys", "found"),
+    [
+        ({"layer_pattern": "M-X"}, "layer_pattern"),
+        ({"layer_pattern": "M-M-", "layers": 3, "mamba_heads": 32}, "layers"),
+        ({"layer_pattern": "M-"}, "mamba_heads"),
+        ({"layer_pattern": "G-"}, "linear_key_heads"),
+        ({"layer_pattern": "*-", "mamba_heads": 32}, "mamba_heads"),
+        ({"layer_pattern": "M-", "mamba_heads": 30, "mamba_groups": 8}, "mamba_heads"),
+        ({"layer_pattern": "*E"}, "experts"),
+        ({"layers": 2, "mamba_state": 64}, "mamba_state"),
+    ],
+)
+def test_a_pattern_that_does_not_fit_is_named(keys: dict[str, Any], found: str) -> None:
+    with pytest.raises(InputError, match=f"model.{found}"):
+        spec(**keys)
+
+
+def test_groups_that_ranks_cannot_share_are_refused() -> None:
+    with pytest.raises(InputError, match="mamba_groups"):
+        run(MAMBA | {"mamba_groups": 2}, tp=4)
+
+
+def test_scans_over_parts_of_a_sequence_are_refused() -> None:
+    with pytest.raises(InputError, match=r"parallel\.cp"):
+        run(MAMBA, cp=2)
+
+
+def test_pytorchs_plain_modules_have_no_such_layers() -> None:
+    with pytest.raises(InputError, match="layer_pattern"):
+        run(MAMBA, training={"framework": "pytorch-eager"})
+
+
+def test_every_letter_has_a_part() -> None:
+    from workloads.megatron.hybrid_layer import _BUILD, SCOPES
+
+    assert set(_BUILD) == set(SCOPES) == set(hybrid.LETTERS)

@@ -1,0 +1,240 @@
+"""State-space and linear-attention layers of Megatron: Mamba-2, the gated delta rule, Kimi delta attention.
+
+A projection makes all that a scan wants, a causal convolution mixes neighbouring tokens, the scan runs over chunks of
+the sequence, a norm and a gate, and a projection back. Heads, and the groups of keys that they share, are spread over
+the tensor-parallel group; the scan sees the whole sequence.
+Source: megatron/core/ssm/{mamba_mixer,gated_delta_net/gdn}.py; for Kimi delta attention its model's own code.
+"""
+
+from __future__ import annotations
+
+from sim.graph.kernel import Kernel
+from workloads.megatron.elementwise import fused, pass_over, unsaved
+from workloads.megatron.linear import column_linear, row_linear
+from workloads.megatron.shard import Shard, whole
+from workloads.models import hybrid
+from workloads.models.hybrid import Sizes
+from workloads.models.model import ModelSpec
+from workloads.torch.modules import Module
+from workloads.torch.tape import Tape, Tensor
+
+MAMBA_CHUNK, DELTA_CHUNK = 128, 64  # tokens (MambaMixer.chunk_size; fla)
+# Passes over its channels: causal_conv1d's forward reads and writes them; its backward reads them and their gradient
+# and writes a gradient (a count, not measured).
+CONV_PASSES = 2, 3
+# Kernels that the host launches, forward and backward (profiles on an H100); each counts as an operator.
+LAUNCHES = {
+    "mamba2": (5, 25),
+    "gated_norm": (1, 3),
+    "gdn": (6, 14),
+    "kda": (8, 15),
+    "fla_conv1d": (1, 4),
+}
+# Kernels between the projection and a delta rule, and passes over queries and keys: a norm of each; gates in fp32.
+NORMS = 2
+WIDE = 4  # bytes of a decay
+
+
+class Mamba(Module):
+    """Mamba-2: the scan is gated, and its result normed in groups (MambaMixer, use_mem_eff_path).
+
+    What the projection makes is kept; the convolution's result and the states of chunks are made again in backward.
+    """
+
+    proj_bias = None
+
+    def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
+        super().__init__()
+        self.s = s
+        self.sizes = own = hybrid.sizes_of(m, hybrid.MAMBA).of_rank(s.group.size)
+        width = hybrid.mamba_width(own)
+        self.projection = self.add(t, width, m.hidden, name="in_proj")
+        self.add(t, own.convolved, m.conv_width, name="conv1d")
+        self.add(t, own.convolved, name="conv1d.bias")
+        for name in ("dt_bias", "A_log", "D"):
+            self.add(t, own.values, name=name)
+        self.norm = self.add(t, own.value_width, name="mixer_norm")
+        self.output = self.add(t, m.hidden, own.value_width, name="out_proj")
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        y = column_linear(t, x, self.projection, self.s)
+        y = batch_first(t, y)
+        y = self._scan(t, y)
+        y = batch_first(t, y)
+        y = measured(t, "gated_norm", y, [y, self.norm], self._shape)
+        return row_linear(t, y, self.output, self.s)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return kernel_shape(self.s, self.sizes, MAMBA_CHUNK)
+
+    def _scan(self, t: Tape, x: Tensor) -> Tensor:
+        """Convolution and scan as one operator."""
+        channels = x.elements // x.shape[-1] * self.sizes.convolved
+        y = t.empty((*x.shape[:-1], self.sizes.value_width), x.itemsize)
+        convolve(t, channels, "fwd")
+        start(t, "mamba2", self._shape, "fwd")
+        ungated = t.empty(y.shape, y.itemsize)
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            _ = (g, ungated)
+            convolve(t, channels, "fwd")
+            start(t, "mamba2", self._shape, "bwd")
+            convolve(t, channels, "bwd")
+            return [t.empty(x.shape, x.itemsize)]
+
+        return t.apply(y, [x], backward)
+
+
+class Delta(Module):
+    """The gated delta rule (GatedDeltaNet): queries and keys normed, decay and strength of each head by the token."""
+
+    proj_bias = None
+    part, kernel = hybrid.DELTA, "gdn"
+
+    def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
+        super().__init__()
+        self.s, self.m = s, m
+        self.sizes = own = hybrid.sizes_of(m, self.part).of_rank(s.group.size)
+        self.projection = self.add(t, self._width, m.hidden, name="in_proj")
+        self.conv = self.add(t, own.convolved, m.conv_width, name="conv1d")
+        self._decays(t)
+        self.norm = self.add(t, own.value_dim, name="mixer_norm")
+        self.output = self.add(t, m.hidden, own.value_width, name="out_proj")
+
+    @property
+    def _width(self) -> int:
+        """Columns of the projection on this rank."""
+        return hybrid.delta_width(self.sizes)
+
+    def _decays(self, t: Tape) -> None:
+        for name in ("dt_bias", "A_log"):
+            self.add(t, self.sizes.values, name=name)
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        y = batch_first(t, self._project(t, x))
+        mixed = self._part(t, y, self.sizes.convolved)
+        mixed = measured(t, "fla_conv1d", mixed, [mixed], self._shape)
+        mixed = self._prepared(t, mixed)
+        y = self._scan(t, mixed)
+        y = gated_by_head(t, y, self.norm)
+        y = batch_first(t, y)
+        return row_linear(t, y, self.output, self.s)
+
+    def _project(self, t: Tape, x: Tensor) -> Tensor:
+        """All that convolution and scan want of the tokens."""
+        return column_linear(t, x, self.projection, self.s)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return kernel_shape(self.s, self.sizes, DELTA_CHUNK)
+
+    @property
+    def _decay_width(self) -> int:
+        """Decays of a token: one for each head."""
+        return self.sizes.values
+
+    def _part(self, t: Tape, x: Tensor, width: int) -> Tensor:
+        """Some columns of a projection, without a copy."""
+        y = Tensor(None, (*x.shape[:-1], width), x.itemsize)
+        return t.apply(y, [unsaved(x)], lambda g: [t.empty(x.shape, x.itemsize)])
+
+    def _prepared(self, t: Tape, x: Tensor) -> Tensor:
+        """Norms of queries and keys; decays in fp32 and strengths by a softplus and a sigmoid."""
+        own, tokens = self.sizes, x.elements // x.shape[-1]
+        keys = 2.0 * tokens * own.key_width * x.itemsize
+        decays = tokens * self._decay_width * (x.itemsize + WIDE)
+        forward, backward = 2 * keys + decays, 3 * keys + 2 * decays
+        return fused(t, [x], x.shape, forward, backward, kernels=(NORMS + 1, NORMS + 1))
+
+    def _scan(self, t: Tape, x: Tensor) -> Tensor:
+        y = t.empty((*x.shape[:-1], self.sizes.value_width), x.itemsize)
+        return measured(t, self.kernel, y, [x], self._shape)
+
+
+class Kimi(Delta):
+    """Kimi delta attention: a decay for each element of a key, which goes through a bottleneck, as does the gate."""
+
+    part, kernel = hybrid.KIMI, "kda"
+
+    @property
+    def _width(self) -> int:
+        return self.sizes.convolved + self.sizes.values
+
+    def _decays(self, t: Tape) -> None:
+        own, m = self.sizes, self.m
+        decays = own.values * own.key_dim
+        self.down = self.add(t, 2 * own.value_dim, m.hidden, name="bottleneck")
+        self.up = self.add(
+            t, decays + own.value_width, own.value_dim, name="bottleneck_up"
+        )
+        self.add(t, decays, name="dt_bias")
+        self.add(t, own.values, name="A_log")
+
+    @property
+    def _decay_width(self) -> int:
+        return self.sizes.values * self.sizes.key_dim
+
+    def _project(self, t: Tape, x: Tensor) -> Tensor:
+        """Beside queries, keys and values what decays and gate are made of, from two narrow states of a token."""
+        narrow = column_linear(t, x, self.down, whole(self.s))
+        half = Tensor(None, (*narrow.shape[:-1], narrow.shape[-1] // 2))
+        half = t.apply(half, [unsaved(narrow)], lambda g: [t.empty(narrow.shape)])
+        wide = column_linear(t, half, self.up, self.s)
+        y = super()._project(t, x)
+        both = Tensor(y.storage, y.shape, y.itemsize)
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            _ = (g, wide)
+            return [t.empty(y.shape, y.itemsize), t.empty(wide.shape, wide.itemsize)]
+
+        return t.apply(both, [y, wide], backward)
+
+
+def kernel_shape(s: Shard, own: Sizes, chunk: int) -> tuple[int, ...]:
+    """As `sim.costs.scans` has them."""
+    sizes = own.keys, own.key_dim, own.values, own.value_dim
+    return (s.batch, s.tokens, *sizes, chunk)
+
+
+def start(t: Tape, name: str, shape: tuple[int, ...], way: str) -> None:
+    """The kernels of a scan in one direction."""
+    t.cpu("elementwise", LAUNCHES[name][way == "bwd"])
+    t.launch(Kernel(f"{name}_{way}", shape))
+
+
+def convolve(t: Tape, channels: int, way: str) -> None:
+    """A causal convolution over so many elements, with its activation."""
+    t.cpu("elementwise")
+    passes = CONV_PASSES[way == "bwd"]
+    pass_over(t, channels, 2.0 * passes * channels)
+
+
+def batch_first(t: Tape, x: Tensor) -> Tensor:
+    """Tokens of a sample beside each other, or back: a copy where there are several samples."""
+    if x.shape[1] == 1:
+        return x
+    moved = 2 * x.size
+    return fused(t, [unsaved(x)], x.shape, moved, moved)
+
+
+def gated_by_head(t: Tape, x: Tensor, weight: Tensor) -> Tensor:
+    """Each head's result normed and gated (jit-fused): reads both, writes one; backward also both gradients."""
+    moved, back = 3 * x.size, 5 * x.size
+    return fused(t, [x, weight], x.shape, moved, back, parameters=1)
+
+
+def measured(
+    t: Tape, name: str, like: Tensor, inputs: list[Tensor], shape: tuple[int, ...]
+) -> Tensor:
+    """An operator with kernels of its own (`sim.costs.scans`): saves its inputs, makes something like a tensor."""
+    start(t, name, shape, "fwd")
+    y = t.empty(like.shape, like.itemsize)
+    sizes = [(x.shape, x.itemsize) for x in inputs]
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        _ = (g, inputs)
+        start(t, name, shape, "bwd")
+        return [t.empty(*size) for size in sizes]
+
+    return t.apply(y, inputs, backward)
