@@ -54,7 +54,7 @@ EAGER = pytorch_eager.FRAMEWORK
 FRAMEWORK = replace(
     EAGER,
     lower=lower,
-    precisions=("quantized",),
+    precisions=("quantized", "scaled loss"),
     rules=(("pytorch training", _kernels), *EAGER.rules),
     model_rules=(
         *EAGER.model_rules,

@@ -110,6 +110,18 @@ def _formats(s: Job) -> Iterator[Mistake]:
         yield Mistake(s.where, key, "true", expected, "one scale for each weight")
 
 
+def _scaled(s: Job) -> Iterator[Mistake]:
+    """A scaled loss needs parameters in 32 bits, and is not scaled in a pipeline."""
+    if not precision(s.training.precision).scaled_loss:
+        return
+    if not s.pytorch.master_weights:
+        hint = "torch.amp.GradScaler refuses gradients in fp16: parameters are in fp32"
+        yield Mistake(s.where, "pytorch.master_weights", "false", "true", hint)
+    if s.parallel.pp > 1:
+        expected = '1 with training.precision = "fp16"'
+        yield Mistake(s.where, "parallel.pp", str(s.parallel.pp), expected)
+
+
 def _shards(s: Job) -> Iterator[Mistake]:
     count, ranks = s.parallel.fsdp_shards, s.parallel.dp * s.parallel.cp
     if count is None:
@@ -217,7 +229,7 @@ def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
 FRAMEWORK = Framework(
     lower,
     marks,
-    precisions=("quantized", "wide"),
+    precisions=("quantized", "scaled loss", "wide"),
     updates=("adam", "orthogonal", "sgd"),
     recompute=("none", "products", "alternate", "full"),
     data_parallel=("none", "ddp", "ddp-no-overlap", "zero1", *FSDP),
@@ -228,6 +240,7 @@ FRAMEWORK = Framework(
         ("parallel parallel.fsdp_shards parallel.dp parallel.cp", _shards),
         ("parallel parallel.data_parallel", _zero2),
         ("pytorch training parallel.data_parallel", _formats),
+        ("pytorch training parallel.pp", _scaled),
         ("parallel parallel.tp parallel.etp parallel.imbalance", _experts),
         ("parallel parallel.order parallel.ep", _order),
     ),

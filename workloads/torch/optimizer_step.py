@@ -11,6 +11,7 @@ from workloads.job.pytorch import PyTorch
 from workloads.optimizer import Optimizer
 from workloads.orthogonal import Matrices, hidden
 from workloads.torch import trainer
+from workloads.torch.loss_scaling import LossScaler
 from workloads.torch.memory import Storage
 from workloads.torch.tape import Tape, Tensor
 
@@ -31,12 +32,15 @@ class OptimizerStep:
         The trainer's.
     sharded : bool
         Parameters are DTensors, whose host operations cost more.
+    scaler : LossScaler, optional
+        Of 16-bit floats with a short exponent.
     """
 
     tape: Tape
     rule: Optimizer
     choices: PyTorch
     sharded: bool
+    scaler: LossScaler | None = None
 
     @property
     def wide(self) -> int:
@@ -64,6 +68,9 @@ class OptimizerStep:
 
     def update(self, stored: Sequence[Tensor]) -> None:
         """Clips gradients if asked for, and updates the stored parameters."""
+        if self.scaler is not None:
+            self.scaler.unscale(self.tape, stored, self.wide)
+            self._wait_for_finite()
         if self.choices.clip_gradients:
             trainer.clip(self.tape, stored, self.wide)
         iterations = self.rule.iterations
@@ -77,16 +84,29 @@ class OptimizerStep:
             self.tape, filter(None, map(_matrices, matrices)), iterations, self.wide
         )
 
+    def _wait_for_finite(self) -> None:
+        """The host reads whether gradients are finite, unless the optimizer's kernel does (fused Adam)."""
+        if self.rule.update != "adam" or not self.choices.fused_optimizer:
+            self.tape.synchronize()
+
     def cpu(self, operation: str, count: float = 1.0) -> None:
         """A host operation, which costs more for DTensors."""
         self.tape.cpu(operation + ("_dtensor" if self.sharded else ""), count)
 
     def _sgd(self, stored: Sequence[Tensor]) -> None:
-        """A multiple of all gradients added to all parameters, in one kernel."""
+        """A multiple of all gradients added to all parameters, in one kernel; momentum is read and written there too.
+
+        Not fused, momentum is scaled, the gradient added to it, and it to the parameter (torch/optim/sgd.py, foreach).
+        """
         self.cpu("optimizer_step")
         self.cpu("optimizer_param", len(stored))
-        elements = sum(p.elements for p in stored)
-        self.tape.launch(Kernel("fused", (elements,), bytes=3.0 * self.wide * elements))
+        elements, moments = sum(p.elements for p in stored), self.rule.moments
+        passes = [3.0 * self.wide + 2.0 * moments * self.moment]
+        if moments and not self.choices.fused_optimizer:
+            passes = [2.0 * self.moment, 2.0 * self.moment + self.wide]
+            passes.append(2.0 * self.wide + self.moment)
+        for moved in passes:
+            self.tape.launch(Kernel("fused", (elements,), bytes=moved * elements))
 
     def _adamw(self, stored: Sequence[Tensor]) -> None:
         """One fused kernel for the embedding and one for the rest, or eight kernels for each tensor."""

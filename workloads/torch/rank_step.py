@@ -14,6 +14,7 @@ from workloads.parallel.pipeline import Line, Pipeline, Stage, layers_of_stages
 from workloads.precision import precision
 from workloads.schedules import checked, rank_of_stages
 from workloads.schedules.runtime import operations
+from workloads.torch.loss_scaling import LossScaler, scale
 from workloads.torch.memory import Storage
 from workloads.torch.optimizer_step import OptimizerStep
 from workloads.torch.run_block import RunBlock, as_written
@@ -88,7 +89,16 @@ class RankStep:
     def _optimizer(self) -> OptimizerStep:
         rule = optimizer(self.job.training.optimizer)
         sharded = bool(self.model.sharded) or self.job.parallel.tp > 1
-        return OptimizerStep(self.tape, rule, self.job.pytorch, sharded)
+        return OptimizerStep(self.tape, rule, self.job.pytorch, sharded, self._scaler())
+
+    def _scaler(self) -> LossScaler | None:
+        """What scales the loss, where the number format needs it."""
+        if not precision(self.job.training.precision).scaled_loss:
+            return None
+        groups = [group.group for group in self.model.sharded[:1]]
+        if self.job.parallel.tp > 1:
+            groups.append(self.model.tp_group)
+        return LossScaler(tuple(groups))
 
     # -- without a pipeline -----------------------------------------------------------------------
     def _plain(self) -> Callable[[], None]:
@@ -111,6 +121,8 @@ class RankStep:
         self.model.before_forward()
         loss = forward()
         t.phase = 1
+        if precision(self.job.training.precision).scaled_loss:
+            scale(t)
         t.cpu("backward_call")
         t.launch(Kernel("fill", (1,), bytes=2.0))
         t.backward(loss, Tensor(None, loss.shape))
