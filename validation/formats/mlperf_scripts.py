@@ -20,7 +20,9 @@ from workloads.recipes._rules import Rule, rules
 from workloads.recipes.mlperf import RULES
 
 FOLDER = Path(__file__).parents[1] / "cases" / "mlperf"
-CONFIGS = (FOLDER / "configs.json", FOLDER.parent / "lora" / "configs.json")
+CONFIGS = FOLDER / "configs.json"
+#: Those of pretraining and of fine-tuning.
+FILES = (CONFIGS, FOLDER.parent / "lora" / "configs.json")
 #: Round, submitter, system and benchmark of a row's address.
 SYSTEM = r"training_results_(v[\d.]+)/tree/[^/]+/([^/]+)/results/([^/]+)/([^/\s]+)"
 #: The script that a row's notes name, and the variables that they repeat.
@@ -68,7 +70,7 @@ def variables_of(row: Mapping[str, str]) -> dict[str, str]:
 @lru_cache(maxsize=1)
 def _configs() -> Mapping[str, Mapping[str, Any]]:
     configs: dict[str, Mapping[str, Any]] = {}
-    for path in CONFIGS:
+    for path in FILES:
         configs |= json.loads(path.read_text(encoding="utf-8"))
     return configs
 
