@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import comb
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -78,6 +81,27 @@ def test_bytes_of_expert_parallelism(ep: int) -> None:
     assert moved(done, "all_to_all") == pytest.approx(
         LAYERS * PASSES * 4 * one, rel=3e-3
     )  # mean rates of layers that are disturbed in between
+
+
+@pytest.mark.parametrize(
+    ("ep", "places", "kind"), [(2, 2, "nvlink"), (4, 4, "nvlink"), (16, 2, "nic")]
+)
+def test_bytes_of_sparse_exchanges(ep: int, places: int, kind: str) -> None:
+    """DeepEP sends a token once to each rank that has experts of its choice; over hosts, once to each such host.
+
+    An all-to-all sends a copy for each choice, so that bytes are as the expected number of places over that of choices.
+    """
+    experts, chosen = 16, 4
+    model = EXPERTS | {"experts": experts, "experts_per_token": chosen}
+    job = scenario({"dp": ep, "ep": ep}, **model)
+    flex = replace(job.megatron, moe_token_dispatcher="flex")
+    every = moved(executed(job), "all_to_all", kind)
+    sparse = moved(executed(replace(job, megatron=flex)), "all_to_all", kind)
+    # Of all ways to choose 4 of 16 experts, those that leave a place out.
+    left_out = comb(experts - experts // places, chosen) / comb(experts, chosen)
+    reached = places * (1.0 - left_out)
+    assert every > 0
+    assert sparse / every == pytest.approx(reached / chosen, rel=5e-3)
 
 
 @settings(max_examples=6, deadline=None, derandomize=True)
