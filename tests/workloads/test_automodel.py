@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -331,3 +332,17 @@ def test_older_pipelines_wait_for_their_neighbours() -> None:
     idle = made.breakdown["bubble"] + made.breakdown["exposed_pp"]
     assert 3 / 16 < idle / made.breakdown["compute"] < 1 / 2
     assert made.breakdown["exposed_pp"] > 0
+
+
+def test_frozen_weights_are_gathered_and_not_reduced() -> None:
+    """Beside adapters: gathers have all parameters, reductions and the optimizer only the adapters'."""
+    tables: dict[str, Any] = {"reshard_after_forward": False, "model": {"gated": True}}
+    plain = scenario(1, **tables)
+    adapted = replace(plain, adapter=replace(plain.adapter, kind="lora", rank=16))
+    thin = sent(adapted, "reduce_scatter")[0] / 4
+    # Between hidden and each projection: qkv, the output, both halves of the first and the second of the feed-forward.
+    layer = 16 * (4 * HIDDEN + 2 * HIDDEN + HIDDEN + 2 * FFN + FFN + HIDDEN)
+    assert thin == LAYERS * layer
+    whole = sent(plain, "all_gather")[0] / 2
+    assert sent(adapted, "all_gather")[0] / 2 == whole + thin
+    assert peak(adapted) < peak(plain)

@@ -35,7 +35,7 @@ SIZES = (
 )
 COLUMNS = ("doc_tag", "section", "Model", *SIZES, TIME)
 #: Sections of a scenario that a setup may fill.
-SECTIONS = ("training", "parallel", "megatron", "pytorch")
+SECTIONS = ("training", "parallel", "megatron", "pytorch", "adapter")
 _SECTION = schema.Anything()
 _TABLES = dict.fromkeys(SECTIONS, _SECTION)
 SETUP = Table(

@@ -106,7 +106,7 @@ FRAMEWORK = replace(
         *(
             rule
             for rule in megatron.FRAMEWORK.rules
-            if rule[1] is not megatron._trainer
+            if rule[1] not in (megatron._trainer, megatron._adapters)
         ),
     ),
     model_rules=(

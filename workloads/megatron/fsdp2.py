@@ -80,8 +80,12 @@ class Fsdp2:
         self.reduced: tuple[int, ...] = ()
 
     def held(self, parameters: int, states: int) -> tuple[int, int]:
-        """Bytes of parameters and of gradients on this rank between steps: shards of both, in one type."""
-        return self.stored * states, self.stored * states
+        """Bytes of parameters and of gradients on this rank between steps: shards of both, in one type.
+
+        Frozen parameters have no gradients.
+        """
+        frozen = COMPUTED * sum(self.rank.frozen.values()) // self.shards
+        return self.stored * states + frozen, self.stored * states
 
     def waits(self, stage: int) -> bool:
         """Every pass may wait for the gathers of its layers."""
@@ -165,9 +169,18 @@ class Fsdp2:
     def _sharded(self, unit: Unit) -> list[Part]:
         return [part for part in self._parts(unit) if part.mesh.shards]
 
+    def _gathered(self, unit: Unit) -> list[Part]:
+        """What is gathered of a unit: its sharded parameters, with those that are frozen (experts never are)."""
+        parts, frozen = self._sharded(unit), sum(unit.frozen.values())
+        if not frozen or not self.meshes[0].shards:
+            return parts
+        shared = sum(part.count for part in parts if part.mesh is self.meshes[0])
+        others = [part for part in parts if part.mesh is not self.meshes[0]]
+        return [Part(self.meshes[0], shared + frozen), *others]
+
     def _groups(self, unit: Unit) -> int:
         """Groups of parameters that the host walks over."""
-        return len(self._sharded(unit))
+        return len(self._gathered(unit))
 
     def _enter(self, place: Place, unit: Unit) -> None:
         """A layer's parameters are there before its pass."""
@@ -178,7 +191,7 @@ class Fsdp2:
 
     def _unshard(self, place: Place, unit: Unit) -> None:
         """Sets off the gathers of a layer, unless it is whole or under way."""
-        parts, t = self._sharded(unit), self.t
+        parts, t = self._gathered(unit), self.t
         if place in self.whole or not parts:
             return
         t.cpu("fsdp_unshard", len(parts))
@@ -199,7 +212,7 @@ class Fsdp2:
         t.cpu("fsdp_wait", self._groups(unit))
         t.cpu("fsdp_wait_param", len(unit.parameters))
         t.wait(self.coming.pop(place))
-        count = sum(part.count for part in self._sharded(unit))
+        count = sum(part.count for part in self._gathered(unit))
         pass_over(t, count, 2.0 * COMPUTED * count)
         for stream in (COPY_IN, GATHER):
             t.wait(t.record(), stream)
