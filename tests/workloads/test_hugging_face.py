@@ -182,7 +182,7 @@ def test_a_config_is_the_named_model(tmp_path: Path, name: str) -> None:
         ("nemotron4-340b", {"hidden_act": "relu"}, "hidden_act"),
         ("qwen3-32b", {"num_experts_per_tok": 2, "hidden_act": "swish1"}, "hidden_act"),
         ("bloom-176b", {"n_layer": None}, "n_layer"),
-        ("qwen3-32b", {"model_type": "qwen3_next"}, "model_type"),
+        ("qwen3-32b", {"model_type": "jamba"}, "model_type"),
     ],
 )
 def test_what_is_not_understood_is_refused(

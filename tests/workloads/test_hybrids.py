@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +26,15 @@ SMALL: dict[str, Any] = {
 }
 MAMBA = {"layer_pattern": "M-M*-M-", "mamba_heads": 32, "mamba_groups": 8}
 LINEAR = {"linear_key_heads": 8, "linear_value_heads": 16}
+ARGUMENTS = """torchrun pretrain_mamba.py --num-layers 52 --hidden-size 4096
+--num-attention-heads 32 --group-query-attention --num-query-groups 8 --kv-channels 128
+--ffn-hidden-size 21504 --vocab-size 131072 --squared-relu --disable-bias-linear
+--hybrid-override-pattern M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-
+--is-hybrid-model --mamba-num-heads 128 --mamba-head-dim 64 --mamba-state-dim 128
+--mamba-num-groups 8 --normalization RMSNorm --position-embedding-type none
+--untie-embeddings-and-output-weights --seq-length 8192 --micro-batch-size 1
+--bf16
+""".replace("\n", " ")
 #: Parameters in billions as their makers print them, of the model and those that a token meets, and their last digit's
 #: share: Kimi Linear's are those of its name, and 0.4 of its embeddings.
 PUBLISHED = {
@@ -160,3 +171,13 @@ def test_every_letter_has_a_part() -> None:
     from workloads.megatron.hybrid_layer import _BUILD, SCOPES
 
     assert set(_BUILD) == set(SCOPES) == set(hybrid.LETTERS)
+
+
+def test_megatrons_arguments_are_the_named_model(tmp_path: Path) -> None:
+    path = tmp_path / "pretrain.sh"
+    path.write_text(ARGUMENTS, encoding="utf-8")
+    read, named = (
+        load_model(Model(**of))
+        for of in ({"file": str(path)}, {"name": "nemotron-h-8b"})
+    )
+    assert replace(read, name=named.name) == named

@@ -17,6 +17,11 @@ NUMBERS = {
     "num-experts": "model.experts",
     "moe-ffn-hidden-size": "model.moe_ffn",
     "mtp-num-layers": "model.mtp_layers",
+    "mamba-num-heads": "model.mamba_heads",
+    "mamba-head-dim": "model.mamba_head_dim",
+    "mamba-state-dim": "model.mamba_state",
+    "mamba-num-groups": "model.mamba_groups",
+    "moe-latent-size": "model.moe_latent",
     "seq-length": "training.seq_len",
     "micro-batch-size": "training.micro_batch",
     "global-batch-size": "training.global_batch",
@@ -28,6 +33,11 @@ NUMBERS = {
     "num-virtual-stages-per-pipeline-rank": "parallel.vpp",
     "ddp-bucket-size": "megatron.bucket_size",
     "make-vocab-size-divisible-by": "megatron.vocab_multiple",
+}
+# Taken as the text that they are.
+TEXTS = {
+    "hybrid-override-pattern": "model.layer_pattern",
+    "hybrid-layer-pattern": "model.layer_pattern",
 }
 LATENT = {
     "q-lora-rank": "q_lora_rank",
@@ -122,6 +132,7 @@ OTHERS = (
     "moe-shared-expert-intermediate-size",
     "multi-latent-attention",
     "num-layers-per-virtual-pipeline-stage",
+    "is-hybrid-model",
 )
 # No time of a step depends on these (or no more than is known here): data, files, logs, optimizer's numbers, launchers.
 PASSED = re.compile(

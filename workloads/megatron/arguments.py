@@ -23,6 +23,7 @@ from workloads.megatron.argument_names import (
     PASSED,
     REALS,
     SWITCHES,
+    TEXTS,
     WORDS,
 )
 
@@ -136,6 +137,8 @@ def _entry(name: str, values: list[str], where: str) -> tuple[str, Any] | None:
         return NUMBERS[name], _number(name, values, where, int)
     if name in REALS:
         return REALS[name], _number(name, values, where, float)
+    if name in TEXTS:
+        return TEXTS[name], " ".join(values)
     if name in SWITCHES:
         return None if _off(values) else SWITCHES[name]
     if name in WORDS:
@@ -157,7 +160,7 @@ def _word(name: str, values: list[str], words: Mapping[str, Any], where: str) ->
 
 def _unknown(name: str, where: str) -> Mistake:
     """An argument that is not understood."""
-    names = [*NUMBERS, *REALS, *SWITCHES, *WORDS, *OTHERS, *LATENT]
+    names = [*NUMBERS, *REALS, *TEXTS, *SWITCHES, *WORDS, *OTHERS, *LATENT]
     hint = did_you_mean(name, names) or "leave it out if no time depends on it"
     expected = "one of Megatron-LM's that is simulated"
     return Mistake(where, f"--{name}", "an argument", expected, hint)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sim.errors import InputError, Mistake, unknown
+from workloads.models import hugging_face_hybrids
 
 _ACTIVATIONS = {
     "silu": "silu",
@@ -317,4 +318,5 @@ _FAMILIES: dict[
     "bloom": (_BLOOM_NAMES, _bloom),
     "mpt": (_MPT_NAMES, _mpt),
     "nemotron": (_LLAMA_NAMES, _nemotron),
+    **hugging_face_hybrids.FAMILIES,
 }

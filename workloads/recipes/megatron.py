@@ -13,6 +13,7 @@ from workloads.megatron.argument_names import (
     PASSED,
     REALS,
     SWITCHES,
+    TEXTS,
     WORDS,
 )
 from workloads.megatron.arguments import given_in, translated
@@ -26,7 +27,7 @@ LOOKS = "a script or YAML with --num-layers or --tensor-model-parallel-size"
 RULES = Path(__file__).with_suffix(".toml")
 #: Arguments that no other program has.
 OWN = r"--(num-layers|hidden-size|tensor-model-parallel-size|num-attention-heads)\b"
-KNOWN = {*NUMBERS, *LATENT, *REALS, *SWITCHES, *WORDS, *OTHERS}
+KNOWN = {*NUMBERS, *TEXTS, *LATENT, *REALS, *SWITCHES, *WORDS, *OTHERS}
 FP8 = {"delayed": "delayed", "tensorwise": "dynamic", "mxfp8": "mx"}
 
 

@@ -1,0 +1,155 @@
+"""Hugging Face config.json of hybrids -> the keys of a model: Nemotron-H and -3, Qwen3-Next, Kimi Linear.
+
+A layer of Qwen3-Next or Kimi Linear is two letters: what mixes tokens, and its feed-forward part or experts.
+Source: transformers, models/{nemotron_h,qwen3_next}/configuration_*.py; Kimi Linear's own configuration_kimi.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.errors import InputError, Mistake
+from workloads.models.hybrid import ATTENTION, DELTA, EXPERTS, FEED_FORWARD, KIMI
+
+NAMES = {
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "ffn": "intermediate_size",
+    "vocab": "vocab_size",
+}
+
+
+def _shared(config: dict[str, Any], where: str) -> dict[str, Any]:
+    if config.get("attention_bias") or config.get("mlp_bias"):
+        expected = "false: hybrids with biases are not modelled"
+        raise InputError(Mistake(where, "attention_bias", "true", expected))
+    return {
+        "kv_heads": config.get("num_key_value_heads"),
+        "head_dim": config.get("head_dim"),
+        "tied_embeddings": config.get("tie_word_embeddings", False),
+        "norm": "rms",
+    }
+
+
+def _as_wide(config: dict[str, Any], key: str, width: int | None, where: str) -> int:
+    """How many experts a shared one is as wide as."""
+    inner = config.get(key) or 0
+    if not width or inner % width:
+        expected = f"a multiple of an expert's width, {width}"
+        raise InputError(Mistake(where, key, str(inner), expected))
+    return int(inner // width)
+
+
+def nemotron_h(config: dict[str, Any], where: str) -> dict[str, Any]:
+    """Letters as Megatron has them."""
+    activation = config.get("mlp_hidden_act", "relu2")
+    if activation != "relu2":
+        raise InputError(Mistake(where, "mlp_hidden_act", repr(activation), '"relu2"'))
+    pattern = config.get("hybrid_override_pattern")
+    if not isinstance(pattern, str) or not pattern:
+        expected = "a letter for each layer"
+        raise InputError(
+            Mistake(where, "hybrid_override_pattern", repr(pattern), expected)
+        )
+    made = _shared(config, where) | {
+        "layer_pattern": pattern,
+        "head_dim": config.get("head_dim", config.get("attention_head_dim")),
+        "activation": "relu2",
+        "gated": False,
+        "positions": "none",
+        "mamba_heads": config.get("mamba_num_heads", 128),
+        "mamba_head_dim": config.get("mamba_head_dim", 64),
+        "mamba_state": config.get("ssm_state_size", 128),
+        "mamba_groups": config.get("n_groups", 8),
+        "conv_width": config.get("conv_kernel", 4),
+        "mtp_layers": config.get("num_nextn_predict_layers") or None,
+    }
+    if EXPERTS not in pattern:
+        return made
+    width = config.get("moe_intermediate_size")
+    return made | {
+        "experts": config.get("n_routed_experts"),
+        "experts_per_token": config.get("num_experts_per_tok"),
+        "moe_ffn": width,
+        "moe_latent": config.get("moe_latent_size") or None,
+        "shared_experts": _as_wide(
+            config, "moe_shared_expert_intermediate_size", width, where
+        ),
+        "router_bias": True,
+    }
+
+
+def qwen3_next(config: dict[str, Any], where: str) -> dict[str, Any]:
+    """Every `full_attention_interval`-th layer attends; the others have the gated delta rule."""
+    if config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1:
+        expected = "experts in every layer"
+        raise InputError(Mistake(where, "mlp_only_layers", "some", expected))
+    kinds = config.get("layer_types") or [
+        "linear_attention"
+        if (layer + 1) % config.get("full_attention_interval", 4)
+        else "full_attention"
+        for layer in range(config.get("num_hidden_layers", 48))
+    ]
+    letters = {"linear_attention": DELTA, "full_attention": ATTENTION}
+    if strange := sorted(set(kinds) - set(letters)):
+        expected = " or ".join(letters)
+        raise InputError(Mistake(where, "layer_types", strange[0], expected))
+    width = config.get("moe_intermediate_size", 512)
+    return _shared(config, where) | {
+        "layer_pattern": "".join(letters[kind] + EXPERTS for kind in kinds),
+        "head_dim": config.get("head_dim", 256),
+        "qk_norm": True,
+        "attention_gate": True,
+        "experts": config.get("num_experts", 512),
+        "experts_per_token": config.get("num_experts_per_tok", 10),
+        "moe_ffn": width,
+        "shared_experts": _as_wide(
+            config, "shared_expert_intermediate_size", width, where
+        ),
+        "linear_key_heads": config.get("linear_num_key_heads", 16),
+        "linear_value_heads": config.get("linear_num_value_heads", 32),
+        "linear_key_dim": config.get("linear_key_head_dim", 128),
+        "linear_value_dim": config.get("linear_value_head_dim", 128),
+        "conv_width": config.get("linear_conv_kernel_dim", 4),
+    }
+
+
+def kimi_linear(config: dict[str, Any], where: str) -> dict[str, Any]:
+    """Latent attention in the layers that are named, Kimi delta attention in the others."""
+    linear = config.get("linear_attn_config")
+    if not isinstance(linear, dict) or "kda_layers" not in linear:
+        expected = "an object with kda_layers"
+        raise InputError(Mistake(where, "linear_attn_config", repr(linear), expected))
+    dense = config.get("first_k_dense_replace", 0)
+    pattern = ""
+    for layer in range(config.get("num_hidden_layers", 0)):
+        pattern += KIMI if layer + 1 in linear["kda_layers"] else ATTENTION
+        pattern += FEED_FORWARD if layer < dense else EXPERTS
+    return {
+        "layer_pattern": pattern,
+        "tied_embeddings": config.get("tie_word_embeddings", False),
+        "norm": "rms",
+        "head_dim": config.get("qk_nope_head_dim", 128),
+        "kv_lora_rank": config.get("kv_lora_rank", 512),
+        "q_lora_rank": config.get("q_lora_rank"),
+        "rope_head_dim": config.get("qk_rope_head_dim", 64),
+        "v_head_dim": config.get("v_head_dim", 128),
+        "positions": "none" if config.get("mla_use_nope") else "rope",
+        "experts": config.get("num_experts"),
+        "experts_per_token": config.get("num_experts_per_token"),
+        "moe_ffn": config.get("moe_intermediate_size"),
+        "shared_experts": config.get("num_shared_experts") or None,
+        "router_bias": True,
+        "linear_key_heads": linear.get("num_heads"),
+        "linear_value_heads": linear.get("num_heads"),
+        "linear_key_dim": linear.get("head_dim"),
+        "linear_value_dim": linear.get("head_dim"),
+        "conv_width": linear.get("short_conv_kernel_size", 4),
+    }
+
+
+FAMILIES = {
+    "nemotron_h": (NAMES, nemotron_h),
+    "qwen3_next": (NAMES, qwen3_next),
+    "kimi_linear": (NAMES, kimi_linear),
+}
