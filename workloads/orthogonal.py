@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sim.graph.kernel import Kernel
+from workloads.parallel.group import Group
 from workloads.torch.functional import launch_gemm
 from workloads.torch.tape import Tape
 
@@ -19,6 +20,7 @@ TABLES = (
     "head",
 )  # matrices whose rows are looked up, or stand for words
 BF16 = 2
+STREAM = "nccl muon"
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,19 @@ def orthogonalize(t: Tape, matrices: Matrices, iterations: int) -> None:
                 launch_gemm(t, "gemm", m, n, k, layout)
 
 
-def update(t: Tape, every: Iterable[Matrices], iterations: int, wide: int) -> None:
+def update(
+    t: Tape,
+    every: Iterable[Matrices],
+    iterations: int,
+    wide: int,
+    shards: Group | None = None,
+) -> None:
     """Momentum, orthogonalization and update; ``wide`` are the bytes of a parameter, gradient or momentum.
 
     Elementwise kernels of each matrix, tensor by tensor: momentum and Nesterov's look-ahead (two values read, one
-    written), a cast to bf16 where it is not, the norm, the division by it, weight decay, and the update.
+    written), a cast to bf16 where it is not, the norm, the division by it, weight decay, and the update. Of ``shards``
+    every rank has a part: elementwise kernels run on that, the matrix is gathered in bf16 and made orthogonal on every
+    rank (Moonlight's distributed Muon, arXiv 2502.16982, algorithm 1).
     """
     for matrices in every:
         before = [
@@ -76,9 +86,13 @@ def update(t: Tape, every: Iterable[Matrices], iterations: int, wide: int) -> No
             2 * BF16,
         ]
         after = [2.0 * wide, 2.0 * wide + BF16]
-        _elementwise(t, matrices.elements, before)
+        own = matrices.elements // (shards.size if shards is not None else 1)
+        _elementwise(t, own, before)
+        if shards is not None:
+            shards.collective(t, "all_gather", float(BF16 * matrices.elements), STREAM)
+            t.wait(t.record(STREAM))
         orthogonalize(t, matrices, iterations)
-        _elementwise(t, matrices.elements, after)
+        _elementwise(t, own, after)
 
 
 def _elementwise(t: Tape, elements: int, moved: Iterable[float]) -> None:

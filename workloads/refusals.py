@@ -9,6 +9,7 @@ from workloads import optimizer, precision
 from workloads.frameworks import Framework, framework_of
 from workloads.job import Job
 
+GATHERED = ("fsdp", "zero2", "zero3")
 REPLICATED = ("none", "ddp", "ddp-no-overlap")
 
 
@@ -37,11 +38,12 @@ def refusals(scenario: Job) -> Iterator[Mistake]:
 
 
 def _whole_matrices(scenario: Job, framework: Framework) -> Iterator[Mistake]:
-    """Newton-Schulz products need a matrix, or a tensor-parallel part of it, on one rank: gathers are not modelled."""
+    """Newton-Schulz products need a matrix, or a tensor-parallel part of it, on one rank: gathered under FSDP2."""
     where, parallel = scenario.where, scenario.parallel
     stated = f'"{scenario.training.optimizer}"'
     way = parallel.data_parallel or "none"
-    if way not in REPLICATED:
+    gathered = way in GATHERED and scenario.pytorch.fsdp == "2"
+    if way not in REPLICATED and not (framework.gathers_matrices and gathered):
         hint = f'parallel.data_parallel = "{way}" leaves each rank a part of a matrix'
         expected = f"an elementwise optimizer, or {' or '.join(REPLICATED)}"
         yield Mistake(where, "training.optimizer", stated, expected, hint)

@@ -82,7 +82,6 @@ def test_one_moment_less_for_every_hidden_parameter(framework: str) -> None:
 @pytest.mark.parametrize(
     ("framework", "parallel"),
     [
-        ("pytorch-eager", {"dp": 2, "data_parallel": "fsdp"}),
         ("pytorch-eager", {"tp": 2}),
         ("megatron", {"dp": 2, "data_parallel": "zero1"}),
         ("deepspeed", {"dp": 2, "data_parallel": "zero2"}),
@@ -91,7 +90,7 @@ def test_one_moment_less_for_every_hidden_parameter(framework: str) -> None:
 def test_parts_of_matrices_are_refused(
     framework: str, parallel: dict[str, Any]
 ) -> None:
-    """The gather that an orthogonal update would need is not simulated, so it is a mistake and not left out."""
+    """Where the gather that an orthogonal update needs is not simulated, it is a mistake and not left out."""
     with pytest.raises(InputError, match=r"training\.optimizer.*matrix"):
         run("muon", framework, **parallel)
 

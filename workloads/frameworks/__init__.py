@@ -69,6 +69,8 @@ class Framework:
         Whether the optimizer's state is in fp32, with a copy of the parameters.
     blockwise
         Whether an orthogonal update takes a tensor-parallel part of a matrix for itself.
+    gathers_matrices
+        Whether an orthogonal update gathers the matrices that FSDP shards.
     shares_heads
         Whether tensor-parallel ranks that are more than heads of keys and values share them.
     layers_beside
@@ -101,6 +103,7 @@ class Framework:
     context_parallel: bool = False
     master: bool = False
     blockwise: bool = False
+    gathers_matrices: bool = False
     shares_heads: bool = False
     layers_beside: Callable[[Job], int] = lambda scenario: 0
     adapters: bool = False

@@ -231,6 +231,7 @@ FRAMEWORK = Framework(
     marks,
     precisions=("quantized", "scaled loss", "wide"),
     updates=("adam", "orthogonal", "sgd"),
+    gathers_matrices=True,
     recompute=("none", "products", "alternate", "full"),
     data_parallel=("none", "ddp", "ddp-no-overlap", "zero1", *FSDP),
     sharded=FSDP,

@@ -95,7 +95,7 @@ class FullyShard:
         kept = []
         for p in self.parameters:
             kept.append(Tensor(None, (-(-p.elements // self.group.size),), p.itemsize))
-            kept[-1].name = p.name
+            kept[-1].name, kept[-1].whole = p.name, p.shape
         return kept
 
     # -- parameters -----------------------------------------------------------------------------

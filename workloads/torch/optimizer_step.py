@@ -10,6 +10,7 @@ from workloads import orthogonal
 from workloads.job.pytorch import PyTorch
 from workloads.optimizer import Optimizer
 from workloads.orthogonal import Matrices, hidden
+from workloads.parallel.group import Group
 from workloads.torch import trainer
 from workloads.torch.loss_scaling import LossScaler
 from workloads.torch.memory import Storage
@@ -32,6 +33,8 @@ class OptimizerStep:
         The trainer's.
     sharded : bool
         Parameters are DTensors, whose host operations cost more.
+    shards : Group, optional
+        Ranks that each keep a part of every matrix (FSDP).
     scaler : LossScaler, optional
         Of 16-bit floats with a short exponent.
     """
@@ -41,6 +44,7 @@ class OptimizerStep:
     choices: PyTorch
     sharded: bool
     scaler: LossScaler | None = None
+    shards: Group | None = None
 
     @property
     def wide(self) -> int:
@@ -81,7 +85,11 @@ class OptimizerStep:
         else:
             self._adamw(rest)
         orthogonal.update(
-            self.tape, filter(None, map(_matrices, matrices)), iterations, self.wide
+            self.tape,
+            filter(None, map(_matrices, matrices)),
+            iterations,
+            self.wide,
+            self.shards,
         )
 
     def _wait_for_finite(self) -> None:
@@ -133,4 +141,4 @@ class OptimizerStep:
 
 
 def _matrices(p: Tensor) -> Matrices | None:
-    return hidden(p.name, p.shape)
+    return hidden(p.name, p.whole or p.shape)

@@ -10,6 +10,7 @@ from workloads.job.layout import grad_accumulation_of, microbatches_of
 from workloads.lowered import Layout
 from workloads.models.model import ModelSpec
 from workloads.optimizer import optimizer
+from workloads.parallel.group import Group
 from workloads.parallel.pipeline import Line, Pipeline, Stage, layers_of_stages
 from workloads.precision import precision
 from workloads.schedules import checked, rank_of_stages
@@ -89,7 +90,14 @@ class RankStep:
     def _optimizer(self) -> OptimizerStep:
         rule = optimizer(self.job.training.optimizer)
         sharded = bool(self.model.sharded) or self.job.parallel.tp > 1
-        return OptimizerStep(self.tape, rule, self.job.pytorch, sharded, self._scaler())
+        return OptimizerStep(
+            self.tape, rule, self.job.pytorch, sharded, self._scaler(), self._shards()
+        )
+
+    def _shards(self) -> Group | None:
+        """The ranks that each keep a part of every parameter."""
+        groups = self.model.sharded
+        return groups[0].group if groups else None
 
     def _scaler(self) -> LossScaler | None:
         """What scales the loss, where the number format needs it."""

@@ -55,6 +55,7 @@ class Tensor:
         "requires_grad",
         "shape",
         "storage",
+        "whole",
     )
 
     def __init__(
@@ -71,6 +72,7 @@ class Tensor:
         self.on_grad: Callable[[Tensor], None] | None = None
         self.name = ""
         self.local = True
+        self.whole: tuple[int, ...] = ()  # of a shard: what it is a part of
 
     @property
     def elements(self) -> int:
