@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from workloads.torch.again import Again
+from workloads.torch.again import Again, Kept
+from workloads.torch.memory import Storage
 from workloads.torch.tape import Tape, Tensor
 
 
@@ -15,16 +16,19 @@ def checkpoint(
     x: Tensor,
     kept_results: Again | None = None,
 ) -> Tensor:
-    """Activation checkpointing: keeps the input and runs the region again in backward, or what `kept_results` says.
-
-    What is kept instead of being computed again is not counted as memory.
-    """
+    """Activation checkpointing: keeps the input and runs the region again in backward, or what `kept_results` says."""
     t.cpu("checkpoint")
+    products = kept_results is not None and kept_results.products
+    beside = Kept(products, itemsize=x.itemsize)
+    if products:
+        t.drop, t.drop_collective = beside, beside.collective
     with t.no_grad():
         out = forward(x)
+    t.drop = t.drop_collective = None
     wanted = x.requires_grad
     kept = Tensor(x.storage, x.shape, x.itemsize)
-    region = _Region(t, forward, kept, wanted, kept_results)
+    held = Storage(t.memory, beside.size, "activations") if beside.size else None
+    region = _Region(t, forward, kept, wanted, kept_results, held)
     # Without an input that needs a gradient the region's parameters still do.
     anchor = x if wanted else Tensor(None, x.shape)
     anchor.requires_grad = True
@@ -46,6 +50,8 @@ class _Region:
         Whether the input needs a gradient.
     kept_results : Again, optional
         What is kept beside the input instead of being computed again.
+    held : Storage, optional
+        The memory of that; the operators that run again take it over.
     """
 
     tape: Tape
@@ -53,6 +59,7 @@ class _Region:
     kept: Tensor
     wanted: bool
     kept_results: Again | None
+    held: Storage | None = None
 
     def backward(self, g: Tensor) -> list[Tensor | None]:
         """Runs the region again, with history, and then its backward pass."""
@@ -69,8 +76,10 @@ class _Region:
     def _again(self, x: Tensor) -> Tensor:
         """The region's result; since PyTorch 2.1 only what backward needs is computed."""
         t, results = self.tape, self.kept_results
+        self.held = None
         stops_early = t.choices is None or t.choices.since(2, 1)
-        t.drop = results.dropped() if results is not None else None
+        if results is not None:
+            t.drop, t.drop_collective = results.dropped(), results.drops_collective
         y = t.recompute(lambda: self.forward(x)) if stops_early else self.forward(x)
-        t.drop = None
+        t.drop = t.drop_collective = None
         return y

@@ -37,6 +37,10 @@ class Again:
         """Which kernels of the forward pass are not repeated."""
         return Dropped(self.products)
 
+    def drops_collective(self, op: str, size: float) -> bool:
+        """Whether a collective is not repeated: a reduce-scatter's result is kept, a sum's is not."""
+        return self.products and op == "reduce_scatter"
+
 
 @dataclass
 class Dropped:
@@ -64,6 +68,47 @@ class Dropped:
 
 
 UNLISTED = ("nvfp4",)
+
+
+@dataclass
+class Kept(Dropped):
+    """Counts what a forward pass keeps instead of computing it again, and leaves nothing out.
+
+    Attributes
+    ----------
+    itemsize : int
+        Bytes of an element of the results.
+    size : float
+        Bytes so far.
+    """
+
+    itemsize: int = 2
+    size: float = 0.0
+
+    def __call__(self, kernel: Kernel) -> bool:
+        """Counts the result of a kernel that is not repeated."""
+        if super().__call__(kernel):
+            self.size += _result(kernel, self.itemsize)
+        return False
+
+    @property
+    def drops_next(self) -> bool:
+        """Nothing is left out."""
+        return False
+
+    def collective(self, op: str, size: float) -> bool:
+        """Counts the result of a reduce-scatter."""
+        self.size += size if self.every_other and op == "reduce_scatter" else 0.0
+        return False
+
+
+def _result(kernel: Kernel, itemsize: int) -> float:
+    """Bytes of a product, or of attention's output and its number for each row."""
+    if kernel.kind.startswith("gemm"):
+        rows, columns, _ = kernel.shape
+        return float(itemsize * rows * columns)
+    batch, heads, _, tokens, width = kernel.shape
+    return float(batch * heads * tokens * (itemsize * width + 4))
 
 
 NEVER = Again()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -105,6 +105,8 @@ class Recorder:
         The host waits for all that it launches (CUDA_LAUNCH_BLOCKING).
     drop : Dropped, optional
         Which kernels are left out.
+    drop_collective : callable, optional
+        Which collectives are, by operation and bytes of the result.
     counts : dict
         How often each host operation ran, for calibration.
     host_pending : float
@@ -117,6 +119,7 @@ class Recorder:
         self.stream, self.launching = "compute", "launch"
         self.captured = self.blocking = False
         self.drop: Dropped | None = None
+        self.drop_collective: Callable[[str, float], bool] | None = None
         self.counts: dict[str, float] = defaultdict(float)
         self.host_pending = 0.0
         self.columns = Columns()
