@@ -1,8 +1,8 @@
 """`python -m validation.fit.scans`: scans of training steps, forward and backward, beside those of serving stacks.
 
-`validation/measure/scans.py` measured them on an H100. A fifth of the shapes is in no table but in the set `kernels`
-(`validation.formats.library_rows.held_out`), like those of `validation.fit.libraries`, whose files these rows join. Run
-it after that.
+`validation/cases/kernels/harness/scans.py` measured them on an H100. A fifth of the shapes is in no table but in the
+set `kernels` (`validation.formats.library_rows.held_out`), like those of `validation.fit.libraries`, whose files these
+rows join. Run it after that.
 """
 
 from __future__ import annotations
