@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import cli
+from sim.spec.load import load_scenario
 from sim.tools.catalog import DEMO, find_scenario
 
 ROOT = Path(cli.__file__).parent
@@ -201,6 +202,7 @@ def test_strict_fails_on_fallbacks_after_printing_the_prediction() -> None:
 def test_without_a_file_the_demonstration_is_run() -> None:
     """And a bundled scenario is found by its name."""
     assert find_scenario(None).stem == DEMO
+    assert not load_scenario(find_scenario(None)).measured.fitted
     assert find_scenario("moe-ep4").is_file()
     assert find_scenario("other.toml") == Path("other.toml")
 

@@ -23,6 +23,7 @@ from sim.schema import Rows
 from sim.spec.load import load_scenario, parse_scenario
 from sim.spec.sections import SECTIONS
 from sim.studies.whatif import compare
+from sim.tools.catalog import find_scenario, names
 from sim.units import format_duration
 from tests import pages
 from tests.sim.synthetic import EXPECTED, result
@@ -262,6 +263,22 @@ def test_the_constants_are_those_of_the_code() -> None:
         )
     )
     assert {name: shown.get(name) for name in known} == known
+
+
+def test_first_pages_greet_with_runs_that_nothing_was_fitted_to() -> None:
+    """Bundled scenarios that README, index and tutorial run, for what they print beside the measured time."""
+    greeting = [
+        name
+        for page in ("README.md", "docs/index.md", "docs/tutorial.md")
+        for name in re.findall(
+            r"^prestep run ([\w-]+)", text_of(ROOT / page), re.MULTILINE
+        )
+        if name in names("scenarios")
+    ]
+    assert greeting
+    for name in greeting:
+        measured = load_scenario(find_scenario(name)).measured
+        assert measured.step_time and not measured.fitted, name
 
 
 def test_rows_that_a_constant_was_taken_from_are_those_of_fitted_toml() -> None:

@@ -133,7 +133,7 @@ def _parsed(path: Path, changed: int, size: int) -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-DEMO = "llama1b-ddp4"
+DEMO = "llama1b-ddp4-b4"
 
 
 def find_scenario(name: str | None) -> Path:

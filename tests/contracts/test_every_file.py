@@ -52,6 +52,15 @@ def test_a_scenario_says_whether_its_measured_run_was_fitted_to(name: str) -> No
     assert [known.fitted for known in index() if known.row == case] == [measured.fitted]
 
 
+def test_a_scenario_says_what_its_measured_run_took() -> None:
+    """To its last digit, as the list of measured runs has it."""
+    taken = {known.row: known.measured for known in index() if known.set == "h200"}
+    for name in names("scenarios"):
+        measured = load_scenario(SCENARIOS / f"{name}.toml").measured
+        case = str(measured.source).partition("case ")[2].partition(" ")[0]
+        assert measured.step_time == pytest.approx(taken[case], rel=1e-4), name
+
+
 @pytest.mark.parametrize("name", names("models"))
 def test_a_model_predicts_on_one_gpu(name: str) -> None:
     """It loads under its name, has the parameters its shape says, and makes a step (large ones as Megatron's units)."""
