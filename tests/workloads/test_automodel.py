@@ -316,7 +316,7 @@ def test_time_steps_of_older_pipelines(ranks: int, chunks: int, rounds: int) -> 
 
 
 def test_older_pipelines_wait_for_their_neighbours() -> None:
-    """An interleaved pipeline before 2.9 idles no less than the formula says, and its transfers are not overlapped."""
+    """An interleaved pipeline before 2.10 idles no less than the formula says, and its transfers are not overlapped."""
     layout: dict[str, Any] = {"pp": 4, "vpp": 2, "dp": 2, "schedule": "interleaved"}
     model = {"hidden": 4096, "ffn": 16384, "layers": 8, "vocab": 128}
     made = predict(

@@ -15,7 +15,7 @@ class PyTorch:
     version: Literal["1.13", "2.0", "2.1", "2.3", "2.5", "2.7", "2.11"] = key(
         "2.11",
         "before 2.1 recomputation repeats all of a region, before 2.7 layer norms are slow backward; automodel: before "
-        "2.9 an interleaved pipeline's neighbours exchange after every pass",
+        "2.10 an interleaved pipeline's neighbours exchange after every pass",
     )
     cuda: Literal["11", "12"] = key(
         "12", "toolkit: the cuBLAS of 11 is slower on Hopper"

@@ -56,7 +56,7 @@ def _of_torch(
 ) -> Sequence[Sequence[Issued]]:
     """What each rank issues under PyTorch, halves of backward passes as they are run."""
     p = scenario.parallel
-    if p.schedule == "interleaved" and chunks > 1 and not scenario.pytorch.since(2, 9):
+    if p.schedule == "interleaved" and chunks > 1 and not scenario.pytorch.since(2, 10):
         return _lockstep.operations(p.pp, microbatches, chunks)
     rows = operations(p.schedule, p.pp, microbatches, chunks)
     return [[one for op in row for one in _run(op)] for row in rows]
