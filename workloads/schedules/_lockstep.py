@@ -1,8 +1,7 @@
 """Interleaved 1F1B as PyTorch ran it before 2.10: in time steps, after each of which neighbours exchange and wait.
 
-Source: torch/distributed/pipelining/schedules.py. ``ScheduleInterleaved1F1B`` is a ``PipelineScheduleMulti`` in 2.8.0 and
-2.9.0 (``_step_microbatches``: one ``_wait_batch_p2p(_batch_p2p(ops))`` for each time step), a ``_PipelineScheduleRuntime``
-in 2.10.0.
+Source: torch/distributed/pipelining/schedules.py. ``ScheduleInterleaved1F1B`` is a ``PipelineScheduleMulti`` in 2.8.0
+and 2.9.0, which waits for a batch in each time step (``_step_microbatches``); in 2.10.0 a ``_PipelineScheduleRuntime``.
 
 ``PipelineScheduleMulti`` walks a table of time steps. In each a rank computes at most once; then one batch has what it
 sends and what its neighbours computed for it in the same time step, and it waits for all of the batch. Empty time steps
