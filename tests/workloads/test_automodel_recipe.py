@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.errors import InputError
 from sim.predict import step_time
 from sim.spec.load import load_scenario, parse_scenario
 
@@ -128,3 +129,58 @@ def test_a_line_changes_its_key(
     read = load_scenario(recipe, ["cluster.name=dgx-h100"])
     section, name = key.split(".")
     assert getattr(getattr(read, section), name) == value
+
+
+PEFT = """peft:
+  _target_: nemo_automodel.components._peft.lora.PeftConfig
+"""
+DENSE = (
+    RECIPE.replace("deepseek-ai/DeepSeek-V2-Lite", "meta-llama/Llama-3.2-1B")
+    .replace("ep_size: 4", "ep_size: 1")
+    .replace("    fake_balanced_gate: true\n    dispatcher: deepep\n", "")
+)
+ALL = ["qkv", "proj", "fc1", "fc2"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("", {"rank": 8, "dropout": 0.0, "targets": ALL}),
+        ('  target_modules: "*_proj"\n  dim: 16\n', {"rank": 16, "targets": ALL}),
+        ("  match_all_linear: true\n  dropout: 0.1\n", {"dropout": 0.1, "targets": ALL}),
+        ('  target_modules: ["*.q_proj", "*.o_proj"]\n', {"targets": ["qkv", "proj"]}),
+    ],
+)  # fmt: skip
+def test_peft_is_the_adapter(
+    recipe: Path, lines: str, expected: dict[str, object]
+) -> None:
+    """What PeftConfig takes where it is told nothing; patterns of modules; the scenario is one that is simulated."""
+    recipe.write_text(DENSE + PEFT + lines, encoding="utf-8")
+    read = load_scenario(recipe, ["cluster.name=dgx-h100"])
+    assert read.adapter.on
+    for name, value in expected.items():
+        found = getattr(read.adapter, name)
+        assert (list(found) if isinstance(found, tuple) else found) == value
+
+
+@pytest.mark.parametrize(
+    ("lines", "key"),
+    [
+        ("  use_dora: true\n", "peft.use_dora"),
+        ('  exclude_modules: ["*.out_proj"]\n', "peft.exclude_modules"),
+        ('  target_modules: ["*.lm_head"]\n', "peft.target_modules"),
+    ],
+)
+def test_what_adapters_cannot_be_is_said_by_its_key(
+    recipe: Path, lines: str, key: str
+) -> None:
+    recipe.write_text(DENSE + PEFT + lines, encoding="utf-8")
+    with pytest.raises(InputError, match=key):
+        load_scenario(recipe, ["cluster.name=dgx-h100"])
+
+
+def test_adapters_in_layers_of_pytorch_are_refused(recipe: Path) -> None:
+    plain = DENSE.replace("linear: te", "linear: torch")
+    recipe.write_text(plain + PEFT, encoding="utf-8")
+    with pytest.raises(InputError, match="peft"):
+        load_scenario(recipe, ["cluster.name=dgx-h100"])

@@ -19,7 +19,9 @@ ALIASES: dict[str, tuple[Target, ...]] = {
     **dict.fromkeys(("linear_fc2", "mlp_fc2", "down_proj"), ("fc2",)),
     "attention": ("qkv", "proj"),
     "mlp": ("fc1", "fc2"),
-    **dict.fromkeys(("all", "all-linear", "all_linear"), ("qkv", "proj", "fc1", "fc2")),
+    **dict.fromkeys(
+        ("all", "all-linear", "all_linear", "*_proj"), ("qkv", "proj", "fc1", "fc2")
+    ),
 }
 TARGETS: tuple[Target, ...] = ("qkv", "proj", "fc1", "fc2")
 

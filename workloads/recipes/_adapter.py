@@ -22,6 +22,7 @@ class Words:
     all_to_all: str
     usual_rank: int
     usual_targets: tuple[str, ...]
+    everything: str = ""  # a switch: all linear layers
 
 
 #: LoRA of NeMo 2 and Megatron Bridge (peft/lora.py), and of NeMo 1 (conf/megatron_gpt_finetuning_config.yaml).
@@ -41,6 +42,16 @@ LAUNCHER = Words(
     32,
     ("attention_qkv",),
 )
+#: PeftConfig of NeMo Automodel (components/_peft/lora.py); module_matcher.py has the usual targets.
+AUTOMODEL = Words(
+    "peft.dim",
+    "peft.target_modules",
+    "peft.dropout",
+    "",
+    8,
+    ("*_proj",),
+    "peft.match_all_linear",
+)
 
 
 def lora(draft: Draft, document: Document, words: Words, said: str) -> None:
@@ -54,13 +65,19 @@ def lora(draft: Draft, document: Document, words: Words, said: str) -> None:
         ("dropout", words.dropout, "number"),
         ("all_to_all", words.all_to_all, "truth"),
     ):
+        if not name:
+            continue
         value = draft.typed(document, name, kind, 0.0 if kind == "number" else False)
         draft.set(f"adapter.{key}", value, name, document.place(name))
 
 
 def _targets(draft: Draft, document: Document, words: Words) -> None:
     stated = document.get(words.targets)
-    names = stated if isinstance(stated, list) else words.usual_targets
+    if words.everything and draft.typed(document, words.everything, "truth", False):
+        stated = "all-linear"
+        draft.assume("no adapter beside the head")
+    listed = [stated] if isinstance(stated, str) else stated
+    names = listed if isinstance(listed, list) else words.usual_targets
     known, strange = targets_of(tuple(str(name) for name in names))
     where = document.place(words.targets)
     if strange or not known:

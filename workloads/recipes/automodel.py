@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from workloads.recipes import _adapter, _compiled, _models, _pipeline
 from workloads.recipes import _automodel_engine as _engine
-from workloads.recipes import _compiled, _models, _pipeline
 from workloads.recipes._documents import Document
 from workloads.recipes._reading import Draft, Recipe, shown
 from workloads.recipes._rules import rules, written
@@ -243,11 +243,20 @@ def _optimizer(draft: Draft, document: Document) -> None:
 
 
 def _adapters(draft: Draft, document: Document) -> None:
-    if any(key.startswith("peft.") for key in document.entries):
-        key = "peft.dim" if "peft.dim" in document.entries else "peft._target_"
-        draft.lose(
-            document.place(key),
-            "peft",
-            "adapters",
-            "frozen weights and adapters (LoRA)",
-        )
+    """[adapter] where the engine takes it: Megatron's layers, alone or under FSDP2."""
+    said = next((key for key in document.entries if key.startswith("peft.")), None)
+    if said is None:
+        return
+    key = "peft._target_" if "peft._target_" in document.entries else said
+    if draft.get("training.framework") not in ("automodel", "megatron"):
+        what = f"{_adapter.LOST} in layers of PyTorch that are neither split nor Transformer Engine's"
+        draft.lose(document.place(key), "peft", "adapters", what)
+        return
+    _adapter.lora(draft, document, _adapter.AUTOMODEL, key)
+    for other in ("peft.use_dora", "peft.moe_rank_scaling"):
+        if draft.typed(document, other, "truth", False):
+            draft.lose(document.place(other), other, "true", _adapter.LOST)
+    other = "peft.exclude_modules"
+    if document.get(other):
+        expected = "adapters of attention and feed-forward"
+        draft.lose(document.place(other), other, shown(document.get(other)), expected)
