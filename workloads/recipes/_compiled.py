@@ -1,4 +1,7 @@
-"""Which framework stands for compiled blocks of plain PyTorch: pytorch-compiled, or Megatron's fused layers."""
+"""Which framework stands for compiled blocks of plain PyTorch: pytorch-compiled, or Megatron's fused layers.
+
+Formats put what they say of fp8 into keys of Megatron's layers; here they become those of the framework that is chosen.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,17 @@ def experts_of(draft: Draft) -> int:
     return int(draft.get("model.experts") or 0)
 
 
+def has_biases(draft: Draft) -> bool:
+    """Whether the model's products add biases, as far as it is known."""
+    name = draft.get("model.name")
+    stated = draft.get("model.bias")
+    if stated is None and name:
+        return bool(read_model(MODELS / f"{name}.toml").bias)
+    return bool(stated)
+
+
 def choose(draft: Draft, compiled: bool, said: str, where: str) -> None:
-    """Compiled blocks as such where they are simulated; split or float8 ones as Megatron's fused layers."""
+    """Compiled blocks as such where they are simulated; split ones as Megatron's fused layers."""
     if not compiled:
         draft.set("training.framework", "pytorch-eager", said, where)
         draft.set("pytorch.attention", "flash2")
@@ -32,19 +44,37 @@ def choose(draft: Draft, compiled: bool, said: str, where: str) -> None:
             "attention by FlashAttention 2, which PyTorch takes where it is told nothing else"
         )
         return
-    fp8 = draft.get("training.precision") == "fp8"
     split = any(
         draft.get(f"parallel.{axis}", 1) > 1 for axis in ("tp", "cp", "pp", "ep")
     )
-    if not (fp8 or split or experts_of(draft)):
+    shared = _gathers_otherwise(draft)
+    fp8_biases = draft.get("training.precision") == "fp8" and has_biases(draft)
+    if not (split or experts_of(draft) or shared or fp8_biases):
         draft.set("training.framework", "pytorch-compiled", said, where)
+        _of_pytorch(draft)
         return
     draft.set("training.framework", "megatron", said, where)
     for key in [key for key in draft.settings if key.startswith("pytorch.")]:
         draft.drop(key)
     for key, value in FUSED.items():
         draft.set(f"megatron.{key}", value)
-    what = "float8 products" if fp8 else "split blocks"
+    what = "such float8" if shared or fp8_biases else "split blocks"
     draft.assume(
         f"compiled blocks with {what} count as Megatron's fused layers, as in `prestep validate published`"
     )
+
+
+def _gathers_otherwise(draft: Draft) -> bool:
+    """Whether weights are said to be gathered in fp8 where torchao cannot: without FSDP, or with scales of parts."""
+    gathers = bool(draft.get("megatron.fp8_param_gather"))
+    whole = draft.get("megatron.fp8_scaling", "dynamic") == "dynamic"
+    return gathers and not (whole and draft.get("parallel.data_parallel") == "fsdp")
+
+
+def _of_pytorch(draft: Draft) -> None:
+    """Keys of Megatron's fp8 as those of compiled blocks, which have the same words."""
+    for key in ("fp8_scaling", "fp8_param_gather"):
+        setting = draft.settings.get(f"megatron.{key}")
+        if setting is not None:
+            draft.set(f"pytorch.{key}", setting.value, setting.said, setting.where)
+            draft.drop(f"megatron.{key}")

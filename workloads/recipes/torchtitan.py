@@ -129,6 +129,9 @@ def _precision(draft: Draft, document: Document) -> str:
         if name in ("float8", "quantize.linear.float8", "quantize.dense.float8"):
             made = "fp8"
             _float8(draft, document)
+        elif name in ("mx", "quantize.linear.mx", "quantize.dense.mx"):
+            made = "fp8"
+            _mx(draft, document, name)
         else:
             draft.lose(
                 where, "model.converters", f'"{name}"', "products in another format"
@@ -139,7 +142,7 @@ def _precision(draft: Draft, document: Document) -> str:
 
 
 def _float8(draft: Draft, document: Document) -> None:
-    """Scales of float8 and whether FSDP gathers in it: keys of Megatron's layers, which alone have float8 for now."""
+    """Scales of float8 and whether FSDP gathers in it: keys of Megatron's layers, or what `_compiled` makes of them."""
     for prefix in ("float8", "quantize.linear.float8", "quantize.dense.float8"):
         recipe = document.get(f"{prefix}.recipe_name")
         gather = f"{prefix}.enable_fsdp_float8_all_gather"
@@ -155,6 +158,20 @@ def _float8(draft: Draft, document: Document) -> None:
             draft.set("megatron.fp8_param_gather", True, gather, document.place(gather))
     if not draft.get("megatron.fp8_scaling"):
         draft.set("megatron.fp8_scaling", "dynamic")
+
+
+def _mx(draft: Draft, document: Document, converter: str) -> None:
+    """MXFP8 by the kernels of cuBLAS; anything else of torchao's MX formats is lost."""
+    draft.set(
+        "megatron.fp8_scaling",
+        "mx",
+        "model.converters",
+        document.place("model.converters"),
+    )
+    key = f"{converter}.recipe_name"
+    recipe = written(document.get(key, "mxfp8_cublas"))
+    if recipe not in ("mxfp8_cublas", "mxfp8_cublas_rceil"):
+        draft.lose(document.place(key), key, recipe, "MXFP8 by cuBLAS")
 
 
 def _recompute(draft: Draft, document: Document) -> None:
