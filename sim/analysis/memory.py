@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 
 from sim.analysis.prediction import Memory
 from sim.collectives.plan import Plan
@@ -67,10 +68,11 @@ def outside(planned: Planned) -> dict[int, dict[str, float]]:
 def _buffers(planned: Planned, p: Program) -> dict[object, float]:
     """Bytes by communicator: that of its largest plan."""
     found: dict[object, float] = {}
+    several = cache(partial(_several_hosts, planned))  # most plans have one group
     for comm, plan in _plans(planned, p):
         pair = comm.op == "send"
         key = (comm.axis, pair, comm.groups[0])
-        found[key] = max(found.get(key, 0.0), _bytes(plan, pair, planned))
+        found[key] = max(found.get(key, 0.0), _bytes(plan, pair, several))
     return found
 
 
@@ -87,10 +89,14 @@ def _plans(planned: Planned, p: Program) -> Iterator[tuple[Comm, Plan]]:
         yield from zip(inner.comms, planned.chains[inner].plans, strict=True)
 
 
-def _bytes(plan: Plan, pair: bool, planned: Planned) -> float:
+def _several_hosts(planned: Planned, gpus: tuple[str, ...]) -> bool:
+    return len({planned.fabric.host_of(gpu) for gpu in gpus}) > 1
+
+
+def _bytes(plan: Plan, pair: bool, several: Callable[[tuple[str, ...]], bool]) -> float:
     if plan.on_cpu or len(plan.ranks) < 2:
         return 0.0
-    ends = 2 if len({planned.fabric.host_of(gpu) for gpu in plan.ranks}) > 1 else 1
+    ends = 2 if several(plan.ranks) else 1
     if pair:
         return plan.channels * SIMPLE
     connections = getattr(algorithms().get(plan.algo), "CONNECTIONS", 1)

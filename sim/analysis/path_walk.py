@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -41,6 +42,7 @@ FAMILIES = (
 Family = Callable[[int, int], str]
 
 
+@cache
 def family_of(kind: str) -> str:
     """Family of a modelled kernel's kind, by the names that replay gives them."""
     return next(name for words, name in FAMILIES if any(word in kind for word in words))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -175,10 +174,9 @@ def _concatenated(name: str, parts: Sequence[Timeline]) -> np.ndarray | Words:
 def group_text(ranks: Sequence[int]) -> str:
     """Ranks of a group in short: `0-3`, `0-12:4` (every fourth), or `0,1,5`."""
     listed = [int(r) for r in ranks]
-    strides = {b - a for a, b in pairwise(listed)}
-    if len(strides) != 1 or len(listed) < 3 or min(strides) < 1:
+    stride = listed[1] - listed[0] if len(listed) > 2 else 0
+    if stride < 1 or listed != list(range(listed[0], listed[-1] + 1, stride)):
         return ",".join(map(str, listed))
-    stride = strides.pop()
     return f"{listed[0]}-{listed[-1]}" + (f":{stride}" if stride > 1 else "")
 
 

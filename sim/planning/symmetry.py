@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 
 import numpy as np
 
@@ -52,26 +52,22 @@ def _changed_hosts(fabric: Fabric) -> dict[str, frozenset[Hashable]]:
     by_host: dict[str, set[Hashable]] = {}
     by_switch: dict[int, set[Hashable]] = {}
     rows = _changed_rows(fabric)
-    for row, a, b in zip(rows, *_ends(fabric, rows), strict=True):
+    for a, b, width in zip(*_ends(fabric, rows), _widths(fabric, rows), strict=True):
         hosts = {fabric.nodes.hosts[a], fabric.nodes.hosts[b]} - {""}
         for host in hosts:
-            by_host.setdefault(host, set()).add(_mark(fabric, row, a, b))
+            mark = _bare_name(fabric, a), _bare_name(fabric, b), width
+            by_host.setdefault(host, set()).add(mark)
         for switch in () if hosts else (a, b):
-            by_switch.setdefault(switch, set()).add(_width(fabric, row))
+            by_switch.setdefault(switch, set()).add(width)
     for switch, host in _hung_on(fabric, by_switch):
         by_host.setdefault(host, set()).update(by_switch[switch])
     return {host: frozenset(marks) for host, marks in by_host.items()}
 
 
-def _mark(fabric: Fabric, row: int, a: int, b: int) -> Hashable:
-    """What tells a changed link of a host from another host's: its ends without their host, kind and bandwidth."""
-    kind, bandwidth = fabric.links.kind[row], fabric.links.bandwidth[row]
-    return _bare_name(fabric, a), _bare_name(fabric, b), str(kind), float(bandwidth)
-
-
-def _width(fabric: Fabric, row: int) -> str:
-    """What tells a changed link between switches from another: kind and bandwidth."""
-    return f"{fabric.links.kind[row]} {fabric.links.bandwidth[row]}"
+def _widths(fabric: Fabric, rows: list[int]) -> Iterator[tuple[str, float]]:
+    """What tells changed links with the same ends apart: kind and bandwidth."""
+    links = fabric.links
+    return zip(links.kind[rows].tolist(), links.bandwidth[rows].tolist(), strict=True)
 
 
 def _changed_rows(fabric: Fabric) -> list[int]:
