@@ -428,3 +428,47 @@ def test_links_pins_and_curves_in_a_browser() -> None:
     assert "nvlink.bandwidth=2x" in before and "gpu.flops" not in before
     assert "gpu.flops=0.125x" in now and "difference" in now
     assert said["dots"] == 10 and " at 0.125x" in said["curve"] and said["unpinned"]
+
+
+PHONE = """<script>onerror = (m) => { document.title = "ERROR " + m; };
+addEventListener("load", async () => {
+  document.documentElement.dataset.theme = "THEME"; document.body.style.width = "390px";
+  const byId = (id) => document.getElementById(id);
+  const until = async (test) => { for (let i = 0; i < 600 && !test(); i++) await new Promise((go) => setTimeout(go, 20)); };
+  await until(() => byId("answer").getAttribute("aria-busy") === "false");
+  const box = byId("verdict").getBoundingClientRect(), style = getComputedStyle(byId("verdict"));
+  document.title = JSON.stringify({ wide: document.body.scrollWidth, seen: box.top > 0 && box.bottom <= innerHeight,
+    ink: style.color, card: style.backgroundColor });
+});</script></head>"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_phone_shows_the_answer_beside_the_sliders(theme: str) -> None:
+    """The step stays in the window though the sliders fill it, and a body of 390 pixels does not overflow."""
+    explorer = Explorer(EXAMPLES / "1b-ddp.toml", ("model.layers=2",))
+    with served(explorer) as server:
+        hand = PHONE.replace("THEME", theme).encode()
+        server.text = server.text.replace(b"</head>", hand, 1)
+        command = [
+            "chromium",
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--window-size=500,700",
+            "--virtual-time-budget=20000",
+            "--dump-dom",
+            server.address,
+        ]
+        made = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=True
+        ).stdout
+    found = re.search(r"<title>(.*?)</title>", made, re.DOTALL)
+    assert found is not None
+    said = json.loads(unescape(found[1]))
+    assert said["wide"] <= 390 and said["seen"]
+    light = [
+        sum(map(int, re.findall(r"\d+", said[key])[:3])) for key in ("ink", "card")
+    ]
+    assert abs(light[0] - light[1]) > 400  # letters stand out from their card
