@@ -82,3 +82,27 @@ def test_columns_that_are_missing_are_named() -> None:
         published([{"mlperf": "v5.0"}], Path("x.csv"))
     with pytest.raises(InputError, match="no rows"):
         published([], Path("x.csv"))
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "cluster"),
+    [
+        ("AMD Instinct MI300X 192GB HBM3", "mi300x"),
+        ("AMD Instinct MI325X 256GB HBM3E DLC", "mi325x"),
+        ("AMD Instinct MI355X", "mi355x"),
+    ],
+)
+def test_rows_on_amds_gpus_stand_apart(accelerator: str, cluster: str) -> None:
+    """They are predicted, with what is assumed of their products said: a row that assumes something does not judge."""
+    row = of(accelerator=accelerator, gpus="8", nodes="1", global_batch="8")
+    (made,), left_out = published([row], Path("rows.csv"))
+    run = run_of(made)
+    assert not left_out and run.scenario["cluster"]["name"] == cluster
+    assert "fp8" in run.assumed
+
+
+def test_other_gpus_of_amd_are_refused_by_name() -> None:
+    row = of(accelerator="AMD Instinct MI350X", gpus="8", nodes="1", global_batch="8")
+    (made,), _ = published([row], Path("rows.csv"))
+    with pytest.raises(InputError, match="MI350X"):
+        run_of(made)
