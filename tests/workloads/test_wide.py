@@ -57,10 +57,3 @@ def test_wide_moments_are_ten_bytes_a_parameter() -> None:
         for wide in ("true", "false")
     }
     assert sizes["true"] / sizes["false"] == pytest.approx(10 / 6)
-
-
-def test_other_models_are_not_lowered_in_32_bits() -> None:
-    """A transformer in fp32 is refused, with the way to run it."""
-    changes = ("--set", "model.name=llama3-8b")
-    result = CliRunner().invoke(main, ["run", str(WRITTEN), *changes])
-    assert result.exit_code == 2 and "prestep capture" in result.output

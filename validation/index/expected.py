@@ -16,6 +16,7 @@ from typing import Any
 
 from sim.spec.sections import Scenario
 from validation.index.identity import kind_of
+from workloads.precision import precision
 
 INDEX = Path(__file__).parents[1] / "cases" / "known.csv"
 _TEXTS = ("gpu", "framework", "model", "mode")
@@ -64,12 +65,14 @@ def _run(row: dict[str, str]) -> Run:
 
 
 def expected(scenario: Scenario, gpu: str) -> dict[str, Any] | None:
-    """Errors of the nearest runs on the same kind of `gpu`; None where too few were measured.
+    """Errors of the nearest runs on the same kind of `gpu`; None where too few were measured, and in 32 bits none were.
 
     ``shared`` names what they have in common with the scenario besides the GPU (`framework`, `model`, `gpus`, `layout`,
     each kept only while enough runs share it); ``gpus`` the fewest and the most that they ran on; ``n``, mean absolute
     ``error``, ``bias`` and the ``worst``, as shares of the measured time.
     """
+    if precision(scenario.training.precision).wide:
+        return None
     mine = kind_of(scenario, gpu)
     same: dict[str, Callable[[Run], bool]] = {
         "framework": lambda run: run.framework == mine.framework,

@@ -11,6 +11,7 @@ from workloads.job import Job
 from workloads.job.layout import axis_order, splits_backward
 from workloads.job.pytorch import PyTorch
 from workloads.models.shape import ModelShape
+from workloads.optimizer import optimizer
 from workloads.precision import precision
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ OF_FSDP = (
 )
 OF_FP8 = ("fp8_scaling", "fp8_param_gather")
 OF_FORMATS = (*OF_FP8, "bf16_layers")
+WHOLE_VECTOR = (
+    4  # fp32 numbers that memory-efficient attention reads at once (sdp_utils.cpp)
+)
 OF_FLAT_PARAMETERS = ("prefetch", "limit_all_gathers")
 
 
@@ -188,13 +192,34 @@ def _parts(s: Job, model: ModelShape) -> Iterator[Mistake]:
         )
 
 
+RECORDED = "a recording of the program (prestep capture) runs in any format"
+
+
 def _wide(s: Job, model: ModelShape) -> Iterator[Mistake]:
-    """32-bit numbers, which only perceptrons are lowered in."""
-    number = s.training.precision
-    if model.kind != "mlp" and precision(number).wide:
-        hint = "a recording of the program (prestep capture) runs in any format"
-        expected = "bf16, or an mlp"
-        yield Mistake(s.where, "training.precision", f'"{number}"', expected, hint)
+    """32-bit numbers where a part of the model or the trainer has none."""
+    number, where = s.training.precision, s.where
+    if not precision(number).wide:
+        return
+    for key, value in stated(s, ("master_weights", "wide_moments")):
+        yield Mistake(where, key, value, "nothing", f"{number} is in 32 bits itself")
+    if model.kind == "mlp":
+        return
+    stated_as, dense = f'"{number}"', "bf16, or a dense transformer or mlp"
+    experts = getattr(model, "experts", 0)
+    if model.kind != "transformer" or experts:
+        yield Mistake(where, "training.precision", stated_as, dense, RECORDED)
+        return
+    for key, value in stated(s, ("attention",)):
+        hint = "FlashAttention computes in 16 bits; fp32 goes by the memory-efficient kernel"
+        yield Mistake(where, key, f'"{value}"', "nothing", hint)
+    if getattr(model, "head_dim", 0) % WHOLE_VECTOR:
+        hint = "without it attention is not fused; " + RECORDED
+        found, expected = str(model.head_dim), f"a multiple of {WHOLE_VECTOR}"
+        yield Mistake(where, "model.head_dim", found, expected, hint)
+    if optimizer(s.training.optimizer).iterations:
+        hint = "its products are in bf16 beside products in 32 bits"
+        found, expected = f'"{s.training.optimizer}"', "an elementwise optimizer"
+        yield Mistake(where, "training.optimizer", found, expected, hint)
 
 
 def refusals(s: Job) -> Iterator[Mistake]:
@@ -247,7 +272,7 @@ FRAMEWORK = Framework(
     ),
     model_rules=(
         ("model", _parts),
-        ("training.precision model", _wide),
+        ("training pytorch model", _wide),
     ),
     refusals=refusals,
     tries={

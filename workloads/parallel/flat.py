@@ -50,9 +50,8 @@ class FlatShard(FullyShard):
         self.freed, self.options = context.freed, options
         self.elements = sum(p.elements for p in parameters)
         self.ready: tuple[int, ...] = ()
-        self.wide = (
-            4 if options.master_weights else 2
-        )  # bytes of a sharded parameter and of its gradient
+        # Bytes of a sharded parameter and of its gradient.
+        self.wide = 4 if options.master_weights else t.itemsize
         self.sharded = Storage(
             t.memory, self.wide * self.elements / group.size, "parameters"
         )
@@ -109,9 +108,9 @@ class FlatShard(FullyShard):
             self._prefetch()
         if not (context.sync or options.reduce_every_microbatch):
             return
-        size = 4 if options.reduce_dtype == "fp32" else 2
+        size = 4 if options.reduce_dtype == "fp32" else t.itemsize
         buffer = Storage(t.memory, size * self.elements, "buffers")
-        if size == 4:
+        if size != t.itemsize:
             t.launch(Kernel("fused", (self.elements,), bytes=6.0 * self.elements))
         t.launch(Kernel("div", (self.elements,), bytes=2.0 * size * self.elements))
         for p in self.parameters:

@@ -114,7 +114,9 @@ class FullyShard:
             shard = self.sent / self.group.size
             if self.cast:
                 self._cast()
-            t.launch(Kernel("foreach_copy", (int(shard / 2),), bytes=2 * shard))
+            t.launch(
+                Kernel("foreach_copy", (int(shard / t.itemsize),), bytes=2 * shard)
+            )
             self.group.collective(
                 t, "all_gather", self.sent, GATHER, in_place=True
             )  # all_gather_copy_in: the input is a slice of the output
@@ -147,7 +149,11 @@ class FullyShard:
         self.unsharded = Storage(t.memory, self.sent, "buffers")
         t.launch(Kernel("copy_h2d", (4096,), bytes=32768.0))
         t.launch(
-            Kernel("split_with_sizes_copy", (int(self.sent / 2),), bytes=2 * self.sent)
+            Kernel(
+                "split_with_sizes_copy",
+                (int(self.sent / t.itemsize),),
+                bytes=2 * self.sent,
+            )
         )
         t.wait(t.record(), COPY_IN)
         t.wait(t.record(), GATHER)
@@ -233,7 +239,7 @@ class FullyShard:
         t.cpu("fsdp_reduce_param", len(self.parameters))
         t.wait(context.reduced)
         in_fp32 = t.choices is not None and t.choices.reduce_dtype == "fp32"
-        wide = 2.0 if in_fp32 else 1.0
+        wide = 4.0 / t.itemsize if in_fp32 else 1.0
         context.reduce_input = None
         context.reduce_input = self._copy_in(wide)
         earlier = self.grad is not None  # of zero_grad, or of the microbatch before
@@ -241,7 +247,9 @@ class FullyShard:
             self.grad = Storage(t.memory, self.shard, "gradients")
         if self.alone:
             t.wait(t.record(), REDUCE)
-            copied = Kernel("copy", (int(self.full / 2),), bytes=2 * wide * self.full)
+            copied = Kernel(
+                "copy", (int(self.full / self.t.itemsize),), bytes=2 * wide * self.full
+            )
             t.launch(copied, REDUCE)
         else:
             self.group.collective(t, "reduce_scatter", wide * self.full, REDUCE)
@@ -270,7 +278,7 @@ class FullyShard:
         t = self.t
         t.launch(Kernel("copy_h2d", (4096,), bytes=426000.0))
         buffer = Storage(t.memory, self.full, "buffers")
-        elements, moved = int(self.full / 2), (1 + wide) * self.full
+        elements, moved = int(self.full / self.t.itemsize), (1 + wide) * self.full
         t.launch(Kernel("chunk_cat", (elements,), bytes=moved))
         for p in self.parameters:
             p.grad = None

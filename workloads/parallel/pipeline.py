@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import prod
 
 from sim.graph.kernel import Kernel
 from workloads.parallel.ddp import DistributedDataParallel
@@ -65,6 +66,8 @@ class Line:
         (micro batch, sequence, hidden) of the activation between stages.
     microbatches, runs : int
         Of one run of the schedule; runs in a step.
+    itemsize : int
+        Bytes of an element of the activation.
     """
 
     rank: int
@@ -74,11 +77,12 @@ class Line:
     shape: tuple[int, int, int]
     microbatches: int
     runs: int = 1
+    itemsize: int = 2
 
     @property
     def size(self) -> float:
         """Bytes of the activation between stages."""
-        return self.shape[0] * self.shape[1] * self.shape[2] * 2.0
+        return float(prod(self.shape) * self.itemsize)
 
 
 class Pipeline:
@@ -184,7 +188,8 @@ class Pipeline:
             x = (b, s)
         else:
             before = self.stages.get(stage.index - 1)
-            x = before.outputs[mb].view(b, s, h) if before else Tensor(None, (b, s, h))
+            received = Tensor(None, (b, s, h), self.line.itemsize)
+            x = before.outputs[mb].view(b, s, h) if before else received
             x.node, x.requires_grad, x.name = None, True, "detached"
             stage.inputs[mb] = x
         if stage.ddp is not None:
@@ -221,7 +226,8 @@ class Pipeline:
             t.backward(loss, Tensor(None, loss.shape))
             return
         after = self.stages.get(stage.index + 1)
-        grad = after.grads.pop(mb) if after else Tensor(None, self.line.shape)
+        received = Tensor(None, self.line.shape, self.line.itemsize)
+        grad = after.grads.pop(mb) if after else received
         t.backward(output, grad)
 
     def _post(self, batch: Batch) -> None:
@@ -252,7 +258,8 @@ class Pipeline:
             if stage.module.last and stage.kept:
                 one = next(iter(stage.kept.values()))
                 n = len(stage.kept)
-                merged = self.t.empty((n * one.shape[0], *one.shape[1:]))
+                shape = (n * one.shape[0], *one.shape[1:])
+                merged = self.t.empty(shape, one.itemsize)
                 self.t.cpu("elementwise")
                 self.t.launch(Kernel("cat", (merged.elements,), bytes=2 * merged.size))
                 del merged

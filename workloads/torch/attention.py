@@ -94,9 +94,11 @@ def heads_last(t: Tape) -> bool:
 
 
 def attention(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal scaled-dot-product attention by cuDNN: saves q, k, v, the output and one float per row."""
+    """Causal scaled-dot-product attention, by cuDNN if nothing else is said: saves q, k, v, output and a float per row."""
     if heads_last(t):
         return triton_attention(t, q, k, v)
+    if t.plain:
+        return _in_32_bits(t, q, k, v)
     flash2 = t.choices is not None and t.choices.attention == "flash2"
     work = _Work.of(q, k, v, "flash2_attention" if flash2 else "attention")
     t.cpu("attention")
@@ -116,6 +118,48 @@ def _backward(work: _Work, t: Tape, q: Tensor, k: Tensor, v: Tensor) -> list[Ten
     grads = [t.empty(x.shape, x.itemsize) for x in (q, k, v)]
     del accumulator, expanded
     return grads
+
+
+def _in_32_bits(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The memory-efficient kernel, the only fused one for fp32; it knows no groups, so all heads get their keys."""
+    k, v = (_for_every_head(t, x, q.shape[1]) for x in (k, v))
+    work = _Work.of(q, k, v, "attention")
+    t.cpu("attention")
+    t.saves()
+    t.launch(work.forward)
+    return _attended(t, q, k, v, partial(_efficient_backward, work))
+
+
+def _efficient_backward(
+    work: _Work, t: Tape, q: Tensor, k: Tensor, v: Tensor
+) -> list[Tensor]:
+    """Sums of rows first; gradients are added up where they are returned, being fp32 themselves."""
+    sums = t.empty(q.shape[:-1], 4)
+    t.launch(work.backward)
+    grads = [t.empty(x.shape, x.itemsize) for x in (q, k, v)]
+    del sums
+    return grads
+
+
+def _for_every_head(t: Tape, x: Tensor, heads: int) -> Tensor:
+    """Keys or values of a group copied for each of its heads, as torchtitan's `repeat_kv` does."""
+    b, groups, s, d = x.shape
+    if groups == heads:
+        return x
+    y = t.empty((b, heads, s, d), x.itemsize)
+    shape, itemsize, moved = x.shape, x.itemsize, x.size + y.size
+    t.cpu("view", 2)
+    t.cpu("elementwise")
+    t.launch(Kernel("copy", (y.elements,), layout="row", bytes=moved))
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("view_backward", 2)
+        t.launch(Kernel("sum", (g.elements,), bytes=moved))
+        grad = t.empty(shape, itemsize)
+        grad.local = False
+        return [grad]
+
+    return t.apply(y, [x], backward)
 
 
 @dataclass(frozen=True)
@@ -225,9 +269,9 @@ class _Split:
 
 
 def merge_heads(t: Tape, x: Tensor) -> Tensor:
-    """``transpose(1, 2).reshape(B, S, -1)``: one copy forward, none backward."""
+    """``transpose(1, 2).reshape(B, S, -1)``: one copy forward, none backward; none where heads lie behind tokens."""
     b, h, s, d = x.shape
-    if heads_last(t):
+    if heads_last(t) or t.plain:  # as the memory-efficient kernel writes them
         t.cpu("view", 2)
         return x.view(b, s, h * d)
     t.cpu("view", 2)

@@ -113,13 +113,13 @@ def quantize(t: Tape, dtype: str, *elements: int) -> None:
 def launch_gemm(
     t: Tape, kind: str, m: int, n: int, k: int, layout: str, dtype: str = ""
 ) -> None:
-    """A GEMM as cuBLAS launches it, in bf16 where nothing is said."""
+    """A GEMM as cuBLAS launches it, in the tape's numbers where nothing is said."""
     shape, flops = (m, n, k), 2.0 * m * n * k
     if dtype:
         moved = 1.0 * (m * k + n * k) + 2.0 * m * n
         t.launch(Kernel(kind, shape, dtype, layout, moved, flops))
         return
-    if m * n > DYNAMIC_GEMM_OUTPUT:
+    if m * n > DYNAMIC_GEMM_OUTPUT and not t.plain:
         t.launch(Kernel("memset", (4,), bytes=4.0))
     moved = float(t.itemsize) * (m * k + n * k + m * n)
     plain = t.plain or "bf16"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from sim.graph.kernel import Kernel
 from workloads.job import Job
@@ -21,6 +22,7 @@ from workloads.torch.optimizer_step import OptimizerStep
 from workloads.torch.run_block import RunBlock, as_written
 from workloads.torch.simulated_rank import SimulatedRank
 from workloads.torch.tape import Tape, Tensor
+from workloads.torch.wide import in_32_bits
 from workloads.torch.wrapped_model import WrappedModel
 
 # cuBLAS takes 32 MiB of workspace on Hopper for each thread that calls it, and backward has its own thread
@@ -58,7 +60,9 @@ class RankStep:
         tape.choices = job.pytorch
         numbers = precision(job.training.precision)
         tape.products, tape.itemsize = numbers.products, numbers.parameter
-        tape.plain = numbers.name if numbers.wide else ""
+        if numbers.wide:
+            tape.plain = numbers.name
+            tape.runs_as = partial(in_32_bits, products=numbers.name)
         if job.pytorch.bf16_layers:
             tape.last_quantized = model.layers - job.pytorch.bf16_layers - 1
         self.rank = SimulatedRank(layout, tape.rank, replicas)
@@ -155,6 +159,7 @@ class RankStep:
             self._activation(),
             microbatches,
             runs,
+            t.itemsize,
         )
         pipeline = Pipeline(t, self._stages(owner), line)
         ops = operations(par.schedule, par.pp, microbatches, chunks, hooks=True)

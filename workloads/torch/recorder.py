@@ -107,6 +107,8 @@ class Recorder:
         Which kernels are left out.
     drop_collective : callable, optional
         Which collectives are, by operation and bytes of the result.
+    runs_as : callable, optional
+        What a kernel is in the tape's numbers; None: what operators say.
     counts : dict
         How often each host operation ran, for calibration.
     host_pending : float
@@ -120,6 +122,7 @@ class Recorder:
         self.captured = self.blocking = False
         self.drop: Dropped | None = None
         self.drop_collective: Callable[[str, float], bool] | None = None
+        self.runs_as: Callable[[Kernel], Kernel] | None = None
         self.counts: dict[str, float] = defaultdict(float)
         self.host_pending = 0.0
         self.columns = Columns()
@@ -146,9 +149,10 @@ class Recorder:
             self.host_pending = 0.0
             return self.issued - 1
         stream = stream or self.stream
-        index = self._add(
-            KERNEL, self.shared.kernel(kernel), stream, name or kernel.kind
-        )
+        name = name or kernel.kind
+        if self.runs_as is not None and isinstance(kernel, Kernel):
+            kernel = self.runs_as(kernel)
+        index = self._add(KERNEL, self.shared.kernel(kernel), stream, name)
         if self.blocking:
             self.synchronize(stream)
         return index

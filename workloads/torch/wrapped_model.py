@@ -122,7 +122,8 @@ class WrappedModel:
 
     def _keep_on_device(self, elements: int) -> None:
         """Inputs that stay on the device for the whole run."""
-        self.resident.append(Storage(self.tape.memory, 2.0 * elements, "buffers"))
+        size = float(self.tape.itemsize * elements)
+        self.resident.append(Storage(self.tape.memory, size, "buffers"))
 
     def _train(self, module: Module) -> None:
         """Data parallelism over all parameters of a module."""
@@ -243,7 +244,7 @@ class WrappedModel:
             p.grad = (
                 Tensor(None, p.shape)
                 if in_buckets
-                else self.tape.empty(p.shape, owner="gradients")
+                else self.tape.empty(p.shape, p.itemsize, "gradients")
             )
 
     def reduce_gradients(self) -> None:

@@ -1,0 +1,113 @@
+"""Kernels of a step in 32 bits: the ATen operations that PyTorch launches, as captured programs name them.
+
+Operators here say their kernels in 16 bits. Where GPUs measured the ATen operation in fp32 or TF32 (products,
+memory-efficient attention, norms, softmax, embeddings, elementwise operators) a wide tape launches that. The others are
+read by the bytes that they move, which operators state from their tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+from sim.graph.kernel import Kernel
+
+ELEMENT, INDEX = 4, 8  # bytes
+ALIGNED = 16  # bytes at multiples of which tensor cores want rows to start
+PRODUCTS = {"gemm": "mm", "gemm_bias": "addmm"}
+ATTENTION = {
+    "attention_fwd": "_scaled_dot_product_efficient_attention",
+    "attention_bwd": "_scaled_dot_product_efficient_attention_backward",
+}
+#: Operations over elements, with the values of an element that they read and write.
+ELEMENTWISE = {
+    "add": 3,
+    "sub": 3,
+    "mul": 3,
+    "div": 2,
+    "neg": 2,
+    "silu": 2,
+    "silu_backward": 3,
+    "gelu": 2,
+    "gelu_backward": 3,
+    "relu": 2,
+    "threshold_backward": 3,
+    "copy": 2,
+    "cat": 2,
+    "fill": 1,
+}
+#: Operations over rows, with passes over them.
+ROWS = {
+    "rms_norm_fwd": ("_fused_rms_norm", 2),
+    "rms_norm_bwd": ("_fused_rms_norm_backward", 3),
+    "layer_norm_fwd": ("native_layer_norm", 2),
+    "layer_norm_bwd": ("native_layer_norm_backward", 3),
+    "log_softmax_fwd": ("_log_softmax", 2),
+    "log_softmax_bwd": ("_log_softmax_backward_data", 3),
+}
+#: Halves of a backward pass that no ATen operation is, priced by their shape: as many bytes lie in rows twice as long.
+HALVES = (
+    "rms_norm_bwd_input",
+    "rms_norm_bwd_weight",
+    "layer_norm_bwd_input",
+    "layer_norm_bwd_weight",
+)
+
+
+@cache
+def in_32_bits(kernel: Kernel, products: str) -> Kernel:
+    """A kernel as it runs on a tape of 32-bit numbers; `products`: "fp32" or "tf32"."""
+    kind = kernel.kind
+    if kind in PRODUCTS and kernel.dtype == products:
+        return _product(kernel)
+    if kernel.dtype != "bf16":  # indices, and products in 16 bits
+        return kernel
+    if kind in ATTENTION:
+        return _attention(kernel)
+    if kind in ELEMENTWISE:
+        count = kernel.shape[0]
+        size = kernel.bytes or float(ELEMENTWISE[kind] * ELEMENT * count)
+        layout = "strided" if kernel.layout.startswith("strided") else kernel.layout
+        return Kernel(f"aten {kind}", kernel.shape, "fp32", layout, size)
+    if kind in ROWS:
+        name, passes = ROWS[kind]
+        size = float(passes * ELEMENT * math.prod(kernel.shape))
+        return Kernel(f"aten {name}", kernel.shape, "fp32", bytes=size)
+    if kind in HALVES:
+        rows, columns = kernel.shape
+        return Kernel(kind, (rows, 2 * columns), bytes=kernel.bytes)
+    return _embedding(kernel) if kind.startswith("embedding_") else kernel
+
+
+def _product(kernel: Kernel) -> Kernel:
+    name, layout = PRODUCTS[kernel.kind], kernel.layout + _alignment(kernel)
+    return Kernel(
+        f"aten {name}", kernel.shape, kernel.dtype, layout, kernel.bytes, kernel.flops
+    )
+
+
+def _alignment(kernel: Kernel) -> str:
+    """Where rows of the three matrices start: "" at multiples of 16 bytes, which 4-byte numbers otherwise have of 4."""
+    m, n, k = kernel.shape
+    left, right = kernel.layout or "nt"
+    ends = m if left == "t" else k, k if right == "t" else n, n
+    whole = all(end * ELEMENT % ALIGNED == 0 for end in ends)
+    return "" if whole else "_even"
+
+
+def _attention(kernel: Kernel) -> Kernel:
+    """Memory-efficient attention; it multiplies fp32 in three passes of TF32, whatever products may do."""
+    batch, heads, kv_heads, length, dim = kernel.shape
+    shape = batch, heads, kv_heads, length, length, dim
+    name = f"aten {ATTENTION[kernel.kind]}"
+    return Kernel(name, shape, "fp32", "causal", kernel.bytes, kernel.flops)
+
+
+def _embedding(kernel: Kernel) -> Kernel:
+    """Rows looked up, or their gradients sorted and added; the zeros before these are a kernel of their own here."""
+    tokens, hidden, _ = kernel.shape
+    back = kernel.kind == "embedding_bwd"
+    name = "embedding_dense_backward" if back else "embedding"
+    size = float((3 if back else 2) * ELEMENT * tokens * hidden)
+    size += float((INDEX if back else 1) * INDEX * tokens)
+    return Kernel(f"aten {name}", kernel.shape, "fp32", bytes=size)
