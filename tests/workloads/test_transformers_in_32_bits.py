@@ -184,7 +184,7 @@ def test_what_is_refused(
     changes: dict[str, dict[str, Any]], named: str, tmp_path: Path
 ) -> None:
     """What has no kernels in 32 bits is refused, by name."""
-    tables = {
+    tables: dict[str, dict[str, Any]] = {
         "cluster": {"name": "h200-host-4"},
         "model": TRANSFORMER,
         "training": {"seq_len": SEQ, "micro_batch": 2, "precision": "fp32"},

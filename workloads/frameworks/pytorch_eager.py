@@ -202,6 +202,10 @@ def _wide(s: Job, model: ModelShape) -> Iterator[Mistake]:
         return
     for key, value in stated(s, ("master_weights", "wide_moments")):
         yield Mistake(where, key, value, "nothing", f"{number} is in 32 bits itself")
+    if optimizer(s.training.optimizer).iterations:
+        hint = "its products are in bf16 beside products in 32 bits"
+        found, expected = f'"{s.training.optimizer}"', "an elementwise optimizer"
+        yield Mistake(where, "training.optimizer", found, expected, hint)
     if model.kind == "mlp":
         return
     stated_as, dense = f'"{number}"', "bf16, or a dense transformer or mlp"
@@ -212,14 +216,11 @@ def _wide(s: Job, model: ModelShape) -> Iterator[Mistake]:
     for key, value in stated(s, ("attention",)):
         hint = "FlashAttention computes in 16 bits; fp32 goes by the memory-efficient kernel"
         yield Mistake(where, key, f'"{value}"', "nothing", hint)
-    if getattr(model, "head_dim", 0) % WHOLE_VECTOR:
+    width = getattr(model, "head_dim", 0)
+    if width % WHOLE_VECTOR:
         hint = "without it attention is not fused; " + RECORDED
-        found, expected = str(model.head_dim), f"a multiple of {WHOLE_VECTOR}"
+        found, expected = str(width), f"a multiple of {WHOLE_VECTOR}"
         yield Mistake(where, "model.head_dim", found, expected, hint)
-    if optimizer(s.training.optimizer).iterations:
-        hint = "its products are in bf16 beside products in 32 bits"
-        found, expected = f'"{s.training.optimizer}"', "an elementwise optimizer"
-        yield Mistake(where, "training.optimizer", found, expected, hint)
 
 
 def refusals(s: Job) -> Iterator[Mistake]:

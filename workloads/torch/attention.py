@@ -94,7 +94,7 @@ def heads_last(t: Tape) -> bool:
 
 
 def attention(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal scaled-dot-product attention, by cuDNN if nothing else is said: saves q, k, v, output and a float per row."""
+    """Causal scaled-dot-product attention, by cuDNN if nothing is said: saves q, k, v, output and a float per row."""
     if heads_last(t):
         return triton_attention(t, q, k, v)
     if t.plain:

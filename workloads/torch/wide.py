@@ -89,7 +89,7 @@ def _product(kernel: Kernel) -> Kernel:
 def _alignment(kernel: Kernel) -> str:
     """Where rows of the three matrices start: "" at multiples of 16 bytes, which 4-byte numbers otherwise have of 4."""
     m, n, k = kernel.shape
-    left, right = kernel.layout or "nt"
+    left, right = tuple(kernel.layout or "nt")
     ends = m if left == "t" else k, k if right == "t" else n, n
     whole = all(end * ELEMENT % ALIGNED == 0 for end in ends)
     return "" if whole else "_even"
