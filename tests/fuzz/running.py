@@ -24,6 +24,7 @@ DIFFERENCES = {
     "saved",
     "signed_error",
     "bias",
+    "worst",
     "difference",
     "change",
     "delta",

@@ -20,6 +20,8 @@ SMALL = {
 }
 #: 125m-single-b4 on five starts of H100 and H200 machines, s (measured/h100, and again a day later).
 MEASURED_H100 = (0.0341, 0.0365, 0.0290, 0.0343)
+#: They are known to a tenth of a millisecond.
+ROUNDED = 0.5e-4
 
 
 def result_of(tmp_path: Path, *overrides: str, **keys: Any) -> dict[str, Any]:
@@ -41,6 +43,7 @@ def test_a_host_that_nobody_measured_may_be_any_that_was(tmp_path: Path) -> None
     result = result_of(tmp_path)
     low, high = (result["uncertainty"][key] for key in ("low", "high"))
     assert result["host"]["evidence"] == "guess"
+    low, high = low - ROUNDED, high + ROUNDED
     assert all(low <= seconds <= high for seconds in MEASURED_H100)
 
 

@@ -16,14 +16,14 @@ def test_every_mistake_of_a_scenario_is_in_the_error() -> None:
     tables = {
         "cluster": {"name": "h200-host-4"},
         "model": {"name": "llama3-1b-plain"},
-        "training": {"precision": "fp16", "recompute": "selective"},
-        "parallel": {"dp": 3},
+        "training": {"recompute": "selective"},
+        "parallel": {"dp": 3, "cp": 2},
     }
     with pytest.raises(InputError) as error:
         executed(parse_scenario(tables, "a.toml"))
     assert {mistake.key for mistake in error.value.mistakes} == {
         "parallel",
-        "training.precision",
+        "parallel.cp",
         "training.recompute",
     }
     assert len(str(error.value).splitlines()) == 3

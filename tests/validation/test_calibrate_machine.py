@@ -324,7 +324,8 @@ def test_names_of_drivers_are_known() -> None:
         "NVIDIA A100-SXM4-40GB": "a100-40gb",
         "NVIDIA GB200": "gb200",
         "Tesla V100-SXM2-16GB": "v100",
-        "AMD MI300X": "",
+        "AMD Instinct MI300X": "mi300x",
+        "AMD Instinct MI250X": "",
     }
     assert {name: known_gpu(name) for name in named} == named
 

@@ -177,6 +177,9 @@ def test_sets_of_both_kinds_are_one_interface(report_of: ReportOf) -> None:
         "stragglers",
         "schedules",
         "low_precision",
+        "lora",
+        "automodel",
+        "rl",
     )
     assert set(set_names()) == {name for kind in kinds for name in set_names(kind)}
     assert kind_of("h200") == "steps"
