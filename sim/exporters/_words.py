@@ -40,6 +40,7 @@ def headline(result: Prediction) -> Iterator[tuple[str, str]]:
         yield nominal(result.uncertainty), told(result.uncertainty)
     if result.expected_error is not None:
         yield "expected error", expected(result.expected_error)
+        yield "nearest steps", nearest(result.expected_error)
     if result.measured is not None and result.signed_error is not None:
         measured = format_duration(result.measured)
         error = percent(result.signed_error, True)
@@ -155,12 +156,18 @@ def interval(uncertainty: Uncertainty) -> str:
 
 
 def expected(error: Mapping[str, Any]) -> str:
-    """`3.3 % on 9 measured steps, none of them fitted: 32 to 512 H100, pytorch-eager, transformer, fsdp`."""
+    """`3.3 % on 9 measured steps, none of them fitted`."""
+    return (
+        f"{percent(error['error'])} on {error['n']} measured steps, none of them fitted"
+    )
+
+
+def nearest(error: Mapping[str, Any]) -> str:
+    """What these steps share with the run: `32 to 512 H100, pytorch-eager, transformer, fsdp`."""
     few, many = error["gpus"]
     gpus = f"{few:,}" if few == many else f"{few:,} to {many:,}"
     shared = (error["framework"], error["model"], error["layout"])
-    like = ", ".join((f"{gpus} {error['gpu'].upper()}", *filter(None, shared)))
-    return f"{percent(error['error'])} on {error['n']} measured steps, none of them fitted: {like}"
+    return ", ".join((f"{gpus} {error['gpu'].upper()}", *filter(None, shared)))
 
 
 def shares(result: Prediction) -> Iterator[tuple[str, float, float]]:

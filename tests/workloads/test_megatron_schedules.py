@@ -23,6 +23,7 @@ WIDE = {
     "tied_embeddings": False,
 }
 EXPERTS = {"experts": 16, "experts_per_token": 4, "moe_ffn": 2048}
+TWO_CHUNKS = ("interleaved", "zbv", "v-half", "v-min", "dualpipe")
 PLAIN = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "dualpipe")
 
 
@@ -36,7 +37,7 @@ def scenario(
     layout = {
         "pp": 4,
         "schedule": schedule,
-        "vpp": 2 if schedule in ("interleaved", "zbv", "dualpipe") else 1,
+        "vpp": 2 if schedule in TWO_CHUNKS else 1,
     }
     layout |= parallel or {}
     gpus = layout["pp"] * layout.get("dp", 1) * layout.get("tp", 1)
