@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 INSTALL := $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check)
 
-.PHONY: demo test lint types validate gate compare mutations bench docs clean
+.PHONY: demo test hunt lint types validate gate compare mutations bench docs clean
 
 $(BIN)/.demo: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -24,6 +24,11 @@ demo: $(BIN)/.demo
 
 test: $(BIN)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Property tests with other examples each time: CI repeats the same ones.
+ROUNDS ?= 10
+hunt: $(BIN)/.dev
+	for round in $$(seq $(ROUNDS)); do env -u CI $(BIN)/python -m pytest -n 2 -q -m hypothesis || exit 1; done
 
 lint: $(BIN)/.dev
 	$(BIN)/ruff check .

@@ -185,7 +185,8 @@ def _placed(
         return tables, list(error.mistakes), []
     placed = {name: dict(keys) for name, keys in tables.items()}
     placed["cluster"] = stated | cluster
-    placed.setdefault("parallel", {})
+    for section in ("parallel", "training"):
+        placed.setdefault(section, {})
     _operands(placed, _fabric(name).gpu_model)
     wrong: list[Mistake] = []
     if "parallel.dp" not in said:

@@ -8,6 +8,7 @@ import pytest
 
 from sim.errors import InputError
 from validation.formats.lora_rows import Layout, layout_of, published
+from validation.sets.lora import validate_set
 from validation.sets.published import run_of
 
 ROW = {
@@ -32,9 +33,9 @@ def of(**cells: str) -> dict[str, str]:
 
 
 def test_a_step_is_the_batch_over_the_throughput_unless_it_was_logged() -> None:
-    rows, _ = published([of(), of(step_s_median="1.5")], Path("x.csv"))
+    rows, _ = published([of(), of(step_s_median="1.5")])
     assert [float(row["metric_value"]) for row in rows] == [2.0, 1.5]
-    _, left_out = published([of(throughput_median="")], Path("x.csv"))
+    _, left_out = published([of(throughput_median="")])
     assert "no time of a step" in left_out[0][1]
 
 
@@ -68,7 +69,7 @@ def test_variables_of_the_row_are_switches_of_the_scenario() -> None:
     """Graphs and adapters reach the scenario; a file of other people's rows needs no scripts beside it."""
     cells = {"cfg_MCORE_CUDA_GRAPH": "1", "cfg_NCCL_MIN_CTAS": "32;"}
     config = {"config": "config_box_1x8x1xtp1pp1cp1.sh"}
-    rows, left_out = published([of(**config, **cells)], Path("x.csv"))
+    rows, left_out = published([of(**config, **cells)])
     assert not left_out
     scenario = run_of(rows[0]).scenario
     assert scenario["megatron"]["cuda_graph_scope"] == ["attn", "mlp"]
@@ -77,11 +78,16 @@ def test_variables_of_the_row_are_switches_of_the_scenario() -> None:
     assert (scenario["parallel"]["dp"], scenario["parallel"]["tp"]) == (8, 1)
 
 
-def test_columns_that_are_missing_are_named() -> None:
-    with pytest.raises(InputError, match="accelerator"):
-        published([{"mlperf": "v5.0"}], Path("x.csv"))
-    with pytest.raises(InputError, match="no rows"):
-        published([], Path("x.csv"))
+@pytest.mark.parametrize(
+    ("text", "found"), [("mlperf\nv5.0\n", "accelerator"), ("mlperf\n", "no rows")]
+)
+def test_columns_that_are_missing_are_named(
+    tmp_path: Path, text: str, found: str
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=found):
+        validate_set("lora", path)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +101,7 @@ def test_columns_that_are_missing_are_named() -> None:
 def test_rows_on_amds_gpus_stand_apart(accelerator: str, cluster: str) -> None:
     """They are predicted, with what is assumed of their products said: a row that assumes something does not judge."""
     row = of(accelerator=accelerator, gpus="8", nodes="1", global_batch="8")
-    (made,), left_out = published([row], Path("rows.csv"))
+    (made,), left_out = published([row])
     run = run_of(made)
     assert not left_out and run.scenario["cluster"]["name"] == cluster
     assert "fp8" in run.assumed
@@ -103,6 +109,6 @@ def test_rows_on_amds_gpus_stand_apart(accelerator: str, cluster: str) -> None:
 
 def test_other_gpus_of_amd_are_refused_by_name() -> None:
     row = of(accelerator="AMD Instinct MI350X", gpus="8", nodes="1", global_batch="8")
-    (made,), _ = published([row], Path("rows.csv"))
+    (made,), _ = published([row])
     with pytest.raises(InputError, match="MI350X"):
         run_of(made)

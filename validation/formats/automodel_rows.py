@@ -5,10 +5,8 @@ Columns are the summary's own (``validation/cases/automodel/rows.csv``); what it
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,8 @@ from sim import schema
 from sim.errors import InputError, Mistake
 from sim.schema import Items, Named, Number, Table, Text
 from validation.formats.published_columns import number
+from validation.formats.records import csv_rows
+from validation.formats.said import Said
 
 FOLDER = Path(__file__).parents[1] / "cases" / "automodel"
 TIME = "Time per Global Step (s)"
@@ -60,17 +60,6 @@ SCHEMA = Table(
 )
 
 
-@dataclass(frozen=True)
-class Said:
-    """A row as a scenario: its tables, what was measured (s), and what was assumed."""
-
-    id: str
-    part: str
-    tables: Mapping[str, Any]
-    measured: float
-    assumed: str
-
-
 @cache
 def _setups() -> dict[str, Any]:
     return schema.read(FOLDER / "setups.toml", SCHEMA)
@@ -82,22 +71,9 @@ def read(path: Path) -> list[dict[str, str]]:
     Raises
     ------
     InputError
-        If it cannot be read, or lacks columns.
+        If it cannot be read, or lacks rows or columns.
     """
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = [
-                {str(k): v or "" for k, v in row.items()}
-                for row in csv.DictReader(file)
-            ]
-    except (OSError, ValueError, csv.Error) as error:
-        expected = "a CSV file of Automodel's performance summary"
-        raise InputError(Mistake(str(path), "", str(error), expected)) from None
-    missing = [name for name in COLUMNS if rows and name not in rows[0]]
-    if not rows or missing:
-        found = "no rows" if not rows else f"no column {', '.join(missing)}"
-        raise InputError(Mistake(str(path), "", found, f"columns {', '.join(COLUMNS)}"))
-    return rows
+    return csv_rows(path, COLUMNS, "a CSV file of Automodel's performance summary")
 
 
 def id_of(row: Mapping[str, str]) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from sim.errors import InputError, Mistake
 from validation.formats.published_columns import count
@@ -52,19 +51,9 @@ class Layout:
 
 
 def published(
-    rows: Sequence[Mapping[str, str]], where: Path
+    rows: Sequence[Mapping[str, str]],
 ) -> tuple[list[dict[str, str]], list[tuple[str, str]]]:
-    """Rows in the columns of published steps, and (row, reason) of those that say too little.
-
-    Raises
-    ------
-    InputError
-        For a file that lacks columns.
-    """
-    missing = [name for name in NEEDED if not rows or name not in rows[0]]
-    if missing:
-        found = f"no column {', '.join(missing)}" if rows else "no rows"
-        raise InputError(Mistake(str(where), "", found, f"columns {', '.join(NEEDED)}"))
+    """Rows in the columns of published steps, and (row, reason) of those that say too little."""
     made, left_out = [], []
     for row in rows:
         try:

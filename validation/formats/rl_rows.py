@@ -5,7 +5,6 @@ What a row leaves out stands in `validation/cases/rl/recipes.toml`, read from th
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,9 +16,11 @@ from sim import files
 from sim.errors import InputError, Mistake, unknown
 from sim.spec.load import scenario_of as read_tables
 from sim.spec.sections import Scenario
+from validation.formats.records import csv_rows
 
 RECIPES = Path(__file__).parents[1] / "cases" / "rl" / "recipes.toml"
 STEP_TIME = "Total Step time(s)"
+EXPECTED = "a CSV file of RL steps"
 COLUMNS = (
     "section",
     "Algorithm",
@@ -151,19 +152,9 @@ def read_rows(path: Path) -> list[RlRow]:
     InputError
         If it cannot be read or lacks columns.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise InputError(Mistake(str(path), "", str(error), "a file of rows")) from None
-    reader = csv.DictReader(text.splitlines())
-    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-    if missing:
-        expected = "the columns of validation/cases/rl/rows.csv"
-        found = f"no column {', '.join(missing)}"
-        raise InputError(Mistake(str(path), "line 1", found, expected))
     rows: dict[tuple[str, ...], RlRow] = {}
-    for number, cells in enumerate(reader, start=1):
-        row = RlRow(str(path), number, {k: v or "" for k, v in cells.items() if k})
+    for number, cells in enumerate(csv_rows(path, COLUMNS, EXPECTED), start=1):
+        row = RlRow(str(path), number, cells)
         rows.setdefault(row.same, row)
     return list(rows.values())
 

@@ -55,13 +55,13 @@ class FiguresReport(Comparison):
     unit: str = "times"
 
     @property
-    @abstractmethod
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of figures that are judged."""
+        """The kinds of figures that are judged: those with a limit."""
+        return tuple(self.limits)
 
-    @abstractmethod
     def check_of(self, kind: str, errors: Errors) -> Check:
-        """What the errors of a kind, at least one, are held to."""
+        """What the errors of a kind, at least one, are held to: their mean, unless a report says otherwise."""
+        return Check(f"{kind}: mean", errors.mape, self.limits[kind])
 
     @abstractmethod
     def shown(self, kind: str, value: float) -> str:

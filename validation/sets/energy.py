@@ -23,9 +23,7 @@ from validation.formats.records import text_of
 from validation.formats.rows import Row, read_rows
 from validation.formats.scenarios import scenario_of
 from validation.report.figures_of_rows import Figure, FiguresReport
-from validation.report.gate import Check
 from validation.report.interface import Skip
-from validation.report.summary import Errors
 from validation.sets.sets import CASES, asked, cluster_of
 
 At = Callable[[Scenario], Scenario]
@@ -38,13 +36,6 @@ LIMITS = {POWER: "power", ENERGY: "energy", GIVEN: "given", CLOCK: "clock"}
 
 class EnergyReport(FiguresReport):
     """Watts and joules of one GPU: the mean error of each kind is held to its limit."""
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        return tuple(LIMITS)
-
-    def check_of(self, kind: str, errors: Errors) -> Check:
-        return Check(f"{kind}: mean", errors.mape, self.limits[kind])
 
     def shown(self, kind: str, value: float) -> str:
         return f"{value:.4g} {UNITS[kind]}"

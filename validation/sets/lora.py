@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
-from sim.errors import InputError, Mistake
-from validation.formats.lora_rows import published
+from validation.formats.lora_rows import NEEDED, published
+from validation.formats.records import csv_rows
 from validation.report.published import PublishedReport
 from validation.sets.published import report_on
 from validation.sets.sets import CASES
@@ -23,18 +22,5 @@ def validate_set(
         If the file cannot be read or lacks columns.
     """
     path = Path(rows) if rows else CASES / name / "rows.csv"
-    told, left_out = published(_read(path), path)
+    told, left_out = published(csv_rows(path, NEEDED, "a CSV file of LoRA results"))
     return report_on(name, told, rows is None, jobs, left_out)
-
-
-def _read(path: Path) -> list[dict[str, str]]:
-    """Rows of a CSV file."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return [
-                {str(key): value or "" for key, value in row.items()}
-                for row in csv.DictReader(file)
-            ]
-    except (OSError, ValueError, csv.Error) as error:
-        expected = "a CSV file of LoRA results"
-        raise InputError(Mistake(str(path), "", str(error), expected)) from None

@@ -5,7 +5,6 @@ Columns as in ``cases/published/rows.csv``; ``published_setups`` adds what the s
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import multiprocessing
@@ -27,6 +26,7 @@ from validation.formats.published_families import family_of
 from validation.formats.published_fill import complete
 from validation.formats.published_flops import METRICS, step_time_of
 from validation.formats.published_setups import Setup, setup_of
+from validation.formats.records import csv_rows
 from validation.report.published import PART, Case, PublishedReport
 from validation.report.step_noise import StepNoise
 from validation.sets import step_noise
@@ -194,23 +194,9 @@ def read(path: Path) -> list[dict[str, str]]:
     Raises
     ------
     InputError
-        If it cannot be read, or lacks columns.
+        If it cannot be read, or lacks rows or columns.
     """
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = [
-                {str(k): v or "" for k, v in row.items()}
-                for row in csv.DictReader(file)
-            ]
-    except (OSError, ValueError, csv.Error) as error:
-        raise InputError(
-            Mistake(str(path), "", str(error), "a CSV file of training steps")
-        ) from None
-    missing = [name for name in COLUMNS if rows and name not in rows[0]]
-    if not rows or missing:
-        found = "no rows" if not rows else f"no column {', '.join(missing)}"
-        raise InputError(Mistake(str(path), "", found, f"columns {', '.join(COLUMNS)}"))
-    return rows
+    return csv_rows(path, COLUMNS, "a CSV file of training steps")
 
 
 def sort(rows: Sequence[Mapping[str, str]]) -> tuple[list[Run], list[tuple[str, str]]]:

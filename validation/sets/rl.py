@@ -20,7 +20,7 @@ from sim.units import format_duration
 from validation.formats.rl_rows import STEP_TIME, RlRow, read_rows, scenario_of
 from validation.report.figures_of_rows import Figure, FiguresReport
 from validation.report.gate import Check
-from validation.report.summary import Errors, rank_correlation
+from validation.report.summary import rank_correlation
 from validation.sets.sets import CASES, asked
 
 TIME = "step time"
@@ -53,9 +53,6 @@ class RlReport(FiguresReport):
         lacking, limit = 1 - self.order, 1 - self.limits["order"]
         name = f"order: 1 less a rank correlation of {self.order:.3f}"
         return (*made, Check(name, lacking, limit, share=False))
-
-    def check_of(self, kind: str, errors: Errors) -> Check:
-        return Check(f"{kind}: mean", errors.mape, self.limits[kind])
 
     def shown(self, kind: str, value: float) -> str:
         return format_duration(value)

@@ -7,8 +7,6 @@ judged over, and what a GPU's share of its peak was fitted on: it is not judged.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +16,9 @@ from sim import progress
 from sim.errors import InputError, Mistake, PrestepError
 from sim.predict import predict
 from sim.spec.load import load_scenario
-from validation.formats.records import text_of
+from validation.formats.records import csv_rows
 from validation.report.figures_of_rows import Figure, FiguresReport
-from validation.report.gate import Check
 from validation.report.interface import Skip
-from validation.report.summary import Errors
 from validation.sets.sets import CASES, asked
 
 SPEED, MEMORY = "speed over 1F1B", "memory over 1F1B"
@@ -41,6 +37,7 @@ NAMES = (
 )
 #: Its zero bubble has one chunk in the code, whatever the table says.
 ONE_CHUNK = (BASE, "zero-bubble")
+EXPECTED = "a CSV file of pipeline schedules"
 COLUMNS = (
     "section",
     "vpp",
@@ -74,13 +71,6 @@ class Row:
 
 class SchedulesReport(FiguresReport):
     """Ratios to 1F1B: the mean error of each kind is held to its limit."""
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        return tuple(LIMITS)
-
-    def check_of(self, kind: str, errors: Errors) -> Check:
-        return Check(f"{kind}: mean", errors.mape, self.limits[kind])
 
     def shown(self, kind: str, value: float) -> str:
         return f"{value:.3f}"
@@ -119,16 +109,9 @@ def rows_of(
     InputError
         With every mistake in it.
     """
-    reader = csv.DictReader(io.StringIO(text_of(path)))
-    lacking = [key for key in COLUMNS if key not in (reader.fieldnames or ())]
-    if lacking:
-        found = ", ".join(reader.fieldnames or ["nothing"])
-        raise InputError(
-            Mistake(str(path), "", found, f"columns {', '.join(lacking)} too")
-        )
     mistakes: list[Mistake] = []
     found_rows: list[Row] = []
-    for number, fields in enumerate(reader, 2):
+    for number, fields in enumerate(csv_rows(path, COLUMNS, EXPECTED), 2):
         row = _row(fields, f"{path}:{number}", sections, mistakes)
         if isinstance(row, Skip):
             skips.append(row)
@@ -140,13 +123,13 @@ def rows_of(
 
 
 def _row(
-    fields: Mapping[str, str | None],
+    fields: Mapping[str, str],
     where: str,
     sections: Mapping[str, Path],
     mistakes: list[Mistake],
 ) -> Row | Skip | None:
     """A row, a row that ran out of memory, or None with what is wrong."""
-    called, section = fields["schedule"] or "", fields["section"] or ""
+    called, section = fields["schedule"], fields["section"]
     schedule = next((ours for words, ours in NAMES if words in called.lower()), None)
     scenario = next(
         (file for words, file in sections.items() if words in section), None
@@ -160,15 +143,15 @@ def _row(
     if schedule is None or scenario is None:
         return None
     name = f"{scenario.stem} {called}"
-    tokens = fields["tokens_s_per_device"] or ""
+    tokens = fields["tokens_s_per_device"]
     if tokens == "OOM":
         return Skip(name, where, "it ran out of memory")
-    numbers = [_number(tokens), _number(fields["max_memory_GB"] or "")]
+    numbers = [_number(tokens), _number(fields["max_memory_GB"])]
     if None in numbers:
         said = f"{tokens} and {fields['max_memory_GB']}"
         mistakes.append(Mistake(where, "", said, "tokens a second, and memory"))
         return None
-    chunks = 1 if schedule in ONE_CHUNK else _chunks(called, fields["vpp"] or "")
+    chunks = 1 if schedule in ONE_CHUNK else _chunks(called, fields["vpp"])
     return Row(name, scenario, schedule, chunks, numbers[0] or 0, numbers[1] or 0)
 
 

@@ -35,10 +35,6 @@ BY = {
 class StragglersReport(FiguresReport):
     """Seconds of steps and slowdowns: the worst error of each kind is held to its limit."""
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        return tuple(LIMITS)
-
     def check_of(self, kind: str, errors: Errors) -> Check:
         limit = self.limits[kind]
         return Check(f"{kind}: worst", errors.worst, limit, errors.worst_id)

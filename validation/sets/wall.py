@@ -15,8 +15,6 @@ from sim.errors import InputError, Mistake
 from sim.schema import Number, Switch, Table, Text
 from validation.formats.records import text_of
 from validation.report.figures_of_rows import Figure, FiguresReport
-from validation.report.gate import Check
-from validation.report.summary import Errors
 from validation.sets.sets import CASES, asked
 
 BUSY, IDLE = "GPUs at their limit", "GPUs wait"
@@ -32,13 +30,6 @@ ROW = Table(
 
 class WallReport(FiguresReport):
     """Watts of nodes: the mean error of each kind is held to its limit."""
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        return tuple(LIMITS)
-
-    def check_of(self, kind: str, errors: Errors) -> Check:
-        return Check(f"{kind}: mean", errors.mape, self.limits[kind])
 
     def shown(self, kind: str, value: float) -> str:
         return f"{value:.0f} W"

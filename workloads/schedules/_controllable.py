@@ -10,8 +10,9 @@ Qi et al. 2024, Pipeline Parallelism with Controllable Memory, https://arxiv.org
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from workloads.schedules import Action, Rows, needs
 
@@ -23,11 +24,12 @@ HELD = {"F": 1, "I": 0, "W": -1}
 Block = Mapping[str, int]
 
 
-def rows(blocks: Sequence[Block], microbatches: int) -> Rows:
-    """The actions of every rank of a V, in their order; a block for each rank."""
-    grid = _Grid(len(blocks))
-    for rank, block in enumerate(blocks):
-        grid.lay(rank, block, microbatches)
+@lru_cache(maxsize=8)
+def rows(block: Callable[[int, int], Block], ranks: int, microbatches: int) -> Rows:
+    """The actions of every rank of a V, in their order; `block` of a rank and the number of ranks."""
+    grid = _Grid(ranks)
+    for rank in range(ranks):
+        grid.lay(rank, block(rank, ranks), microbatches)
         grid.fill(rank)
     grid.squeeze()
     grid.cool_down(microbatches)

@@ -6,9 +6,7 @@ the block; as AMD's Primus runs it (pp_algorithm v-min).
 
 from __future__ import annotations
 
-from functools import lru_cache
-
-from workloads.schedules import Action, Rows
+from workloads.schedules import Action
 from workloads.schedules._controllable import Block, rows
 
 PLACEMENT = "v"
@@ -19,12 +17,7 @@ def actions(
     rank: int, ranks: int, microbatches: int, chunks: int = 2
 ) -> tuple[Action, ...]:
     """The actions of one rank."""
-    return _rows(ranks, microbatches)[rank]
-
-
-@lru_cache(maxsize=8)
-def _rows(ranks: int, microbatches: int) -> Rows:
-    return rows([_block(rank, ranks) for rank in range(ranks)], microbatches)
+    return rows(_block, ranks, microbatches)[rank]
 
 
 def _block(rank: int, ranks: int) -> Block:
