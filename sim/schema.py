@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -43,7 +44,8 @@ class Number(NamedTuple):
         ):
             return False
         within = value > self.low if self.above else value >= self.low
-        return math.isfinite(value) and within and value <= self.high
+        # A whole number of JSON may be larger than any float.
+        return within and value <= self.high and abs(value) <= sys.float_info.max
 
 
 class Text(NamedTuple):

@@ -218,3 +218,15 @@ def test_import_recipe_does_not_write_over_a_file(tmp_path: Path) -> None:
     result = typed("import-recipe", small(tmp_path), *there)
     assert result.exit_code == 2 and target.read_text() == "mine"
     assert typed("import-recipe", small(tmp_path), *there, "--force").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "word", ["--tensor-model-parallel-size 0", "--pipeline-model-parallel-size -2"]
+)
+def test_no_ranks_of_an_axis_are_refused(word: str, tmp_path: Path) -> None:
+    """The replicas that fill the cluster are not counted with an axis that is none."""
+    path = tmp_path / "pretrain.sh"
+    path.write_text(text_with(EXAMPLES["megatron"], word))
+    result = typed("run", str(path), "--cluster", "dgx-h100")
+    assert result.exit_code == 2, result.output
+    assert "expected at least 1" in result.stderr

@@ -255,6 +255,8 @@ def _replicate(
         axis: _number(said, f"parallel.{axis}") or parallel.get(axis, 1)
         for axis in ("tp", "pp", "cp")
     }
+    if any(not isinstance(count, int) or count < 1 for count in axes.values()):
+        return []  # told of where the keys are read
     rest = math.prod(axes.values())
     stated = any(key in said for key in ("cluster.hosts", "cluster.gpus"))
     layout = " x ".join(f"{axis} {count}" for axis, count in axes.items())
@@ -281,7 +283,7 @@ def _run_again(training: dict[str, Any], dp: int) -> None:
     whole, per_run = training.get("global_batch"), training.get("microbatches")
     if whole and per_run and "grad_accumulation" not in training:
         once = per_run * training.get("micro_batch", 1) * dp
-        training["grad_accumulation"] = max(1, whole // once)
+        training["grad_accumulation"] = max(1, whole // max(1, once))
 
 
 def _alone(tables: Mapping[str, dict[str, Any]], axes: Mapping[str, int]) -> None:

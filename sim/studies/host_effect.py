@@ -42,9 +42,10 @@ class HostEffect:
     step_low, step_high
         With a host of these factors.
     without
-        With a host that takes no time: what no speed of a host and no graph can go below.
+        With a host that takes no time. Nearly always the shortest of all; kernels that begin earlier may meet transfers
+        that slow them down, and then it is a little longer than the step.
     share
-        What is gone then, of the step.
+        What is gone then, of the step; 0 where nothing is.
     cuda_graph, compiled
         With the whole step as one CUDA graph, and with compiled blocks; None where that is not simulated.
     """
@@ -82,7 +83,7 @@ def effect_of(planned: Planned, result: Prediction) -> HostEffect | None:
     at = _Again(planned)
     slow, step = at.factor(high), result.step_time
     without = at.factor(NO_TIME)
-    share = 1 - without / step
+    share = max(0.0, 1 - without / step)
     if max(share, slow / step - 1) < LEAST:
         return None
     factor = host_factor(planned.scenario, planned.fabric)

@@ -31,9 +31,11 @@ DIFFERENCES = {
     "low",
     "mean_error",
     "breakdown_difference",
+    "excess",
 }
-# 0 good, 1 outside tolerance (of `validate` alone), 2 wrong input.
+# 0 good, 2 wrong input; 1 is an answer of some: outside tolerance, abnormal, can hardly be true, nothing fits.
 GOOD = {0, 2}
+JUDGES = {"validate", "doctor", "submit", "search"}
 
 
 @dataclass
@@ -79,7 +81,7 @@ def outcome(seed: Seed, path: Path, out: Path) -> str:
     ended.code = done.exit_code
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         return "".join(traceback.format_exception(done.exception)[-4:])
-    if done.exit_code not in (GOOD | {1} if seed.words[0] == "validate" else GOOD):
+    if done.exit_code not in (GOOD | {1} if seed.words[0] in JUDGES else GOOD):
         return f"exit {done.exit_code}: {done.stderr[-900:]}"
     if done.exit_code == 2 and not re.search(r"\S+: found |\S+: |Error", done.stderr):
         return f"no place in the message: {done.stderr[:300]}"

@@ -8,8 +8,10 @@ import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.fuzz.job_seeds import jobs
 from tests.fuzz.more_seeds import more
 from tests.fuzz.mutants import flipped
+from tests.fuzz.set_seeds import sets
 from tests.fuzz.trace_seeds import REPLAY, binaries, texts
 from tests.topologies.importers.test_nccl_xml import HOST
 from tests.topologies.importers.test_text_formats import IB, SMI, TREE, YAML
@@ -219,7 +221,9 @@ def seeds() -> list[Seed]:
         ),
     ]
     made += [Seed(*parts) for parts in more()]
-    made += [Seed(*parts[:4], beside=parts[4]) for parts in texts()]
+    made += [
+        Seed(*parts[:4], beside=parts[4]) for parts in (*texts(), *jobs(), *sets())
+    ]
     return made + [
         Seed(name, suffix, data.decode("latin-1"), REPLAY, binary=True)
         for name, suffix, data in binaries()

@@ -12,10 +12,15 @@ from hypothesis import strategies as st
 from sim import files
 from sim.errors import InputError
 from tests.fuzz.mutants import flips, mutated
-from tests.fuzz.running import ended, outcome
+from tests.fuzz.running import JUDGES, ended, outcome
 from tests.fuzz.seeds import SCENARIO, seeds
 
-SEEDS = {seed.name: seed for seed in seeds()}
+#: Recipes are damaged here as they are imported; `python -m tests.fuzz` runs them too.
+SEEDS = {
+    seed.name: seed
+    for seed in seeds()
+    if not (seed.name.startswith("recipe_") and seed.name.endswith("_run"))
+}
 LAUGHS = (
     '<?xml version="1.0"?><!DOCTYPE l [<!ENTITY a "aaaaaaaaaa">'
     + "".join(
@@ -159,4 +164,4 @@ def test_a_file_that_is_whole_is_read(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"x{SEEDS[name].suffix}"
     SEEDS[name].write(SEEDS[name].text, path)
     assert outcome(SEEDS[name], path, tmp_path / "out.json") == ""
-    assert ended.code in ({0, 1} if SEEDS[name].words[0] == "validate" else {0})
+    assert ended.code in ({0, 1} if SEEDS[name].words[0] in JUDGES else {0})

@@ -28,6 +28,26 @@ ROW = {
 }
 
 
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        ("step_s_median", "1.5x"),
+        ("step_s_median", "-1"),
+        ("step_s_median", "nan"),
+        ("throughput_median", "0"),
+        ("global_batch", ""),
+        ("global_batch", "1e999"),
+        ("global_batch", "0"),
+        ("grad_accum", "0"),
+        ("gpus", "eight"),
+    ],
+)
+def test_a_damaged_cell_leaves_the_row_out_and_names_it(column: str, text: str) -> None:
+    made, left_out = published([of(**{column: text}), of()])
+    assert len(made) == len(left_out) == 1
+    assert column in left_out[0][1]
+
+
 def of(**cells: str) -> dict[str, str]:
     return ROW | cells
 

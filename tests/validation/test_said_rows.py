@@ -85,6 +85,16 @@ def test_a_row_that_is_no_step_is_skipped_and_says_why(
     assert "some" in why
 
 
+@pytest.mark.parametrize("text", ["1e999", "1e99", "-1", "0", "1.5x"])
+@pytest.mark.parametrize("column", ["GBS", "Seq Length", automodel_rows.TIME])
+def test_a_number_that_is_none_is_named(column: str, text: str, tmp_path: Path) -> None:
+    report = automodel.validate_set(
+        "automodel", written(tmp_path, {**AUTOMODEL, column: text})
+    )
+    assert not report.cases
+    assert column in report.skipped[0][1]
+
+
 @pytest.mark.parametrize(
     ("name", "lost"), [("automodel", "Model"), ("low-precision", "precision")]
 )

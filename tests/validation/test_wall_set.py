@@ -62,3 +62,24 @@ def test_rows_with_mistakes_are_refused(
     path.write_text(json.dumps(rows("liquid.jsonl")[0] | changes) + "\n")
     with pytest.raises(InputError, match=told):
         validate_set("wall", path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "null",
+        "[1]",
+        '"x"',
+        "{",
+        "[" * 100_000,
+        f'{{"id": "a", "gpu": "h100", "gpus": 1{"0" * 400}, "liquid": true}}',
+        f'{{"id": "a", "gpu": "h100", "gpus": 8, "liquid": true, "busy_w": 1{"0" * 400}}}',
+    ],
+)
+def test_a_line_that_is_no_row_is_refused_with_its_place(
+    line: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(line)
+    with pytest.raises(InputError, match=r"rows\.jsonl:1"):
+        validate_set("wall", path)

@@ -144,6 +144,8 @@ def test_an_expert_of_narrower_tokens_is_smaller() -> None:
         ({"layer_pattern": "*-", "mamba_heads": 32}, "mamba_heads"),
         ({"layer_pattern": "M-", "mamba_heads": 30, "mamba_groups": 8}, "mamba_heads"),
         ({"layer_pattern": "*E"}, "experts"),
+        ({"layer_pattern": "G-", "linear_value_heads": 4}, "linear_key_heads"),
+        ({"layer_pattern": "K-"}, "linear_key_heads"),
         ({"layers": 2, "mamba_state": 64}, "mamba_state"),
     ],
 )

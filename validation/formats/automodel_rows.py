@@ -14,7 +14,7 @@ from typing import Any
 from sim import schema
 from sim.errors import InputError, Mistake
 from sim.schema import Items, Named, Number, Table, Text
-from validation.formats.published_columns import number
+from validation.formats.published_columns import MOST, number
 from validation.formats.records import csv_rows
 from validation.formats.said import Said
 
@@ -127,7 +127,7 @@ def _size(row: Mapping[str, str], name: str, where: str) -> int:
         value = number(text)
     except ValueError:
         value = 0.5
-    if value != int(value) or value < 1:
+    if not 1 <= value <= MOST or value != int(value):
         raise InputError(Mistake(where, name, f'"{text}"', "a whole number, or -"))
     return int(value)
 
@@ -138,7 +138,7 @@ def _time(row: Mapping[str, str], where: str) -> float:
         value = number(row[TIME])
     except ValueError:
         value = 0.0
-    if value <= 0:
+    if not 0 < value <= MOST:
         raise InputError(Mistake(where, TIME, f'"{row[TIME]}"', "seconds above 0"))
     return value
 

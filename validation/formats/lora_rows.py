@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sim.errors import InputError, Mistake
-from validation.formats.published_columns import count
+from validation.formats.published_columns import MOST, count
 
 NEEDED = ("mlperf", "org", "system", "accelerator", "gpus", "global_batch")
 #: GPUs by what a row calls its accelerator; the longer names first.
@@ -55,7 +55,8 @@ def published(
 ) -> tuple[list[dict[str, str]], list[tuple[str, str]]]:
     """Rows in the columns of published steps, and (row, reason) of those that say too little."""
     made, left_out = [], []
-    for row in rows:
+    for said in rows:
+        row = {**said, "id": name_of(said)}
         try:
             made.append(_row(row))
         except InputError as error:
@@ -71,7 +72,7 @@ def name_of(row: Mapping[str, str]) -> str:
 
 def _row(row: Mapping[str, str]) -> dict[str, str]:
     """A row as a published one."""
-    name, step = name_of(row), _step(row)
+    name, step = row["id"], _step(row)
     layout = layout_of(row)
     return {
         **MODEL,
@@ -85,7 +86,7 @@ def _row(row: Mapping[str, str]) -> dict[str, str]:
         "pp": str(layout.pp),
         "cp": str(layout.cp),
         "dp": str(count(row, "gpus", 1) // layout.ranks),
-        "global_batch": str(int(float(row["global_batch"]))),
+        "global_batch": str(count(row, "global_batch", 0)),
         "sequence_parallel": str(layout.tp > 1).lower(),
         "metric_name": "step_time",
         "metric_value": f"{step:.9g}",
@@ -97,12 +98,24 @@ def _row(row: Mapping[str, str]) -> dict[str, str]:
 def _step(row: Mapping[str, str]) -> float:
     """Seconds of a step: logged, or the batch over the logged samples a second."""
     if row.get("step_s_median", "").strip():
-        return float(row["step_s_median"])
+        return _above(row, "step_s_median")
     for column in ("throughput_median", "block_samples_per_s"):
         if row.get(column, "").strip():
-            return float(row["global_batch"]) / float(row[column])
+            return count(row, "global_batch", 0) / _above(row, column)
     expected = "step_s_median, throughput_median or block_samples_per_s"
     raise InputError(Mistake(name_of(row), "", "no time of a step", expected))
+
+
+def _above(row: Mapping[str, str], column: str) -> float:
+    """A finite number above 0."""
+    try:
+        value = float(row[column])
+    except ValueError:
+        value = 0.0
+    if not 0 < value < MOST:
+        found = f'"{row[column]}"'
+        raise InputError(Mistake(row["id"], column, found, "a number above 0"))
+    return value
 
 
 def _gpu(row: Mapping[str, str]) -> str:
@@ -156,11 +169,11 @@ def layout_of(row: Mapping[str, str]) -> Layout:
 
 def _ranks_of_replica(row: Mapping[str, str]) -> int:
     """GPUs of a replica: microbatches are of one sample, so a batch is replicas times accumulation."""
-    gpus, batch = count(row, "gpus", 1), float(row["global_batch"])
+    gpus, batch = count(row, "gpus", 1), count(row, "global_batch", 0)
     accumulated = count(row, "grad_accum", 1)
     replicas = batch / accumulated
     if replicas != int(replicas) or gpus % int(replicas):
-        found = f"{gpus} GPUs, batch {batch:g}, accumulation {accumulated}"
+        found = f"{gpus} GPUs, batch {batch}, accumulation {accumulated}"
         raise InputError(Mistake(name_of(row), "global_batch", found, "whole replicas"))
     return gpus // int(replicas)
 

@@ -76,7 +76,7 @@ def count(row: Mapping[str, str], name: str, default: int) -> int:
     found = whole(row, name, default)
     if found < 1:
         raise InputError(
-            Mistake(row["id"], name, f'"{row[name]}"', "a whole number above 0")
+            Mistake(row["id"], name, f'"{row.get(name, "")}"', "a whole number above 0")
         )
     return found
 

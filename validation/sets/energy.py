@@ -19,7 +19,7 @@ from sim.analysis.energy import Share, drawn_by
 from sim.errors import InputError, Mistake, PrestepError
 from sim.predict import predict
 from sim.spec.sections import Scenario
-from validation.formats.records import text_of
+from validation.formats.records import is_positive, text_of
 from validation.formats.rows import Row, read_rows
 from validation.formats.scenarios import scenario_of
 from validation.report.figures_of_rows import Figure, FiguresReport
@@ -132,8 +132,8 @@ def _cases(row: Row, record: Mapping[str, Any], at: At) -> list[Figure]:
 
 def _positive(row: Row, record: Mapping[str, Any], key: str) -> float:
     value = record.get(key)
-    if isinstance(value, int | float) and math.isfinite(value) and value > 0:
-        return float(value)
+    if is_positive(value):
+        return float(value)  # type: ignore[arg-type]
     raise InputError(Mistake(row.where, key, repr(value), "a number above 0"))
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sim import files
 from sim.analysis.energy import HELD, host_power
 from sim.costs import load_gpu
 from sim.costs.wall import wall
 from sim.errors import InputError, Mistake
 from sim.schema import Number, Switch, Table, Text
-from validation.formats.records import text_of
+from validation.formats.records import is_positive, text_of
 from validation.report.figures_of_rows import Figure, FiguresReport
 from validation.sets.sets import CASES, asked
 
@@ -64,27 +64,21 @@ def _of_file(path: Path) -> Iterator[Figure]:
 def _checked(line: str, where: str) -> Mapping[str, Any]:
     """A row with all that it must say."""
     try:
-        row = json.loads(line)
+        row = files.json_of(line)
     except ValueError:
-        raise InputError(Mistake(where, "", line[:60], "a JSON object")) from None
+        row = None
+    if not isinstance(row, dict):
+        raise InputError(Mistake(where, "", line[:60], "a JSON object"))
     known = {key: row[key] for key in ROW.keys if key in row}
     mistakes = list(ROW.mistakes(where, "", known))
     mistakes += [
         Mistake(where, key, repr(row.get(key)), "watts above 0, or null")
         for key in MEASURED.values()
-        if not _fits(row.get(key))
+        if not (row.get(key) is None or is_positive(row.get(key)))
     ]
     if mistakes:
         raise InputError(mistakes)
-    return dict(row)
-
-
-def _fits(value: object) -> bool:
-    if value is None:
-        return True
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) and value > 0
+    return row
 
 
 def _of_row(row: Mapping[str, Any]) -> Iterator[Figure]:

@@ -150,7 +150,8 @@ def _sizes(m: ModelSpec) -> Iterator[tuple[str, str, str]]:
         if letter not in m.layer_pattern:
             continue
         count, shared = getattr(m, heads), getattr(m, groups)
-        if not count:
+        if not (count and shared):
+            # Of linear attention the keys' heads are said, and the values' are as many unless they are said too.
             yield groups if letter != MAMBA else heads, "nothing", "a value"
         elif count % shared:
             yield heads, str(count), f"a multiple of {groups} = {shared}"

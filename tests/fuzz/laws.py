@@ -1,0 +1,172 @@
+"""Laws that every scenario keeps: what of them is broken, in words.
+
+    python -m tests.fuzz.laws 500 [--first 0] [--only faster]
+
+draws scenarios of all keys (`tests.fuzz.drawn`) and prints each law that one breaks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sim.analysis.json_text import finite
+from sim.errors import PrestepError
+from sim.predict import execute, plan, reported
+from sim.spec.load import parse_scenario
+from sim.spec.sections import Scenario
+from tests.executed import Executed, executed, step_time
+from tests.fuzz.drawn import drawn
+from tests.fuzz.running import impossible
+
+#: More of something may cost so much, as a share of the step.
+SLOWER = 1e-3
+ALIKE = 1e-9
+Tables = dict[str, Any]
+
+
+def changed(tables: Tables, **sections: dict[str, Any]) -> Scenario:
+    """The scenario of tables with other keys."""
+    again = copy.deepcopy(tables)
+    for name, keys in sections.items():
+        again[name] = {**again.get(name, {}), **keys}
+    return parse_scenario(again, "drawn")
+
+
+def sound(tables: Tables, done: Executed) -> Iterator[str]:
+    """Figures are finite and not negative, shares sum to the step, and no bound lies above it."""
+    result = reported(done.planned, done.run)
+    yield impossible(json.dumps(finite(result.to_dict())))
+    if not math.isclose(sum(result.breakdown.values()), result.step_time, rel_tol=1e-6):
+        yield f"shares of {sum(result.breakdown.values())} in {result.step_time}"
+    if not (result.mfu is None or 0 <= result.mfu <= 1):
+        yield f"mfu of {result.mfu}"
+    for link in result.links:
+        if not 0 <= link.utilisation <= 1 + 1e-6:
+            yield f"link used {link.utilisation}"
+    if not sum(m.total for m in result.peak_memory.values()) > 0:
+        yield "no memory"
+
+
+def repeated(tables: Tables, done: Executed) -> Iterator[str]:
+    """The same scenario, the same bytes."""
+    again = executed(changed(tables))
+    first, second = (
+        json.dumps(reported(one.planned, one.run).to_dict()) for one in (done, again)
+    )
+    if first != second:
+        yield "another result the second time"
+
+
+def faster(tables: Tables, done: Executed) -> Iterator[str]:
+    """Twice the bandwidth, arithmetic, memory or host is no slower."""
+    for change in (
+        {"nvlink.bandwidth": "2x"},
+        {"nic.bandwidth": "2x"},
+        {"spine.bandwidth": "2x"},
+        {"gpu.flops": "1.5x"},
+        {"gpu.hbm_bandwidth": "1.5x"},
+    ):
+        yield from _no_slower(tables, done, str(change), cluster={"set": change})
+    yield from _no_slower(tables, done, "host", cluster={"host_factor": 0.5})
+
+
+def more(tables: Tables, done: Executed) -> Iterator[str]:
+    """Twice the work is no faster."""
+    training = tables["training"]
+    for key in ("microbatches", "grad_accumulation", "seq_len"):
+        if key in training:
+            yield from _no_slower(
+                tables, done, f"twice {key}", -1, training={key: 2 * training[key]}
+            )
+
+
+def unfolded(tables: Tables, done: Executed) -> Iterator[str]:
+    """Simulating one replica of all that are alike is simulating all of them."""
+    if done.lowered.layout.world == 1 or "faults" in tables:
+        return
+    apart = changed(tables, cluster={"set": {"gpu[0].clock": "0.9999999x"}})
+    step = step_time(executed(apart))
+    if not math.isclose(step, step_time(done), rel_tol=1e-6):
+        yield f"{step_time(done)} folded, {step} with one GPU of its own"
+
+
+def relabelled(tables: Tables, done: Executed) -> Iterator[str]:
+    """Hosts in another order are the same hosts."""
+    hosts = done.fabric.hosts
+    used = -(-done.lowered.layout.world // max(1, len(done.fabric.gpus) // len(hosts)))
+    if (
+        len(hosts) < 2
+        or used < len(hosts)
+        or tables["cluster"]["name"].startswith("h200")
+    ):
+        return
+    order = {"hosts": list(reversed(hosts))}
+    step = step_time(executed(changed(tables, placement=order)))
+    if not math.isclose(step, step_time(done), rel_tol=ALIKE):
+        yield f"{step_time(done)}, and {step} with hosts in another order"
+
+
+def _no_slower(
+    tables: Tables, done: Executed, what: str, sign: int = 1, **sections: Any
+) -> Iterator[str]:
+    try:
+        step = step_time(executed(changed(tables, **sections)))
+    except PrestepError:
+        return  # such a part is not in this cluster, or the layout does not divide
+    before = step_time(done)
+    if sign * (step / before - 1) > SLOWER:
+        yield f"{what}: {before:.6g} s becomes {step:.6g} s"
+
+
+LAWS: dict[str, Callable[[Tables, Executed], Iterator[str]]] = {
+    law.__name__: law for law in (sound, repeated, faster, more, unfolded, relabelled)
+}
+
+
+def broken(seed: int, only: str = "") -> Iterator[str]:
+    """Laws that the scenario of a seed breaks; nothing where it is none."""
+    found = drawn(seed)
+    if found is None:
+        return
+    tables, scenario = found
+    planned = plan(scenario)
+    done = Executed(planned, execute(planned))
+    for name, law in LAWS.items():
+        if only in name:
+            yield from (f"{name}: {text}" for text in law(tables, done) if text)
+
+
+def main() -> int:
+    """Look for broken laws; 1 if there are any."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.laws")
+    parser.add_argument("count", type=int)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--only", default="", help="laws whose name has this in it")
+    told = parser.parse_args()
+    kinds = Counter[str]()
+    for seed in range(told.first, told.first + told.count):
+        begun = time.process_time()
+        try:
+            for text in broken(seed, told.only):
+                kinds[text.partition(":")[0]] += 1
+                print(f"{seed}: {text}", flush=True)
+        except Exception:
+            kinds["crash"] += 1
+            print(f"{seed}: {traceback.format_exc()[-900:]}", flush=True)
+        if (seconds := time.process_time() - begun) > 60:
+            print(f"{seed}: {seconds:.0f} s", flush=True)
+    print(f"{told.count} scenarios: {dict(kinds)}")
+    return 1 if kinds else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
