@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 INSTALL := $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check)
 
+# Processes share what one of them has compiled: tests start hundreds, each of which would compile the package again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test hunt lint types validate gate compare mutations bench docs clean
 
 $(BIN)/.demo: pyproject.toml

@@ -16,6 +16,7 @@ import click
 from sim import __version__, plugins
 from sim.commands._completion import completed
 from sim.commands._shared import EXIT_INTERRUPT, verbose
+from sim.threads import sum_alone
 from sim.tools import streams
 from sim.tools.garbage import collect_rarely
 
@@ -89,6 +90,7 @@ def _packages() -> dict[str, str]:
 @click.version_option(__version__, prog_name="prestep")
 def main() -> None:
     """Predict how long a training step takes on a GPU cluster, and say why."""
+    sum_alone()
     collect_rarely()
 
 

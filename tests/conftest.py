@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from sim.threads import sum_alone
+
+# As the command line does, and the processes that tests start: the same bits everywhere, and no thread that waits.
+sum_alone()
 # How long an example takes depends on the machine, not on the program: time is measured by benchmarks.
 settings.register_profile("prestep", deadline=None)
 # What CI refuses, everybody can repeat; new examples are looked for here and by `make hunt`.

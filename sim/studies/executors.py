@@ -15,6 +15,7 @@ from typing import Any
 
 from sim.errors import InputError, Mistake
 from sim.extras import MissingPackage
+from sim.threads import THREADS
 from sim.tools.workers import begin
 
 RETRIES = 3  # of runs whose worker died
@@ -23,8 +24,8 @@ RETRIES = 3  # of runs whose worker died
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """Processes that start meanwhile do linear algebra on one thread: two with two each wait for each other's."""
-    kept = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    kept = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))
     try:
         yield
     finally:
@@ -43,9 +44,6 @@ def _deaf_to_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, kept)
-
-
-_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def executor_of(name: str, jobs: int) -> Callable[[], AbstractContextManager[Executor]]:

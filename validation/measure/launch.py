@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sim.threads import environment
 from validation.measure.options import Place
 
 ROOT = Path(__file__).parents[2]
@@ -102,7 +103,7 @@ def _start(
 
 def _variables(place: Place, rank: int, ranks: int, port: int) -> dict[str, str]:
     """Variables of this process without torchrun's own, and those by which ranks find each other."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(_AGENT)}
+    inherited = {k: v for k, v in environment().items() if not k.startswith(_AGENT)}
     here = "127.0.0.1"
     address = os.environ.get("MASTER_ADDR", here) if place.torchrun else here
     path = os.pathsep.join(filter(None, (str(ROOT), inherited.get("PYTHONPATH", ""))))

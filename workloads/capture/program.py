@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sim import threads
 from sim.errors import InputError, Mistake, ProgramFailed
 from workloads.capture.joined import joined
 
@@ -208,7 +209,7 @@ def _environment(job: Job, rank: int, out: Path) -> dict[str, str]:
     path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH", ""))))
     local = rank % job.gpus
     return {
-        **os.environ,
+        **threads.environment(),
         "PYTHONPATH": path,
         "PRESTEP_CAPTURE_OBJECTS": str(out.parent / "objects"),
         "RANK": str(rank),
