@@ -363,15 +363,19 @@ def plan_of(hardware: Hardware, comm: Comm) -> Plan:
     nccl = hardware.scenario.nccl.of("" if comm.copied else comm.axis)
     what = (comm.op, comm.size, nccl, comm.in_place)
 
-    def make() -> Plan:
+    def one(gpus: tuple[str, ...]) -> Plan:
         op, size, _, in_place = what
+        return plan_collective(op, size, gpus, hardware.fabric, nccl, in_place)
+
+    def make() -> Plan:
         fabric = hardware.fabric
         # Communicators of few ranks ask for one route after the other.
         few = [gpus for gpus in communicators if len(gpus) <= paths.MANY]
         fabric.prefetch([pair for gpus in few for pair in _neighbours(gpus)])
+        # Copies of a communicator lie alike as well: each on its own host, or each on its own rail.
         return _merged(
             [
-                plan_collective(op, size, gpus, fabric, nccl, in_place)
+                planned_once(fabric, what, [gpus], partial(one, gpus))
                 for gpus in communicators
             ]
         )

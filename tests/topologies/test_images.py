@@ -18,6 +18,7 @@ from topologies.routes.images import Images
 FABRICS = SMALL | {
     "roce": load_cluster("roce-h100", hosts=48),
     "p5": load_cluster("aws-p5", hosts=6),
+    "superpod": load_cluster("dgx-h100-superpod", hosts=6),
 }
 
 
@@ -101,6 +102,17 @@ def test_nothing_is_moved_where_one_cable_is_slow() -> None:
         "rail-h100", hosts=64, overrides={"spine[0].bandwidth": "0.5x"}
     )
     assert images_of(fabric).mark(fabric.positions(fabric.gpus[:2])) is None
+
+
+def test_a_storage_fabric_is_in_nobodys_way() -> None:
+    """Uneven links to storage, over which no GPU sends to another, leave GPUs alike."""
+    fabric = load_cluster("dgx-h100-superpod", hosts=128)
+    images = images_of(fabric)
+    marks = [
+        images.mark(fabric.positions([f"host{host}/gpu{k}" for k in range(8)]))
+        for host in range(128)
+    ]
+    assert None not in marks and len(set(marks)) < 16
 
 
 def test_a_choice_among_too_many_paths_is_not_moved() -> None:

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from topologies.core.grouping import groups
-from topologies.core.kinds import rank_of
+from topologies.core.kinds import STORAGE_LINKS, rank_of
 from topologies.core.links import Bools, Ints, Links, Nodes
 from topologies.routes.batch import Batch
 from topologies.routes.net import Net
@@ -44,8 +44,12 @@ class Images:
 
     @cached_property
     def _even(self) -> bool:
-        """Whether links between switches of the same two kinds are the same everywhere, and all of one rank."""
+        """Whether links between switches of the same two kinds are the same everywhere, and all of one rank.
+
+        But for those of the storage fabric, over which nothing goes from GPU to GPU.
+        """
         rows = self._net.rows
+        rows = rows[~np.isin(self._links.kind[rows], sorted(STORAGE_LINKS))]
         kinds = {kind: at for at, kind in enumerate(dict.fromkeys(self._nodes.kinds))}
         kind = np.array([kinds[kind] for kind in self._nodes.kinds])
         src, dst = (kind[ends[rows]] for ends in self._ends)
@@ -123,7 +127,13 @@ class Images:
         if not walk.all_found(links):
             return None
         rows = walk.row[links]
-        return rows if len(np.unique(rows)) == len(rows) else None
+        alike = len(np.unique(rows)) == len(rows) and self._same(links, rows)
+        return rows if alike else None
+
+    def _same(self, links: Ints, others: Ints) -> bool:
+        """Whether links have the traits of others, one by one."""
+        columns = [getattr(self._links, name) for name in TRAITS]
+        return all(np.array_equal(column[links], column[others]) for column in columns)
 
     def _walk(self, nodes: Ints, others: Ints) -> _Walk:
         """What is known before any path is followed: the hosts, and the switches behind their doors."""
