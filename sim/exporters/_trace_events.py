@@ -26,7 +26,7 @@ def streams_of(timeline: Timeline) -> dict[str, int]:
     names = sorted(set(timeline["stream"]) - {"compute", "host"})
     numbers = {"compute": COMPUTE_STREAM, "host": HOST_THREAD}
     numbers.update(
-        {name: int(name) for name in names if name.isdigit() and int(name) > 0}
+        {name: int(name) for name in names if name.isdecimal() and int(name) > 0}
     )
     free = (n for n in range(20, 10**6, 4) if n not in set(numbers.values()))
     numbers.update({name: next(free) for name in names if name not in numbers})

@@ -91,7 +91,7 @@ def of_steps(outcome: Outcome, wanted: str) -> Outcome:
     kept, mistakes = set[str](), list[Mistake]()
     for part in filter(None, (part.strip() for part in wanted.split(","))):
         low, dash, high = part.partition("-")
-        ranged = low.isdigit() and (high.isdigit() or not dash)
+        ranged = low.isdecimal() and (high.isdecimal() or not dash)
         numbers = range(int(low), int(high or low) + 1) if ranged else range(0)
         found = {name for name in known if name == part or _number_of(name) in numbers}
         if not found:

@@ -205,7 +205,7 @@ def _operands(tables: dict[str, dict[str, Any]], gpu: str) -> None:
 def _number(said: Mapping[str, str], key: str) -> int | None:
     """A whole number of the command line; a wrong one is told of where the scenario is read."""
     text = said.get(key, "")
-    return int(text) if text.isdigit() and int(text) else None
+    return int(text) if text.isdecimal() and int(text) else None
 
 
 def _cluster(

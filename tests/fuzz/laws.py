@@ -30,6 +30,7 @@ from tests.fuzz.running import impossible
 #: More of something may cost so much, as a share of the step.
 SLOWER = 1e-3
 ALIKE = 1e-9
+SAME_POWER = 5e-3
 Tables = dict[str, Any]
 
 
@@ -93,10 +94,12 @@ def unfolded(tables: Tables, done: Executed) -> Iterator[str]:
     """Simulating one replica of all that are alike is simulating all of them."""
     if done.lowered.layout.world == 1 or "faults" in tables:
         return
-    apart = changed(tables, cluster={"set": {"gpu[0].clock": "0.9999999x"}})
-    step = step_time(executed(apart))
-    if not math.isclose(step, step_time(done), rel_tol=1e-6):
-        yield f"{step_time(done)} folded, {step} with one GPU of its own"
+    # A clock of its own is another law: what each kernel draws of a power limit is then counted one by one.
+    for attribute, near in (("flops", 1e-6), ("clock", SAME_POWER)):
+        apart = changed(tables, cluster={"set": {f"gpu[0].{attribute}": "0.9999999x"}})
+        step = step_time(executed(apart))
+        if not math.isclose(step, step_time(done), rel_tol=near):
+            yield f"{step_time(done)} folded, {step} with one GPU's {attribute} apart"
 
 
 def relabelled(tables: Tables, done: Executed) -> Iterator[str]:

@@ -91,7 +91,11 @@ def test_off_policy_rows_decode_apart(tmp_path: Path) -> None:
         ({"#-GPUs": "many"}, "#-GPUs"),
         ({"On/Off policy": "sometimes"}, "On/Off policy"),
         ({"section": "v0.5 A100"}, "section"),
+        ({"#-GPUs": "²"}, "#-GPUs"),
+        ({"#-GPUs": "9" * 5_000}, "#-GPUs"),
         ({"Training [TP,CP,EP,PP,VPP]": '"[a,b]"'}, "Training"),
+        ({"Training [TP,CP,EP,PP,VPP]": '"[1,1]"'}, "Training"),
+        ({"Training [TP,CP,EP,PP,VPP]": '"[0,1,1,1,1]"'}, "Training"),
     ],
 )
 def test_a_cell_that_cannot_be_read_is_told(

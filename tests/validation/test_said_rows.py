@@ -96,6 +96,26 @@ def test_a_number_that_is_none_is_named(column: str, text: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        ("gpus", ","),
+        ("gpus", "0"),
+        ("seq_len", "9" * 5_000),
+        ("parallel", "TP0"),
+        ("tokens_s_per_gpu", "1e308"),
+        ("tokens_s_per_gpu", "1e999"),
+    ],
+)
+def test_a_step_in_low_precision_that_cannot_be_is_skipped(
+    column: str, text: str, tmp_path: Path
+) -> None:
+    rows = written(tmp_path, {**LOW_PRECISION, column: text})
+    report = low_precision.validate_set("low-precision", rows)
+    assert not report.cases
+    assert column in report.skipped[0][1]
+
+
+@pytest.mark.parametrize(
     ("name", "lost"), [("automodel", "Model"), ("low-precision", "precision")]
 )
 def test_a_column_that_is_missing_is_named(

@@ -50,10 +50,11 @@ def test_a_name_says_the_schedule_and_its_chunks(tmp_path: Path) -> None:
 def test_every_mistake_of_a_file_is_told(tmp_path: Path) -> None:
     """A schedule and a section that nobody knows, and a number that is none."""
     path = tmp_path / "rows.csv"
-    path.write_text(HEAD + "gpt,8,1,fast,1,1,1\n" + "llama2 7B,8,1,1f1b,-1,1,2\n")
+    wrong = "".join(f"llama2 7B,8,1,1f1b,{text},1,2\n" for text in ("-1", "1e-320"))
+    path.write_text(f"{HEAD}gpt,8,1,fast,1,1,1\n{wrong}")
     with pytest.raises(InputError) as told:
         list(rows_of(path, sections(), []))
-    assert len(told.value.mistakes) == 3
+    assert len(told.value.mistakes) == 4
 
 
 def test_a_file_without_1f1b_is_refused(tmp_path: Path) -> None:

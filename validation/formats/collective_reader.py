@@ -203,4 +203,4 @@ def _per_host(label: str, env: Mapping[str, str], ranks: int) -> int | None:
     if match and int(match[1]) * int(match[2]) == ranks:
         return int(match[2])
     nodes = env.get("FAKE_NODES", "")
-    return max(1, ranks // int(nodes)) if nodes.isdigit() and int(nodes) > 0 else None
+    return max(1, ranks // int(nodes)) if nodes.isdecimal() and int(nodes) > 0 else None

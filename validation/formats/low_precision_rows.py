@@ -14,7 +14,7 @@ from typing import Any
 from sim import schema
 from sim.errors import InputError, Mistake
 from sim.schema import Items, Number, Table, Text
-from validation.formats.published_columns import number
+from validation.formats.published_columns import MOST, natural, number
 from validation.formats.records import csv_rows
 from validation.formats.said import Said
 from workloads.models.model import MODELS, read_model
@@ -90,8 +90,11 @@ def said(row: Mapping[str, str]) -> Said:
     gpus, batch = _count(row, "gpus", where), _count(row, "local_batch", where)
     model = _model(row, where)
     degrees = {
-        name.upper(): int(value) for name, value in DEGREE.findall(row["parallel"])
+        name.upper(): natural(value) for name, value in DEGREE.findall(row["parallel"])
     }
+    if 0 in degrees.values():
+        said = f'"{row["parallel"]}"'
+        raise InputError(Mistake(where, "parallel", said, "degrees of at least 1"))
     parallel = _parallel(gpus, degrees, where)
     sample = batch * parallel["dp"]
     whole = degrees.get("GBS", sample)
@@ -141,7 +144,7 @@ def _fits(setup: Mapping[str, Any], row: Mapping[str, str]) -> bool:
 def _count(row: Mapping[str, str], name: str, where: str) -> int:
     """The whole number that a cell begins with."""
     found = re.match(r"\s*([\d,]+)", row[name])
-    value = int(found[1].replace(",", "")) if found else 0
+    value = natural(found[1]) if found else 0
     if value < 1:
         raise InputError(Mistake(where, name, f'"{row[name]}"', "a whole number"))
     return value
@@ -153,7 +156,7 @@ def _rate(row: Mapping[str, str], where: str) -> float:
         value = number(row[RATE])
     except ValueError:
         value = 0.0
-    if value <= 0:
+    if not 0 < value <= MOST:
         raise InputError(Mistake(where, RATE, f'"{row[RATE]}"', "tokens above 0"))
     return value
 

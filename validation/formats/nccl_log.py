@@ -161,10 +161,10 @@ def _choice(log: Log, match: re.Match[str]) -> None:
     algos = list(dict.fromkeys(ALGOS.values()))
     protos = {name.lower(): name for name in PROTOS}
     algorithm = (
-        algos[int(algo)] if algo.isdigit() else ALGOS.get(algo.lower(), algo.lower())
+        algos[int(algo)] if algo.isdecimal() else ALGOS.get(algo.lower(), algo.lower())
     )
     protocol = (
-        PROTOS[int(proto)] if proto.isdigit() else protos.get(proto.lower(), proto)
+        PROTOS[int(proto)] if proto.isdecimal() else protos.get(proto.lower(), proto)
     )
     channels = int(high) - int(low) + 1 if low is not None else None
     log.choices[OPS[op], int(size)] = (algorithm, protocol, channels)

@@ -43,6 +43,14 @@ def number(text: str) -> float:
     return float(match[1].replace(",", "")) * SUFFIXES[match[2].upper()]
 
 
+def natural(text: str) -> int:
+    """The whole number that digits with or without thousands' commas are; 0 for all else, and for a slip of the pen."""
+    digits = text.strip().replace(",", "")
+    if not (digits.isdecimal() and len(digits) <= len(str(MOST))):
+        return 0
+    return int(digits) if int(digits) <= MOST else 0
+
+
 def whole(row: Mapping[str, str], name: str, default: int) -> int:
     """A whole number, or the default where the cell is empty.
 

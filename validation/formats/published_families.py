@@ -94,4 +94,4 @@ def _experts(notes: re.Match[str]) -> dict[str, Any]:
 def _has_two_matrices(row: Mapping[str, str]) -> bool:
     """Whether the inner width is four times the outer one, or not given."""
     hidden, inner = row.get("hidden", ""), row.get("ffn", "").strip()
-    return hidden.isdigit() and inner in ("", str(4 * int(hidden)))
+    return hidden.isdecimal() and inner in ("", str(4 * int(hidden)))

@@ -226,7 +226,7 @@ def setup_of(row: Mapping[str, str]) -> Setup:
     """
     texts = texts_of(row)
     fitting = [setup for setup in setups() if setup.fits(texts)]
-    gpus = int(row["gpus"]) if row.get("gpus", "").isdigit() else 0
+    gpus = int(row["gpus"]) if row.get("gpus", "").isdecimal() else 0
     chosen, guesses = _without_guesses(fitting, gpus)
     joined = _joined(chosen)
     where = row.get("id") or row.get("source", "")

@@ -16,6 +16,7 @@ from sim import files
 from sim.errors import InputError, Mistake, unknown
 from sim.spec.load import scenario_of as read_tables
 from sim.spec.sections import Scenario
+from validation.formats.published_columns import natural
 from validation.formats.records import csv_rows
 
 RECIPES = Path(__file__).parents[1] / "cases" / "rl" / "recipes.toml"
@@ -63,10 +64,10 @@ class RlRow:
         InputError
             If it is none.
         """
-        text = self.text(column).replace(",", "")
-        if not text.isdigit() or int(text) < 1:
+        value = natural(self.text(column))
+        if value < 1:
             raise self.wrong(column, "a whole number above 0")
-        return int(text)
+        return value
 
     def seconds(self, column: str) -> float:
         text = self.text(column).replace(",", "")
@@ -83,7 +84,10 @@ class RlRow:
         parts = self.text(column).strip("[]").split(",")
         if not all(re.fullmatch(r"\s*(\d+|n/a)\s*", part) for part in parts):
             raise self.wrong(column, "numbers in brackets")
-        return [1 if part.strip() == "n/a" else int(part) for part in parts]
+        degrees = [1 if part.strip() == "n/a" else natural(part) for part in parts]
+        if 0 in degrees:
+            raise self.wrong(column, "numbers in brackets, at least 1")
+        return degrees
 
     def wrong(self, column: str, expected: str) -> InputError:
         place = f"row {self.number}, {column}"
@@ -247,7 +251,11 @@ def _rl(row: RlRow, recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 def _layout(row: RlRow, gpus: int) -> dict[str, Any]:
     """The layout of training; one row names a further axis of 1 first, one a cp that its GPUs have no room for."""
-    tp, cp, ep, pp, vpp = row.layout("Training [TP,CP,EP,PP,VPP]")[-5:]
+    column = "Training [TP,CP,EP,PP,VPP]"
+    degrees = row.layout(column)
+    if len(degrees) < 5:
+        raise row.wrong(column, "five numbers in brackets")
+    tp, cp, ep, pp, vpp = degrees[-5:]
     if tp * cp * pp > gpus:
         cp = 1
     return {

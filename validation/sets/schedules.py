@@ -16,6 +16,7 @@ from sim import progress
 from sim.errors import InputError, Mistake, PrestepError
 from sim.predict import predict
 from sim.spec.load import load_scenario
+from validation.formats.published_columns import MOST, natural
 from validation.formats.records import csv_rows
 from validation.report.figures_of_rows import Figure, FiguresReport
 from validation.report.interface import Skip
@@ -156,18 +157,18 @@ def _row(
 
 
 def _number(text: str) -> float | None:
-    """A finite number above 0, else None."""
+    """A number above 0 that may have been measured, else None."""
     try:
         value = float(text)
     except ValueError:
         return None
-    return value if 0 < value < float("inf") else None
+    return value if 1 / MOST < value < MOST else None
 
 
 def _chunks(called: str, column: str) -> int:
     """Stages on a rank: as the schedule's name ends ("vpp4"), else as the column says, else two."""
     said = re.search(r"vpp(\d+)", called)
-    return int(said[1] if said else column if column.isdecimal() else 2)
+    return natural(said[1] if said else column) or 2
 
 
 def _figures(rows: Sequence[Row], where: str) -> Iterator[Figure]:

@@ -249,7 +249,7 @@ def _shared(given: Given, model: dict[str, Any], where: str) -> None:
 def _pattern(values: list[str], layers: int, where: str) -> dict[str, int]:
     """Which layers have experts: all (1), or a list such as ([0]*3+[1]*58) of dense ones first."""
     text = "".join(values).strip("\"'")
-    if text.isdigit():
+    if text.isdecimal():
         if int(text) == 1:
             return {}
         expected = "1, or a list with dense layers first"

@@ -44,7 +44,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     draft = Draft("megatron", str(document.path))
     given = given_in(document.text, str(document.path))
     for name in ("nnodes", "nproc-per-node"):
-        if given.get(name, [""])[0].isdigit():
+        if given.get(name, [""])[0].isdecimal():
             draft.hosts = draft.hosts or (
                 int(given[name][0]) if name == "nnodes" else None
             )
@@ -104,7 +104,7 @@ def _recomputed(draft: Draft, given: dict[str, list[str]]) -> None:
     """So many layers whole, where the method is block; parts of a layer that selective recomputation names."""
     count = _first(given, "recompute-num-layers")
     if _first(given, "recompute-granularity") == "full":
-        if _first(given, "recompute-method") == "block" and count.isdigit():
+        if _first(given, "recompute-method") == "block" and count.isdecimal():
             if int(count):
                 draft.set(
                     "megatron.recompute_num_layers", int(count), "recompute-num-layers"
@@ -136,6 +136,6 @@ def _sharded(draft: Draft, given: dict[str, list[str]], where: str) -> None:
 
 def _chunks(draft: Draft, given: dict[str, list[str]]) -> None:
     chunks = _first(given, "virtual-pipeline-model-parallel-size")
-    if chunks.isdigit() and int(chunks) > 1 and draft.get("parallel.pp", 1) > 1:
+    if chunks.isdecimal() and int(chunks) > 1 and draft.get("parallel.pp", 1) > 1:
         draft.set("parallel.vpp", int(chunks), "virtual-pipeline-model-parallel-size")
         draft.set("parallel.schedule", "interleaved")

@@ -50,7 +50,7 @@ def _comments(path: Path, recipe: Recipe, notes: tuple[str, ...]) -> Iterator[st
     for setting in recipe.settings:
         if setting.said != "default":
             line = setting.where.removeprefix(recipe.where).strip(":")
-            place = f", line {line}" if line.isdigit() else ""
+            place = f", line {line}" if line.isdecimal() else ""
             yield from _wrapped(f"{setting.key}: {setting.said}{place}")
     for note in notes:
         yield from _wrapped(f"! {note}")

@@ -66,7 +66,7 @@ def _switches(source: Source, lines: list[_Line], count: int) -> list[str]:
     if not count:
         return []
     words = [word for _, words in lines for word in words][:count]
-    if not all(word.isdigit() for word in words):
+    if not all(word.isdecimal() for word in words):
         number, first = lines[0]
         expected = f"the numbers of {count} switches"
         source.fail(f"line {number}", " ".join(first)[:40], expected)

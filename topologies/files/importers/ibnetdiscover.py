@@ -187,7 +187,7 @@ def _host(source: Source, adapter: _Device) -> str:
 def _natural(text: str) -> list[tuple[int, str]]:
     """A key that sorts node-2 before node-10."""
     return [
-        (int(part), "") if part.isdigit() else (-1, part)
+        (int(part), "") if part.isdecimal() else (-1, part)
         for part in re.split(r"(\d+)", text)
         if part
     ]

@@ -168,7 +168,7 @@ class _Reader:
             inner = pcis[at].find("gpu")
             found = None if inner is None else inner.get("rank", inner.get("dev"))
             return (
-                float("inf") if found is None or not found.isdigit() else float(found)
+                float("inf") if found is None or not found.isdecimal() else float(found)
             ), at
 
         for rank, at in enumerate(sorted(range(len(pcis)), key=order)):
@@ -321,7 +321,7 @@ class _Reader:
     def sockets(self, cpus: list[Element], names: list[str]) -> None:
         for at, (cpu, name) in enumerate(zip(cpus, names, strict=True)):
             numbers = [cpu.get(key, "") for key in ("familyid", "modelid")]
-            family, model = (int(text) if text.isdigit() else 0 for text in numbers)
+            family, model = (int(text) if text.isdecimal() else 0 for text in numbers)
             spec = _rates.socket(
                 cpu.get("arch", ""), cpu.get("vendor", ""), family, model
             )

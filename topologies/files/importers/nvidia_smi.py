@@ -71,7 +71,7 @@ def _matrix(source: Source, text: str) -> tuple[Matrix, dict[str, str]]:
         if name not in columns or row is header or name in matrix:
             continue
         matrix[name] = _row(source, name, cells[:width], columns)
-        if len(cells) > width + 1 and cells[width + 1].isdigit():
+        if len(cells) > width + 1 and cells[width + 1].isdecimal():
             affinity[name] = cells[width + 1]
     for name in columns:
         if name not in matrix:

@@ -24,7 +24,7 @@ EXTENSIONS = ("cpu_adam", "cpu_adagrad", "cpu_lion")
 def threads() -> int:
     """Threads of an operation, as the program's environment says; 0: as many as the host has cores."""
     stated = os.environ.get("OMP_NUM_THREADS", "")
-    return int(stated) if stated.isdigit() else 0
+    return int(stated) if stated.isdecimal() else 0
 
 
 def write(function: Any, args: Any, options: Any, results: Any) -> None:

@@ -112,7 +112,7 @@ def _node(raw: dict[str, Any]) -> Node | None:
 def _kind(entry: dict[str, Any]) -> int:
     """The type of a node: a name, or a number that may be text; -1 if it has none."""
     kind = entry.get("nodetype", entry.get("type"))
-    if isinstance(kind, str) and not kind.isdigit():
+    if isinstance(kind, str) and not kind.isdecimal():
         return TYPES.get(kind, -1)
     return -1 if kind is None else int(kind)
 
