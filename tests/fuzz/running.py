@@ -32,6 +32,7 @@ DIFFERENCES = {
     "mean_error",
     "breakdown_difference",
     "excess",
+    "difference_interval",
 }
 # 0 good, 2 wrong input; 1 is an answer of some: outside tolerance, abnormal, can hardly be true, nothing fits.
 GOOD = {0, 2}
