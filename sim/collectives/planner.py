@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sim.collectives import backends
+from sim.collectives import backends, deepep
 from sim.collectives.plan import Plan
 from sim.collectives.wires import paths
+from sim.graph.tokens import Tokens
 from sim.spec.sections import Nccl
 
 
@@ -18,6 +19,7 @@ def plan_collective(
     fabric: Any,
     nccl: Nccl | None = None,
     in_place: bool = False,
+    tokens: Tokens | None = None,
 ) -> Plan:
     """The plan of one collective, remembered: the same operation, size and group give the same object.
 
@@ -32,6 +34,8 @@ def plan_collective(
         GPU nodes of `fabric`; the first is the root of a broadcast, reduce, gather or scatter.
     fabric : topologies.fabric.Fabric
     nccl : sim.spec.sections.Nccl, optional
+    tokens : Tokens, optional
+        What DeepEP's kernel exchanges in place of NCCL's, where that was measured.
     in_place : bool
         Each rank's part of an all-gather already lies in its output: the first step need not copy it there.
 
@@ -42,7 +46,8 @@ def plan_collective(
     """
     wanted = nccl or Nccl()
     plans = paths.index_of(fabric).plans
-    key = (op, size, tuple(ranks), wanted, in_place)
+    key = (op, size, tuple(ranks), wanted, in_place, tokens)
     if key not in plans:
-        plans[key] = backends.plan_of(op, size, ranks, fabric, wanted, in_place)
+        own = deepep.plan(op, size, ranks, fabric, wanted, tokens) if tokens else None
+        plans[key] = own or backends.plan_of(op, size, ranks, fabric, wanted, in_place)
     return plans[key]  # type: ignore[no-any-return]

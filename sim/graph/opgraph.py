@@ -15,6 +15,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from sim.graph.kernel import Kernel
+    from sim.graph.tokens import Tokens
 
 KERNEL, COMM, SYNC = 0, 1, 2
 KINDS = ("kernel", "comm", "sync")
@@ -45,6 +46,8 @@ class Comm:
         Copy engines move it (user buffers): it takes no SM.
     everywhere : int
         Groups that do the same, with those on other hosts that `groups` does not list; 0: it lists all.
+    tokens : Tokens or None
+        What a kernel of its own exchanges; None: a library's collective.
     sender : int
         Rank that starts it alone, because the receiver's buffers hold it all; -1: it starts when all have arrived.
     """
@@ -58,6 +61,7 @@ class Comm:
     sender: int = -1
     copied: bool = False
     everywhere: int = 0
+    tokens: Tokens | None = None
 
     @property
     def communicator(self) -> Communicator:
@@ -195,6 +199,7 @@ class Rendezvous:
         in_place: bool = False,
         copied: bool = False,
         everywhere: int = 0,
+        tokens: Tokens | None = None,
     ) -> int:
         """Index of the communication called ``key``, made on first use."""
         if key not in self._index:
@@ -209,6 +214,7 @@ class Rendezvous:
                     in_place,
                     copied=copied,
                     everywhere=everywhere,
+                    tokens=tokens,
                 )
             )
         return self._index[key]

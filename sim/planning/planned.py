@@ -361,11 +361,12 @@ def plan_of(hardware: Hardware, comm: Comm) -> Plan:
     communicators = [_communicator(hardware, comm, group) for group in comm.groups]
     # User buffers (Transformer Engine's) are no communicator's.
     nccl = hardware.scenario.nccl.of("" if comm.copied else comm.axis)
-    what = (comm.op, comm.size, nccl, comm.in_place)
+    what = (comm.op, comm.size, nccl, comm.in_place, comm.tokens)
 
     def one(gpus: tuple[str, ...]) -> Plan:
-        op, size, _, in_place = what
-        return plan_collective(op, size, gpus, hardware.fabric, nccl, in_place)
+        op, size, _, in_place, tokens = what
+        fabric = hardware.fabric
+        return plan_collective(op, size, gpus, fabric, nccl, in_place, tokens)
 
     def make() -> Plan:
         fabric = hardware.fabric

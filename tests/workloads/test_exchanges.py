@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from math import comb
 
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 from sim.analysis.shadow_prices import shadow_prices
 from sim.collectives.planner import plan_collective
 from sim.engine.traffic import Traffic
+from sim.graph.opgraph import Chain
 from sim.planning.planned import planned
+from sim.spec.sections import Scenario
 from tests.executed import Executed, executed, of, reported, step_time
 from tests.workloads.test_megatron_folding import EXPERTS, LARGE, scenario
 from workloads.lowered import Place, Site
@@ -215,3 +218,28 @@ def test_mean_rates_are_under_way_for_their_share() -> None:
     )
     _, begin, end = traffic.under_way()
     assert begin.tolist() == [0.0] and end.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("ep", [4, 16])
+def test_dispatch_is_turned_round_by_combine(ep: int) -> None:
+    """DeepEP's gradients of a dispatch are combined, and those of a combine dispatched: as many of both."""
+    job = scenario({"dp": ep, "ep": ep}, **EXPERTS | {"experts": 16})
+    deepep, hybridep = (ways_of(job, name) for name in ("deepep", "hybridep"))
+    assert set(hybridep) == {""}
+    assert deepep["dispatch"] == deepep["combine"] > 0
+    assert set(deepep) == {"dispatch", "combine"}
+
+
+def ways_of(job: Scenario, backend: str) -> Counter[str]:
+    """Exchanges of tokens in a step's layers, by DeepEP's way."""
+    o = replace(
+        job.megatron,
+        moe_token_dispatcher="flex",
+        moe_flex_dispatcher_backend=backend,  # type: ignore[arg-type]
+    )
+    graph = executed(replace(job, megatron=o)).lowered.graph
+    chains = [k for k in graph.kernels if isinstance(k, Chain) and not k.tail]
+    comms = [comm for chain in chains for comm in chain.graph.comms]
+    return Counter(
+        comm.tokens.way if comm.tokens else "" for comm in comms if comm.axis == "ep"
+    )

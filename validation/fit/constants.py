@@ -14,6 +14,7 @@ TABLES = (
     "workloads/frameworks/*.toml",
     "sim/costs/storage/*.toml",
     "sim/costs/*.toml",
+    "sim/collectives/*.toml",
     "topologies/clusters/*.toml",
 )
 KERNELS = "sim/costs/hardware/*-kernels.csv", "sim/costs/hardware/*-published.csv"

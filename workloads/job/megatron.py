@@ -150,6 +150,13 @@ class Megatron:
         "alltoall",
         "how tokens reach their experts: permuted and sent, gathered by all, or DeepEP's kernels (flex)",
     )
+    moe_flex_dispatcher_backend: Literal["deepep", "hybridep"] = key(
+        "deepep",
+        "whose kernels flex is: DeepEP's by their measured times, or HybridEP's, which go as NCCL's all-to-all",
+    )
+    moe_deepep_num_sms: int = key(
+        20, "SMs that DeepEP's kernels take on every GPU", low=2
+    )
     moe_grouped_gemm: bool = key(
         True,
         "one grouped GEMM for the experts of a rank; else one expert after the other",

@@ -32,6 +32,7 @@ NUMBERS = {
     "expert-tensor-parallel-size": "parallel.etp",
     "num-virtual-stages-per-pipeline-rank": "parallel.vpp",
     "ddp-bucket-size": "megatron.bucket_size",
+    "moe-deepep-num-sms": "megatron.moe_deepep_num_sms",
     "make-vocab-size-divisible-by": "megatron.vocab_multiple",
 }
 # Taken as the text that they are.
@@ -118,6 +119,10 @@ WORDS: dict[str, tuple[str, dict[str, str]]] = {
     "moe-token-dispatcher-type": (
         "megatron.moe_token_dispatcher",
         {w: w for w in ("alltoall", "allgather", "flex")},
+    ),
+    "moe-flex-dispatcher-backend": (
+        "megatron.moe_flex_dispatcher_backend",
+        {w: w for w in ("deepep", "hybridep")},
     ),
     "recompute-modules": ("training.recompute", {"core_attn": "selective"}),
 }

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+from sim.graph.tokens import Tokens
 from workloads.megatron.shard import Shard
 from workloads.megatron.spread import Spread
-from workloads.megatron.token_exchange import TokenExchange
+from workloads.megatron.token_exchange import TokenExchange, Way
 from workloads.megatron.token_permutation import reorder, scatter, select
 from workloads.models.model import ModelSpec
 from workloads.torch.tape import Tape, Tensor
@@ -105,11 +106,36 @@ class TokenDispatcher:
         aside = self.s.options.overlap_moe_expert_parallel_comm
         if self._way == "allgather":
             size = ITEM * self.m.hidden * self.tokens * self.spread.group.size
-            forth, back = "all_gather", "reduce_scatter"
+            forth, back = Way("all_gather"), Way("reduce_scatter")
         else:
             size = self._sent
-            forth = back = "all_to_all"
+            forth, back = self._towards("dispatch"), self._towards("combine")
         return TokenExchange(self.spread.group, forth, back, size, aside)
+
+    def _towards(self, way: str) -> Way:
+        """To the experts ("dispatch") or back ("combine"): by DeepEP's kernel where that was asked for."""
+        o = self.s.options
+        deepep = self._way == "flex" and o.moe_flex_dispatcher_backend == "deepep"
+        return Way("all_to_all", self._tokens(way) if deepep else None)
+
+    def _tokens(self, way: str) -> Tokens:
+        """What DeepEP's kernel exchanges, of the busiest rank."""
+        spread = self.spread
+        ranks = self._distinct(spread.group.size)
+        return Tokens(
+            way,
+            count=self.tokens * self._load,
+            size=ITEM * self.m.hidden,
+            ranks=ranks,
+            hosts=self._distinct(spread.hosts) if spread.hosts > 1 else ranks,
+            over=spread.hosts,
+            sms=self.s.options.moe_deepep_num_sms,
+        )
+
+    @property
+    def _load(self) -> float:
+        """Tokens of the busiest rank over the mean."""
+        return sum(self.spread.loads) / len(self.spread.loads)
 
     @property
     def _sent(self) -> float:
@@ -120,8 +146,8 @@ class TokenDispatcher:
             copies = self._distinct(
                 spread.hosts if spread.hosts > 1 else spread.group.size
             )
-        loads, ranks = self.spread.loads, self.spread.group.size
-        rows = self.tokens * copies * sum(loads) / len(loads)
+        ranks = self.spread.group.size
+        rows = self.tokens * copies * self._load
         # Whole rows to each rank: messages are as well aligned as rows are.
         return ITEM * self.m.hidden * ranks * max(1, round(rows / ranks))
 
@@ -131,7 +157,8 @@ class TokenDispatcher:
         if self.spread.tensor is None:
             return None
         size = ITEM * self.received * self.shards * self.m.hidden
-        return TokenExchange(self.spread.tensor, "all_gather", "reduce_scatter", size)
+        forth, back = Way("all_gather"), Way("reduce_scatter")
+        return TokenExchange(self.spread.tensor, forth, back, size)
 
     @property
     def _sorts(self) -> bool:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from sim.graph.tokens import Tokens
 from workloads.megatron import tensor_parallel
 from workloads.megatron.elementwise import unsaved
 from workloads.parallel.group import Group
 from workloads.torch.tape import Tape, Tensor
 
 STREAM = "nccl ep"
+
+
+class Way(NamedTuple):
+    """A collective, or what a kernel made for it exchanges in its place."""
+
+    op: str
+    tokens: Tokens | None = None
 
 
 @dataclass(frozen=True)
@@ -22,8 +31,8 @@ class TokenExchange:
     """
 
     group: Group
-    forth: str
-    back: str
+    forth: Way
+    back: Way
     size: float
     aside: bool = False
 
@@ -49,7 +58,7 @@ class TokenExchange:
         y = self._send(t, self.back, shape, x.itemsize)
         return self._with_history(t, x, y, self.forth)
 
-    def _with_history(self, t: Tape, x: Tensor, y: Tensor, reverse: str) -> Tensor:
+    def _with_history(self, t: Tape, x: Tensor, y: Tensor, reverse: Way) -> Tensor:
         """Gradients travel by the ``reverse`` collective."""
         shape, itemsize = x.shape, x.itemsize
         return t.apply(
@@ -59,7 +68,7 @@ class TokenExchange:
     def _send(
         self,
         t: Tape,
-        op: str,
+        way: Way,
         shape: tuple[int, ...],
         itemsize: int,
         meanwhile: Callable[[], None] | None = None,
@@ -67,7 +76,14 @@ class TokenExchange:
         """What arrives here."""
         stream = STREAM if self.group.axis == "ep" else tensor_parallel.STREAM
         y = t.empty(shape, itemsize)
-        self.group.collective(t, op, self.size, stream, "functional_collective")
+        self.group.collective(
+            t,
+            way.op,
+            self.size,
+            stream,
+            "functional_collective",
+            tokens=way.tokens,
+        )
         arrival = t.record(stream)
         if meanwhile is not None:
             meanwhile()

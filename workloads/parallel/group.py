@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from sim.graph.tokens import Tokens
 from workloads.torch.tape import Tape
 
 
@@ -47,8 +48,12 @@ class Group:
         host: str = "collective",
         in_place: bool = False,
         copied: bool = False,
+        tokens: Tokens | None = None,
     ) -> None:
-        """Issues a collective on ``stream`` after the current stream's work so far; ``copied``: by copy engines."""
+        """Issues a collective on ``stream`` after the current stream's work so far.
+
+        ``copied``: by copy engines; ``tokens``: by a kernel made for their exchange.
+        """
         if t.drop_collective is not None and t.drop_collective(op, size / self.size):
             return
         t.wait(t.record(), stream)
@@ -65,6 +70,7 @@ class Group:
             in_place,
             copied,
             self.everywhere,
+            tokens,
         )
         t.communicate((part,), stream, op)
         if t.blocking:

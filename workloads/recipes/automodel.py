@@ -218,10 +218,12 @@ def _kernels(draft: Draft, document: Document) -> None:
     deepep = document.get("model.backend.dispatcher") or document.get(
         "model.backend.enable_deepep"
     )
-    if written(deepep) in ("deepep", "true"):
+    if written(deepep) in ("deepep", "true", "hybridep"):
         said = "model.backend.dispatcher"
         draft.set("megatron.moe_token_dispatcher", "flex", said, document.place(said))
-    elif written(deepep) in ("hybridep", "uccl_ep"):
+        whose = "hybridep" if written(deepep) == "hybridep" else "deepep"
+        draft.set("megatron.moe_flex_dispatcher_backend", whose)
+    elif written(deepep) == "uccl_ep":
         said = "model.backend.dispatcher"
         draft.lose(document.place(said), said, deepep, "DeepEP's kernels")
 
