@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from math import comb
+from typing import Any
 
 import numpy as np
 import pytest
@@ -223,7 +224,8 @@ def test_mean_rates_are_under_way_for_their_share() -> None:
 @pytest.mark.parametrize("ep", [4, 16])
 def test_dispatch_is_turned_round_by_combine(ep: int) -> None:
     """DeepEP's gradients of a dispatch are combined, and those of a combine dispatched: as many of both."""
-    job = scenario({"dp": ep, "ep": ep}, **EXPERTS | {"experts": 16})
+    model: dict[str, Any] = EXPERTS | {"experts": 16}
+    job = scenario({"dp": ep, "ep": ep}, **model)
     deepep, hybridep = (ways_of(job, name) for name in ("deepep", "hybridep"))
     assert set(hybridep) == {""}
     assert deepep["dispatch"] == deepep["combine"] > 0
