@@ -24,6 +24,8 @@ settings.load_profile("prestep-ci" if "CI" in os.environ else "prestep")
 
 #: Name of a set -> the report of its kind.
 ReportOf = Callable[[str], Any]
+#: Name, and what makes it -> what it made.
+MadeOnce = Callable[[str, Callable[[], Any]], Any]
 
 
 @pytest.fixture(scope="session")
@@ -34,23 +36,29 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def report_of(run_folder: Path) -> ReportOf:
-    """The report of a bundled set, as `prestep validate` makes it: by the first process that asks, once in a run."""
-    from validation.sets import sets
-
+def made_once(run_folder: Path) -> MadeOnce:
+    """What a function returns: called by the first process that asks for the name, once in a run."""
     read: dict[str, Any] = {}
 
-    def report(name: str) -> Any:
+    def made(name: str, make: Callable[[], Any]) -> Any:
         if name not in read:
-            made = run_folder / f"{name}.report"
-            with made.with_suffix(".lock").open("w") as lock:
+            kept = run_folder / f"{name}.made"
+            with (run_folder / f"{name}.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                if not made.exists():
-                    made.write_bytes(pickle.dumps(sets.validate(name)))
-            read[name] = pickle.loads(made.read_bytes())
+                if not kept.exists():
+                    kept.write_bytes(pickle.dumps(make()))
+            read[name] = pickle.loads(kept.read_bytes())
         return read[name]
 
-    return report
+    return made
+
+
+@pytest.fixture(scope="session")
+def report_of(made_once: MadeOnce) -> ReportOf:
+    """The report of a bundled set, as `prestep validate` makes it."""
+    from validation.sets import sets
+
+    return lambda name: made_once(f"report {name}", lambda: sets.validate(name))
 
 
 @pytest.fixture
