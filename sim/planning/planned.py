@@ -229,8 +229,8 @@ def _repetitions(hardware: Hardware, graph: OpGraph) -> Repetitions:
 
 def _waiting(hardware: Hardware) -> float:
     """Factor on kernels for waiting for the slowest of the ranks that work together."""
-    p = hardware.scenario.parallel
-    return slowest_of(p.dp * p.tp, hardware.gpu.spread)
+    layout = hardware.layout
+    return slowest_of(layout.dp * layout.tp, hardware.gpu.spread)
 
 
 def _timed(

@@ -279,7 +279,8 @@ def _right_sections(
 def _defaults(scenario: Scenario) -> Scenario:
     parallel = scenario.parallel
     if parallel.data_parallel is None:
-        parallel = replace(parallel, data_parallel="ddp" if parallel.dp > 1 else "none")
+        copies = parallel.dp * parallel.cp
+        parallel = replace(parallel, data_parallel="ddp" if copies > 1 else "none")
     return replace(scenario, parallel=parallel)
 
 

@@ -55,6 +55,7 @@ WAYS: dict[str, dict[str, Any]] = {
         "microbatches": 4,
         "data_parallel": "fsdp",
     },
+    "cp2-fsdp2": {"model": WIDE, "cp": 2, "dp": 2, "data_parallel": "fsdp"},
     "fsdp2-tp2": {"model": WIDE, "dp": 2, "tp": 2, "data_parallel": "fsdp"},
     "ep4": {
         "model": EXPERTS | {"layers": 2},
@@ -199,7 +200,8 @@ def test_exposed_communication_is_at_least_its_alpha_beta_time(way: str) -> None
 def unfolded(way: str) -> Scenario:
     """Every rank simulated: rank 0 is "slow" by exactly as much as all of them."""
     s, d = said(way), done(way)
-    together = slowest_of(s.parallel.dp * s.parallel.tp, d.gpu.spread)
+    p = s.parallel
+    together = slowest_of(p.dp * p.cp * p.tp, d.gpu.spread)
     return replace(s, faults=replace(s.faults, slow_rank=0, slow_factor=together))
 
 

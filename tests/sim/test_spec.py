@@ -284,7 +284,7 @@ def test_the_layout_fills_the_gpus_exactly(
     """dp * tp * pp * cp is the number of GPUs; [cluster] gpus uses only some of them."""
     dp, tp, cp = degrees
     parallel = {"dp": dp, "tp": tp, "cp": cp}
-    scenario = parse(parallel=parallel, training={"seq_len": 12})
+    scenario = parse(parallel=parallel, training={"seq_len": 24})
     assert ([m.key for m in check_layout(scenario, gpus)] == []) == (
         math.prod(degrees) == gpus
     )

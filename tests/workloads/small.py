@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from sim.graph.kernel import Kernel
@@ -31,15 +32,17 @@ MLP = {"kind": "mlp", "sizes": [256, 256, 8]}
 def scenario(
     model: dict[str, Any] = TRANSFORMER,
     training: dict[str, Any] | None = None,
+    pytorch: dict[str, Any] | None = None,
     **parallel: Any,
 ) -> Scenario:
     """A scenario on as many GPUs of the measured host as the layout needs."""
-    gpus = parallel.get("dp", 1) * parallel.get("tp", 1) * parallel.get("pp", 1)
+    gpus = prod(parallel.get(axis, 1) for axis in ("dp", "tp", "pp", "cp"))
     tables = {
         "cluster": {"name": "h200-host-4", "gpus": gpus},
         "model": model,
         "training": {"seq_len": SEQ, "micro_batch": 2, **(training or {})},
         "parallel": parallel,
+        "pytorch": pytorch or {},
     }
     return parse_scenario(tables, "small.toml")
 

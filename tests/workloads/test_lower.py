@@ -317,7 +317,11 @@ def test_work_is_the_same_however_it_is_spread() -> None:
         (MLP, {"pp": 2, "microbatches": 2}, "parallel.pp"),
         (MLP, {"dp": 2, "data_parallel": "fsdp"}, "parallel.data_parallel"),
         (RESNET, {"dp": 2, "data_parallel": "fsdp"}, "parallel.data_parallel"),
-        (TRANSFORMER, {"tp": 4, "dp": 1, "ep": 1, "cp": 2}, "parallel.cp"),
+        (
+            TRANSFORMER,
+            {"cp": 2, "data_parallel": "none"},
+            "parallel.data_parallel",
+        ),
         (TRANSFORMER, {"dp": 2, "ep": 2}, "parallel.ep"),
         (EXPERTS, {"tp": 2, "etp": 1}, "parallel.etp"),
         (

@@ -139,18 +139,20 @@ def test_pytorch_folded_is_unfolded(data: st.DataObject) -> None:
     """The same without Megatron, against every rank simulated."""
     tp, pp = (data.draw(st.sampled_from((1, 2))) for _ in range(2))
     dp = data.draw(st.sampled_from((2, 4) if tp * pp < 4 else (2,)))
+    cp = data.draw(st.sampled_from((1, 2) if dp * tp * pp < 8 else (1,)))
     experts = data.draw(st.booleans()) and tp == 1
     way = "ddp" if pp > 1 or experts else data.draw(st.sampled_from(("ddp", "fsdp")))
     parallel = {
         "dp": dp,
         "tp": tp,
         "pp": pp,
+        "cp": cp,
         "data_parallel": way,
         "ep": dp if experts else 1,
     }
     s = parse_scenario(
         {
-            "cluster": {"name": "dgx-h100", "gpus": dp * tp * pp},
+            "cluster": {"name": "dgx-h100", "gpus": dp * tp * pp * cp},
             "model": DENSE | {"layers": 2} | (EXPERTS if experts else {}),
             "training": {"seq_len": 512, "micro_batch": 1}
             | ({"microbatches": 4} if pp > 1 else {}),
@@ -159,8 +161,8 @@ def test_pytorch_folded_is_unfolded(data: st.DataObject) -> None:
         "test",
     )
     one = executed(s)
-    every = lower_pytorch(s, one.model, 1.0, tuple(range(dp * tp * pp)))
-    assert len(every.graph.programs) == dp * tp * pp
+    every = lower_pytorch(s, one.model, 1.0, tuple(range(dp * tp * pp * cp)))
+    assert len(every.graph.programs) == dp * tp * pp * cp
     whole = step_time(of(planned(s, one.model, every, one.fabric, one.gpus)))
     assert step_time(one) == pytest.approx(whole, rel=1e-9)
 

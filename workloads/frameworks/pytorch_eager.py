@@ -138,6 +138,36 @@ def _shards(s: Job) -> Iterator[Mistake]:
         yield Mistake(s.where, "parallel.fsdp_shards", str(count), expected)
 
 
+def _context(s: Job) -> Iterator[Mistake]:
+    """What attention in parts needs, or would have."""
+    where, ranks = s.where, s.parallel.cp
+    if ranks == 1:
+        for key, value in stated(s, ("rotate_method",)):
+            yield Mistake(where, key, f'"{value}"', "parallel.cp > 1 beside it")
+        return
+    if not s.pytorch.since(2, 7):
+        hint = "its context_parallel gives ranks parts from both ends of a sequence"
+        found = f'"{s.pytorch.version}"'
+        yield Mistake(where, "pytorch.version", found, "2.7 or later with cp", hint)
+    if s.pytorch.attention == "triton":
+        hint = "context_parallel knows PyTorch's own kernels"
+        expected = "cudnn or flash2 with cp"
+        yield Mistake(where, "pytorch.attention", '"triton"', expected, hint)
+    if s.training.seq_len % (2 * ranks):
+        hint = "every rank has a part from each end"
+        expected = f"a multiple of 2 * cp = {2 * ranks}"
+        found = str(s.training.seq_len)
+        yield Mistake(where, "training.seq_len", found, expected, hint)
+    if s.parallel.ep > 1 and s.parallel.ep % ranks:
+        hint = "experts are spread over whole groups of cp, as torchtitan has it"
+        found, expected = str(s.parallel.ep), f"a multiple of cp = {ranks}"
+        yield Mistake(where, "parallel.ep", found, expected, hint)
+    if s.parallel.data_parallel == "none":
+        hint = "ranks that share samples have parts of each gradient"
+        expected = "fsdp, zero1, zero2, zero3, ddp or ddp-no-overlap with cp"
+        yield Mistake(where, "parallel.data_parallel", '"none"', expected, hint)
+
+
 def _zero2(s: Job) -> Iterator[Mistake]:
     """FSDP that frees nothing after the forward pass (SHARD_GRAD_OP)."""
     if s.parallel.data_parallel == "zero2" and s.parallel.reshard_after_forward:
@@ -258,6 +288,7 @@ FRAMEWORK = Framework(
     precisions=("quantized", "scaled loss", "wide"),
     updates=("adam", "orthogonal", "sgd"),
     gathers_matrices=True,
+    context_parallel=True,
     recompute=("none", "products", "alternate", "full"),
     data_parallel=("none", "ddp", "ddp-no-overlap", "zero1", *FSDP),
     sharded=FSDP,
@@ -265,6 +296,10 @@ FRAMEWORK = Framework(
     rules=(
         ("pytorch training parallel parallel.pp parallel.data_parallel", _trainer),
         ("parallel parallel.fsdp_shards parallel.dp parallel.cp", _shards),
+        (
+            "parallel.cp parallel.ep parallel.data_parallel pytorch training training.seq_len",
+            _context,
+        ),
         ("parallel parallel.data_parallel", _zero2),
         ("pytorch training parallel.data_parallel", _formats),
         ("pytorch training parallel.pp", _scaled),

@@ -38,7 +38,7 @@ class Parallel:
     data_parallel: (
         Literal["none", "ddp", "ddp-no-overlap", "fsdp", "zero1", "zero2", "zero3"]
         | None
-    ) = key(None, "how gradients are combined; default ddp if dp > 1, else none")
+    ) = key(None, "how gradients are combined; default ddp if dp * cp > 1, else none")
     bucket_cap: float | None = key(
         None,
         "size of a DDP gradient bucket; default 25 MiB after a first one of 1 MiB",

@@ -24,6 +24,11 @@ class PyTorch:
         "cudnn",
         "kernel: cuDNN's, FlashAttention 2, or FlashAttention in Triton (first version, tokens before heads)",
     )
+    rotate_method: Literal["allgather", "alltoall"] = key(
+        "allgather",
+        "context parallelism: keys and values come by one all-gather for each attention, or step by step from rank to "
+        "rank (torchtitan's context_parallel_rotate_method)",
+    )
     joined_qkv: bool = key(False, "one projection makes queries, keys and values")
     loss: Literal["eager", "fused"] = key(
         "eager", "cross entropy as log_softmax and nll_loss, or in one kernel"

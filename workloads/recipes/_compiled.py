@@ -44,9 +44,7 @@ def choose(draft: Draft, compiled: bool, said: str, where: str) -> None:
             "attention by FlashAttention 2, which PyTorch takes where it is told nothing else"
         )
         return
-    split = any(
-        draft.get(f"parallel.{axis}", 1) > 1 for axis in ("tp", "cp", "pp", "ep")
-    )
+    split = any(draft.get(f"parallel.{axis}", 1) > 1 for axis in ("tp", "pp", "ep"))
     shared = _gathers_otherwise(draft)
     fp8_biases = draft.get("training.precision") == "fp8" and has_biases(draft)
     if not (split or experts_of(draft) or shared or fp8_biases):

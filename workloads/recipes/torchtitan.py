@@ -100,6 +100,8 @@ def _kernels(draft: Draft, document: Document) -> None:
     )
     draft.set("training.precision", _precision(draft, document))
     _recompute(draft, document)
+    if draft.get("parallel.cp", 1) == 1:
+        draft.drop("pytorch.rotate_method")
     _compiled.choose(draft, _is_compiled(document), said, document.place(said))
     for key in ASYNC_TP:
         if written(document.get(key)) == "true":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from sim.graph.kernel import Kernel
+from workloads.parallel.context import Gradients, Shapes
 from workloads.torch.tape import Tape, Tensor
 
 # Kernels of a rotary embedding on the halves of each head, with their layouts; a concatenation follows.
@@ -101,11 +102,33 @@ def attention(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return _in_32_bits(t, q, k, v)
     flash2 = t.choices is not None and t.choices.attention == "flash2"
     work = _Work.of(q, k, v, "flash2_attention" if flash2 else "attention")
+    zeros = Kernel("memset", (4,), bytes=4.0)
+    return _local_or_ring(t, q, k, v, (zeros, work.forward), partial(_backward, work))
+
+
+def _local_or_ring(
+    t: Tape,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kernels: Sequence[Kernel],
+    gradients: Gradients,
+) -> Tensor:
+    """Attention to this rank's keys or, with context parallelism, to those of all ranks block by block."""
     t.cpu("attention")
     t.saves()
-    t.launch(Kernel("memset", (4,), bytes=4.0))
-    t.launch(work.forward)
-    return _attended(t, q, k, v, partial(_backward, work))
+    if t.ring is None:
+        for kernel in kernels:
+            t.launch(kernel)
+        return _attended(t, q, k, v, gradients)
+    ring, shapes = t.ring, Shapes.of(q, k)
+    ring.forward(t, shapes, kernels)
+
+    def around(t: Tape, *tensors: Tensor) -> list[Tensor]:
+        q, k, v = tensors
+        return ring.backward(t, shapes, (q, k, v), gradients)
+
+    return _attended(t, q, k, v, around)
 
 
 def _backward(work: _Work, t: Tape, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
@@ -124,10 +147,8 @@ def _in_32_bits(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The memory-efficient kernel, the only fused one for fp32; it knows no groups, so all heads get their keys."""
     k, v = (_for_every_head(t, x, q.shape[1]) for x in (k, v))
     work = _Work.of(q, k, v, "attention")
-    t.cpu("attention")
-    t.saves()
-    t.launch(work.forward)
-    return _attended(t, q, k, v, partial(_efficient_backward, work))
+    gradients = partial(_efficient_backward, work)
+    return _local_or_ring(t, q, k, v, (work.forward,), gradients)
 
 
 def _efficient_backward(
@@ -187,7 +208,7 @@ def _attended(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    gradients: Callable[[Tape, Tensor, Tensor, Tensor], list[Tensor]],
+    gradients: Gradients,
 ) -> Tensor:
     """The output of an attention that was launched; `gradients` launches its backward."""
     b, h, s, _ = q.shape

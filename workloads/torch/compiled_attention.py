@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from sim.graph.kernel import Kernel
+from workloads.parallel.context import Shapes
 from workloads.torch.compiled_products import Products
-from workloads.torch.tape import Tensor
+from workloads.torch.tape import Tape, Tensor
 
 
 class Heads(Products):
@@ -67,6 +68,34 @@ class Heads(Products):
         )
         shape = (b, a.heads, a.kv, s, a.head_dim)
         return Kernel(name + kind, shape, bytes=moved, flops=flops)
+
+    def _attend(self) -> None:
+        """Attention to all keys, which other ranks may have."""
+        kernel = self._attention_kernel("attention_fwd")
+        if self.t.ring is None:
+            self.t.launch(kernel)
+        else:
+            self.t.ring.forward(self.t, self._shapes(), (kernel,))
+
+    def _attend_backward(self) -> None:
+        """Its way back."""
+        kernel, ring = self._attention_kernel("attention_bwd"), self.t.ring
+        if ring is None:
+            self.t.launch(kernel)
+            return
+
+        def block(t: Tape, *tensors: Tensor) -> list[Tensor]:
+            t.launch(kernel)
+            return [t.empty(x.shape, x.itemsize) for x in tensors]
+
+        q, k, v = (self.saved[name] for name in ("q", "k", "v"))
+        ring.backward(self.t, self._shapes(), (q, k, v), block)
+
+    def _shapes(self) -> Shapes:
+        """Of this rank's part of the attention."""
+        tokens, widths = self.tokens, self._widths()
+        rows = tokens * self.block.attention.heads
+        return Shapes(tokens * widths["q"], tokens * widths["k"], rows)
 
     def _widths(self) -> dict[str, int]:
         """Widths of queries, keys and values."""

@@ -69,7 +69,7 @@ class Units(Heads):
         saved["k"] = self._rotated(self._head_norm(k, "k"), a.kv)
         del q, k
         width = a.heads * a.head_dim
-        self.t.launch(self._attention_kernel("attention_fwd"))
+        self._attend()
         saved["out"], saved["lse"] = self._new(width), self._new(a.heads, 4)
         v["merged"] = self._new(width)
         self._fused("fused_transpose", width, 2)
@@ -202,7 +202,7 @@ class Units(Heads):
     def backward_attention(
         self, g: dict[str, Tensor], w: list[Tensor], late: Late
     ) -> None:
-        self.t.launch(self._attention_kernel("attention_bwd"))
+        self._attend_backward()
         grads = {name: self._new(width) for name, width in self._widths().items()}
         del g["merged"]
         for name in ("q", "k", "v", "out", "lse"):

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from sim.errors import InputError, Mistake
 from sim.graph.opgraph import OpGraph
 from workloads.host_costs import host_costs
 from workloads.job import Job
-from workloads.job.layout import axis_order
 from workloads.lowered import Layout, Lowered
 from workloads.models.model import ModelSpec
+from workloads.torch.grid import grid_of
 from workloads.torch.rank_step import RankStep
 from workloads.torch.recorder import PHASES, Shared
 from workloads.torch.run_block import RunBlock
 from workloads.torch.tape import Tape
-
-
-def layout_of(scenario: Job) -> Layout:
-    """Where the ranks of a PyTorch run lie."""
-    p = scenario.parallel
-    return Layout(
-        p.dp,
-        p.pp,
-        p.tp,
-        tuple(axis for axis in axis_order(scenario) if axis in ("tp", "pp", "dp")),
-    )
 
 
 def lower(
@@ -49,23 +37,8 @@ def lower(
         Of every rank's GPU, equal for GPUs that are alike; empty: all are.
     run_block : RunBlock, optional
         Runs a block where its own operators do not.
-
-    Raises
-    ------
-    InputError
-        For context parallelism, which is not simulated.
     """
-    if scenario.parallel.cp > 1:
-        raise InputError(
-            Mistake(
-                scenario.where,
-                "parallel.cp",
-                str(scenario.parallel.cp),
-                "1",
-                "context parallelism is not simulated",
-            )
-        )
-    layout = layout_of(scenario)
+    layout = grid_of(scenario)
     replicas = _replicas(scenario, layout, speeds)
     represents = _represents(layout, replicas)
     shared, costs = Shared(), _costs(scenario, host_factor)
@@ -137,7 +110,8 @@ def _parameters(layout: Layout, steps: Mapping[int, RankStep]) -> int:
 def _in_parts(scenario: Job) -> bool:
     """Whether replicas meet in groups of some of them, or have different things to do."""
     p = scenario.parallel
-    return p.ep > 1 or p.data_parallel == "zero1" or p.fsdp_shards not in (None, p.dp)
+    some = p.fsdp_shards not in (None, p.dp * p.cp)
+    return p.ep > 1 or p.cp > 1 or p.data_parallel == "zero1" or some
 
 
 FEW = 16  # ranks up to which all are simulated when one of them is slow: folding would spare nothing

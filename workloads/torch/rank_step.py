@@ -8,7 +8,6 @@ from functools import partial
 from sim.graph.kernel import Kernel
 from workloads.job import Job
 from workloads.job.layout import grad_accumulation_of, microbatches_of
-from workloads.lowered import Layout
 from workloads.models.model import ModelSpec
 from workloads.optimizer import optimizer
 from workloads.parallel.group import Group
@@ -16,6 +15,7 @@ from workloads.parallel.pipeline import Line, Pipeline, Stage, layers_of_stages
 from workloads.precision import precision
 from workloads.schedules import checked, rank_of_stages
 from workloads.schedules.runtime import operations
+from workloads.torch.grid import Grid
 from workloads.torch.loss_scaling import LossScaler, scale
 from workloads.torch.memory import Storage
 from workloads.torch.optimizer_step import OptimizerStep
@@ -37,7 +37,7 @@ class RankStep:
     ----------
     job : Job
     model : ModelSpec
-    layout : Layout
+    layout : Grid
         Where the ranks lie.
     tape : Tape
         The tape of the rank.
@@ -51,7 +51,7 @@ class RankStep:
         self,
         job: Job,
         model: ModelSpec,
-        layout: Layout,
+        layout: Grid,
         tape: Tape,
         replicas: tuple[tuple[int, ...], ...],
         run_block: RunBlock | None = None,
@@ -175,7 +175,7 @@ class RankStep:
     def _activation(self) -> tuple[int, int, int]:
         """Shape of the activation between stages: (micro batch, sequence, hidden)."""
         training, par = self.job.training, self.job.parallel
-        spread = par.tp if par.sequence_parallel else 1
+        spread = par.cp * (par.tp if par.sequence_parallel else 1)
         return training.micro_batch, training.seq_len // spread, self.model.spec.hidden
 
     def _stages(self, owner: Sequence[int]) -> dict[int, Stage]:

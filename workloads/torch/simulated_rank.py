@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from workloads.lowered import Layout
 from workloads.parallel.group import Group
+from workloads.torch.grid import Grid
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class SimulatedRank:
 
     Attributes
     ----------
-    layout : Layout
+    layout : Grid
     number : int
         The rank.
     replicas : tuple of tuples
@@ -23,7 +23,7 @@ class SimulatedRank:
         tensor-parallel ranks; empty: every rank is simulated.
     """
 
-    layout: Layout
+    layout: Grid
     number: int
     replicas: tuple[tuple[int, ...], ...]
 
@@ -91,6 +91,12 @@ class SimulatedRank:
             return Group("tp", mine, [mine], len(mine))
         copies = {self._shards_of(replica) for replica in self.alike}
         return Group("tp", mine, sorted(copies), 1)
+
+    def context_parallel(self) -> Group:
+        """The ranks that have the other parts of its samples: neighbours among the replicas."""
+        size = self.layout.cp
+        parts = [range(d, d + size) for d in self._every(size)]
+        return self._part("cp", parts, self.where[0] // size * size)
 
     def expert_parallel(self, size: int) -> Group:
         """The ranks that hold the other experts: `size` neighbours on the data-parallel axis."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from workloads.job.pytorch import PyTorch
+    from workloads.parallel.context import Ring
 
 Backward = Callable[["Tensor"], "list[Tensor | None]"]
 
@@ -107,6 +108,8 @@ class Tape(Recorder):
         The last block that does; None: all do.
     choices : PyTorch, optional
         The trainer's; None: the defaults.
+    ring : Ring, optional
+        Ranks that have the other parts of the sequence.
     deferred : list, optional
         Weight gradients that are put off (zero-bubble schedules); None: none are.
     retained : list
@@ -119,6 +122,7 @@ class Tape(Recorder):
         self.products, self.plain, self.itemsize = "", "", 2
         self.last_quantized: int | None = None
         self.choices: PyTorch | None = None
+        self.ring: Ring | None = None
         self.deferred: list[Callable[[], None]] | None = None
         self.retained: list[Backward] = []
         self._seq = 0

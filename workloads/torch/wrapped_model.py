@@ -10,6 +10,7 @@ from workloads.job import Job
 from workloads.models.counts import stage_parameters
 from workloads.models.model import ModelSpec
 from workloads.parallel import ddp, fsdp
+from workloads.parallel.context import Ring
 from workloads.parallel.expert import ExpertParallel
 from workloads.parallel.pipeline import Stage
 from workloads.parallel.sharded_module import ShardedModule, Sharding
@@ -21,7 +22,7 @@ from workloads.torch.convnet import ResNet, broadcast_buffers
 from workloads.torch.memory import Storage
 from workloads.torch.mlp import MultilayerPerceptron
 from workloads.torch.modules import Module
-from workloads.torch.run_block import BlockRunner, RunBlock
+from workloads.torch.run_block import BlockRunner, RunBlock, as_written
 from workloads.torch.simulated_rank import SimulatedRank
 from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import BlockParallel, Transformer
@@ -70,6 +71,9 @@ class WrappedModel:
             rank.copies(shards),
             rank.expert_copies(ep, shards) if ep > 1 else None,
         )
+        if job.parallel.cp > 1:
+            around, way = rank.context_parallel(), job.pytorch.rotate_method
+            tape.ring = Ring(around, way, run_block is not as_written)
         self.place = None if rank.replicas else rank.where[0]
         self.sharded: list[fsdp.FullyShard] = []
         self.whole_module: ShardedModule | None = None
@@ -133,7 +137,8 @@ class WrappedModel:
 
     def _transformer(self) -> Callable[[], Tensor]:
         t, m = self.tape, self.spec
-        tokens = (self.job.training.micro_batch, self.job.training.seq_len)
+        training, parts = self.job.training, self.job.parallel.cp
+        tokens = (training.micro_batch, training.seq_len // parts)
         net = Transformer(t, m, range(m.layers), True, True, self._parallel())
         self.parameter_count = self._count(net)
         self.parameters = net.parameters

@@ -63,7 +63,7 @@ def _only_transformers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
             )
     way = s.parallel.data_parallel
     sharded = way in framework_of(s).sharded
-    if sharded and s.parallel.dp > 1 and model.kind != "transformer":
+    if sharded and s.parallel.dp * s.parallel.cp > 1 and model.kind != "transformer":
         hint = f"only a transformer is sharded by blocks, not a {model.kind}"
         yield Mistake(
             s.where,

@@ -1,0 +1,228 @@
+"""Context parallelism in PyTorch: what goes round, who is in which group, and what it costs, by hand arithmetic."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.collectives.planner import plan_collective
+from sim.errors import InputError
+from sim.predict import predict
+from tests.executed import Executed, executed
+from tests.workloads.small import (
+    EXPERTS,
+    HIDDEN,
+    LAYERS,
+    SEQ,
+    communications,
+    ops,
+    scenario,
+    volume,
+)
+from workloads.lowered import Lowered
+
+HEADS, KV_HEADS, SAMPLES = 8, 4, 2
+KEYS = SAMPLES * SEQ * KV_HEADS * HIDDEN // HEADS  # numbers in the keys of a layer
+AROUND, ONWARDS = "cp all_gather", "cp sendrecv"
+rotations = st.sampled_from(("allgather", "alltoall"))
+
+
+def ran(framework: str = "pytorch-eager", **said: Any) -> Executed:
+    """One step of a scenario's tables."""
+    training = {"framework": framework} | (said.pop("training", None) or {})
+    return executed(scenario(training=training, **said), 1)
+
+
+def attention_flops(low: Lowered) -> float:
+    kernels = [op.kernel for op in ops(low) if op.kernel is not None]
+    return sum(k.flops for k in kernels if "attention" in k.kind)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.sampled_from((2, 4)),
+    rotations,
+    st.sampled_from(("pytorch-eager", "pytorch-compiled")),
+)
+def test_bytes_that_go_round(cp: int, way: str, framework: str) -> None:
+    """Keys and values reach every rank in both passes, in bf16; their gradients make all steps in fp32."""
+    low = ran(framework, pytorch={"rotate_method": way}, cp=cp).lowered
+    part = 2 * KEYS // cp  # keys and values of one rank
+    home = LAYERS * cp * part * 4.0
+    if way == "allgather":
+        assert volume(low, AROUND) == LAYERS * 2 * cp * part * 2.0
+        assert volume(low, ONWARDS) == home
+    else:
+        assert volume(low, AROUND) == 0
+        assert volume(low, ONWARDS) == LAYERS * 2 * (cp - 1) * part * 2.0 + home
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+def test_bytes_on_the_links(cp: int) -> None:
+    """What links carry of an operation among the cp ranks is what as many such operations put on idle links."""
+    done = ran(cp=cp, pytorch={"rotate_method": "alltoall"})
+    part = 2 * KEYS // cp
+    nvlink, total = done.fabric.links.kind == "nvlink", 0.0
+    traffic = done.run.traffic
+    for row, begin, end in zip(*traffic.segments(), strict=True):
+        plan = traffic.plans[traffic.activity[row]]
+        if plan.op == "sendrecv":
+            each = plan.usage[nvlink[plan.links]].sum() * plan.copies
+            total += float(traffic.rate[row] * (end - begin) * each)
+
+    def alone(size: float) -> float:
+        gpus = done.gpus[:cp]
+        plan = plan_collective("sendrecv", size, gpus, done.fabric, done.scenario.nccl)
+        return float(plan.usage.sum()) * size
+
+    forth, back = alone(2.0 * part), alone(4.0 * part)
+    assert forth >= cp * 2.0 * part
+    expected = LAYERS * (2 * (cp - 1) * forth + cp * back)
+    assert total == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("way", ["fsdp", "ddp"])
+def test_gradients_meet_over_replicas_and_parts(way: str) -> None:
+    """Ranks 0 and 1 share samples, so do 2 and 3; parameters and gradients belong to all four."""
+    low = ran(dp=2, cp=2, data_parallel=way).lowered
+    groups = {(c.axis, c.groups) for c in low.graph.comms}
+    assert groups == {("cp", ((0, 1), (2, 3))), ("dp", ((0, 1, 2, 3),))}
+    whole = 2.0 * low.parameters
+    if way == "ddp":
+        assert volume(low, "dp all_reduce") == whole
+    else:
+        assert volume(low, "dp all_gather") == 2 * volume(low, "dp reduce_scatter")
+        assert volume(low, "dp reduce_scatter") == whole
+
+
+def test_parts_lie_between_tensor_ranks_and_stages() -> None:
+    """The default order is tp-cp-pp-dp; `parallel.order` says another."""
+    said: dict[str, Any] = {"cp": 2, "tp": 2, "data_parallel": "fsdp"}
+    groups = {
+        order: {
+            (c.axis, c.groups) for c in ran(**said, order=order).lowered.graph.comms
+        }
+        for order in ("tp-cp", "cp-tp")
+    }
+    near, far = ((0, 1), (2, 3)), ((0, 2), (1, 3))
+    assert groups["tp-cp"] == {("tp", near), ("cp", far), ("dp", far)}
+    assert groups["cp-tp"] == {("tp", far), ("cp", near), ("dp", near)}
+
+
+def test_hybrid_shards_hold_whole_samples() -> None:
+    low = ran(dp=2, cp=2, data_parallel="fsdp", fsdp_shards=2).lowered
+    groups = {(c.axis, c.groups) for c in low.graph.comms}
+    near, far = ((0, 1), (2, 3)), ((0, 2), (1, 3))
+    assert groups == {("cp", near), ("dp", near), ("replicas", far)}
+
+
+def test_experts_are_spread_over_whole_samples() -> None:
+    """Two ranks that share a sample share experts too, as torchtitan has it."""
+    low = ran(model=EXPERTS, dp=2, cp=2, ep=2, data_parallel="fsdp").lowered
+    groups = {c.axis: c.groups for c in low.graph.comms}
+    assert groups["ep"] == groups["cp"] == ((0, 1), (2, 3))
+    with pytest.raises(InputError, match="whole groups of cp"):
+        scenario(EXPERTS, cp=4, ep=2, data_parallel="fsdp")
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.sampled_from((2, 4)), st.sampled_from(("pytorch-eager", "pytorch-compiled")))
+def test_parts_of_attention_are_all_of_it(cp: int, framework: str) -> None:
+    """The ranks' blocks together have as many operations as the attention of whole samples."""
+    parts = attention_flops(ran(framework, cp=cp).lowered)
+    assert cp * parts == pytest.approx(attention_flops(ran(framework).lowered))
+
+
+@pytest.mark.parametrize("framework", ["pytorch-eager", "pytorch-compiled"])
+def test_more_ranks_need_less_memory(framework: str) -> None:
+    """With step-by-step exchanges nothing grows with the ranks; activations and shards shrink."""
+    said = {"data_parallel": "fsdp"}
+    way = {"rotate_method": "alltoall"}
+    long = {"seq_len": 2048}
+    peaks = [
+        ran(framework, pytorch=way, training=long, cp=cp, **said).lowered.memory[0].peak
+        for cp in (2, 4)
+    ]
+    whole = ran(framework, training=long).lowered.memory[0].peak
+    assert all(b < a for a, b in pairwise([whole, *peaks]))
+
+
+def test_recomputed_layers_exchange_again_unless_attention_is_kept() -> None:
+    """Full checkpointing runs forward twice; selective checkpointing keeps attention's result, however it was made."""
+
+    def gathers(how: str) -> int:
+        low = ran(cp=2, training={"recompute": how}).lowered
+        return communications(low)[AROUND]
+
+    assert gathers("none") == gathers("products") == 2 * LAYERS
+    assert gathers("full") == 3 * LAYERS
+
+
+def test_kept_attention_counts_once() -> None:
+    """What selective checkpointing keeps of a layer does not grow with the steps of the ring."""
+
+    def kept(cp: int) -> float:
+        training = {"recompute": "products", "seq_len": 1024 * cp}
+        return ran(cp=cp, training=training).lowered.memory[0].peak
+
+    assert kept(4) < 1.5 * kept(2)
+
+
+def test_stages_send_parts() -> None:
+    """An activation between stages is one rank's part of the sequence."""
+    sent = [
+        volume(ran(pp=2, cp=cp, training={"microbatches": 2}).lowered, "pp send")
+        for cp in (1, 2)
+    ]
+    assert sent[0] == 2 * sent[1]
+
+
+def test_compiled_blocks_launch_less_around_attention() -> None:
+    def kernels(framework: str) -> int:
+        low = ran(framework, cp=4).lowered
+        return sum(op.stream == "compute" for op in ops(low)) - sum(
+            op.stream == "compute" for op in ops(ran(framework).lowered)
+        )
+
+    assert kernels("pytorch-compiled") < kernels("pytorch-eager") / 2
+
+
+@pytest.mark.parametrize(
+    ("pytorch", "training", "words"),
+    [
+        ({"version": "2.5"}, {}, "2.7 or later"),
+        ({"attention": "triton"}, {}, "PyTorch's own kernels"),
+        ({}, {"seq_len": 6}, "a multiple of 2"),
+    ],
+)
+def test_what_context_parallel_does_not_run(
+    pytorch: dict[str, Any], training: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        ran(cp=2, pytorch=pytorch, training=training)
+
+
+def test_a_way_round_needs_ranks() -> None:
+    with pytest.raises(InputError, match=r"parallel.cp > 1"):
+        ran(dp=2, pytorch={"rotate_method": "alltoall"})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"pytorch": {"fsdp": "1"}, "parallel": {"data_parallel": "fsdp"}},
+        {"training": {"precision": "fp32"}},
+        {"training": {"precision": "fp16"}, "pytorch": {"master_weights": True}},
+        {"training": {"optimizer": "muon"}, "parallel": {"data_parallel": "fsdp"}},
+        {"parallel": {"data_parallel": "zero1"}},
+    ],
+)
+def test_it_goes_with_what_trains_elsewhere(said: dict[str, Any]) -> None:
+    tables = {name: said[name] for name in ("training", "pytorch") if name in said}
+    result = predict(scenario(cp=2, dp=2, **tables, **said.get("parallel", {})))
+    assert result.step_time > 0
+    assert result.breakdown["exposed_cp"] > 0

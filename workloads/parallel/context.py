@@ -1,0 +1,223 @@
+"""Context parallelism as PyTorch does it: attention block by block, keys and values from the other ranks.
+
+Rules from torch/distributed/tensor/experimental/_attention.py (``context_parallel``, which torchtitan uses), of PyTorch
+2.7 and later. Every rank has one part of the sequence from each end, so that all have the same work in every step. Keys
+and values arrive by one all-gather or step by step; both ways each step joins them in a buffer first. Outputs are
+merged in fp32. Backward, gradients of keys and values travel on in fp32 with every step and once more to get home.
+Steps are those of the last rank of the ring: its queries meet half of the others' keys; ranks before it do half of
+their queries with all keys in some steps, which is the same work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sim.graph.kernel import Kernel
+from workloads.parallel.group import Group
+from workloads.torch.tape import Tape, Tensor
+
+STREAM = "nccl cp"
+WIDE = 4  # bytes of a number in fp32
+#: Bytes a row of the kernels that merge the logarithms of the softmax's sums.
+MERGED_SUMS = (12.0, 8.0, 12.0, 8.0, 12.0)
+
+Rotation = Literal["allgather", "alltoall"]
+Gradients = Callable[[Tape, Tensor, Tensor, Tensor], "list[Tensor]"]
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Sizes of one rank's part of an attention.
+
+    Attributes
+    ----------
+    queries, keys, rows : int
+        Numbers in the queries, in the keys (as many as in the values), and rows of the softmax.
+    itemsize : int
+        Bytes of a number.
+    """
+
+    queries: int
+    keys: int
+    rows: int
+    itemsize: int = 2
+
+    @classmethod
+    def of(cls, q: Tensor, k: Tensor) -> Shapes:
+        """Of queries and keys, (batch, heads, tokens, width) each."""
+        return cls(q.elements, k.elements, q.elements // q.shape[-1], q.itemsize)
+
+    @property
+    def travelling(self) -> float:
+        """Bytes of keys and values."""
+        return 2.0 * self.keys * self.itemsize
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The ranks that share a sequence.
+
+    Attributes
+    ----------
+    group : Group
+    rotation : str
+        How keys and values get round: "allgather" or "alltoall".
+    fused : bool
+        What lies between attention's kernels is compiled: a kernel where eager PyTorch has several.
+    """
+
+    group: Group
+    rotation: Rotation = "allgather"
+    fused: bool = False
+
+    @property
+    def steps(self) -> range:
+        """Blocks of keys, the rank's own first."""
+        return range(self.group.size)
+
+    @property
+    def last(self) -> int:
+        """The last step."""
+        return self.group.size - 1
+
+    # -- forward --------------------------------------------------------------------------------
+    def forward(self, t: Tape, s: Shapes, kernels: Sequence[Kernel]) -> None:
+        """Launches attention over all keys; `kernels`, the last of which attends, do it for one block.
+
+        Where operators' results are kept instead of being computed again, this is one operator.
+        """
+        if t.drop is not None and t.drop(kernels[-1]):
+            t.host_pending = 0.0
+            return
+        drop, t.drop = t.drop, None
+        self._ordered(t, s)
+        buffer = self._buffer(t, s)
+        merged = t.empty((s.queries,), WIDE)
+        for step in self.steps:
+            self._rotate(t, s, step)
+            for kernel in kernels:
+                t.launch(kernel)
+            for size in self._merges(s, step):
+                self._launch(t, s.queries, size)
+        del buffer, merged
+        t.drop = drop
+
+    def _merges(self, s: Shapes, step: int) -> Iterator[float]:
+        """Bytes of the kernels that put a step's output into the whole."""
+        narrow, n = s.itemsize, s.queries
+        if self.fused:
+            if step:  # what earlier steps made is in fp32, but for the first one's, and so is what is left
+                before, after = (
+                    narrow if step == at else WIDE for at in (1, self.last)
+                )
+                yield float(n * (before + narrow + after))
+            return
+        if narrow != WIDE:
+            yield float(n * (narrow + WIDE))
+        if step:
+            yield from (float(n * passes * WIDE) for passes in (3, 2, 3))
+            yield from (s.rows * size for size in MERGED_SUMS)
+        if step == self.last and narrow != WIDE:
+            yield float(n * (narrow + WIDE))
+
+    # -- backward -------------------------------------------------------------------------------
+    def backward(
+        self,
+        t: Tape,
+        s: Shapes,
+        tensors: tuple[Tensor, Tensor, Tensor],
+        gradients: Gradients,
+    ) -> list[Tensor]:
+        """Gradients of queries, keys and values; `gradients` launches the backward pass of one block."""
+        self._ordered(t, s)
+        buffer = self._buffer(t, s)
+        sums = [t.empty((count,), WIDE) for count in (s.queries, s.keys, s.keys)]
+        if not self.fused:
+            for x in sums:
+                self._launch(t, x.elements, x.size)
+        arriving: Tensor | None = None
+        for step in self.steps:
+            self._rotate(t, s, step)
+            block = gradients(t, *tensors)
+            if step:
+                t.wait(t.record(STREAM))
+            for size in self._sums_of_keys(s, step):
+                self._launch(t, 2 * s.keys, size)
+            arriving = t.empty((2 * s.keys,), WIDE)
+            self._send(t, arriving.size)
+            for size in self._sums_of_queries(s, step):
+                self._launch(t, s.queries, size)
+            del block
+        t.wait(t.record(STREAM))
+        narrow = float(s.itemsize + WIDE)
+        if s.itemsize != WIDE:
+            self._launch(t, 2 * s.keys, 2 * s.keys * narrow)
+        del buffer, sums, arriving
+        return [t.empty(x.shape, x.itemsize) for x in tensors]
+
+    def _sums_of_keys(self, s: Shapes, step: int) -> Iterator[float]:
+        """Bytes of the kernels that add a step's gradients of keys and values to those that travel, and join both."""
+        both, narrow = 2 * s.keys, s.itemsize
+        added = narrow * (0.5 if step else 1.0)  # half of the keys were met
+        if self.fused:
+            yield both * (added + (2 * WIDE if step else WIDE))
+            return
+        for _ in range(2):
+            yield s.keys * (added + 2 * WIDE * (0.5 if step else 1.0))
+            if step:  # halves are put together again
+                yield float(s.keys * 2 * WIDE)
+        yield float(both * 2 * WIDE)
+
+    def _sums_of_queries(self, s: Shapes, step: int) -> Iterator[float]:
+        """Bytes of the kernels that add up the queries' gradient."""
+        n, narrow = s.queries, s.itemsize
+        if self.fused:
+            if step:
+                before, after = (
+                    narrow if step == at else WIDE for at in (1, self.last)
+                )
+                yield float(n * (before + narrow + after))
+            return
+        yield float(n * (narrow + 2 * WIDE))
+        if step == self.last and narrow != WIDE:
+            yield float(n * (narrow + WIDE))
+
+    # -- what travels ---------------------------------------------------------------------------
+    def _ordered(self, t: Tape, s: Shapes) -> None:
+        """Values, a view of their projection, are made contiguous; keys are."""
+        self._launch(t, s.keys, s.travelling, "copy", "strided")
+
+    def _buffer(self, t: Tape, s: Shapes) -> Tensor:
+        """Where keys and values arrive: of all ranks, or of the next and the current step."""
+        parts = self.group.size if self.rotation == "allgather" else 2
+        return t.empty((parts * 2 * s.keys,), s.itemsize)
+
+    def _rotate(self, t: Tape, s: Shapes, step: int) -> None:
+        """Waits for a step's keys and values, and sends those of the next; an all-gather brings all at once."""
+        if step and (step == 1 or self.rotation == "alltoall"):
+            t.wait(t.record(STREAM))
+        if step == self.last:
+            return
+        self._launch(t, 2 * s.keys, 2 * s.travelling, "cat")
+        if self.rotation == "alltoall":
+            self._send(t, s.travelling)
+        elif not step:
+            whole = self.group.size * s.travelling
+            self.group.collective(t, "all_gather", whole, STREAM, self._host)
+
+    def _send(self, t: Tape, size: float) -> None:
+        """So many bytes to the next rank (``permute_tensor``: an all-to-all with one part that is not empty)."""
+        self.group.collective(t, "sendrecv", size, STREAM, self._host)
+
+    @property
+    def _host(self) -> str:
+        return "collective" if self.fused else "functional_collective"
+
+    def _launch(
+        self, t: Tape, n: int, size: float, kind: str = "fused", layout: str = ""
+    ) -> None:
+        if not self.fused:
+            t.cpu("elementwise_nograd")
+        t.launch(Kernel(kind, (n,), layout=layout, bytes=size))
