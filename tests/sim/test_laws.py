@@ -38,6 +38,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "fsdp4": {"model": WIDE, "dp": 4, "data_parallel": "fsdp"},
     "tp4": {"model": WIDE, "tp": 4},
     "tp2-sp": {"model": WIDE, "tp": 2, "sequence_parallel": True},
+    "tp2-sp-compiled": {
+        "model": WIDE,
+        "training": {"seq_len": 1024, "framework": "pytorch-compiled"},
+        "tp": 2,
+        "sequence_parallel": True,
+    },
     "pp2": {"model": WIDE, "pp": 2, "microbatches": 4},
     "pp2-zero-bubble": {
         "model": WIDE,

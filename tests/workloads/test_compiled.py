@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.errors import InputError
 from tests.workloads.recorded import (
+    ATTENTION,
     MIB,
     STEPS,
     bucketed,
@@ -89,10 +88,18 @@ def moments_of_gradients(run: Callable[[Tape, Block, Tensor], Tensor]) -> int:
     return len(moments)
 
 
-def test_compiled_experts_are_refused() -> None:
-    """What no trace shows compiled is refused, not guessed."""
-    with pytest.raises(InputError, match="mixture of experts"):
-        transformer("moe8x-plain", 1, whole)
+def test_experts_run_as_written_between_compiled_graphs() -> None:
+    """Attention and both norms are one graph, the residual sum behind the experts is an operator of its own."""
+    compiled = transformer("moe8x-plain", 1, whole).kernels(2, False)
+    written = transformer("moe8x-plain", 1, eager).kernels(2, False)
+    before = words(
+        "fused_norm gemm gemm gemm fused_rope fused_rope attention_fwd fused_transpose gemm fused_add_norm"
+    )
+    assert compiled[: len(before)] == before
+    at = len(words(ATTENTION))
+    assert written[:at] == words(ATTENTION)
+    assert compiled[len(before) :] == written[at:]
+    assert compiled[-1] == "add"
 
 
 @given(

@@ -15,6 +15,7 @@ from workloads.lowered import Place, Site, Unlike
 from workloads.megatron.folding import kinds_of
 from workloads.megatron.grid import Grid
 from workloads.megatron.lower import lower
+from workloads.torch.compiled import compiled_block
 from workloads.torch.lower import lower as lower_pytorch
 
 DENSE = {
@@ -133,15 +134,18 @@ def test_a_hybrid_folded_is_unfolded(tp: int, pp: int) -> None:
     assert step_time(one) == pytest.approx(apart(one), rel=1e-9)
 
 
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(st.data())
 def test_pytorch_folded_is_unfolded(data: st.DataObject) -> None:
     """The same without Megatron, against every rank simulated."""
     tp, pp = (data.draw(st.sampled_from((1, 2))) for _ in range(2))
     dp = data.draw(st.sampled_from((2, 4) if tp * pp < 4 else (2,)))
     cp = data.draw(st.sampled_from((1, 2) if dp * tp * pp < 8 else (1,)))
+    compiled = data.draw(st.booleans())
     experts = data.draw(st.booleans()) and tp == 1
     way = "ddp" if pp > 1 or experts else data.draw(st.sampled_from(("ddp", "fsdp")))
+    way = "fsdp" if compiled and tp > 1 else way  # DDP takes no split parameters
+    framework = "pytorch-compiled" if compiled else "pytorch-eager"
     parallel = {
         "dp": dp,
         "tp": tp,
@@ -154,14 +158,18 @@ def test_pytorch_folded_is_unfolded(data: st.DataObject) -> None:
         {
             "cluster": {"name": "dgx-h100", "gpus": dp * tp * pp * cp},
             "model": DENSE | {"layers": 2} | (EXPERTS if experts else {}),
-            "training": {"seq_len": 512, "micro_batch": 1}
+            "training": {"seq_len": 512, "micro_batch": 1, "framework": framework}
             | ({"microbatches": 4} if pp > 1 else {}),
             "parallel": parallel,
         },
         "test",
     )
     one = executed(s)
-    every = lower_pytorch(s, one.model, 1.0, tuple(range(dp * tp * pp * cp)))
+    apart, run_block = (
+        tuple(range(dp * tp * pp * cp)),
+        compiled_block if compiled else None,
+    )
+    every = lower_pytorch(s, one.model, 1.0, apart, run_block)
     assert len(every.graph.programs) == dp * tp * pp * cp
     whole = step_time(of(planned(s, one.model, every, one.fabric, one.gpus)))
     assert step_time(one) == pytest.approx(whole, rel=1e-9)

@@ -10,6 +10,7 @@ from sim.errors import Mistake
 from workloads.frameworks import pytorch_eager
 from workloads.job import Job
 from workloads.models.shape import ModelShape
+from workloads.precision import precision
 
 if TYPE_CHECKING:
     from workloads.lowered import Lowered, Site
@@ -34,20 +35,40 @@ def _kernels(s: Job) -> Iterator[Mistake]:
         yield Mistake(s.where, key, '"triton"', expected, hint)
 
 
-def _dense(s: Job, model: ModelShape) -> Iterator[Mistake]:
-    split = s.parallel.tp > 1 or s.parallel.ep > 1
-    if model.kind == "transformer" and not (split or model.experts or model.bias):
+def _blocks(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """Blocks that are not compiled."""
+    if model.kind == "transformer" and not model.bias:
         return
-    what = (
-        "tp, ep, experts or biases"
-        if model.kind == "transformer"
-        else f"kind {model.kind}"
-    )
-    hint = "only dense transformer blocks without biases, tp or ep are compiled"
+    what = "biases" if model.kind == "transformer" else f"kind {model.kind}"
+    hint = "only transformer blocks without biases are compiled"
     stated = f'"{s.training.framework}" with {what}'
     yield Mistake(
         s.where, "training.framework", stated, "pytorch-eager or cuda-graph", hint
     )
+
+
+def _quantized(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """Casts of split products and of experts, which torchao does in another way."""
+    split = s.parallel.tp > 1
+    number = s.training.precision
+    if not precision(number).quantized or not (split or model.experts):
+        return
+    what = "split products are gathered after their cast" if split else "experts"
+    hint = f'{what}: simulated with training.framework = "megatron"'
+    expected = "bf16 or fp16 with compiled tp or experts"
+    yield Mistake(s.where, "training.precision", f'"{number}"', expected, hint)
+
+
+def _buckets(s: Job) -> Iterator[Mistake]:
+    """DDP cuts graphs where its buckets fill, which it refuses to do with split parameters."""
+    way = s.parallel.data_parallel
+    if s.parallel.tp == 1 or way not in ("ddp", "zero1"):
+        return
+    if s.parallel.dp * s.parallel.cp == 1:
+        return
+    hint = "DDP does not take parameters that are split over ranks"
+    key, expected = "parallel.data_parallel", "fsdp with compiled tp"
+    yield Mistake(s.where, key, f'"{way}"', expected, hint)
 
 
 EAGER = pytorch_eager.FRAMEWORK
@@ -55,12 +76,14 @@ FRAMEWORK = replace(
     EAGER,
     lower=lower,
     precisions=("quantized", "scaled loss"),
-    rules=(("pytorch training", _kernels), *EAGER.rules),
+    rules=(
+        ("pytorch training", _kernels),
+        ("parallel parallel.tp parallel.data_parallel", _buckets),
+        *EAGER.rules,
+    ),
     model_rules=(
         *EAGER.model_rules,
-        (
-            "training parallel.tp parallel.ep model.bias model.experts model.kind",
-            _dense,
-        ),
+        ("training model.bias model.kind", _blocks),
+        ("training parallel.tp model.experts", _quantized),
     ),
 )

@@ -12,9 +12,18 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from sim.errors import InputError, Mistake
-from workloads.torch.block_units import DOWN, NAMES, UP, unit_parameters, uses
+from workloads.torch import functional as F
+from workloads.torch.block_units import (
+    DOWN,
+    NAMES,
+    OUTPUT,
+    UP,
+    unit_parameters,
+    uses,
+)
 from workloads.torch.compiled_units import Late, Units
 from workloads.torch.modules import FeedForward
+from workloads.torch.moe import MixtureOfExperts
 from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Block
 
@@ -27,60 +36,56 @@ def compiled_block(
 ) -> Tensor:
     """Runs a block as compiled graphs: one, or several if ``bucket_cap`` (bytes, under DDP) cuts it.
 
+    Experts run as they are written, between compiled graphs: Dynamo breaks its graph at their hooks and exchanges, and
+    torchtitan compiles what is around them.
+
     Raises
     ------
     InputError
-        For a block whose projections or experts are spread over ranks.
+        For a block whose projections have biases.
     """
-    gated = _feed_forward(block).gated
+    _check(block)
     outer, t.layer = t.layer, block.index
     values = {"x": x}
     del x
-    for units, later in _graphs(block, gated, bucket_cap):
+    for units, later in _graphs(block, bucket_cap):
         Graph(t, block, units, later | {"y"}).forward(values)
         values = {
             name: value
             for name, value in values.items()
             if name in later or name == "y"
         }
+    if isinstance(block.ffn, MixtureOfExperts):
+        routed = block.ffn.forward(t, values.pop("n2"))
+        values["y"] = F.add(t, values.pop("x2"), routed)
     t.layer = outer
     return values["y"]
 
 
-def _feed_forward(block: Block) -> FeedForward:
-    """The feed-forward part of a block that can be compiled.
-
-    Raises
-    ------
-    InputError
-        If the block cannot: it is spread over ranks, or is a mixture of experts, or has biases.
-    """
-    spread, biases = block.parallel.shards > 1, bool(block.attention.biases)
-    if isinstance(block.ffn, FeedForward) and not spread and not biases:
-        return block.ffn
-    found = "tensor or expert parallelism" if spread else "a mixture of experts"
-    found = "projections with biases" if biases else found
-    expected = "dense, unsharded blocks without biases"
-    raise InputError(
-        Mistake(
-            "scenario",
-            "training.framework",
-            f"pytorch-compiled with {found}",
-            expected,
-        )
-    )
+def _check(block: Block) -> None:
+    """Refuses a block that cannot be compiled: one with biases."""
+    if not block.attention.biases:
+        return
+    found = "pytorch-compiled with projections with biases"
+    expected = "blocks without biases"
+    raise InputError(Mistake("scenario", "training.framework", found, expected))
 
 
 def _graphs(
-    block: Block, gated: bool, bucket_cap: float | None
+    block: Block, bucket_cap: float | None
 ) -> Iterator[tuple[list[int], set[str]]]:
-    """The units of every graph of a block, with the values that later graphs use."""
-    units = [u for u in range(len(NAMES)) if u != UP or gated]
+    """The units of every graph of a block, with the values that later graphs, or experts, use."""
+    dense = isinstance(block.ffn, FeedForward)
+    gated = isinstance(block.ffn, FeedForward) and block.ffn.gated
+    last = DOWN if dense else OUTPUT
+    units = [u for u in range(last + 1) if u != UP or gated]
     sizes = [sum(p.size for p in unit_parameters(block, u)) for u in units]
     graphs = [[units[i] for i in group] for group in cut(sizes, bucket_cap)]
+    experts = set() if dense else {"n2", "x2"}
     for i, graph in enumerate(graphs):
         after = [u for later in graphs[i + 1 :] for u in later]
-        yield graph, {name for u in after for name in uses(u, gated)}
+        used = {name for u in after for name in uses(u, gated)}
+        yield graph, used | experts
 
 
 def cut(sizes: Sequence[float], cap: float | None) -> list[list[int]]:
@@ -115,7 +120,7 @@ class Graph(Units):
         """Takes its inputs from ``values`` and puts its outputs there."""
         t = self.t
         local = {name: _alias(values[name]) for name in self.inputs}
-        self.rows = next(iter(local.values())).shape[:2]
+        self._begin(next(iter(local.values())).shape[:2])
         t.cpu("compiled_forward")
         with t.launching_by("compiled_launch"):
             for unit in self.units:

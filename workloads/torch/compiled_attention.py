@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sim.graph.kernel import Kernel
 from workloads.parallel.context import Shapes
-from workloads.torch.compiled_products import Products
+from workloads.torch.compiled_tensor import Split
 from workloads.torch.tape import Tape, Tensor
 
 
-class Heads(Products):
+class Heads(Split):
     """Queries, keys and values between their projections and the output's.
 
     Attributes
@@ -18,10 +18,6 @@ class Heads(Products):
     """
 
     saved: dict[str, Tensor]
-
-    def _fused(self, kind: str, width: int, passes: float) -> None:
-        elements = self.rows[0] * self.rows[1] * width
-        self.t.launch(Kernel(kind, (elements,), bytes=passes * 2 * elements))
 
     @property
     def width(self) -> int:
@@ -57,7 +53,7 @@ class Heads(Products):
 
     def _attention_kernel(self, kind: str) -> Kernel:
         """Backward moves twice the bytes of forward, and computes five products for two."""
-        a, (b, s) = self.block.attention, self.rows
+        a, (b, s) = self.block.attention, self.whole_rows
         forward = kind == "attention_fwd"
         operations, bytes_ = (1.0, 1.0) if forward else (2.5, 2.0)
         flops = 2.0 * b * a.heads * s * s * a.head_dim * operations

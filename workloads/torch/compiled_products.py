@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from sim.graph.kernel import Kernel
 from workloads.torch import functional as F
 from workloads.torch.casts import Casts, Passes, casts_of, kernels
 from workloads.torch.tape import Tape, Tensor
@@ -21,6 +22,8 @@ class Products:
         self.t, self.block = t, block
         self.casts: Casts | None = casts_of(t.products_of(block.index), t.choices)
         self.rows: tuple[int, ...] = ()
+        self.part_rows: tuple[int, ...] = ()
+        self.whole_rows: tuple[int, ...] = ()
         self._cast_already: set[str] = set()
 
     def _new(self, width: int, itemsize: int = 2) -> Tensor:
@@ -29,7 +32,12 @@ class Products:
     @property
     def tokens(self) -> int:
         """Rows of the layers' inputs."""
-        return self.rows[0] * self.rows[1]
+        return self.whole_rows[0] * self.whole_rows[1]
+
+    def _fused(self, kind: str, width: int, passes: float) -> None:
+        """A kernel of Inductor over the current rows."""
+        elements = self.rows[0] * self.rows[1] * width
+        self.t.launch(Kernel(kind, (elements,), bytes=passes * 2 * elements))
 
     # -- products -------------------------------------------------------------------------------
     def _linear(self, w: Tensor, name: str) -> Tensor:

@@ -31,8 +31,8 @@ class Units(Heads):
     ) -> None:
         super().__init__(t, block)
         self.units = units
-        self.gated = block.ffn.gated  # type: ignore[attr-defined]
-        self.activation = block.ffn.activation  # type: ignore[attr-defined]
+        self.gated = getattr(block.ffn, "gated", False)
+        self.activation = getattr(block.ffn, "activation", "")
         made = [name for u in units for name in MAKES[u]]
         used = [name for u in units for name in uses(u, self.gated)]
         self.inputs = list(dict.fromkeys(name for name in used if name not in made))
@@ -61,7 +61,7 @@ class Units(Heads):
 
     def forward_attention(self, v: dict[str, Tensor]) -> None:
         a, saved = self.block.attention, self.saved
-        n1 = v.pop("n1")
+        n1 = self._gathered(v.pop("n1"))
         q, k, saved["v"] = (self._linear(w, "n1") for w in (a.wq, a.wk, a.wv))
         self._keep("n1", n1, a.wq, a.wk, a.wv)
         del n1
@@ -78,6 +78,7 @@ class Units(Heads):
         merged, wo = v.pop("merged"), self.block.attention.wo
         projected = self._linear(wo, "merged")
         self._keep("merged", merged, wo)
+        projected = self._summed(projected)
         del merged
         if DOWN in self.units:  # the residual sum is formed again where it is needed
             self._fused("fused_add_norm", self.width, 3)
@@ -90,6 +91,7 @@ class Units(Heads):
 
     def forward_gate(self, v: dict[str, Tensor]) -> None:
         w1 = self.block.ffn.w1  # type: ignore[attr-defined]
+        v["n2"] = self._gathered(v["n2"])
         self.saved["h1"] = self._linear(w1, "n2")
         self._keep("n2", v["n2"], w1)
         if not self.fused_mul:
@@ -114,14 +116,15 @@ class Units(Heads):
         self._keep("prod", prod, w2)
         del prod
         self.t.saves()  # what comes after is not computed again
-        self._linear(w2, "prod")
+        self._summed(self._linear(w2, "prod"))
         self._fused("fused_add", self.width, 4 if OUTPUT in self.units else 3)
         v["y"] = self._new(self.width)
 
     # -- backward -------------------------------------------------------------------------------
     def backward_down(self, g: dict[str, Tensor], w: list[Tensor], late: Late) -> None:
         w2 = self.block.ffn.w2  # type: ignore[attr-defined]
-        w.append(self._weight_grad(w2, "prod", self.saved.pop("prod")))
+        whole = self._gathered(g["y"])
+        w.append(self._weight_grad(w2, "prod", self.saved.pop("prod"), whole))
         g["prod" if self.gated else "act"] = self._data_grad(w2, made=False)
         g["x2"] = g.pop("y")
 
@@ -175,10 +178,14 @@ class Units(Heads):
     ) -> None:
         wo = self.block.attention.wo
         parts = [g.pop(name) for name in ("n2", "n2 up", "n2 gate") if name in g]
-        self._fused("fused_norm_bwd", self.width, 6 if self.whole else 5)
+        read = len(parts)
+        parts = self._summed_gradient(parts) if self.whole else parts
+        passes = (6 if self.whole else 5) - (read - len(parts))
+        self._fused("fused_norm_bwd", self.width, passes)
         g["x2"] = self._new(self.width)
         norms = self._norm_weights(self.block.norm2.parameters)
-        self._later(late, w, wo, "merged", g["x2"], self.saved["merged"])
+        whole = self._gathered(g["x2"])
+        self._later(late, w, wo, "merged", whole, self.saved["merged"])
         w += norms
         g["merged"] = self._data_grad(wo)
         g["x"] = g.pop("x2")
@@ -254,6 +261,7 @@ class Units(Heads):
 
     def backward_norm(self, g: dict[str, Tensor], w: list[Tensor], late: Late) -> None:
         parts = [g.pop(name) for name in ("n1", "q", "k", "v") if name in g]
+        parts = self._summed_gradient(parts)
         together = (
             self.whole and self.width > PERSISTENT_WIDTH
         )  # both norms' weights at once

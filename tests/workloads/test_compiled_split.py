@@ -1,0 +1,137 @@
+"""Compiled blocks that are split over tensor-parallel ranks, or have experts: bytes and flops by hand arithmetic."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.errors import InputError
+from tests.executed import executed
+from tests.workloads.small import (
+    EXPERTS,
+    HIDDEN,
+    LAYERS,
+    SEQ,
+    TRANSFORMER,
+    communications,
+    ops,
+    scenario,
+    volume,
+)
+from workloads.lowered import Lowered
+
+COMPILED, EAGER = "pytorch-compiled", "pytorch-eager"
+SAMPLES = 2
+ACTIVATION = 2.0 * SAMPLES * SEQ * HIDDEN  # bytes of all tokens between blocks
+
+
+def step(
+    framework: str = COMPILED, training: dict[str, Any] | None = None, **said: Any
+) -> Lowered:
+    tables = {"framework": framework} | (training or {})
+    return executed(scenario(training=tables, **said), 1).lowered
+
+
+def flops(low: Lowered, kind: str) -> float:
+    kernels = [op.kernel for op in ops(low) if op.kernel is not None and op.layer >= 0]
+    return sum(k.flops for k in kernels if kind in k.kind)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.sampled_from((2, 4)), st.booleans(), st.sampled_from(("none", "full")))
+def test_a_block_sums_twice_in_each_pass(
+    tp: int, sequence: bool, recompute: str
+) -> None:
+    """Behind each half forward, before each half backward; split sequences gather there too, and at the model's ends.
+
+    What runs again stops before the second sum of a block.
+    """
+    low = step(training={"recompute": recompute}, tp=tp, sequence_parallel=sequence)
+    again = recompute == "full"
+    sums = LAYERS * (2 + 2 + (1 if again else 0)) * ACTIVATION
+    if not sequence:
+        assert volume(low, "tp all_reduce") == sums
+        return
+    assert volume(low, "tp reduce_scatter") == sums
+    gathers = LAYERS * (2 + 2 + (2 if again else 0)) + 2
+    assert volume(low, "tp all_gather") == gathers * ACTIVATION
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_ranks_share_the_products(sequence: bool) -> None:
+    """The tp ranks' products and attention have as many operations as those of one."""
+    whole = step()
+    for tp in (2, 4):
+        split = step(tp=tp, sequence_parallel=sequence)
+        for kind in ("gemm", "attention"):
+            assert tp * flops(split, kind) == pytest.approx(flops(whole, kind))
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_more_ranks_need_less_memory(sequence: bool) -> None:
+    long = {"seq_len": 1024}
+    peaks = [
+        step(training=long, tp=tp, sequence_parallel=sequence and tp > 1).memory[0].peak
+        for tp in (1, 2, 4)
+    ]
+    assert all(b < a for a, b in pairwise(peaks))
+
+
+def test_graphs_gather_once_what_operators_gather_for_each_product() -> None:
+    """Three products of attention and two of the network take one gather each."""
+    said = {"tp": 2, "sequence_parallel": True}
+    graph, operators = (
+        communications(step(framework, None, **said)) for framework in (COMPILED, EAGER)
+    )
+    assert operators["tp all_gather"] - graph["tp all_gather"] == LAYERS * 3
+    assert operators["tp reduce_scatter"] - graph["tp reduce_scatter"] == LAYERS * 3
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"dp": 4, "ep": 2, "data_parallel": "fsdp"},
+        {"dp": 4, "ep": 4},
+        {"dp": 2},
+        {"cp": 2, "dp": 2, "data_parallel": "fsdp"},
+    ],
+)
+def test_experts_exchange_what_they_do_in_eager_blocks(said: dict[str, Any]) -> None:
+    """Bytes on every axis and flops are those of eager blocks; launches are fewer."""
+    compiled, written = (
+        step(framework, model=EXPERTS, **said) for framework in (COMPILED, EAGER)
+    )
+    for name in communications(written):
+        assert volume(compiled, name) == volume(written, name)
+    assert flops(compiled, "gemm") == flops(written, "gemm")
+    assert len(ops(compiled)) < len(ops(written))
+
+
+def test_split_experts_take_one_gather_beside_attentions() -> None:
+    said: dict[str, Any] = {"tp": 2, "sequence_parallel": True}
+    assert communications(step(model=EXPERTS, **said)) == communications(
+        step(tp=2, sequence_parallel=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "training", "parallel", "words"),
+    [
+        (TRANSFORMER, {"precision": "fp8"}, {"tp": 2}, "after their cast"),
+        (EXPERTS, {"precision": "fp8"}, {}, "experts"),
+        (TRANSFORMER, {}, {"tp": 2, "dp": 2}, "split over ranks"),
+        (TRANSFORMER | {"bias": True}, {}, {}, "without biases"),
+    ],
+)
+def test_what_is_not_compiled(
+    model: dict[str, Any],
+    training: dict[str, Any],
+    parallel: dict[str, Any],
+    words: str,
+) -> None:
+    with pytest.raises(InputError, match=words):
+        step(training=training, model=model, **parallel)
