@@ -8,7 +8,7 @@ from workloads.frameworks import framework_of
 from workloads.job import Job
 from workloads.job.layout import shards_parameters
 from workloads.models.model import ModelSpec, load_model
-from workloads.optimizer import optimizer
+from workloads.optimizer import SCALE, optimizer
 from workloads.precision import precision
 
 MASTER = 4  # bytes of a parameter, and of each of its moments, in fp32
@@ -42,6 +42,9 @@ def bytes_of(scenario: Job, parameters: int) -> float:
     if kept.iterations:  # tables of words go by AdamW, with a second moment
         moments += looked_up(load_model(scenario.model, scenario.where))
     copies = MASTER * parameters if fp32 else 0
+    if kept.state:
+        few = kept.state + SCALE / kept.block
+        return float(parameters * each + copies + moments * few)
     wide = fp32 or scenario.pytorch.wide_moments
     return float(parameters * each + copies + moments * (MASTER if wide else each))
 

@@ -11,13 +11,18 @@ from sim.errors import InputError, unknown
 from sim.schema import Number, Table, Text
 
 FILE = Path(__file__).with_name("optimizers.toml")
-UPDATES = ("adam", "sgd", "orthogonal")
+UPDATES = ("adam", "sgd", "orthogonal", "lion", "adafactor", "quantized")
+#: Elements from which a tensor's moments are quantized, where they fill blocks (torchao's optim/adam.py, bitsandbytes).
+LEAST_QUANTIZED = 4096
+SCALE = 4  # bytes of a block's scale
 ROW = Table(
     {
         "description": Text(),
         "update": Text(UPDATES),
         "moments": Number(whole=True),
         "iterations": Number(1, whole=True),
+        "state": Number(),
+        "block": Number(1, whole=True),
     },
     needed=("update", "moments"),
 )
@@ -30,11 +35,16 @@ class Optimizer:
     Attributes
     ----------
     update : str
-        What a framework records: "adam", "sgd", or "orthogonal" for hidden matrices with AdamW for the rest.
+        What a framework records: "adam", "sgd", "orthogonal" for hidden matrices with AdamW for the rest, "lion",
+        "adafactor" or "quantized".
     moments : int
         Values of state for each parameter (of a hidden matrix, where the rest goes by AdamW).
     iterations : int
         Newton-Schulz iterations of an orthogonal update.
+    state : float
+        Bytes of a quantized moment; 0: it is as wide as the trainer has it.
+    block : int
+        How many quantized moments share a scale.
     description : str
         A line for `prestep list optimizers`.
     """
@@ -44,6 +54,15 @@ class Optimizer:
     moments: int
     iterations: int = 0
     description: str = ""
+    state: float = 0.0
+    block: int = 1
+
+    def bytes_of_moment(self, elements: int, wide: int) -> float:
+        """Bytes of one moment of a tensor; `wide`: of one that is not quantized."""
+        small = elements < LEAST_QUANTIZED or elements % self.block
+        if not self.state or small:
+            return float(elements * wide)
+        return elements * self.state + SCALE * (elements // self.block)
 
 
 @cache

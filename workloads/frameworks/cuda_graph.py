@@ -19,4 +19,8 @@ def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
     yield from pytorch_eager.caveats(s, model)
 
 
-FRAMEWORK = replace(pytorch_eager.FRAMEWORK, precisions=(), caveats=caveats)
+#: A graph has no host that reads norms, as Adafactor's does.
+UPDATES = tuple(name for name in pytorch_eager.FRAMEWORK.updates if name != "adafactor")
+FRAMEWORK = replace(
+    pytorch_eager.FRAMEWORK, precisions=(), updates=UPDATES, caveats=caveats
+)

@@ -114,6 +114,23 @@ def _formats(s: Job) -> Iterator[Mistake]:
         yield Mistake(s.where, key, "true", expected, "one scale for each weight")
 
 
+def _optimizer(s: Job) -> Iterator[Mistake]:
+    """Ways of an update, and updates of whole tensors."""
+    rule, where, key = optimizer(s.training.optimizer), s.where, "training.optimizer"
+    if s.pytorch.foreach_optimizer and (
+        s.pytorch.fused_optimizer or rule.update not in ("adam", "orthogonal")
+    ):
+        expected = "nothing, or Adam with pytorch.fused_optimizer = false"
+        yield Mistake(where, "pytorch.foreach_optimizer", "true", expected)
+    if rule.update != "adafactor":
+        return
+    stated = f'"{rule.name}"'
+    if s.parallel.data_parallel in FSDP or s.parallel.tp > 1:
+        hint = "sums over rows and columns of a matrix that lies on several ranks are not simulated"
+        expected = "adamw8bit or lion with FSDP or tp"
+        yield Mistake(where, key, stated, expected, hint)
+
+
 def _scaled(s: Job) -> Iterator[Mistake]:
     """A scaled loss needs parameters in 32 bits, and is not scaled in a pipeline."""
     if not precision(s.training.precision).scaled_loss:
@@ -286,7 +303,7 @@ FRAMEWORK = Framework(
     lower,
     marks,
     precisions=("quantized", "scaled loss", "wide"),
-    updates=("adam", "orthogonal", "sgd"),
+    updates=("adam", "orthogonal", "sgd", "lion", "adafactor", "quantized"),
     gathers_matrices=True,
     context_parallel=True,
     recompute=("none", "products", "alternate", "full"),
@@ -303,6 +320,7 @@ FRAMEWORK = Framework(
         ("parallel parallel.data_parallel", _zero2),
         ("pytorch training parallel.data_parallel", _formats),
         ("pytorch training parallel.pp", _scaled),
+        ("pytorch training parallel.tp parallel.data_parallel", _optimizer),
         ("parallel parallel.tp parallel.etp parallel.imbalance", _experts),
         ("parallel parallel.order parallel.ep", _order),
     ),

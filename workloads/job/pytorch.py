@@ -45,6 +45,11 @@ class PyTorch:
     fused_optimizer: bool = key(
         True, "one kernel for many tensors; else eight for each tensor"
     )
+    foreach_optimizer: bool = key(
+        False,
+        "fused_optimizer = false: each of Adam's eight steps in one kernel over all tensors (PyTorch's foreach); its "
+        "roots take as much memory as the parameters",
+    )
     clip_gradients: bool = key(False, "gradients are scaled by their norm")
     fsdp: Literal["2", "1"] = key(
         "2", "fully_shard, or FullyShardedDataParallel with flat parameters"

@@ -31,6 +31,15 @@ WAYS = {
     "no_shard": "ddp",
     "3": "ddp",
 }
+#: Names of `optim` (transformers' OptimizerNames) beside Adam's: bitsandbytes' and torchao's states of few bits.
+OPTIMIZERS = {
+    "adamw_bnb_8bit": "adamw8bit",
+    "adamw_8bit": "adamw8bit",
+    "adamw_torch_8bit": "adamw8bit",
+    "adamw_torch_4bit": "adamw4bit",
+    "lion_32bit": "lion",
+    "sgd": "sgd",
+}
 ADAM = ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw")
 
 
@@ -139,8 +148,10 @@ def _options(draft: Draft, said: Document) -> None:
         draft.set("training.recompute", "full", "gradient_checkpointing", where)
     key = "optim"
     name = written(said.get(key, "adamw_torch"))
-    if name not in ADAM:
-        draft.lose(said.place(key), key, name, "Adam in fused kernels")
+    if name in OPTIMIZERS:
+        draft.set("training.optimizer", OPTIMIZERS[name], key, said.place(key))
+    elif name not in ADAM:
+        draft.lose(said.place(key), key, name, "another optimizer")
     for key, what in (
         ("use_peft", "frozen weights and adapters (LoRA)"),
         ("load_in_4bit", "weights in 4 bits"),

@@ -11,7 +11,7 @@ from workloads.job.pytorch import PyTorch
 from workloads.optimizer import Optimizer
 from workloads.orthogonal import Matrices, hidden
 from workloads.parallel.group import Group
-from workloads.torch import trainer
+from workloads.torch import trainer, updates
 from workloads.torch.loss_scaling import LossScaler
 from workloads.torch.memory import Storage
 from workloads.torch.tape import Tape, Tensor
@@ -59,8 +59,13 @@ class OptimizerStep:
     def state(self, stored: Sequence[Tensor]) -> list[Storage]:
         """Memory of the moments of the stored parameters."""
         memory = self.tape.memory
+        if self.rule.update == "adafactor":
+            sizes = [updates.adafactor_state(p, self.wide) for p in stored]
+            return [Storage(memory, size, "optimizer") for size in sizes]
         return [
-            Storage(memory, p.elements * self.moment, "optimizer")
+            Storage(
+                memory, self.rule.bytes_of_moment(p.elements, self.moment), "optimizer"
+            )
             for p in stored
             for _ in range(self._moments(p))
         ]
@@ -80,10 +85,7 @@ class OptimizerStep:
         iterations = self.rule.iterations
         matrices = [p for p in stored if iterations and _matrices(p)]
         rest = [p for p in stored if not (iterations and _matrices(p))]
-        if self.rule.update == "sgd":
-            self._sgd(rest)
-        else:
-            self._adamw(rest)
+        self._elementwise(rest)
         orthogonal.update(
             self.tape,
             filter(None, map(_matrices, matrices)),
@@ -91,6 +93,25 @@ class OptimizerStep:
             self.wide,
             self.shards,
         )
+
+    def _elementwise(self, stored: Sequence[Tensor]) -> None:
+        """Updates the parameters that are not made orthogonal."""
+        update = self.rule.update
+        if update == "sgd":
+            self._sgd(stored)
+            return
+        if update in ("adam", "orthogonal"):
+            self._adamw(stored)
+            return
+        self.cpu("optimizer_step")
+        self.cpu("optimizer_param", len(stored))
+        if update == "lion":
+            fused = self.choices.fused_optimizer
+            updates.lion(self.tape, stored, self.wide, self.moment, fused)
+        elif update == "adafactor":
+            updates.adafactor(self.tape, stored, self.wide)
+        else:
+            updates.quantized(self.tape, stored, self.rule, self.wide, self.moment)
 
     def _wait_for_finite(self) -> None:
         """The host reads whether gradients are finite, unless the optimizer's kernel does (fused Adam)."""
@@ -129,6 +150,8 @@ class OptimizerStep:
         if self.choices.fused_optimizer:
             self._fused_adamw([p for p in stored if p.name == "embedding"], "embedding")
             self._fused_adamw([p for p in stored if p.name != "embedding"], "")
+        elif self.choices.foreach_optimizer:
+            trainer.adam_together(t, stored, self.wide)
         else:
             trainer.adam(t, stored, self.wide)
 

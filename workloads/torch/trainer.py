@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sim.graph.kernel import Kernel
+from workloads.torch.memory import Storage
 from workloads.torch.tape import Tape, Tensor
 
 # Bytes of fp32 that each kernel of a single-tensor AdamW moves for an element: both moments decayed, the gradient added
 # to each, root, bias correction, epsilon, the update (torch/optim/adamw.py, _single_tensor_adamw).
 ADAM_BYTES = (8.0, 12.0, 8.0, 12.0, 8.0, 8.0, 8.0, 16.0)
+ROOTS = 4  # which of them is the root
+CHUNKS = (
+    320 * 65536
+)  # elements that one launch over a list takes (ForeachUtils.h, MultiTensorApply.cuh)
 
 
 def fused_cross_entropy(t: Tape, logits: Tensor) -> Tensor:
@@ -52,3 +57,19 @@ def adam(t: Tape, tensors: Sequence[Tensor], wide: int) -> None:
             t.launch(
                 Kernel("fused", (p.elements,), bytes=moved * p.elements * wide / 4)
             )
+
+
+def adam_together(t: Tape, tensors: Sequence[Tensor], wide: int) -> None:
+    """AdamW over lists of tensors (``foreach``): the same passes, one operation each, and all roots at a time.
+
+    Roots of the second moments are new tensors (torch/optim/adam.py, _multi_tensor_adam), as large as all parameters.
+    """
+    n = sum(p.elements for p in tensors)
+    chunks = max(1, round(n / CHUNKS))
+    roots: list[Storage] = []
+    for place, moved in enumerate(ADAM_BYTES):
+        t.cpu("elementwise_nograd")
+        t.cpu("launch", chunks - 1)
+        if place == ROOTS:
+            roots.append(Storage(t.memory, float(n * wide), "workspace"))
+        t.launch(Kernel("fused", (n,), bytes=moved * n * wide / 4))
