@@ -39,7 +39,7 @@ def moved(name: str, **choices: Any) -> float:
     """Bytes of the kernels of an update."""
     t, rule, stored = step_of(name, **choices)
     rule.update(stored)
-    return sum(kernel.bytes for kernel in _launched(t))
+    return float(sum(kernel.bytes for kernel in _launched(t)))
 
 
 def _launched(t: Tape) -> list[Any]:
