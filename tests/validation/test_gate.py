@@ -210,7 +210,13 @@ def test_a_bundled_set_skips_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("name", "n"),
-    [("h200", 79), ("h200-whatif", 8), ("h200-unseen", 27), ("h200-straggler", 4)],
+    [
+        ("h200", 79),
+        ("h200-whatif", 8),
+        ("h200-unseen", 27),
+        ("h200-straggler", 4),
+        ("h100", 11),
+    ],
 )
 def test_every_set_can_be_predicted(name: str, n: int) -> None:
     """Perfect predictions of any set pass, and every row counts."""

@@ -21,8 +21,8 @@ GROUP = "Trust"
 )
 @click.option(
     "--cluster",
-    metavar="NAME",
-    help="Where programs were measured (sets frameworks and zoo).",
+    metavar="NAME|FILE",
+    help="Where rows were measured that do not say it (steps, programs, energy).",
 )
 @as_json
 @file_option("--junit", text="Write JUnit XML.")

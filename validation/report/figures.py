@@ -33,6 +33,7 @@ SETS = (
     "h200-straggler",
     "h200-whatif",
     "leafspine",
+    "h100",
 )
 #: README's lines: the set, and whether only rows that no constant was taken from.
 HEADLINE = {
@@ -41,6 +42,7 @@ HEADLINE = {
     "h200-preregistered": "predicted before it was measured",
     "h200-preregistered-2": "predicted before it was measured, on a host with slow processors",
     "leafspine": "an emulated leaf-spine network, two jobs, a slow rank",
+    "h100": "one H100, whose host alone was calibrated",
 }
 ROOT = Path(__file__).parents[2]
 README, ACCURACY = ROOT / "README.md", ROOT / "docs" / "accuracy.md"

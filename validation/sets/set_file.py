@@ -80,7 +80,14 @@ class Named:
 
 #: Kinds of sets; each has a module of its name in `validation.sets`.
 KINDS: Mapping[str, Table] = {
-    STEPS: _kind(("rows",), rows=TEXTS, base=Text(), limits=Text(), bases=TEXTS),
+    STEPS: _kind(
+        ("rows",),
+        rows=TEXTS,
+        base=Text(),
+        limits=Text(),
+        bases=TEXTS,
+        cluster=Table({"name": Text(), "host_factor": Number(above=True)}, ("name",)),
+    ),
     "collectives": _kind(
         ("rows",),
         rows=TEXTS,

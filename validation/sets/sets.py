@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from validation.sets.set_file import STEPS
 
 CASES = Path(__file__).parents[1] / "cases"
 #: Kinds of sets whose rows do not say where they were measured.
-PLACED = ("programs", "energy")
+PLACED = ("programs", "energy", "steps")
 #: What a set of steps is held to that states no tolerances of its own.
 USUAL_LIMITS = CASES / "h200" / "tolerances.toml"
 
@@ -40,6 +40,8 @@ class MeasuredSet:
         Its tolerances: the folder's, or its own where set.toml names them; without either those of h200.
     ratios : bool
         Whether ratios of rows to the same step without a change are judged too; `base_files` has more rows for them.
+    cluster : mapping
+        Keys of [cluster] that say where rows were measured that do not say it themselves; empty: on the H200's host.
     """
 
     name: str
@@ -49,6 +51,7 @@ class MeasuredSet:
     limits: Path
     ratios: bool = False
     base_files: tuple[str, ...] = ()
+    cluster: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[Row]:
@@ -157,7 +160,7 @@ def validate(
 ) -> Report:
     """Predicts a set of any kind, or other rows in the format that the set came in, and compares.
 
-    `cluster`: where programs, or steps with watts, were measured, if their file's name does not say.
+    `cluster`: where programs or steps were measured whose file or rows do not say it.
 
     Raises
     ------
@@ -221,7 +224,14 @@ def load_set(name: str) -> MeasuredSet:
         limits = USUAL_LIMITS
     rows, bases = tuple(table["rows"]), tuple(table.get("bases", ()))
     return MeasuredSet(
-        name, table["title"], folder, rows, limits, "bases" in table, bases
+        name,
+        table["title"],
+        folder,
+        rows,
+        limits,
+        "bases" in table,
+        bases,
+        table.get("cluster", {}),
     )
 
 

@@ -9,14 +9,17 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sim import progress
 from sim.analysis import prediction
-from sim.errors import InputError, PrestepError
+from sim.errors import InputError, Mistake, PrestepError
 from sim.predict import predict as predicted
 from sim.spec.sections import Scenario
 from sim.studies import shared_cluster
 from sim.tools.workers import begin
+from topologies import load_cluster
+from validation.formats.harness import emulated_cluster
 from validation.formats.rows import Row, read_rows
 from validation.formats.scenarios import scenario_of
 from validation.report.step_cases import Base, Case, Prediction
@@ -34,6 +37,7 @@ def validate_set(
     rows: str | Path | None = None,
     jobs: int = 1,
     predict: Predict | None = None,
+    cluster: str | None = None,
 ) -> Report:
     """Predicts the rows of a set, or other rows under its tolerances, and compares.
 
@@ -47,6 +51,8 @@ def validate_set(
         Worker processes.
     predict
         Stands in for `sim.predict.predict`; with `jobs` > 1 it must be importable.
+    cluster
+        Name or file of the cluster on which rows were measured that do not say it; default: what set.toml says.
 
     Raises
     ------
@@ -54,7 +60,9 @@ def validate_set(
         If there is no such set, or a file cannot be read.
     """
     chosen = load_set(name)
-    given = chosen.rows if rows is None else read_rows(rows)
+    where = chosen.cluster if cluster is None else _named(name, cluster, rows)
+    read = chosen.rows if rows is None else read_rows(rows)
+    given = [_measured_on(where, row) for row in read]
     predictable, skipped = _sort(given)
     bases: list[Row | None] = [None] * len(predictable)
     if chosen.ratios:
@@ -65,6 +73,25 @@ def validate_set(
     cases = _cases(predictable, bases, predictions, chosen)
     title = chosen.title if rows is None else ""
     return Report(name, cases, chosen.tolerances, skipped, rows is None, title)
+
+
+def _named(name: str, cluster: str, rows: str | Path | None) -> dict[str, str]:
+    """[cluster] of a cluster's name, or of its file: from here, whatever folder the rows lie in."""
+    if rows is None:
+        expected = (
+            "nothing, or --rows too: the set's own rows say where they were measured"
+        )
+        raise InputError(Mistake(name, "--cluster", cluster, expected))
+    load_cluster(cluster)  # a wrong one is one mistake, not one of every row
+    if cluster.endswith(".toml"):
+        return {"file": str(Path(cluster).absolute())}
+    return {"name": cluster}
+
+
+def _measured_on(where: Mapping[str, Any], row: Row) -> Row:
+    """A row with the cluster that it does not say itself; labels of emulated ones say it."""
+    said = bool(row.cluster) or emulated_cluster(row) is not None
+    return row if said else replace(row, cluster=where)
 
 
 def _cases(
