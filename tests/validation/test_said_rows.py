@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sim.errors import InputError
+from sim.spec.load import parse_scenario
 from validation.formats import automodel_rows, low_precision_rows
 from validation.report.published import PublishedReport
 from validation.sets import automodel, low_precision
@@ -125,3 +126,68 @@ def test_a_column_that_is_missing_is_named(
     cells = {key: value for key, value in row.items() if key != lost}
     with pytest.raises(InputError, match=f"no column {lost}"):
         validate(name, written(tmp_path, cells))
+
+
+def test_a_release_has_its_own_recipe() -> None:
+    """Llama 3 70B's layers are eager in v0.2.0, its norms fused in v0.3.0, and all compiled in v0.4.0 and later."""
+    row = {
+        **AUTOMODEL,
+        "section": "Finetuning (LoRA) Performance",
+        "Model": "Llama3 70B",
+        "GBS": "32",
+        "MBS": "2",
+        "TP": "2",
+    }
+    pytorch = [
+        automodel_rows.said({**row, "doc_tag": tag}).tables["pytorch"]
+        for tag in ("v0.2.0", "v0.3.0", "v0.4.0", "v9.0.0")
+    ]
+    eager = [table.get("eager_operators") for table in pytorch]
+    assert eager == [["norm", "activation"], ["activation"], None, None]
+    assert ["compiled_layers" in table for table in pytorch] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cells", "framework"),
+    [
+        ({}, "pytorch-compiled"),
+        (
+            {"model": "Llama-3.1-70B", "gpus": "64", "parallel": "FSDP 8, TP 8"},
+            "automodel",
+        ),
+        ({"model": "DeepSeek-V3-16B", "parallel": "FSDP 8, EP 8"}, "automodel"),
+        (
+            {"model": "Llama-4-Scout", "gpus": "64", "parallel": "FSDP 64, EP 16"},
+            "automodel",
+        ),
+        ({"hardware": "H200"}, "pytorch-compiled"),
+    ],
+)
+@pytest.mark.parametrize("precision", ["bf16", "mxfp8", "float8 tensorwise"])
+def test_a_layout_has_an_engine(
+    cells: Mapping[str, str], framework: str, precision: str
+) -> None:
+    """Dense blocks under FSDP alone are compiled blocks; what else torchtitan composes is read as a scenario, too."""
+    row = {**LOW_PRECISION, "precision": precision, **cells}
+    said = low_precision_rows.said(row)
+    assert said.tables["training"]["framework"] == framework
+    parse_scenario(dict(said.tables), said.id)
+
+
+def test_a_pipelines_local_batch_is_microbatches_of_one() -> None:
+    row = {
+        **LOW_PRECISION,
+        "hardware": "H100",
+        "gpus": "512",
+        "model": "Llama-3.1-405B",
+        "local_batch": "8",
+        "parallel": "FSDP 8, TP 8, PP 8",
+    }
+    training = low_precision_rows.said(row).tables["training"]
+    assert (training["micro_batch"], training["microbatches"]) == (1, 8)
+    assert training["global_batch"] == 64

@@ -139,6 +139,36 @@ def test_stages_gather_and_reduce_once(vpp: int, runs: int) -> None:
     assert sent(s, "reduce_scatter") == [4 * (half + EMBEDDING), 4 * (half + HEAD)]
 
 
+def test_stages_may_reduce_in_every_backward_pass() -> None:
+    """Where the pipeline does not know FSDP's modules: each backward pass reduces, frees, and waits for both."""
+    layout: dict[str, Any] = {"pp": 2, "schedule": "gpipe"}
+    once = scenario(4, **layout, reshard_after_forward=False)
+    every = scenario(
+        4,
+        **layout,
+        reshard_after_forward=False,
+        pytorch={"reduce_every_microbatch": True},
+    )
+    assert sent(every, "reduce_scatter") == [
+        4 * x for x in sent(once, "reduce_scatter")
+    ]
+    # All forward passes keep what the first gathered; each backward pass but the first finds it freed.
+    assert sent(every, "all_gather") == [4 * x for x in sent(once, "all_gather")]
+    assert time_of(every) > time_of(once)
+
+
+def test_experts_are_reduced_in_their_own_type() -> None:
+    layout: dict[str, Any] = {"ep": 2, "reshard_after_forward": False}
+    wide = scenario(2, MOE, **layout)
+    thin = scenario(2, MOE, **layout, pytorch={"experts_reduce_dtype": "bf16"})
+    (wider,), (thinner,) = (
+        sent(wide, "reduce_scatter", "edp"),
+        sent(thin, "reduce_scatter", "edp"),
+    )
+    assert wider == 2 * thinner
+    assert sent(wide, "reduce_scatter") == sent(thin, "reduce_scatter")
+
+
 def test_stages_that_free_gather_in_both_passes() -> None:
     """A stage's layers but the last are gathered again in backward, and stay till the next forward pass frees them."""
     s = scenario(4, pp=2, schedule="gpipe", reshard_after_forward=True)
@@ -248,7 +278,6 @@ def test_schedules_that_split_backward_keep_parameters(schedule: str, vpp: int) 
         ({"pytorch": {"loss": "fused"}}, "pytorch.loss"),
         ({"megatron": {"overlap_grad_reduce": True}}, "megatron.overlap_grad_reduce"),
         ({"data_parallel": "zero1"}, "data_parallel"),
-        ({"pp": 2, "pytorch": {"reduce_every_microbatch": True}}, "every_microbatch"),
         ({"model": MOE, "dp": 8, "fsdp_shards": 4}, "fsdp_shards"),
         ({"routing": "nearby"}, "routing"),
     ],

@@ -71,7 +71,11 @@ BY_HAND = {
         "reshard_after_forward": False,
         "routing": "consecutive",
     },
-    "pytorch": {"reduce_dtype": "fp32", "fused_optimizer": False},
+    "pytorch": {
+        "reduce_dtype": "fp32",
+        "experts_reduce_dtype": "bf16",
+        "fused_optimizer": False,
+    },
     "megatron": {
         "moe_token_dispatcher": "flex",
         "moe_shared_expert_overlap": True,

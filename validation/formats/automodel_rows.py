@@ -41,9 +41,10 @@ _TABLES = dict.fromkeys(SECTIONS, _SECTION)
 SETUP = Table(
     {
         **dict.fromkeys(
-            ("model", "section", "recipe", "name", "assumed", "refused"), Text()
+            ("model", "section", "release", "recipe", "name", "assumed", "refused"),
+            Text(),
         ),
-        "ep": Number(low=1, whole=True),
+        **dict.fromkeys(("ep", "local_batch"), Number(low=1, whole=True)),
         **_TABLES,
     }
 )
@@ -97,6 +98,7 @@ def said(row: Mapping[str, str]) -> Said:
     sizes = {name: _size(row, name, where) for name in SIZES}
     if not sizes["EP"]:
         sizes["EP"] = setup.get("ep", 1)
+    sizes["LBS"] = setup.get("local_batch", sizes["LBS"])
     tables = _tables(row, setup)
     tables["cluster"] = _cluster(sizes["#GPUs"])
     tables["model"] = {"name": setup["name"]}
@@ -108,10 +110,11 @@ def said(row: Mapping[str, str]) -> Said:
 
 
 def _setup_of(row: Mapping[str, str], where: str) -> dict[str, Any]:
-    """The first setup whose model and section the row's begin with or contain."""
+    """The first setup whose model, section and release the row's begin with, contain and are among."""
     for setup in _setups()["setup"]:
         of_model = row["Model"].startswith(setup.get("model", ""))
-        if of_model and setup.get("section", "") in row["section"]:
+        of_release = row["doc_tag"] in setup.get("release", row["doc_tag"]).split()
+        if of_model and of_release and setup.get("section", "") in row["section"]:
             found: dict[str, Any] = setup
             return found
     expected = f"a setup in {FOLDER / 'setups.toml'}"

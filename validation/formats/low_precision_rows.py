@@ -25,11 +25,12 @@ COLUMNS = (
     "source", "hardware", "gpus", "model", "seq_len", "local_batch", "parallel", "recompute", "compile", "precision",
     RATE,
 )  # fmt: skip
-PATTERNS = ("source", "hardware", "model", "precision", "parallel")
+#: What a setup may ask of a row: cells of these names, `degrees` of the cell `parallel`, and which engine runs it.
+PATTERNS = ("source", "hardware", "model", "precision", "degrees", "engine")
 SECTIONS = ("cluster", "training", "parallel", "pytorch", "megatron")
 SETUP = Table(
     {
-        **dict.fromkeys((*PATTERNS[:4], "one_host", "hosts", "assumed"), Text()),
+        **dict.fromkeys((*PATTERNS, "one_host", "hosts", "assumed"), Text()),
         "per_host": Number(low=1, whole=True),
         # Cells of a row come as texts, sections as tables of a scenario, which is read strictly afterwards.
         **dict.fromkeys(SECTIONS, schema.Anything()),
@@ -86,7 +87,6 @@ def said(row: Mapping[str, str]) -> Said:
         Saying what the row lacks or what is not known.
     """
     where = id_of(row)
-    setup, assumed = _setup_of(row)
     gpus, batch = _count(row, "gpus", where), _count(row, "local_batch", where)
     model = _model(row, where)
     degrees = {
@@ -95,6 +95,9 @@ def said(row: Mapping[str, str]) -> Said:
     if 0 in degrees.values():
         said = f'"{row["parallel"]}"'
         raise InputError(Mistake(where, "parallel", said, "degrees of at least 1"))
+    engine = _engine(model, degrees)
+    cells = {**row, "degrees": row["parallel"], "engine": engine}
+    setup, assumed = _setup_of(cells)
     parallel = _parallel(gpus, degrees, where)
     sample = batch * parallel["dp"]
     whole = degrees.get("GBS", sample)
@@ -104,8 +107,7 @@ def said(row: Mapping[str, str]) -> Said:
     tables["model"] = {"name": model}
     tables["training"] |= {
         "seq_len": seq,
-        "micro_batch": batch,
-        "global_batch": whole,
+        **_samples(batch, whole, degrees, engine),
         **dict(_format(row, where)),
     }
     tables["parallel"] |= parallel
@@ -114,6 +116,23 @@ def said(row: Mapping[str, str]) -> Said:
     measured = whole * seq / (gpus * _rate(row, where))
     used = {name: table for name, table in tables.items() if table}
     return Said(where, row["source"].split("/")[0], used, measured, assumed)
+
+
+def _engine(model: str, degrees: Mapping[str, int]) -> str:
+    """Whether rows of PyTorch's trainers run as compiled blocks, or as layers that are spread over ranks."""
+    spread = any(degrees.get(name, 1) > 1 for name in ("TP", "PP", "CP", "EP"))
+    experts = bool(read_model(MODELS / f"{model}.toml").experts)
+    return "layers" if spread or experts else "blocks"
+
+
+def _samples(
+    batch: int, whole: int, degrees: Mapping[str, int], engine: str
+) -> dict[str, int]:
+    """Samples of a step: torchtitan's pipelines cut the local batch into microbatches of one."""
+    staged = degrees.get("PP", 1) > 1 and "GBS" not in degrees
+    if engine == "layers" and staged:
+        return {"micro_batch": 1, "microbatches": batch, "global_batch": whole}
+    return {"micro_batch": batch, "global_batch": whole}
 
 
 def _setup_of(row: Mapping[str, str]) -> tuple[dict[str, Any], str]:

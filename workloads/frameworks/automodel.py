@@ -22,11 +22,15 @@ PYTORCH = (
     "version",
     "cuda",
     "reduce_dtype",
+    "experts_reduce_dtype",
     "reduce_every_microbatch",
     "master_weights",
     "wide_moments",
     "fused_optimizer",
     "clip_gradients",
+    "eager_operators",
+    "attention_waits",
+    "compiled_layers",
 )
 #: Keys of [megatron] that PyTorch's engine has no use for.
 UNUSED = (
@@ -71,12 +75,6 @@ def _trainer(s: Job) -> Iterator[Mistake]:
             yield Mistake(s.where, f"megatron.{name}", str(value), "nothing", hint)
 
 
-def _reductions(s: Job) -> Iterator[Mistake]:
-    if s.pytorch.reduce_every_microbatch and s.parallel.pp > 1:
-        hint = "with a pipeline a stage's gradients are reduced behind its last backward pass"
-        yield Mistake(s.where, "pytorch.reduce_every_microbatch", "true", "false", hint)
-
-
 def _copies(s: Job, model: ModelShape) -> Iterator[Mistake]:
     p = s.parallel
     if model.experts and p.fsdp_shards is not None and p.fsdp_shards < p.dp * p.cp:
@@ -102,7 +100,6 @@ FRAMEWORK = replace(
     reads={**megatron.FRAMEWORK.reads, "pytorch": PYTORCH},
     rules=(
         ("pytorch megatron training", _trainer),
-        ("pytorch.reduce_every_microbatch parallel.pp", _reductions),
         *(
             rule
             for rule in megatron.FRAMEWORK.rules

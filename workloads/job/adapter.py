@@ -43,6 +43,13 @@ class Adapter:
     dropout: float = key(
         0.0, "share of an adapter's inputs dropped: a kernel of its own", low=0
     )
+    dropout_position: Literal["pre", "post"] = key(
+        "pre", "dropout on an adapter's input or on its output"
+    )
+    scaled: Literal["output", "inner"] = key(
+        "output",
+        "alpha over rank is multiplied with an adapter's output, or with the thin value between its matrices",
+    )
     fp8_weights: bool = key(
         False,
         "frozen weights of layers are kept in 8 bits (fp8_params), with training in fp8",

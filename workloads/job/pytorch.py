@@ -57,6 +57,11 @@ class PyTorch:
     reduce_dtype: Literal["bf16", "fp32"] = key(
         "bf16", "type in which FSDP reduces gradients"
     )
+    experts_reduce_dtype: Literal["bf16", "fp32"] | None = key(
+        None,
+        "automodel: the same for experts, which NeMo Automodel shards without a mixed precision policy (bf16); default "
+        "as reduce_dtype",
+    )
     reduce_every_microbatch: bool = key(
         False, "gradients are reduced in every microbatch, not in the last alone"
     )
@@ -78,6 +83,22 @@ class PyTorch:
     )
     bf16_layers: int = key(
         0, "so many last blocks compute in 16 bits where others are quantized", low=0
+    )
+
+    eager_operators: tuple[Literal["norm", "activation"], ...] = key(
+        (),
+        "automodel: RMS norms and gated activations that run operator by operator, as Hugging Face's modules do; else "
+        "one kernel each",
+    )
+    attention_waits: bool = key(
+        False,
+        "automodel: the host waits for the GPU in every attention, where it asks whether positions are packed (Hugging "
+        "Face's FlashAttention, one sample at once)",
+    )
+    compiled_layers: bool = key(
+        False,
+        "automodel: layers are compiled; an adapter's sum is made by the kernel that reads it, and the host needs no "
+        "DTensor for tensor-parallel products",
     )
 
     def since(self, *release: int) -> bool:

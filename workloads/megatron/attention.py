@@ -54,6 +54,8 @@ class Attention(Module):
         if self.m.kv_heads < s.group.size:
             y = whole_groups(t, y, self.heads, s)
         y = self._rotate(t, self._norm_heads(t, y))
+        if s.trainer is not None and s.trainer.attention_waits:
+            t.synchronize()
         attend = partial(self._attend, t)
         o = again(t, attend, y) if s.recompute_core else attend(y)
         return adapted_row(t, self._gated(t, o), self.proj, self.proj_pair, s)

@@ -25,12 +25,15 @@ class Passes:
         Bytes of a logit's probability that are kept for backward.
     op : str
         Collective that exchanges.
+    casts : bool
+        The first pass and the last of backward change the type of the logits, each rank those of its own words.
     """
 
     forward: tuple[tuple[float, float], ...]
     backward: tuple[float, ...]
     saved: int = 4
     op: str = "all_reduce"
+    casts: bool = False
 
 
 # Cast, maximum, subtraction, exponential, sum, division; backward: one-hot subtraction with scaling, the cast back.
@@ -47,7 +50,8 @@ ENGINE = Passes(((2.0, 12.0), (4.0, 0.0)), (4.0,), saved=0, op="all_gather")
 # PyTorch's log_softmax, of which nll_loss takes one value a token; backward: its gradients, zero but there, and those
 # of the logits from them and from the result. In 16 bits, or behind a cast to fp32 and before one back.
 TORCH = Passes(((4.0, 0.0),), (2.0, 6.0), saved=2)
-TORCH_WIDE = Passes(((6.0, 0.0), (8.0, 0.0)), (4.0, 12.0, 6.0))
+TORCH_WIDE = Passes(((6.0, 0.0), (8.0, 0.0)), (4.0, 12.0, 6.0), casts=True)
+GATHERING = ("torch", "torch-fp32")
 BY_NAME = {"native": FUSED, "te": ENGINE, "torch": TORCH, "torch-fp32": TORCH_WIDE}
 
 
@@ -58,6 +62,8 @@ def passes_of(o: Megatron) -> Passes:
 
 def cross_entropy(t: Tape, logits: Tensor, s: Shard) -> Tensor:
     """Cross entropy with small exchanges between ranks; saves the probabilities, or gradients in the logits' place."""
+    if s.dtensors and s.options.cross_entropy_fusion_impl in GATHERING:
+        return _of_all_words(t, logits, s)
     passes = passes_of(s.options)
     n = logits.elements
     t.cpu("loss", 3)
@@ -72,6 +78,37 @@ def cross_entropy(t: Tape, logits: Tensor, s: Shard) -> Tensor:
         t.cpu("loss_backward")
         for moved in passes.backward:
             pass_over(t, n, moved * n)
+        return [t.empty(shape, itemsize)]
+
+    return t.apply(t.empty((1,), 4), [logits], backward)
+
+
+def _of_all_words(t: Tape, logits: Tensor, s: Shard) -> Tensor:
+    """PyTorch's cross entropy of a DTensor: every rank gathers all logits, in the type of the loss, and makes it whole.
+
+    nemo_automodel/components/loss/masked_ce.py: `float` and then `full_tensor`. Backward every rank takes its own part.
+    """
+    passes, n = passes_of(s.options), logits.elements
+    every, wide = n * s.group.size, 4 if passes.casts else logits.itemsize
+    casts, first = int(passes.casts), passes.forward[0][0]
+    t.cpu("loss", 3)
+    if casts:
+        pass_over(t, n, first * n)
+    begin(t, "all_gather", float(wide * every), s.group)
+    finish(t)
+    for moved, _ in passes.forward[casts:]:
+        pass_over(t, every, moved * every)
+    saved = t.empty((every,), passes.saved)
+    shape, itemsize = logits.shape, logits.itemsize
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        _ = (g, saved)
+        t.cpu("loss_backward")
+        for moved in passes.backward[: len(passes.backward) - casts]:
+            pass_over(t, every, moved * every)
+        pass_over(t, n, 2.0 * wide * n)
+        if casts:
+            pass_over(t, n, passes.backward[-1] * n)
         return [t.empty(shape, itemsize)]
 
     return t.apply(t.empty((1,), 4), [logits], backward)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from workloads.job import Job
+from workloads.job.pytorch import PyTorch
 from workloads.megatron import optimizer, torch_optimizer
 from workloads.megatron.fsdp2 import Fsdp2
 from workloads.megatron.rank import DataParallel, Rank
@@ -60,6 +61,10 @@ class Engine:
     pipelines: bool = False
     resident: Callable[[Rank], list[Storage]] = optimizer.resident
     optimize: Callable[[Rank], None] = optimizer.optimize
+
+    def trainer(self, scenario: Job) -> PyTorch | None:
+        """PyTorch's switches, where layers are its modules and not Megatron's."""
+        return scenario.pytorch if self.pipelines else None
 
     def added(self, scenario: Job) -> float | None:
         """Bytes moved for an element of a weight's gradient beyond its GEMM; None: into Megatron's own buffer."""

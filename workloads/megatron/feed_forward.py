@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workloads.megatron.adapter import adapted_column, adapted_row, pair_of
+from workloads.megatron.eager import gated_activation
 from workloads.megatron.elementwise import activate
 from workloads.megatron.shard import Shard
 from workloads.models.model import ModelSpec
@@ -28,5 +29,12 @@ class FeedForward(Module):
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s
         y = adapted_column(t, x, self.fc1, self.fc1_pair, s)
-        y = activate(t, y, self.fc1_bias, self.m.gated, s.options)
+        y = self._activate(t, y)
         return adapted_row(t, y, self.fc2, self.fc2_pair, s)
+
+    def _activate(self, t: Tape, y: Tensor) -> Tensor:
+        """The activation, in one kernel unless it is a product of eager operators."""
+        s, gated = self.s, self.m.gated
+        if gated and self.fc1_bias is None and s.eager("activation"):
+            return gated_activation(t, y)
+        return activate(t, y, self.fc1_bias, gated, s.options)

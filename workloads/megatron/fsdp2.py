@@ -10,8 +10,12 @@ moe/parallelizer.py, moe/fsdp_mixin.py):
 * Gradients are copied into a buffer in the type of the reduction, one buffer at a time, and reduce-scattered on a
   stream of their own; shards take the parameters' type again.
 * A microbatch that does not reduce adds its gradients to whole sums in the type of the reduction.
-* With pipeline stages nothing is reduced before the last backward pass of a stage, which then reduces all at once and
-  waits for it; gathered parameters stay till then, unless they are freed after each forward pass.
+* With pipeline stages that the schedule knows as FSDP's, nothing is reduced before the last backward pass of a stage,
+  which then reduces all at once and waits for it; gathered parameters stay till then, unless they are freed after each
+  forward pass. A stage that hides its FSDP modules in one that is none reduces in every backward pass, waits for it,
+  and is gathered again (reduce_every_microbatch; stage.py, backward_maybe_with_nosync).
+* Automodel gives experts' group no mixed precision: their gradients are reduced in the parameters' type
+  (experts_reduce_dtype).
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from workloads.torch.memory import Storage
 
 Place = tuple[int, int]  # stage, and the number of a layer in it
 COMPUTED = 2  # bytes of a parameter, and of its gradient, as layers have them
+WIDE = {"bf16": 2, "fp32": 4}
 # Bytes moved for an element where PyTorch adds a gradient in 16 bits to an earlier one, and where FSDP adds it to a sum
 # in fp32, or begins that sum.
 ADDED, ADDED_WIDE, BEGUN_WIDE = 6.0, 10.0, 6.0
@@ -37,9 +42,13 @@ ADDED, ADDED_WIDE, BEGUN_WIDE = 6.0, 10.0, 6.0
 
 @dataclass(frozen=True)
 class Mesh:
-    """Ranks that shard one kind of parameters, and (hybrid sharding) those that have the same shards."""
+    """Ranks that shard one kind of parameters, and (hybrid sharding) those that have the same shards.
+
+    ``wide``: bytes of a gradient in reductions.
+    """
 
     group: Group
+    wide: int
     copies: Group | None = None
 
     @property
@@ -63,9 +72,11 @@ class Fsdp2:
     def __init__(self, rank: Rank, shards: int) -> None:
         self.rank, self.t, self.shards = rank, rank.tape, shards
         choices, p = rank.s.pytorch, rank.s.parallel
-        self.meshes = Mesh(*cut(rank.dp, shards)), Mesh(rank.edp)
         self.stored = 4 if choices.master_weights else COMPUTED
-        self.wide = 4 if choices.reduce_dtype == "fp32" else COMPUTED
+        group, copies = cut(rank.dp, shards)
+        dtype = choices.reduce_dtype
+        own = choices.experts_reduce_dtype or dtype
+        self.meshes = Mesh(group, WIDE[dtype], copies), Mesh(rank.edp, WIDE[own])
         self.every = choices.reduce_every_microbatch
         self.frees = p.reshards
         self.staged = rank.grid.pp > 1
@@ -101,7 +112,7 @@ class Fsdp2:
 
     def after(self, stage: int) -> None:
         """With stages, all gradients of one that has made its last are reduced, and waited for."""
-        if self.staged and self.rank.remaining[stage] == 0:
+        if self.staged and not self.every and self.rank.remaining[stage] == 0:
             for place, unit in self._places(stage)[::-1]:
                 self._free(place)
                 self._reduce(unit, summed=True)
@@ -129,8 +140,8 @@ class Fsdp2:
                 self._free(place)
 
     def backward(self, stage: int, which: Callable[[Unit], Pass], last: bool) -> None:
-        """A stage's backward pass; without stages gradients of a layer are reduced beside the next one's pass."""
-        reduces = not self.staged and (last or self.every)
+        """A stage's backward pass; where it reduces, gradients of a layer go beside the next one's pass."""
+        reduces = self.every or (last and not self.staged)
         places = self._places(stage)
         for i in reversed(range(len(places))):
             place, unit = places[i]
@@ -147,6 +158,8 @@ class Fsdp2:
         self.passes[stage] += 1
         if reduces:
             self.sums.pop(stage, None)
+            if self.staged:
+                self.finish()  # autograd's last callback
 
     def finish(self) -> None:
         """The compute stream waits for what is being reduced."""
@@ -230,7 +243,7 @@ class Fsdp2:
             if part.mesh.shards:
                 if reduces and (first or self.every):
                     continue  # straight into the reduction's buffer
-                if self.wide > COMPUTED:
+                if part.mesh.wide > COMPUTED:
                     moved = BEGUN_WIDE if first else ADDED_WIDE
             if moved:
                 pass_over(self.t, part.count, moved * part.count)
@@ -240,13 +253,13 @@ class Fsdp2:
     def _sums(self, stage: int) -> float:
         """Bytes of a stage's whole gradients that wait for their reduction."""
         parts = (part for unit in self.units[stage] for part in self._sharded(unit))
-        return float(self.wide * sum(part.count for part in parts))
+        return float(sum(part.mesh.wide * part.count for part in parts))
 
     def _reduce(self, unit: Unit, summed: bool) -> None:
         """Gradients to shards, and over copies of the shards; ``summed``: from sums in the reduction's type."""
-        t, wide = self.t, self.wide
+        t = self.t
         for part in self._sharded(unit):
-            group, copies = part.mesh.group, part.mesh.copies
+            group, copies, wide = part.mesh.group, part.mesh.copies, part.mesh.wide
             t.cpu("fsdp_reduce_param", len(unit.parameters))
             t.wait(self.reduced)  # one buffer at a time
             read = wide if summed else COMPUTED

@@ -86,4 +86,5 @@ class Models:
             lambda: Tape(rank, Shared(), step.costs),
             groups.spread(s, experts, stage, replica) if experts else None,
             step.engine.added(s),
+            step.engine.trainer(s),
         )

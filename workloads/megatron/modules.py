@@ -8,6 +8,7 @@ from dataclasses import replace
 from workloads.job.megatron import GraphedModule, RecomputedModule
 from workloads.megatron.attention import Attention
 from workloads.megatron.cross_entropy import cross_entropy
+from workloads.megatron.eager import rms_norm
 from workloads.megatron.elementwise import bias_dropout_add, fused, pass_over, unsaved
 from workloads.megatron.feed_forward import FeedForward
 from workloads.megatron.linear import column_linear
@@ -23,13 +24,16 @@ from workloads.torch.tape import Tape, Tensor
 
 
 class Norm(Module):
-    def __init__(self, t: Tape, m: ModelSpec) -> None:
+    def __init__(self, t: Tape, m: ModelSpec, eager: bool = False) -> None:
         super().__init__()
         self.kind = m.norm
+        self.eager = eager and m.norm == "rms" and not m.norm_bias
         for name in ("weight", "bias")[: 2 if m.norm_bias else 1]:
             self.add(t, m.hidden, name=name)
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
+        if self.eager:
+            return rms_norm(t, x, self.parameters[0])
         return F.norm(t, self.kind, x, self.parameters)
 
 
@@ -41,11 +45,12 @@ class Layer(Module):
     ) -> None:
         super().__init__()
         self.s = s
-        self.norm1 = Norm(t, m)
+        eager = s.eager("norm")
+        self.norm1 = Norm(t, m, eager)
         self.attention = (
             LatentAttention(t, m, s) if m.latent else Attention(t, m, s, window)
         )
-        self.norm2 = Norm(t, m)
+        self.norm2 = Norm(t, m, eager)
         self.ffn = (
             Experts(t, m, s, s.spread)
             if experts and s.spread is not None
@@ -154,7 +159,7 @@ class Head(Module):
         super().__init__()
         plain = replace(s.numbers, products="", overlap=False)
         self.m, self.s = m, replace(s, numbers=plain)
-        self.norm = Norm(t, m)
+        self.norm = Norm(t, m, s.eager("norm"))
         self.parameters += self.norm.parameters
         self.vocab = local_vocab(m, s)
         self.weight = self.add(t, self.vocab, m.hidden, name="head")

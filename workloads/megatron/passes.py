@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.graph.opgraph import Chain, OpGraph, Program
+from sim.graph.opgraph import SYNC, Chain, OpGraph, Program
 from workloads.torch.modules import Module
 from workloads.torch.recorder import PHASES, Shared
 from workloads.torch.tape import Tape, Tensor
@@ -74,10 +74,15 @@ class Pass:
 
 
 def pass_of(name: str, program: Program, shared: Shared) -> Pass:
-    """A pass of recorded operations; their host times are kept apart."""
+    """A pass of recorded operations; their host times are kept apart.
+
+    Where the host waits for the GPU within, it cannot run ahead: its times belong to the pass, and count there too.
+    """
     host = program.host
-    graph = graph_of(replace(program, host=np.zeros(len(program))), shared)
     first = float(host[0]) if len(host) else 0.0
+    within = host.copy() if (program.kind == SYNC).any() else np.zeros(len(program))
+    within[:1] = 0.0
+    graph = graph_of(replace(program, host=within), shared)
     return Pass(name, graph, first, float(host.sum()))
 
 

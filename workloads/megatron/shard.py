@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from workloads.job.adapter import Adapter
 from workloads.job.megatron import Megatron
+from workloads.job.pytorch import PyTorch
 from workloads.megatron.gemm import Numbers
 from workloads.megatron.spread import Spread
 from workloads.parallel.group import Group
@@ -28,6 +29,31 @@ class Shard:
     spread: Spread | None = None  # of experts
     packed: int | None = None  # tokens of a document, where attention sees no other
     adapter: Adapter = Adapter()  # noqa: RUF009 - frozen
+    trainer: PyTorch | None = None  # whose layers these are, where not Megatron's
+
+    def eager(self, part: str) -> bool:
+        """Whether a part of a layer runs operator by operator."""
+        return self.trainer is not None and part in self.trainer.eager_operators
+
+    @property
+    def counts_wait(self) -> bool:
+        """Whether the host waits until the GPU knows how many tokens come here.
+
+        DeepEP does, and so do PyTorch's all-to-alls of uneven parts (torchtitan, distributed/expert_parallel.py).
+        """
+        waits = self.options.moe_token_dispatcher in ("flex", "alltoall")
+        return self.trainer is not None and waits
+
+    @property
+    def dtensors(self) -> bool:
+        """Whether projections are spread as PyTorch's DTensors, not by Transformer Engine's user buffers."""
+        spread = self.group.size > 1 and not self.options.tp_comm_overlap
+        return self.trainer is not None and spread
+
+    @property
+    def compiled(self) -> bool:
+        """Whether layers are compiled."""
+        return self.trainer is not None and self.trainer.compiled_layers
 
     @property
     def loads(self) -> Loads:

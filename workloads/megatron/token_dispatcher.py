@@ -71,6 +71,8 @@ class TokenDispatcher:
         hidden, here = self.m.hidden, self.received
         if self._way == "alltoall":
             x = self._permute(t, x)
+        if self.s.counts_wait and self.spread.group.size > 1:
+            t.synchronize()
         x = self._exchange.to_experts(t, x, (here, hidden), meanwhile)
         if self._shards_exchange is not None:
             here *= self.shards

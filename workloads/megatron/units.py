@@ -8,6 +8,7 @@ from functools import cached_property
 
 from sim.graph.kernel import Kernel
 from workloads.job import Job
+from workloads.job.pytorch import PyTorch
 from workloads.megatron.adapter import freeze
 from workloads.megatron.further import Further
 from workloads.megatron.gemm import Numbers
@@ -39,13 +40,15 @@ class Units:
         tape: Callable[[], Tape],
         spread: Spread | None = None,
         added: float | None = None,
+        trainer: PyTorch | None = None,
     ) -> None:
         s, o = scenario.training, scenario.megatron
         self.m, self.tape = m, tape
         self.options, self.faults = o, scenario.faults
         self.recompute = _again(scenario)
         self.loss_scaled = precision(s.precision).scaled_loss
-        self.shard = _shard(scenario, tp, cp, spread, added)
+        shard = _shard(scenario, tp, cp, spread, added)
+        self.shard = replace(shard, trainer=trainer)
         self.inner = (self.shard.rows, s.micro_batch, m.hidden)
         self.frozen = scenario.adapter.on
         self._layers: dict[tuple[str, bool, int, bool, bool, Loads, bool], Unit] = {}
@@ -86,10 +89,21 @@ class Units:
         return self._layers[key]
 
     def _run_layer(self, t: Tape, layer: Module, x: Tensor) -> Tensor:
+        t.cpu("checkpoint", self._wrappers)
         if self.faults.slow_per_layer and self.faults.slow_rank == t.rank:
             nanoseconds = round(self.faults.slow_per_layer * 1e9)
             t.launch(Kernel("spin", (nanoseconds,)))
         return _forward(t, layer, x)
+
+    @property
+    def _wrappers(self) -> int:
+        """Parts of a layer that a checkpoint wraps: all of one with experts, else attention, MLP and both norms.
+
+        nemo_automodel/components: moe/parallelizer.py (apply_ac), distributed/parallelizer.py. Compiled code has none.
+        """
+        if self.shard.trainer is None or self.shard.compiled or not self.recompute.full:
+            return 0
+        return 1 if self.m.experts else 4
 
     @property
     def exchanges(self) -> bool:

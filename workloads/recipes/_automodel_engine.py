@@ -18,6 +18,7 @@ def choose(draft: Draft, document: Document) -> None:
     _adam(draft, document)
     if experts_of(draft):
         _experts(draft, document)
+    _layers(draft, document)
     rope = f"{BACKEND}.rope_fusion"
     if not draft.typed(document, rope, "truth", True):
         draft.set("megatron.rope_fusion", False, rope, document.place(rope))
@@ -26,11 +27,25 @@ def choose(draft: Draft, document: Document) -> None:
     draft.set("pytorch.clip_gradients", clips, "recipe", document.place("recipe"))
 
 
+def _layers(draft: Draft, document: Document) -> None:
+    """Compiled layers, and how adapters are composed (components/_peft/lora.py)."""
+    key = "distributed.enable_compile"
+    if draft.typed(document, key, "truth", False):
+        draft.set("pytorch.compiled_layers", True, key, document.place(key))
+    if draft.get("adapter.kind", "none") != "none":
+        draft.set("adapter.scaled", "inner")
+        key = "peft.dropout_position"
+        position = str(document.get(key, "post"))
+        draft.set("adapter.dropout_position", position, key, document.place(key))
+
+
 def _fsdp(draft: Draft, document: Document) -> None:
     """When layers are freed and reduced, and in what type."""
     draft.set("pytorch.reduce_dtype", "fp32")  # mp_policy of FSDP2Config
     staged = draft.get("parallel.pp", 1) > 1
     if experts_of(draft):
+        # fully_shard of experts has no mp_policy (components/moe/parallelizer.py).
+        draft.set("pytorch.experts_reduce_dtype", "bf16")
         keys: tuple[str, ...] = (
             "distributed.moe.reshard_after_forward",
             "parallelizer.reshard_after_forward",
