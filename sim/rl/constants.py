@@ -16,14 +16,11 @@ FILE = Path(__file__).with_suffix(".toml")
 #: of experts: routing, its top-k, sorting tokens and adding them up. Evidence: guess, counted from vLLM's layers.
 SMALL = 6
 SMALL_OF_EXPERTS = 6
-#: Share of HBM's bandwidth at which attention reads a KV cache, where no GPU file says what a stream reaches.
-#: Evidence: guess.
-STREAM = 0.85
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Seconds; bytes/s of `copy_bandwidth`; `expert_share` of HBM's streams, 0 to 1."""
+    """Seconds; bytes/s of `copy_bandwidth`."""
 
     step_host: float
     sequence_host: float
@@ -32,7 +29,6 @@ class Constants:
     tensor_host: float
     copy_bandwidth: float
     step_overhead: float
-    expert_share: float
     grades: Mapping[str, str]
 
     def at(self, **values: float) -> Constants:
@@ -53,8 +49,6 @@ def constants() -> Constants:
 
 
 def _value(name: str, value: object) -> float:
-    if name.endswith("share"):
-        return float(str(value))
     if name.endswith("bandwidth"):
         return parse_bandwidth(value, str(FILE), name)
     return parse_duration(value, str(FILE), name)

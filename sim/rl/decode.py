@@ -1,10 +1,11 @@
 """One step of an engine: a token for every rollout in its batch.
 
-products   every weight is read once; times are those of the GPU's tables at the batch's size
+products   every weight is read once, by measured laws (`sim.rl.laws`); above 256 rows by the GPU's tables
 experts    as many as the batch's tokens meet, on average, are read and computed
-attention  keys and values of all tokens so far, at the bandwidth that a stream reaches
+attention  keys and values of all tokens so far, a kernel a layer
 exchanges  two all-reduces a layer between an engine's tp GPUs, a send between its stages
 small      norms, rotation, routing: the time of a small kernel each
+sampling   a token, and its log-probability, of all logits
 host       scheduling and sampling, as far as the GPU does not work beside them
 """
 
@@ -17,15 +18,22 @@ from functools import cached_property
 from sim.collectives.planner import plan_collective
 from sim.costs import Gpu
 from sim.graph.kernel import Kernel
-from sim.rl.constants import SMALL, SMALL_OF_EXPERTS, STREAM
+from sim.rl.constants import SMALL, SMALL_OF_EXPERTS
+from sim.rl.laws import laws
 from sim.rl.pools import Pools
 from workloads.models.counts import total_parameters
 from workloads.models.model import ModelSpec
 
+#: Bytes that sampling moves for a logit (a count of PyTorch's kernels in vLLM's sampler, two reads for a softmax): widened 6,
+#: log-softmax 12, scaled 8, softmax 12, noise 4, divided 12, argmax 4, compared and counted 6.
+SAMPLED = 64.0
 ACTIVATION = 2.0  # bytes of a value of activations and of the KV cache
 #: Bytes of a weight, and the kernels' number format, by an engine's precision.
 WEIGHTS = {"bf16": 2.0, "fp8": 1.0}
 KERNELS = {"bf16": "bf16", "fp8": "fp8_block"}
+PEAKS = {"bf16": "bf16", "fp8": "fp8"}
+#: Rows of a product up to which laws were measured.
+FEW = 256
 #: Bytes of a GPU that an engine keeps for activations and NCCL's buffers, beside weights and KV cache; a guess.
 WORKING = 2e9
 
@@ -52,13 +60,6 @@ class Engine:
     @property
     def stages(self) -> int:
         return self.pools.rl.generation_pp
-
-    @cached_property
-    def stream(self) -> float:
-        """Bytes/s at which a GPU reads what lies in HBM."""
-        limit = self.gpu.facts.bandwidth
-        reached = (self.gpu.stream or STREAM * limit) / limit
-        return min(1.0, reached) * self.gpu.bandwidth
 
     @cached_property
     def weights(self) -> float:
@@ -88,8 +89,7 @@ class Engine:
 
     def parts(self, batch: int, context: float) -> Mapping[str, float]:
         """Seconds of a step by what they are for."""
-        read = batch * context * self.cached * self.stages / self.stream
-        made = {**self._of_batch(batch), "kv_cache": read}
+        made = {**self._of_batch(batch), "kv_cache": self._reading(batch, context)}
         if self.pools.rl.async_scheduling:
             busy = sum(made.values()) - made["host"]
             made["host"] = max(0.0, made["host"] - busy)
@@ -105,6 +105,7 @@ class Engine:
                 "weights": self._products(batch),
                 "exchanges": self._exchanges(batch),
                 "small_kernels": small * launch,
+                "sampling": self._sampling(batch),
                 "host": c.step_host + batch * c.sequence_host,
             }
         return self._known[batch]
@@ -172,18 +173,37 @@ class Engine:
         )
 
     def _product(self, m: int, n: int, k: int) -> float:
+        few = self._by_law("product", 1, min(m, FEW), n, k)
+        if m <= FEW:
+            return few
         dtype = KERNELS[self.pools.rl.generation_precision]
-        timed = self.gpu.duration(Kernel("gemm", (m, n, k), dtype, "nt"))
-        return max(timed, self._read(n * k))
+        return max(few, self.gpu.duration(Kernel("gemm", (m, n, k), dtype, "nt")))
 
     def _grouped(self, experts: int, rows: int, n: int, k: int) -> float:
         """Experts' products: bound by their weights, or by the arithmetic of as large a product."""
-        read = self._read(experts * n * k) / self.pools.constants.expert_share
-        return max(read, self._product(experts * rows, n, k))
+        few = self._by_law("experts", experts, rows, n, k)
+        many = experts * rows
+        return few if many <= FEW else max(few, self._product(many, n, k))
 
-    def _read(self, weights: float) -> float:
-        size = WEIGHTS[self.pools.rl.generation_precision]
-        return weights * size / self.stream
+    def _by_law(self, kind: str, count: int, m: int, n: int, k: int) -> float:
+        """Products of m rows each, by weights of their own."""
+        precision = self.pools.rl.generation_precision
+        size = WEIGHTS[precision]
+        moved = count * (size * (n * k + m * k) + ACTIVATION * m * n)
+        busy = 2.0 * count * m * n * k / self.gpu.peak[PEAKS[precision]]
+        return laws()[kind].seconds(self.gpu, moved, k, busy)
+
+    def _reading(self, batch: int, context: float) -> float:
+        """Attention of a token for each rollout, in all layers one after the other."""
+        m = self.model
+        law = laws()["latent_attention" if m.latent else "attention"]
+        of_layer = batch * context * self.cached * self.stages / m.layers
+        return m.layers * law.seconds(self.gpu, of_layer, context)
+
+    def _sampling(self, batch: int) -> float:
+        """Every GPU of a stage has all logits and samples the same tokens."""
+        moved = SAMPLED * batch * self.model.vocab
+        return laws()["sampling"].seconds(self.gpu, moved)
 
     def _exchanges(self, batch: int) -> float:
         """All-reduces of every layer between the GPUs of a stage, and sends between stages."""

@@ -27,10 +27,8 @@ GUESSES: Mapping[str, float] = {
     "tensor_host": 0.5e-3,
     "copy_bandwidth": 10e9,
     "step_overhead": 5.0,
-    "expert_share": 0.8,
 }
 WIDTH, ERROR = 0.7, 0.20
-MOST = {"expert_share": 1.0}
 STEPS = (0.3, 0.1, 0.03)
 
 
@@ -69,8 +67,7 @@ def descend(
             better = False
             for name in at:
                 for factor in (math.exp(step), math.exp(-step)):
-                    value = min(at[name] * factor, MOST.get(name, math.inf))
-                    tried = {**at, name: value}
+                    tried = {**at, name: at[name] * factor}
                     if (reached := function(tried)) < best - 1e-9:
                         at, best, better = tried, reached, True
     return at
