@@ -16,6 +16,9 @@ FILE = Path(__file__).with_suffix(".toml")
 #: of experts: routing, its top-k, sorting tokens and adding them up. Evidence: guess, counted from vLLM's layers.
 SMALL = 6
 SMALL_OF_EXPERTS = 6
+#: With weights in fp8 activations are quantized before products: of a layer's four, and of its experts'.
+QUANTIZED = 4
+QUANTIZED_OF_EXPERTS = 2
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class Constants:
     tensor_host: float
     copy_bandwidth: float
     step_overhead: float
+    reduce_start: float
+    reduce_gpu: float
     grades: Mapping[str, str]
 
     def at(self, **values: float) -> Constants:

@@ -3,7 +3,7 @@
 products   every weight is read once, by measured laws (`sim.rl.laws`); above 256 rows by the GPU's tables
 experts    as many as the batch's tokens meet, on average, are read and computed
 attention  keys and values of all tokens so far, a kernel a layer
-exchanges  two all-reduces a layer between an engine's tp GPUs, a send between its stages
+exchanges  between an engine's GPUs (`sim.rl.exchanges`)
 small      norms, rotation, routing: the time of a small kernel each
 sampling   a token, and its log-probability, of all logits
 host       scheduling and sampling, as far as the GPU does not work beside them
@@ -15,19 +15,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from sim.collectives.planner import plan_collective
 from sim.costs import Gpu
 from sim.graph.kernel import Kernel
-from sim.rl.constants import SMALL, SMALL_OF_EXPERTS
+from sim.rl.constants import (
+    QUANTIZED,
+    QUANTIZED_OF_EXPERTS,
+    SMALL,
+    SMALL_OF_EXPERTS,
+)
+from sim.rl.exchanges import ACTIVATION, Exchanges
 from sim.rl.laws import laws
 from sim.rl.pools import Pools
 from workloads.models.counts import total_parameters
 from workloads.models.model import ModelSpec
 
-#: Bytes that sampling moves for a logit (a count of PyTorch's kernels in vLLM's sampler, two reads for a softmax): widened 6,
+#: Bytes that sampling moves for a logit (a count of PyTorch's kernels in vLLM's sampler; a softmax reads twice): widened 6,
 #: log-softmax 12, scaled 8, softmax 12, noise 4, divided 12, argmax 4, compared and counted 6.
 SAMPLED = 64.0
-ACTIVATION = 2.0  # bytes of a value of activations and of the KV cache
 #: Bytes of a weight, and the kernels' number format, by an engine's precision.
 WEIGHTS = {"bf16": 2.0, "fp8": 1.0}
 KERNELS = {"bf16": "bf16", "fp8": "fp8_block"}
@@ -98,15 +102,15 @@ class Engine:
     def _of_batch(self, batch: int) -> dict[str, float]:
         """What does not depend on the context, remembered: batches come again and again."""
         if batch not in self._known:
-            c, rl = self.pools.constants, self.pools.rl
+            c, rl, slow = self.pools.constants, self.pools.rl, self.pools.host_factor
             small = self._small_kernels()
-            launch = c.small_kernel if rl.cuda_graphs else c.eager_launch
+            launch = c.small_kernel if rl.cuda_graphs else c.eager_launch * slow
             self._known[batch] = {
                 "weights": self._products(batch),
                 "exchanges": self._exchanges(batch),
                 "small_kernels": small * launch,
                 "sampling": self._sampling(batch),
-                "host": c.step_host + batch * c.sequence_host,
+                "host": slow * (c.step_host + batch * c.sequence_host),
             }
         return self._known[batch]
 
@@ -117,7 +121,10 @@ class Engine:
     def _small_kernels(self) -> int:
         m = self.model
         experts = sum(map(m.has_experts, range(m.layers)))
-        return SMALL * m.layers + SMALL_OF_EXPERTS * experts
+        made = SMALL * m.layers + SMALL_OF_EXPERTS * experts
+        if self.pools.rl.generation_precision == "bf16":
+            return made
+        return made + QUANTIZED * m.layers + QUANTIZED_OF_EXPERTS * experts
 
     def _products(self, batch: int) -> float:
         """Seconds of all products of one token for each rollout."""
@@ -206,19 +213,8 @@ class Engine:
         return laws()["sampling"].seconds(self.gpu, moved)
 
     def _exchanges(self, batch: int) -> float:
-        """All-reduces of every layer between the GPUs of a stage, and sends between stages."""
-        m, fabric = self.model, self.pools.fabric
-        size = batch * m.hidden * ACTIVATION
-        nccl, total = self.pools.scenario.nccl, 0.0
-        if self.tp > 1:
-            stage = self.gpus[: self.tp]
-            plan = plan_collective("all_reduce", size, stage, fabric, nccl)
-            total += 2 * m.layers * plan.duration(fabric.links.bandwidth)
-        if self.stages > 1:
-            pair = self.gpus[0], self.gpus[self.tp]
-            plan = plan_collective("sendrecv", size, pair, fabric, nccl)
-            total += (self.stages - 1) * plan.duration(fabric.links.bandwidth)
-        return total
+        """What the GPUs of an engine send each other for one token of each rollout."""
+        return Exchanges(self.pools, self.gpus).seconds(self.model, batch)
 
     def prefill(self, prompts: int, tokens: int) -> float:
         """Seconds of the prompts' keys and values; a prompt that is sampled many times is computed once."""

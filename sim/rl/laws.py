@@ -57,8 +57,3 @@ def _law(name: str, entry: Mapping[str, object]) -> Law:
     start = parse_duration(entry["start"], where, f"{name}.start")
     step = parse_duration(entry.get("step", "0 s"), where, f"{name}.step")
     return Law(start, step, float(str(entry["share"])), str(entry["evidence"]))
-
-
-def grade(gpu: Gpu) -> str:
-    """How sure the laws are on a GPU: fitted to its rows, or guessed from another's."""
-    return "fitted" if gpu.name == MEASURED_ON else "guess"

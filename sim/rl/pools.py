@@ -9,7 +9,7 @@ from sim.costs import Gpu
 from sim.costs.measured import gpu_of
 from sim.errors import InputError, Mistake
 from sim.planning.fleet import Fleet, fleet_of
-from sim.predict import load_fabric
+from sim.predict import host_factor, load_fabric
 from sim.rl.constants import Constants, constants
 from sim.spec.rules.layout import check_scenario
 from sim.spec.sections import Scenario
@@ -29,6 +29,7 @@ class Pools:
     training: tuple[str, ...]
     engines: tuple[tuple[str, ...], ...]
     constants: Constants
+    host_factor: float = 1.0
 
     @property
     def rl(self) -> Rl:
@@ -76,7 +77,10 @@ def pools_of(scenario: Scenario) -> Pools:
         tuple(generating[at : at + size]) for at in range(0, len(generating), size)
     )
     gpu = _slowest(fleet_of(fabric, gpu_of(fabric), tuple(generating)))
-    return Pools(scenario, fabric, model, gpu, tuple(training), engines, constants())
+    host = host_factor(scenario, fabric)
+    return Pools(
+        scenario, fabric, model, gpu, tuple(training), engines, constants(), host
+    )
 
 
 def _slowest(fleet: Fleet) -> Gpu:

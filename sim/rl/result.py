@@ -14,7 +14,7 @@ from sim.units import format_bytes, format_duration
 
 #: What each phase rests on where nothing better is known of it.
 EVIDENCE = {
-    "rollout": "guess",  # kernels of decoding by tables of training's shapes; the host's time is fitted
+    "rollout": "guess",  # an H100's kernels and the host's time are fitted; lengths and other GPUs' kernels are not
     "environment": "guess",
     "logprobs": "fitted",
     "training": "fitted",

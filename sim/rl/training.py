@@ -67,14 +67,29 @@ def batch_of(pools: Pools, samples: int, pack: int) -> Batch:
     """
     rl = pools.rl
     lengths = [rl.prompt_length + new for new in generated(rl, samples)]
+    if not rl.packing:
+        return _padded(pools, samples, pack, max(lengths))
     room = max(pack * rl.max_length, max(lengths))
     count = packs(lengths, room)
     microbatches = math.ceil(count / pools.replicas)
     tokens = room
     if pools.scenario.parallel.pp == 1:
         tokens = math.ceil(sum(lengths) / (microbatches * pools.replicas))
-    unit = math.lcm(ROUND, 2 * pools.scenario.parallel.cp * pools.scenario.parallel.tp)
-    return Batch(count, microbatches, unit * math.ceil(tokens / unit))
+    return Batch(count, microbatches, _rounded(pools, tokens))
+
+
+def _padded(pools: Pools, samples: int, rows: int, longest: int) -> Batch:
+    """Microbatches of so many rollouts, each as long as the longest of all (input_ids are one tensor)."""
+    count = math.ceil(samples / rows)
+    microbatches = math.ceil(count / pools.replicas)
+    return Batch(count, microbatches, _rounded(pools, rows * longest))
+
+
+def _rounded(pools: Pools, tokens: int) -> int:
+    """Tokens of a pack that all ranks of a layout can split."""
+    p = pools.scenario.parallel
+    unit = math.lcm(ROUND, 2 * p.cp * p.tp)
+    return unit * math.ceil(tokens / unit)
 
 
 def forward_time(timeline: Timeline, microbatches: int) -> float:

@@ -116,7 +116,8 @@ def fitted(family: Family, rows: pd.DataFrame, gpu: Gpu) -> Law:
     """The law whose relative errors are least."""
 
     def law(logs: np.ndarray) -> Law:
-        return Law(*map(float, np.exp(logs)), "fitted")
+        start, step, share = (float(value) for value in np.exp(logs))
+        return Law(start, step, share, "fitted")
 
     found = least_squares(
         lambda logs: errors(law(logs), family, rows, gpu),
@@ -132,9 +133,8 @@ def main() -> None:
     for name, family in FAMILIES.items():
         rows, held = measured(family)
         law = fitted(family, rows, gpu)
-        print(
-            f"[{name}] start {law.start:.3g} s, step {law.step:.3g} s, share {law.share:.3g}"
-        )
+        told = f"start {law.start:.3g} s, step {law.step:.3g} s, share {law.share:.3g}"
+        print(f"[{name}] {told}")
         for kind, some in (("fitted", rows), ("held out", held)):
             _print(f"  {kind}", errors(law, family, some, gpu))
             _print(f"  {kind}, laws.toml", errors(laws()[name], family, some, gpu))
@@ -145,9 +145,9 @@ def _print(what: str, logs: np.ndarray) -> None:
         print(what, "no rows")
         return
     size = np.abs(logs)
-    print(
-        f"{what}: {len(logs)} rows, median {np.median(size):.1%}, 90th percentile {np.quantile(size, 0.9):.1%}, bias {np.mean(logs):+.1%}"
-    )
+    median, ninetieth = np.median(size), np.quantile(size, 0.9)
+    told = f"{len(logs)} rows, median {median:.1%}, 90th percentile {ninetieth:.1%}"
+    print(f"{what}: {told}, bias {np.mean(logs):+.1%}")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,6 @@ MACHINES = {"H100": ("dgx-h100-superpod", 8), "GB200": ("gb200-superpod-576", 4)
 RACK = 72  # GPUs of one NVLink domain
 #: Keys of a table of recipes.toml that are switched on by what the row says.
 CASES = ("set", "off", "dapo", "fp8")
-GROUPED = (0, 7)  # first release whose recipes have grouped GEMMs (commit 9053154)
 ASYNC = (0, 6)  # first one whose vLLM (0.17) schedules beside the GPU
 
 
@@ -217,11 +216,19 @@ def _changes(row: RlRow, recipe: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
         "fp8": row.fp8,
     }
     yield from _recipes()["every"].items()
-    yield "megatron.moe_grouped_gemm", row.release >= GROUPED
+    yield from _recipes()["machines"].get(row.machine, {}).items()
     yield "async_scheduling", row.release >= ASYNC
     for case in CASES:
         if applies[case]:
             yield from recipe.get(case, {}).items()
+    yield from _of_release(row, recipe)
+
+
+def _of_release(row: RlRow, recipe: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What changed from release to release: "0.5", or of one machine alone "0.5 GB200"."""
+    release = ".".join(map(str, row.release))
+    for name in (release, f"{release} {row.machine}"):
+        yield from recipe.get("release", {}).get(name, {}).items()
 
 
 def _rl(row: RlRow, recipe: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,6 +46,10 @@ class Rl:
     train_pack: int = key(
         1, "longest rollouts that fit a pack of training (micro batch size)", low=1
     )
+    packing: bool = key(
+        True,
+        "rollouts share packs; else each is padded to the longest, and packs count rollouts",
+    )
     logprob_pack: int = key(
         1, "the same of a pack of log-probabilities (logprob_batch_size)", low=1
     )

@@ -191,7 +191,7 @@ def latent_kernel(
         token = start + n
         ok = token < end
         page = tl.load(table + row * pages + token // PAGE, mask=ok, other=0)
-        place = cache + (page * PAGE + token % PAGE)[:, None] * width
+        place = cache + (page.to(tl.int64) * PAGE + token % PAGE)[:, None] * width
         kc = tl.load(place + c[None, :], mask=ok[:, None], other=0.0)
         kr = tl.load(place + RANK + r[None, :], mask=ok[:, None], other=0.0)
         s = tl.dot(qc, tl.trans(kc)) + tl.dot(qr, tl.trans(kr))
