@@ -29,7 +29,7 @@ from sim.rl.pools import Pools
 from workloads.models.counts import total_parameters
 from workloads.models.model import ModelSpec
 
-#: Bytes that sampling moves for a logit (a count of PyTorch's kernels in vLLM's sampler; a softmax reads twice): widened 6,
+#: Bytes that sampling moves for a logit (a count of kernels in vLLM's sampler; a softmax reads twice): widened 6,
 #: log-softmax 12, scaled 8, softmax 12, noise 4, divided 12, argmax 4, compared and counted 6.
 SAMPLED = 64.0
 #: Bytes of a weight, and the kernels' number format, by an engine's precision.
