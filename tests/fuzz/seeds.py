@@ -6,6 +6,7 @@ import io
 import json
 import zipfile
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from tests.fuzz.job_seeds import jobs
@@ -111,6 +112,7 @@ def _zip(text: str) -> bytes:
     return made.getvalue()
 
 
+@cache
 def _measured() -> str:
     """What `prestep measure` writes, cut short."""
     from tests.validation.test_calibrate_machine import MANIFEST, rows
