@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.errors import InputError
-from sim.graph.opgraph import COMM
+from sim.graph.opgraph import COMM, SYNC
 from sim.planning.planned import planned
 from sim.predict import plan, predict
 from sim.predict import step_time as time_of
@@ -155,6 +155,20 @@ def test_stages_may_reduce_in_every_backward_pass() -> None:
     # All forward passes keep what the first gathered; each backward pass but the first finds it freed.
     assert sent(every, "all_gather") == [4 * x for x in sent(once, "all_gather")]
     assert time_of(every) > time_of(once)
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_timed_rounds_wait_for_the_gpu(pp: int) -> None:
+    """One wait a round; no step is shorter for it."""
+    training = {"grad_accumulation": 2} if pp > 1 else {}
+    plain = scenario(4, pp=pp, training=training)
+    timed = scenario(4, pp=pp, training=training, pytorch={"timed_rounds": True})
+
+    def waits(s: Scenario) -> int:
+        return int((plan(s).lowered.graph.programs[0].kind == SYNC).sum())
+
+    assert waits(timed) - waits(plain) >= (2 if pp > 1 else 4)
+    assert time_of(timed) >= time_of(plain)
 
 
 def test_experts_are_reduced_in_their_own_type() -> None:

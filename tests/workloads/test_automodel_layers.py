@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from sim.errors import InputError
 from sim.graph.opgraph import SYNC, Chain
 from sim.predict import plan, step_time
-from sim.spec.load import Scenario, parse_scenario
+from sim.spec.load import Scenario, check_layout, parse_scenario
 from workloads.megatron.eager import GATED, GATED_BACK, NORM, NORM_BACK
 
 HIDDEN, FFN, TOKENS, VOCAB, RANK = 1024, 4096, 2048, 4096, 16
@@ -65,7 +66,7 @@ def moved(s: Scenario, name: str) -> float:
     """Bytes of the elementwise kernels of a pass."""
     graph = chains(s, name)[0].graph
     return sum(
-        graph.kernels[k].bytes
+        float(graph.kernels[k].bytes)
         for k in graph.programs[0].payload[graph.programs[0].kind == 0]
         if graph.kernels[k].kind in ("fused", "rms_norm_fwd", "rms_norm_bwd")
     )
@@ -127,7 +128,8 @@ def test_dropout_behind_an_adapter_is_on_its_output() -> None:
 
 
 def test_compiled_layers_are_no_slower_and_cost_the_host_less() -> None:
-    for layout in ({}, {"tp": 2}):
+    layouts: tuple[dict[str, Any], ...] = ({}, {"tp": 2})
+    for layout in layouts:
         eager = scenario({}, LORA, recompute="full", **layout)
         compiled = scenario({"compiled_layers": True}, LORA, recompute="full", **layout)
         assert step_time(compiled) <= step_time(eager)
@@ -164,3 +166,24 @@ def test_the_host_waits_for_counts_of_tokens(dispatcher: str, times: int) -> Non
     s = scenario(model=MOE, megatron=way, dp=4, ep=4, data_parallel="fsdp")
     assert waits(s, "layer forward") == times
     assert waits(s, "layer backward") == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("eager_operators", ["norm"]),
+        ("attention_waits", True),
+        ("timed_rounds", True),
+        ("compiled_layers", True),
+        ("experts_reduce_dtype", "bf16"),
+    ],
+)
+def test_its_switches_count_nowhere_else(key: str, value: object) -> None:
+    tables = {
+        "cluster": {"name": "dgx-h100", "gpus": 1},
+        "model": {"name": "llama3-8b", "layers": 2},
+        "training": {"framework": "pytorch-eager", "seq_len": 2048},
+        "pytorch": {key: value},
+    }
+    with pytest.raises(InputError, match=key):
+        check_layout(parse_scenario(tables, "test"))

@@ -30,6 +30,7 @@ PYTORCH = (
     "clip_gradients",
     "eager_operators",
     "attention_waits",
+    "timed_rounds",
     "compiled_layers",
 )
 #: Keys of [megatron] that PyTorch's engine has no use for.

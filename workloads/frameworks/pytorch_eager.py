@@ -44,6 +44,13 @@ OF_FSDP = (
 )
 OF_FP8 = ("fp8_scaling", "fp8_param_gather")
 OF_FORMATS = (*OF_FP8, "bf16_layers")
+OF_AUTOMODEL = (
+    "experts_reduce_dtype",
+    "eager_operators",
+    "attention_waits",
+    "timed_rounds",
+    "compiled_layers",
+)
 WHOLE_VECTOR = (
     4  # fp32 numbers that memory-efficient attention reads at once (sdp_utils.cpp)
 )
@@ -89,6 +96,13 @@ def _trainer(s: Job) -> Iterator[Mistake]:
     elif s.pytorch.fsdp == "2":
         for key, value in stated(s, OF_FLAT_PARAMETERS):
             yield Mistake(s.where, key, value, 'pytorch.fsdp = "1"')
+
+
+def _automodel(s: Job) -> Iterator[Mistake]:
+    """Keys of NeMo Automodel's engine."""
+    for key, value in stated(s, OF_AUTOMODEL):
+        hint = 'a switch of training.framework = "automodel"'
+        yield Mistake(s.where, key, value, "nothing", hint)
 
 
 def _formats(s: Job) -> Iterator[Mistake]:
@@ -319,6 +333,7 @@ FRAMEWORK = Framework(
         ),
         ("parallel parallel.data_parallel", _zero2),
         ("pytorch training parallel.data_parallel", _formats),
+        ("pytorch", _automodel),
         ("pytorch training parallel.pp", _scaled),
         ("pytorch training parallel.tp parallel.data_parallel", _optimizer),
         ("parallel parallel.tp parallel.etp parallel.imbalance", _experts),

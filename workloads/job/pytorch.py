@@ -95,6 +95,11 @@ class PyTorch:
         "automodel: the host waits for the GPU in every attention, where it asks whether positions are packed (Hugging "
         "Face's FlashAttention, one sample at once)",
     )
+    timed_rounds: bool = key(
+        False,
+        "automodel: the host waits for the GPU after each round of gradient accumulation, as a timer does (in a "
+        "pipeline: after its schedule)",
+    )
     compiled_layers: bool = key(
         False,
         "automodel: layers are compiled; an adapter's sum is made by the kernel that reads it, and the host needs no "

@@ -58,6 +58,8 @@ class StageStep(Rank):
         for run in range(runs):
             self.transfers.run = run
             self._play(operations)
+            if self.s.pytorch.timed_rounds:
+                t.synchronize()
         t.phase, t.layer = 1, -1
         self.data.finish()
         reduce_tied(self)
@@ -68,12 +70,19 @@ class StageStep(Rank):
         for op in operations:
             if isinstance(op, Compute):
                 self._compute(op)
+                if self._ends_round(op):
+                    self.tape.synchronize()
             elif isinstance(op, Pair):
                 self._pair(op)
             elif isinstance(op, Batch):
                 self.transfers.post(op)
             elif isinstance(op, Wait):
                 self.transfers.wait(op)
+
+    def _ends_round(self, op: Compute) -> bool:
+        """Whether a timer waits behind a pass: without stages every backward pass ends a round."""
+        alone = self.grid.pp == 1
+        return self.s.pytorch.timed_rounds and alone and op.kind in "BW"
 
     def _compute(self, op: Compute) -> None:
         self.tape.microbatch = op.microbatch
