@@ -1,0 +1,80 @@
+"""torchtitan's recipes with context parallelism, or with an optimizer in another implementation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sim.errors import InputError
+from sim.spec.load import Scenario, load_scenario
+
+RECIPE = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 32768
+[optimizer]
+implementation = "@OPTIMIZER@"
+[parallelism]
+data_parallel_shard_degree = -1
+context_parallel_degree = @CP@
+context_parallel_rotate_method = "@WAY@"
+tensor_parallel_degree = @TP@
+[activation_checkpoint]
+mode = "full"
+[compile]
+enable = @COMPILE@
+"""
+
+
+def read(folder: Path, **words: object) -> Scenario:
+    """The scenario of a recipe on eight GPUs."""
+    said = {
+        "cp": 4,
+        "tp": 1,
+        "way": "alltoall",
+        "compile": "true",
+        "optimizer": "fused",
+    }
+    text = RECIPE
+    for word, value in (said | words).items():
+        text = text.replace(f"@{word.upper()}@", str(value))
+    path = folder / "train.toml"
+    path.write_text(text)
+    return load_scenario(path, ["cluster.name=dgx-h100"])
+
+
+@pytest.mark.parametrize("compiled", ["true", "false"])
+def test_parts_of_sequences_are_pytorchs(tmp_path: Path, compiled: str) -> None:
+    s = read(tmp_path, compile=compiled)
+    name = "pytorch-compiled" if compiled == "true" else "pytorch-eager"
+    assert s.training.framework == name
+    assert (s.parallel.dp, s.parallel.cp, s.parallel.data_parallel) == (2, 4, "fsdp")
+    assert s.pytorch.rotate_method == "alltoall"
+
+
+def test_one_replica_shards_over_the_parts(tmp_path: Path) -> None:
+    s = read(tmp_path, cp=8)
+    assert (s.parallel.dp, s.parallel.data_parallel) == (1, "fsdp")
+
+
+def test_a_way_round_without_parts_is_no_mistake(tmp_path: Path) -> None:
+    assert read(tmp_path, cp=1).pytorch.rotate_method == "allgather"
+
+
+def test_an_unknown_way_round_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="allgather"):
+        read(tmp_path, way="broadcast")
+
+
+def test_split_compiled_blocks_stay_megatrons(tmp_path: Path) -> None:
+    s = read(tmp_path, cp=2, tp=2)
+    assert (s.training.framework, s.parallel.cp) == ("megatron", 2)
+
+
+def test_an_optimizer_over_lists(tmp_path: Path) -> None:
+    s = read(tmp_path, optimizer="foreach")
+    assert (s.pytorch.fused_optimizer, s.pytorch.foreach_optimizer) == (False, True)
