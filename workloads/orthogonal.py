@@ -7,7 +7,7 @@ Embeddings, learned positions, the head, norms and biases go by AdamW.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from sim.graph.kernel import Kernel
 from workloads.parallel.group import Group
@@ -19,6 +19,8 @@ TABLES = (
     "position",
     "head",
 )  # matrices whose rows are looked up, or stand for words
+# Those of which tensor-parallel ranks hold rows, and columns; others are whole on each.
+ROWS, COLUMNS = ("wq", "wk", "wv", "wqkv", "w1", "w3"), ("wo", "w2")
 BF16 = 2
 STREAM = "nccl muon"
 
@@ -30,17 +32,27 @@ class Matrices:
     number: int
     rows: int
     columns: int
+    name: str = field(default="", compare=False)
 
     @property
     def elements(self) -> int:
         return self.number * self.rows * self.columns
+
+    def whole(self, ranks: int) -> Matrices:
+        """What these are a part of, where so many tensor-parallel ranks split matrices."""
+        if self.name in ROWS:
+            return replace(self, rows=self.rows * ranks)
+        if self.name in COLUMNS:
+            return replace(self, columns=self.columns * ranks)
+        return self
 
 
 def hidden(name: str, shape: Sequence[int]) -> Matrices | None:
     """The matrices of a parameter (of three dimensions: one for each expert); None for one that goes by AdamW."""
     if len(shape) < 2 or len(shape) > 3 or name in TABLES or name.endswith(".bias"):
         return None
-    return Matrices(shape[0] if len(shape) == 3 else 1, shape[-2], shape[-1])
+    number = shape[0] if len(shape) == 3 else 1
+    return Matrices(number, shape[-2], shape[-1], name)
 
 
 def products(rows: int, columns: int) -> Iterable[tuple[tuple[int, int, int], str]]:
@@ -69,13 +81,15 @@ def update(
     iterations: int,
     wide: int,
     shards: Group | None = None,
+    tensor: Group | None = None,
 ) -> None:
     """Momentum, orthogonalization and update; ``wide`` are the bytes of a parameter, gradient or momentum.
 
     Elementwise kernels of each matrix, tensor by tensor: momentum and Nesterov's look-ahead (two values read, one
     written), a cast to bf16 where it is not, the norm, the division by it, weight decay, and the update. Of ``shards``
     every rank has a part: elementwise kernels run on that, the matrix is gathered in bf16 and made orthogonal on every
-    rank (Moonlight's distributed Muon, arXiv 2502.16982, algorithm 1).
+    rank (Moonlight's distributed Muon, arXiv 2502.16982, algorithm 1); the parts of ``tensor`` ranks then likewise, as
+    Megatron-Core's muon_tp_mode = "duplicated" does.
     """
     for matrices in every:
         before = [
@@ -91,7 +105,11 @@ def update(
         if shards is not None:
             shards.collective(t, "all_gather", float(BF16 * matrices.elements), STREAM)
             t.wait(t.record(STREAM))
-        orthogonalize(t, matrices, iterations)
+        whole = matrices if tensor is None else matrices.whole(tensor.size)
+        if tensor is not None and whole != matrices:
+            tensor.collective(t, "all_gather", float(BF16 * whole.elements), STREAM)
+            t.wait(t.record(STREAM))
+        orthogonalize(t, whole, iterations)
         _elementwise(t, own, after)
 
 

@@ -38,7 +38,7 @@ def refusals(scenario: Job) -> Iterator[Mistake]:
 
 
 def _whole_matrices(scenario: Job, framework: Framework) -> Iterator[Mistake]:
-    """Newton-Schulz products need a matrix, or a tensor-parallel part of it, on one rank: gathered under FSDP2."""
+    """Newton-Schulz products need a matrix, or a tensor-parallel part of it, on one rank: PyTorch gathers it."""
     where, parallel = scenario.where, scenario.parallel
     stated = f'"{scenario.training.optimizer}"'
     way = parallel.data_parallel or "none"
@@ -47,7 +47,8 @@ def _whole_matrices(scenario: Job, framework: Framework) -> Iterator[Mistake]:
         hint = f'parallel.data_parallel = "{way}" leaves each rank a part of a matrix'
         expected = f"an elementwise optimizer, or {' or '.join(REPLICATED)}"
         yield Mistake(where, "training.optimizer", stated, expected, hint)
-    if parallel.tp > 1 and not framework.blockwise:
+    parts = framework.blockwise or framework.gathers_matrices
+    if parallel.tp > 1 and not parts:
         hint = "parallel.tp leaves each rank a part of a matrix"
         yield Mistake(
             where, "training.optimizer", stated, "an elementwise optimizer", hint

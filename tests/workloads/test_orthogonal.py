@@ -82,7 +82,6 @@ def test_one_moment_less_for_every_hidden_parameter(framework: str) -> None:
 @pytest.mark.parametrize(
     ("framework", "parallel"),
     [
-        ("pytorch-eager", {"tp": 2}),
         ("megatron", {"dp": 2, "data_parallel": "zero1"}),
         ("deepspeed", {"dp": 2, "data_parallel": "zero2"}),
     ],

@@ -79,3 +79,29 @@ def test_momentum_lies_in_shards() -> None:
 def test_flat_parameters_have_no_matrices() -> None:
     with pytest.raises(InputError, match="optimizer"):
         predict(scenario("fsdp", fsdp="1"))
+
+
+@pytest.mark.parametrize("way", ["fsdp", "ddp"])
+def test_split_matrices_are_gathered_whole(way: str) -> None:
+    """Tensor-parallel ranks gather what they split, once in bf16, and all make the same products."""
+    tables: dict[str, dict[str, Any]] = {
+        "cluster": {"name": "h200-host-4"},
+        "model": TRANSFORMER,
+        "training": {"seq_len": SEQ, "micro_batch": 2},
+        "parallel": {"dp": 2, "tp": 2, "data_parallel": way},
+    }
+
+    def low(optimizer: str) -> Lowered:
+        training = tables["training"] | {"optimizer": optimizer}
+        s = parse_scenario(tables | {"training": training}, "muon.toml")
+        return lower(s, load_model(s.model))
+
+    def on(found: Lowered, axis: str, op: str) -> float:
+        return sum(c.size for c in found.graph.comms if (c.axis, c.op) == (axis, op))
+
+    muon, adamw = low("muon"), low("adamw")
+    hidden_size, ffn, layers = 256, 512, 4
+    matrices = layers * (hidden_size * hidden_size * 3 + 3 * hidden_size * ffn)
+    assert on(muon, "tp", "all_gather") - on(adamw, "tp", "all_gather") == 2 * matrices
+    orthogonal = products(muon) - products(adamw)
+    assert orthogonal == products(recorded("ddp")) - products(recorded("ddp", "adamw"))

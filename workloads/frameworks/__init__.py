@@ -70,7 +70,7 @@ class Framework:
     blockwise
         Whether an orthogonal update takes a tensor-parallel part of a matrix for itself.
     gathers_matrices
-        Whether an orthogonal update gathers the matrices that FSDP shards.
+        Whether an orthogonal update gathers the matrices that FSDP shards and tensor parallelism splits.
     shares_heads
         Whether tensor-parallel ranks that are more than heads of keys and values share them.
     layers_beside

@@ -35,6 +35,8 @@ class OptimizerStep:
         Parameters are DTensors, whose host operations cost more.
     shards : Group, optional
         Ranks that each keep a part of every matrix (FSDP).
+    tensor : Group, optional
+        Tensor-parallel ranks, which split most of them.
     scaler : LossScaler, optional
         Of 16-bit floats with a short exponent.
     """
@@ -45,6 +47,7 @@ class OptimizerStep:
     sharded: bool
     scaler: LossScaler | None = None
     shards: Group | None = None
+    tensor: Group | None = None
 
     @property
     def wide(self) -> int:
@@ -92,6 +95,7 @@ class OptimizerStep:
             iterations,
             self.wide,
             self.shards,
+            self.tensor,
         )
 
     def _elementwise(self, stored: Sequence[Tensor]) -> None:

@@ -93,9 +93,11 @@ class RankStep:
 
     def _optimizer(self) -> OptimizerStep:
         rule = optimizer(self.job.training.optimizer)
-        sharded = bool(self.model.sharded) or self.job.parallel.tp > 1
+        tensor = self.model.tp_group if self.job.parallel.tp > 1 else None
+        sharded = bool(self.model.sharded) or tensor is not None
+        choices, scaler = self.job.pytorch, self._scaler()
         return OptimizerStep(
-            self.tape, rule, self.job.pytorch, sharded, self._scaler(), self._shards()
+            self.tape, rule, choices, sharded, scaler, self._shards(), tensor
         )
 
     def _shards(self) -> Group | None:
