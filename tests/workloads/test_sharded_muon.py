@@ -84,7 +84,7 @@ def test_flat_parameters_have_no_matrices() -> None:
 @pytest.mark.parametrize("way", ["fsdp", "ddp"])
 def test_split_matrices_are_gathered_whole(way: str) -> None:
     """Tensor-parallel ranks gather what they split, once in bf16, and all make the same products."""
-    tables: dict[str, dict[str, Any]] = {
+    tables: dict[str, Any] = {
         "cluster": {"name": "h200-host-4"},
         "model": TRANSFORMER,
         "training": {"seq_len": SEQ, "micro_batch": 2},
