@@ -35,7 +35,8 @@ class Meetings:
         """Runs operation `g` of a rank, which takes part in `comms` at once."""
         joined = frozenset(self.timed.graph.comms[c].communicator for c in comms)
         if self.timed.exclusive:
-            yield from self._wait_for_sms(rank, joined)
+            copied = all(self.timed.graph.comms[c].copied for c in comms)
+            yield from self._wait_for_sms(rank, joined, copied)
         rank.start[g] = self.network.env.now
         plans = self.timed.plans
         channels = max((plans[c].channels for c in comms), default=0)
@@ -48,13 +49,13 @@ class Meetings:
         rank.hold(-channels, joined)
 
     def _wait_for_sms(
-        self, rank: Rank, joined: frozenset[Communicator]
+        self, rank: Rank, joined: frozenset[Communicator], copied: bool
     ) -> Generator[Any, Any, None]:
         """A kernel that fills the GPU leaves no SM for a communication kernel until its last wave drains.
 
-        The next kernel of a communicator takes over the SMs of the one before.
+        The next kernel of a communicator takes over the SMs of the one before. Copy engines need none.
         """
-        if rank.running and not rank.holds(joined):
+        if rank.running and not copied and not rank.holds(joined):
             yield self._next_kernel_end(rank)
         while (before := rank.moving(joined)) is not None:
             yield before.over(rank)

@@ -28,6 +28,8 @@ class Kernel:
         Bytes moved (reads plus writes); 0 lets the kind's own rule count them.
     flops
         Floating-point operations; 0 lets the kind's own rule count them.
+    reserved
+        SMs that it leaves to others from its start on.
     """
 
     kind: str
@@ -36,3 +38,4 @@ class Kernel:
     layout: str = ""
     bytes: float = 0.0
     flops: float = 0.0
+    reserved: int = 0

@@ -43,7 +43,7 @@ class Comm:
     in_place : bool
         Inputs lie in the outputs.
     copied : bool
-        Copy engines move it (user buffers): it takes no SM.
+        Copy engines move it, or SMs that products leave free for it (user buffers): it takes none of theirs.
     everywhere : int
         Groups that do the same, with those on other hosts that `groups` does not list; 0: it lists all.
     tokens : Tokens or None

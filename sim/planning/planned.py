@@ -304,7 +304,8 @@ def _duration(hardware: Hardware, kernel: Kernel | Chain, chains: Repetitions) -
         return gpu.duration(kernel)
     clock = gpu.crowded if p.dp * p.tp * p.pp * p.cp > 1 else 1.0
     load = clock * gpu.sustained(kernel) * gpu.toolkit(kernel, scenario.pytorch.cuda)
-    return gpu.duration(kernel) * load
+    left = gpu.sms / (gpu.sms - kernel.reserved)
+    return gpu.duration(kernel) * load * left
 
 
 def _rest_of_slow(waiting: float, faults: Faults) -> float:

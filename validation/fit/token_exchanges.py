@@ -71,7 +71,8 @@ class Rows:
         keys = zip(
             self.frame["ranks"], self.frame["experts"], self.frame["topk"], strict=True
         )
-        return np.array([distinct(int(n) // each, int(e), int(k)) for n, e, k in keys])
+        met = [distinct(int(n) // each, int(e), int(k)) for n, e, k in keys]
+        return np.array(met, dtype=float)
 
     def work(self, p: np.ndarray) -> np.ndarray:
         """Seconds of the SMs on one host."""
@@ -80,7 +81,8 @@ class Rows:
         return np.asarray(self.frame["tokens"] * each / self.frame["sms"])
 
     def start(self, p: np.ndarray) -> np.ndarray:
-        return np.asarray(p[0] + p[1] * self.sent)
+        start: np.ndarray = np.asarray(p[0] + p[1] * self.sent)
+        return start
 
     def _nvlinks(self, share: float) -> np.ndarray:
         moved = self.frame["tokens"] * self._met(1) * self.sent
@@ -89,7 +91,10 @@ class Rows:
 
     def inside(self, p: np.ndarray) -> np.ndarray:
         """Seconds on one host."""
-        return self.start(p) + np.maximum(self.work(p), self._nvlinks(p[-1]))
+        seconds: np.ndarray = self.start(p) + np.maximum(
+            self.work(p), self._nvlinks(p[-1])
+        )
+        return seconds
 
     def over(self, p: np.ndarray, inside: np.ndarray) -> np.ndarray:
         """Seconds on several hosts; ``inside``: what was found on one."""
@@ -101,7 +106,8 @@ class Rows:
             self._nvlinks(inside[-1]),
             np.asarray(away * self.sent / (NIC * nic)),
         ]
-        return start + self.start(inside) + np.maximum.reduce(limits)
+        seconds: np.ndarray = start + self.start(inside) + np.maximum.reduce(limits)
+        return seconds
 
     def on(self, *ranks: int) -> Rows:
         return Rows(self.gpu, self.way, self.frame[self.frame["ranks"].isin(ranks)])

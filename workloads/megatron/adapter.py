@@ -74,13 +74,15 @@ def adapted_column(
     return _joined(t, y, z, s)
 
 
-def adapted_row(t: Tape, x: Tensor, w: Tensor, pair: Pair | None, s: Shard) -> Tensor:
-    """A projection whose columns are spread, with its adapter if it has one."""
+def adapted_row(
+    t: Tape, x: Tensor, w: Tensor, pair: Pair | None, s: Shard, part: str = "proj"
+) -> Tensor:
+    """A projection whose columns are spread, with its adapter if it has one; ``part`` as of `row_linear`."""
     if s.dtensors:
         return dtensor.row(t, x, w, pair, s)
+    y = row_linear(t, x, w, s, part)
     if pair is None:
-        return row_linear(t, x, w, s)
-    y = row_linear(t, x, w, s)
+        return y
     z = product(t, dropped(t, x, s, "pre"), pair.into, s)
     if s.group.size > 1:
         # The sum of all ranks' parts; backward, of B's input gradients.

@@ -30,7 +30,7 @@ class FeedForward(Module):
         s = self.s
         y = adapted_column(t, x, self.fc1, self.fc1_pair, s)
         y = self._activate(t, y)
-        return adapted_row(t, y, self.fc2, self.fc2_pair, s)
+        return adapted_row(t, y, self.fc2, self.fc2_pair, s, "fc2")
 
     def _activate(self, t: Tape, y: Tensor) -> Tensor:
         """The activation, in one kernel unless it is a product of eager operators."""

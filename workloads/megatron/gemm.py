@@ -54,17 +54,20 @@ class Numbers:
         return 1 if self.products else itemsize
 
 
-def gemm(t: Tape, m: int, n: int, k: int, layout: str, o: Numbers) -> None:
-    """A GEMM in the run's number format."""
+def gemm(
+    t: Tape, m: int, n: int, k: int, layout: str, o: Numbers, reserved: int = 0
+) -> None:
+    """A GEMM in the run's number format; ``reserved``: SMs that it leaves to others."""
     if not o.products:
-        launch_gemm(t, "gemm", m, n, k, layout)
+        launch_gemm(t, "gemm", m, n, k, layout, reserved=reserved)
         return
     # Row scales are applied in fp32, as those of blocks are.
     by_rows = o.scaling == "rowwise" and o.products == "fp8"
     dtype = "fp8_block" if by_rows else o.products
     moved = float(m * k + n * k + 2 * m * n)
     flops = 2.0 * m * n * k
-    t.launch(Kernel("gemm", (m, n, k), dtype, "nt", bytes=moved, flops=flops))
+    shape = (m, n, k)
+    t.launch(Kernel("gemm", shape, dtype, "nt", moved, flops, reserved))
 
 
 def quantize(t: Tape, elements: int, o: Numbers) -> None:

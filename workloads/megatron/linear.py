@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workloads.megatron.elementwise import unsaved
+from workloads.megatron.elementwise import pass_over, unsaved
 from workloads.megatron.gemm import gemm, quantize
 from workloads.megatron.shard import Shard
 from workloads.megatron.tensor_parallel import begin, finish, reduce
+from workloads.megatron.user_buffers import scatter_of
 from workloads.megatron.weight_gradients import weight_gradient
 from workloads.torch.tape import Tape, Tensor
 
-# Parts in which user buffers split a GEMM whose result is reduce-scattered beside it (Transformer Engine, num_splits).
-SPLITS = 4
+ITEM = 2.0  # bytes of an element of a partial sum
 
 
 def column_linear(t: Tape, x: Tensor, w: Tensor, s: Shard) -> Tensor:
@@ -27,11 +27,7 @@ def column_linear(t: Tape, x: Tensor, w: Tensor, s: Shard) -> Tensor:
     n, k = w.shape
     t.cpu("linear")
     quantize(t, x.elements, s.numbers)
-    if s.gathers:
-        _gather_beside(t, column.gathered, s)
-    gemm(t, column.rows, n, k, "nt", s.numbers)
-    if s.gathers:
-        finish(t)
+    _gathered_product(t, column.gathered, (column.rows, n, k), "nt", s)
     y = t.empty((*column.whole[:-1], n), x.itemsize)
     return t.apply(y, [x, w], lambda g: column.backward(t, g))
 
@@ -109,7 +105,7 @@ class _Column:
         n, k = self.w.shape
         grad = t.empty(self.whole, self.x.itemsize)
         if self._scatters:
-            _scatter_beside(t, self.rows, k, n, self.s, "nn")
+            _scatter_beside(t, (self.rows, k, n), self.s, "dgrad", "nn")
         else:
             gemm(t, self.rows, k, n, "nn", self.s.numbers)
         return grad
@@ -124,25 +120,28 @@ class _Column:
             finish(t)
 
 
-def row_linear(t: Tape, x: Tensor, w: Tensor, s: Shard) -> Tensor:
-    """``x @ w.T`` with the columns of ``w`` spread over the group: outputs are summed (or reduce-scattered)."""
+def row_linear(t: Tape, x: Tensor, w: Tensor, s: Shard, part: str = "proj") -> Tensor:
+    """``x @ w.T`` with the columns of ``w`` spread over the group: outputs are summed (or reduce-scattered).
+
+    ``part`` names the projection for user buffers: attention's or the feed-forward's ("fc2").
+    """
     n, x = w.shape[0], saved(x, w)
     t.cpu("linear")
     quantize(t, x.elements, s.numbers)
     y = t.empty((*x.shape[:-1], n), x.itemsize)
-    _row_products(t, y, w, s)
+    _row_products(t, y, w, s, part)
     if s.gathers:
         rows = x.shape[0] // s.group.size
         y = t.empty((rows, *x.shape[1:-1], n), x.itemsize)
     return t.apply(y, [x, w], lambda g: _row_gradients(t, g, x, w, s))
 
 
-def _row_products(t: Tape, y: Tensor, w: Tensor, s: Shard) -> None:
+def _row_products(t: Tape, y: Tensor, w: Tensor, s: Shard, part: str) -> None:
     """This rank's summand of the output, and the sum over the group, beside it where user buffers allow."""
     n, k = w.shape
     rows = y.elements // n
     if s.gathers and s.numbers.overlap:
-        _scatter_beside(t, rows, n, k, s)
+        _scatter_beside(t, (rows, n, k), s, part)
         return
     gemm(t, rows, n, k, "nt", s.numbers)
     if s.group.size > 1:
@@ -157,13 +156,9 @@ def _row_gradients(
     rows = x.elements // k
     t.cpu("linear_backward")
     quantize(t, g.elements, s.numbers)
-    if s.gathers:
-        operand_size = s.numbers.operand_size(g.itemsize)
-        _gather_beside(t, float(rows * n * operand_size), s)
     grad = t.empty(x.shape, x.itemsize)
-    gemm(t, rows, k, n, "nn", s.numbers)
-    if s.gathers:
-        finish(t)
+    size = float(rows * n * s.numbers.operand_size(g.itemsize))
+    _gathered_product(t, size, (rows, k, n), "nn", s)
     if w.requires_grad:
         weight_gradient(t, n, k, rows, s.numbers, (g, x))
     return [grad, gradient_of(w)]
@@ -179,25 +174,40 @@ def gradient_of(w: Tensor) -> Tensor | None:
     return Tensor(None, w.shape) if w.requires_grad else None
 
 
-def _gather_beside(t: Tape, size: float, s: Shard) -> None:
-    """The gather in front of a GEMM: before it, or beside it as a ring of exchanges.
+def _gathered_product(
+    t: Tape, size: float, shape: tuple[int, int, int], layout: str, s: Shard
+) -> None:
+    """A GEMM of rows that are gathered, ``size`` bytes: before it, or beside it as a ring of exchanges.
 
-    The GEMM begins with the part that lies here; copy engines move the others (Transformer Engine, ring_exchange).
+    It begins with the rows that lie here; copy engines move the others (Transformer Engine, ring_exchange). Those that
+    come last are multiplied last.
     """
-    if s.numbers.overlap:
-        begin(t, "all_gather", size, s.group, copied=True)
+    if not s.gathers:
+        gemm(t, *shape, layout, s.numbers)
         return
-    begin(t, "all_gather", size, s.group)
+    overlap = s.numbers.overlap
+    begin(t, "all_gather", size, s.group, copied=overlap)
+    rows, n, k = shape
+    last = max(1, rows // s.group.size) if overlap else rows
+    if rows > last:
+        gemm(t, rows - last, n, k, layout, s.numbers)
     finish(t)
+    gemm(t, last, n, k, layout, s.numbers)
 
 
 def _scatter_beside(
-    t: Tape, rows: int, n: int, k: int, s: Shard, layout: str = "nt"
+    t: Tape, shape: tuple[int, int, int], s: Shard, part: str, layout: str = "nt"
 ) -> None:
     """A GEMM in parts, each reduce-scattered while the next is computed."""
-    part = max(1, rows // SPLITS)
-    size = 2.0 * rows * n / SPLITS
-    for _ in range(SPLITS):
-        gemm(t, part, n, k, layout, s.numbers)
+    rows, n, k = shape
+    how = scatter_of(part, bool(s.numbers.products))
+    parts = how.parts(s.group.size)
+    each, size = max(1, rows // parts), 2.0 * rows * n / parts
+    for _ in range(parts):
+        gemm(t, each, n, k, layout, s.numbers, how.sms)
         begin(t, "reduce_scatter", size, s.group, copied=True)
     finish(t)
+    if how.method == "ring_exchange":
+        # What came from every rank is read and one sum written.
+        own = rows // s.group.size * n
+        pass_over(t, own, ITEM * own * (s.group.size + 1))

@@ -111,19 +111,29 @@ def quantize(t: Tape, dtype: str, *elements: int) -> None:
 
 
 def launch_gemm(
-    t: Tape, kind: str, m: int, n: int, k: int, layout: str, dtype: str = ""
+    t: Tape,
+    kind: str,
+    m: int,
+    n: int,
+    k: int,
+    layout: str,
+    dtype: str = "",
+    reserved: int = 0,
 ) -> None:
-    """A GEMM as cuBLAS launches it, in the tape's numbers where nothing is said."""
+    """A GEMM as cuBLAS launches it, in the tape's numbers where nothing is said.
+
+    ``reserved``: SMs that it leaves to others.
+    """
     shape, flops = (m, n, k), 2.0 * m * n * k
     if dtype:
         moved = 1.0 * (m * k + n * k) + 2.0 * m * n
-        t.launch(Kernel(kind, shape, dtype, layout, moved, flops))
+        t.launch(Kernel(kind, shape, dtype, layout, moved, flops, reserved))
         return
     if m * n > DYNAMIC_GEMM_OUTPUT and not t.plain:
         t.launch(Kernel("memset", (4,), bytes=4.0))
     moved = float(t.itemsize) * (m * k + n * k + m * n)
     plain = t.plain or "bf16"
-    t.launch(Kernel(kind, shape, plain, layout, flops=flops, bytes=moved))
+    t.launch(Kernel(kind, shape, plain, layout, moved, flops, reserved))
 
 
 def launch_elementwise(t: Tape, kind: str, elements: int, moved: float) -> None:

@@ -1,0 +1,115 @@
+"""Laws of Transformer Engine's user buffers: what products beside exchanges compute, leave free, and wait for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sim.graph.kernel import Kernel
+from sim.graph.opgraph import Chain, Comm, OpGraph
+from sim.predict import predict
+from tests.executed import executed
+from tests.sim.graphs import US, Op, all_reduce, graph
+from tests.sim.test_engine import run, times
+from tests.workloads.test_megatron import scenario
+from workloads.megatron import linear
+from workloads.megatron.user_buffers import (
+    FORMATS,
+    METHODS,
+    PARTS,
+    Scatter,
+    scatter_of,
+)
+
+LAYOUT = {"tp": 4, "sequence_parallel": True}
+# Links without latency that carry everything at once.
+FREE = {"nvlink.bandwidth": "10000x", "nvlink.latency": "0.0001x"}
+
+
+def layered(precision: str = "bf16", free: bool = False, **megatron: Any) -> Any:
+    cluster = {"name": "dgx-h100", "gpus": 4, "set": FREE if free else {}}
+    wide = {"hidden": 4096, "heads": 32, "ffn": 16384}
+    training = {"precision": precision, "seq_len": 2048, "global_batch": 1}
+    return scenario(LAYOUT, training, megatron, cluster, **wide)
+
+
+def graphs(precision: str, **megatron: Any) -> list[OpGraph]:
+    """Of the layers, each once."""
+    kernels = executed(layered(precision, **megatron)).lowered.graph.kernels
+    return [k.graph for k in kernels if isinstance(k, Chain) and not k.tail]
+
+
+def flops(made: list[OpGraph]) -> float:
+    """Of all products, as often as they are launched."""
+    launched = (
+        g.kernels[at] for g in made for p in g.programs for at in p.payload[p.kind == 0]
+    )
+    return float(sum(k.flops for k in launched if k.kind == "gemm"))
+
+
+def bytes_of(made: list[OpGraph], op: str) -> float:
+    return sum(c.size for g in made for c in g.comms if c.op == op and c.axis == "tp")
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_parts_are_the_whole(precision: str) -> None:
+    """However products are cut, they compute as much, and exchanges move as many bytes."""
+    whole, cut = (
+        graphs(precision, tp_comm_overlap=overlap) for overlap in (False, True)
+    )
+    assert flops(cut) == pytest.approx(flops(whole), rel=1e-12)
+    for op in ("all_gather", "reduce_scatter"):
+        assert bytes_of(cut, op) == pytest.approx(bytes_of(whole, op), rel=1e-12)
+
+
+def test_products_leave_sms_free() -> None:
+    """A pipeline's products leave its SMs from the first part on; a ring's leave one; gathers' products leave none."""
+    for precision, quantized in (("bf16", False), ("fp8", True)):
+        made = graphs(precision, tp_comm_overlap=True)
+        left = {k.reserved for g in made for k in g.kernels if isinstance(k, Kernel)}
+        assert left == {0, *(scatter_of(part, quantized).sms for part in PARTS[:2])}
+
+
+def test_every_method_is_said() -> None:
+    """Of every format and projection; rings have as many parts as ranks."""
+    for quantized in range(len(FORMATS)):
+        for part in PARTS:
+            how = scatter_of(part, bool(quantized))
+            assert how.method in METHODS
+            assert (how.parts(8) == 8) == (how.method == "ring_exchange")
+
+
+def copied(made: Comm) -> Comm:
+    return replace(made, copied=True)
+
+
+def test_copies_wait_for_no_sm() -> None:
+    """An exchange by copy engines begins beside a kernel; a kernel of NCCL's begins when that one ends."""
+    for comm, begins in ((all_reduce(), 12.0), (copied(all_reduce()), 2.0)):
+        ops = [[Op("compute", 10.0), Op("nccl", comms=(0,))] for _ in range(2)]
+        done = run(graph(ops, [comm]), idle=frozenset(), channels=4)
+        assert times(done)[1][0] == pytest.approx(begins), US
+
+
+def test_overlap_pays() -> None:
+    """Beside products exchanges cost less than before them."""
+    plain, beside = (
+        predict(layered(tp_comm_overlap=on)).step_time for on in (False, True)
+    )
+    assert beside < plain
+
+
+def test_sms_that_are_left_free_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products that leave more SMs to others take longer, also where links cost nothing."""
+
+    def leaving(sms: int) -> float:
+        def how(part: str, quantized: bool) -> Scatter:
+            return replace(scatter_of(part, quantized), sms=sms)
+
+        monkeypatch.setattr(linear, "scatter_of", how)
+        return predict(layered(free=True, tp_comm_overlap=True)).step_time
+
+    none, some, many = (leaving(sms) for sms in (0, 16, 32))
+    assert none < some < many
