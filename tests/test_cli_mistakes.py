@@ -86,6 +86,12 @@ def test_a_bad_scenario_is_exit_2_with_every_mistake_on_stderr(tmp_path: Path) -
         ("collective", "--cluster", "no-such-cluster"),
         ("collective", "--cluster", "h200-host-4", "--min-bytes", "many"),
         ("list", "gadgets"),
+        ("run", "x" * 3000),
+        ("run", "x/" * 3000),
+        ("import-recipe", "x" * 3000, "--cluster", "dgx-h100"),
+        ("replay", "x" * 3000),
+        ("kernel", "gemm", "512,512,512", "--gpu", "x" * 3000),
+        ("run", "mlp-ddp4", "--replicas", "1" + "0" * 20),
     ],
 )
 def test_what_does_not_exist_is_exit_2_without_a_traceback(

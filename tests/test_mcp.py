@@ -196,6 +196,7 @@ def test_input_schemas_are_the_options_of_the_commands() -> None:
     assert run["replicas"] == {
         "type": "integer",
         "minimum": 1,
+        "maximum": 10_000,
         "description": run["replicas"]["description"],
     }
     assert run["set"]["items"] == {"type": "string"} and run["energy"]["type"] == (
@@ -226,6 +227,14 @@ def test_arguments_become_a_command_line() -> None:
     with pytest.raises(InputError) as caught:
         tools.arguments(tool, {"replicas": [1, 2], "energy": "yes", "no": 1})
     assert len(caught.value.mistakes) == 3
+
+
+@pytest.mark.parametrize("text", ["a\0", "\ud800", "nic\ud8000"])
+def test_texts_that_no_process_takes_are_refused(text: str) -> None:
+    """JSON has zeros and halves of characters; command lines and files have none."""
+    for name in ("scenario", "set"):
+        with pytest.raises(InputError, match=name):
+            tools.arguments(tools.TOOLS["run"], {name: text})
 
 
 def test_inside_is_told_by_whole_names(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import logging
@@ -20,9 +21,13 @@ from sim.extras import missing
 from sim.tools import crash, streams
 
 POSITIVE = click.FloatRange(0, 1e9, min_open=True)
+#: Of a step or a run: more say nothing new of their distribution.
+MOST_REPLICAS = 10_000
 EXIT_OUTSIDE = 1
 EXIT_PIPE = 128 + 13  # as of programs that SIGPIPE ends
 EXIT_INTERRUPT = 128 + 2  # as of programs that SIGINT ends
+#: Errors of a name that was typed, whatever is done with the file: too long, or links that lead to themselves.
+NO_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)
 
 Command = Callable[..., Any]
 
@@ -49,6 +54,12 @@ def explained(command: Command) -> Command:
                 click.echo(
                     f"stdout: {error.strerror}: nothing more can be written", err=True
                 )
+                sys.exit(EXIT_INPUT)
+            if isinstance(error, OSError) and error.errno in NO_NAMES:
+                expected = "a name that the file system can hold"
+                found = (error.strerror or str(error)).lower()
+                place = str(error.filename)[:60]
+                click.echo(str(Mistake(place, "", found, expected)), err=True)
                 sys.exit(EXIT_INPUT)
             package = missing(error) if isinstance(error, ImportError) else None
             if package is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import as_json, changes, explained, handler
+from sim.commands._shared import MOST_REPLICAS, as_json, changes, explained, handler
 from sim.spec.scenario_file import tables_of
 from sim.tools.catalog import find_scenario
 
@@ -65,7 +65,7 @@ def _replicas(command: Callable[..., None]) -> Callable[..., None]:
     )(command)
     return click.option(
         "--replicas",
-        type=click.IntRange(1),
+        type=click.IntRange(1, MOST_REPLICAS),
         default=100,
         show_default=True,
         help="Runs to simulate.",

@@ -9,6 +9,7 @@ import click
 
 from sim.commands._ranking import energy_prices
 from sim.commands._shared import (
+    MOST_REPLICAS,
     POSITIVE,
     as_json,
     changes,
@@ -68,7 +69,7 @@ GROUP = "Predict"
 )
 @click.option(
     "--replicas",
-    type=click.IntRange(1),
+    type=click.IntRange(1, MOST_REPLICAS),
     help="Runs with noise ([faults] jitter): their distribution.",
 )
 @click.option(

@@ -205,10 +205,17 @@ def _interval(times: Mapping[str, float], rate: float) -> float:
     return max(times["step_time"], best)
 
 
+# Of a run: centuries of any machine, and half a minute of simulating them.
+MOST_FAILURES = 1_000_000
+
+
 def _implausible(days: float, step: float, rate: float) -> Iterator[Mistake]:
     """Lengths that are none, and failures that leave no time to work."""
     if not (math.isfinite(days) and days > 0):
         yield Mistake(WHERE, "--days", f"{days:g}", "more than 0")
+    elif (failures := days * 24 * HOUR * rate) > MOST_FAILURES:
+        found = f"{days:g} days, in which {failures:g} parts fail"
+        yield Mistake(WHERE, "--days", found, f"at most {MOST_FAILURES:,} failures")
     if step <= 0:
         yield Mistake(WHERE, "--step-time", format_duration(step), "more than 0")
     if rate > SHORTEST:

@@ -9,6 +9,7 @@ end in another way than with 0, 1 or 2 and a message, or take more than ten seco
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 import tempfile
@@ -90,7 +91,7 @@ def drawn(number: int) -> Seed:
     options = _options(words)
     for _ in range(chance.randrange(4)):
         words += _with_value(chance, chance.choice(options))
-    if chance.random() < 0.2:
+    if len(words) > 1 and chance.random() < 0.2:
         words[chance.randrange(1, len(words))] = _value(chance)
     return Seed("options", ".txt", "", tuple(words))
 
@@ -146,6 +147,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepare(folder)
+        os.chdir(folder)  # what is written under a strange name is written here
         for number in range(told.first, told.first + told.count):
             seed = drawn(number)
             begun = time.process_time()

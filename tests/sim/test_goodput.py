@@ -112,6 +112,8 @@ def test_the_interval_of_confidence_shrinks_and_seeds_repeat() -> None:
         ),
         (("--step-time", "10 s", "--days", "-1"), "more than 0"),
         (("--step-time", "10 s", "--days", "0"), "more than 0"),
+        (("--step-time", "10 s", "--days", "1e20"), "at most 1,000,000 failures"),
+        (("--step-time", "10 s", "--replicas", "1" + "0" * 20), "--replicas"),
         (("--step-time", "10 s", "--rate", "gpu=1e12"), "a second between failures"),
         (("--step-time", "10 s", "--takes", "rack=some"), "rack=8"),
         (("--step-time", "10 s", "--takes", "rac=8"), 'did you mean "rack"'),

@@ -75,6 +75,9 @@ class Calls:
         if given.get("scenario") is not None:
             expected = f"one of scenario and {tools.INLINE}"
             raise InputError(Mistake(tool.name, tools.INLINE, "both", expected))
+        if not tools.is_text(text):
+            expected = "a scenario (TOML) without zeros and halves of characters"
+            raise InputError(Mistake(tool.name, tools.INLINE, "others", expected))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         path = folder / "scenario.toml"
         path.write_text(text, encoding="utf-8")
@@ -126,7 +129,9 @@ def _result(done: subprocess.CompletedProcess[bytes]) -> types.CallToolResult:
 
 
 def _error(text: str) -> types.CallToolResult:
-    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
+    # A name that nobody knows is repeated, and may have halves of characters.
+    told = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return types.CallToolResult(content=[types.TextContent(text=told)], is_error=True)
 
 
 def _slow(limit: float) -> str:

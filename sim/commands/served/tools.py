@@ -139,6 +139,14 @@ def arguments(tool: Tool, given: Mapping[str, Any]) -> list[str]:
     return [*line, "--", *last]
 
 
+def is_text(text: str) -> bool:
+    """Whether a process can be given a text, or a file hold it: JSON also knows zeros and halves of characters."""
+    try:
+        return b"\0" not in text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+
+
 def texts(tool: Tool, given: Mapping[str, Any]) -> Iterator[str]:
     """The texts of a call that may name a file: all but choices and the tool's own words."""
     for name, param in _params(tool):
@@ -191,6 +199,9 @@ def _words(tool: Tool, name: str, param: click.Parameter, value: Any) -> list[st
     flag = getattr(param, "is_flag", False)
     several = param.multiple or param.nargs == -1
     values = value if isinstance(value, list) else [value]
+    if not all(is_text(str(one)) for one in values):
+        expected = "a text without zeros and halves of characters"
+        raise InputError(Mistake(tool.name, name, repr(value)[:60], expected))
     fits = [isinstance(one, bool) == flag for one in values]
     plain = [isinstance(one, str | int | float) for one in values]
     if not all(fits) or not all(plain) or (isinstance(value, list) and not several):
