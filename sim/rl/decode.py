@@ -35,6 +35,7 @@ SAMPLED = 64.0
 #: Bytes of a weight, and the kernels' number format, by an engine's precision.
 WEIGHTS = {"bf16": 2.0, "fp8": 1.0}
 KERNELS = {"bf16": "bf16", "fp8": "fp8_block"}
+LAWS = {"bf16": "product", "fp8": "product_fp8"}
 PEAKS = {"bf16": "bf16", "fp8": "fp8"}
 #: Rows of a product up to which laws were measured.
 FEW = 256
@@ -180,7 +181,8 @@ class Engine:
         )
 
     def _product(self, m: int, n: int, k: int) -> float:
-        few = self._by_law("product", 1, min(m, FEW), n, k)
+        law = LAWS[self.pools.rl.generation_precision]
+        few = self._by_law(law, 1, min(m, FEW), n, k)
         if m <= FEW:
             return few
         dtype = KERNELS[self.pools.rl.generation_precision]

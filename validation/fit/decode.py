@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,7 @@ from validation.formats.library_rows import held_out
 from validation.sets.sets import CASES
 
 ROWS = CASES / "kernels" / "decode.jsonl"
-BF16, FP32 = 2.0, 4.0
+BF16, FP8 = 2.0, 1.0
 OUTLIER = 0.05  # relative errors above it count by their size, not by its square
 GUESS = (3e-6, 1e-9, 0.9)
 
@@ -39,6 +40,8 @@ class Family:
         Columns that a shape consists of; one is held out with all its rows and batches.
     moved, depth, flops
         Bytes, elements one after the other and arithmetic of every row.
+    dtype, peak
+        Number format in the file, where it has several, and that of the peak that arithmetic is bound by.
     """
 
     kernel: str
@@ -46,6 +49,13 @@ class Family:
     moved: Callable[[pd.DataFrame], pd.Series]
     depth: Callable[[pd.DataFrame], pd.Series]
     flops: Callable[[pd.DataFrame], pd.Series]
+    dtype: str = ""
+    peak: str = "bf16"
+
+    def has(self, line: Mapping[str, Any]) -> bool:
+        """Whether a line of the file is a row of it."""
+        same = line.get("dtype", "") == self.dtype if self.dtype else True
+        return bool(line.get("kernel") == self.kernel and same)
 
 
 def _none(rows: pd.DataFrame) -> pd.Series:
@@ -59,6 +69,16 @@ FAMILIES: Mapping[str, Family] = {
         lambda r: BF16 * (r.n * r.k + r.m * (r.n + r.k)),
         lambda r: r.k,
         lambda r: 2.0 * r.m * r.n * r.k,
+        dtype="bf16",
+    ),
+    "product_fp8": Family(
+        "product",
+        ("n", "k"),
+        lambda r: FP8 * (r.n * r.k + r.m * r.k) + BF16 * r.m * r.n,
+        lambda r: r.k,
+        lambda r: 2.0 * r.m * r.n * r.k,
+        dtype="fp8_block",
+        peak="fp8",
     ),
     "experts": Family(
         "experts_triton",
@@ -94,7 +114,7 @@ FAMILIES: Mapping[str, Family] = {
 def measured(family: Family, path: Path = ROWS) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Rows for fitting, and those that are held out."""
     lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    rows = pd.DataFrame([line for line in lines if line.get("kernel") == family.kernel])
+    rows = pd.DataFrame([line for line in lines if family.has(line)])
     shapes = rows[list(family.held)].astype(int).itertuples(index=False)
     held = np.array([held_out(shape) for shape in shapes])
     return rows[~held], rows[held]
@@ -102,7 +122,7 @@ def measured(family: Family, path: Path = ROWS) -> tuple[pd.DataFrame, pd.DataFr
 
 def seconds(law: Law, family: Family, rows: pd.DataFrame, gpu: Gpu) -> np.ndarray:
     """Times of rows by a law."""
-    busy = family.flops(rows) / gpu.peak["bf16"]
+    busy = family.flops(rows) / gpu.peak[family.peak]
     parts = zip(family.moved(rows), family.depth(rows), busy, strict=True)
     return np.array([law.seconds(gpu, *part) for part in parts])
 

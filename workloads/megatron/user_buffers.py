@@ -53,14 +53,9 @@ def scatter_of(part: str, quantized: bool) -> Scatter:
 def _methods() -> dict[tuple[str, str], Scatter]:
     whole = schema.Number(whole=True)
     keys = {"method": schema.Text(METHODS), "splits": whole, "sms": whole}
-    row = schema.Table(keys | {"source": schema.Text()}, (*keys, "source"))
-    tables = schema.read(
-        FILE,
-        schema.Table(
-            dict.fromkeys(FORMATS, schema.Table(dict.fromkeys(PARTS, row), PARTS)),
-            FORMATS,
-        ),
-    )
+    row = schema.Table({**keys, "source": schema.Text()}, (*keys, "source"))
+    parts = schema.all_of(PARTS, row)
+    tables = schema.read(FILE, schema.all_of(FORMATS, parts))
     return {
         (name, part): Scatter(*(said[key] for key in keys))
         for name, table in tables.items()
