@@ -52,12 +52,17 @@ def scatter_of(part: str, quantized: bool) -> Scatter:
 @cache
 def _methods() -> dict[tuple[str, str], Scatter]:
     whole = schema.Number(whole=True)
-    keys = {"method": schema.Text(METHODS), "splits": whole, "sms": whole}
-    row = schema.Table({**keys, "source": schema.Text()}, (*keys, "source"))
+    keys: dict[str, schema.Schema] = {
+        "method": schema.Text(METHODS),
+        "splits": whole,
+        "sms": whole,
+        "source": schema.Text(),
+    }
+    row = schema.Table(keys, tuple(keys))
     parts = schema.all_of(PARTS, row)
     tables = schema.read(FILE, schema.all_of(FORMATS, parts))
     return {
-        (name, part): Scatter(*(said[key] for key in keys))
+        (name, part): Scatter(said["method"], said["splits"], said["sms"])
         for name, table in tables.items()
         for part, said in table.items()
     }
