@@ -343,6 +343,11 @@ def test_heads_and_experts_divide_over_their_ranks() -> None:
     assert list(layout_mistakes(2, model={"name": "resnet50"}, parallel={"tp": 2})) == [
         "parallel.tp"
     ]
+    megatron = {"seq_len": 1024, "framework": "megatron"}
+    for loads in ("zipf", (1.0, 3.0)):
+        parallel = {"dp": 2, "imbalance": loads}
+        mistakes = layout_mistakes(2, parallel=parallel, training=megatron)
+        assert "no experts" in mistakes["parallel.imbalance"]
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)

@@ -9,6 +9,10 @@ from sim.spec.sections import Scenario
 from workloads.models.shape import ModelShape
 
 
+#: Tokens spread over experts alike.
+EVEN = "uniform"
+
+
 def ranks(s: Scenario) -> Iterator[Mistake]:
     p, whole = s.parallel, s.parallel.etp == 1 and s.parallel.tp > 1
     room = p.dp * p.cp * (p.tp if whole else 1)
@@ -25,6 +29,13 @@ def ranks(s: Scenario) -> Iterator[Mistake]:
 
 
 def experts(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+    if s.parallel.imbalance != EVEN and not model.experts:
+        yield Mistake(
+            s.where,
+            "parallel.imbalance",
+            str(s.parallel.imbalance)[:60],
+            f'"{EVEN}": the model has no experts',
+        )
     if s.parallel.ep > 1 and not model.experts:
         yield Mistake(
             s.where, "parallel.ep", str(s.parallel.ep), "1: the model has no experts"
