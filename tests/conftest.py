@@ -28,6 +28,11 @@ ReportOf = Callable[[str], Any]
 MadeOnce = Callable[[str, Callable[[], Any]], Any]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests begin first; the order of the others stays."""
+    items.sort(key=lambda item: item.get_closest_marker("longest") is None)
+
+
 @pytest.fixture(scope="session")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One folder of this test run, for all of its processes."""

@@ -218,7 +218,7 @@ SPLIT = HEAD + "[parallel]\ndp = 4\n"
             ("parallel.dp=4",),
             (
                 "training.seq_len: found 2048, expected at most max_positions = 1024",
-                "with tp, ep, experts or biases",
+                '"pytorch-compiled" with biases',
             ),
         ),
     ],

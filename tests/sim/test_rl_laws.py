@@ -26,7 +26,8 @@ REACHED = {
     "product": (8, 17),
     "experts": (2, 6),
     "attention": (3, 10),
-    "latent_attention": (6, 10),
+    "latent_attention": (6, 13),
+    "product_fp8": (9, 15),
     "sampling": (5, 15),
 }
 

@@ -110,6 +110,7 @@ def test_exact_refuses_what_the_gate_lets_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.longest
 def test_a_sample_of_constants_is_caught(report_of: ReportOf) -> None:
     """Some of every kind are listed by the questions alone; 10 % more of a fitted one also fails on measured rows."""
     names = [
