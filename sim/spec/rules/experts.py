@@ -8,7 +8,6 @@ from sim.errors import Mistake
 from sim.spec.sections import Scenario
 from workloads.models.shape import ModelShape
 
-
 #: Tokens spread over experts alike.
 EVEN = "uniform"
 
