@@ -14,7 +14,7 @@ from typing import Any
 from sim import schema
 from sim.errors import InputError, Mistake
 from sim.schema import Items, Named, Number, Table, Text
-from validation.formats.published_columns import MOST, number
+from validation.formats.published_columns import MOST, number, positive
 from validation.formats.records import csv_rows
 from validation.formats.said import Said
 
@@ -105,7 +105,7 @@ def said(row: Mapping[str, str]) -> Said:
     tables["training"] |= _training(sizes, where)
     tables["parallel"] |= _parallel(sizes, where)
     part = "LoRA" if "LoRA" in row["section"] else "pre-training"
-    measured = _time(row, where)
+    measured = positive(row, TIME, where, "seconds")
     return Said(where, part, tables, measured, setup.get("assumed", ""))
 
 
@@ -133,17 +133,6 @@ def _size(row: Mapping[str, str], name: str, where: str) -> int:
     if not 1 <= value <= MOST or value != int(value):
         raise InputError(Mistake(where, name, f'"{text}"', "a whole number, or -"))
     return int(value)
-
-
-def _time(row: Mapping[str, str], where: str) -> float:
-    """Seconds of a step."""
-    try:
-        value = number(row[TIME])
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= MOST:
-        raise InputError(Mistake(where, TIME, f'"{row[TIME]}"', "seconds above 0"))
-    return value
 
 
 def _tables(row: Mapping[str, str], setup: Mapping[str, Any]) -> dict[str, Any]:

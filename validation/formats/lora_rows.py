@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sim.errors import InputError, Mistake
-from validation.formats.published_columns import MOST, count
+from validation.formats.published_columns import count, positive
 
 NEEDED = ("mlperf", "org", "system", "accelerator", "gpus", "global_batch")
 #: GPUs by what a row calls its accelerator; the longer names first.
@@ -98,24 +98,14 @@ def _row(row: Mapping[str, str]) -> dict[str, str]:
 def _step(row: Mapping[str, str]) -> float:
     """Seconds of a step: logged, or the batch over the logged samples a second."""
     if row.get("step_s_median", "").strip():
-        return _above(row, "step_s_median")
+        return positive(row, "step_s_median", row["id"], "seconds")
     for column in ("throughput_median", "block_samples_per_s"):
         if row.get(column, "").strip():
-            return count(row, "global_batch", 0) / _above(row, column)
+            return count(row, "global_batch", 0) / positive(
+                row, column, row["id"], "samples/s"
+            )
     expected = "step_s_median, throughput_median or block_samples_per_s"
     raise InputError(Mistake(name_of(row), "", "no time of a step", expected))
-
-
-def _above(row: Mapping[str, str], column: str) -> float:
-    """A finite number above 0."""
-    try:
-        value = float(row[column])
-    except ValueError:
-        value = 0.0
-    if not 0 < value < MOST:
-        found = f'"{row[column]}"'
-        raise InputError(Mistake(row["id"], column, found, "a number above 0"))
-    return value
 
 
 def _gpu(row: Mapping[str, str]) -> str:

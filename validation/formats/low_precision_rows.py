@@ -14,7 +14,7 @@ from typing import Any
 from sim import schema
 from sim.errors import InputError, Mistake
 from sim.schema import Items, Number, Table, Text
-from validation.formats.published_columns import MOST, natural, number
+from validation.formats.published_columns import natural, positive
 from validation.formats.records import csv_rows
 from validation.formats.said import Said
 from workloads.models.model import MODELS, read_model
@@ -113,7 +113,7 @@ def said(row: Mapping[str, str]) -> Said:
     tables["parallel"] |= parallel
     if left := _unquantized(row, model):
         tables["pytorch"]["bf16_layers"] = left
-    measured = whole * seq / (gpus * _rate(row, where))
+    measured = whole * seq / (gpus * positive(row, RATE, where, "tokens/s"))
     used = {name: table for name, table in tables.items() if table}
     return Said(where, row["source"].split("/")[0], used, measured, assumed)
 
@@ -166,17 +166,6 @@ def _count(row: Mapping[str, str], name: str, where: str) -> int:
     value = natural(found[1]) if found else 0
     if value < 1:
         raise InputError(Mistake(where, name, f'"{row[name]}"', "a whole number"))
-    return value
-
-
-def _rate(row: Mapping[str, str], where: str) -> float:
-    """Tokens that a GPU takes in a second."""
-    try:
-        value = number(row[RATE])
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= MOST:
-        raise InputError(Mistake(where, RATE, f'"{row[RATE]}"', "tokens above 0"))
     return value
 
 

@@ -51,6 +51,23 @@ def natural(text: str) -> int:
     return int(digits) if int(digits) <= MOST else 0
 
 
+def positive(row: Mapping[str, str], name: str, where: str, what: str) -> float:
+    """A finite number above 0; `what`: that it is, with its unit.
+
+    Raises
+    ------
+    InputError
+        If the cell has something else.
+    """
+    try:
+        value = number(row[name])
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= MOST:
+        raise InputError(Mistake(where, name, f'"{row[name]}"', f"{what} above 0"))
+    return value
+
+
 def whole(row: Mapping[str, str], name: str, default: int) -> int:
     """A whole number, or the default where the cell is empty.
 
