@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -235,6 +236,21 @@ def test_texts_that_no_process_takes_are_refused(text: str) -> None:
     for name in ("scenario", "set"):
         with pytest.raises(InputError, match=name):
             tools.arguments(tools.TOOLS["run"], {name: text})
+
+
+def test_modules_that_are_not_compiled_yet_are_imported(tmp_path: Path) -> None:
+    """A confined process compiles what it imports for itself: it may not write that beside the modules."""
+    compiled, temporary = tmp_path / "compiled", tmp_path / "temporary"
+    compiled.mkdir()
+    temporary.mkdir()
+    folders = {"PYTHONPYCACHEPREFIX": str(compiled), "TMPDIR": str(temporary)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **folders}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    words = confined.command([], ["list", "clusters", "--json"])
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    written = {path.name.partition(".")[0] for path in compiled.rglob("*.pyc")}
+    assert not written & {"catalog", "list"}  # they are imported after the hook is set
 
 
 def test_inside_is_told_by_whole_names(tmp_path: Path) -> None:

@@ -55,7 +55,10 @@ def check(values: Iterable[str], roots: Iterable[Path]) -> None:
 
 def confine(roots: tuple[str, ...]) -> None:
     """From here on this process opens no other file."""
-    code = [entry for entry in sys.path if entry]
+    # Python would write what it compiles beside the modules, where nothing may be written.
+    sys.dont_write_bytecode = True
+    compiled = [sys.pycache_prefix] if sys.pycache_prefix else []
+    code = [*(entry for entry in sys.path if entry), *compiled]
     python = [sys.prefix, sys.base_prefix, sys.exec_prefix]
     files = map(os.path.realpath, (*code, *python, *zoneinfo.TZPATH))
     readable = (*roots, *files, *DEVICES)
