@@ -75,7 +75,7 @@ class PyTorch:
 
     fp8_scaling: Literal["dynamic", "rowwise", "mx"] = key(
         "dynamic",
-        "precision = fp8 in compiled blocks: one scale for a tensor (tensorwise), each row (slower products) or 32 "
+        "precision = fp8 in compiled blocks: one scale for a tensor (tensorwise), each row (slower casts) or 32 "
         "elements (MXFP8), all found first (torchao)",
     )
     fp8_param_gather: bool = key(

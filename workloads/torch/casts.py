@@ -2,8 +2,8 @@
 
 Sources (pytorch/ao of 2026, BSD-3): float8/float8_linear.py for a scale for each tensor or row,
 prototype/moe_training/mxfp8_linear.py for 32 elements (MXFP8), .../nvfp4_training/nvfp4_linear.py for 16 (NVFP4).
-Bytes are those that a kernel has to read and write; nothing here is fitted. NVFP4's kernels in
-Triton take longer than their bytes, which torchao measured.
+Bytes are those that a kernel has to read and write. NVFP4's kernels in Triton take longer than their bytes, which
+torchao measured, and so do casts with a scale for each row (`sim.costs.generated`).
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ _BY_ROW = Pass(
     READ + BYTE, READ
 )  # a row stays on chip between its largest value and its cast
 _BY_COLUMN = Pass(2 * READ + BYTE)
+_GRADIENT_BY_ROW = Pass(READ + BYTE, READ, function="rowcast")
+_TOKENS_BY_COLUMN = Pass(2 * READ + BYTE, function="columncast")
 # The scales are put in the products' order by a kernel of their own.
 _MX = (Pass(READ + BYTE + BLOCK), Pass(2 * BLOCK))
 # The largest values of rows and of rotated columns, then both copies at once; a weight is not rotated, gradients are
@@ -105,15 +107,14 @@ FP8 = {
         (_TURNED,),
         again=True,
     ),
-    # Products whose rows have scales apply them in fp32, as those of blocks do.
     "rowwise": Casts(
-        "fp8_block",
+        "fp8",
         (_BY_ROW,),
         (Pass(READ + BYTE),),
-        (_BY_ROW,),
+        (_GRADIENT_BY_ROW,),
         (_BY_COLUMN,),
-        (_BY_COLUMN,),
-        (_BY_COLUMN,),
+        (_TOKENS_BY_COLUMN,),
+        (_TOKENS_BY_COLUMN,),
     ),
     "mx": Casts("fp8", _MX, _MX, _MX, _MX, _MX, _MX),
 }
@@ -130,6 +131,9 @@ def casts_of(products: str, choices: PyTorch | None) -> Casts | None:
         return NVFP4
     choices = choices or PyTorch()
     casts = FP8[choices.fp8_scaling]
+    if choices.fp8_scaling == "rowwise" and not choices.since(2, 11):
+        # CUTLASS applied the scales of rows in fp32, as products of blocks do; cuBLAS does it on the way out.
+        casts = replace(casts, products="fp8_block")
     # Gathered weights were cast before, with a scale found behind the optimizer.
     return replace(casts, weights=()) if choices.fp8_param_gather else casts
 
