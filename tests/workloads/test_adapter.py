@@ -244,7 +244,7 @@ def test_names_of_other_frameworks_mean_the_same() -> None:
 
 def test_adapters_elsewhere_are_refused_by_name() -> None:
     with pytest.raises(InputError, match=r"adapter\.kind"):
-        scenario(LORA, framework="pytorch-eager")
+        scenario(LORA, framework="pytorch-compiled")
     with pytest.raises(InputError, match=r"adapter\.dropout"):
         scenario({**LORA, "dropout": 1.0})
     with pytest.raises(InputError, match="frozen weights"):

@@ -76,6 +76,7 @@ FRAMEWORK = replace(
     EAGER,
     lower=lower,
     precisions=("quantized", "scaled loss"),
+    adapters=False,
     rules=(
         ("pytorch training", _kernels),
         ("parallel parallel.tp parallel.data_parallel", _buckets),

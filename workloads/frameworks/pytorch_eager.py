@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sim.errors import Mistake
 from workloads.frameworks import ALL, Framework
 from workloads.job import Job
+from workloads.job.adapter import Adapter
 from workloads.job.layout import axis_order, splits_backward
 from workloads.job.pytorch import PyTorch
 from workloads.models.shape import ModelShape
@@ -284,6 +285,43 @@ def _wide(s: Job, model: ModelShape) -> Iterator[Mistake]:
         yield Mistake(where, "model.head_dim", found, expected, hint)
 
 
+def _adapters(s: Job) -> Iterator[Mistake]:
+    """What is not simulated beside frozen weights, and keys of Megatron's adapters."""
+    if not s.adapter.on:
+        return
+    for key in ("fp8_weights", "all_to_all"):
+        value, usual = getattr(s.adapter, key), getattr(Adapter(), key)
+        if value != usual:
+            yield Mistake(
+                s.where, f"adapter.{key}", str(value), "nothing", f"for {MEGATRON} only"
+            )
+    if s.parallel.tp > 1:
+        hint = 'PEFT\'s adapters beside DTensors: framework = "automodel" has them'
+        yield Mistake(
+            s.where, "parallel.tp", str(s.parallel.tp), "1 with [adapter]", hint
+        )
+    if optimizer(s.training.optimizer).iterations:
+        found = f'"{s.training.optimizer}"'
+        hint = "orthogonal updates of adapters are not simulated"
+        expected = "an elementwise optimizer with [adapter]"
+        yield Mistake(s.where, "training.optimizer", found, expected, hint)
+
+
+def _adapted_model(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """Adapters beside projections of a transformer; experts stay frozen."""
+    if not s.adapter.on:
+        return
+    found = f'"{s.adapter.kind}"'
+    if model.kind != "transformer":
+        expected = "a transformer"
+        yield Mistake(s.where, "adapter.kind", found, expected, f"not a {model.kind}")
+    elif getattr(model, "experts", 0) and {"fc1", "fc2"} & set(s.adapter.places):
+        hint = "experts are frozen; adapters of them are not simulated"
+        expected = 'targets ["qkv", "proj"] with experts'
+        found = ", ".join(s.adapter.targets)
+        yield Mistake(s.where, "adapter.targets", found, expected, hint)
+
+
 def refusals(s: Job) -> Iterator[Mistake]:
     """FSDP1 with experts of its own or split backward passes, and copies that would lack experts."""
     p = s.parallel
@@ -308,7 +346,9 @@ def refusals(s: Job) -> Iterator[Mistake]:
 
 
 def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
-    """What a pipeline leaves out."""
+    """What rests on no measurement, and what a pipeline leaves out."""
+    if s.adapter.on:
+        yield "adapters in PyTorch's own modules follow PEFT's source; no step with them was measured"
     if model.tied_embeddings and s.parallel.pp > 1:
         yield "tied embeddings: the last stage has a copy; adding its gradient to the first stage's is left out"
 
@@ -334,6 +374,7 @@ FRAMEWORK = Framework(
         ("parallel parallel.data_parallel", _zero2),
         ("pytorch training parallel.data_parallel", _formats),
         ("pytorch", _automodel),
+        ("adapter training.optimizer parallel.tp", _adapters),
         ("pytorch training parallel.pp", _scaled),
         ("pytorch training parallel.tp parallel.data_parallel", _optimizer),
         ("parallel parallel.tp parallel.etp parallel.imbalance", _experts),
@@ -341,9 +382,11 @@ FRAMEWORK = Framework(
     ),
     model_rules=(
         ("model", _parts),
+        ("adapter adapter.targets model.kind model.experts", _adapted_model),
         ("training pytorch model", _wide),
     ),
     refusals=refusals,
+    adapters=True,
     tries={
         "parallel.data_parallel": ("ddp", "fsdp"),
         "training.recompute": ("none", "full"),

@@ -102,6 +102,10 @@ class FlatShard(FullyShard):
         """Frees the parameters; joins, casts, scales and reduces the gradients; keeps the sum of the shards."""
         t, context, options = self.t, self.context, self.options
         t.cpu("fsdp_post_backward")
+        self.open = False
+        if not self.trained:
+            self.reshard()
+            return
         t.launch(Kernel("cat", (self.elements,), bytes=2 * self.full))
         self.reshard()
         if options.prefetch == "after":

@@ -53,6 +53,10 @@ class FullyShard:
 
     Attributes
     ----------
+    trained : list of Tensor
+        Those that are not frozen: they alone have gradients, of `gradient` bytes, and are updated.
+    open : bool
+        Whether the module has run forward, and nobody has told the group yet that it has run backward.
     ahead, behind : list of FullyShard, optional
         What to gather while the module runs forward, and backward (set_modules_to_forward_prefetch); None: forward
         nothing, as the host is ahead, backward the group that ran before.
@@ -81,6 +85,9 @@ class FullyShard:
         )
         self.full = sum(p.size for p in parameters)
         self.shard = self.full / group.size
+        self.trained = [p for p in parameters if p.requires_grad]
+        self.gradient = sum(p.size for p in self.trained)
+        self.open = False
         self.sent, self.cast = self.full, 0  # bytes gathered, elements of them in fp8
         for p in parameters:
             p.storage = None
@@ -93,7 +100,7 @@ class FullyShard:
     def shards(self) -> list[Tensor]:
         """What this rank keeps of every parameter, as the optimizer sees it."""
         kept = []
-        for p in self.parameters:
+        for p in self.trained:
             kept.append(Tensor(None, (-(-p.elements // self.group.size),), p.itemsize))
             kept[-1].name, kept[-1].whole = p.name, p.shape
         return kept
@@ -193,6 +200,7 @@ class FullyShard:
         out = run(inputs)
         t.cpu("fsdp_post_forward")
         if t.grad_enabled:
+            self.open = True
             if out.node is not None:
                 out.node.hooks.append(self.pre_backward)
             if self.behind is None and self not in self.context.order:
@@ -232,28 +240,29 @@ class FullyShard:
         """Frees the parameters and reduce-scatters the gradients, where this microbatch reduces."""
         t, context = self.t, self.context
         t.cpu("fsdp_post_backward")
+        self.open = False
         if (self.reshard_after and not context.keeps) or self.reduces:
             self.reshard()
-        if not self.reduces:
+        if not (self.reduces and self.trained):
             return
-        t.cpu("fsdp_reduce_param", len(self.parameters))
+        t.cpu("fsdp_reduce_param", len(self.trained))
         t.wait(context.reduced)
         in_fp32 = t.choices is not None and t.choices.reduce_dtype == "fp32"
         wide = 4.0 / t.itemsize if in_fp32 else 1.0
         context.reduce_input = None
         context.reduce_input = self._copy_in(wide)
         earlier = self.grad is not None  # of zero_grad, or of the microbatch before
+        shard = self.gradient / self.group.size
         if not earlier:
-            self.grad = Storage(t.memory, self.shard, "gradients")
+            self.grad = Storage(t.memory, shard, "gradients")
         if self.alone:
             t.wait(t.record(), REDUCE)
-            copied = Kernel(
-                "copy", (int(self.full / self.t.itemsize),), bytes=2 * wide * self.full
-            )
+            elements, moved = int(self.gradient / t.itemsize), 2 * wide * self.gradient
+            copied = Kernel("copy", (elements,), bytes=moved)
             t.launch(copied, REDUCE)
         else:
-            self.group.collective(t, "reduce_scatter", wide * self.full, REDUCE)
-        stream = self._sum_copies(wide * self.shard)
+            self.group.collective(t, "reduce_scatter", wide * self.gradient, REDUCE)
+        stream = self._sum_copies(wide * shard)
         if earlier:
             self._add_to_earlier(stream)
         context.reduced, context.done = t.record(REDUCE), t.record(stream)
@@ -277,17 +286,17 @@ class FullyShard:
         """Copies the gradients into the buffer that is reduced, `wide` times as wide, and frees them."""
         t = self.t
         t.launch(Kernel("copy_h2d", (4096,), bytes=426000.0))
-        buffer = Storage(t.memory, self.full, "buffers")
-        elements, moved = int(self.full / self.t.itemsize), (1 + wide) * self.full
+        buffer = Storage(t.memory, self.gradient, "buffers")
+        elements, moved = int(self.gradient / t.itemsize), (1 + wide) * self.gradient
         t.launch(Kernel("chunk_cat", (elements,), bytes=moved))
-        for p in self.parameters:
+        for p in self.trained:
             p.grad = None
         return buffer
 
     def _add_to_earlier(self, stream: str) -> None:
         """Adds the new shard to the one that is there, parameter by parameter (FSDPParamGroup's foreach_reduce)."""
-        new = Storage(self.t.memory, self.shard, "gradients")
-        for p in self.parameters:
+        new = Storage(self.t.memory, self.gradient / self.group.size, "gradients")
+        for p in self.trained:
             n = -(-p.elements // self.group.size)
             self.t.launch(Kernel("add", (n,), bytes=3.0 * p.itemsize * n), stream)
         del new
@@ -295,7 +304,8 @@ class FullyShard:
     def keep_gradients(self) -> None:
         """zero_grad(set_to_none=False): the gradients of the step before are there, zeroed."""
         self.keep = True
-        self.grad = Storage(self.t.memory, self.shard, "gradients")
+        size = self.gradient / self.group.size
+        self.grad = Storage(self.t.memory, size, "gradients") if size else None
 
     def zero_grad(self) -> None:
         if not self.keep:

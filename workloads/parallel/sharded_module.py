@@ -73,7 +73,14 @@ class ShardedModule:
         return run()
 
     def after_backward(self) -> None:
-        """The end of a backward pass: the root's gradients, then the compute stream waits for all."""
+        """The end of a backward pass: the root's gradients, then the compute stream waits for all.
+
+        A module whose input needs no gradient, such as the first block behind a frozen embedding, is told here that
+        its backward pass is done (_fsdp_state.py, _root_post_backward_final_callback).
+        """
+        for group in self.groups[1:] if self.root is not None else self.groups:
+            if group.open:
+                group.post_backward()
         self.tape.layer = -1
         if self.root is not None:
             self.root.post_backward()

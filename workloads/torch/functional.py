@@ -16,17 +16,26 @@ from workloads.torch.tape import Tape, Tensor
 
 
 def linear(t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``x @ w.T (+ bias)``: saves its input."""
+    """``x @ w.T (+ bias)``, with what an adapter adds to it."""
+    # The blocks' layers by Transformer Engine; the head is plain.
+    y = product(t, x, w, bias, t.products_of(t.layer))
+    adapter = t.adapters.get(w) if t.adapters else None
+    return y if adapter is None else adapter.added(t, x, y)
+
+
+def product(
+    t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None, dtype: str = ""
+) -> Tensor:
+    """``x @ w.T (+ bias)``: saves its input, unless the weight is frozen."""
     out_features, k = w.shape
     t.cpu("linear")
     t.saves()
-    # The blocks' layers by Transformer Engine; the head is plain.
-    dtype = t.products_of(t.layer)
     kind = "gemm" if bias is None or dtype else "gemm_bias"
     quantize(t, dtype, x.elements, w.elements)
     launch_gemm(t, kind, x.elements // k, out_features, k, "nt", dtype)
     y = t.empty((*x.shape[:-1], out_features), x.itemsize)
-    layer = _Linear(t, x, w, bias, dtype, x.requires_grad)
+    kept = x if w.requires_grad else Tensor(None, x.shape, x.itemsize)
+    layer = _Linear(t, kept, w, bias, dtype, x.requires_grad)
     # The input comes first: its gradient is merged before the leaves' hooks run.
     inputs = [x, w] if bias is None else [x, bias, w]
     return t.apply(y, inputs, layer.backward)
@@ -62,7 +71,8 @@ class _Linear:
             gw = later(t, self.w, weight_grad)
             return [self._data_grad(), gw]
         gx, gw = self._data_grad(), later(t, self.w, weight_grad)
-        return [gx, self._bias_grad(g, self.bias), gw]
+        trains = self.bias.requires_grad
+        return [gx, self._bias_grad(g, self.bias) if trains else None, gw]
 
     def _weight_grad(self, g: Tensor) -> Tensor:
         """The gradient of the weight; `g` stays alive until it is launched."""
@@ -215,9 +225,12 @@ class _Norm:
         """Gradients of the input and the weights."""
         t, kind = self.t, self.kind
         t.cpu("norm_backward")
+        trains = self.weights[0].requires_grad
         split = t.deferred is not None
-        self._launch(f"{kind}_norm_bwd" + ("_input" if split else ""), 3)
-        if kind == "layer" and t.choices is not None and not t.choices.since(2, 7):
+        alone = split or not trains  # the input's gradient
+        self._launch(f"{kind}_norm_bwd" + ("_input" if alone else ""), 3)
+        early = t.choices is not None and not t.choices.since(2, 7)
+        if kind == "layer" and early and trains:
             # The weights' gradient by a kernel of few thread blocks: as long again (fitted, see docs/published.md).
             self._launch("fused", 3)
         gx = t.empty(self.x.shape, self.x.itemsize)

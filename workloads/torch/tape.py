@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from workloads.job.pytorch import PyTorch
     from workloads.parallel.context import Ring
+    from workloads.torch.low_rank import LowRank
 
 Backward = Callable[["Tensor"], "list[Tensor | None]"]
 
@@ -104,6 +105,8 @@ class Tape(Recorder):
         Operators give their results a history.
     products : str
         Type in which linear layers of blocks compute; "": 16 bits.
+    adapters : dict
+        Low-rank adapters by the weight that they are beside.
     last_quantized : int, optional
         The last block that does; None: all do.
     choices : PyTorch, optional
@@ -120,6 +123,7 @@ class Tape(Recorder):
         super().__init__(rank, shared, costs)
         self.grad_enabled = True
         self.products, self.plain, self.itemsize = "", "", 2
+        self.adapters: dict[Tensor, LowRank] = {}
         self.last_quantized: int | None = None
         self.choices: PyTorch | None = None
         self.ring: Ring | None = None

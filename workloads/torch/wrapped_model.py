@@ -17,7 +17,7 @@ from workloads.parallel.sharded_module import ShardedModule, Sharding
 from workloads.parallel.tensor import TensorParallel
 from workloads.parallel.zero_redundancy import ZeroRedundancy
 from workloads.torch import functional as F
-from workloads.torch import trainer
+from workloads.torch import low_rank, trainer
 from workloads.torch.convnet import ResNet, broadcast_buffers
 from workloads.torch.memory import Storage
 from workloads.torch.mlp import MultilayerPerceptron
@@ -36,6 +36,7 @@ class WrappedModel:
     parameter_count : int
         Parameters of the whole model that this rank stands for.
     parameters : list of Tensor
+        Those that are trained.
     averaged : list of Tensor
         Those that all data-parallel ranks share; empty: all.
     ddp : DistributedDataParallel, optional
@@ -98,15 +99,16 @@ class WrappedModel:
         net = Transformer(
             self.tape, self.spec, cuts[index], first, last, self._parallel()
         )
+        own = self._adapted(net)
         averaged = self._averaged(net)
         self.averaged += averaged
-        self.parameters += net.parameters
+        self.parameters += own
         self.parameter_count += self._count(net)
         forward = partial(self._forward, net)
         if self._shards_parameters:
             module = self._sharded_module(net)
             return Stage(index, net, forward, sharded=module)
-        wrapped = self._data_parallel(averaged, _without(net.parameters, averaged))
+        wrapped = self._data_parallel(averaged, _without(own, averaged))
         return Stage(index, net, forward, wrapped)
 
     def _mlp(self) -> Callable[[], Tensor]:
@@ -141,11 +143,11 @@ class WrappedModel:
         tokens = (training.micro_batch, training.seq_len // parts)
         net = Transformer(t, m, range(m.layers), True, True, self._parallel())
         self.parameter_count = self._count(net)
-        self.parameters = net.parameters
+        self.parameters = self._adapted(net)
         if self._shards_parameters:
             return self._fully_sharded(net, tokens)
         self.averaged = self._averaged(net)
-        experts = _without(net.parameters, self.averaged)
+        experts = _without(self.parameters, self.averaged)
         self.ddp = self._data_parallel(self.averaged, experts)
         self.run_block.bucket_cap = self.ddp.cap if self.ddp is not None else None
         return lambda: self._loss(net.forward(t, tokens, self.run_block))
@@ -159,12 +161,19 @@ class WrappedModel:
             return ExpertParallel(spread)
         return BlockParallel()
 
+    def _adapted(self, net: Transformer) -> list[Tensor]:
+        """The parameters that are trained: all, or adapters beside frozen ones."""
+        if self.job.adapter.on:
+            low_rank.adapt(self.tape, net, self.job.adapter)
+        return low_rank.trained(net.parameters)
+
     def _averaged(self, net: Transformer) -> list[Tensor]:
-        """Parameters that all data-parallel ranks share: not the experts that are spread over them."""
+        """Trained parameters that all data-parallel ranks share: not the experts that are spread over them."""
+        own = low_rank.trained(net.parameters)
         if self.job.parallel.ep == 1:
-            return net.parameters
+            return own
         layers = [getattr(b.ffn, "expert_parameters", []) for b in net.blocks]
-        return _without(net.parameters, [p for layer in layers for p in layer])
+        return _without(own, [p for layer in layers for p in layer])
 
     def _count(self, net: Transformer) -> int:
         """Parameters of the whole model that this rank's stage stands for (sharded ones counted in full)."""

@@ -32,14 +32,11 @@ def dropout(s: Scenario) -> Iterator[Mistake]:
 def framework(s: Scenario) -> Iterator[Mistake]:
     """A framework whose layers with adapters are simulated."""
     if s.adapter.on and not framework_of(s).adapters:
-        hint = "adapters are simulated in Megatron's layers"
-        yield Mistake(
-            s.where,
-            "adapter.kind",
-            f'"{s.adapter.kind}"',
-            'framework = "megatron"',
-            hint,
+        hint = (
+            "adapters are simulated in Megatron's layers and in PyTorch's own modules"
         )
+        expected = 'framework = "megatron", "automodel" or "pytorch-eager"'
+        yield Mistake(s.where, "adapter.kind", f'"{s.adapter.kind}"', expected, hint)
 
 
 def packed(s: Scenario) -> Iterator[Mistake]:

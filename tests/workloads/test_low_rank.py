@@ -1,0 +1,204 @@
+"""Laws of adapters beside frozen weights in PyTorch's own modules, as Hugging Face's trainers run them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.errors import InputError
+from sim.graph.kernel import Kernel
+from sim.predict import predict
+from sim.spec.load import Scenario, check_layout, parse_scenario
+from tests.workloads.small import (
+    EXPERTS,
+    HIDDEN,
+    LAYERS,
+    MLP,
+    SEQ,
+    TRANSFORMER,
+    ops,
+    volume,
+)
+from workloads.lowered import Lowered
+from workloads.models.model import load_model
+from workloads.torch.lower import lower
+
+RANK = 8
+LORA = {"kind": "lora", "rank": RANK, "targets": ["qkv", "proj"]}
+WIDTHS = {  # inputs and outputs of the projections of `small.TRANSFORMER`
+    "qkv": ((HIDDEN, HIDDEN), (HIDDEN, 128), (HIDDEN, 128)),
+    "proj": ((HIDDEN, HIDDEN),),
+    "fc1": ((HIDDEN, 512), (HIDDEN, 512)),
+    "fc2": ((512, HIDDEN),),
+}
+WAYS = ("none", "ddp", "ddp-no-overlap", "zero1", "fsdp", "zero2")
+
+
+def scenario(
+    adapter: dict[str, Any] | None = None,
+    model: dict[str, Any] = TRANSFORMER,
+    training: dict[str, Any] | None = None,
+    pytorch: dict[str, Any] | None = None,
+    **parallel: Any,
+) -> Scenario:
+    gpus = prod(parallel.get(axis, 1) for axis in ("dp", "tp", "pp", "cp"))
+    tables = {
+        "cluster": {"name": "h200-host-4", "gpus": gpus},
+        "model": model,
+        "training": {"seq_len": SEQ, "micro_batch": 2, **(training or {})},
+        "parallel": parallel,
+        "pytorch": pytorch or {},
+        "adapter": adapter or {},
+    }
+    return parse_scenario(tables, "adapted.toml")
+
+
+def lowered(adapter: dict[str, Any] | None = None, **keys: Any) -> Lowered:
+    s = scenario(adapter, **keys)
+    return lower(s, load_model(s.model))
+
+
+def adapters(*targets: str) -> int:
+    """Elements of all adapters: rank x (inputs + outputs) of each projection."""
+    widths = [pair for target in targets for pair in WIDTHS[target]]
+    return LAYERS * RANK * sum(inputs + outputs for inputs, outputs in widths)
+
+
+def products(low: Lowered, layer: int | None = None) -> Counter[str]:
+    """Products by their layout: forward "nt", of inputs "nn", of weights "tn"."""
+    return Counter(
+        op.kernel.layout
+        for op in ops(low)
+        if isinstance(op.kernel, Kernel)
+        and op.kernel.kind.startswith("gemm")
+        and layer in (None, op.layer)
+    )
+
+
+def work(low: Lowered) -> float:
+    """Floating-point operations of all kernels."""
+    kernels = (op.kernel for op in ops(low))
+    return sum(each.flops for each in kernels if isinstance(each, Kernel))
+
+
+@given(st.sets(st.sampled_from(sorted(WIDTHS)), min_size=1))
+@settings(max_examples=8, deadline=None)
+def test_frozen_weights_have_no_products_of_their_own(targets: set[str]) -> None:
+    """A layer behind the first: inputs' gradients of all products, weights' gradients of adapters alone."""
+    count = sum(len(WIDTHS[target]) for target in targets)
+    frozen = sum(map(len, WIDTHS.values()))
+    found = products(lowered({**LORA, "targets": sorted(targets)}), LAYERS - 1)
+    assert found == {
+        "nt": frozen + 2 * count,
+        "nn": frozen + 2 * count,
+        "tn": 2 * count,
+    }
+
+
+def test_the_first_layers_inputs_need_no_gradient() -> None:
+    """Behind a frozen embedding nothing is sent on, and nothing is scattered there."""
+    first, last = (products(lowered(LORA), layer) for layer in (0, LAYERS - 1))
+    assert first["tn"] == last["tn"] and first["nn"] == last["nn"] - 6
+    kinds = {op.name for op in ops(lowered(LORA))}
+    assert "embedding_fwd" in kinds and "embedding_bwd" not in kinds
+
+
+@pytest.mark.parametrize("way", ("ddp", "ddp-no-overlap", "zero1"))
+def test_adapters_alone_are_reduced(way: str) -> None:
+    """All-reduced bytes are those of the adapters."""
+    found = lowered(LORA, dp=2, data_parallel=way)
+    assert volume(found, "dp all_reduce") == 2.0 * adapters("qkv", "proj")
+
+
+@pytest.mark.parametrize("recompute", ("none", "full"))
+def test_shards_of_everything_are_gathered_and_of_adapters_scattered(
+    recompute: str,
+) -> None:
+    """FSDP2 gathers frozen weights too, before each pass; it scatters the gradients that there are."""
+    training = {"recompute": recompute}
+    found = lowered(LORA, training=training, dp=2, data_parallel="fsdp")
+    own = 2.0 * adapters("qkv", "proj")
+    assert volume(found, "dp all_gather") == 2 * (2.0 * found.parameters + own)
+    assert volume(found, "dp reduce_scatter") == own
+
+
+def test_a_flat_parameter_is_scattered_whole() -> None:
+    """FSDP1 with the model's own parameters: a frozen weight beside an adapter has its place in the gradient."""
+    flat = {"fsdp": "1"}
+    found = lowered(LORA, pytorch=flat, dp=2, data_parallel="fsdp")
+    own = 2.0 * adapters("qkv", "proj")
+    outside = 2.0 * (2 * 1000 * HIDDEN + HIDDEN)  # embedding, head and last norm
+    blocks = 2.0 * found.parameters + own - outside
+    assert volume(found, "dp reduce_scatter") == blocks
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("recompute", ("none", "products", "alternate", "full"))
+def test_adapters_cost_less_than_training_everything(way: str, recompute: str) -> None:
+    """Every way of data parallelism and of checkpointing: less time for products, less memory."""
+    dp = 1 if way == "none" else 2
+    keys = {
+        "training": {"recompute": recompute, "seq_len": 1024},
+        "model": TRANSFORMER | {"hidden": 1024, "ffn": 4096},
+        "dp": dp,
+        "data_parallel": way,
+    }
+    full, lora = (predict(scenario(a, **keys)) for a in (None, LORA))
+    assert lora.peak_memory[0].total < full.peak_memory[0].total
+    assert work(lowered(LORA, **keys)) < work(lowered(None, **keys))
+
+
+@pytest.mark.parametrize("schedule", ("1f1b", "gpipe", "zero-bubble", "interleaved"))
+def test_pipelines_train_adapters(schedule: str) -> None:
+    """Stages send activations and gradients on; zero-bubble schedules put the adapters' gradients off."""
+    vpp = 2 if schedule in ("zero-bubble", "interleaved") else 1
+    training = {"microbatches": 4}
+    found = lowered(LORA, training=training, pp=2, vpp=vpp, schedule=schedule, dp=1)
+    total = sum(
+        isinstance(op.kernel, Kernel) and op.kernel.layout == "tn"
+        for rank in (0, 1)
+        for op in ops(found, rank)
+        if isinstance(op.kernel, Kernel) and op.kernel.kind.startswith("gemm")
+    )
+    assert total == 4 * LAYERS * 2 * 4  # microbatches, layers, matrices, projections
+
+
+def test_dropout_is_a_kernel_that_adapters_alone_have() -> None:
+    """One for every adapter, forward and backward; where its input needs a gradient."""
+    plain, dropping = (
+        Counter(op.name for op in ops(lowered({**LORA, "dropout": share})))
+        for share in (0.0, 0.1)
+    )
+    more = dropping["fused"] - plain["fused"]
+    assert more == 2 * 4 * LAYERS - 3  # the first layer's qkv reads a frozen embedding
+
+
+def test_experts_stay_frozen() -> None:
+    """Adapters of attention beside experts; those of experts are refused."""
+    found = lowered(LORA, model=EXPERTS)
+    assert products(found)["tn"] == 2 * 4 * LAYERS
+    s = scenario({**LORA, "targets": ["all"]}, model=EXPERTS)
+    wrong = check_layout(s, model=load_model(s.model))
+    assert "adapter.targets" in {mistake.key for mistake in wrong}
+
+
+def test_what_is_not_simulated_is_named() -> None:
+    """Split weights, Muon, Megatron's keys, compiled blocks, models without projections."""
+    for keys, said in (
+        ({"tp": 2}, "parallel.tp"),
+        ({"training": {"optimizer": "muon"}}, "training.optimizer"),
+        ({"training": {"framework": "pytorch-compiled"}}, "adapter.kind"),
+    ):
+        with pytest.raises(InputError, match=said):
+            scenario(LORA, **keys)
+    for key, value in (("fp8_weights", True), ("all_to_all", False)):
+        with pytest.raises(InputError, match=f"adapter.{key}"):
+            scenario({**LORA, key: value})
+    s = scenario(LORA, model=MLP)
+    wrong = check_layout(s, model=load_model(s.model))
+    assert "adapter.kind" in {mistake.key for mistake in wrong}

@@ -1,0 +1,124 @@
+"""Low-rank adapters beside frozen weights in plain PyTorch, as Hugging Face's PEFT composes them.
+
+Source: peft/tuners/lora/layer.py, `Linear.forward`: ``result + lora_B(lora_A(dropout(x))) * scaling``, each operator a
+kernel of its own. Adapters are kept in the model's type (PEFT's `autocast_adapter_dtype` keeps them in fp32 and casts
+them in every pass, kernels of as many bytes as the adapters have).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workloads.job.adapter import Adapter, Target
+from workloads.torch.functional import add, launch_elementwise, product
+from workloads.torch.modules import FeedForward, Module
+from workloads.torch.tape import Tape, Tensor
+from workloads.torch.transformer import Block, Transformer
+
+MASK = (
+    1.0  # bytes that dropout keeps of an element (native_dropout's mask is of booleans)
+)
+#: Weights of a block by what they project.
+ATTENTION: dict[Target, tuple[str, ...]] = {
+    "qkv": ("wqkv", "wq", "wk", "wv"),
+    "proj": ("wo",),
+}
+FEED_FORWARD: dict[Target, tuple[str, ...]] = {"fc1": ("w1", "w3"), "fc2": ("w2",)}
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """The adapter of a projection: a product into its rank, and one out of it."""
+
+    into: Tensor
+    out: Tensor
+    choices: Adapter
+
+    def added(self, t: Tape, x: Tensor, y: Tensor) -> Tensor:
+        """The projection's output with the adapter's for the same input."""
+        t.cpu("module", 2)
+        thin = product(t, self._dropped(t, x, "pre"), self.into)
+        if self.choices.scaled == "inner":
+            thin = scaled(t, thin)
+        wide = product(t, thin, self.out)
+        if self.choices.scaled == "output":
+            wide = scaled(t, wide)
+        return add(t, y, self._dropped(t, wide, "post"))
+
+    def _dropped(self, t: Tape, x: Tensor, position: str) -> Tensor:
+        """Dropout in this place, if it is here; without any PEFT has no module that does something."""
+        if not self.choices.dropout or self.choices.dropout_position != position:
+            return x
+        return dropped(t, x)
+
+
+def dropped(t: Tape, x: Tensor) -> Tensor:
+    """Dropout in one kernel, which writes a mask beside its output; backward reads it."""
+    shape, itemsize = x.shape, x.itemsize
+    moved = 2 * x.size + MASK * x.elements
+    t.cpu("elementwise")
+    launch_elementwise(t, "fused", x.elements, moved)
+    mask = t.empty(shape, 1)
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("elementwise_backward")
+        launch_elementwise(t, "fused", mask.elements, moved)
+        return [t.empty(shape, itemsize)]
+
+    return t.apply(t.empty(shape, itemsize), [x], backward)
+
+
+def scaled(t: Tape, x: Tensor) -> Tensor:
+    """Times a number, which is the gradient's factor as well: nothing is saved."""
+    shape, itemsize, moved = x.shape, x.itemsize, 2 * x.size
+    t.cpu("elementwise")
+    launch_elementwise(t, "mul", x.elements, moved)
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("elementwise_backward")
+        launch_elementwise(t, "mul", g.elements, moved)
+        return [t.empty(shape, itemsize)]
+
+    return t.apply(t.empty(shape, itemsize), [x], backward)
+
+
+def adapt(t: Tape, net: Transformer, choices: Adapter) -> None:
+    """Freezes all weights of a model or a stage, and puts adapters beside those that `choices` names."""
+    for p in net.parameters:
+        p.requires_grad = False
+    for block in net.blocks:
+        made = [
+            each
+            for module, names in _projections(block, choices)
+            for w in module.parameters
+            if w.name in names
+            for each in _beside(t, w, choices)
+        ]
+        block.parameters = [*block.parameters, *made]
+        net.parameters = [*net.parameters, *made]
+
+
+def _projections(
+    block: Block, choices: Adapter
+) -> list[tuple[Module, tuple[str, ...]]]:
+    """Modules of a block with the names of their weights that get an adapter."""
+    attention = [n for each in choices.places for n in ATTENTION.get(each, ())]
+    forward = [n for each in choices.places for n in FEED_FORWARD.get(each, ())]
+    made: list[tuple[Module, tuple[str, ...]]] = [(block.attention, tuple(attention))]
+    if isinstance(block.ffn, FeedForward):
+        made.append((block.ffn, tuple(forward)))
+    return made
+
+
+def _beside(t: Tape, w: Tensor, choices: Adapter) -> tuple[Tensor, Tensor]:
+    """The two matrices beside a weight, which products of it find."""
+    outputs, inputs = w.shape
+    into = t.parameter(choices.rank, inputs, name="lora_a")
+    out = t.parameter(outputs, choices.rank, name="lora_b")
+    t.adapters[w] = LowRank(into, out, choices)
+    return into, out
+
+
+def trained(parameters: list[Tensor]) -> list[Tensor]:
+    """Those that get a gradient."""
+    return [p for p in parameters if p.requires_grad]
