@@ -310,7 +310,7 @@ fsdp: full_shard auto_wrap
         },
         "parallel": {"dp": 8, "data_parallel": "fsdp"},
         "pytorch": {
-            "attention": "flash2",
+            "modules": "transformers",
             "master_weights": True,
             "clip_gradients": True,
             "fsdp": "1",

@@ -30,6 +30,9 @@ def _kernels(s: Job) -> Iterator[Mistake]:
     hint = "compiled blocks have projections of their own, and no kernels in Triton"
     for key, value in pytorch_eager.stated(s, ("joined_qkv",)):
         yield Mistake(s.where, key, value, "nothing", hint)
+    for key, value in pytorch_eager.stated(s, ("modules",)):
+        fuses = "compiled blocks fuse what modules write out"
+        yield Mistake(s.where, key, value, "nothing", fuses)
     if s.pytorch.attention == "triton":
         key, expected = "pytorch.attention", "cudnn or flash2"
         yield Mistake(s.where, key, '"triton"', expected, hint)

@@ -83,7 +83,7 @@ def stated(s: Job, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _trainer(s: Job) -> Iterator[Mistake]:
     """Keys of [pytorch] that the way of parallelism does not have."""
     if s.parallel.pp > 1:
-        for key, value in stated(s, ("loss", "metrics")):
+        for key, value in stated(s, ("loss", "metrics", "modules")):
             yield Mistake(s.where, key, value, "nothing", "not simulated with pp")
     if s.parallel.data_parallel not in FSDP:
         for key, value in stated(s, OF_FSDP):
@@ -262,7 +262,7 @@ def _wide(s: Job, model: ModelShape) -> Iterator[Mistake]:
     number, where = s.training.precision, s.where
     if not precision(number).wide:
         return
-    for key, value in stated(s, ("master_weights", "wide_moments")):
+    for key, value in stated(s, ("master_weights", "wide_moments", "modules")):
         yield Mistake(where, key, value, "nothing", f"{number} is in 32 bits itself")
     if optimizer(s.training.optimizer).iterations:
         hint = "its products are in bf16 beside products in 32 bits"
@@ -283,6 +283,15 @@ def _wide(s: Job, model: ModelShape) -> Iterator[Mistake]:
         hint = "without it attention is not fused; " + RECORDED
         found, expected = str(width), f"a multiple of {WHOLE_VECTOR}"
         yield Mistake(where, "model.head_dim", found, expected, hint)
+
+
+def _modules(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """Modules of transformers where the model has none."""
+    if s.pytorch.modules == "plain" or model.kind == "transformer":
+        return
+    found = f'"{s.pytorch.modules}"'
+    expected = f"nothing with a model of kind {model.kind}"
+    yield Mistake(s.where, "pytorch.modules", found, expected)
 
 
 def _adapters(s: Job) -> Iterator[Mistake]:
@@ -384,6 +393,7 @@ FRAMEWORK = Framework(
         ("model", _parts),
         ("adapter adapter.targets model.kind model.experts", _adapted_model),
         ("training pytorch model", _wide),
+        ("pytorch.modules model.kind", _modules),
     ),
     refusals=refusals,
     adapters=True,

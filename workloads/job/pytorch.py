@@ -30,6 +30,11 @@ class PyTorch:
         "rank (torchtitan's context_parallel_rotate_method)",
     )
     joined_qkv: bool = key(False, "one projection makes queries, keys and values")
+    modules: Literal["plain", "transformers"] = key(
+        "plain",
+        "pytorch-eager: whose layers: PyTorch's own, or Hugging Face transformers', whose RMS norms, rotations and "
+        "loss in fp32 run operator by operator",
+    )
     loss: Literal["eager", "fused"] = key(
         "eager", "cross entropy as log_softmax and nll_loss, or in one kernel"
     )

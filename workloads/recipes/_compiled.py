@@ -35,14 +35,20 @@ def has_biases(draft: Draft) -> bool:
     return bool(stated)
 
 
-def choose(draft: Draft, compiled: bool, said: str, where: str) -> None:
-    """Compiled blocks as such where they are simulated; split ones as Megatron's fused layers."""
+def choose(
+    draft: Draft, compiled: bool, said: str, where: str, flash: bool = True
+) -> None:
+    """Compiled blocks as such where they are simulated; split ones as Megatron's fused layers.
+
+    ``flash``: eager attention is FlashAttention 2.
+    """
     if not compiled:
         draft.set("training.framework", "pytorch-eager", said, where)
-        draft.set("pytorch.attention", "flash2")
-        draft.assume(
-            "attention by FlashAttention 2, which PyTorch takes where it is told nothing else"
-        )
+        if flash:
+            draft.set("pytorch.attention", "flash2")
+            draft.assume(
+                "attention by FlashAttention 2, which PyTorch takes where it is told nothing else"
+            )
         return
     split = any(draft.get(f"parallel.{axis}", 1) > 1 for axis in ("tp", "pp", "ep"))
     shared = _gathers_otherwise(draft)

@@ -215,9 +215,11 @@ def _engine(draft: Draft, said: Document, engines: list[Document]) -> None:
         "",
     )
     inductor = written(said.get(backend)) == "inductor"
-    _compiled.choose(
-        draft, compiled or inductor, "torch_compile", said.place("torch_compile")
-    )
+    where = said.place("torch_compile")
+    flash = _asks_for_flash(said)
+    _compiled.choose(draft, compiled or inductor, "torch_compile", where, flash)
+    if draft.get("training.framework") == "pytorch-eager":
+        _modules(draft, said)
     if draft.get("training.framework") != "megatron":
         draft.set("pytorch.clip_gradients", True)
         if (
@@ -225,6 +227,21 @@ def _engine(draft: Draft, said: Document, engines: list[Document]) -> None:
             and draft.get("parallel.data_parallel") == "fsdp"
         ):
             draft.set("pytorch.master_weights", True)
+
+
+def _modules(draft: Draft, said: Document) -> None:
+    """Layers as transformers writes them, and attention as it is asked for."""
+    if draft.get("training.precision") in ("bf16", "fp16"):
+        draft.set("pytorch.modules", "transformers")
+    if not _asks_for_flash(said):
+        draft.assume(
+            "attention by cuDNN, which PyTorch 2.11 takes on Hopper and Blackwell where it is told nothing else"
+        )
+
+
+def _asks_for_flash(said: Document) -> bool:
+    """Whether attention is to be FlashAttention 2's, and not what PyTorch takes."""
+    return written(said.get("attn_implementation", "")) == "flash_attention_2"
 
 
 def _of_accelerate(said: Document) -> Document:

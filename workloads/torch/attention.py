@@ -8,6 +8,7 @@ from functools import partial
 
 from sim.graph.kernel import Kernel
 from workloads.parallel.context import Gradients, Shapes
+from workloads.torch import written_out
 from workloads.torch.tape import Tape, Tensor
 
 # Kernels of a rotary embedding on the halves of each head, with their layouts; a concatenation follows.
@@ -35,6 +36,8 @@ def rope(t: Tape, x: Tensor) -> Tensor:
 
     ``x`` is (batch, heads, seq, head_dim), a transposed view of a projection's output.
     """
+    if t.written_out:
+        return written_out.rope(t, x)
     half = x.elements // 2
     shape, itemsize = x.shape, x.itemsize
     t.cpu("view", 2)

@@ -137,6 +137,11 @@ class Tape(Recorder):
         quantized = layer >= 0 and (last is None or layer <= last)
         return self.products if quantized else ""
 
+    @property
+    def written_out(self) -> bool:
+        """Whether layers are Hugging Face's, which run operator by operator."""
+        return self.choices is not None and self.choices.modules == "transformers"
+
     # -- memory ---------------------------------------------------------------------------------
     def empty(
         self, shape: tuple[int, ...], itemsize: int = 2, owner: str = "activations"

@@ -17,7 +17,7 @@ from workloads.parallel.sharded_module import ShardedModule, Sharding
 from workloads.parallel.tensor import TensorParallel
 from workloads.parallel.zero_redundancy import ZeroRedundancy
 from workloads.torch import functional as F
-from workloads.torch import low_rank, trainer
+from workloads.torch import low_rank, trainer, written_out
 from workloads.torch.convnet import ResNet, broadcast_buffers
 from workloads.torch.memory import Storage
 from workloads.torch.mlp import MultilayerPerceptron
@@ -215,11 +215,11 @@ class WrappedModel:
         t = self.tape
         for _ in range(self.choices.metrics):
             trainer.metric(t, logits.elements)
-        return (
-            trainer.fused_cross_entropy(t, logits)
-            if self.choices.loss == "fused"
-            else F.cross_entropy(t, logits)
-        )
+        if self.choices.loss == "fused":
+            return trainer.fused_cross_entropy(t, logits)
+        if t.written_out:
+            return written_out.cross_entropy(t, logits)
+        return F.cross_entropy(t, logits)
 
     def _forward(self, net: Transformer, x: Tensor | tuple[int, int]) -> Tensor:
         return net.forward(self.tape, x, self.run_block)
