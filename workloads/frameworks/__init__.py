@@ -77,6 +77,8 @@ class Framework:
         How many of embedding and head count as layers in the cut into stages.
     adapters
         Whether it trains adapters beside frozen weights.
+    fp32_adapters
+        Whether these may be in fp32, under autocast.
     packs
         Whether attention sees documents of packed samples alone.
     caveats
@@ -107,6 +109,7 @@ class Framework:
     shares_heads: bool = False
     layers_beside: Callable[[Job], int] = lambda scenario: 0
     adapters: bool = False
+    fp32_adapters: bool = False
     packs: bool = False
     caveats: Callable[[Job, ModelSpec], Iterator[str]] = _nothing
 

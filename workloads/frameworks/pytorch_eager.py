@@ -397,6 +397,7 @@ FRAMEWORK = Framework(
     ),
     refusals=refusals,
     adapters=True,
+    fp32_adapters=True,
     tries={
         "parallel.data_parallel": ("ddp", "fsdp"),
         "training.recompute": ("none", "full"),

@@ -50,6 +50,11 @@ class Adapter:
         "output",
         "alpha over rank is multiplied with an adapter's output, or with the thin value between its matrices",
     )
+    fp32: bool = key(
+        False,
+        "pytorch-eager: adapters are kept in fp32 and run under autocast (PEFT's autocast_adapter_dtype), which "
+        "converts their inputs to fp32 and back",
+    )
     fp8_weights: bool = key(
         False,
         "frozen weights of layers are kept in 8 bits (fp8_params), with training in fp8",

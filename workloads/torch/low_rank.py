@@ -1,14 +1,15 @@
 """Low-rank adapters beside frozen weights in plain PyTorch, as Hugging Face's PEFT composes them.
 
 Source: peft/tuners/lora/layer.py, `Linear.forward`: ``result + lora_B(lora_A(dropout(x))) * scaling``, each operator a
-kernel of its own. Adapters are kept in the model's type (PEFT's `autocast_adapter_dtype` keeps them in fp32 and casts
-them in every pass, kernels of as many bytes as the adapters have).
+kernel of its own. In fp32 (`autocast_adapter_dtype`) an adapter's input is converted to its type
+(`_cast_input_dtype`), and back by autocast before the product.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sim.graph.kernel import Kernel
 from workloads.job.adapter import Adapter, Target
 from workloads.torch.functional import add, launch_elementwise, product
 from workloads.torch.modules import FeedForward, Module
@@ -18,6 +19,7 @@ from workloads.torch.transformer import Block, Transformer
 MASK = (
     1.0  # bytes that dropout keeps of an element (native_dropout's mask is of booleans)
 )
+FP32 = 4  # bytes of an element
 #: Weights of a block by what they project.
 ATTENTION: dict[Target, tuple[str, ...]] = {
     "qkv": ("wqkv", "wq", "wk", "wv"),
@@ -37,6 +39,8 @@ class LowRank:
     def added(self, t: Tape, x: Tensor, y: Tensor) -> Tensor:
         """The projection's output with the adapter's for the same input."""
         t.cpu("module", 2)
+        if self.choices.fp32:
+            x = there_and_back(t, x)
         thin = product(t, self._dropped(t, x, "pre"), self.into)
         if self.choices.scaled == "inner":
             thin = scaled(t, thin)
@@ -50,6 +54,29 @@ class LowRank:
         if not self.choices.dropout or self.choices.dropout_position != position:
             return x
         return dropped(t, x)
+
+
+def there_and_back(t: Tape, x: Tensor) -> Tensor:
+    """An input in fp32, and in 16 bits again: two conversions each way, and a copy that the product keeps."""
+    n, shape, itemsize = x.elements, x.shape, x.itemsize
+    _convert(t, n, "elementwise")
+    wide = t.empty(shape, FP32)
+    y = t.empty(shape, itemsize)
+    del wide
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        del g
+        _convert(t, n, "elementwise_backward")
+        return [t.empty(shape, itemsize)]
+
+    return t.apply(y, [x], backward)
+
+
+def _convert(t: Tape, elements: int, operation: str) -> None:
+    for types in ("bf16>fp32", "fp32>bf16"):
+        t.cpu(operation)
+        moved = float((2 + FP32) * elements)
+        t.launch(Kernel("aten copy", (elements,), types, bytes=moved))
 
 
 def dropped(t: Tape, x: Tensor) -> Tensor:
@@ -113,8 +140,9 @@ def _projections(
 def _beside(t: Tape, w: Tensor, choices: Adapter) -> tuple[Tensor, Tensor]:
     """The two matrices beside a weight, which products of it find."""
     outputs, inputs = w.shape
-    into = t.parameter(choices.rank, inputs, name="lora_a")
-    out = t.parameter(outputs, choices.rank, name="lora_b")
+    size = FP32 if choices.fp32 else 0
+    into = t.parameter(choices.rank, inputs, itemsize=size, name="lora_a")
+    out = t.parameter(outputs, choices.rank, itemsize=size, name="lora_b")
     t.adapters[w] = LowRank(into, out, choices)
     return into, out
 

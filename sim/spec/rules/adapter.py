@@ -8,6 +8,7 @@ from sim.errors import Mistake
 from sim.spec.sections import Scenario
 from workloads.frameworks import framework_of
 from workloads.job.adapter import TARGETS, targets_of
+from workloads.precision import precision
 
 
 def targets(s: Scenario) -> Iterator[Mistake]:
@@ -37,6 +38,19 @@ def framework(s: Scenario) -> Iterator[Mistake]:
         )
         expected = 'framework = "megatron", "automodel" or "pytorch-eager"'
         yield Mistake(s.where, "adapter.kind", f'"{s.adapter.kind}"', expected, hint)
+
+
+def fp32(s: Scenario) -> Iterator[Mistake]:
+    """Adapters in fp32 where a framework's layers run under autocast, in 16 bits."""
+    if not s.adapter.fp32:
+        return
+    if not framework_of(s).fp32_adapters:
+        hint = "it is PEFT's way beside PyTorch's own modules"
+        expected = 'false, or framework = "pytorch-eager"'
+        yield Mistake(s.where, "adapter.fp32", "true", expected, hint)
+    elif precision(s.training.precision).wide:
+        hint = f"{s.training.precision} is in 32 bits itself"
+        yield Mistake(s.where, "adapter.fp32", "true", "false", hint)
 
 
 def packed(s: Scenario) -> Iterator[Mistake]:

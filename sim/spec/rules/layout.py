@@ -350,6 +350,7 @@ _RULES: list[Rule] = [
     ("nccl nccl.min_channels nccl.max_channels", _channels),
     ("adapter adapter.targets", adapter.targets),
     ("adapter adapter.dropout", adapter.dropout),
+    ("adapter training training.framework training.precision", adapter.fp32),
     ("adapter training training.framework", adapter.framework),
     (
         "training training.packed training.seq_len training.framework megatron",
