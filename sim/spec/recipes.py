@@ -75,7 +75,7 @@ def opened(tables: Mapping[str, Any], path: Path, overrides: Sequence[str]) -> O
     beside, lenient, function = _told(own, path)
     recipe = _read(replace(document, part=function), beside)
     said = {_key(item): _value(item) for item in others}
-    mistakes = list(recipe.mistakes) + ([] if lenient else list(recipe.lost))
+    mistakes = [*recipe.mistakes, *(() if lenient else recipe.missed(said))]
     mistakes += [one for key, one in recipe.needs if not _says(said, key)]
     made = _without_model(recipe.tables()) if _names_model(said) else recipe.tables()
     placed, wrong_place, notes = _placed(made, recipe, said, path.parent)
@@ -83,7 +83,7 @@ def opened(tables: Mapping[str, Any], path: Path, overrides: Sequence[str]) -> O
     if mistakes:
         raise InputError(mistakes)
     left = tuple(item for item in others if not _used(item))
-    return Opened(placed, left, (*recipe.notes(lenient), *notes), recipe)
+    return Opened(placed, left, (*recipe.notes(lenient, said), *notes), recipe)
 
 
 def _used(override: str) -> bool:

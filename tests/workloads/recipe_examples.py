@@ -97,7 +97,7 @@ optimizer:
         "parallel": {"dp": 8, "data_parallel": "fsdp"},
         "pytorch": {"attention": "flash2", "clip_gradients": True},
     },
-    lost="peft:\n  dim: 16",
+    lost="qat:\n  enabled: true",
     strange="new_section:\n  new_key: 3",
 )
 BRIDGE = Example(
@@ -319,6 +319,72 @@ fsdp: full_shard auto_wrap
     lost="use_liger_kernel: true",
     strange="new_key: 3",
 )
+AXOLOTL = Example(
+    "axolotl.yaml",
+    """
+base_model: NousResearch/Llama-3.2-1B
+bf16: auto
+sequence_len: 2048
+micro_batch_size: 2
+gradient_accumulation_steps: 2
+gradient_checkpointing: true
+optimizer: adamw_torch_fused
+learning_rate: 0.0002
+adapter: lora
+lora_r: 32
+lora_alpha: 16
+lora_dropout: 0.05
+lora_target_linear: true
+""",
+    {
+        "cluster": HOST,
+        "model": {"name": "llama3.2-1b"},
+        "training": {
+            "framework": "pytorch-eager",
+            "seq_len": 2048,
+            "micro_batch": 2,
+            "grad_accumulation": 2,
+            "recompute": "full",
+        },
+        "parallel": {"dp": 8, "data_parallel": "ddp"},
+        "pytorch": {"attention": "flash2", "clip_gradients": True},
+        "adapter": {"kind": "lora", "rank": 32, "dropout": 0.05},
+    },
+    lost="liger_rms_norm: true",
+    strange="new_key: 3",
+)
+LLAMA_FACTORY = Example(
+    "sft.yaml",
+    """
+model_name_or_path: meta-llama/Llama-3.2-1B
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_rank: 8
+lora_target: q_proj,v_proj
+template: llama3
+cutoff_len: 1024
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+bf16: true
+""",
+    {
+        "cluster": HOST,
+        "model": {"name": "llama3.2-1b"},
+        "training": {
+            "framework": "pytorch-eager",
+            "seq_len": 1024,
+            "micro_batch": 1,
+            "grad_accumulation": 8,
+            "recompute": "full",
+        },
+        "parallel": {"dp": 8, "data_parallel": "ddp"},
+        "pytorch": {"attention": "flash2", "clip_gradients": True},
+        "adapter": {"kind": "lora", "rank": 8, "targets": ["qkv"]},
+    },
+    lost="quantization_bit: 4",
+    strange="new_key: 3",
+)
 MLPERF = Example(
     "config_DGXH100_1x8_8b.sh",
     """
@@ -369,6 +435,8 @@ EXAMPLES = {
     "primus": PRIMUS,
     "deepspeed": DEEPSPEED,
     "hugging_face": HUGGING_FACE,
+    "axolotl": AXOLOTL,
+    "llama_factory": LLAMA_FACTORY,
     "mlperf": MLPERF,
 }
 

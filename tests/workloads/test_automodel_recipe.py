@@ -183,8 +183,9 @@ def test_what_adapters_cannot_be_is_said_by_its_key(
         load_scenario(recipe, ["cluster.name=dgx-h100"])
 
 
-def test_adapters_in_layers_of_pytorch_are_refused(recipe: Path) -> None:
+def test_adapters_beside_layers_of_pytorch_are_pefts(recipe: Path) -> None:
     plain = DENSE.replace("linear: te", "linear: torch")
     recipe.write_text(plain + PEFT, encoding="utf-8")
-    with pytest.raises(InputError, match="peft"):
-        load_scenario(recipe, ["cluster.name=dgx-h100"])
+    scenario = load_scenario(recipe, ["cluster.name=dgx-h100"])
+    assert scenario.training.framework == "pytorch-eager"
+    assert scenario.adapter.on and scenario.adapter.rank

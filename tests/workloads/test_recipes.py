@@ -39,8 +39,9 @@ def said(recipe: Recipe) -> dict[str, object]:
         ("openai/gpt-oss-20b", "gpt-oss-20b"),
         ("Llama31Config405B", "llama3.1-405b"),
         ("meta-llama/Llama-3.2-11B-Vision", ""),
-        ("Qwen/Qwen3-Next-80B-A3B-Instruct", ""),
-        ("mistralai/Mistral-7B-v0.1", ""),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "qwen3-next-80b-a3b"),
+        ("mistralai/Mistral-7B-v0.1", "mistral-7b"),
+        ("google/gemma-2-9b", ""),
     ],
 )
 def test_names_mean_one_shape(name: str, model: str) -> None:

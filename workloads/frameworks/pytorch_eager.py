@@ -294,6 +294,19 @@ def _modules(s: Job, model: ModelShape) -> Iterator[Mistake]:
     yield Mistake(s.where, "pytorch.modules", found, expected)
 
 
+def _packed(s: Job) -> Iterator[Mistake]:
+    """Documents of a sample apart: by the lengths that FlashAttention 2 takes, or a mask of FlexAttention's."""
+    if s.training.packed is None:
+        return
+    key, found = "training.packed", str(s.training.packed)
+    if s.pytorch.attention != "flash2":
+        hint = "FlashAttention takes the lengths of documents (flash_attn_varlen), PyTorch's own attention none"
+        yield Mistake(s.where, key, found, 'pytorch.attention = "flash2"', hint)
+    if s.parallel.cp > 1:
+        hint = "documents over several ranks' parts are not simulated"
+        yield Mistake(s.where, "parallel.cp", str(s.parallel.cp), f"1 with {key}", hint)
+
+
 def _adapters(s: Job) -> Iterator[Mistake]:
     """What is not simulated beside frozen weights, and keys of Megatron's adapters."""
     if not s.adapter.on:
@@ -384,6 +397,7 @@ FRAMEWORK = Framework(
         ("pytorch training parallel.data_parallel", _formats),
         ("pytorch", _automodel),
         ("adapter training.optimizer parallel.tp", _adapters),
+        ("training.packed pytorch.attention parallel.cp", _packed),
         ("pytorch training parallel.pp", _scaled),
         ("pytorch training parallel.tp parallel.data_parallel", _optimizer),
         ("parallel parallel.tp parallel.etp parallel.imbalance", _experts),
@@ -398,6 +412,7 @@ FRAMEWORK = Framework(
     refusals=refusals,
     adapters=True,
     fp32_adapters=True,
+    packs=True,
     tries={
         "parallel.data_parallel": ("ddp", "fsdp"),
         "training.recompute": ("none", "full"),

@@ -76,9 +76,9 @@ def _targets(draft: Draft, document: Document, words: Words) -> None:
     if words.everything and draft.typed(document, words.everything, "truth", False):
         stated = "all-linear"
         draft.assume("no adapter beside the head")
-    listed = [stated] if isinstance(stated, str) else stated
+    listed = stated.split(",") if isinstance(stated, str) else stated
     names = listed if isinstance(listed, list) else words.usual_targets
-    known, strange = targets_of(tuple(str(name) for name in names))
+    known, strange = targets_of(tuple(str(name).strip() for name in names))
     where = document.place(words.targets)
     if strange or not known:
         found = ", ".join(strange) or shown(stated)
@@ -96,5 +96,7 @@ def scheme_of(text: str) -> str:
     lowered = text.lower()
     if lowered in OFF:
         return ""
-    word = lowered.partition("(")[0].rpartition(".")[2]
-    return "lora" if word.strip("'\"") == "lora" else text
+    word, _, args = lowered.partition("(")
+    if word.rpartition(".")[2] == "default_peft_config":
+        word = args.partition(",")[0].rstrip(")")
+    return "lora" if word.rpartition(".")[2].strip("'\"") == "lora" else text

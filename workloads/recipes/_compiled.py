@@ -5,8 +5,13 @@ Formats put what they say of fp8 into keys of Megatron's layers; here they becom
 
 from __future__ import annotations
 
+from workloads.frameworks.automodel import PYTORCH
+from workloads.frameworks.pytorch_eager import NO_SUCH_PARTS
 from workloads.models.model import MODELS, read_model
 from workloads.recipes._reading import Draft
+
+#: Frameworks whose blocks are PyTorch's own modules.
+PLAIN = ("pytorch-eager", "pytorch-compiled")
 
 #: What `prestep validate published` takes for torchtitan's compiled runs (validation/cases/published/setups.toml).
 FUSED = {
@@ -44,7 +49,8 @@ def choose(
     """
     if not compiled:
         draft.set("training.framework", "pytorch-eager", said, where)
-        if flash:
+        wide = draft.get("training.precision") in ("fp32", "tf32")
+        if flash and not wide:  # in 32 bits there is one kernel
             draft.set("pytorch.attention", "flash2")
             draft.assume(
                 "attention by FlashAttention 2, which PyTorch takes where it is told nothing else"
@@ -65,6 +71,27 @@ def choose(
     what = "such float8" if shared or fp8_biases else "split blocks"
     draft.assume(
         f"compiled blocks with {what} count as Megatron's fused layers, as in `prestep validate published`"
+    )
+
+
+def stand_in(draft: Draft) -> None:
+    """Where PyTorch's plain modules have no such layers as the model, Transformer Engine's stand for them."""
+    name = draft.get("model.name")
+    if draft.get("training.framework") not in PLAIN or not name:
+        return
+    model = read_model(MODELS / f"{name}.toml")
+    missing = [key for key in NO_SUCH_PARTS if getattr(model, key, None)]
+    if not missing:
+        return
+    sharded = draft.get("parallel.data_parallel") in ("fsdp", "zero2")
+    chosen = "automodel" if sharded else "megatron"
+    for key in [key for key in draft.settings if key.startswith("pytorch.")]:
+        if not sharded or key.removeprefix("pytorch.") not in PYTORCH:
+            draft.drop(key)
+    draft.set("training.framework", chosen)
+    draft.set("megatron.attention", "flash2")
+    draft.assume(
+        f"PyTorch's plain modules have no {', '.join(missing)}: layers of {chosen} stand for them"
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from workloads.recipes import _adapter, _models
+from workloads.recipes import _pipeline as _pipeline_cuts
 from workloads.recipes._documents import Document
 from workloads.recipes._reading import Draft, shown
 from workloads.recipes._rules import rules, written
@@ -21,6 +22,13 @@ MODULES = {
     "shared_experts": "shared_experts",
 }
 GRAPHED = ("attn", "mlp", "moe_router", "moe_preprocess", "full_iteration")
+#: Keys that pack samples.
+PACKING = (
+    "packed_sequence_specs",
+    "packed_sequence_size",
+    "enable_offline_packing",
+    "packed_sequence",
+)
 #: Recipes of fp8 -> how scales are found.
 SCALING = {
     "delayed": "delayed",
@@ -43,6 +51,7 @@ def read(draft: Draft, document: Document) -> None:
     _graphs(draft, document)
     _adapters(draft, document)
     _grads(draft, document)
+    _packing(draft, document)
     if draft.get("megatron.moe_pad_to_capacity") is False:
         draft.drop("megatron.moe_pad_to_capacity")
 
@@ -88,8 +97,11 @@ def _precision(draft: Draft, document: Document) -> None:
             draft.set("training.precision", "nvfp4", key, where)
         elif "fp16" in name or name == "16":
             draft.set("training.precision", "fp16", key, where)
+    key, value = _said(document, "fp4")
+    if key and written(value) not in OFF:
+        draft.set("training.precision", "nvfp4", key, document.place(key))
     key, value = _said(document, "fp8")
-    if key and written(value) not in ("false", "none", "null", ""):
+    if key and written(value) not in OFF:
         draft.set("training.precision", "fp8", key, document.place(key))
     key, value = _said(document, "fp8_recipe")
     if key and draft.get("training.precision") == "fp8":
@@ -102,7 +114,24 @@ def _precision(draft: Draft, document: Document) -> None:
             )
 
 
-_NAMED = (("current", "dynamic"), ("mxfp8", "mx"), ("subchannel", "delayed"))
+OFF = ("false", "none", "null", "", "empty")
+_NAMED = (
+    ("current", "dynamic"),
+    ("mxfp8", "mx"),
+    ("subchannel", "delayed"),
+    ("fp8_cs", "dynamic"),
+    ("fp8_mx", "mx"),
+)
+
+
+def _packing(draft: Draft, document: Document) -> None:
+    """Samples of several documents, which attention tells apart."""
+    for key in document.entries:
+        if key.rpartition(".")[2] not in PACKING:
+            continue
+        value = document.get(key)
+        if value is not None and written(value) not in (*OFF, "-1", "0"):
+            _models.packed(draft, key, document.place(key), shown(value))
 
 
 def _data_parallel(draft: Draft, document: Document) -> None:
@@ -220,12 +249,22 @@ def _adapters(draft: Draft, document: Document) -> None:
         names = (key, f"{key}.peft_scheme", f"{key}._target_")
         said = next((name for name in names if document.get(name) is not None), key)
         value = document.get(said)
-        scheme = _adapter.scheme_of(written(value))
+        scheme = _adapter.scheme_of(str(value) if value is not None else "none")
         if scheme == "lora":
             words = _adapter.CLASS if key == "peft" else _adapter.LAUNCHER
             _adapter.lora(draft, document, words, said)
         elif scheme:
             draft.lose(document.place(said), said, shown(value), _adapter.LOST)
+
+
+def _shared(draft: Draft, document: Document) -> None:
+    """Shared experts are as wide as so many others."""
+    key, width = _said(document, "moe_shared_expert_intermediate_size")
+    one = draft.get("model.moe_ffn") or draft.get("model.ffn")
+    if key and isinstance(width, int) and width and one:
+        if width % one:
+            draft.wrong(document.place(key), key, width, f"a multiple of {one}")
+        draft.set("model.shared_experts", width // one, key, document.place(key))
 
 
 def model(draft: Draft, document: Document, names: list[str], said: str) -> None:
@@ -234,6 +273,7 @@ def model(draft: Draft, document: Document, names: list[str], said: str) -> None
     for name in names:
         if ours := _models.model_named(name):
             draft.set("model.name", ours, said, where)
+            _pipeline_cuts.uneven(draft)
             return
     sizes = ("layers", "hidden", "heads")
     if all(draft.get(f"model.{key}") for key in sizes):
@@ -242,6 +282,8 @@ def model(draft: Draft, document: Document, names: list[str], said: str) -> None
         draft.need("model.vocab", where, said, "no vocabulary", "its entries", hint)
         if draft.get("model.ffn") is None:
             draft.set("model.ffn", 4 * draft.get("model.hidden"))
+        _shared(draft, document)
+        _pipeline_cuts.uneven(draft)
         return
     found = ", ".join(f'"{name}"' for name in names) or "nothing"
     _models.missing(draft, found, said, where)

@@ -197,3 +197,23 @@ def document_beside(path: Path, name: str) -> Document | None:
     if not name or not beside.is_file() or beside.resolve() == path.resolve():
         return None
     return read_yaml(beside, text_of(beside))
+
+
+#: Folders above a recipe's in which a file that it names may lie: the checkout's.
+HIGHEST = 8
+
+
+def beneath(path: Path, name: str) -> Path | None:
+    """A file that a recipe names: beside it, or by its path from one of the folders above, as in a checkout."""
+    wanted, folders = Path(name), list(path.absolute().parents)[:HIGHEST]
+    places = [folders[0] / wanted.name]
+    if len(wanted.parts) > 1 and not wanted.is_absolute() and ".." not in wanted.parts:
+        places += [folder / wanted for folder in folders]
+    return next((file for file in places if _is_file(file)), None)
+
+
+def _is_file(file: Path) -> bool:
+    try:
+        return file.is_file()
+    except OSError:
+        return False

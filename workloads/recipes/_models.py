@@ -51,6 +51,14 @@ def missing(draft: Draft, found: str, said: str, where: str) -> None:
     draft.need("model", where, said, found, expected, hint)
 
 
+PACKED = "packed samples: attention sees each document alone; how long those are (their mean) is the data's"
+
+
+def packed(draft: Draft, said: str, where: str, found: object) -> None:
+    """Notes that samples hold several documents, of a length that the data have."""
+    draft.lose_unless("training.packed", where, said, found, PACKED)
+
+
 def missing_length(draft: Draft, said: str, where: str) -> None:
     """Notes that nobody knows how many tokens a sample has."""
     hint = "--set training.seq_len=N says it"

@@ -77,6 +77,20 @@ def schedule(
 def layers_of(draft: Draft) -> int:
     """Layers of the model, 0 where it is not known; those that the recipe says replace the model's own."""
     name, said = draft.get("model.name"), draft.get("model.layers")
+    pattern = draft.get("model.layer_pattern")
     if name and not said:
-        return read_model(MODELS / f"{name}.toml").layers or 0
-    return int(said or 0)
+        known = read_model(MODELS / f"{name}.toml")
+        return known.layers or len(known.layer_pattern or "")
+    return int(said or len(pattern or ""))
+
+
+def uneven(draft: Draft) -> None:
+    """Lets the first stages have a layer more where layers do not divide over stages, which trainers allow."""
+    stages = draft.get("parallel.pp", 1) * draft.get("parallel.vpp", 1)
+    ends = ("megatron.account_for_embedding", "megatron.account_for_loss")
+    layers = layers_of(draft) + sum(bool(draft.get(key)) for key in ends)
+    if layers and layers % stages:
+        draft.set("parallel.uneven_stages", True)
+        draft.assume(
+            f"{layers} layers on {stages} stages: the first ones hold one more"
+        )

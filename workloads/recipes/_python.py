@@ -1,24 +1,32 @@
 """Python recipes, read as text: what a function sets, as far as it is written out. Nothing is imported or executed.
 
-Constants, calls of functions of the same file with their default arguments, and conditions on known values are worked
-out; everything else is a value that is not known.
+Constants, calls of functions of the same checkout with their default arguments, loops over lists that are written out,
+and conditions on known values are worked out; everything else is a value that is not known. Statements that are not
+followed are named.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sim import files
 from sim.errors import InputError, Mistake, unknown
-from workloads.recipes import _values
-from workloads.recipes._documents import Document, Entry
+from workloads.recipes import _imports, _values
+from workloads.recipes._documents import Document, Entry, text_of
 from workloads.recipes._values import Made, Unknown, called, plain, unknown_of
 
 #: Statements that are followed, and calls in calls.
 MOST_STATEMENTS, DEEPEST = 20_000, 16
+
+#: Functions that formats know by their names and arguments.
+WORDS = ("default_peft_config", "model_registry")
+#: Statements that are named instead of followed.
+OPEN = (ast.While, ast.With, ast.Try, ast.AugAssign, ast.Match, ast.Delete)
 
 
 def functions_of(path: Path, text: str) -> dict[str, ast.FunctionDef]:
@@ -33,6 +41,7 @@ def functions_of(path: Path, text: str) -> dict[str, ast.FunctionDef]:
     }
 
 
+@functools.lru_cache(maxsize=256)
 def _module(path: Path, text: str) -> ast.Module:
     try:
         return ast.parse(text)
@@ -43,6 +52,11 @@ def _module(path: Path, text: str) -> ast.Module:
         raise InputError(Mistake(where, "", found, "Python")) from None
     except (RecursionError, MemoryError):
         raise InputError(Mistake(str(path), "", files.DEEP, "Python")) from None
+
+
+@functools.lru_cache(maxsize=256)
+def _imported_by(path: Path, text: str) -> dict[str, _imports.Source]:
+    return _imports.imported(_module(path, text))
 
 
 def read_function(path: Path, text: str, name: str) -> tuple[Document, tuple[str, ...]]:
@@ -64,7 +78,7 @@ def read_function(path: Path, text: str, name: str) -> tuple[Document, tuple[str
         expected = "a function that returns a configuration"
         raise InputError(Mistake(str(path), name, "no configuration", expected))
     entries = {"recipe": Entry(called(made)), **dict(_flat(made, ""))}
-    return Document(path, "python", entries, text, name), tuple(reader.open)
+    return Document(path, "python", entries, text, name), tuple(reader.shared.open)
 
 
 def _flat(made: Made, prefix: str) -> Iterator[tuple[str, Entry]]:
@@ -83,35 +97,102 @@ def _flat(made: Made, prefix: str) -> Iterator[tuple[str, Entry]]:
             yield f"{prefix}{key}", Entry(plain(value), line)
 
 
-class Reader:
-    """Works out what functions of a file return."""
+@dataclass
+class Shared:
+    """What readers of several files have in common.
 
-    def __init__(self, path: Path, text: str) -> None:
-        self.path = path
+    Attributes
+    ----------
+    left : int
+        Statements that may still be followed.
+    depth : int
+        Calls in calls.
+    open : list of str
+        Statements that were not followed.
+    readers : dict
+        Readers by file; None: it is no Python.
+    """
+
+    left: int = MOST_STATEMENTS
+    depth: int = 0
+    open: list[str] = field(default_factory=list)
+    readers: dict[Path, Reader | None] = field(default_factory=dict)
+
+
+class Reader:
+    """Works out what functions of a file return, and of those that it imports."""
+
+    def __init__(self, path: Path, text: str, shared: Shared | None = None) -> None:
+        self.path, self.shared = path, shared or Shared()
         module = _module(path, text)
         self.functions = functions_of(path, text)
-        self.left = MOST_STATEMENTS
-        self.depth = 0
-        self.open: list[str] = []
+        self.imports = _imported_by(path, text)
         self.globals: dict[str, Any] = {}
-        for node in module.body:
-            if isinstance(node, ast.Assign | ast.AnnAssign):
-                self._assign(node, self.globals)
+        self._assigned = {
+            target.id: node.value
+            for node in module.body
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+            for target in (
+                node.targets if isinstance(node, ast.Assign) else [node.target]
+            )
+            if isinstance(target, ast.Name)
+        }
+
+    def function(
+        self, name: str, depth: int = 0
+    ) -> tuple[Reader, ast.FunctionDef] | None:
+        """A function by the name that it has in this file, with the reader of the file that it is written in."""
+        if name in self.functions:
+            return self, self.functions[name]
+        source = self.imports.get(name)
+        if source is None or name in WORDS or depth > DEEPEST:
+            return None
+        other = self._imported(source)
+        if other is None:
+            return None
+        return other.function(source.name, depth + 1)
+
+    def _imported(self, source: _imports.Source) -> Reader | None:
+        """The reader of a file that this one imports from, if it is there."""
+        file = _imports.file_of(self.path, source)
+        if file is None:
+            return None
+        readers = self.shared.readers
+        if file not in readers:
+            try:
+                readers[file] = Reader(file, text_of(file), self.shared)
+            except InputError:
+                readers[file] = None
+        return readers[file]
+
+    def named(self, name: str, depth: int = 0) -> Any:
+        """What a name of the file stands for outside its functions."""
+        if name in self.globals:
+            return self.globals[name]
+        node, source = self._assigned.get(name), self.imports.get(name)
+        self.globals[name] = Unknown(name)  # while it is worked out
+        if node is not None:
+            self.globals[name] = self.value(node, {})
+        elif source is not None and depth <= DEEPEST:
+            other = self._imported(source)
+            if other is not None:
+                self.globals[name] = other.named(source.name, depth + 1)
+        return self.globals[name]
 
     def call(
         self, function: ast.FunctionDef, args: list[Any], keywords: Mapping[str, Any]
     ) -> Any:
         """What a function returns for these arguments, and its defaults for the others."""
-        self.depth += 1
+        self.shared.depth += 1
         try:
-            if self.depth > DEEPEST:
+            if self.shared.depth > DEEPEST:
                 return Unknown(function.name)
             returned, value = self._block(
                 function.body, self._bound(function, args, keywords)
             )
             return value if returned else None
         finally:
-            self.depth -= 1
+            self.shared.depth -= 1
 
     def _bound(
         self, function: ast.FunctionDef, args: list[Any], keywords: Mapping[str, Any]
@@ -135,32 +216,51 @@ class Reader:
     def _block(self, body: list[ast.stmt], env: dict[str, Any]) -> tuple[bool, Any]:
         """Follows statements; whether one returned, and what."""
         for node in body:
-            self.left -= 1
-            if self.left < 0:
+            self.shared.left -= 1
+            if self.shared.left < 0:
                 found, expected = "more statements than a recipe has", "a recipe"
                 raise InputError(Mistake(str(self.path), "", found, expected))
             if isinstance(node, ast.Return):
                 return True, self.value(node.value, env) if node.value else None
-            if isinstance(node, ast.If):
-                returned, value = self._if(node, env)
+            if isinstance(node, ast.If | ast.For):
+                returned, value = (
+                    self._if(node, env)
+                    if isinstance(node, ast.If)
+                    else self._for(node, env)
+                )
                 if returned:
                     return True, value
             elif isinstance(node, ast.Assign | ast.AnnAssign):
                 self._assign(node, env)
             elif isinstance(node, ast.Expr):
                 self._expression(node.value, env)
-            elif isinstance(node, ast.For | ast.While | ast.With | ast.Try):
+            elif isinstance(node, OPEN):
                 self._left_open(node)
         return False, None
 
-    def _left_open(self, node: ast.stmt) -> None:
+    def _for(self, node: ast.For, env: dict[str, Any]) -> tuple[bool, Any]:
+        """A loop over a list that is written out."""
+        items = self.value(node.iter, env)
+        if not isinstance(items, list) or not isinstance(node.target, ast.Name):
+            self._left_open(node)
+            return False, None
+        for item in items:
+            env[node.target.id] = item
+            returned, value = self._block(node.body, env)
+            if returned:
+                return True, value
+        return False, None
+
+    def _left_open(self, node: ast.stmt | ast.expr) -> None:
         head = ast.unparse(node).partition("\n")[0]
-        self.open.append(f"{self.path}:{node.lineno}: {head}")
+        text = f"{self.path}:{node.lineno}: {head}"
+        if text not in self.shared.open:
+            self.shared.open.append(text)
 
     def _if(self, node: ast.If, env: dict[str, Any]) -> tuple[bool, Any]:
         """The branch that a known condition takes; none of an unknown one."""
         test = self.value(node.test, env)
-        if isinstance(test, Unknown | Made):
+        if not _values.known(test):
             self._left_open(node)
             return False, None
         return self._block(node.body if test else node.orelse, env)
@@ -171,12 +271,27 @@ class Reader:
         value = self.value(node.value, env)
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in targets:
-            if isinstance(target, ast.Name):
-                env[target.id] = value
-            elif isinstance(target, ast.Attribute):
-                owner = self._owner(target.value, env, node.lineno)
-                if owner is not None:
-                    owner.put(target.attr, value, node.lineno)
+            self._put(target, value, env)
+
+    def _put(self, target: ast.expr, value: Any, env: dict[str, Any]) -> None:
+        """Gives a name or an attribute its value; several of a tuple."""
+        if isinstance(target, ast.Name):
+            env[target.id] = value
+        elif isinstance(target, ast.Attribute):
+            owner = self._owner(target.value, env, target.lineno)
+            if owner is not None:
+                owner.put(target.attr, value, target.lineno)
+        elif isinstance(target, ast.Tuple | ast.List):
+            several = isinstance(value, list) and len(value) == len(target.elts)
+            for at, each in enumerate(target.elts):
+                part = value[at] if several else Unknown(str(plain(value)))
+                self._put(each, part, env)
+        elif isinstance(target, ast.Subscript):
+            owner, key = self.value(target.value, env), self.value(target.slice, env)
+            if isinstance(owner, Made) and isinstance(key, str):
+                owner.put(key, value, target.lineno)
+            else:
+                self._left_open(target)
 
     def _owner(self, node: ast.expr, env: dict[str, Any], line: int) -> Made | None:
         """What an attribute is set on; made where only its use shows that it is there."""
@@ -197,8 +312,12 @@ class Reader:
         return None
 
     def _expression(self, node: ast.expr, env: dict[str, Any]) -> None:
-        """`x.callbacks.append(y)`: the list of callbacks has one more."""
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        """`x.callbacks.append(y)`: the list of callbacks has one more; a function that changes its arguments."""
+        if not isinstance(node, ast.Call):
+            return
+        if isinstance(node.func, ast.Name):
+            self._changing(node, env)
+        if not isinstance(node.func, ast.Attribute):
             return
         target = node.func.value
         if node.func.attr != "append" or not isinstance(target, ast.Attribute):
@@ -210,13 +329,24 @@ class Reader:
             kept = list(listed) if isinstance(listed, list) else []
             owner.put(target.attr, [*kept, item], node.lineno)
 
+    def _changing(self, node: ast.Call, env: dict[str, Any]) -> None:
+        """A call for what it does to its arguments."""
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        args = [self.value(arg, env) for arg in node.args]
+        if name == "setattr" and len(args) == 3 and isinstance(args[0], Made):
+            if isinstance(args[1], str):
+                args[0].put(args[1], args[2], node.lineno)
+        elif self.function(name) is not None:
+            self.value(node, env)
+        elif any(isinstance(arg, Made) for arg in args):
+            self._left_open(node)
+
     def value(self, node: ast.expr, env: Mapping[str, Any]) -> Any:
         """The value of an expression as far as it is written out."""
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name):
-            known = {**self.globals, **env}
-            return known.get(node.id, Unknown(node.id))
+            return env[node.id] if node.id in env else self.named(node.id)
         if isinstance(node, ast.List | ast.Tuple):
             return [self.value(item, env) for item in node.elts]
         if isinstance(node, ast.Call):
@@ -255,7 +385,7 @@ class Reader:
             return _values.computed(node, self.value(node.left, env), right)
         if isinstance(node, ast.IfExp):
             test = self.value(node.test, env)
-            if not isinstance(test, Unknown | Made):
+            if _values.known(test):
                 return self.value(node.body if test else node.orelse, env)
         return unknown_of(node)
 
@@ -265,8 +395,14 @@ class Reader:
         keywords = {
             one.arg: self.value(one.value, env) for one in node.keywords if one.arg
         }
-        if isinstance(node.func, ast.Name) and node.func.id in self.functions:
-            return self.call(self.functions[node.func.id], args, keywords)
+        if isinstance(node.func, ast.Name):
+            found = self.function(node.func.id)
+            if found is not None:
+                reader, function = found
+                return reader.call(function, args, keywords)
+            known = _values.built_in(node, args)
+            if known is not None:
+                return known
         if isinstance(node.func, ast.Attribute) and isinstance(
             node.func.value, ast.Call
         ):
@@ -283,6 +419,9 @@ class Reader:
             owner = self.value(node.func.value, env)
             if isinstance(owner, str):
                 return owner.lower() if node.func.attr == "lower" else owner.upper()
+        if isinstance(node.func, ast.Subscript):  # KINDS["lora"]()
+            key = self.value(node.func.slice, env)
+            text = key if isinstance(key, str) else text
         if text in ("run.Config", "run.Partial", "Config", "Partial") and args:
             first, *args = args
             text = str(plain(first))
@@ -291,7 +430,9 @@ class Reader:
     def _made(
         self, name: str, args: list[Any], values: Mapping[str, Any], node: ast.Call
     ) -> Made:
-        made = Made(name.rpartition(".")[2] if name.count(".") == 1 else name, args)
+        first, _, last = name.partition(".")
+        short = last if last and "." not in last and last != "Config" else name
+        made = Made(short if first != "run" else last, args)
         for key, value in values.items():
             made.put(key, value, node.lineno)
         return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,8 @@ class Recipe:
         GPUs or hosts that it was written for; another cluster may be named.
     replicas : int or None
         Data-parallel replicas that it insists on.
+    unless : tuple of (str, Mistake)
+        What is lost unless another place says a key of the scenario ("training.packed": how long documents are).
     needs : tuple of (str, Mistake)
         Keys of a scenario that it does not say, which another place may ("model": which model it is).
     """
@@ -68,6 +70,7 @@ class Recipe:
     gpus: int | None = None
     hosts: int | None = None
     replicas: int | None = None
+    unless: tuple[tuple[str, Mistake], ...] = ()
     needs: tuple[tuple[str, Mistake], ...] = ()
 
     def tables(self) -> dict[str, dict[str, Any]]:
@@ -78,7 +81,11 @@ class Recipe:
             made.setdefault(section, {})[key] = setting.value
         return made
 
-    def notes(self, lenient: bool = False) -> list[str]:
+    def missed(self, said: Container[str] = ()) -> tuple[Mistake, ...]:
+        """What is not simulated, where another place says those keys of the scenario."""
+        return (*self.lost, *(one for key, one in self.unless if key not in said))
+
+    def notes(self, lenient: bool = False, said: Container[str] = ()) -> list[str]:
         """What was assumed, what was not understood, and what is left out where that is allowed."""
         notes = [f"recipe ({self.format}): {text}" for text in self.assumed]
         if self.unknown:
@@ -86,8 +93,8 @@ class Recipe:
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
             what = "recipe: not understood, taken not to change a step"
             notes.append(f"{what}: {', '.join(names[:NAMED])}{more}")
-        for one in self.lost if lenient else ():
-            why = one.hint.partition("; --lenient")[0]
+        for one in self.missed(said) if lenient else ():
+            why = one.hint.partition("; --")[0]
             notes.append(f"recipe: not simulated: {one.key} = {one.found} ({why})")
         return notes
 
@@ -107,6 +114,7 @@ class Draft:
     gpus: int | None = None
     hosts: int | None = None
     replicas: int | None = None
+    unless: dict[str, Mistake] = field(default_factory=dict)
     needs: dict[str, Mistake] = field(default_factory=dict)
 
     def set(self, key: str, value: Any, said: str = "", where: str = "") -> None:
@@ -132,6 +140,13 @@ class Draft:
         """Notes something that changes a step and is not simulated."""
         hint = f"{what}; --lenient predicts without it"
         self.lost.append(Mistake(where, key, str(found), "what is simulated", hint))
+
+    def lose_unless(
+        self, ours: str, where: str, key: str, found: object, what: str
+    ) -> None:
+        """Notes something that is not simulated unless the command line says a key of the scenario."""
+        hint = f"{what}; --set {ours}=N says it, --lenient predicts without it"
+        self.unless[ours] = Mistake(where, key, str(found), "what is simulated", hint)
 
     def wrong(self, where: str, key: str, found: object, expected: str) -> None:
         self.mistakes.append(Mistake(where, key, str(found), expected))
@@ -231,6 +246,7 @@ class Draft:
             gpus=self.gpus,
             hosts=self.hosts,
             replicas=self.replicas,
+            unless=tuple(self.unless.items()),
             needs=tuple(item for item in self.needs.items() if not self._has(item[0])),
         )
 

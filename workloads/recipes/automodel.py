@@ -61,6 +61,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     _precision(draft, document)
     _sharding(draft, document)
     _kernels(draft, document)
+    _compiled.stand_in(draft)
     _optimizer(draft, document)
     if draft.get("training.framework") == "automodel":
         _engine.choose(draft, document)
@@ -85,9 +86,7 @@ def _length(draft: Draft, document: Document) -> None:
     packed, where = draft.typed(document, key, "whole", 0), document.place(key)
     if packed:
         draft.set("training.seq_len", packed, key, where)
-        draft.lose(
-            where, key, packed, "packed samples: attention sees each document alone"
-        )
+        _models.packed(draft, key, where, packed)
         return
     for key in ("dataset.seq_len", "dataset.seq_length"):
         if document.get(key):
@@ -250,9 +249,10 @@ def _adapters(draft: Draft, document: Document) -> None:
     if said is None:
         return
     key = "peft._target_" if "peft._target_" in document.entries else said
-    if draft.get("training.framework") not in ("automodel", "megatron"):
-        what = f"{_adapter.LOST} in layers of PyTorch that are neither split nor Transformer Engine's"
-        draft.lose(document.place(key), "peft", "adapters", what)
+    if draft.get("training.framework") == "pytorch-compiled":
+        draft.lose(
+            document.place(key), "peft", "adapters", "adapters in compiled blocks"
+        )
         return
     _adapter.lora(draft, document, _adapter.AUTOMODEL, key)
     for other in ("peft.use_dora", "peft.moe_rank_scaling"):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from workloads.recipes import _compiled, _models, deepspeed
-from workloads.recipes._documents import Document, read_json, text_of
+from workloads.recipes import _adapter, _compiled, _models, deepspeed
+from workloads.recipes._documents import Document, beneath, read_json, text_of
 from workloads.recipes._reading import Draft, Recipe, shown
-from workloads.recipes._rules import rules, written
+from workloads.recipes._rules import Rule, rules, written
 
 #: How people know such a recipe.
 LOOKS = "YAML or JSON with per_device_train_batch_size, distributed_type, or a config.json with model_type"
@@ -38,9 +39,24 @@ OPTIMIZERS = {
     "adamw_torch_8bit": "adamw8bit",
     "adamw_torch_4bit": "adamw4bit",
     "lion_32bit": "lion",
+    "paged_adamw_8bit": "adamw8bit",
+    "adamw_anyprecision": "adamw",
+    "adafactor": "adafactor",
+    "muon": "muon",
     "sgd": "sgd",
 }
-ADAM = ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw")
+ADAM = (
+    *("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw"),
+    *("paged_adamw_32bit", "paged_adamw", "adamw_torch_npu_fused"),
+)
+#: Keys of trainers on top of it, which have a format of their own.
+OTHERS = {"stage", "base_model"}
+#: Keys that pack several documents into a sample.
+PACKING = ("packing", "sample_packing", "padding_free", "neat_packing")
+#: Words of PEFT's adapters in TRL's ModelConfig; PEFT's own targets of Llama and its like.
+PEFT = _adapter.Words(
+    "lora_r", "lora_target_modules", "lora_dropout", "", 16, ("q_proj", "v_proj")
+)
 
 
 def recognise(document: Document) -> bool:
@@ -50,6 +66,7 @@ def recognise(document: Document) -> bool:
     return (
         document.kind in ("yaml", "json")
         and known > 0
+        and not OTHERS & document.sections()
         and not deepspeed.recognise(document)
     )
 
@@ -61,16 +78,28 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     engines = [one for one in files if deepspeed.recognise(one)]
     configs = [one for one in files if "model_type" in one.entries]
     plain = [one for one in files if one not in engines and one not in configs]
-    said = _together(document, plain)
-    draft.read(said, rules(RULES))
-    engines += _named_engine(draft, said)
-    _model(draft, said, configs)
+    apply(draft, _together(document, plain), rules(RULES), engines, configs)
+    return draft.recipe()
+
+
+def apply(
+    draft: Draft,
+    said: Document,
+    listed: Iterable[Rule],
+    engines: Sequence[Document] = (),
+    configs: Sequence[Document] = (),
+) -> None:
+    """What TrainingArguments and accelerate's keys come to; trainers on top of them have words of their own."""
+    draft.read(said, listed)
+    found = [*engines, *_named_engine(draft, said)]
+    _model(draft, said, list(configs))
     _length(draft, said)
     _batch(draft, said)
     _options(draft, said)
-    _engine(draft, said, engines)
+    _engine(draft, said, found)
+    _adapters(draft, said)
+    _compiled.stand_in(draft)
     _world(draft, said)
-    return draft.recipe()
 
 
 def _together(document: Document, plain: list[Document]) -> Document:
@@ -87,8 +116,8 @@ def _named_engine(draft: Draft, said: Document) -> list[Document]:
     for key in ("deepspeed", "deepspeed_config.deepspeed_config_file"):
         name = said.get(key)
         if isinstance(name, str) and name:
-            beside = said.path.parent / Path(name).name
-            if beside.is_file():
+            beside = beneath(said.path, name)
+            if beside is not None:
                 return [read_json(beside, text_of(beside))]
             draft.wrong(
                 said.place(key),
@@ -121,10 +150,9 @@ def _length(draft: Draft, said: Document) -> None:
         _models.missing_length(draft, LENGTHS[0], str(said.path))
         return
     draft.set("training.seq_len", draft.count(said, key), key, said.place(key))
-    if draft.typed(said, "packing", "truth", False):
-        draft.assume(
-            "packed samples count as one document each: attention over all of a pack"
-        )
+    packs = next((name for name in PACKING if written(said.get(name)) == "true"), "")
+    if packs:
+        _models.packed(draft, packs, said.place(packs), "true")
     else:
         draft.assume(f"every sample has {key} tokens: shorter ones are padded")
 
@@ -153,19 +181,11 @@ def _options(draft: Draft, said: Document) -> None:
     elif name not in ADAM:
         draft.lose(said.place(key), key, name, "another optimizer")
     for key, what in (
-        ("use_peft", "frozen weights and adapters (LoRA)"),
         ("load_in_4bit", "weights in 4 bits"),
         ("load_in_8bit", "weights in 8 bits"),
     ):
         if draft.typed(said, key, "truth", False):
             draft.lose(said.place(key), key, "true", what)
-    if said.get("lora_r") and said.get("use_peft") is None:
-        draft.lose(
-            said.place("lora_r"),
-            "lora_r",
-            said.get("lora_r"),
-            "frozen weights and adapters (LoRA)",
-        )
     for key in ("use_liger_kernel", "use_liger"):
         if draft.typed(said, key, "truth", False):
             draft.lose(said.place(key), key, "true", "Liger's fused kernels")
@@ -181,7 +201,8 @@ def _options(draft: Draft, said: Document) -> None:
 def _format(draft: Draft, said: Document) -> None:
     made, key = "fp32", "bf16"
     for name in ("bf16", "fp16"):
-        if draft.typed(said, name, "truth", False):
+        chosen = name == "bf16" and written(said.get(name)) == "auto"
+        if chosen or draft.typed(said, name, "truth", False):
             made, key = name, name
     mixed = written(said.get("mixed_precision", "no"))
     if made == "fp32" and mixed in ("bf16", "fp16", "fp8"):
@@ -189,6 +210,8 @@ def _format(draft: Draft, said: Document) -> None:
     stored = next((n for n in ("torch_dtype", "dtype") if said.get(n)), "")
     if made == "fp32" and written(said.get(stored)) in ("bfloat16", "bf16"):
         made, key = "bf16", stored
+    if made == "fp32" and draft.typed(said, "tf32", "truth", False):
+        made, key = "tf32", "tf32"
     draft.set("training.precision", made, key, said.place(key))
 
 
@@ -257,6 +280,31 @@ def _of_accelerate(said: Document) -> Document:
         if f"deepspeed_config.{ours}" in said.entries
     }
     return replace(said, entries=entries, kind="json")
+
+
+def _adapters(draft: Draft, said: Document) -> None:
+    """[adapter] in PyTorch's own modules."""
+    named = next((key for key in ("use_peft", "lora_r") if said.get(key)), "")
+    if not named or written(said.get("use_peft", "true")) == "false":
+        return
+    where = said.place(named)
+    if draft.get("training.framework") == "deepspeed":
+        stage = draft.get("parallel.data_parallel")
+        way = {"zero3": "fsdp", "zero2": "zero1"}.get(stage, stage)
+        draft.set("parallel.data_parallel", way, named, where)
+        _compiled.choose(draft, False, named, where)
+        draft.set("pytorch.clip_gradients", True)
+        draft.assume(
+            f"DeepSpeed's {stage} beside adapters counts as PyTorch's {way}: frozen weights have no gradients"
+        )
+    if draft.get("training.framework") == "pytorch-compiled":
+        draft.lose(where, named, "adapters", "adapters in compiled blocks")
+        return
+    _adapter.lora(draft, said, PEFT, named)
+    if draft.get("pytorch.fsdp") == "1":
+        draft.assume(
+            "FSDP's flat parameters hold adapters and frozen weights (use_orig_params)"
+        )
 
 
 def _sharding(draft: Draft, said: Document, kind: str) -> None:

@@ -17,7 +17,8 @@ from workloads.megatron.argument_names import (
     WORDS,
 )
 from workloads.megatron.arguments import given_in, translated
-from workloads.recipes import mlperf
+from workloads.recipes import _pipeline, mlperf
+from workloads.recipes._core import MODULES
 from workloads.recipes._documents import Document, Entry
 from workloads.recipes._reading import Draft, Recipe
 from workloads.recipes._rules import rules, written
@@ -43,11 +44,9 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """The arguments that the file passes."""
     draft = Draft("megatron", str(document.path))
     given = given_in(document.text, str(document.path))
-    for name in ("nnodes", "nproc-per-node"):
-        if given.get(name, [""])[0].isdecimal():
-            draft.hosts = draft.hosts or (
-                int(given[name][0]) if name == "nnodes" else None
-            )
+    hosts = _first(given, "nnodes")
+    if hosts.isdecimal():
+        draft.hosts = int(hosts) or None
     arguments(draft, given, document)
     return draft.recipe()
 
@@ -57,7 +56,10 @@ def arguments(
 ) -> None:
     """What arguments come to: those of Megatron's table, then the rules of others."""
     where = str(document.path)
+    given = _hybrid(given)
     table = {name: values for name, values in given.items() if name in KNOWN}
+    if _parts(given):
+        table.pop("recompute-modules", None)  # read below
     made = translated(table, where, named)
     draft.mistakes += made.mistakes
     for section, keys in made.sections.items():
@@ -76,6 +78,7 @@ def arguments(
     _recomputed(draft, given)
     _sharded(draft, given, where)
     _chunks(draft, given)
+    _pipeline.uneven(draft)
     if draft.get("parallel.data_parallel") is None:
         draft.set("parallel.data_parallel", "ddp")
     if draft.get("parallel.data_parallel") != "zero1":
@@ -111,12 +114,32 @@ def _recomputed(draft: Draft, given: dict[str, list[str]]) -> None:
                 )
             draft.set("training.recompute", "none", "recompute-method")
         return
-    modules = given.get("recompute-modules", [])
-    parts = [
-        word.strip("[],'\"") for word in modules if word.strip("[],'\"") != "core_attn"
-    ]
-    if parts:
-        draft.set("megatron.recompute_modules", parts, "recompute-modules")
+    parts = _parts(given)
+    if strange := [part for part in parts if part not in MODULES]:
+        known, where = f"parts {', '.join(MODULES)}", draft.where
+        draft.lose(where, "recompute-modules", ", ".join(strange), known)
+    simulated = [part for part in parts if part in MODULES]
+    if simulated:
+        draft.set("megatron.recompute_modules", simulated, "recompute-modules")
+        words = " ".join(given.get("recompute-modules", []))
+        whole = "selective" if "core_attn" in words else "none"
+        draft.set("training.recompute", whole, "recompute-modules")
+
+
+def _parts(given: dict[str, list[str]]) -> list[str]:
+    """Parts of a layer that run again, but for the attention's products."""
+    words = " ".join(given.get("recompute-modules", []))
+    parts = [word.strip("[]'\"") for word in words.replace(",", " ").split()]
+    return [part for part in parts if part and part != "core_attn"]
+
+
+def _hybrid(given: dict[str, list[str]]) -> dict[str, list[str]]:
+    """A pattern of layers says how many there are; bars in it cut the pipeline, and a slash ends it."""
+    for name in ("hybrid-layer-pattern", "hybrid-override-pattern"):
+        pattern = "".join(given.get(name, [])).partition("/")[0].replace("|", "")
+        if pattern and "num-layers" not in given:
+            return {**given, name: [pattern], "num-layers": [str(len(pattern))]}
+    return given
 
 
 def _sharded(draft: Draft, given: dict[str, list[str]], where: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from workloads.recipes import _adapter, _core, _functions
 from workloads.recipes._documents import Document
 from workloads.recipes._reading import Draft, Recipe
@@ -27,6 +29,13 @@ FINETUNE = {
 }
 
 
+#: What recipes are made of, and what a function's name says behind its model's.
+CONTAINER, TASKS = (
+    "ConfigContainer(",
+    r"_(?:pretrain|sft|peft|finetune|lora)\b|_(?:pretrain|sft|peft|finetune|lora)_",
+)
+
+
 def recognise(document: Document) -> bool:
     if document.kind == "python":
         return "megatron.bridge" in document.text
@@ -46,17 +55,25 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     if document.kind == "python":
         document, open_ones = _functions.called(document, document.part)
     begun = str(document.get("recipe", "_pretrain_common()"))
-    for key, value in (PRETRAIN if "pretrain" in begun else FINETUNE).items():
+    whole = begun.startswith(CONTAINER)  # what it begins with was found and read, too
+    task = document.part if whole else begun
+    trains = not re.search("sft|peft|finetune|lora", task)
+    for key, value in (PRETRAIN if trains else FINETUNE).items():
         draft.set(key, value)
-    draft.assume(
-        f"{begun}: its batch, distributed optimizer and gradients in fp32, as Megatron-Bridge has them"
-    )
+    if not whole:
+        draft.assume(
+            f"{begun}: its batch, distributed optimizer and gradients in fp32, as Megatron-Bridge has them"
+        )
     _core.read(draft, document)
     if "peft" in begun and document.get("peft") is None:
         _adapter.lora(draft, document, _adapter.CLASS, "recipe")
-    if "pretrain" not in begun:
+    if not trains:
         draft.assume("fine-tuning: samples count as full sequences, each one document")
     names = _functions.words(document.get("model"))
-    _core.model(draft, document, [*names, document.path.stem, document.part], "model")
+    usual = re.split(TASKS, document.part)[0]
+    names += [document.path.stem, document.part, usual]
+    _core.model(draft, document, names, "model")
+    if gpus := re.search(r"_(\d+)gpu(?:_|$)", document.part):
+        draft.gpus = int(gpus[1])
     _functions.left_open(draft, open_ones)
     return draft.recipe()

@@ -9,9 +9,24 @@ from typing import Any
 import yaml
 
 from workloads.models.model import MODELS, read_model
-from workloads.recipes import _models, megatron, megatron_bridge, torchtitan
-from workloads.recipes._documents import Document, Entry, document_beside
+from workloads.recipes import (
+    _adapter,
+    _models,
+    _pipeline,
+    megatron,
+    megatron_bridge,
+    torchtitan,
+)
+from workloads.recipes._documents import (
+    Document,
+    Entry,
+    beneath,
+    document_beside,
+    read_yaml,
+    text_of,
+)
 from workloads.recipes._reading import Draft, Recipe, shown
+from workloads.recipes._rules import written
 
 #: How people know such a recipe.
 LOOKS = "YAML with modules, each with a framework, a model and overrides"
@@ -38,6 +53,17 @@ SCHEDULES = {
 FLAVORED = r"(llama3|llama4|deepseek_v3|qwen3|gpt_oss)(?:\.\d)?[_-]([\w.]+?)(?:-\w+)?$"
 #: What pre_trainer.yaml and language_model.yaml say of every Megatron run (primus/configs).
 USUAL = {"parallel.data_parallel": "zero1", "parallel.sequence_parallel": True}
+#: Where a checkout has the files of Megatron's models.
+CONFIGS = "primus/configs/models/megatron"
+#: Words of its adapters (primus, sft_trainer.yaml), which are Megatron-Bridge's.
+LORA = _adapter.Words(
+    "lora.dim",
+    "lora.target_modules",
+    "lora.dropout",
+    "",
+    32,
+    ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
+)
 #: Model files that extend each other.
 DEEPEST = 8
 
@@ -147,7 +173,8 @@ def _megatron(
     for key, value in USUAL.items():
         draft.set(key, value)
     entries, complete = _model_file(document, name, 0)
-    entries |= given.entries
+    adapter = {key for key in given.entries if key.startswith("lora.")}
+    entries |= {key: one for key, one in given.entries.items() if key not in adapter}
     inherited = False
     known = "" if complete else _models.model_named(name.removesuffix(".yaml"))
     if known:
@@ -169,6 +196,10 @@ def _megatron(
     megatron.arguments(draft, _negated(arguments), document, named=not complete)
     for key, value in patched.items():
         draft.set(key, value)
+    _pipeline.uneven(draft)
+    if adapter and written(given.get("lora.enabled", True)) == "true":
+        _adapter.lora(draft, given, LORA, min(adapter))
+        draft.drop("megatron.overlap_param_gather")
     if known and inherited:
         draft.drop("model.layers")
     if not complete:
@@ -225,6 +256,8 @@ def _model_file(
 ) -> tuple[dict[str, Entry], bool]:
     """Arguments of the model's file and of those that it extends; whether it has the model's sizes."""
     found = document_beside(document.path, name)
+    if found is None and (file := beneath(document.path, f"{CONFIGS}/{name}")):
+        found = read_yaml(file, text_of(file))
     if found is None or depth > DEEPEST:
         return {}, False
     made: dict[str, Entry] = {}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workloads.recipes import _compiled, _models, _pipeline
+from workloads.recipes import _compiled, _models, _pipeline, _titan_registry
 from workloads.recipes._documents import Document
 from workloads.recipes._reading import Draft, Recipe, shown
 from workloads.recipes._rules import rules, written
 
 #: How people know such a recipe.
-LOOKS = "TOML with [parallelism], or [model] with a flavor"
+LOOKS = "TOML with [parallelism], or [model] with a flavor; Python with functions that return a Trainer.Config"
 RULES = Path(__file__).with_suffix(".toml")
 OWN = {"parallelism", "activation_checkpoint", "lr_scheduler", "metrics", "profiling"}
 #: Names of its schedules (torch.distributed.pipelining) -> schedule, stages of a rank (0: as the layers say).
@@ -39,7 +39,7 @@ DEBUG = {
 
 def recognise(document: Document) -> bool:
     if document.kind != "toml":
-        return False
+        return _titan_registry.recognise(document)
     sections = document.sections()
     return "model.flavor" in document.entries or len(sections & OWN) > 1
 
@@ -54,12 +54,15 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
         ("pytorch.clip_gradients", True),
     ):
         draft.set(key, value)
+    if document.kind == "python":
+        document = _titan_registry.as_tables(draft, document)
     draft.read(document, rules(RULES))
     _model(draft, document)
     _sharding(draft, document)
     _kernels(draft, document)
     _pipeline.batch(draft, document, _local(document), "training.global_batch_size")
     _schedule(draft, document)
+    _compiled.stand_in(draft)
     if draft.get("parallel.tp", 1) > 1:
         draft.set("parallel.sequence_parallel", True)
         draft.assume(
@@ -131,6 +134,8 @@ def _precision(draft: Draft, document: Document) -> str:
         if name in ("float8", "quantize.linear.float8", "quantize.dense.float8"):
             made = "fp8"
             _float8(draft, document)
+        elif name == "nvfp4":
+            made = "nvfp4"
         elif name in ("mx", "quantize.linear.mx", "quantize.dense.mx"):
             made = "fp8"
             _mx(draft, document, name)

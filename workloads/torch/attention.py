@@ -104,7 +104,7 @@ def attention(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     if t.plain:
         return _in_32_bits(t, q, k, v)
     flash2 = t.choices is not None and t.choices.attention == "flash2"
-    work = _Work.of(q, k, v, "flash2_attention" if flash2 else "attention")
+    work = _Work.of(t, q, k, v, "flash2_attention" if flash2 else "attention")
     zeros = Kernel("memset", (4,), bytes=4.0)
     return _local_or_ring(t, q, k, v, (zeros, work.forward), partial(_backward, work))
 
@@ -149,7 +149,7 @@ def _backward(work: _Work, t: Tape, q: Tensor, k: Tensor, v: Tensor) -> list[Ten
 def _in_32_bits(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The memory-efficient kernel, the only fused one for fp32; it knows no groups, so all heads get their keys."""
     k, v = (_for_every_head(t, x, q.shape[1]) for x in (k, v))
-    work = _Work.of(q, k, v, "attention")
+    work = _Work.of(t, q, k, v, "attention")
     gradients = partial(_efficient_backward, work)
     return _local_or_ring(t, q, k, v, (work.forward,), gradients)
 
@@ -194,9 +194,10 @@ class _Work:
     backward: Kernel
 
     @classmethod
-    def of(cls, q: Tensor, k: Tensor, v: Tensor, name: str) -> _Work:
+    def of(cls, t: Tape, q: Tensor, k: Tensor, v: Tensor, name: str) -> _Work:
         """Kernels `name`_fwd and `name`_bwd; backward moves twice the bytes, and computes five products for two."""
-        b, h, s, d = q.shape
+        (b, h, s, d) = q.shape
+        b, s = t.documents(b, s)
         shape = (b, h, k.shape[1], s, d)
         flops = 2.0 * b * h * s * s * d  # two products, half of them masked
         moved = 2 * q.size + k.size + v.size
@@ -234,7 +235,7 @@ def _attended(
 
 def triton_attention(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The same by FlashAttention in Triton (2022): heads stay behind tokens, so nothing is transposed."""
-    work = _Work.of(q, k, v, "triton_attention")
+    work = _Work.of(t, q, k, v, "triton_attention")
     t.cpu("attention")
     t.saves()
     t.launch(work.forward)

@@ -53,7 +53,7 @@ class Heads(Split):
 
     def _attention_kernel(self, kind: str) -> Kernel:
         """Backward moves twice the bytes of forward, and computes five products for two."""
-        a, (b, s) = self.block.attention, self.whole_rows
+        a, (b, s) = self.block.attention, self.t.documents(*self.whole_rows)
         forward = kind == "attention_fwd"
         operations, bytes_ = (1.0, 1.0) if forward else (2.5, 2.0)
         flops = 2.0 * b * a.heads * s * s * a.head_dim * operations

@@ -63,6 +63,7 @@ class RankStep:
         if numbers.wide:
             tape.plain = numbers.name
             tape.runs_as = partial(in_32_bits, products=numbers.name)
+        tape.packed = job.training.packed
         if job.pytorch.bf16_layers:
             tape.last_quantized = model.layers - job.pytorch.bf16_layers - 1
         self.rank = SimulatedRank(layout, tape.rank, replicas)

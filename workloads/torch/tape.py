@@ -107,6 +107,8 @@ class Tape(Recorder):
         Type in which linear layers of blocks compute; "": 16 bits.
     adapters : dict
         Low-rank adapters by the weight that they are beside.
+    packed : int, optional
+        Tokens of a document, where attention sees no other of its sample.
     last_quantized : int, optional
         The last block that does; None: all do.
     choices : PyTorch, optional
@@ -124,6 +126,7 @@ class Tape(Recorder):
         self.grad_enabled = True
         self.products, self.plain, self.itemsize = "", "", 2
         self.adapters: dict[Tensor, LowRank] = {}
+        self.packed: int | None = None
         self.last_quantized: int | None = None
         self.choices: PyTorch | None = None
         self.ring: Ring | None = None
@@ -141,6 +144,13 @@ class Tape(Recorder):
     def written_out(self) -> bool:
         """Whether layers are Hugging Face's, which run operator by operator."""
         return self.choices is not None and self.choices.modules == "transformers"
+
+    def documents(self, batch: int, tokens: int) -> tuple[int, int]:
+        """Samples, and tokens of each, that attention sees: documents where several are packed into a sample."""
+        length = self.packed
+        if length is None or length >= tokens:
+            return batch, tokens
+        return max(1, round(batch * tokens / length)), length
 
     # -- memory ---------------------------------------------------------------------------------
     def empty(

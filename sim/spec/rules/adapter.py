@@ -59,8 +59,9 @@ def packed(s: Scenario) -> Iterator[Mistake]:
         return
     found = str(s.training.packed)
     if not framework_of(s).packs:
-        hint = "packed samples are simulated in Megatron's layers"
-        yield Mistake(s.where, "training.packed", found, 'framework = "megatron"', hint)
+        hint = "packed samples are simulated in Megatron's layers and in PyTorch's own modules"
+        expected = 'framework = "megatron" or "pytorch-eager"'
+        yield Mistake(s.where, "training.packed", found, expected, hint)
     elif s.megatron.attention == "unfused":
         hint = "attention that writes all scores does not tell documents apart"
         yield Mistake(s.where, "training.packed", found, "a fused attention", hint)

@@ -1,0 +1,129 @@
+"""torchtitan's recipes of 2026, functions of config_registry.py that return a Trainer.Config, as keys of its TOML."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from workloads.recipes import _functions, _models
+from workloads.recipes._documents import Document, Entry
+from workloads.recipes._reading import Draft
+
+#: Sections that have the names of the TOML's.
+SAME = ("training", "parallelism", "compile", "activation_checkpoint", "debug")
+WORDS = {
+    "training.max_context_length": "training.seq_len",
+    "compile.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
+    "parallelism.enable_fsdp_symm_mem": "parallelism.enable_fsdp_symm_mem",
+}
+TOKENS = "training.num_tokens_per_microbatch_per_dp_rank"
+STEP = "training.num_tokens_per_train_step"
+LENGTH, RANKS = 2048, 16384  # of TrainingConfig (torchtitan/config/configs.py)
+CHECKPOINTS = {"FullAC": "full", "SelectiveAC": "selective", "NoAC": "none"}
+#: Converters of layers by the names of the TOML's.
+CONVERTERS = {
+    "Float8LinearConverter": "float8",
+    "MXFP8LinearConverter": "mx",
+    "NVFP4LinearConverter": "nvfp4",
+}
+
+
+def recognise(document: Document) -> bool:
+    return document.kind == "python" and bool(
+        re.search(r"\bTrainer\.Config\b", document.text)
+        and "torchtitan" in document.text
+    )
+
+
+def as_tables(draft: Draft, document: Document) -> Document:
+    """The function's keys as those of a TOML file."""
+    made, open_ones = _functions.called(document, document.part)
+    _functions.left_open(draft, open_ones)
+    entries: dict[str, Entry] = {}
+    for key, entry in made.entries.items():
+        section = key.partition(".")[0]
+        if key.startswith("model_spec") or key in SAME or key == "recipe":
+            continue
+        if section in SAME or section == "float8":
+            entries[WORDS.get(key, key)] = entry
+        elif key.endswith("optimizer_name"):
+            entries["optimizer.name"] = Entry(str(entry.value).lower(), entry.line)
+    _model(made, entries)
+    _tokens(draft, made, entries)
+    _checkpoints(made, entries)
+    _converters(draft, made, entries)
+    _data(draft, made)
+    entries.setdefault("metrics.log_freq", Entry(1))
+    return replace(made, kind="toml", entries=entries)
+
+
+def _model(made: Document, entries: dict[str, Entry]) -> None:
+    """model_registry("8B"): the flavor of the model whose folder it is."""
+    words = _functions.words(made.get("model_spec", ""))
+    line = made.entries["model_spec"].line if "model_spec" in made.entries else 0
+    flavor = made.get("model_spec.flavor", words[1] if len(words) > 1 else "")
+    entries["model.name"] = Entry(made.path.absolute().parent.name, line)
+    entries["model.flavor"] = Entry(str(flavor), line)
+
+
+def _tokens(draft: Draft, made: Document, entries: dict[str, Entry]) -> None:
+    """Samples of a rank and of a step, which newer versions say in tokens."""
+    if "training.local_batch_size" in entries:
+        return
+    length = draft.count(made, "training.max_context_length", LENGTH)
+    tokens = draft.count(made, TOKENS, RANKS)
+    line = made.entries[TOKENS].line if TOKENS in made.entries else 0
+    entries["training.seq_len"] = Entry(length, line)
+    entries["training.local_batch_size"] = Entry(max(1, tokens // length), line)
+    whole = draft.typed(made, STEP, "whole", -1)
+    if whole and whole > 0:
+        entries["training.global_batch_size"] = Entry(max(1, whole // length))
+    for key in (TOKENS, STEP):
+        entries.pop(key, None)
+    if not draft.typed(made, "training.disable_cuda_graphs", "truth", False):
+        draft.assume(
+            "CUDA graphs of forward and backward, which this torchtitan turns on, are left out"
+        )
+    entries.pop("training.disable_cuda_graphs", None)
+
+
+def _checkpoints(made: Document, entries: dict[str, Entry]) -> None:
+    """FullAC and SelectiveAC, or a configuration with a mode."""
+    name = (
+        str(made.get("activation_checkpoint", "")).partition(".")[0].partition("(")[0]
+    )
+    key = "activation_checkpoint.mode"
+    if key not in entries:
+        mode = CHECKPOINTS.get(name, name or "none")
+        entries[key] = Entry(mode)
+        if mode == "selective":
+            entries["activation_checkpoint.selective_ac_option"] = Entry("op")
+
+
+def _converters(draft: Draft, made: Document, entries: dict[str, Entry]) -> None:
+    """Layers that a converter replaces."""
+    listed = made.get("model_spec.converters", [])
+    names = [str(one).partition(".")[0] for one in listed] if listed else []
+    found = []
+    for name in names:
+        ours = CONVERTERS.get(name)
+        where = made.place("model_spec.converters")
+        if ours is None:
+            draft.lose(where, "converters", name, "products in another format")
+            continue
+        found.append(ours)
+        for key, entry in made.entries.items():
+            prefix = f"model_spec.converters.{name}.Config."
+            if key.startswith(prefix):
+                entries[f"{ours}.{key.removeprefix(prefix)}"] = entry
+    if found:
+        entries["model.converters"] = Entry(found)
+
+
+def _data(draft: Draft, made: Document) -> None:
+    """Documents in one sample, which attention by a mask keeps apart."""
+    key = "dataloader.dataset"
+    backend: Any = made.get("model_spec.attn_backend", "flex")
+    if "Packing" in str(made.get(key, "")) and backend in ("flex", "varlen"):
+        _models.packed(draft, key, made.place(key), str(made.get(key)))
