@@ -1,0 +1,364 @@
+"""Works out what functions of Python recipes return, statement by statement; nothing is imported or executed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sim.errors import InputError, Mistake
+from workloads.recipes import _imports, _values
+from workloads.recipes._documents import text_of
+from workloads.recipes._parsed import functions_of, imported_by, module_of
+from workloads.recipes._values import Made, Unknown, plain, unknown_of
+
+#: Statements that are followed, and calls in calls.
+MOST_STATEMENTS, DEEPEST = 20_000, 16
+
+#: Functions that formats know by their names and arguments.
+WORDS = ("default_peft_config", "model_registry")
+#: Statements that are named instead of followed.
+OPEN = (ast.While, ast.With, ast.Try, ast.AugAssign, ast.Match, ast.Delete)
+
+
+@dataclass
+class Shared:
+    """What readers of several files have in common.
+
+    Attributes
+    ----------
+    left : int
+        Statements that may still be followed.
+    depth : int
+        Calls in calls.
+    open : list of str
+        Statements that were not followed.
+    readers : dict
+        Readers by file; None: it is no Python.
+    """
+
+    left: int = MOST_STATEMENTS
+    depth: int = 0
+    open: list[str] = field(default_factory=list)
+    readers: dict[Path, Reader | None] = field(default_factory=dict)
+
+
+class Reader:
+    """Works out what functions of a file return, and of those that it imports."""
+
+    def __init__(self, path: Path, text: str, shared: Shared | None = None) -> None:
+        self.path, self.shared = path, shared or Shared()
+        module = module_of(path, text)
+        self.functions = functions_of(path, text)
+        self.imports = imported_by(path, text)
+        self.globals: dict[str, Any] = {}
+        self._assigned = {
+            target.id: node.value
+            for node in module.body
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+            for target in (
+                node.targets if isinstance(node, ast.Assign) else [node.target]
+            )
+            if isinstance(target, ast.Name)
+        }
+
+    def function(
+        self, name: str, depth: int = 0
+    ) -> tuple[Reader, ast.FunctionDef] | None:
+        """A function by the name that it has in this file, with the reader of the file that it is written in."""
+        if name in self.functions:
+            return self, self.functions[name]
+        source = self.imports.get(name)
+        if source is None or name in WORDS or depth > DEEPEST:
+            return None
+        other = self._imported(source)
+        if other is None:
+            return None
+        return other.function(source.name, depth + 1)
+
+    def _imported(self, source: _imports.Source) -> Reader | None:
+        """The reader of a file that this one imports from, if it is there."""
+        file = _imports.file_of(self.path, source)
+        if file is None:
+            return None
+        readers = self.shared.readers
+        if file not in readers:
+            try:
+                readers[file] = Reader(file, text_of(file), self.shared)
+            except InputError:
+                readers[file] = None
+        return readers[file]
+
+    def named(self, name: str, depth: int = 0) -> Any:
+        """What a name of the file stands for outside its functions."""
+        if name in self.globals:
+            return self.globals[name]
+        node, source = self._assigned.get(name), self.imports.get(name)
+        self.globals[name] = Unknown(name)  # while it is worked out
+        if node is not None:
+            self.globals[name] = self.value(node, {})
+        elif source is not None and depth <= DEEPEST:
+            other = self._imported(source)
+            if other is not None:
+                self.globals[name] = other.named(source.name, depth + 1)
+        return self.globals[name]
+
+    def call(
+        self, function: ast.FunctionDef, args: list[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        """What a function returns for these arguments, and its defaults for the others."""
+        self.shared.depth += 1
+        try:
+            if self.shared.depth > DEEPEST:
+                return Unknown(function.name)
+            returned, value = self._block(
+                function.body, self._bound(function, args, keywords)
+            )
+            return value if returned else None
+        finally:
+            self.shared.depth -= 1
+
+    def _bound(
+        self, function: ast.FunctionDef, args: list[Any], keywords: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        stated = function.args
+        names = [one.arg for one in (*stated.posonlyargs, *stated.args)]
+        bound: dict[str, Any] = {
+            one.arg: Unknown(one.arg)
+            for one in (*stated.posonlyargs, *stated.args, *stated.kwonlyargs)
+        }
+        for name, default in zip(
+            names[len(names) - len(stated.defaults) :], stated.defaults, strict=True
+        ):
+            bound[name] = self.value(default, {})
+        for one, usual in zip(stated.kwonlyargs, stated.kw_defaults, strict=True):
+            if usual is not None:
+                bound[one.arg] = self.value(usual, {})
+        bound |= dict(zip(names, args, strict=False))
+        return bound | {key: value for key, value in keywords.items() if key in bound}
+
+    def _block(self, body: list[ast.stmt], env: dict[str, Any]) -> tuple[bool, Any]:
+        """Follows statements; whether one returned, and what."""
+        for node in body:
+            self.shared.left -= 1
+            if self.shared.left < 0:
+                found, expected = "more statements than a recipe has", "a recipe"
+                raise InputError(Mistake(str(self.path), "", found, expected))
+            if isinstance(node, ast.Return):
+                return True, self.value(node.value, env) if node.value else None
+            if isinstance(node, ast.If | ast.For):
+                returned, value = (
+                    self._if(node, env)
+                    if isinstance(node, ast.If)
+                    else self._for(node, env)
+                )
+                if returned:
+                    return True, value
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                self._assign(node, env)
+            elif isinstance(node, ast.Expr):
+                self._expression(node.value, env)
+            elif isinstance(node, OPEN):
+                self._left_open(node)
+        return False, None
+
+    def _for(self, node: ast.For, env: dict[str, Any]) -> tuple[bool, Any]:
+        """A loop over a list that is written out."""
+        items = self.value(node.iter, env)
+        if not isinstance(items, list) or not isinstance(node.target, ast.Name):
+            self._left_open(node)
+            return False, None
+        for item in items:
+            env[node.target.id] = item
+            returned, value = self._block(node.body, env)
+            if returned:
+                return True, value
+        return False, None
+
+    def _left_open(self, node: ast.stmt | ast.expr) -> None:
+        head = ast.unparse(node).partition("\n")[0]
+        text = f"{self.path}:{node.lineno}: {head}"
+        if text not in self.shared.open:
+            self.shared.open.append(text)
+
+    def _if(self, node: ast.If, env: dict[str, Any]) -> tuple[bool, Any]:
+        """The branch that a known condition takes; none of an unknown one."""
+        test = self.value(node.test, env)
+        if not _values.known(test):
+            self._left_open(node)
+            return False, None
+        return self._block(node.body if test else node.orelse, env)
+
+    def _assign(self, node: ast.Assign | ast.AnnAssign, env: dict[str, Any]) -> None:
+        if node.value is None:
+            return
+        value = self.value(node.value, env)
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        for target in targets:
+            self._put(target, value, env)
+
+    def _put(self, target: ast.expr, value: Any, env: dict[str, Any]) -> None:
+        """Gives a name or an attribute its value; several of a tuple."""
+        if isinstance(target, ast.Name):
+            env[target.id] = value
+        elif isinstance(target, ast.Attribute):
+            owner = self._owner(target.value, env, target.lineno)
+            if owner is not None:
+                owner.put(target.attr, value, target.lineno)
+        elif isinstance(target, ast.Tuple | ast.List):
+            several = isinstance(value, list) and len(value) == len(target.elts)
+            for at, each in enumerate(target.elts):
+                part = value[at] if several else Unknown(str(plain(value)))
+                self._put(each, part, env)
+        elif isinstance(target, ast.Subscript):
+            owner, key = self.value(target.value, env), self.value(target.slice, env)
+            if isinstance(owner, Made) and isinstance(key, str):
+                owner.put(key, value, target.lineno)
+            else:
+                self._left_open(target)
+
+    def _owner(self, node: ast.expr, env: dict[str, Any], line: int) -> Made | None:
+        """What an attribute is set on; made where only its use shows that it is there."""
+        if isinstance(node, ast.Name):
+            found = env.get(node.id)
+            if isinstance(found, Unknown):
+                found = env[node.id] = Made(found.text)
+            return found if isinstance(found, Made) else None
+        if isinstance(node, ast.Attribute):
+            above = self._owner(node.value, env, line)
+            if above is None:
+                return None
+            inner = above.values.get(node.attr)
+            if not isinstance(inner, Made):
+                inner = Made(node.attr)
+                above.put(node.attr, inner, line)
+            return inner
+        return None
+
+    def _expression(self, node: ast.expr, env: dict[str, Any]) -> None:
+        """`x.callbacks.append(y)`: the list of callbacks has one more; a function that changes its arguments."""
+        if not isinstance(node, ast.Call):
+            return
+        if isinstance(node.func, ast.Name):
+            self._changing(node, env)
+        if not isinstance(node.func, ast.Attribute):
+            return
+        target = node.func.value
+        if node.func.attr != "append" or not isinstance(target, ast.Attribute):
+            return
+        owner = self._owner(target.value, env, node.lineno)
+        if owner is not None and node.args:
+            listed = owner.values.get(target.attr)
+            item = self.value(node.args[0], env)
+            kept = list(listed) if isinstance(listed, list) else []
+            owner.put(target.attr, [*kept, item], node.lineno)
+
+    def _changing(self, node: ast.Call, env: dict[str, Any]) -> None:
+        """A call for what it does to its arguments."""
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        args = [self.value(arg, env) for arg in node.args]
+        if name == "setattr" and len(args) == 3 and isinstance(args[0], Made):
+            if isinstance(args[1], str):
+                args[0].put(args[1], args[2], node.lineno)
+        elif self.function(name) is not None:
+            self.value(node, env)
+        elif any(isinstance(arg, Made) for arg in args):
+            self._left_open(node)
+
+    def value(self, node: ast.expr, env: Mapping[str, Any]) -> Any:
+        """The value of an expression as far as it is written out."""
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name):
+            return env[node.id] if node.id in env else self.named(node.id)
+        if isinstance(node, ast.List | ast.Tuple):
+            return [self.value(item, env) for item in node.elts]
+        if isinstance(node, ast.Call):
+            return self._call(node, env)
+        if isinstance(node, ast.Attribute):
+            return self._attribute(node, env)
+        if isinstance(node, ast.Dict):
+            return self._dict(node, env)
+        return self._worked_out(node, env)
+
+    def _dict(self, node: ast.Dict, env: Mapping[str, Any]) -> Any:
+        made = Made("dict")
+        for key, value in zip(node.keys, node.values, strict=True):
+            name = self.value(key, env) if key is not None else None
+            if isinstance(name, str):
+                made.put(name, self.value(value, env), value.lineno)
+        return made
+
+    def _attribute(self, node: ast.Attribute, env: Mapping[str, Any]) -> Any:
+        owner = self.value(node.value, env)
+        if isinstance(owner, Made) and node.attr in owner.values:
+            return owner.values[node.attr]
+        return Unknown(ast.unparse(node))
+
+    def _worked_out(self, node: ast.expr, env: Mapping[str, Any]) -> Any:
+        """Conditions and arithmetic on known values."""
+        if isinstance(node, ast.UnaryOp):
+            return _values.turned(node, self.value(node.operand, env))
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            right = self.value(node.comparators[0], env)
+            return _values.compared(node, self.value(node.left, env), right)
+        if isinstance(node, ast.BoolOp):
+            return _values.decided(node, [self.value(one, env) for one in node.values])
+        if isinstance(node, ast.BinOp):
+            right = self.value(node.right, env)
+            return _values.computed(node, self.value(node.left, env), right)
+        if isinstance(node, ast.IfExp):
+            test = self.value(node.test, env)
+            if _values.known(test):
+                return self.value(node.body if test else node.orelse, env)
+        return unknown_of(node)
+
+    def _call(self, node: ast.Call, env: Mapping[str, Any]) -> Any:
+        """A call: of a function of this file what it returns, else its name and arguments."""
+        args = [self.value(arg, env) for arg in node.args]
+        keywords = {
+            one.arg: self.value(one.value, env) for one in node.keywords if one.arg
+        }
+        if isinstance(node.func, ast.Name):
+            found = self.function(node.func.id)
+            if found is not None:
+                reader, function = found
+                return reader.call(function, args, keywords)
+            known = _values.built_in(node, args)
+            if known is not None:
+                return known
+        if isinstance(node.func, ast.Attribute) and isinstance(
+            node.func.value, ast.Call
+        ):
+            inner = self.value(node.func.value, env)  # from_hf_pretrained(..).to_..(..)
+            if isinstance(inner, Made):
+                args = [*inner.args, *args]
+                name = f"{inner.name}.{node.func.attr}"
+                return self._made(name, args, inner.values | keywords, node)
+        text = ast.unparse(node.func)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in (
+            "lower",
+            "upper",
+        ):
+            owner = self.value(node.func.value, env)
+            if isinstance(owner, str):
+                return owner.lower() if node.func.attr == "lower" else owner.upper()
+        if isinstance(node.func, ast.Subscript):  # KINDS["lora"]()
+            key = self.value(node.func.slice, env)
+            text = key if isinstance(key, str) else text
+        if text in ("run.Config", "run.Partial", "Config", "Partial") and args:
+            first, *args = args
+            text = str(plain(first))
+        return self._made(text, args, keywords, node)
+
+    def _made(
+        self, name: str, args: list[Any], values: Mapping[str, Any], node: ast.Call
+    ) -> Made:
+        first, _, last = name.partition(".")
+        short = last if last and "." not in last and last != "Config" else name
+        made = Made(short if first != "run" else last, args)
+        for key, value in values.items():
+            made.put(key, value, node.lineno)
+        return made
