@@ -162,7 +162,11 @@ def test_layers_that_pytorch_lacks_are_stood_in_for(
 
 def test_packed_samples_ask_how_long_documents_are(tmp_path: Path) -> None:
     """Refused by name, unless the command line says it, or leaves it out."""
-    path = written(tmp_path, "sft.yaml", SFT + "packing: true\n")
+    path = written(
+        tmp_path,
+        "sft.yaml",
+        SFT + "packing: true\nattn_implementation: flash_attention_2\n",
+    )
     with pytest.raises(InputError, match=r"training\.packed"):
         load_scenario(path, [CLUSTER])
     short = load_scenario(path, [CLUSTER, "training.packed=128"])

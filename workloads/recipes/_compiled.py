@@ -88,6 +88,7 @@ def stand_in(draft: Draft) -> None:
     for key in [key for key in draft.settings if key.startswith("pytorch.")]:
         if not sharded or key.removeprefix("pytorch.") not in PYTORCH:
             draft.drop(key)
+    draft.drop("adapter.fp32")
     draft.set("training.framework", chosen)
     draft.set("megatron.attention", "flash2")
     draft.assume(

@@ -51,6 +51,11 @@ ADAM = (
 )
 #: Keys of trainers on top of it, which have a format of their own.
 OTHERS = {"stage", "base_model"}
+#: Values that ask for FlashAttention, which takes the lengths of documents.
+FLASH = (
+    *("flash_attention_2", "flash_attention_3", "fa2", "true"),
+    *(f"kernels-community/flash-attn{n}" for n in ("", "2", "3")),
+)
 #: Keys that pack several documents into a sample.
 PACKING = ("packing", "sample_packing", "padding_free", "neat_packing")
 #: Words of PEFT's adapters in TRL's ModelConfig; PEFT's own targets of Llama and its like.
@@ -151,8 +156,12 @@ def _length(draft: Draft, said: Document) -> None:
         return
     draft.set("training.seq_len", draft.count(said, key), key, said.place(key))
     packs = next((name for name in PACKING if written(said.get(name)) == "true"), "")
-    if packs:
+    if packs and (packs != "packing" or _asks_for_flash(said)):
         _models.packed(draft, packs, said.place(packs), "true")
+    elif packs:
+        draft.assume(
+            "attention over all of a pack, as TRL has it without FlashAttention"
+        )
     else:
         draft.assume(f"every sample has {key} tokens: shorter ones are padded")
 
@@ -264,7 +273,8 @@ def _modules(draft: Draft, said: Document) -> None:
 
 def _asks_for_flash(said: Document) -> bool:
     """Whether attention is to be FlashAttention 2's, and not what PyTorch takes."""
-    return written(said.get("attn_implementation", "")) == "flash_attention_2"
+    asked = ("attn_implementation", "flash_attention", "flash_attn", "padding_free")
+    return any(written(said.get(key)) in FLASH for key in asked)
 
 
 def _of_accelerate(said: Document) -> Document:
@@ -292,7 +302,8 @@ def _adapters(draft: Draft, said: Document) -> None:
         stage = draft.get("parallel.data_parallel")
         way = {"zero3": "fsdp", "zero2": "zero1"}.get(stage, stage)
         draft.set("parallel.data_parallel", way, named, where)
-        _compiled.choose(draft, False, named, where)
+        _compiled.choose(draft, False, named, where, _asks_for_flash(said))
+        _modules(draft, said)
         draft.set("pytorch.clip_gradients", True)
         draft.assume(
             f"DeepSpeed's {stage} beside adapters counts as PyTorch's {way}: frozen weights have no gradients"
@@ -301,6 +312,8 @@ def _adapters(draft: Draft, said: Document) -> None:
         draft.lose(where, named, "adapters", "adapters in compiled blocks")
         return
     _adapter.lora(draft, said, PEFT, named)
+    if draft.get("training.precision") in ("bf16", "fp16"):
+        draft.set("adapter.fp32", True)  # PEFT's autocast_adapter_dtype
     if draft.get("pytorch.fsdp") == "1":
         draft.assume(
             "FSDP's flat parameters hold adapters and frozen weights (use_orig_params)"
