@@ -19,6 +19,7 @@ from validation.fit.constants import Constant
 from validation.report import baseline
 from validation.report.against import MOVED, Comparison, Move
 from validation.report.matching import against
+from validation.sets import questions
 
 
 def report(predicted: float) -> dict[str, object]:
@@ -109,21 +110,34 @@ def test_exact_refuses_what_the_gate_lets_pass(tmp_path: Path) -> None:
     assert CliRunner().invoke(cli.main, [*args, str(base), "--exact"]).exit_code == 1
 
 
+#: Constants of all kinds, and the questions of `probes` that have to notice them.
+ASKED = {
+    "launch on the host": "hosts",
+    "interference: power": "interference",
+    "power of products": "gpus",
+    "peak of H100": "gpus",
+    "object store": "storage",
+}
+
+
 @pytest.mark.slow
 @pytest.mark.longest
 def test_a_sample_of_constants_is_caught(report_of: ReportOf) -> None:
-    """Some of every kind are listed by the questions alone; 10 % more of a fitted one also fails on measured rows."""
-    names = [
-        "launch on the host",
-        "interference: power",
-        "power of products",
-        "peak of H100",
-        "object store",
-    ]
+    """Some of every kind are listed by the questions about them; 10 % more of a fitted one also fails on measured rows."""
     now = [command.as_json([report_of("probes")])]
-    for name, found in mutations.mutated(names, ["probes"], now):
+    for name, found in mutations.mutated(tuple(ASKED), ["probes"], now, ASKED):
         assert found is not None, name
+        assert not found.gone and not found.new
         assert any(abs(move.moved) > MOVED for move in found.moves), name
-    ((_, found),) = mutations.mutated(["kernel times: products"], ["h200"])
-    assert found is not None
+    measured = [command.as_json([report_of("h200")])]
+    ((_, found),) = mutations.mutated(["kernel times: products"], ["h200"], measured)
+    assert found is not None and not found.gone and not found.new
     assert not all(check.passed for check in found.checks)
+
+
+def test_questions_are_asked_by_what_they_are_about() -> None:
+    """Each group has its own answers, and all of them are the whole set's."""
+    hosts = [answer.name for answer in questions.answers(["hosts"])]
+    both = [answer.name for answer in questions.answers(["storage", "hosts"])]
+    assert hosts == both[: len(hosts)] and len(both) > len(hosts)
+    assert set(ASKED.values()) <= set(questions.ASK)

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -156,11 +158,17 @@ def copied(folder: Path) -> None:
 
 
 def predictions(
-    folder: Path, sets: Sequence[str] = tuple(SAMPLE)
+    folder: Path, sets: Sequence[str] = tuple(SAMPLE), about: str = ""
 ) -> list[Mapping[str, Any]]:
-    """Reports of the sample of the sets as the package in the folder predicts them."""
+    """Reports of the sample of the sets as the package in the folder predicts them.
+
+    `about`: of `probes` only the questions about this (a key of `validation.sets.questions.ASK`).
+    """
     reports: list[Mapping[str, Any]] = []
     for name in sets:
+        if about and name == "probes":
+            reports += _answers(folder, about)
+            continue
         rows = None
         if (sample := SAMPLE[name]) is not None:
             rows = folder / f"sample-{sample[0]}"
@@ -173,6 +181,32 @@ def predictions(
             )
         reports += baseline.ask(str(folder), [name], rows, 1) or []
     return reports
+
+
+def _answers(folder: Path, about: str) -> list[Mapping[str, Any]]:
+    """The report of the questions about something; none where the package in the folder refuses to answer."""
+    env = {**os.environ, "PYTHONPATH": str(folder)}
+    asked = [sys.executable, "-m", "validation.sets.probes", about]
+    done = subprocess.run(asked, cwd=folder, env=env, capture_output=True, check=False)
+    return [json.loads(done.stdout)] if done.returncode == 0 else []
+
+
+def _asked_in_both(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Reports of the base without the cases that nobody asked the changed package for."""
+    asked = {
+        (report["set"], case["id"]) for report in after for case in report["cases"]
+    }
+    return [
+        {
+            **report,
+            "cases": [
+                case for case in report["cases"] if (report["set"], case["id"]) in asked
+            ],
+        }
+        for report in before
+    ]
 
 
 def _sampled(path: Path, step: int) -> str:
@@ -205,10 +239,13 @@ def mutated(
     names: Sequence[str],
     sets: Sequence[str] = tuple(SAMPLE),
     now: Sequence[Mapping[str, Any]] | None = None,
+    about: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[str, Comparison | None]]:
     """The comparison of every named constant's change with what is predicted now, as it is found.
 
-    None where the changed package refuses to predict anything. `now`: reports of the same sample, where there are some.
+    None where the changed package refuses to predict anything. `now`: reports of the sample or of the whole sets, where
+    there are some; what the sample has not is left out of them. `about`: constant -> the questions of `probes` that are
+    asked, where those about one thing are enough.
 
     Raises
     ------
@@ -225,8 +262,9 @@ def mutated(
             constant = constants[name]
             original = (folder / constant.file).read_bytes()
             change(folder, constant)
-            after = predictions(folder, sets)
-            yield name, against(before, after, name) if after else None
+            after = predictions(folder, sets, (about or {}).get(name, ""))
+            base = before if now is None else _asked_in_both(before, after)
+            yield name, against(base, after, name) if after else None
             (folder / constant.file).write_bytes(original)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -129,3 +131,14 @@ def validate_set(
             )
         )
     return ProbeReport(name, set_table(name)["title"], tuple(answers()))
+
+
+def main() -> None:
+    """`python -m validation.sets.probes ABOUT...`: the report of some of the questions, as JSON."""
+    title = set_table("probes")["title"]
+    report = ProbeReport("probes", title, tuple(answers(sys.argv[1:])))
+    print(json.dumps(report.to_json()))
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,7 @@ all clusters, ...), none by a constant.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import inf
 
 from sim import api
@@ -276,20 +276,22 @@ def of_reliability() -> Iterator[Answer]:
         )
 
 
-ASK: tuple[Callable[[], Iterator[Answer]], ...] = (
-    of_gpus,
-    of_tables,
-    of_hosts,
-    of_clusters,
-    of_interference,
-    of_storage,
-    of_steps,
-    of_widths,
-    of_reliability,
-)
+#: What questions are about -> what asks them, in an order that never changes.
+ASK: Mapping[str, Callable[[], Iterator[Answer]]] = {
+    "gpus": of_gpus,
+    "tables": of_tables,
+    "hosts": of_hosts,
+    "clusters": of_clusters,
+    "interference": of_interference,
+    "storage": of_storage,
+    "steps": of_steps,
+    "widths": of_widths,
+    "reliability": of_reliability,
+}
 
 
-def answers() -> Iterator[Answer]:
-    """All of them, in an order that never changes."""
-    for ask in ASK:
-        yield from ask()
+def answers(about: Collection[str] = tuple(ASK)) -> Iterator[Answer]:
+    """Those about some things, or all of them."""
+    for name, ask in ASK.items():
+        if name in about:
+            yield from ask()
