@@ -223,22 +223,29 @@ def _scalar(hint: type, value: object, where: str, dotted: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not fits:
-        shown = _shortened(value) if hint is int else ""
+        shown = whole_number_meant(value, dotted) if hint is int else ""
         raise InputError(Mistake(where, dotted, repr(value), names[hint], shown))
     return value
 
 
-_SHORT = re.compile(r"(\d+(?:\.\d+)?)\s*([km])i?\s*(?:tokens?|seq)?", re.IGNORECASE)
+_SHORT = re.compile(
+    r"(\d+(?:\.\d+)?)\s*([kmg]?)i?\s*(?:tokens?|tok|seq|samples?|gpus?|hosts?|nodes?)?",
+    re.IGNORECASE,
+)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3}
 
 
-def _shortened(value: object) -> str:
-    """The whole numbers that "8k" may stand for: lengths are powers of two, counts are not."""
-    match = _SHORT.fullmatch(str(value).strip())
+def whole_number_meant(value: object, dotted: str) -> str:
+    """The whole numbers that "8k" may stand for: lengths are powers of two, counts are not; a batch counts samples."""
+    text = str(value).strip()
+    match = _SHORT.fullmatch(text)
     if match is None:
         return ""
-    power = 1 if match[2].lower() == "k" else 2
+    if dotted.endswith("batch") and "tok" in text.lower():
+        return "it counts samples: divide the tokens by training.seq_len"
+    power = _POWERS[match[2].lower()]
     binary, decimal = (round(float(match[1]) * base**power) for base in (1024, 1000))
-    return f"write {binary} or {decimal}"
+    return f"write {binary} or {decimal}" if power else f"write {decimal}"
 
 
 def _choice(choices: tuple[str, ...], value: object, where: str, dotted: str) -> str:

@@ -64,6 +64,9 @@ def test_what_needs_more_memory_recomputes(tmp_path: Path) -> None:
         ({"cluster": "h100"}, 'did you mean "dgx-h100"'),
         ({"hosts": "2"}, "hosts"),
         ({"global_batch": "7"}, "global_batch"),
+        ({"seq_len": "8k"}, "write 8192 or 8000"),
+        ({"global_batch": "4M tokens"}, "it counts samples"),
+        ({"gpus": "8"}, "one of the two"),
         ({"model": "gpt-1t"}, "`prestep search` finds layouts"),
     ],
 )
@@ -74,6 +77,20 @@ def test_what_cannot_be_is_refused(
     done = init(tmp_path, **(plain() | options))
     assert done.exit_code == 2 and said in done.stderr
     assert not (tmp_path / "job.toml").exists()
+
+
+def test_gpus_are_those_of_whole_hosts(tmp_path: Path) -> None:
+    """--gpus 16 says what --hosts 2 says; a part of a host is refused."""
+    given = {**plain(), "cluster": "rail-h100"}
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    hosts = init(tmp_path / "a", **{**given, "hosts": "2"})
+    del given["hosts"]
+    gpus = init(tmp_path / "b", **given, gpus="16")
+    assert hosts.exit_code == gpus.exit_code == 0, gpus.output
+    one, other = (tmp_path / name / "job.toml" for name in "ab")
+    assert one.read_text() == other.read_text()
+    assert "a multiple of 8" in init(tmp_path, **given, gpus="12").stderr
 
 
 def test_a_wrong_answer_is_asked_again(tmp_path: Path) -> None:

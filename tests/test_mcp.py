@@ -124,6 +124,8 @@ def test_every_tool_answers_what_its_command_prints(
 @spoken
 def test_errors_are_the_texts_of_the_command() -> None:
     """A name that is not there, keys and values that are wrong, and a verdict, which is no error."""
+    over = ["parallel.tp=1", "parallel.pp=1", "training.micro_batch=1"]
+    much = ["training.seq_len=4000000"]
     calls: list[Call] = [
         ("run", {"scenario": "llama1b-ddp5"}),
         ("run", {"scenario": "mlp-ddp4", "set": ["training.micro_batches=2"]}),
@@ -131,7 +133,7 @@ def test_errors_are_the_texts_of_the_command() -> None:
         ("collective", {}),
         ("draw", {}),
         ("run", {"scenario": "mlp-ddp4", "scenario_toml": SCENARIO}),
-        ("search", {"scenario": "llama1b-ddp4", "set": ["training.seq_len=4000000"]}),
+        ("search", {"scenario": "llama1b-ddp4", "over": over, "set": much}),
     ]
     _, told = answers(calls)
     *errors, verdict = told

@@ -52,14 +52,44 @@ def call(*command: str | Path, cwd: Path, codes: tuple[int, ...] = (0,)) -> str:
     return made.stdout
 
 
+def environment(interpreter: str | Path, folder: Path) -> Path:
+    """The Python of an environment that has nothing, not even pip, which takes most of the time to make one."""
+    call(interpreter, "-m", "venv", "--without-pip", "env", cwd=folder)
+    return folder / "env" / "bin" / "python"
+
+
+def pip_of(python: Path) -> tuple[str | Path, ...]:
+    """This environment's pip, at work in another."""
+    return sys.executable, "-m", "pip", "--python", python
+
+
+#: Runs commands one after the other in one process and prints what each printed, as JSON.
+IN_TURN = """
+import contextlib, io, json, sys
+import cli
+told = []
+for line in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        cli.main(line, standalone_mode=False)
+    told.append(out.getvalue())
+print(json.dumps(told))
+"""
+
+
+def in_turn(python: Path, lines: list[list[str]], cwd: Path) -> list[str]:
+    """What commands of an environment's prestep print."""
+    told: list[str] = json.loads(
+        call(python, "-c", IN_TURN, json.dumps(lines), cwd=cwd)
+    )
+    return told
+
+
 @pytest.fixture(scope="module")
 def builder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python that has hatchling and nothing else."""
-    home = tmp_path_factory.mktemp("builder")
-    call(sys.executable, "-m", "venv", "env", cwd=home)
-    python = home / "env" / "bin" / "python"
+    python = environment(sys.executable, tmp_path_factory.mktemp("builder"))
     pip = subprocess.run(
-        [python, "-m", "pip", "install", "-q", "hatchling"],
+        [*map(str, pip_of(python)), "install", "-q", "--no-compile", "hatchling"],
         capture_output=True,
         check=False,
     )
@@ -88,10 +118,9 @@ def installed(
     @functools.cache
     def prestep(interpreter: str) -> Path:
         home = tmp_path_factory.mktemp("bare")
-        call(interpreter, "-m", "venv", "env", cwd=home)
-        python = home / "env" / "bin" / "python"
+        python = environment(interpreter, home)
         # Compiled is what runs, when it runs: most of the dependencies' files never do.
-        call(python, "-m", "pip", "install", "-q", "--no-compile", wheel, cwd=home)
+        call(*pip_of(python), "install", "-q", "--no-compile", wheel, cwd=home)
         return python.with_name("prestep")
 
     return prestep
@@ -127,8 +156,7 @@ def test_the_sdist_makes_the_same_wheel(
 ) -> None:
     """To the byte, by each interpreter: what it installs is what the wheel installs, dependencies included."""
     (sdist,), (wheel,) = built.glob("*.tar.gz"), built.glob("*.whl")
-    call(interpreter, "-m", "venv", "env", cwd=tmp_path)
-    pip = (tmp_path / "env" / "bin" / "python", "-m", "pip")
+    pip = pip_of(environment(interpreter, tmp_path))
     call(*pip, "wheel", "-q", "--no-deps", "-w", "made", sdist, cwd=tmp_path)
     (made,) = (tmp_path / "made").glob("*.whl")
     assert contents(made) == contents(wheel)
@@ -140,38 +168,23 @@ def test_what_is_installed_does_what_the_tree_does(
 ) -> None:
     """From another folder, with nothing of the tree in sight: lists, clusters, a search, replays and steps, to the last bit."""
     prestep = installed(sys.executable)
-    for kind in KINDS:
-        assert call(prestep, "list", kind, cwd=tmp_path).split() == sorted(
-            catalog.names(kind)
-        ), kind
-    for cluster in (
-        "dgx-h100",
-        "gb200-nvl72",
-        "alcf-polaris",
-    ):  # the last one names a file of constants beside it
-        assert "nodes" in call(prestep, "topology", "show", cluster, cwd=tmp_path)
-        assert "size" in call(
-            prestep,
-            "collective",
-            "--cluster",
-            cluster,
-            "--ranks",
-            "4",
-            "--max-bytes",
-            "1M",
-            cwd=tmp_path,
-        )
-    found = call(
-        prestep,
-        "search",
-        "llama1b-ddp4",
-        "--over",
-        "parallel.tp=1",
-        "--over",
-        "parallel.pp=1",
-        cwd=tmp_path,
-    )
-    assert "simulated" in found
+    # the last cluster names a file of constants beside it
+    clusters = ("dgx-h100", "gb200-nvl72", "alcf-polaris")
+    small = ("--ranks", "4", "--max-bytes", "1M")
+    one = ("--over", "parallel.tp=1", "--over", "parallel.pp=1")
+    lines = [
+        *(["list", kind] for kind in KINDS),
+        *(["topology", "show", cluster] for cluster in clusters),
+        *(["collective", "--cluster", cluster, *small] for cluster in clusters),
+        ["search", "llama1b-ddp4", *one],
+    ]
+    told = in_turn(prestep.with_name("python"), lines, tmp_path)
+    for kind, text in zip(KINDS, told, strict=False):
+        assert text.split() == sorted(catalog.names(kind)), kind
+    shown = told[len(KINDS) :]
+    assert all("nodes" in text for text in shown[:3])
+    assert all("size" in text for text in shown[3:6])
+    assert "simulated" in shown[6]
     sets = ("traces", "h200-straggler", "h200-whatif")
     tree = command.as_json([report_of(name) for name in sets])
     (tmp_path / "tree.json").write_text(json.dumps(tree), encoding="utf-8")

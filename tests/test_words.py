@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 import cli
 from sim import plugins, words
+from sim.commands.list import KINDS as LISTED
 from sim.errors import MOST_NAMES, MOST_SUGGESTIONS, did_you_mean, unknown
 from sim.spec.sections import SECTIONS
 from sim.tools import catalog
@@ -61,6 +62,8 @@ def test_examples_of_the_module() -> None:
         ("model.num_attention_heads=8", 'did you mean "model.heads"?'),
         ("training.seq_len=8k", "write 8192 or 8000"),
         ("training.seq_len=1M tokens", "write 1048576 or 1000000"),
+        ("training.global_batch=4M tokens", "it counts samples"),
+        ("cluster.hosts=16 nodes", "write 16"),
         ("nvlink.bandwidth=800G", 'write "800 Gbit/s" or "800 GB/s"'),
         ("parallel.bucket_cap=25M", 'write "25 MB"'),
     ],
@@ -97,6 +100,14 @@ def test_everything_listed_says_what_it_is(kind: str) -> None:
     lines = catalog.summaries(kind)
     assert set(lines) == set(catalog.names(kind))
     assert all(lines.values())
+
+
+def test_without_a_kind_the_list_says_what_can_be_listed() -> None:
+    """Every kind with what it is, in 80 columns."""
+    done = CliRunner().invoke(cli.main, ["list"])
+    assert done.exit_code == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(LISTED)
+    assert max(map(len, done.stdout.splitlines())) <= 80
 
 
 def test_help_groups_commands_and_cuts_no_line(monkeypatch: pytest.MonkeyPatch) -> None:

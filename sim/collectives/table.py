@@ -219,7 +219,7 @@ def render(rows: Sequence[Row], explain: bool = False) -> str:
     lines.append(f"evidence: {', '.join(evidence)}")
     if any(row.interval for row in rows):
         lines.append(
-            "90%: nine in ten measured times lie between the predicted one divided by and times 1 + this"
+            "90%: how far nine in ten measured times lie from the predicted one (20%: from time / 1.2 to time x 1.2)"
         )
     notes = sorted({note for row in rows for note in row.plan.notes})
     return "\n".join([*lines, *(f"note: {note}" for note in notes)])

@@ -18,6 +18,7 @@ import click
 from sim import plugins, progress, renamed
 from sim.errors import EXIT_INPUT, InputError, Mistake, PrestepError
 from sim.extras import missing
+from sim.strict import whole_number_meant
 from sim.tools import crash, streams
 
 POSITIVE = click.FloatRange(0, 1e9, min_open=True)
@@ -187,10 +188,36 @@ def as_json(command: Command) -> Command:
     )(command)
 
 
+class Count(click.IntRange):
+    """A whole number from 1 on; what stands for one ("8k") is answered with what to write."""
+
+    def __init__(self) -> None:
+        super().__init__(min=1)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "N"
+
+    def _describe_range(self) -> str:
+        return ""  # that counts begin with 1 needs no saying
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
+        try:
+            number = int(value)
+        except (TypeError, ValueError):
+            number = 0
+        if number < 1:
+            meant = whole_number_meant(value, (param.name or "") if param else "")
+            expected = f"a whole number from 1 on{f' ({meant})' if meant else ''}"
+            self.fail(f"found {str(value)!r}, expected {expected}", param, ctx)
+        return number
+
+
 def scaled(command: Command) -> Command:
     """The option --hosts."""
     text = "Hosts of the cluster, where its family scales; default: as its file says."
-    return click.option("--hosts", type=click.IntRange(1), help=text)(command)
+    return click.option("--hosts", type=Count(), help=text)(command)
 
 
 def handler(name: str) -> ModuleType:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import explained, handler
+from sim.commands._shared import Count, explained, handler
 
 GROUP = "Predict"
 
@@ -22,9 +22,10 @@ GROUP = "Predict"
 )
 @click.option("--model", metavar="NAME|FILE", help="`prestep list models`, or a file.")
 @click.option("--cluster", metavar="NAME|FILE", help="`prestep list clusters`, or one.")
-@click.option("--hosts", type=click.IntRange(1), help="Hosts of the cluster.")
-@click.option("--seq-len", type=click.IntRange(1), help="Tokens of a sample.")
-@click.option("--global-batch", type=click.IntRange(1), help="Samples of a step.")
+@click.option("--hosts", type=Count(), help="Hosts of the cluster.")
+@click.option("--gpus", type=Count(), help="Instead of --hosts: GPUs of whole hosts.")
+@click.option("--seq-len", type=Count(), help="Tokens of a sample.")
+@click.option("--global-batch", type=Count(), help="Samples of a step.")
 @click.option(
     "-o",
     "--output",

@@ -70,14 +70,19 @@ def of_comparison(comparison: Mapping[str, Any]) -> str:
 
 
 def _idle(comparison: Mapping[str, Any]) -> str:
-    """That no byte crosses the links that were changed, where that is so."""
-    changed = comparison.get("changed_kinds")
+    """Why changed links do not matter, where links alone were changed: nothing crosses them, or they are never full."""
+    changed = list(dict.fromkeys(comparison.get("changed_kinds") or ()))
     if not changed:
         return ""
-    carried = {kind["kind"]: kind["bytes"] for kind in comparison["base"]["link_kinds"]}
-    if any(carried.get(kind, 0.0) > 0 for kind in changed):
+    kinds = {kind["kind"]: kind for kind in comparison["base"]["link_kinds"]}
+    crossed = [kinds[name] for name in changed if kinds.get(name, {}).get("bytes")]
+    if not crossed:
+        return f", for nothing crosses {' and '.join(changed)}"
+    if any(kind["held"] > 0 for kind in crossed):
         return ""
-    return f", for nothing crosses {' and '.join(changed)}"
+    busiest = max(crossed, key=lambda kind: float(kind["utilisation"]))
+    used = percent(busiest["utilisation"])
+    return f", for {busiest['kind']} never holds a transfer back ({used} used)"
 
 
 def _rounded(share: float) -> str:

@@ -246,14 +246,10 @@ def _links(result: Prediction) -> Table:
         "in the last step" if result.link_loads else "",
     )
     table.add_row("", "", *heads)
-    for link in result.links:
-        row = (
-            percent(link.utilisation),
-            format_bytes(link.bytes),
-            words.saved(link),
-            _spark(link.profile),
-        )
-        table.add_row("", link.name, *row)
+    for row, names in _alike(result).items():
+        table.add_row("", names[0], *row)
+        if len(names) > 1:
+            table.add_row("", f"  {len(names) - 1} more like it")
     for kind in result.link_kinds:
         if kind.shadow_price:
             price, held = words.price(kind.shadow_price), format_duration(kind.held)
@@ -267,6 +263,20 @@ def _links(result: Prediction) -> Table:
                 full,
             )
     return table
+
+
+def _alike(result: Prediction) -> dict[tuple[str, ...], list[str]]:
+    """The busiest links by what their row says: of those that say the same, the first is shown."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for link in result.links:
+        row = (
+            percent(link.utilisation),
+            format_bytes(link.bytes),
+            words.saved(link),
+            _spark(link.profile),
+        )
+        rows.setdefault(row, []).append(link.name)
+    return rows
 
 
 def _spark(profile: tuple[float, ...]) -> str:

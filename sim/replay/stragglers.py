@@ -206,10 +206,11 @@ def as_text(analysis: Analysis) -> str:
     recorded = float(analysis.recorded.mean())
     changed = float(analysis.changed.mean())
     lines = [
-        f"{len(job.steps)} steps of {job.stages} stage(s) x {job.ranks} data-parallel rank(s)",
+        _answer(analysis, recorded, ideal),
+        f"{len(job.steps)} steps; pipeline stages: {job.stages}, data-parallel ranks: {job.ranks}",
         f"mean step {format_duration(recorded)}; replayed within {analysis.error:.2%} in the worst step",
         *_changed(changed, recorded),
-        f"ideal {format_duration(ideal)}, if all operations of a kind took the same: slowdown {analysis.slowdown:.3f}",
+        f"slowdown over that ideal step, pauses of the host aside: {analysis.slowdown:.3f}",
     ]
     for name, slowdowns in analysis.by.items():
         lines += ["", f"slowdown if only the operations of one {name} kept their times"]
@@ -219,6 +220,22 @@ def as_text(analysis: Analysis) -> str:
         if len(slowdowns) > 8:
             lines.append(f"  and {len(slowdowns) - 8} more (--json)")
     return "\n".join(lines)
+
+
+def _answer(analysis: Analysis, recorded: float, ideal: float) -> str:
+    """The step, what it would take without stragglers, and whose operations slow it most."""
+    even = f"{format_duration(ideal)} if all operations of a kind took the same"
+    times = f"A step takes {format_duration(recorded)}, and {even}"
+    worst = [
+        (ratio, name, who)
+        for name, slowdowns in analysis.by.items()
+        for who, ratio in slowdowns.items()
+    ]
+    if not worst:
+        return f"{times}."
+    _, name, who = max(worst)
+    whose = who if name == "kind" else f"{name} {who}"
+    return f"{times}; those of {whose} slow it most."
 
 
 def _changed(changed: float, recorded: float) -> list[str]:

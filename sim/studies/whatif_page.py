@@ -10,8 +10,13 @@ from sim.exporters._words import share_name
 from sim.units import format_duration, percent
 
 Table = dict[str, Any]
-HALF = 24  # columns of either side of a tornado's bars
+HALF = (
+    24  # columns of either side of a tornado's bars, where the terminal is wide enough
+)
+LEAST_HALF = 6
 SHOWN = 24
+SHOWN_LINKS = 3
+NUMBER = 12  # columns of a difference
 _LEAST = 5e-10  # seconds: less is nothing
 
 
@@ -24,12 +29,20 @@ def comparison_page(comparison: Table) -> str:
             f"{'':32}{'base':>12}{'changed':>12}{'difference':>14}",
             *_shares(base, changed),
             *_interval(comparison.get("difference_interval")),
-            *_bounds("base", base["link_kinds"]),
-            *_links("base", base["links"]),
-            *_bounds("changed", changed["link_kinds"]),
-            *_links("changed", changed["links"]),
+            *_about_links(base, changed),
         ]
     )
+
+
+def _about_links(base: Table, changed: Table) -> list[str]:
+    """What bounds either step, and its busiest links; once, where nothing differs."""
+
+    def said(which: str, side: Table) -> list[str]:
+        return [*_bounds(which, side["link_kinds"]), *_links(which, side["links"])]
+
+    if said("", base) == said("", changed):
+        return said("base and changed", base)
+    return [*said("base", base), *said("changed", changed)]
 
 
 def _shares(base: Table, changed: Table) -> Iterator[str]:
@@ -83,41 +96,70 @@ def _bound(kind: Table) -> str:
 
 
 def _links(which: str, links: list[Table]) -> list[str]:
+    """The busiest links; of those that are used alike one, with how many more of the listed are."""
     if not links:
         return []
-    shown = [
-        f"  {_name(link)}  {float(link.get('utilisation', 0.0)):.0%} used"
-        for link in links[:3]
-    ]
-    return [f"busiest links, {which}:", *shown]
+    alike: dict[tuple[str, str], list[Table]] = {}
+    for link in links:
+        used = percent(float(link.get("utilisation", 0.0)))
+        alike.setdefault((str(link.get("kind", "")), used), []).append(link)
+    rows = list(alike.items())[:SHOWN_LINKS]
+    return [f"busiest links, {which}:", *(_used(key[1], group) for key, group in rows)]
+
+
+def _used(used: str, links: list[Table]) -> str:
+    more = f", as are {len(links) - 1} more" if len(links) > 1 else ""
+    return f"  {_name(links[0])}  {used} used{more}"
 
 
 def _name(link: Table) -> str:
     return str(link.get("name") or f"{link.get('src', '?')} -> {link.get('dst', '?')}")
 
 
-def tornado_page(table: Table) -> str:
+def tornado_page(table: Table, columns: int = 80) -> str:
     """Bars to the right are slower, to the left faster; one row an element, one column a factor."""
     rows, rest = table["elements"][:SHOWN], table["elements"][SHOWN:]
     width = max([len(named(row)) for row in rows] + [8]) + 2
+    half = _half(columns - width - NUMBER * len(table["factors"]))
     longest = max((row["effect"] for row in rows), default=0.0) or 1.0
-    lines = [*_head(table, width), *(_element(row, width, longest) for row in rows)]
+    lines = [
+        *_head(table, width, half),
+        *(_element(row, width, half, longest) for row in rows),
+    ]
     if rest:
         most = format_duration(rest[0]["effect"])
         lines.append(f"{len(rest)} more, of at most {most}")
     return "\n".join(lines)
 
 
-def _head(table: Table, width: int) -> list[str]:
+def _half(left: int) -> int:
+    """Columns of either side of the bars, of those that are left of a line."""
+    between = len("  ") + len(" | ")
+    return max(LEAST_HALF, min(HALF, (left - between) // 2))
+
+
+def _head(table: Table, width: int, half: int) -> list[str]:
     factors = [f"{factor:g}x" for factor in table["factors"]]
     step = format_duration(table["step_time"])
-    columns = "".join(f"{factor:>12}" for factor in factors)
+    columns = "".join(f"{factor:>{NUMBER}}" for factor in factors)
     return [
+        *_largest(table),
         f"step time {step}; each at {' and '.join(factors)}:",
         *coverage(table),
         "",
-        f"{'':{width}}{columns}  {'faster':>{HALF}} | slower",
+        f"{'':{width}}{columns}  {'faster':>{half}} | slower",
     ]
+
+
+def _largest(table: Table) -> list[str]:
+    """The answer: the element that matters most, and the change that shows it."""
+    if not table["elements"] or table["elements"][0]["effect"] < _LEAST:
+        return ["Nothing that was tried changes the step."]
+    row = table["elements"][0]
+    change = max(row["changes"], key=lambda one: abs(one["difference"]))
+    part = percent(change["difference"] / table["step_time"], True)
+    times = f"{_signed(change['difference'])}, {part}"
+    return [f"{named(row)} matters most: {times} at {change['factor']:g}x."]
 
 
 def named(row: Table) -> str:
@@ -146,23 +188,25 @@ def _covered(word: Table) -> str:
     )
 
 
-def _element(row: Table, width: int, longest: float) -> str:
+def _element(row: Table, width: int, half: int, longest: float) -> str:
     """A row of the tornado; a bar to either side where the step changes at all."""
     differences = [change["difference"] for change in row["changes"]]
-    numbers = "".join(f"{_signed(difference):>12}" for difference in differences)
-    bars = " " * HALF + " |"
+    numbers = "".join(f"{_signed(difference):>{NUMBER}}" for difference in differences)
+    bars = " " * half + " |"
     if row["effect"] >= _LEAST:
-        bars = _bars(differences, longest)
+        bars = _bars(differences, half, longest)
     return f"{named(row):{width}}{numbers}  {bars}".rstrip()
 
 
-def _bars(differences: Iterable[float], longest: float) -> str:
+def _bars(differences: Iterable[float], half: int, longest: float) -> str:
     """The widest difference on either side of a bar that stands for none."""
     listed = list(differences)
     left, right = (max(0.0, *(sign * d for d in listed), 0.0) for sign in (-1, 1))
-    return f"{_bar(left, longest):>{HALF}} | {_bar(right, longest)}".rstrip()
+    faster, slower = (_bar(value / longest, half) for value in (left, right))
+    return f"{faster:>{half}} | {slower}".rstrip()
 
 
-def _bar(value: float, longest: float) -> str:
-    count = round(value / longest * HALF)
-    return "█" * count if count or value < _LEAST else "▏"
+def _bar(share: float, half: int) -> str:
+    """A bar of a share of the longest."""
+    count = round(share * half)
+    return "█" * count if count or not share else "▏"

@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 import cli
 from sim.analysis.memory import outside
+from sim.exporters._answers import of_comparison
 from sim.predict import plan
 from sim.spec.load import load_scenario
 from sim.studies import room
@@ -97,6 +98,19 @@ def test_a_what_if_of_idle_links_says_why_it_saves_nothing() -> None:
         "whatif", str(SPINE / "superpod-fsdp.toml"), "--set", "spine.bandwidth=2x"
     )
     assert line.startswith("The change saves nothing, for nothing crosses spine: ")
+
+
+def test_links_that_are_never_full_are_the_reason_too() -> None:
+    """What crosses them never waits for them: the sentence says how far they are used."""
+    kind = {"kind": "spine", "bytes": 1e9, "held": 0.0, "utilisation": 0.02}
+    side = {"step_time": 1.0, "link_kinds": [kind]}
+    comparison = {"base": side, "changed": side, "changed_kinds": ["spine"]}
+    line = of_comparison(comparison)
+    assert "for spine never holds a transfer back (2.0 % used)" in line
+    full = {**side, "link_kinds": [{**kind, "held": 0.1}]}
+    assert of_comparison({**comparison, "base": full}).startswith(
+        "The change saves nothing: "
+    )
 
 
 def test_a_collective_says_its_latency_and_its_bandwidth() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from sim.analysis.uneven import caveats
@@ -27,11 +27,13 @@ def found(fabric: Fabric, *hosts: Sequence[str]) -> tuple[Group, Graph]:
 
 
 @settings(max_examples=12, deadline=None)
-@given(st.integers(1, 72), st.integers(1, 8), st.integers(0, 3))
+@given(st.integers(1, 18), st.integers(1, 8), st.integers(0, 3))
+@example(72, 3, 1)
 def test_the_first_rack_does_not_decide(many: int, few: int, skipped: int) -> None:
     """Channels, speeds, NICs and protocols are the same when the smaller share of a rack comes first.
 
     Shares of one size are taken to lie alike, as `sim.collectives.nccl.searched` says: the first of them is searched.
+    A whole rack is searched once: the search of so many GPUs takes a second and more.
     """
     assume(many != few)
     large = RACKS.gpus[:72][-many:]

@@ -270,8 +270,10 @@ def test_the_tornado_page_has_bars_on_both_sides(
         leafspine, "--each", "link-kind", "--each", "gpu,tier", "--plot", str(plot)
     )
     assert done.exit_code == 0, done.output
-    row = next(line for line in done.stdout.splitlines() if line.startswith("spine"))
-    left, right = row.split("|")
+    answer, *rows = done.stdout.splitlines()
+    assert " matters most: " in answer
+    assert max(map(len, rows)) <= 80
+    left, right = next(row for row in rows if row.startswith("spine")).split("|")
     assert "█" in left and "█" in right and "+" in left and "-" in left
     assert "gpu hbm_bandwidth" in plot.read_text(encoding="utf-8")
 

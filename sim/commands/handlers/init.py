@@ -25,6 +25,7 @@ def init(
     model: str | None,
     cluster: str | None,
     hosts: int | None,
+    gpus: int | None,
     seq_len: int | None,
     global_batch: int | None,
     output: Path,
@@ -34,24 +35,38 @@ def init(
         hint = "--force writes over it"
         raise misused("--output", str(output), "a file that does not exist", hint)
     name, _ = _asked("Model (name or file)", model, "llama3-8b", _model)
-    place, own, gpus = _place(cluster, hosts)
+    place, own, ranks = _place(cluster, hosts, gpus)
     tokens, _ = _asked("Tokens per sample", seq_len, 4096, int)
-    samples, _ = _asked("Samples per step, over all GPUs", global_batch, gpus, int)
-    job = first_scenario.Job(name, place, own, tokens, samples, gpus)
+    samples, _ = _asked("Samples per step, over all GPUs", global_batch, ranks, int)
+    job = first_scenario.Job(name, place, own, tokens, samples, ranks)
     files.write_text(output, first_scenario.text_of(job))
     talk(f"wrote {output}; predict it with `prestep run {output}`")
 
 
-def _place(cluster: str | None, hosts: int | None) -> tuple[str, int | None, int]:
+def _place(
+    cluster: str | None, hosts: int | None, gpus: int | None
+) -> tuple[str, int | None, int]:
     """The cluster, its hosts (None: as many as its file has), and how many GPUs these are."""
+    if hosts is not None and gpus is not None:
+        raise misused("--gpus", f"{gpus} beside --hosts {hosts}", "one of the two")
     place, fabric = _asked("Cluster (name or file)", cluster, "dgx-h100", _cluster)
     usual = len(fabric.hosts)
+    if gpus is not None:
+        hosts = _hosts_of(gpus, fabric)
 
     def scaled(count: int) -> Fabric:
         return fabric if count == usual else load_cluster(place, count)
 
     count, scaled_fabric = _asked("Hosts", hosts, usual, scaled)
     return place, None if count == usual else count, len(scaled_fabric.gpus)
+
+
+def _hosts_of(gpus: int, fabric: Fabric) -> int:
+    """Hosts that have so many GPUs."""
+    each = len(fabric.gpus) // len(fabric.hosts)
+    if gpus % each:
+        raise misused("--gpus", str(gpus), f"a multiple of {each}, the GPUs of a host")
+    return gpus // each
 
 
 def _asked(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
+from collections.abc import Mapping
 
 import click
 
@@ -27,6 +28,16 @@ def show(kind: str, long_: bool, json_: bool) -> None:
     for name in listed:
         line = f"{name:{width}}  {lines.get(name, '')}".rstrip()
         click.echo(_wrapped(line, width + 2) if person else line)
+
+
+def show_kinds(kinds: Mapping[str, str], json_: bool) -> None:
+    """What can be listed, with what it is."""
+    if json_:
+        echo_json(dict(kinds))
+        return
+    width = max(map(len, kinds))
+    for kind, text in kinds.items():
+        click.echo(_wrapped(f"{kind:{width}}  {text}", width + 2))
 
 
 def _lines(kind: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,8 @@ def _tornado(
     if json_:
         echo_json(table)
     else:
-        click.echo(tornado_page(table))
+        columns = shutil.get_terminal_size().columns
+        click.echo(tornado_page(table, columns))
     if picture is not None:
         plot(table, picture)
         talk(f"wrote {picture}")
