@@ -91,9 +91,20 @@ class Rank:
         self.edp = groups.of("edp", self.stage, 0)  # ranks with the same experts
         self.remaining: dict[int, int] = {}  # passes that make gradients, by stage
         self.alignment = Alignment()
+        self._parts: dict[tuple[int, bool], tuple[tuple[Unit, int], ...]] = {}
 
-    def parts(self, stage: int, aside: bool = False) -> Iterator[tuple[Unit, int]]:
-        """Units of a stage in the order of the forward pass, with repetitions; ``aside``: see `Units.layer`."""
+    def parts(self, stage: int, aside: bool = False) -> Sequence[tuple[Unit, int]]:
+        """Units of a stage in the order of the forward pass, with repetitions; ``aside``: see `Units.layer`.
+
+        Every pass of every microbatch asks for them: they are put together once.
+        """
+        key = stage, aside
+        if key not in self._parts:
+            self._parts[key] = tuple(self._units(stage, aside))
+        return self._parts[key]
+
+    def _units(self, stage: int, aside: bool) -> Iterator[tuple[Unit, int]]:
+        """The parts of a stage, each recorded where it is wanted for the first time."""
         model = self.model
         if stage == 0:
             yield model.embedding, 1
