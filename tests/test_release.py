@@ -23,7 +23,7 @@ import cli
 from sim import __version__
 from sim.commands.list import KINDS
 from sim.tools import catalog
-from tests import lowest
+from tests import in_turn, lowest
 from tests.conftest import ReportOf
 from validation import command
 
@@ -61,27 +61,6 @@ def environment(interpreter: str | Path, folder: Path) -> Path:
 def pip_of(python: Path) -> tuple[str | Path, ...]:
     """This environment's pip, at work in another."""
     return sys.executable, "-m", "pip", "--python", python
-
-
-#: Runs commands one after the other in one process and prints what each printed, as JSON.
-IN_TURN = """
-import contextlib, io, json, sys
-import cli
-told = []
-for line in json.loads(sys.argv[1]):
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        cli.main(line, standalone_mode=False)
-    told.append(out.getvalue())
-print(json.dumps(told))
-"""
-
-
-def in_turn(python: Path, lines: list[list[str]], cwd: Path) -> list[str]:
-    """What commands of an environment's prestep print."""
-    told: list[str] = json.loads(
-        call(python, "-c", IN_TURN, json.dumps(lines), cwd=cwd)
-    )
-    return told
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +157,8 @@ def test_what_is_installed_does_what_the_tree_does(
         *(["collective", "--cluster", cluster, *small] for cluster in clusters),
         ["search", "llama1b-ddp4", *one],
     ]
-    told = in_turn(prestep.with_name("python"), lines, tmp_path)
+    python = prestep.with_name("python")
+    told = in_turn.told(call(python, *in_turn.arguments(lines), cwd=tmp_path))
     for kind, text in zip(KINDS, told, strict=False):
         assert text.split() == sorted(catalog.names(kind)), kind
     shown = told[len(KINDS) :]

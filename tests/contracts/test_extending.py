@@ -9,10 +9,13 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests import in_turn
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -50,6 +53,11 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def prestep(house: Path, *words: str) -> str:
     """What a command of the extended program prints."""
     return python(house, "-m", "cli", *words)
+
+
+def in_one(house: Path, *lines: Sequence[str]) -> list[str]:
+    """What several commands of the extended program print, in one process."""
+    return in_turn.told(python(house, *in_turn.arguments(lines)))
 
 
 def python(house: Path, *words: str) -> str:
@@ -97,7 +105,6 @@ def test_an_algorithm_is_chosen_where_its_estimate_is_best(
 
 def test_an_algorithm_is_forced_by_its_name(house: Path) -> None:
     """The name of its file is a value of [nccl] algo, for a step over many hosts too."""
-    assert "doubling" in prestep(house, "list", "algorithms").split()
     said = (
         "cluster.name=rail-h100",
         "cluster.hosts=2",
@@ -106,13 +113,11 @@ def test_an_algorithm_is_forced_by_its_name(house: Path) -> None:
         "training.global_batch=16",
     )
     scenario = ["llama8b-fsdp4", "--json", *(f"--set={key}" for key in said)]
-    steps = {
-        algo: json.loads(prestep(house, "run", *scenario, f"--set=nccl.algo={algo}"))[
-            "step_time"
-        ]
-        for algo in ("ring", "doubling")
-    }
-    assert steps["ring"] != steps["doubling"]
+    forced = (["run", *scenario, f"--set=nccl.algo={a}"] for a in ("ring", "doubling"))
+    names, *steps = in_one(house, ["list", "algorithms"], *forced)
+    assert "doubling" in names.split()
+    ring, doubling = (json.loads(text)["step_time"] for text in steps)
+    assert ring != doubling
 
 
 def test_an_algorithms_constants_are_replaced_by_a_file(
@@ -168,13 +173,16 @@ PLACED = [
 SMALL = ("model.layers=2", "training.global_batch=32")
 
 
-def step(house: Path, *keys: str) -> dict[str, Any]:
-    """The result of the bundled scenario with some keys."""
-    words = [f"--set={key}" for key in (*SMALL, *keys)]
-    answer: dict[str, Any] = json.loads(
-        prestep(house, "run", "llama1b-ddp4", "--json", *words)
+def listed_and_steps(
+    house: Path, kind: str, *steps: Sequence[str]
+) -> tuple[list[str], list[float]]:
+    """What there is of a kind, and the steps of the bundled scenario with some keys."""
+    lines = (
+        ["run", "llama1b-ddp4", "--json", *(f"--set={key}" for key in (*SMALL, *keys))]
+        for keys in steps
     )
-    return answer
+    names, *made = in_one(house, ["list", kind], *lines)
+    return names.split(), [json.loads(text)["step_time"] for text in made]
 
 
 @pytest.mark.parametrize("keys", PLACED)
@@ -184,14 +192,12 @@ def test_a_framework_is_a_module_and_a_table(
     """Two files: a step runs on one host and on many, with host costs of its own."""
     table = house / "workloads" / "frameworks" / "libtorch.toml"
     changed(table, block("A framework"))
-    assert "libtorch" in prestep(house, "list", "frameworks").split()
-    host = ("cluster.host_factor=20",)  # so slow that it decides
-    plain = step(house, *keys, *host)["step_time"]
-    assert (
-        0
-        < step(house, *keys, *host, "training.framework=libtorch")["step_time"]
-        < plain
+    slow = (*keys, "cluster.host_factor=20")  # so slow that it decides
+    names, (plain, own) = listed_and_steps(
+        house, "frameworks", slow, (*slow, "training.framework=libtorch")
     )
+    assert "libtorch" in names
+    assert 0 < own < plain
 
 
 @pytest.mark.parametrize(
@@ -209,15 +215,16 @@ def test_a_precision_is_a_row(house: Path) -> None:
     rows = ROOT / "workloads" / "precisions.toml"
     text = rows.read_text(encoding="utf-8") + "\n" + block("A precision")
     changed(house / "workloads" / "precisions.toml", text)
-    assert "mxfp8" in prestep(house, "list", "precisions").split()
     blackwell = ("cluster.name=dgx-b200", "cluster.gpus=4")  # an H200 has no such units
-    for framework in ("pytorch-eager", "megatron"):
-        keys = (*PLACED[0], *blackwell, f"training.framework={framework}")
-        eight, wide = (
-            step(house, *keys, f"training.precision={name}")
-            for name in ("mxfp8", "bf16")
-        )
-        assert 0 < eight["step_time"] != wide["step_time"]
+    asked = (
+        (*PLACED[0], *blackwell, f"training.framework={framework}", precision)
+        for framework in ("pytorch-eager", "megatron")
+        for precision in ("training.precision=mxfp8", "training.precision=bf16")
+    )
+    names, times = listed_and_steps(house, "precisions", *asked)
+    assert "mxfp8" in names
+    for eight, wide in (times[:2], times[2:]):
+        assert 0 < eight != wide
 
 
 def test_an_optimizer_is_a_row(house: Path) -> None:
@@ -225,13 +232,19 @@ def test_an_optimizer_is_a_row(house: Path) -> None:
     rows = ROOT / "workloads" / "optimizers.toml"
     text = rows.read_text(encoding="utf-8") + "\n" + block("An optimizer")
     changed(house / "workloads" / "optimizers.toml", text)
-    for framework in ("pytorch-eager", "megatron"):
-        keys = (*PLACED[0], f"training.framework={framework}")
-        times = [
-            step(house, *keys, f"training.optimizer={name}")["step_time"]
-            for name in ("adamw", "muon", "muon-8")
-        ]
-        assert times[0] < times[1] < times[2]
+    asked = (
+        (
+            *PLACED[0],
+            f"training.framework={framework}",
+            f"training.optimizer={name}",
+        )
+        for framework in ("pytorch-eager", "megatron")
+        for name in ("adamw", "muon", "muon-8")
+    )
+    names, times = listed_and_steps(house, "optimizers", *asked)
+    assert "muon-8" in names
+    for adamw, muon, eight in (times[:3], times[3:]):
+        assert adamw < muon < eight
 
 
 @pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])
