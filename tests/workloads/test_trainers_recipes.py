@@ -312,3 +312,29 @@ def test_a_pattern_says_how_many_layers_there_are(tmp_path: Path) -> None:
     text = "torchrun pretrain_hybrid.py --hidden-size 1024 --num-attention-heads 8 --seq-length 1024 --position-embedding-type none --bf16 --hybrid-layer-pattern M-M*|M-M- \n"
     keys = said(read(written(tmp_path, "h.sh", text)))
     assert keys["model.layer_pattern"] == "M-M*M-M-" and keys["model.layers"] == 8
+
+
+@pytest.mark.parametrize(("words", "every"), [("2", 2), ("[0,1]*4", 2), ("1", 1)])
+def test_experts_in_every_second_layer(tmp_path: Path, words: str, every: int) -> None:
+    """A number, or a list that repeats itself, is model.moe_every."""
+    text = f"torchrun pretrain_gpt.py --num-layers 8 --hidden-size 1024 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 --bf16 --num-experts 8 --moe-layer-freq {words}\n"
+    keys = said(read(written(tmp_path, "m.sh", text)))
+    assert keys.get("model.moe_every", 1) == every
+
+
+def test_sizes_of_scans_need_scans(tmp_path: Path) -> None:
+    """Defaults of Mamba-2 that a file inherits say nothing of a model without it; a hybrid has heads of its own."""
+    text = "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 1024 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 --bf16 --mamba-state-dim 128 "
+    assert "model.mamba_state" not in said(read(written(tmp_path, "m.sh", text)))
+    recipe = read(written(tmp_path, "m.sh", text + "--hybrid-layer-pattern M-M-\n"))
+    assert said(recipe)["model.mamba_heads"] == 2 * 1024 // 64
+    assert any("heads of Mamba-2" in text for text in recipe.assumed)
+
+
+def test_experts_under_fsdp_are_automodels(tmp_path: Path) -> None:
+    """torchtitan's compiled blocks with experts, which Megatron's own engine does not shard."""
+    text = OLD.replace("@MODE@", "none").replace('"llama3"', '"qwen3"')
+    path = written(tmp_path, "moe.toml", text.replace('"8B"', '"30B-A3B"'))
+    scenario = load_scenario(path, [CLUSTER])
+    assert scenario.training.framework == "automodel"
+    assert scenario.pytorch.reduce_dtype == "fp32"

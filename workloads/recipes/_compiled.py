@@ -5,7 +5,7 @@ Formats put what they say of fp8 into keys of Megatron's layers; here they becom
 
 from __future__ import annotations
 
-from workloads.frameworks.automodel import PYTORCH
+from workloads.frameworks.automodel import PYTORCH, UNUSED
 from workloads.frameworks.pytorch_eager import NO_SUCH_PARTS
 from workloads.models.model import MODELS, read_model
 from workloads.recipes._reading import Draft
@@ -64,8 +64,12 @@ def choose(
         _of_pytorch(draft)
         return
     draft.set("training.framework", "megatron", said, where)
-    for key in [key for key in draft.settings if key.startswith("pytorch.")]:
-        draft.drop(key)
+    draft.asides |= {
+        key: setting
+        for key, setting in draft.settings.items()
+        if key.startswith("pytorch.")
+    }
+    draft.drop(*draft.asides)
     for key, value in FUSED.items():
         draft.set(f"megatron.{key}", value)
     what = "such float8" if shared or fp8_biases else "split blocks"
@@ -94,6 +98,21 @@ def stand_in(draft: Draft) -> None:
     draft.assume(
         f"PyTorch's plain modules have no {', '.join(missing)}: layers of {chosen} stand for them"
     )
+
+
+def sharded_experts(draft: Draft) -> None:
+    """Experts under FSDP, of which Megatron's own engine has none, are Automodel's, whose layers are the same."""
+    sharded = draft.get("parallel.data_parallel") == "fsdp"
+    if draft.get("training.framework") != "megatron" or not (
+        sharded and experts_of(draft)
+    ):
+        return
+    draft.drop(*[f"megatron.{key}" for key in UNUSED])
+    draft.set("training.framework", "automodel")
+    for key in ("reduce_dtype", "master_weights", "clip_gradients"):
+        if setting := draft.asides.get(f"pytorch.{key}"):
+            draft.set(setting.key, setting.value, setting.said, setting.where)
+    draft.assume("experts under FSDP2 count as NeMo Automodel's")
 
 
 def _gathers_otherwise(draft: Draft) -> bool:

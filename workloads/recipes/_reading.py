@@ -106,6 +106,7 @@ class Draft:
     format: str
     where: str
     settings: dict[str, Setting] = field(default_factory=dict)
+    asides: dict[str, Setting] = field(default_factory=dict)  # of a choice given up
     assumed: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     passed: list[str] = field(default_factory=list)

@@ -62,6 +62,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     _sharding(draft, document)
     _kernels(draft, document)
     _compiled.stand_in(draft)
+    _split_adapters(draft, document)
     _optimizer(draft, document)
     if draft.get("training.framework") == "automodel":
         _engine.choose(draft, document)
@@ -225,6 +226,16 @@ def _kernels(draft: Draft, document: Document) -> None:
     elif written(deepep) == "uccl_ep":
         said = "model.backend.dispatcher"
         draft.lose(document.place(said), said, deepep, "DeepEP's kernels")
+
+
+def _split_adapters(draft: Draft, document: Document) -> None:
+    """Adapters beside projections that are split are DTensors, which the engine's layers are."""
+    split = _sharded(draft) and draft.get("parallel.tp", 1) > 1
+    adapted = any(key.startswith("peft.") for key in document.entries)
+    if split and adapted and draft.get("training.framework") in _compiled.PLAIN:
+        draft.drop(*[key for key in draft.settings if key.startswith("pytorch.")])
+        draft.set("training.framework", "automodel")
+        draft.assume("split layers with adapters count as Transformer Engine's")
 
 
 def _sharded(draft: Draft) -> bool:

@@ -56,7 +56,7 @@ def arguments(
 ) -> None:
     """What arguments come to: those of Megatron's table, then the rules of others."""
     where = str(document.path)
-    given = _hybrid(given)
+    given, every = _dense_between(_hybrid(given))
     table = {name: values for name, values in given.items() if name in KNOWN}
     if _parts(given):
         table.pop("recompute-modules", None)  # read below
@@ -74,6 +74,9 @@ def arguments(
     draft.passed += passed
     strange = {name: entry for name, entry in others.items() if name not in passed}
     draft.read(Document(document.path, document.kind, strange), rules(RULES))
+    if every > 1:
+        draft.set("model.moe_every", every, "moe-layer-freq")
+    _scans(draft)
     _fp8(draft, given)
     _recomputed(draft, given)
     _sharded(draft, given, where)
@@ -131,6 +134,28 @@ def _parts(given: dict[str, list[str]]) -> list[str]:
     words = " ".join(given.get("recompute-modules", []))
     parts = [word.strip("[]'\"") for word in words.replace(",", " ").split()]
     return [part for part in parts if part and part != "core_attn"]
+
+
+def _scans(draft: Draft) -> None:
+    """Sizes of Mamba-2 belong to layers of it; their heads are as wide as twice the model where nothing is said."""
+    if "M" not in draft.get("model.layer_pattern", ""):
+        draft.drop(*[key for key in draft.settings if key.startswith("model.mamba_")])
+    elif draft.get("model.mamba_heads") is None and draft.get("model.hidden"):
+        width = draft.get("model.mamba_head_dim", 64)
+        heads = max(1, 2 * draft.get("model.hidden") // width)
+        draft.set("model.mamba_heads", heads)
+        draft.assume(f"{heads} heads of Mamba-2: twice the model's width")
+
+
+def _dense_between(given: dict[str, list[str]]) -> tuple[dict[str, list[str]], int]:
+    """Every n-th layer with experts: the arguments without that, and n; it does not matter which of n they are."""
+    name = "moe-layer-freq"
+    text = "".join(given.get(name, [])).strip("\"'").replace(" ", "")
+    found = re.fullmatch(r"\(?\[((?:0,)*1(?:,0)*)\]\*\d+\)?", text)
+    every = int(text) if text.isdecimal() else len(found[1].split(",")) if found else 1
+    if every > 1:
+        given = {key: values for key, values in given.items() if key != name}
+    return given, max(1, every)
 
 
 def _hybrid(given: dict[str, list[str]]) -> dict[str, list[str]]:

@@ -63,6 +63,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     _pipeline.batch(draft, document, _local(document), "training.global_batch_size")
     _schedule(draft, document)
     _compiled.stand_in(draft)
+    _compiled.sharded_experts(draft)
     if draft.get("parallel.tp", 1) > 1:
         draft.set("parallel.sequence_parallel", True)
         draft.assume(
