@@ -68,10 +68,11 @@ def collective(
     gpus: str = "",
     constants: Path | None = None,
     overrides: Sequence[str] = (),
+    counts: Path | None = None,
     explain: bool = False,
     **forced: Any,
 ) -> Sweep | Creation:
-    """The rows that were asked for; `forced` are algo, proto and channels.
+    """The rows that were asked for; `forced` are algo, proto and channels, `counts` a file of uneven messages.
 
     Raises
     ------
@@ -82,7 +83,7 @@ def collective(
     smallest, largest = _sizes(min_bytes, max_bytes)
     nccl, links = request.split(overrides)
     nccl = _backend(nccl, backend)
-    _check(nccl, op, forced, ranks, gpus)
+    _check(nccl, op, {**forced, "counts": _beside(op, counts)}, ranks, gpus)
     fabric = _fabric(cluster, hosts, links, constants)
     group = request.gpus(gpus, fabric) if gpus else ()
     if op == backends.CREATION:
@@ -96,9 +97,15 @@ def collective(
         nccl=nccl,
         gpus=group,
         explain=explain,
+        counts=counts,
         **forced,
     )
     return Sweep(rows, explain, _channels(fabric, rows, nccl) if explain else ())
+
+
+def _beside(op: str, counts: Path | None) -> Path | None:
+    """The file, where there are no messages at all; elsewhere the sweep says which operations have them."""
+    return counts if op == backends.CREATION else None
 
 
 def _sizes(smallest: str, largest: str) -> tuple[float, float]:

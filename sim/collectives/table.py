@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sim.collectives import backends, machine
+from sim.collectives.algorithms import uneven
 from sim.collectives.interval import Sure, sure
 from sim.collectives.nccl.tuner import Candidate, candidates
 from sim.collectives.plan import Plan, check, nccl_of
@@ -93,11 +95,12 @@ def sweep(
     nccl: Nccl | None = None,
     gpus: Sequence[str] = (),
     explain: bool = False,
+    counts: Path | None = None,
 ) -> list[Row]:
     """Sizes from `min_bytes` to `max_bytes`, each twice the one before, on the first `ranks` GPUs, or on `gpus`.
 
     `nccl` has the settings; `algo`, `proto` and `channels` replace theirs. Sizes are rounded down as nccl-tests does.
-    `explain` adds what NCCL compared.
+    `explain` adds what NCCL compared. `counts` is a file of what each rank of an all-to-all sends to each other.
 
     Raises
     ------
@@ -111,10 +114,20 @@ def sweep(
     sizes = [min_bytes]
     while sizes[-1] * 2 <= max_bytes:
         sizes.append(sizes[-1] * 2)
-    rows = [_row(op, size, group, fabric, wanted) for size in sizes]
+    shares = None if counts is None else _shares(op, counts, group, wanted)
+    rows = [_row(op, size, group, fabric, wanted, shares) for size in sizes]
     if explain and wanted.backend == "nccl":
         return [_compared(row, group, fabric, wanted) for row in rows]
     return rows
+
+
+def _shares(op: str, counts: Path, group: Sequence[str], wanted: Nccl) -> np.ndarray:
+    """What each rank sends to each other, of what one sends on average."""
+    if op != uneven.OP or wanted.backend != "nccl":
+        found = f"{op} with {wanted.backend}"
+        expected = f"{uneven.OP} with nccl: others have messages of one size"
+        raise InputError(Mistake("command line", "--counts", found, expected))
+    return uneven.read(counts, len(group))
 
 
 def _compared(row: Row, group: Sequence[str], fabric: Any, wanted: Nccl) -> Row:
@@ -171,9 +184,19 @@ def rounded(op: str, size: float, n: int) -> tuple[float, str]:
     )
 
 
-def _row(op: str, asked: float, group: Sequence[str], fabric: Any, wanted: Nccl) -> Row:
+def _row(
+    op: str,
+    asked: float,
+    group: Sequence[str],
+    fabric: Any,
+    wanted: Nccl,
+    shares: np.ndarray | None = None,
+) -> Row:
     size, note = rounded(op, asked, len(group))
-    plan = plan_collective(op, size, group, fabric, wanted)
+    if shares is None:
+        plan = plan_collective(op, size, group, fabric, wanted)
+    else:
+        plan = uneven.plan(size, group, fabric, wanted, shares)
     plan = replace(plan, notes=(*plan.notes, note)) if note else plan
     time = plan.duration(fabric.links.bandwidth)
     tested = machine.as_tested(plan, fabric).duration(fabric.links.bandwidth)

@@ -61,6 +61,11 @@ GROUP = "Predict"
 @click.option(
     "--max-bytes", default="4G", show_default=True, metavar="SIZE", help="Largest size."
 )
+@file_option(
+    "--counts",
+    "counts",
+    text="CSV of uneven messages: what each rank of an all_to_all sends to each, a line a sender; one line: to each.",
+)
 @click.option("--algo", help="Force the algorithm, as NCCL_ALGO.")
 @click.option("--proto", help="Force the protocol, as NCCL_PROTO.")
 @click.option(

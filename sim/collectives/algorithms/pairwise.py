@@ -56,7 +56,8 @@ def plan(
     group = group_of(fabric, ranks, wanted)
     table = table or machine.of(fabric)
     graph = rules.search(group, fabric.gpu_model, wanted, fabric)
-    return _plan(Messages(op, size, group, graph, table, wanted), ranks, fabric)
+    messages = Messages(op, size, group, graph, table, wanted)
+    return planned(messages, ranks, fabric, _used(messages, ranks, fabric))
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,9 +198,10 @@ class Messages:
         return self.group.n - near if self.op in MANY else 1
 
 
-def _plan(messages: Messages, ranks: Sequence[str], fabric: Any) -> Plan:
+def planned(messages: Messages, ranks: Sequence[str], fabric: Any, used: Bytes) -> Plan:
+    """The plan of messages that put so many bytes on links, for each byte of their size."""
     op, size, group = messages.op, messages.size, messages.group
-    links, data = _used(messages, ranks, fabric)
+    links, data = used
     wire = wires(links, fabric, messages.wire)
     load = messages.load(messages.table.pairs.self_copy)
     moving = 0.0
