@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.collectives.wires import nics, paths, transport
+from sim.collectives.nccl.ways import TYPES
+from sim.collectives.wires import nics, paths, reach, transport
 from sim.collectives.wires.network import Network, network_of
 from sim.errors import InputError, Mistake, unknown
 from sim.spec.sections import Nccl
@@ -33,8 +34,11 @@ class Group:
     local_kind, remote_kind : str
         Kinds of those slowest links ("nvlink", "nic"); "" where there is none.
     inside, outside : str
-        How bytes travel in a host ("auto", or "shm" through its memory) and between hosts ("auto", or "net" where
-        hosts are pretended): see `sim.collectives.wires.transport`.
+        How bytes travel in a host ("auto", "shm" through its memory, or the type of way up to which GPUs are peers) and
+        between hosts ("auto", "staged" in their memory, or "net" where hosts are pretended): see
+        `sim.collectives.wires.transport`.
+    farthest : int or None
+        Type of the farthest way between peers, where NCCL_P2P_LEVEL says it.
     net : Net
         What NCCL sees of the network.
     network : Network
@@ -54,6 +58,7 @@ class Group:
     outside: str = "auto"
     net: nics.Net = nics.NO_NET
     network: Network = field(default_factory=Network)
+    farthest: int | None = None
 
     @property
     def n(self) -> int:
@@ -89,7 +94,14 @@ def group_of(fabric: Any, ranks: Sequence[str], wanted: Nccl | None = None) -> G
     """
     index = paths.index_of(fabric)
     wanted = wanted or Nccl()
-    how = (wanted.hostid, wanted.p2p_disable, wanted.shm_disable, wanted.net_speed)
+    how = (
+        wanted.hostid,
+        wanted.p2p_disable,
+        wanted.p2p_level,
+        wanted.net_gdr_level,
+        wanted.shm_disable,
+        wanted.net_speed,
+    )
     key = (tuple(ranks), how)
     if key not in index.groups:
         _check(fabric, index, key[0])
@@ -135,21 +147,33 @@ def _hosts(
     by_host: dict[Any, list[str]] = {}
     for at, rank in enumerate(ranks):
         place: Any = domains[rank]
-        if wanted.p2p_disable:
+        if wanted.peers_off:
             # No P2P: through the memory of the machine, or each GPU a host of its own.
             place = rank if wanted.shm_disable else fabric.host_of(rank)
+        elif wanted.shm_disable:
+            place = _first_peer(fabric, ranks[: at + 1], wanted)
         if wanted.hostid is not None:
             place = (place, at // wanted.hostid)
         by_host.setdefault(place, []).append(rank)
     return tuple(tuple(gpus) for gpus in by_host.values())
 
 
+def _first_peer(fabric: Any, ranks: tuple[str, ...], wanted: Nccl) -> Any:
+    """Whom the last of some ranks reaches without memory: NCCL's node (src/graph/topo.cc, ncclTopoTrimSystem)."""
+    domains, rank = paths.domains(fabric), ranks[-1]
+    here = [other for other in ranks if domains[other] == domains[rank]]
+    farthest = reach.limit(wanted, fabric, len(here))
+    near = (one for one in here if reach.distance(fabric, one, rank) <= farthest)
+    return domains[rank], next(near, rank)
+
+
 def _build(fabric: Any, ranks: tuple[str, ...], wanted: Nccl) -> Group:
     hosts = _hosts(fabric, ranks, wanted)
     machines = {fabric.host_of(host[0]) for host in hosts}
-    inside = "shm" if wanted.p2p_disable else "auto"
-    outside = "net" if len(machines) < len(hosts) else "auto"
-    memory = inside == "shm" and len(hosts) < len(ranks)
+    inside = reach.route(fabric, hosts, wanted)
+    outside = "net" if len(machines) < len(hosts) else reach.out(fabric, hosts, wanted)
+    memory = inside != "auto" and len(hosts) < len(ranks)
+    level = wanted.p2p_level
     local = _slowest(fabric, _neighbours(hosts), inside)
     remote = _slowest(fabric, _across(hosts), outside)
     return Group(
@@ -166,6 +190,7 @@ def _build(fabric: Any, ranks: tuple[str, ...], wanted: Nccl) -> Group:
         outside=outside,
         net=nics.network(fabric, hosts, outside, wanted.net_speed),
         network=replace(network_of(fabric), memory=memory),
+        farthest=None if level is None else TYPES.index(level),
     )
 
 

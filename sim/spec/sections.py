@@ -128,6 +128,14 @@ class Nccl:
     p2p_disable: bool = key(
         False, "GPUs of a host talk through its memory (NCCL_P2P_DISABLE)"
     )
+    p2p_level: Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"] | None = key(
+        None,
+        "how far apart GPUs of a host may be to talk directly (NCCL_P2P_LEVEL); default PXB, SYS for 2 on AMD",
+    )
+    net_gdr_level: Literal["LOC", "PIX", "PXB", "P2C", "PHB", "SYS"] | None = key(
+        None,
+        "how far a NIC may be from a GPU to read its memory (NCCL_NET_GDR_LEVEL), else the host's; default: any",
+    )
     shm_disable: bool = key(
         False,
         "not through memory either: with p2p_disable over the network (NCCL_SHM_DISABLE)",
@@ -172,6 +180,11 @@ class Nccl:
         least = own.min_ctas if self.min_ctas is None else self.min_ctas
         apart: dict[str, Any] = dict.fromkeys(COMMUNICATORS)
         return replace(self, min_ctas=least, max_ctas=most, **apart)
+
+    @property
+    def peers_off(self) -> bool:
+        """Whether no two GPUs of a host talk directly."""
+        return self.p2p_disable or self.p2p_level == "LOC"
 
     @property
     def least_channels(self) -> int:

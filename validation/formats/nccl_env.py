@@ -43,6 +43,11 @@ _NUMBERS = {
     "NCCL_SOCKET_NTHREADS": "socket_nthreads",
     "NCCL_NSOCKS_PERTHREAD": "nsocks_perthread",
 }
+P2P_LEVELS = ("LOC", "NVL", "PIX", "PXB", "PHB", "SYS")
+GDR_LEVELS = ("LOC", "PIX", "PXB", "P2C", "PHB", "SYS")
+OLD_LEVELS = dict(
+    zip("012345", ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS"), strict=True)
+)
 _SWITCHES = {
     "NCCL_NVLS_ENABLE": "nvls",
     "NCCL_COLLNET_ENABLE": "collnet",
@@ -122,9 +127,20 @@ def _setting(name: str, value: str, op: str, where: str) -> tuple[str, Any] | No
         return "buffer_size", parse_nccl_size(value, f"{where}: {name}")
     if name == "NCCL_NET" and value.lower() == "socket":
         return "net", "socket"
-    if name == "NCCL_P2P_LEVEL" and value in ("LOC", "0"):
-        return "p2p_disable", True
+    if name == "NCCL_P2P_LEVEL":
+        return "p2p_level", _level(name, value, P2P_LEVELS, where)
+    if name == "NCCL_NET_GDR_LEVEL":
+        return "net_gdr_level", _level(name, value, GDR_LEVELS, where)
     return None
+
+
+def _level(name: str, value: str, known: tuple[str, ...], where: str) -> str:
+    """A type of way; digits are those of NCCL before it knew names (src/graph/paths.cc)."""
+    level = OLD_LEVELS.get(value.strip(), value.strip().upper())
+    if level not in known:
+        expected = f"one of {', '.join(known)}"
+        raise InputError(Mistake(where, name, repr(value), expected))
+    return level
 
 
 def _number(name: str, value: str, where: str) -> int:

@@ -198,7 +198,7 @@ def missing(group: Group, fabric: Any, wanted: Nccl) -> str | None:
         return f"GPU {fabric.gpu_model} has no NVLink SHARP: it came with Hopper"
     if min(len(host) for host in group.hosts) < 2:
         return "NVLink SHARP needs at least two GPUs in a host"
-    if group.inside != "auto":
+    if group.inside == "shm":
         return "NVLink SHARP needs P2P between the GPUs: [nccl] p2p_disable"
     if not switches(group, fabric):
         return "no NVSwitch between the GPUs"

@@ -180,6 +180,6 @@ def steps(op: str, n: int) -> list[list[Send]]:
 
 def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
     """Why it cannot run, or None."""
-    if wanted.p2p_disable:
+    if wanted.peers_off:
         return "one-sided transfers need P2P: [nccl] p2p_disable = false"
     return None

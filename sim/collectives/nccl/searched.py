@@ -52,6 +52,8 @@ def on_host(group: Group, fabric: Any, wanted: Nccl, host: tuple[str, ...]) -> G
         wanted.pxn_disable,
         wanted.release,
         group.inside,
+        group.outside,
+        group.farthest,
         group.net.speed,
     )
     key = ("graphs", likeness(fabric, host), group.nodes > 1, how)

@@ -214,10 +214,11 @@ def _ways(
     pxn: bool,
 ) -> tuple[Ways, Ways, Ways]:
     """From GPU to GPU, from GPU to net, and from net to GPU; `ways` lead to every node from all others."""
-    between = _between(builder, gpus, ways, group.inside == "shm")
+    shm = group.inside == "shm"
+    between = _between(builder, gpus, ways, shm, group.farthest)
     out = [[ways[net][gpu] for net in nets] for gpu in gpus]
     back = [[ways[gpu][net] for gpu in gpus] for net in nets]
-    if pxn:
+    if pxn and group.outside != "staged":
         _relays(between, out, back)
     return _frozen(between), _frozen(out), _frozen(back)
 
@@ -337,11 +338,16 @@ def _net(builder: Builder, nic: int, speed: float, merged: int) -> int:
 
 
 def _between(
-    builder: Builder, gpus: list[int], to: dict[int, list[Way]], shm: bool
+    builder: Builder,
+    gpus: list[int],
+    to: dict[int, list[Way]],
+    shm: bool,
+    farthest: int | None,
 ) -> list[list[Way]]:
     """From GPU to GPU; through host memory where they are too far for peer-to-peer, or it is off (`shm`)."""
     over = {cpu: builder.ways(cpu) for cpu in builder.of_kind("cpu")}
-    farthest = SYS if not builder.intel and len(gpus) <= 2 else PXB
+    if farthest is None:
+        farthest = SYS if not builder.intel and len(gpus) <= 2 else PXB
     rows = [[to[other][gpu] for other in gpus] for gpu in gpus]
     for row, gpu in zip(rows, gpus, strict=True):
         for k, other in enumerate(gpus):

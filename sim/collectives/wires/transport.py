@@ -1,7 +1,8 @@
 """How bytes get from one GPU to another: NVLink or PCIe, the host's memory, or the network.
 
-NCCL decides per pair (src/graph/paths.cc, src/transport/): P2P inside a host unless [nccl] p2p_disable, then through
-host memory unless shm_disable; ranks with different host ids only over the network, even on one machine.
+NCCL decides per pair (src/graph/paths.cc, src/transport/): P2P inside a host up to [nccl] p2p_level and unless
+p2p_disable, else through host memory unless shm_disable; ranks with different host ids only over the network, even on
+one machine.
 """
 
 from __future__ import annotations
@@ -11,19 +12,28 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives.wires import paths
+from sim.collectives.wires import paths, reach
 from sim.graph.usage import by_link
 
 Flow = tuple[str, str, float]
+#: Routes that pass more than links of the fabric's own way.
+STOPS = ("net", reach.SHM, reach.STAGED, *reach.LEVELS)
 
 
 def expand(fabric: Any, flows: list[Flow], route: str) -> list[Flow]:
-    """Flows between GPUs as flows between the stations they pass, by `route`: auto, shm (host memory), net (NICs)."""
-    if route not in ("shm", "net"):
+    """Flows between GPUs as flows between the stations they pass.
+
+    `route`: auto, shm (host memory), net (NICs), staged (memory beside a NIC, between hosts), or the type of way up to
+    which GPUs are peers; others by memory.
+    """
+    if route not in STOPS:
         return flows
     out: list[Flow] = []
     for src, dst, amount in flows:
-        if fabric.host_of(src) != fabric.host_of(dst):
+        if fabric.host_of(src) != fabric.host_of(dst) and route != reach.STAGED:
+            out.append((src, dst, amount))
+            continue
+        if route in reach.LEVELS and reach.peers(fabric, src, dst, route):
             out.append((src, dst, amount))
             continue
         lanes = _lanes(fabric, src, dst, route)
@@ -36,13 +46,22 @@ def expand(fabric: Any, flows: list[Flow], route: str) -> list[Flow]:
 
 def _lanes(fabric: Any, src: str, dst: str, route: str) -> list[tuple[str, ...]]:
     """What lies between two GPUs of one machine: its memory; or a NIC, the switch behind it and a NIC, by each NIC."""
-    if route == "shm":
+    if route == reach.STAGED:
+        return _staged(fabric, src, dst)
+    if route != "net":
         return [(fabric.nearest(src, "memory"),)]
     ways_out, ways_back = own_nics(fabric, src), own_nics(fabric, dst)
     return [
         (out, *_behind(fabric, out), back)
         for out, back in zip(ways_out, ways_back, strict=False)
     ]
+
+
+def _staged(fabric: Any, src: str, dst: str) -> list[tuple[str, ...]]:
+    """Without GPUDirect: the memory beside the sender, its NICs, the receiver's, and the memory beside that."""
+    a, b = (fabric.nearest(gpu, "memory") for gpu in (src, dst))
+    pairs = zip(own_nics(fabric, src), own_nics(fabric, dst), strict=False)
+    return [(a, out, back, b) for out, back in pairs]
 
 
 def own_nics(fabric: Any, gpu: str) -> tuple[str, ...]:
@@ -80,7 +99,7 @@ def ways(
     fabric: Any, pairs: list[tuple[str, str]], route: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`between` of many pairs: number of the pair, link and share, sorted by pair and link."""
-    if route not in ("shm", "net"):
+    if route not in STOPS:
         return paths.spreads(fabric, pairs)
     parts = [between(fabric, src, dst, route) for src, dst in pairs]
     if not parts:
@@ -117,6 +136,7 @@ def relays(group: Any) -> bool:
     """Whether PXN relays messages between the hosts of a group."""
     return (
         group.nodes > 1
+        and group.outside != reach.STAGED
         and len({len(host) for host in group.hosts}) == 1
         and "nvlink" in group.local_kind
     )
