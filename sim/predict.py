@@ -19,7 +19,7 @@ from sim.costs.workspace import workspace_of
 from sim.engine import engine
 from sim.engine.execution import Run
 from sim.errors import InputError, Mistake
-from sim.planning import numa
+from sim.planning import host_speed, numa
 from sim.planning.fleet import Fleet, fleet_of
 from sim.planning.host_ranks import by_rank, with_hosts
 from sim.planning.planned import KernelTimes, Planned, kernel_times, planned
@@ -231,9 +231,7 @@ def load_fabric(scenario: Scenario) -> Fabric:
 
 def host_factor(scenario: Scenario, fabric: Fabric) -> float:
     """How much slower this host runs framework code than the one on which its costs were fitted."""
-    stated = scenario.cluster.host_factor
-    if stated is None:
-        stated = fabric.cluster_facts.host_factor
+    stated = host_speed.stated(scenario, fabric)
     return (1.0 if stated is None else stated) * numa.host_ratio(scenario)
 
 

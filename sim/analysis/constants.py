@@ -10,6 +10,7 @@ from sim.collectives.plan import Plan
 from sim.costs.kinds import STREAM_PASSES
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import KERNEL, Chain, Program
+from sim.planning import host_speed
 from sim.planning.numa import LOCAL
 from sim.planning.planned import Planned
 
@@ -36,10 +37,7 @@ class Grounds:
         self.kernels: dict[int, list[tuple[Constant, float]]] = {}
         self.past: dict[Constant, float] = {}
         facts = planned.fabric.cluster_facts
-        said = (
-            planned.scenario.cluster.host_factor is not None
-            or facts.host_factor is not None
-        )
+        said = host_speed.stated(planned.scenario, planned.fabric) is not None
         known = said and planned.scenario.cluster.numa == LOCAL
         self.host = Constant("host", "", "fitted" if known else "guess")
         # Hosts of one kind differ from start to start, those with neighbours the most: the cluster file says how far.

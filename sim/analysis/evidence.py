@@ -14,6 +14,7 @@ from sim.costs.interference import is_known
 from sim.engine.execution import Run
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import COMM, KERNEL, Chain, Program
+from sim.planning import host_speed
 from sim.planning.numa import LOCAL
 from sim.planning.planned import Planned
 
@@ -165,15 +166,11 @@ def _plan_reasons(plan: Plan) -> Iterator[Reason]:
 
 def _host(planned: Planned, share: float) -> list[Fallback]:
     """The speed of the host, where neither the scenario nor the cluster says it and GPUs wait for it."""
-    stated = (
-        planned.scenario.cluster.host_factor,
-        planned.fabric.cluster_facts.host_factor,
-    )
     if share <= 0:
         return []
     if planned.scenario.cluster.numa != LOCAL:
         return [Fallback("cluster.numa: the host's time for it", "guess", 1, share)]
-    if any(factor is not None for factor in stated):
+    if host_speed.stated(planned.scenario, planned.fabric) is not None:
         return []
     what = f"host_factor of {planned.fabric.name}: taken as 1"
     return [Fallback(what, "guess", 1, share)]

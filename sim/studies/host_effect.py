@@ -13,6 +13,7 @@ from sim.analysis.summary import CAPTURED
 from sim.analysis.uncertainty import Part, Uncertainty
 from sim.costs.spreads import quantile, widths
 from sim.errors import InputError
+from sim.planning import host_speed
 from sim.planning.numa import host_ratio
 from sim.planning.planned import Planned
 from sim.predict import execute, host_factor, plan
@@ -112,7 +113,7 @@ def _factors(planned: Planned) -> tuple[str, float, float]:
     factor = host_factor(planned.scenario, planned.fabric)
     if planned.scenario.cluster.host_factor is not None:
         evidence, spread = "scenario", known
-    elif facts.host_factor is not None:
+    elif host_speed.of_cluster(planned.scenario, planned.fabric) is not None:
         evidence, spread = "cluster", math.hypot(known, facts.host_spread or 0.0)
     else:
         return "guess", *UNSTATED

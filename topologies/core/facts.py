@@ -64,6 +64,10 @@ class ClusterFacts:
         NUMBER,
         "How much longer the host takes for framework code than the one its costs were fitted on.",
     )
+    host_factor_experts: float | None = fact(
+        NUMBER,
+        "The same for models with experts, where it is another: hosts run their many small operators otherwise.",
+    )
     host_spread: float | None = fact(
         NUMBER,
         "Standard deviation of the logarithm of `host_factor` between hosts: it widens intervals.",

@@ -105,8 +105,27 @@ def _fit(measured: Measured, base: str, paths: Paths, fit_nccl: NcclFit) -> list
     forget()
     load_cluster(str(output))  # a file that cannot be read back is no result
     notes += _how_sure(measured, paths)
-    judged = machine_steps.table(machine_steps.judge(steps, output), reasons)
-    return [*notes, "", "# training steps", judged]
+    judged = machine_steps.judge(steps, output)
+    likelier = machine_steps.better_before(judged, between(gpu_of(below)))
+    if fits.table is not None and likelier > 1:
+        notes.append(_leave_kernels(measured, base, below, paths, fits, likelier))
+        judged = machine_steps.judge(steps, output)
+    return [*notes, "", "# training steps", machine_steps.table(judged, reasons)]
+
+
+def _leave_kernels(
+    measured: Measured, base: str, below: Any, paths: Paths, fits: Fits, likelier: float
+) -> str:
+    """The cluster with the kernels of the known GPU, whose tables predict steps better; what is to be said of it."""
+    for path in (paths.gpu, paths.table):
+        path.unlink()
+    text = render(measured, base, below, paths, replace(fits, table=None))
+    files.write_text(paths.cluster, text)
+    forget()
+    return (
+        "\n# kernels left as they were\nsteps that the GPU decides, and whose level was not fitted to them, are "
+        f"{likelier:.1f} times likelier with the tables of the {gpu_of(below).name} than with this machine's rows"
+    )
 
 
 def _level(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -51,6 +52,11 @@ PACE = {
 }
 # What a few rows can settle; the others need sizes from bytes to gigabytes.
 FEW = ("start", "hop", "rate", "link", "net")
+FAR = (
+    0.1,
+    10.0,
+)  # times as large, at which rows may rest on a constant that do not near its value
+NUDGE = 1e-7  # of a derivative, in logarithms
 Block = tuple[str, ...]
 Item = tuple[Row, Callable[[constants.Constants], float]]
 Errors = dict[tuple[str, str], list[float]]
@@ -141,11 +147,12 @@ def fit_block(
         target = target[key]
     used = [item for item in items if not item[0].held_out]
     fit = _BlockFit(tables, target, used, gpu)
-    paths = [path for path in free(target, keys) if fit.moves(path)]
-    if not used or not paths:
+    moving = {path: fit.moved(path) for path in free(target, keys)}
+    moving = {path: rows for path, rows in moving.items() if rows.any()}
+    if not used or not moving:
         return 0
-    fit.minimise(paths, PACE | dict(ranges))
-    return len(paths)
+    fit.minimise(moving, PACE | dict(ranges))
+    return len(moving)
 
 
 @dataclass(frozen=True)
@@ -157,38 +164,73 @@ class _BlockFit:
     rows: Sequence[Item]
     gpu: str
 
-    def moves(self, path: Block) -> bool:
-        """Whether some row rests on a constant; a fit would leave the others anywhere."""
-        value, times = _get(self.target, path), []
-        for nudged in (value, value * 0.8, value * 1.25):
-            _set(self.target, path, nudged)
-            table = constants.build(self.tables, self.gpu, "fitted")
-            times.append([predict(table) for _, predict in self.rows])
+    def moved(self, path: Block) -> np.ndarray:
+        """Which rows rest on a constant, near its value or far off; none where none does near: a fit would leave it."""
+        moved, known = np.zeros(len(self.rows), bool), self._at_start
+        for factor in (0.8, 1.25, 0.1, 10.0):
+            if factor in FAR and not moved.any():
+                break
+            at = np.flatnonzero(~moved).tolist()
+            times = np.exp(self._nudged(path, factor, at))
+            moved[at] = ~np.isclose(known[at], times, rtol=1e-9, atol=0.0)
+        return moved
+
+    @cached_property
+    def _at_start(self) -> np.ndarray:
+        """Predicted over measured times with the constants before the fit."""
+        return np.asarray(np.exp(self._of(range(len(self.rows)))))
+
+    def _nudged(self, path: Block, factor: float, places: Sequence[int]) -> np.ndarray:
+        """Residuals of some rows with a constant that is so many times as large."""
+        value = _get(self.target, path)
+        _set(self.target, path, value * factor)
+        residuals = self._of(places)
         _set(self.target, path, value)
-        first, *others = times
-        return any(not np.allclose(first, o, rtol=1e-9, atol=0.0) for o in others)
+        return residuals
 
     def residuals(self, paths: Sequence[Block], x: np.ndarray) -> np.ndarray:
         """Logarithms of predicted over measured times; the constants of a point stay in the tables."""
         for path, value in zip(paths, np.exp(x), strict=True):
             _set(self.target, path, float(value))
+        return self._of(range(len(self.rows)))
+
+    def _of(self, places: Sequence[int]) -> np.ndarray:
+        """Residuals of some rows, with the constants that are in the tables."""
         table = constants.build(self.tables, self.gpu, "fitted")
-        return np.array(
-            [np.log(predict(table) / row.time) for row, predict in self.rows]
-        )
+        rows = [self.rows[at] for at in places]
+        return np.array([np.log(predict(table) / row.time) for row, predict in rows])
+
+    def slopes(
+        self, moving: Mapping[Block, np.ndarray], x: np.ndarray, high: np.ndarray
+    ) -> np.ndarray:
+        """Change of the residuals with each constant; only rows that rest on it are predicted again."""
+        here = self.residuals([*moving], x)
+        columns = np.zeros((len(x), len(self.rows)))
+        for at, (path, rows) in enumerate(moving.items()):
+            step = NUDGE if x[at] + NUDGE < high[at] else -NUDGE
+            places = np.flatnonzero(rows)
+            there = self._nudged(path, float(np.exp(step)), places.tolist())
+            columns[at, places] = (there - here[places]) / step
+        return columns.T
 
     def minimise(
-        self, paths: Sequence[Block], ranges: Mapping[str, tuple[float, float]]
+        self,
+        moving: Mapping[Block, np.ndarray],
+        ranges: Mapping[str, tuple[float, float]],
     ) -> None:
-        """Puts the best constants into the tables."""
+        """Puts the best constants into the tables; `moving` has the rows that rest on each."""
+        paths = [*moving]
         low, high = (np.log([ranges[path[0]][k] for path in paths]) for k in range(2))
         own = np.log([_get(self.target, path) for path in paths])
         result = least_squares(
             lambda x: self.residuals(paths, x),
             np.clip(own, low + 1e-6, high - 1e-6),
+            jac=lambda x: self.slopes(moving, x, high),
             bounds=(low, high),
             loss="soft_l1",
             f_scale=0.05,
+            ftol=1e-5,
+            xtol=1e-5,
             max_nfev=60,
         )
         self.residuals(paths, result.x)

@@ -84,7 +84,9 @@ class Fits:
         if measured.model:
             table = machine_gpu.fit(measured, base_of(below), gpu_of(below), level)
         dispatch = measured.rows("host", "dispatch", ("s",))
-        host = machine_host.fit(steps) or machine_host.of_dispatch(dispatch)
+        known = facts.get("host_factor_experts", facts.get("host_factor", 1.0))
+        fitted = machine_host.fit(steps, known)
+        host = fitted or machine_host.of_dispatch(dispatch)
         links = machine_links.rates(measured, facts.get("nvlinks", 0.0), facts)
         return cls(table, host, links)
 
@@ -150,7 +152,17 @@ def _host(host: machine_host.Host, source: str) -> list[str]:
     why = f"{steps}, over those of the host that costs were fitted on: {factor}"
     value = _entry(round(factor.value, 4), "fitted", f"{why}; {source}")
     width = _entry(round(host.spread, 4), "fitted", f"of these steps; {source}")
-    return [f"host_factor = {value}", f"host_spread = {width}"]
+    lines = [f"host_factor = {value}", f"host_spread = {width}"]
+    if host.experts:
+        kept = _entry(round(host.experts.factor, 4), "fitted", _experts(host.experts))
+        lines.append(f"host_factor_experts = {kept}")
+    return lines
+
+
+def _experts(experts: machine_host.Experts) -> str:
+    rows = ", ".join(experts.rows)
+    likelier = f"{experts.likelier:.1f} times likelier"
+    return f"as before: {rows} {likelier} than with that of other steps"
 
 
 def _rates(

@@ -29,6 +29,28 @@ LEAST_SPREAD = (
     0.02  # of the logarithm: below it steps of one case differ among themselves
 )
 
+#: Times by which rows of experts must be likelier with the factor that was known before than with that of other steps.
+LIKELIER = 2.0
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Models with experts keep the factor that the known cluster has: their rows are `likelier` with it, times."""
+
+    factor: float
+    other: float
+    likelier: float
+    rows: tuple[str, ...]
+
+    @property
+    def summary(self) -> str:
+        """What is left as it was, and why."""
+        return (
+            f"host_factor_experts {self.factor:.3g}: it stays as it was for models with experts, since "
+            f"{', '.join(self.rows)} is {self.likelier:.1f} times likelier with it than with the {self.other:.3g} of "
+            f"all other steps"
+        )
+
 
 @dataclass(frozen=True)
 class Host:
@@ -38,6 +60,8 @@ class Host:
     ----------
     spread
         Standard deviation of the logarithm of a step's factor, from minute to minute and from rank to rank.
+    experts
+        What models with experts keep; None: the factor counts for them too.
     """
 
     factor: Estimate
@@ -45,6 +69,7 @@ class Host:
     fitted: dict[str, float]
     held_out: dict[str, float]
     bounds: int = 0
+    experts: Experts | None = None
 
     @property
     def summary(self) -> str:
@@ -54,10 +79,11 @@ class Host:
             if self.bounds
             else ""
         )
-        return (
+        said = (
             f"host_factor {self.factor}{bounds}, spread {self.spread:.1%}; "
             f"fitted: {_listed(self.fitted)}; held out: {_listed(self.held_out)}"
         )
+        return "\n".join([said, *([self.experts.summary] if self.experts else [])])
 
 
 def _listed(errors: Mapping[str, float]) -> str:
@@ -65,8 +91,14 @@ def _listed(errors: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {e:+.1%}" for name, e in errors.items()) or "no rows"
 
 
-def fit(steps: Sequence[Step]) -> Host | None:
-    """The host's factor from training steps; None where no step is decided by the host."""
+def fit(steps: Sequence[Step], known: float = 1.0) -> Host | None:
+    """The host's factor from training steps; None where no step is decided by the host.
+
+    Parameters
+    ----------
+    known
+        The factor of the known cluster for models with experts.
+    """
     witnesses = {step.row.name: step.factor for step in steps if step.host_bound}
     if not witnesses:
         return None
@@ -82,7 +114,38 @@ def fit(steps: Sequence[Step]) -> Host | None:
         {name: errors[name] for name in kept},
         {name: errors[name] for name in witnesses if name not in kept},
         sum(bound < value * math.exp(2 * spread) for bound in bounds),
+        _experts(steps, known),
     )
+
+
+def _experts(steps: Sequence[Step], known: float) -> Experts | None:
+    """Whether models with experts keep the known factor: held out of the fit, their rows are likelier with it."""
+    own = [step for step in steps if step.experts]
+    others = [step for step in steps if not step.experts]
+    seen, bounds = _said(others)
+    if not own or not seen:
+        return None
+    value, spread = middle(seen, bounds)
+    gain = _likely(*_said(own), known, spread) - _likely(*_said(own), value, spread)
+    if gain < math.log(LIKELIER):
+        return None
+    names = tuple(step.row.name for step in own)
+    return Experts(known, value, math.exp(gain), names)
+
+
+def _said(steps: Sequence[Step]) -> tuple[list[float], list[float]]:
+    """Factors that steps say, and those that they bound."""
+    said = [step.factor for step in steps if step.host_bound]
+    return said, [step.factor for step in steps if not step.host_bound]
+
+
+def _likely(
+    factors: Sequence[float], bounds: Sequence[float], middle_: float, spread: float
+) -> float:
+    """Logarithm of the likelihood of a host's factor (log-normal) by steps that say or bound it."""
+    at = math.log(middle_)
+    likely = norm.logpdf(np.log(factors), at, spread).sum()
+    return float(likely + norm.logcdf(np.log(bounds), at, spread).sum())
 
 
 def of_dispatch(rows: Sequence[Mapping[str, Any]]) -> Host | None:
@@ -97,13 +160,12 @@ def of_dispatch(rows: Sequence[Mapping[str, Any]]) -> Host | None:
 
 def middle(factors: Sequence[float], bounds: Sequence[float]) -> tuple[float, float]:
     """Middle and spread of a host's factor (log-normal, most likely) by steps that say or bound it."""
-    seen, above = np.log(factors), np.log(np.asarray(bounds, float))
+    seen = np.log(factors)
     start = float(seen.mean()), math.log(max(LEAST_SPREAD, float(seen.std())))
 
     def unlikely(x: np.ndarray) -> float:
         spread = max(LEAST_SPREAD, math.exp(x[1]))
-        likely = norm.logpdf(seen, x[0], spread).sum()
-        return -float(likely + norm.logcdf(above, x[0], spread).sum())
+        return -_likely(factors, bounds, math.exp(x[0]), spread)
 
     best = minimize(unlikely, start, method="Nelder-Mead").x
     few = math.sqrt(len(seen) / max(1, len(seen) - 1))  # as of a sample

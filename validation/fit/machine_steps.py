@@ -55,6 +55,10 @@ class Step:
     def tiny(self) -> bool:
         return self.row.case.get("model") in TINY
 
+    @property
+    def experts(self) -> bool:
+        return self.row.family == "moe"
+
     @cached_property
     def below(self) -> float:
         """Seconds as the known cluster predicts it."""
@@ -191,10 +195,32 @@ class Judged:
     def fitted(self) -> str:
         """What of the calibration this step had a part in."""
         step = self.step
-        if step.tiny or step.host_bound:
+        if step.tiny or step.host_bound or step.experts:
             return "host"
         parts = ("kernels" if step.traced else "", "level" if step.levels else "")
         return ", ".join(filter(None, parts))
+
+    @property
+    def judges_kernels(self) -> bool:
+        """Whether it says how good the kernels are: the GPU alone decides it, and their level was not read off it."""
+        step = self.step
+        alone = not step.host_bound and step.factor > SURE
+        return alone and not step.tiny and not step.levels
+
+
+def better_before(judged: Sequence[Judged], between: float) -> float:
+    """Times by which steps of the GPU are likelier with the known kernels than with this machine's; 0 without any.
+
+    Parameters
+    ----------
+    between
+        Standard deviation of the logarithm between machines.
+    """
+    errors = [one.errors for one in judged if one.judges_kernels]
+    if not errors:
+        return 0.0
+    lost = sum(math.log1p(here) ** 2 - math.log1p(known) ** 2 for here, known in errors)
+    return math.exp(lost / (2 * (between**2 + OF_A_STEP**2)))
 
 
 def judge(steps: Sequence[Step], cluster: Path) -> list[Judged]:

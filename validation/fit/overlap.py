@@ -39,6 +39,7 @@ LEAST = 3  # rows that a constant rests on, those held out not counted
 THIRD = 3  # one row of so many is held out
 FACTOR = (1.0, 6.0)  # range of a factor
 STEP = 0.02  # of a derivative, in logarithms: collectives that wait for the end of a kernel go in steps
+SHORT = 0.25  # of the harness's queues, while constants are sought; what is told of a fit is of whole ones
 PARTS = ("overlap: kernels", "overlap: collectives")
 
 
@@ -76,18 +77,19 @@ class Item:
     gpu: str
     touched: frozenset[str]
     held_out: bool
-    known: dict[tuple[float, float], tuple[float, float]] = field(
+    known: dict[tuple[float, ...], tuple[float, float]] = field(
         default_factory=dict, compare=False, repr=False
     )
 
-    def residuals(self, table: Mapping[str, Any]) -> list[float]:
-        """Logarithms of predicted over measured times, kernels and collectives."""
+    def residuals(self, table: Mapping[str, Any], share: float = 1.0) -> list[float]:
+        """Logarithms of predicted over measured times, kernels and collectives, by a share of the harness's queues."""
         row, beside = self.row, laid_over(table)
         sms, kernel = load_gpu(self.gpu).sms, row.kernel
         # All that a run knows of the constants.
         key = (
             beside.slowdown(kernel, self.plan.channels, sms, row.compute),
             beside.contention(kernel),
+            share,
         )
         if key not in self.known:
             self.known[key] = side_by_side(
@@ -98,6 +100,7 @@ class Item:
                 self.bandwidth,
                 self.gpu,
                 beside,
+                share,
             )
         measured = row.compute_beside, row.comm_beside
         pairs = zip(self.known[key], measured, strict=True)
@@ -207,7 +210,7 @@ class _Search:
 
     def of(self, item: Item, x: np.ndarray) -> list[float]:
         """Residuals of one row."""
-        return item.residuals(self.table_at(x))
+        return item.residuals(self.table_at(x), SHORT)
 
     def slope(self, x: np.ndarray) -> np.ndarray:
         """Change of the residuals with each constant; only rows that rest on it are run again."""

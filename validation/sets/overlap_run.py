@@ -36,11 +36,16 @@ class Queue:
     collectives: int
 
 
-def queues(compute: float, comm: float) -> tuple[Queue, Queue]:
-    """Queues of the harness's two runs (the kernels' and the collectives'), from seconds alone (`run_overlap`)."""
+def queues(compute: float, comm: float, share: float = 1.0) -> tuple[Queue, Queue]:
+    """Queues of the harness's two runs (the kernels' and the collectives'), from seconds alone (`run_overlap`).
+
+    `share` of these: a fit that runs them many times may run shorter ones.
+    """
     return (
-        Queue(max(4, int(0.02 / compute)), 2 * max(4, int(0.03 / comm))),
-        Queue(int(0.06 / compute) + 8, max(4, int(0.02 / comm))),
+        Queue(
+            max(4, int(share * 0.02 / compute)), 2 * max(4, int(share * 0.03 / comm))
+        ),
+        Queue(int(share * 0.06 / compute) + 8, max(4, int(share * 0.02 / comm))),
     )
 
 
@@ -52,6 +57,7 @@ def side_by_side(
     bandwidth: np.ndarray,
     gpu: str,
     constants: Beside = BUNDLED,
+    share: float = 1.0,
 ) -> tuple[float, float]:
     """Mean seconds of the kernels and of the collectives beside each other.
 
@@ -67,8 +73,10 @@ def side_by_side(
         Bytes/s of every link of the fabric.
     gpu
         Model of the GPUs, "h200".
-    told
+    constants
         What kernels and collectives cost each other.
+    share
+        Of the harness's queues: its runs are as long as that.
     """
     facts, ranks = load_gpu(gpu), len(plan.ranks)
     host = load(gpu).tables["host"][plan.op]
@@ -90,7 +98,7 @@ def side_by_side(
         )
         return timed, execute(timed, 1)
 
-    first, second = queues(compute, comm)
+    first, second = queues(compute, comm, share)
     # Kernels that begin when the last collective has ended tell nothing of collectives: first without most of them.
     beside = OUTLASTING * constants.contention(kernel) * second.collectives * comm
     fewer = Queue(int(beside / compute) + 8, second.collectives)
