@@ -16,7 +16,9 @@ from sim.collectives.planner import plan_collective
 from sim.collectives.wires import reach
 from sim.errors import InputError
 from sim.spec.sections import Nccl
+from tests.sim.hosts import LEAF
 from topologies import load_cluster
+from topologies.fabric.builder import FabricBuilder
 from validation.formats.nccl_env import settings_of
 
 LEVELS = ("LOC", "NVL", "PIX", "PXB", "PHB", "SYS")
@@ -106,13 +108,14 @@ def test_without_gpudirect_bytes_pass_the_hosts_memory(op: str) -> None:
 
 def test_a_level_of_nics_needs_nics() -> None:
     """A cluster that does not say where its NICs are cannot answer; it says so."""
-    fabric = nvlink("gb200-nvl72")
-    bare = [kind for kind in ("nic", "memory") if kind not in fabric.nodes.kinds]
-    two = load_cluster("gb200-superpod-576") if not bare else None
-    if two is None or "nic" in two.nodes.kinds:
-        pytest.skip("every bundled cluster of several hosts says it")
+    builder = FabricBuilder()
+    for host in ("h0", "h1"):
+        builder.link(builder.node(f"{host}/gpu", "gpu", host), "leaf", "nic", LEAF)
+    builder.node("leaf", "leaf")
+    bare = builder.finish("bare", "h100", "test")
+    assert group_of(bare, bare.gpus).nodes == 2
     with pytest.raises(InputError, match="net_gdr_level"):
-        group_of(two, two.gpus, Nccl(net_gdr_level="LOC"))
+        group_of(bare, bare.gpus, Nccl(net_gdr_level="LOC"))
 
 
 @pytest.mark.parametrize(
