@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives import backends, machine
-from sim.collectives.algorithms import uneven
+from sim.collectives import backends, machine, uneven
 from sim.collectives.interval import Sure, sure
 from sim.collectives.nccl.tuner import Candidate, candidates
 from sim.collectives.plan import Plan, check, nccl_of

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cli
-from sim.collectives.algorithms import uneven
+from sim.collectives import uneven
 from sim.collectives.planner import plan_collective
 from sim.spec.sections import Nccl
 from topologies import load_cluster
