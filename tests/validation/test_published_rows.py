@@ -115,3 +115,16 @@ def test_every_machine_is_well_described() -> None:
     machines = published_machines.machines()
     assert all(machine.cluster or machine.reason for machine in machines)
     assert len({machine.name for machine in machines}) == len(machines)
+
+
+@pytest.mark.parametrize(("variant", "version"), [("1", "2.18"), ("2", "2.21")])
+def test_a_machine_may_have_a_version_whatever_its_rows_say(
+    tmp_path: Path, variant: str, version: str
+) -> None:
+    """Sirius's second variant runs as the release whose times it has, and its rows are no judges of that."""
+    settings = f"environment variant {variant}; NCCL 2.18; float"
+    sirius = {"hardware": "Sirius (ALCF)", "settings": settings, "nodes": "2"}
+    row = published_collectives.read_csv(published(tmp_path, H100 | sirius))[0]
+    assert row.wanted.version == version
+    machine = published_machines.machine_of(H100 | sirius | {"source": ""})
+    assert machine is not None and bool(machine.fitted_nodes) == (variant == "2")

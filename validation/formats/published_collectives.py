@@ -234,7 +234,8 @@ def _with_settings(
 ) -> Row:
     """The row with NCCL's settings, or why they cannot be predicted."""
     printed = re.search(r"NCCL (2\.\d+(\.\d+)?)", record["settings"])
-    version = printed[1] if printed else machine.nccl or Nccl().version
+    said = printed[1] if printed else machine.nccl or Nccl().version
+    version = machine.version or said
     try:
         variables = _variables(record, machine)
         wanted, ignored = settings_of(variables, row.op, version, where)

@@ -37,6 +37,8 @@ class Machine:
         GPUs of a host.
     nccl : str
         Version where the row says none.
+    version : str
+        Version whatever the row says: its times are those of another release than its label names.
     fitted_nodes : tuple of int
         Node counts that constants were fitted to.
     env : mapping
@@ -52,6 +54,7 @@ class Machine:
     one_host: str = ""
     reason: str = ""
     nccl: str = ""
+    version: str = ""
     fitted_nodes: tuple[int, ...] = ()
     env: Mapping[str, str] | None = None
     note: str = ""
