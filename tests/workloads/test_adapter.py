@@ -251,10 +251,38 @@ def test_adapters_elsewhere_are_refused_by_name() -> None:
         scenario(LORA, {"dp": 2, "data_parallel": "fsdp"})
     with pytest.raises(InputError, match="orthogonal"):
         scenario(LORA, optimizer="muon")
-    experts = scenario(LORA, model={"name": "mixtral-8x7b"})
-    model = load_model(experts.model, "test")
-    wrong = check_layout(experts, model=model)
-    assert "adapter.kind" in {mistake.key for mistake in wrong}
+    for name, adapter, key in (
+        ("mixtral-8x7b", {**LORA, "targets": ["all"]}, "adapter.targets"),
+        ("deepseek-v2-lite", LORA, "adapter.kind"),
+    ):
+        other = scenario(adapter, model={"name": name})
+        wrong = check_layout(other, model=load_model(other.model, "test"))
+        assert key in {mistake.key for mistake in wrong}
+
+
+HYBRID = {
+    **{key: value for key, value in SMALL.items() if key != "layers"},
+    "layer_pattern": "G-*-G-*-",
+    "linear_key_heads": 8,
+    "linear_value_heads": 8,
+}
+EXPERTS = {**SMALL, "experts": 8, "experts_per_token": 2, "moe_ffn": 1024}
+
+
+@pytest.mark.parametrize("model", [EXPERTS, HYBRID], ids=["experts", "hybrid"])
+def test_experts_and_scans_stay_frozen(model: dict[str, Any]) -> None:
+    """Beside adapters of attention no layer computes a gradient of another weight, and none has a state."""
+    kinds = {
+        (kernel.kind, kernel.layout)
+        for adapter in (LORA,)
+        for chain in executed(scenario(adapter, model=model)).lowered.graph.kernels
+        if isinstance(chain, Chain)
+        for kernel in chain.graph.kernels
+        if kernel.layout == "tn" and LORA["rank"] not in kernel.shape
+    }
+    assert not kinds
+    full, lora = (predict(scenario(a, model=model)) for a in (None, LORA))
+    assert lora.peak_memory[0].total < full.peak_memory[0].total
 
 
 def test_model_flops_of_frozen_weights() -> None:

@@ -194,11 +194,16 @@ def _adapters(s: Job) -> Iterator[Mistake]:
 
 def _adapted_model(s: Job, model: ModelShape) -> Iterator[Mistake]:
     """Layers beside which adapters are not simulated."""
+    sharded = s.parallel.data_parallel in FSDP
+    if s.adapter.on and model.experts and {"fc1", "fc2"} & set(s.adapter.places):
+        hint = "experts are frozen; adapters of them are not simulated"
+        expected = 'targets ["qkv", "proj"] with experts'
+        found = ", ".join(s.adapter.targets)
+        yield Mistake(s.where, "adapter.targets", found, expected, hint)
     unlike = [
-        (model.experts, "experts"),
+        (model.experts and sharded, "experts under FSDP"),
         (model.latent, "latent attention"),
         (model.mtp_layers, "multi-token prediction"),
-        (model.layer_pattern, "a layer pattern"),
     ]
     for count, what in unlike:
         if s.adapter.on and count:

@@ -10,6 +10,7 @@ from math import ceil
 from sim.graph.kernel import Kernel
 from workloads.megatron.elementwise import pass_over
 from workloads.megatron.gemm import Numbers, quantize
+from workloads.megatron.linear import gradient_of, saved
 from workloads.megatron.weight_gradients import later
 from workloads.torch.functional import launch_gemm
 from workloads.torch.tape import Tape, Tensor
@@ -65,7 +66,8 @@ class GroupedLinear:
         for rows in self.groups:
             self._product(t, rows, n, k, "nt")
         y = t.empty((*x.shape[:-1], n), x.itemsize)
-        return t.apply(y, [x, w], lambda g: self._backward(t, g, x, w, casts[1]))
+        kept = saved(x, w)
+        return t.apply(y, [x, w], lambda g: self._backward(t, g, kept, w, casts[1]))
 
     def _backward(
         self, t: Tape, g: Tensor, x: Tensor, w: Tensor, casts: bool
@@ -79,10 +81,11 @@ class GroupedLinear:
         grad = t.empty(x.shape, x.itemsize)
         for rows in self.groups:
             self._product(t, rows, k, n, "nn")
-            later(t, partial(self._product, t, rows, n, k, "tn"), (g, x))
-        if not self.numbers.fused_accumulation:
+            if w.requires_grad:
+                later(t, partial(self._product, t, rows, n, k, "tn"), (g, x))
+        if w.requires_grad and not self.numbers.fused_accumulation:
             later(t, partial(self._accumulate, t, w.elements), ())
-        return [grad, Tensor(None, w.shape)]
+        return [grad, gradient_of(w)]
 
     def _quantize(self, t: Tape, width: int) -> None:
         """In fp8 each expert's rows have a scale of their own: found, then applied."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from workloads.megatron.elementwise import pass_over
 from workloads.megatron.gemm import Numbers
+from workloads.megatron.linear import gradient_of
 from workloads.megatron.recomputation import detached
 from workloads.megatron.weight_gradients import weight_gradient
 from workloads.torch.functional import launch_gemm
@@ -30,15 +31,17 @@ def route(t: Tape, x: Tensor, gate: Tensor, o: Numbers) -> Tensor:
     _pass_scores(t, scores, FORWARD_PASSES)
 
     def backward(g: Tensor) -> list[Tensor | None]:
-        _gate_gradients(t, x, scores, o)
+        _gate_gradients(t, x, gate, scores, o)
         # Beside the gradient from the experts.
         pass_over(t, g.elements, 3.0 * g.size)
-        return [t.empty(x.shape, x.itemsize), Tensor(None, gate.shape)]
+        return [t.empty(x.shape, x.itemsize), gradient_of(gate)]
 
     return t.apply(detached(x), [x, gate], backward)
 
 
-def _gate_gradients(t: Tape, x: Tensor, scores: Tensor, o: Numbers) -> None:
+def _gate_gradients(
+    t: Tape, x: Tensor, gate: Tensor, scores: Tensor, o: Numbers
+) -> None:
     """What the scores' gradients make of those of the input and of the gate, which is never quantized."""
     tokens, experts = scores.shape
     hidden = x.shape[-1]
@@ -47,7 +50,8 @@ def _gate_gradients(t: Tape, x: Tensor, scores: Tensor, o: Numbers) -> None:
     t.cpu("linear_backward")
     launch_gemm(t, "gemm", tokens, hidden, experts, "nn")
     unquantized = replace(o, products="")
-    weight_gradient(t, experts, hidden, tokens, unquantized, (x, scores))
+    if gate.requires_grad:
+        weight_gradient(t, experts, hidden, tokens, unquantized, (x, scores))
 
 
 def _pass_scores(t: Tape, scores: Tensor, times: int) -> None:

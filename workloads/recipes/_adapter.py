@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workloads.job.adapter import targets_of
+from workloads.models.model import MODELS, read_model
 from workloads.recipes._documents import Document
 from workloads.recipes._reading import Draft, shown
 
@@ -85,10 +86,22 @@ def _targets(draft: Draft, document: Document, words: Words) -> None:
         draft.lose(
             where, words.targets, found, "adapters of attention and feed-forward"
         )
+    if known and {"fc1", "fc2"} & set(known) and _has_experts(draft):
+        what = "adapters of experts, which stay frozen"
+        draft.lose(where, words.targets, ", ".join(names), what)
+        known = tuple(each for each in known if each in ("qkv", "proj"))
     if known:
         draft.set("adapter.targets", list(known), words.targets, where)
     if stated is None:
         draft.assume(f"adapters in {', '.join(words.usual_targets)}, the usual targets")
+
+
+def _has_experts(draft: Draft) -> bool:
+    """Whether the model that was decided on has experts."""
+    name = draft.get("model.name")
+    if name:
+        return bool(read_model(MODELS / f"{name}.toml").experts)
+    return bool(draft.get("model.experts"))
 
 
 def scheme_of(text: str) -> str:

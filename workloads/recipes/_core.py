@@ -49,7 +49,6 @@ def read(draft: Draft, document: Document) -> None:
     _pipeline(draft, document)
     _recompute(draft, document)
     _graphs(draft, document)
-    _adapters(draft, document)
     _grads(draft, document)
     _packing(draft, document)
     if draft.get("megatron.moe_pad_to_capacity") is False:
@@ -243,7 +242,7 @@ def _graphs(draft: Draft, document: Document) -> None:
     )
 
 
-def _adapters(draft: Draft, document: Document) -> None:
+def adapters(draft: Draft, document: Document) -> None:
     """Adapters beside frozen weights."""
     for key in ("peft", "model.peft"):
         names = (key, f"{key}.peft_scheme", f"{key}._target_")

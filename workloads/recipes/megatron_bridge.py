@@ -65,14 +65,15 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
             f"{begun}: its batch, distributed optimizer and gradients in fp32, as Megatron-Bridge has them"
         )
     _core.read(draft, document)
-    if "peft" in begun and document.get("peft") is None:
-        _adapter.lora(draft, document, _adapter.CLASS, "recipe")
     if not trains:
         draft.assume("fine-tuning: samples count as full sequences, each one document")
     names = _functions.words(document.get("model"))
     usual = re.split(TASKS, document.part)[0]
     names += [document.path.stem, document.part, usual]
     _core.model(draft, document, names, "model")
+    _core.adapters(draft, document)
+    if "peft" in begun and document.get("peft") is None:
+        _adapter.lora(draft, document, _adapter.CLASS, "recipe")
     if gpus := re.search(r"_(\d+)gpu(?:_|$)", document.part):
         draft.gpus = int(gpus[1])
     _functions.left_open(draft, open_ones)

@@ -47,6 +47,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     configs = [document.get(key) for key in ("model.config", "model")]
     names = [word for text in configs for word in _functions.words(text)]
     _core.model(draft, document, [*names, document.path.stem], "model")
+    _core.adapters(draft, document)
     _functions.left_open(draft, open_ones)
     return draft.recipe()
 
