@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -17,6 +19,7 @@ from sim.studies.search.explore import Ranking
 from sim.studies.search.space import Candidate
 from sim.units import count, format_bytes, format_duration, percent
 
+WIDEST = 80  # columns of a line of text
 ALIKE = 0.002  # of a step time: layouts closer than that are as good as equal
 SHORT = {"training.micro_batch": "mb"}
 
@@ -88,7 +91,9 @@ def table(ranking: Ranking, objective: Objective = FASTEST) -> str:
     """The ranked layouts, each with why, and what became of the others."""
     lines = []
     if ranking.ranked:
-        head = ["", "layout", "step time", "MFU", "per GPU", "memory"]
+        lines += [_answer(ranking.ranked[0], objective), ""]
+        unit = ranking.ranked[0].result.scenario.get("sample", "tokens")
+        head = ["", "layout", "step time", "MFU", f"{unit}/s/GPU", "memory"]
         head += ["energy"] if objective.needs_watts else []
         head += ["per 1M"] if objective.priced else []
         rows = [_row(at, one, objective) for at, one in enumerate(ranking.ranked, 1)]
@@ -97,15 +102,26 @@ def table(ranking: Ranking, objective: Objective = FASTEST) -> str:
         for row, (one, following) in zip(
             rows, pairwise([*ranking.ranked, None]), strict=True
         ):
-            lines += [
-                _line(row, wide),
-                f"{'':{wide[0]}}    {reason(one, following)}"
-                if one is not None
-                else "",
-            ]
+            assert one is not None  # what follows the last one alone is none
+            lines += [_line(row, wide), _indented(reason(one, following), wide[0] + 4)]
     else:
         lines.append("no layout fits" if ranking.valid else "no layout is possible")
     return "\n".join([*lines, "", *_rest(ranking)])
+
+
+def _answer(best: Ranked, objective: Objective) -> str:
+    """The layout that was looked for."""
+    step = format_duration(best.result.step_time)
+    which = "fastest" if objective.by == FASTEST.by else f"best by {objective.by}"
+    return f"The {which} layout that fits: {layout_of(best.candidate)}, {step} a step."
+
+
+def _indented(text: str, columns: int) -> str:
+    """Text under a row, in lines that a terminal shows whole; no number is parted from its unit."""
+    space = " " * columns
+    joined = re.sub(r"(?<=\d) ", "\N{NO-BREAK SPACE}", text)
+    lines = textwrap.fill(joined, WIDEST, initial_indent=space, subsequent_indent=space)
+    return lines.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _line(cells: Sequence[str], wide: Sequence[int]) -> str:
@@ -119,13 +135,12 @@ def _line(cells: Sequence[str], wide: Sequence[int]) -> str:
 def _row(at: int, one: Ranked, objective: Objective) -> list[str]:
     r = one.result
     verdict = r.out_of_memory
-    unit = r.scenario.get("sample", "tokens")
     cells = [
         str(at),
         layout_of(one.candidate),
         format_duration(r.step_time),
         percent(r.mfu),
-        f"{count(r.tokens_per_second_per_gpu)} {unit}/s",
+        count(r.tokens_per_second_per_gpu),
         format_bytes(verdict.needed) if verdict is not None else "-",
     ]
     if objective.needs_watts:
