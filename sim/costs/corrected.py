@@ -85,7 +85,7 @@ class CorrectedGpu(Gpu):
         self, known: Gpu, rows: Iterable[Row], factors: Mapping[str, float]
     ) -> None:
         self.__dict__.update(known.__dict__)
-        self._below, self._known = known, {}
+        self._below, self._known, self._ratios, self._evidence = known, {}, {}, {}
         self._factors = dict(factors)
         by_table: dict[str, list[Row]] = {}
         for row in rows:

@@ -22,6 +22,12 @@ class Gpu(GpuTimes):
 
     def evidence(self, kernel: Kernel) -> str:
         """What a time rests on: "measured" (this shape), "fitted" (this kind), "datasheet", "guess"; under load too."""
+        known = self._evidence.get(kernel)
+        if known is None:
+            known = self._evidence[kernel] = self._under_load(kernel)
+        return known
+
+    def _under_load(self, kernel: Kernel) -> str:
         grade, load_key = self._grade(kernel), self._load_key(kernel)
         if load_key in self.facts.guessed_load:
             return "guess"

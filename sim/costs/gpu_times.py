@@ -89,6 +89,8 @@ class GpuTimes:
             rows, facts, self.bandwidth * facts.efficiency["bytes"], self.tile_time
         )
         self._known: dict[Kernel, float] = {}
+        self._ratios: dict[Kernel, float | None] = {}
+        self._evidence: dict[Kernel, str] = {}
         self._tiles = facts.tiles
         self._libraries = LibrarySteps(
             name, facts.libraries, self.roofline, self.tile_time
@@ -289,7 +291,12 @@ class GpuTimes:
         return self.floor + relative * beyond
 
     def _measured_ratio(self, like: GpuTimes, kernel: Kernel) -> float | None:
-        """Time of an operation here over that on another GPU; None where not both measured it."""
+        """Time of an operation here over that on the GPU that it is like; None where not both measured it."""
+        if kernel not in self._ratios:
+            self._ratios[kernel] = self._ratio_to(like, kernel)
+        return self._ratios[kernel]
+
+    def _ratio_to(self, like: GpuTimes, kernel: Kernel) -> float | None:
         if kernel.kind in ATTENTIONS:
             return self._attention_ratio(like, kernel)
         operation = counterpart(kernel)
