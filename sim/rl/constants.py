@@ -23,14 +23,16 @@ QUANTIZED_OF_EXPERTS = 2
 
 @dataclass(frozen=True)
 class Constants:
-    """Seconds; bytes/s of `copy_bandwidth`."""
+    """Seconds; bytes/s of bandwidths."""
 
     step_host: float
     sequence_host: float
+    ray_host: float
     small_kernel: float
     eager_launch: float
     tensor_host: float
     copy_bandwidth: float
+    coherent_bandwidth: float
     step_overhead: float
     reduce_start: float
     reduce_gpu: float

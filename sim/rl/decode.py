@@ -95,7 +95,7 @@ class Engine:
     def parts(self, batch: int, context: float) -> Mapping[str, float]:
         """Seconds of a step by what they are for."""
         made = {**self._of_batch(batch), "kv_cache": self._reading(batch, context)}
-        if self.pools.rl.async_scheduling:
+        if self.pools.rl.async_scheduling and not self.by_ray:
             busy = sum(made.values()) - made["host"]
             made["host"] = max(0.0, made["host"] - busy)
         return made
@@ -111,9 +111,20 @@ class Engine:
                 "exchanges": self._exchanges(batch),
                 "small_kernels": small * launch,
                 "sampling": self._sampling(batch),
-                "host": slow * (c.step_host + batch * c.sequence_host),
+                "host": slow * self._host(batch),
             }
         return self._known[batch]
+
+    def _host(self, batch: int) -> float:
+        """Seconds of the host of a DGX H100 for a step."""
+        c = self.pools.constants
+        own = c.step_host + batch * c.sequence_host
+        return own + c.ray_host if self.by_ray else own
+
+    @property
+    def by_ray(self) -> bool:
+        """Whether Ray carries what is scheduled to the workers: of one GPU the engine is the worker."""
+        return self.pools.rl.executor == "ray" and len(self.gpus) > 1
 
     @cached_property
     def _known(self) -> dict[int, dict[str, float]]:

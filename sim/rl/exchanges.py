@@ -3,7 +3,8 @@
 Two all-reduces a layer and the logits of all parts between the tp GPUs of a stage, a send from stage to stage. Between
 GPUs of one host that NVLink joins, vLLM reduces by a kernel of its own: every GPU reads its peers' memory, or NVSwitch
 adds them up (csrc/custom_all_reduce.cuh; symmetric memory by default since 0.11). NCCL reduces where that would be
-faster, and between hosts.
+faster, and between hosts: between those of one NVL72 rack too, whose processes share no memory
+(in_the_same_node_as, vllm/distributed/parallel_state.py).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sim.collectives.group import group_of
 from sim.collectives.planner import plan_collective
 from sim.rl.pools import Pools
 from workloads.models.model import ModelSpec
@@ -53,8 +53,8 @@ class Exchanges:
 
     def _own(self, size: float, ranks: Sequence[str]) -> bool:
         """Whether vLLM's own kernel may reduce: few bytes, GPUs of one host."""
-        group = group_of(self.pools.fabric, ranks, self.pools.scenario.nccl)
-        return len(ranks) in REDUCING and size <= MOST and group.nodes == 1
+        hosts = {self.pools.fabric.host_of(gpu) for gpu in ranks}
+        return len(ranks) in REDUCING and size <= MOST and len(hosts) == 1
 
     def _nccl(self, op: str, size: float, ranks: Sequence[str]) -> float:
         fabric, nccl = self.pools.fabric, self.pools.scenario.nccl

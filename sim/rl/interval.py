@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 #: Relative standard deviations of what has no measurement of its own: guesses.
 SPREADS = {"rollout": 0.25, "environment": 0.5, "refit": 0.35, "driver": 0.5}
 
+#: No step is surer than one of a group that no constant was fitted to: relative error (root of the mean square) of rows
+#: for fitting with constants of the other group alone. Evidence: fitted, python -m validation.fit.rl prints it.
+UNSEEN = 0.22
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -27,12 +31,16 @@ class Interval:
 
 
 def interval_of(step: RlStep) -> Interval:
-    """The interval; phases that another hides count by the share of the step that they pace."""
+    """The interval; phases that another hides count by the share of the step that they pace.
+
+    Training's own spread is that of training steps; what NeMo RL does between them nobody has measured. So a step that
+    waits for training alone would be too sure, which `UNSEEN` forbids.
+    """
     total, variance = step.step_time, 0.0
     spreads = _spreads(step)
     for name, seconds in step.exposed.items():
         variance += (seconds / total * spreads[name]) ** 2
-    spread = math.sqrt(variance)
+    spread = max(UNSEEN, math.sqrt(variance))
     reach = math.exp(quantile(NOMINAL) * spread)
     return Interval(total / reach, total * reach, spread)
 

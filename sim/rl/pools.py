@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from sim.costs import Gpu
 from sim.costs.measured import gpu_of
@@ -39,6 +40,15 @@ class Pools:
     def colocated(self) -> bool:
         """Whether generation and training take turns on the same GPUs."""
         return self.rl.off_policy_steps == 0
+
+    @cached_property
+    def copy_bandwidth(self) -> float:
+        """Bytes/s between a GPU and its host's pageable memory; behind NVLink-C2C it reads and writes that itself."""
+        gpu, fabric = self.training[0], self.fabric
+        way = fabric.route(gpu, fabric.nearest(gpu, "memory"))
+        coherent = "c2c" in fabric.links.kind[way].tolist()
+        known = self.constants
+        return known.coherent_bandwidth if coherent else known.copy_bandwidth
 
     @property
     def gpus(self) -> int:
@@ -77,7 +87,7 @@ def pools_of(scenario: Scenario) -> Pools:
         tuple(generating[at : at + size]) for at in range(0, len(generating), size)
     )
     gpu = _slowest(fleet_of(fabric, gpu_of(fabric), tuple(generating)))
-    host = host_factor(scenario, fabric)
+    host = rl.engine_host_factor or host_factor(scenario, fabric)
     return Pools(
         scenario, fabric, model, gpu, tuple(training), engines, constants(), host
     )

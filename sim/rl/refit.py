@@ -93,4 +93,4 @@ def _copies(pools: Pools, engine: Engine, trained: Trained) -> float:
     moved = 2 * (fullest.optimizer + fullest.parameters + engine.weights)
     if pools.rl.with_reference:
         moved += 2 * fullest.parameters  # policy and reference change places, twice
-    return moved / pools.constants.copy_bandwidth
+    return moved / pools.copy_bandwidth

@@ -14,6 +14,7 @@ from sim.rl.lengths import generated, packs
 from sim.rl.pools import Pools, as_training
 from sim.spec.sections import Scenario
 
+FEWEST = 8
 ROUND = 64  # tokens to which packs are padded (NeMo RL, sequence_length_round)
 
 
@@ -52,11 +53,20 @@ def trained(pools: Pools) -> Trained:
     scenario = as_training(pools, batch.seq_len, batch.microbatches)
     prediction = predict(scenario)
     forward = batch_of(pools, rl.rollouts, rl.logprob_pack)
-    scale = forward.seq_len / batch.seq_len
-    timeline = prediction.timeline
+    made = prediction
+    if forward.seq_len != batch.seq_len:
+        # packs of another length of their own: the host takes as long for a longer one
+        made = predict(as_training(pools, forward.seq_len, _enough(pools)))
+    timeline = made.timeline
     assert timeline is not None  # a prediction of its own scenario has it
-    pass_ = forward_time(timeline, forward.microbatches) * scale
+    pass_ = forward_time(timeline, forward.microbatches)
     return Trained(prediction, scenario, batch, rl.rollouts // samples, pass_)
+
+
+def _enough(pools: Pools) -> int:
+    """Microbatches of the step that a forward pass is read off: whole rounds of a pipeline, not its first alone."""
+    stages = pools.scenario.parallel.pp
+    return stages * math.ceil(FEWEST / stages)
 
 
 def batch_of(pools: Pools, samples: int, pack: int) -> Batch:

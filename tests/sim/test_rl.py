@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli import main
+from sim.costs.spreads import quantile
 from sim.errors import InputError
 from sim.rl.decode import WORKING, Engine
+from sim.rl.interval import UNSEEN, interval_of
 from sim.rl.lengths import generated, packs
 from sim.rl.pools import pools_of
 from sim.rl.refit import tensors_of
@@ -286,3 +288,54 @@ def test_whatif_takes_steps_off(path: Path) -> None:
     off = step(path, "rl.off_policy_steps=1").step_time
     assert told["changed"]["step_time"] == pytest.approx(off)
     assert told["changed"]["breakdown"]["refit"] < told["base"]["breakdown"]["refit"]
+
+
+def test_ray_lets_no_host_schedule_beside_the_gpu(path: Path) -> None:
+    """vLLM's executor over Ray does not support async scheduling, so all of a host's time is between steps."""
+    changes = ("rl.generation_tp=2", "rl.executor=ray")
+    known = engine(path, *changes)
+    between = engine(path, "rl.generation_tp=2", "rl.async_scheduling=false")
+    told, asked = known.parts(8, 300.0), between.parts(8, 300.0)
+    added = known.pools.constants.ray_host
+    assert told["host"] == pytest.approx(asked["host"] + added)
+    assert {**told, "host": 0} == {**asked, "host": 0}
+
+
+def test_an_engine_of_one_gpu_needs_no_ray(path: Path) -> None:
+    alone = engine(path, "rl.executor=ray")
+    assert alone.parts(8, 300.0) == engine(path).parts(8, 300.0)
+
+
+def test_an_engine_may_have_a_host_factor_of_its_own(path: Path) -> None:
+    """Training's host and an engine's run other code."""
+    changes = ("cluster.host_factor=3", "rl.async_scheduling=false")
+    own = engine(path, *changes, "rl.engine_host_factor=1").parts(8, 300.0)
+    known = engine(path, *changes).parts(8, 300.0)
+    assert known["host"] == pytest.approx(3 * own["host"])
+
+
+def test_copies_are_faster_where_the_gpu_reads_the_hosts_memory_itself(
+    path: Path,
+) -> None:
+    grace = engine(path, "cluster.name=gb200-nvl72", "cluster.hosts=2").pools
+    xeon = engine(path).pools
+    assert grace.copy_bandwidth == grace.constants.coherent_bandwidth
+    assert xeon.copy_bandwidth == xeon.constants.copy_bandwidth
+    assert grace.copy_bandwidth > xeon.copy_bandwidth
+
+
+def test_a_forward_pass_that_waits_for_its_host_gains_from_longer_packs(
+    path: Path,
+) -> None:
+    """Twice as long packs are half as many, and the host takes as long for each."""
+    slow = "cluster.host_factor=200"
+    short = step(path, slow, "rl.logprob_pack=1").trained
+    long = step(path, slow, "rl.logprob_pack=2").trained
+    assert long.pass_ == pytest.approx(short.pass_ / 2, rel=0.1)
+
+
+def test_no_step_is_surer_than_one_of_a_group_that_was_left_out(path: Path) -> None:
+    made = interval_of(step(path))
+    assert made.spread >= UNSEEN
+    reach = math.exp(quantile(made.nominal) * made.spread)
+    assert made.high / made.low == pytest.approx(reach**2)

@@ -113,6 +113,14 @@ def test_hosts_are_joined_by_nccl_alone() -> None:
     assert made.reduced(large, here) == made._nccl("all_reduce", large, here)
 
 
+def test_hosts_of_one_rack_are_joined_by_nccl_too() -> None:
+    """vLLM's kernels reduce between processes that share a host's memory: four GPUs of an NVL72 rack, not eight."""
+    made = exchanges("cluster.name=gb200-nvl72", "cluster.hosts=2")
+    here, both = made.gpus[:4], made.gpus[:8]
+    assert made.reduced(4096, both) == made._nccl("all_reduce", 4096, both)
+    assert made.reduced(4096, here) < made._nccl("all_reduce", 4096, here)
+
+
 def test_a_small_reduction_by_hand() -> None:
     """What others printed: 0.5 MiB between two H100 in 7 us, between eight in 11."""
     made = exchanges()

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from sim.errors import InputError
-from validation.fit.rl import GUESSES, descend, fitted_rows
+from validation.fit.rl import (
+    FACTOR,
+    GUESSES,
+    START,
+    descend,
+    fitted_rows,
+    known_row,
+)
 from validation.formats.rl_rows import COLUMNS, read_rows, scenario_of
 from validation.sets.rl import validate_set
 from validation.sets.sets import CASES, set_table
@@ -81,7 +88,7 @@ def test_off_policy_rows_decode_apart(tmp_path: Path) -> None:
     rl = scenario_of(read_rows(write(tmp_path, change))[0]).rl
     assert (rl.off_policy_steps, rl.max_num_seqs) == (8, 128)
     assert rl.generation_precision == "fp8"
-    assert rl.async_scheduling
+    assert rl.async_scheduling and rl.executor == "ray"
 
 
 @pytest.mark.parametrize(
@@ -134,3 +141,12 @@ def test_the_descent_finds_the_bottom() -> None:
     assert found["a"] == pytest.approx(3, rel=0.05)
     assert found["b"] == pytest.approx(0.5, rel=0.05)
     assert all(value > 0 for value in GUESSES.values())
+
+
+def test_the_machine_s_factor_changes_its_own_rows_alone() -> None:
+    """Rows 1 (DGX H100) and 8 (GB200), both of engines of one GPU."""
+    rows = {row.number: row for row in fitted_rows() if row.number in (1, 8)}
+    known = [known_row(rows[number]) for number in (1, 8)]
+    fast, slow = ({**START, FACTOR: factor} for factor in (1.0, 2.0))
+    xeon, grace = ((row.error(fast), row.error(slow)) for row in known)
+    assert xeon[0] == xeon[1] and grace[0] < grace[1]

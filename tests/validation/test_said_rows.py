@@ -10,9 +10,11 @@ import pytest
 
 from sim.errors import InputError
 from sim.spec.load import parse_scenario
+from validation.fit.automodel import FACTORS, GROUP, rows
 from validation.formats import automodel_rows, low_precision_rows
 from validation.report.published import PublishedReport
 from validation.sets import automodel, low_precision
+from validation.sets.sets import set_table
 
 AUTOMODEL = {
     "doc_tag": "v0.2.0",
@@ -191,3 +193,15 @@ def test_a_pipelines_local_batch_is_microbatches_of_one() -> None:
     training = low_precision_rows.said(row).tables["training"]
     assert (training["micro_batch"], training["microbatches"]) == (1, 8)
     assert training["global_batch"] == 64
+
+
+def test_hosts_of_automodel_were_fitted_to_rows_for_fitting_alone() -> None:
+    """And all rows, judged ones too, ran on hosts as fast as those."""
+    assert GROUP in set_table("automodel")["fitted"]
+    assert all(automodel_rows.group_of(row) == GROUP for row in rows())
+    known = automodel_rows.read(automodel_rows.FOLDER / "rows.csv")
+    factors = {
+        automodel_rows.said(row).tables["cluster"]["host_factor"] for row in known
+    }
+    (factor,) = factors
+    assert factor in FACTORS

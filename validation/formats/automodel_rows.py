@@ -35,7 +35,7 @@ SIZES = (
 )
 COLUMNS = ("doc_tag", "section", "Model", *SIZES, TIME)
 #: Sections of a scenario that a setup may fill.
-SECTIONS = ("training", "parallel", "megatron", "pytorch", "adapter")
+SECTIONS = ("cluster", "training", "parallel", "megatron", "pytorch", "adapter")
 _SECTION = schema.Anything()
 _TABLES = dict.fromkeys(SECTIONS, _SECTION)
 SETUP = Table(
@@ -100,7 +100,7 @@ def said(row: Mapping[str, str]) -> Said:
         sizes["EP"] = setup.get("ep", 1)
     sizes["LBS"] = setup.get("local_batch", sizes["LBS"])
     tables = _tables(row, setup)
-    tables["cluster"] = _cluster(sizes["#GPUs"])
+    tables["cluster"] |= _cluster(sizes["#GPUs"])
     tables["model"] = {"name": setup["name"]}
     tables["training"] |= _training(sizes, where)
     tables["parallel"] |= _parallel(sizes, where)

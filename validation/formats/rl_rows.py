@@ -218,6 +218,10 @@ def _changes(row: RlRow, recipe: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
     yield from _recipes()["every"].items()
     yield from _recipes()["machines"].get(row.machine, {}).items()
     yield "async_scheduling", row.release >= ASYNC
+    yield (
+        "executor",
+        "ray",
+    )  # distributed_executor_backend of vllm_worker.py, in all releases
     for case in CASES:
         if applies[case]:
             yield from recipe.get(case, {}).items()

@@ -90,6 +90,15 @@ class Rl:
         True,
         "an engine's host schedules beside the GPU (vLLM since 0.14); else between steps",
     )
+    engine_host_factor: float | None = key(
+        None,
+        "what an engine's host takes for a step, over a DGX H100's; default cluster.host_factor, which is training's",
+        above=0,
+    )
+    executor: Literal["processes", "ray"] = key(
+        "processes",
+        "who runs an engine of several GPUs; ray (NeMo RL): no async_scheduling, and its time for every step",
+    )
     environment_time: float = key(
         0.0,
         "time of rewards that nothing hides, a step",
