@@ -111,6 +111,24 @@ def test_experts_exchange_what_they_do_in_eager_blocks(said: dict[str, Any]) -> 
     assert len(ops(compiled)) < len(ops(written))
 
 
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_experts_stay_in_bf16_beside_float8(recompute: str) -> None:
+    """Projections of attention are quantized, experts' products are those of a step in bf16."""
+    training = {"recompute": recompute}
+    plain = step(model=EXPERTS, training=training)
+    fp8 = step(model=EXPERTS, training={**training, "precision": "fp8"})
+
+    def products(low: Lowered, dtype: str) -> int:
+        kernels = (op.kernel for op in ops(low) if op.layer >= 0)
+        return sum(
+            "gemm" in k.kind and k.dtype == dtype for k in kernels if k is not None
+        )
+
+    attention = products(fp8, "fp8")
+    assert attention == LAYERS * 4 * (3 if recompute == "none" else 4)
+    assert products(fp8, "bf16") == products(plain, "bf16") - attention
+
+
 def test_split_experts_take_one_gather_beside_attentions() -> None:
     said: dict[str, Any] = {"tp": 2, "sequence_parallel": True}
     assert communications(step(model=EXPERTS, **said)) == communications(
@@ -122,7 +140,6 @@ def test_split_experts_take_one_gather_beside_attentions() -> None:
     ("model", "training", "parallel", "words"),
     [
         (TRANSFORMER, {"precision": "fp8"}, {"tp": 2}, "after their cast"),
-        (EXPERTS, {"precision": "fp8"}, {}, "experts"),
         (TRANSFORMER, {}, {"tp": 2, "dp": 2}, "split over ranks"),
         (TRANSFORMER | {"bias": True}, {}, {}, "without biases"),
     ],

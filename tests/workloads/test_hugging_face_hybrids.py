@@ -42,6 +42,35 @@ NEXT: dict[str, Any] = {
     "vocab_size": 151936,
     "shared_expert_intermediate_size": 512,
 }
+#: Qwen3.5 sees pictures too: its text model is an object of its own.
+DENSE_3_5: dict[str, Any] = {
+    "model_type": "qwen3_5",
+    "tie_word_embeddings": False,
+    "vision_config": {"depth": 27},
+    "text_config": {
+        "model_type": "qwen3_5_text",
+        "hidden_size": 4096,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "intermediate_size": 12288,
+        "vocab_size": 248320,
+        "full_attention_interval": 4,
+    },
+}
+EXPERTS_3_5: dict[str, Any] = {
+    "model_type": "qwen3_5_moe_text",
+    "hidden_size": 4096,
+    "num_hidden_layers": 60,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "moe_intermediate_size": 1024,
+    "shared_expert_intermediate_size": 1024,
+    "vocab_size": 248320,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "linear_num_value_heads": 64,
+}
 ATTENDING = (4, 8, 12, 16, 20, 24, 27)
 LINEAR: dict[str, Any] = {
     "model_type": "kimi_linear",
@@ -76,6 +105,8 @@ def read(config: dict[str, Any], folder: Path) -> ModelSpec:
         (NANO, "nemotron-3-nano-30b-a3b"),
         (NEXT, "qwen3-next-80b-a3b"),
         (LINEAR, "kimi-linear-48b-a3b"),
+        (DENSE_3_5, "qwen3.5-9b"),
+        (EXPERTS_3_5, "qwen3.5-397b-a17b"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

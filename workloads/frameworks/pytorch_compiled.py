@@ -51,14 +51,13 @@ def _blocks(s: Job, model: ModelShape) -> Iterator[Mistake]:
 
 
 def _quantized(s: Job, model: ModelShape) -> Iterator[Mistake]:
-    """Casts of split products and of experts, which torchao does in another way."""
-    split = s.parallel.tp > 1
+    """Casts of split products, which torchao does in another way."""
     number = s.training.precision
-    if not precision(number).quantized or not (split or model.experts):
+    if not precision(number).quantized or s.parallel.tp == 1:
         return
-    what = "split products are gathered after their cast" if split else "experts"
+    what = "split products are gathered after their cast"
     hint = f'{what}: simulated with training.framework = "megatron"'
-    expected = "bf16 or fp16 with compiled tp or experts"
+    expected = "bf16 or fp16 with compiled tp"
     yield Mistake(s.where, "training.precision", f'"{number}"', expected, hint)
 
 

@@ -249,7 +249,7 @@ def _parts(s: Job, model: ModelShape) -> Iterator[Mistake]:
             s.where,
             "model",
             ", ".join(parts),
-            MEGATRON,
+            f'{MEGATRON}, or "automodel" under FSDP',
             "PyTorch's plain modules have no such layers",
         )
 

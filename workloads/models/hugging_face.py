@@ -45,6 +45,7 @@ def translate(config: Any, where: str) -> dict[str, Any]:
             )
         )
     names, extra = _FAMILIES[family]
+    config = _text_of(config)
     mistakes = [
         mistake
         for key in names.values()
@@ -60,6 +61,15 @@ def translate(config: Any, where: str) -> dict[str, Any]:
         ours: config[_spelt(config, theirs)] for ours, theirs in names.items()
     }
     return table | {ours: value for ours, value in rest.items() if value is not None}
+
+
+def _text_of(config: dict[str, Any]) -> dict[str, Any]:
+    """The text model of one that sees pictures as well: those are left out."""
+    inner = config.get("text_config")
+    if not isinstance(inner, dict):
+        return config
+    tied = "tie_word_embeddings"
+    return {tied: config[tied], **inner} if tied in config else inner
 
 
 # Other spellings of the same key: BLOOM's checkpoints have both.
@@ -124,6 +134,30 @@ def _llama(config: dict[str, Any], where: str) -> dict[str, Any]:
 
 def _mistral(config: dict[str, Any], where: str) -> dict[str, Any]:
     return _llama({"num_key_value_heads": 8} | config, where)  # MistralConfig's default
+
+
+def _gemma(config: dict[str, Any], where: str) -> dict[str, Any]:
+    usual = {"head_dim": 256, "tie_word_embeddings": True}
+    said = config.get("hidden_activation") or "gelu_pytorch_tanh"
+    return _llama(usual | config | {"hidden_act": said}, where)
+
+
+def _seed(config: dict[str, Any], where: str) -> dict[str, Any]:
+    made = _llama({**config, "attention_bias": False, "mlp_bias": False}, where)
+    return made | {"qkv_bias": bool(config.get("attention_bias", True))}
+
+
+def _glm4_moe(config: dict[str, Any], where: str) -> dict[str, Any]:
+    made = _seed(config, where)
+    return made | {
+        "qk_norm": bool(config.get("use_qk_norm")) or None,
+        "moe_ffn": config.get("moe_intermediate_size"),
+        "experts": config.get("n_routed_experts", 128),
+        "experts_per_token": config.get("num_experts_per_tok", 8),
+        "shared_experts": config.get("n_shared_experts", 1) or None,
+        "dense_layers": config.get("first_k_dense_replace", 1),
+        "router_bias": True,
+    }
 
 
 def _mixtral(config: dict[str, Any], where: str) -> dict[str, Any]:
@@ -307,6 +341,10 @@ _FAMILIES: dict[
     "mistral": (_LLAMA_NAMES, _mistral),
     "mixtral": (_LLAMA_NAMES, _mixtral),
     "smollm3": (_LLAMA_NAMES, _llama),
+    "phi3": (_LLAMA_NAMES, _llama),
+    "gemma": (_LLAMA_NAMES, _gemma),
+    "seed_oss": (_LLAMA_NAMES, _seed),
+    "glm4_moe": (_LLAMA_NAMES, _glm4_moe),
     "gpt2": (_GPT2_NAMES, _gpt2),
     "qwen2": (_LLAMA_NAMES, _qwen2),
     "qwen3": (_LLAMA_NAMES, _qwen3),

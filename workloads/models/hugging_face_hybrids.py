@@ -1,6 +1,6 @@
-"""Hugging Face config.json of hybrids -> the keys of a model: Nemotron-H and -3, Qwen3-Next, Kimi Linear.
+"""Hugging Face config.json of hybrids -> the keys of a model: Nemotron-H and -3, Qwen3-Next and -3.5, Kimi Linear.
 
-A layer of Qwen3-Next or Kimi Linear is two letters: what mixes tokens, and its feed-forward part or experts.
+A layer of Qwen3-Next, Qwen3.5 or Kimi Linear is two letters: what mixes tokens, and its feed-forward part or experts.
 Source: transformers, models/{nemotron_h,qwen3_next}/configuration_*.py; Kimi Linear's own configuration_kimi.py.
 """
 
@@ -80,37 +80,62 @@ def nemotron_h(config: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def qwen3_next(config: dict[str, Any], where: str) -> dict[str, Any]:
-    """Every `full_attention_interval`-th layer attends; the others have the gated delta rule."""
+    """Experts behind the gated delta rule, and behind attention in some layers."""
     if config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1:
         expected = "experts in every layer"
         raise InputError(Mistake(where, "mlp_only_layers", "some", expected))
+    defaults = {"num_experts": 512, "num_experts_per_tok": 10}
+    return _gated(config, where, 48) | _experts({**defaults, **config}, where)
+
+
+def qwen3_5(config: dict[str, Any], where: str) -> dict[str, Any]:
+    """Qwen3.5's text model: that of Qwen3-Next with feed-forward layers."""
+    return _gated(config, where, 32, FEED_FORWARD)
+
+
+def qwen3_5_moe(config: dict[str, Any], where: str) -> dict[str, Any]:
+    """Qwen3.5's text model with experts."""
+    defaults = {"num_experts": 256, "num_experts_per_tok": 8}
+    return _gated(config, where, 40) | _experts({**defaults, **config}, where)
+
+
+def _gated(
+    config: dict[str, Any], where: str, layers: int, behind: str = EXPERTS
+) -> dict[str, Any]:
+    """Every `full_attention_interval`-th layer attends; the others have the gated delta rule."""
     kinds = config.get("layer_types") or [
         "linear_attention"
         if (layer + 1) % config.get("full_attention_interval", 4)
         else "full_attention"
-        for layer in range(config.get("num_hidden_layers", 48))
+        for layer in range(config.get("num_hidden_layers", layers))
     ]
     letters = {"linear_attention": DELTA, "full_attention": ATTENTION}
     if strange := sorted(set(kinds) - set(letters)):
         expected = " or ".join(letters)
         raise InputError(Mistake(where, "layer_types", strange[0], expected))
-    width = config.get("moe_intermediate_size", 512)
     return _shared(config, where) | {
-        "layer_pattern": "".join(letters[kind] + EXPERTS for kind in kinds),
+        "layer_pattern": "".join(letters[kind] + behind for kind in kinds),
         "head_dim": config.get("head_dim", 256),
         "qk_norm": True,
         "attention_gate": True,
-        "experts": config.get("num_experts", 512),
-        "experts_per_token": config.get("num_experts_per_tok", 10),
-        "moe_ffn": width,
-        "shared_experts": _as_wide(
-            config, "shared_expert_intermediate_size", width, where
-        ),
         "linear_key_heads": config.get("linear_num_key_heads", 16),
         "linear_value_heads": config.get("linear_num_value_heads", 32),
         "linear_key_dim": config.get("linear_key_head_dim", 128),
         "linear_value_dim": config.get("linear_value_head_dim", 128),
         "conv_width": config.get("linear_conv_kernel_dim", 4),
+    }
+
+
+def _experts(config: dict[str, Any], where: str) -> dict[str, Any]:
+    """Routed experts and a shared one."""
+    width = config.get("moe_intermediate_size", 512)
+    return {
+        "experts": config["num_experts"],
+        "experts_per_token": config["num_experts_per_tok"],
+        "moe_ffn": width,
+        "shared_experts": _as_wide(
+            config, "shared_expert_intermediate_size", width, where
+        ),
     }
 
 
@@ -152,4 +177,9 @@ FAMILIES = {
     "nemotron_h": (NAMES, nemotron_h),
     "qwen3_next": (NAMES, qwen3_next),
     "kimi_linear": (NAMES, kimi_linear),
+    **dict.fromkeys(("qwen3_5", "qwen3_5_text"), (NAMES, qwen3_5)),
+    **dict.fromkeys(
+        ("qwen3_5_moe", "qwen3_5_moe_text"),
+        ({**NAMES, "ffn": "moe_intermediate_size"}, qwen3_5_moe),
+    ),
 }

@@ -56,7 +56,9 @@ def compiled_block(
             if name in later or name == "y"
         }
     if isinstance(block.ffn, MixtureOfExperts):
+        products, t.products = t.products, ""  # torchao converts linear layers alone
         routed = block.ffn.forward(t, values.pop("n2"))
+        t.products = products
         values["y"] = F.add(t, values.pop("x2"), routed)
     t.layer = outer
     return values["y"]
