@@ -25,6 +25,8 @@ MODEL = {
     "norm": "rms",
 }
 LORA = {"kind": "lora", "rank": RANK, "scaled": "inner", "dropout_position": "post"}
+# Frozen norms have a backward kernel of their own, for the gradient of their input alone.
+ELEMENTWISE = ("fused", "rms_norm_fwd", "rms_norm_bwd", "rms_norm_bwd_input")
 EAGER = {"eager_operators": ["norm", "activation"]}
 MOE = {"experts": 8, "experts_per_token": 2, "moe_ffn": 512}
 
@@ -68,7 +70,7 @@ def moved(s: Scenario, name: str) -> float:
     return sum(
         float(graph.kernels[k].bytes)
         for k in graph.programs[0].payload[graph.programs[0].kind == 0]
-        if graph.kernels[k].kind in ("fused", "rms_norm_fwd", "rms_norm_bwd")
+        if graph.kernels[k].kind in ELEMENTWISE
     )
 
 
