@@ -54,7 +54,9 @@ class Rollout:
 def rollout_of(engine: Engine) -> Rollout:
     """What the engine does for one step of the scenario.
 
-    With k steps off, rollouts of k steps are under way together, and one step's share of the time is a k-th.
+    One step off, the next step's rollouts begin when this step's have ended: a prompt's place is free when the longest
+    of its rollouts has (NeMo RL, nemo_rl/algorithms/async_utils.py). With k steps off those of k steps are under way
+    together and never run out: a step's share is a k-th of what k more steps take.
 
     Raises
     ------
@@ -63,12 +65,13 @@ def rollout_of(engine: Engine) -> Rollout:
     """
     pools, rl = engine.pools, engine.pools.rl
     ahead = max(1, rl.off_policy_steps)
-    asked = rl.rollouts * ahead
-    if rl.algorithm == "dapo":
-        asked = round(asked * rl.batch_multiplier)
-    lengths = of_engine(generated(rl, asked), len(pools.engines))
+    lengths = _lengths(engine, ahead)
     _check_room(engine)
-    decoded = _decode(engine, lengths)
+    decoded = _decode(engine, lengths, len(lengths))
+    if ahead > 1:
+        places = _places(engine, lengths)
+        first = _decode(engine, lengths, places)
+        decoded = _decode(engine, _lengths(engine, 2 * ahead), places).less(first)
     prompts = math.ceil(len(lengths) / rl.generations)
     prefill = engine.prefill(prompts, rl.prompt_length)
     parts = {name: seconds / ahead for name, seconds in decoded.parts.items()}
@@ -78,10 +81,26 @@ def rollout_of(engine: Engine) -> Rollout:
         parts,
         sum(lengths) / ahead,
         decoded.steps / ahead,
-        sum(lengths) / decoded.steps,
+        min(decoded.most, sum(lengths) / decoded.steps),
         decoded.most,
         decoded.tail / ahead,
     )
+
+
+def _lengths(engine: Engine, steps: int) -> list[int]:
+    """What the engine generates for so many steps of training."""
+    rl = engine.pools.rl
+    asked = rl.rollouts * steps
+    if rl.algorithm == "dapo":
+        asked = round(asked * rl.batch_multiplier)
+    return of_engine(generated(rl, asked), len(engine.pools.engines))
+
+
+def _places(engine: Engine, lengths: Sequence[int]) -> int:
+    """How many of an engine's rollouts are not done yet, on average, where prompts hold places until all are."""
+    each = engine.pools.rl.generations
+    longest = float(np.quantile(lengths, each / (each + 1)))
+    return max(1, round(len(lengths) * float(np.mean(lengths)) / longest))
 
 
 def of_engine(lengths: Sequence[int], engines: int) -> list[int]:
@@ -107,8 +126,13 @@ class _Decoded:
     tail: float
     most: int
 
+    def less(self, first: _Decoded) -> _Decoded:
+        """What comes after the first part: the batch runs empty in both, so not in this."""
+        parts = {name: one - first.parts[name] for name, one in self.parts.items()}
+        return _Decoded(parts, self.steps - first.steps, 0.0, self.most)
 
-def _decode(engine: Engine, lengths: Sequence[int]) -> _Decoded:
+
+def _decode(engine: Engine, lengths: Sequence[int], places: int) -> _Decoded:
     """Decodes all lengths, in an order that has nothing to do with them: nobody knows lengths before."""
     prompt = engine.pools.rl.prompt_length
     left = np.array(_dealt(lengths))
@@ -116,7 +140,7 @@ def _decode(engine: Engine, lengths: Sequence[int]) -> _Decoded:
     parts: dict[str, float] = {}
     taken: list[tuple[int, float, int]] = []  # steps, seconds of one, batch
     while len(left):
-        batch = _running(engine, prompt + done)
+        batch = _running(engine, prompt + done[:places])
         steps = int(min(left[:batch].min(), STRETCH))
         context = prompt + float(done[:batch].mean()) + steps / 2
         times = engine.parts(batch, context)

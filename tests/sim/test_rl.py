@@ -198,6 +198,15 @@ def test_more_steps_off_make_no_rollout_slower(path: Path) -> None:
     assert times == sorted(times, reverse=True) and times[-1] < times[0]
 
 
+def test_several_steps_off_keep_the_batch_full(path: Path) -> None:
+    """New rollouts take the places of those that have ended, so no step has a tail: its tokens, a full batch each time."""
+    full = rollout_of(engine(path, "rl.off_policy_steps=4", "rl.max_num_seqs=8"))
+    drained = rollout_of(engine(path, "rl.off_policy_steps=1", "rl.max_num_seqs=8"))
+    assert full.tail == 0 < drained.tail
+    assert full.batch == pytest.approx(full.most, rel=0.05) and full.most == 8
+    assert full.tokens == pytest.approx(drained.tokens, rel=0.05)
+
+
 def test_a_forward_pass_is_less_than_training(path: Path) -> None:
     made = step(path)
     assert 0 < made.trained.pass_ < made.trained.training
