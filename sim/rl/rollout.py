@@ -63,7 +63,7 @@ def rollout_of(engine: Engine) -> Rollout:
     InputError
         If weights and one rollout do not fit the engine.
     """
-    pools, rl = engine.pools, engine.pools.rl
+    rl = engine.pools.rl
     ahead = max(1, rl.off_policy_steps)
     lengths = _lengths(engine, ahead)
     _check_room(engine)
