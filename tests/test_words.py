@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import doctest
 import tomllib
+from collections.abc import Iterator
 from dataclasses import fields
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -121,3 +123,21 @@ def test_help_groups_commands_and_cuts_no_line(monkeypatch: pytest.MonkeyPatch) 
             assert " ".join(outline.summary.split()) in whole
     assert all(f"{group}:" in text for group in cli.GROUPS)
     assert max(map(len, text.splitlines())) <= 80
+
+
+def help_of(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The help of every command below a group."""
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        where = (*path, name)
+        asked = [*where, "--help"]
+        yield where, CliRunner().invoke(cli.main, asked, terminal_width=80).output
+        if isinstance(command, click.Group):
+            yield from help_of(command, *where)
+
+
+def test_the_help_of_every_command_fits_80_columns() -> None:
+    """Examples too, which nothing wraps."""
+    for where, text in help_of(cli.main):
+        assert max(map(len, text.splitlines())) <= 80, where

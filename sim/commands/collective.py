@@ -22,8 +22,8 @@ GROUP = "Predict"
     help=__doc__,
     epilog="\b\n"
     "Examples:\n"
-    "  prestep collective --cluster dgx-h100 --op all_reduce --min-bytes 1M --max-bytes 1G\n"
-    "  prestep collective --cluster dgx-h100 --op all_gather --gpus 0-3 --set nvlink.bandwidth=0.5x\n",
+    "  prestep collective --cluster dgx-h100 --min-bytes 1M --max-bytes 1G\n"
+    "  prestep collective --cluster dgx-h100 --op all_gather --gpus 0-3 --explain\n",
 )
 @click.option(
     "--cluster", required=True, metavar="NAME|FILE", help="`prestep list clusters`."

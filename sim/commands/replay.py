@@ -1,11 +1,11 @@
 """Replay traces of a real run, one file per rank; with changes, say what they would do.
 
 \b
-prestep replay run/                                       as it was
-prestep replay run/ --comm simulated                      transfers on the bundled cluster of its GPU
-prestep replay run/ --cluster dgx-h100 --set dp=8         on another cluster and GPU, with 8 replicas
-prestep replay run/ --set nvlink.bandwidth=0.5x --json    with slower links
-prestep replay run/ --set kernels.gemm=0.5x --steps 2     with faster kernels; one step only
+prestep replay run/                                     as it was
+prestep replay run/ --comm simulated                    on its own cluster
+prestep replay run/ --cluster dgx-h100 --set dp=8       elsewhere, 8 replicas
+prestep replay run/ --set nvlink.bandwidth=0.5x --json  slower links
+prestep replay run/ --set kernels.gemm=0.5x --steps 2   faster gemm, one step
 Changes of a replay: docs/traces.md, "Changes".
 """
 

@@ -34,7 +34,7 @@ def command(context: click.Context, **options: Any) -> None:
     epilog="\b\n"
     "Examples:\n"
     "  prestep doctor nccl all_reduce_perf.log\n"
-    "  prestep doctor nccl perf/*.log nccl-debug.log --cluster my-cluster.toml --json\n"
+    "  prestep doctor nccl perf/*.log nccl-debug.log --cluster mine.toml --json\n"
 )
 @click.argument(
     "logs",
