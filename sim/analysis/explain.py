@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,11 +169,21 @@ def _sure(result: Mapping[str, Any]) -> Iterator[str]:
     yield f"How sure: {sure}; the time of kernels and communication is {parts}."
     if others := of_others(result.get("tables", {})):
         yield f"Times of kernels: {others}."
-    for fallback in result.get("fallbacks", [])[:3]:
-        if fallback["share"] > MINOR:
-            yield f"It would gain most from measuring {fallback.get('what')} ({fallback['share']:.0%} of the time)."
+    yield from _to_measure(result.get("fallbacks", [])[:3])
     for warning in result.get("warnings", []):
         yield f"Warning: {warning}"
+
+
+def _to_measure(fallbacks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What most of the time rests on that nobody measured, the largest share first."""
+    first, *others = [
+        f"{one.get('what')} ({one['share']:.0%}"
+        for one in fallbacks
+        if one["share"] > MINOR
+    ] or [""]
+    if first:
+        rest = "".join(f", then {one})" for one in others)
+        yield f"It would gain most from measuring {first} of the time){rest}."
 
 
 def _doubt(interval: Mapping[str, Any]) -> Iterator[str]:
