@@ -95,6 +95,8 @@ def test_other_keys_are_combined(tmp_path: Path) -> None:
         "cluster.gpus=1,2",
         "--over",
         "nvlink.bandwidth=1x,0.1x",
+        "--over",
+        "parallel.pp=1",
     )
     assert "cluster.gpus=1" in done.stdout and "nvlink.bandwidth=0.1x" in done.stdout
 

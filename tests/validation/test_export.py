@@ -39,13 +39,20 @@ def exported(path: Path, *words: str | Path) -> str:
     return made.stderr
 
 
+@pytest.fixture(scope="module")
+def table_of_some(some: Path) -> tuple[Path, str]:
+    """Those rows exported, and what was said."""
+    path = some.with_name("one.parquet")
+    return path, exported(path, "published", "--rows", some)
+
+
 def test_a_row_is_what_its_source_says_beside_what_we_say(
-    some: Path, tmp_path: Path
+    table_of_some: tuple[Path, str],
 ) -> None:
     """Cells of the source unchanged, a licence and a source for each, seconds, and the peer's numbers."""
-    told = exported(tmp_path / "rows.parquet", "published", "--rows", some)
+    path, told = table_of_some
     assert "wrote 3 rows" in told
-    table = pd.read_parquet(tmp_path / "rows.parquet").set_index("row")
+    table = pd.read_parquet(path).set_index("row")
     assert set(table.index) == set(NAMES) and (table["set"] == "published").all()
     with PUBLISHED.open(encoding="utf-8", newline="") as file:
         texts = {row["id"]: row for row in csv.DictReader(file)}
@@ -61,15 +68,14 @@ def test_a_row_is_what_its_source_says_beside_what_we_say(
 
 
 def test_the_same_rows_make_the_same_bytes_and_carry_their_meaning(
-    some: Path, tmp_path: Path
+    some: Path, table_of_some: tuple[Path, str], tmp_path: Path
 ) -> None:
     """A digest can be cited; every column says what it holds, and the file which version predicted."""
-    digests = []
-    for name in ("one.parquet", "two.parquet"):
-        exported(tmp_path / name, "published", "--rows", some)
-        digests.append(hashlib.sha256((tmp_path / name).read_bytes()).hexdigest())
+    one, again = table_of_some[0], tmp_path / "again.parquet"
+    exported(again, "published", "--rows", some)
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (one, again)]
     assert digests[0] == digests[1]
-    schema = pq.read_schema(tmp_path / "one.parquet")
+    schema = pq.read_schema(one)
     assert schema.names == list(export.COLUMNS)
     for field in schema:
         assert field.metadata[b"doc"].decode() == export.COLUMNS[field.name]
