@@ -221,7 +221,8 @@ def _scalar(hint: type, value: object, where: str, dotted: str) -> Any:
         else isinstance(value, hint) and not isinstance(value, bool)
     )
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        # A number of hundreds of digits has no float; its limit is told where all limits are.
+        return float(value) if abs(value) <= LARGEST else value
     if not fits:
         shown = whole_number_meant(value, dotted) if hint is int else ""
         raise InputError(Mistake(where, dotted, repr(value), names[hint], shown))

@@ -32,6 +32,7 @@ from sim.graph.opgraph import KERNEL, OpGraph, Program
 from sim.planning.jitter import NAMES as JITTERS
 from sim.planning.planned import Planned
 from sim.spec.load import sections_in_use
+from sim.spec.rules.idle import idle
 from sim.storage.feeding import path_with, with_data
 from workloads.frameworks import framework_of
 from workloads.job.faults import Faults
@@ -275,6 +276,9 @@ def _warnings(planned: Planned) -> tuple[str, ...]:
     scenario = planned.scenario
     caveats = (
         *scenario.notes,
+        *idle(
+            scenario, planned.model, len({*map(planned.fabric.host_of, planned.gpus)})
+        ),
         *framework_of(scenario).caveats(scenario, planned.model),
         *_without_sharp(planned),
         *_without_nccl(planned),

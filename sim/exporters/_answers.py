@@ -63,7 +63,8 @@ def of_comparison(comparison: Mapping[str, Any]) -> str:
     gain = (before - after) / before if before else 0.0
     times = f"{format_duration(after)} a step instead of {format_duration(before)}"
     if abs(gain) < NOTHING:
-        return f"The change saves nothing{_idle(comparison)}: {times}."
+        still = " No figure of the step moves." if comparison.get("unchanged") else ""
+        return f"The change saves nothing{_idle(comparison)}: {times}.{still}"
     word = "less" if gain > 0 else "more"
     speed = f"{comparison['speedup']:.3f} times as fast"
     return f"With the change {times}, {percent(abs(gain))} {word}: {speed}."

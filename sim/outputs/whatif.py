@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from sim.outputs._parts import BREAKDOWN, LINK_KINDS, LINKS, SECONDS
+from sim.outputs._parts import BREAKDOWN, LINK_KINDS, LINKS, SECONDS, VERDICT
 from sim.outputs._words import (
     either,
+    flag,
     items,
     maybe,
     named,
@@ -16,13 +17,20 @@ from sim.outputs._words import (
 )
 
 _SIDE = table(
-    "", step_time=SECONDS, breakdown=BREAKDOWN, links=LINKS, link_kinds=LINK_KINDS
+    "",
+    step_time=SECONDS,
+    breakdown=BREAKDOWN,
+    links=LINKS,
+    link_kinds=LINK_KINDS,
+    out_of_memory=VERDICT,
+    warnings=items(text()),
 )
 
 COMPARED = table(
     "as it is, and with the changes of --set",
     base=_SIDE,
     changed=_SIDE,
+    unchanged=flag("whether every figure of the prediction is the same"),
     speedup=number("step time of the base over that of the changed: above 1 is faster"),
     difference=number("s, changed less base"),
     difference_interval=or_null(

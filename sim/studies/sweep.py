@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import io
 import itertools
 import json
@@ -29,6 +30,7 @@ from sim.studies.executors import RETRIES
 from sim.studies.grid import Spec
 
 Row = dict[str, Any]
+SUM = "sum"  # of all else that a run's file says
 #: Columns of results.parquet after those of the grid (SI units); `error` is "" for a run that was predicted.
 COLUMNS: dict[str, str] = {
     "key": "string",
@@ -114,14 +116,19 @@ def _missing(wanted: Sequence[Spec], folder: Path) -> list[Spec]:
 
 
 def _figures(spec: Spec, folder: Path) -> Row | None:
-    """What a run wrote; None where it has not, or where its file is empty or not its own."""
+    """What a run wrote; None where it has not, or where its file is empty, not its own, or changed since."""
     try:
         row = json.loads(_file(folder, spec.key).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(row, dict) or row.get("key") != spec.key:
         return None
-    return row
+    return row if row.pop(SUM, None) == _sum(row) else None
+
+
+def _sum(row: Row) -> str:
+    """What tells a row as it was written from one that was changed since."""
+    return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _written(
@@ -129,7 +136,8 @@ def _written(
 ) -> Iterator[int]:
     """Writes rows as they come; yields how many it has written."""
     for done, row in enumerate(_finished(pool, left, most), 1):
-        write_whole(_file(folder, row["key"]), json.dumps(row).encode())
+        whole = {**row, SUM: _sum(row)}
+        write_whole(_file(folder, row["key"]), json.dumps(whole).encode())
         yield done
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from sim.analysis.json_text import finite
 from sim.analysis.prediction import Prediction
 from sim.planning.planned import Planned
 from sim.predict import execute, load_fabric, plan, reported
@@ -20,6 +21,11 @@ from topologies.edit.overrides import with_overrides
 from topologies.fabric import Fabric
 
 Table = dict[str, Any]
+#: What a result has beside its figures: a changed scenario loses what was measured of it.
+ASIDE = (
+    *("scenario", "warnings", "measured_step_time", "signed_error"),
+    *("measured_fitted", "expected_error"),
+)
 
 
 def compared(
@@ -53,6 +59,7 @@ def compare(base: Table, changed: Table) -> Table:
     return {
         "base": one,
         "changed": other,
+        "unchanged": _figures(base) == _figures(changed),
         "speedup": before / after if after else 1.0,
         "difference": after - before,
         "breakdown_difference": {
@@ -68,7 +75,15 @@ def _part(result: Table) -> Table:
         "breakdown": _flat(result["breakdown"]),
         "links": result.get("links", []),
         "link_kinds": result.get("link_kinds", []),
+        "out_of_memory": result.get("out_of_memory"),
+        "warnings": result.get("warnings", []),
     }
+
+
+def _figures(result: Table) -> Table:
+    """All that is predicted, without what was asked, said about it, or measured of it; what is not known as None."""
+    figures = {name: value for name, value in result.items() if name not in ASIDE}
+    return finite(figures)  # type: ignore[no-any-return]
 
 
 def _flat(breakdown: Table, prefix: str = "") -> dict[str, float]:

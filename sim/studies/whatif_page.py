@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sim.exporters._answers import of_comparison
 from sim.exporters._words import share_name
-from sim.units import format_duration, percent
+from sim.units import format_bytes, format_duration, percent
 
 Table = dict[str, Any]
 HALF = (
@@ -26,6 +27,10 @@ def comparison_page(comparison: Table) -> str:
     return "\n".join(
         [
             of_comparison(comparison),
+            *(
+                textwrap.fill(line, 80, subsequent_indent="  ")
+                for line in _told(comparison)
+            ),
             f"{'':32}{'base':>12}{'changed':>12}{'difference':>14}",
             *_shares(base, changed),
             *_interval(comparison.get("difference_interval")),
@@ -43,6 +48,20 @@ def _about_links(base: Table, changed: Table) -> list[str]:
     if said("", base) == said("", changed):
         return said("base and changed", base)
     return [*said("base", base), *said("changed", changed)]
+
+
+def _told(comparison: Table) -> Iterator[str]:
+    """Which of the steps does not fit, and what is said of each."""
+    sides = {which: comparison[which] for which in ("base", "changed")}
+    for which, side in sides.items():
+        verdict = side["out_of_memory"]
+        if verdict is not None and not verdict["fits"]:
+            over = format_bytes(verdict["needed"] - (verdict["capacity"] or 0.0))
+            yield f"! {which} does not fit: {over} too much on rank {verdict['rank']}"
+    said = dict.fromkeys(text for side in sides.values() for text in side["warnings"])
+    for warning in said:
+        found = [which for which, side in sides.items() if warning in side["warnings"]]
+        yield f"! {warning}" if len(found) == 2 else f"! {found[0]}: {warning}"
 
 
 def _shares(base: Table, changed: Table) -> Iterator[str]:

@@ -15,16 +15,23 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.fuzz.mutants import flips, mutated
 from tests.fuzz.running import ended, outcome
-from tests.fuzz.seeds import seeds
+from tests.fuzz.seeds import Seed, seeds
 
 MEMORY = 2 * 2**30
 
 
-def main() -> int:
+def damaged(seed: Seed, number: int, path: Path) -> None:
+    """Writes a seed's file with the damage of a number: letters of its text, and bytes."""
+    text = mutated(seed.text, number, 1 + number % 4)
+    seed.write(text, path, flips(number))
+
+
+def main(damage: Callable[[Seed, int, Path], None] = damaged) -> int:
     """Run them; 1 if any was wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("count", type=int)
@@ -39,7 +46,7 @@ def main() -> int:
         for number in range(told.first, told.first + told.count):
             seed = kinds[number % len(kinds)]
             path = folder / f"x{seed.suffix}"
-            seed.write(mutated(seed.text, number, 1 + number % 4), path, flips(number))
+            damage(seed, number, path)
             begun = time.process_time()
             found = outcome(seed, path, folder / "out.json")
             slowest = max(

@@ -153,6 +153,101 @@ fsdp_shards = 2
 reduce_dtype = "fp32"
 clip_gradients = true
 """
+DATA = f"""[cluster]
+name = "aws-p5"
+hosts = 1
+gpus = 4
+host_factor = 1.5
+numa = "wrong"
+routing = "ecmp"
+routing_seed = 3
+set = {{ "gpu.power_limit" = "500 W", "gpu[1].clock" = "0.9x", "nic.latency" = "2x" }}
+[model]
+{SMALL}[training]
+seq_len = 256
+micro_batch = 2
+optimizer = "adamw8bit"
+[parallel]
+dp = 4
+data_parallel = "fsdp"
+fsdp_shards = 2
+[pytorch]
+master_weights = true
+reduce_dtype = "fp32"
+[dataload]
+workers = 2
+prefetch = 2
+decode = "1 ms"
+sample = "100 kB"
+storage = "nvme"
+cpus = 16
+copy = "pinned"
+[checkpoint]
+every = 100
+mode = "sharded"
+storage = "nvme"
+[placement]
+by = "order"
+slots = 4
+[nccl]
+min_channels = 2
+max_channels = 8
+cross_nic = 1
+pxn_disable = true
+dp = {{ max_ctas = 4 }}
+net_speed = "50 GB/s"
+[faults]
+slow_rank = 1
+slow_factor = 1.5
+jitter = 0.1
+[measured]
+step_time = "1 ms"
+source = "nobody"
+"""
+CONTEXT = f"""[cluster]
+name = "dgx-b200"
+[model]
+{SMALL}[training]
+framework = "pytorch-compiled"
+seq_len = 512
+micro_batch = 1
+precision = "nvfp4"
+recompute = "full"
+[parallel]
+dp = 4
+cp = 2
+data_parallel = "fsdp"
+[pytorch]
+bf16_layers = 1
+rotate_method = "alltoall"
+clip_gradients = true
+"""
+DEEPEP = f"""[cluster]
+name = "rail-h100"
+hosts = 2
+[model]
+{SMALL}experts = 16
+experts_per_token = 4
+moe_ffn = 256
+[training]
+framework = "megatron"
+seq_len = 512
+micro_batch = 1
+microbatches = 4
+[parallel]
+dp = 8
+pp = 2
+ep = 8
+imbalance = "gini 0.2"
+routing = "consecutive"
+[megatron]
+moe_token_dispatcher = "flex"
+moe_flex_dispatcher_backend = "deepep"
+moe_deepep_num_sms = 24
+overlap_grad_reduce = true
+cuda_graph_scope = ["attn"]
+recompute_modules = ["moe_act"]
+"""
 WIDE = f"""[cluster]
 name = "mi355x"
 [model]
@@ -179,11 +274,14 @@ def jobs() -> list[Parts]:
         "hybrid": HYBRID,
         "rl": RL,
         "automodel": AUTOMODEL,
+        "context": CONTEXT,
+        "deepep": DEEPEP,
         "wide": WIDE.replace("grad_accumulation = 2", "microbatches = 4"),
     }
     made: list[Parts] = [
         (name, ".toml", text, run, {}) for name, text in scenarios.items()
     ]
+    made.append(("data", ".toml", DATA, ("run", "FILE", "--energy", "--json"), {}))
     counts = json.dumps([[40, 30, 20, 10, 40, 30, 20, 10]] * 4)
     beside = {"experts.toml": EXPERTS.replace('imbalance = "FILE"\n', "")}
     routed = ("run", "BESIDE/experts.toml", "--set", "parallel.imbalance=FILE")

@@ -23,6 +23,7 @@ from sim.errors import PrestepError
 from sim.predict import execute, plan, reported
 from sim.spec.load import parse_scenario
 from sim.spec.sections import Scenario
+from sim.studies.whatif import compared
 from tests.executed import Executed, executed, step_time
 from tests.fuzz.drawn import drawn
 from tests.fuzz.running import impossible
@@ -56,6 +57,11 @@ def sound(tables: Tables, done: Executed) -> Iterator[str]:
             yield f"link used {link.utilisation}"
     if not sum(m.total for m in result.peak_memory.values()) > 0:
         yield "no memory"
+    sure, energy = result.uncertainty, result.energy
+    if sure is not None and not sure.low <= result.step_time <= sure.high:
+        yield f"interval {sure.low} to {sure.high} of {result.step_time}"
+    if energy is not None and not 0 < energy.gpu_step_energy <= energy.step_energy:
+        yield f"energy {energy.gpu_step_energy} of {energy.step_energy}"
 
 
 def repeated(tables: Tables, done: Executed) -> Iterator[str]:
@@ -79,6 +85,49 @@ def faster(tables: Tables, done: Executed) -> Iterator[str]:
     ):
         yield from _no_slower(tables, done, str(change), cluster={"set": change})
     yield from _no_slower(tables, done, "host", cluster={"host_factor": 0.5})
+
+
+def slower(tables: Tables, done: Executed) -> Iterator[str]:
+    """Half the bandwidth, arithmetic or memory, and a host that is twice as slow, are no faster."""
+    for change in (
+        {"nvlink.bandwidth": "0.5x"},
+        {"nic.bandwidth": "0.5x"},
+        {"gpu.flops": "0.5x"},
+        {"gpu.hbm_bandwidth": "0.5x"},
+    ):
+        yield from _no_slower(tables, done, str(change), -1, cluster={"set": change})
+    yield from _no_slower(tables, done, "host", -1, cluster={"host_factor": 4.0})
+
+
+def fuller(tables: Tables, done: Executed) -> Iterator[str]:
+    """Twice the samples at once take no less memory."""
+    training = tables["training"]
+    if "global_batch" in training:
+        return
+    twice = {"micro_batch": 2 * training.get("micro_batch", 1)}
+    try:
+        other = executed(changed(tables, training=twice))
+    except PrestepError:
+        return
+    before, after = (_memory(one) for one in (done, other))
+    if after < before * (1 - ALIKE):
+        yield f"{before:.6g} bytes become {after:.6g} with {twice}"
+
+
+def _memory(done: Executed) -> float:
+    """Bytes of the fullest rank."""
+    result = reported(done.planned, done.run)
+    return max(memory.total for memory in result.peak_memory.values())
+
+
+def agreed(tables: Tables, done: Executed) -> Iterator[str]:
+    """A what-if's base is the step, and a change that says what is there moves no figure."""
+    scenario = changed(tables)
+    table = compared(scenario, scenario, prices=False)
+    if table["base"]["step_time"] != step_time(done):
+        yield f"{step_time(done)}, and {table['base']['step_time']} as a what-if's base"
+    if not table["unchanged"]:
+        yield "a change that changes nothing moves a figure"
 
 
 def more(tables: Tables, done: Executed) -> Iterator[str]:
@@ -138,7 +187,11 @@ def _no_slower(
 
 
 LAWS: dict[str, Callable[[Tables, Executed], Iterator[str]]] = {
-    law.__name__: law for law in (sound, repeated, faster, more, unfolded, relabelled)
+    law.__name__: law
+    for law in (
+        *(sound, repeated, faster, slower, more, fuller),
+        *(unfolded, relabelled, agreed),
+    )
 }
 
 

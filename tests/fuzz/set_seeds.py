@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tests.fuzz.job_seeds import Parts
@@ -10,8 +11,13 @@ from tests.validation.test_nccl_tests import HEAD, TAIL, row
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "validation/cases"
-#: Set -> its file of rows, and words that its cheapest rows have.
+#: Set -> its file of rows in its folder or beside it, and words that its cheapest rows have.
 ROWS = {
+    "energy": ("train_h100_power.jsonl", ""),
+    "h100": ("train_1gpu.jsonl", ""),
+    "leafspine": ("../h200/leafspine_degraded_4gpu.jsonl", ""),
+    "h200-whatif": ("../h200/whatif_channels_4gpu.jsonl", ""),
+    "collectives-leafspine": ("../h200/collectives_leafspine.jsonl", ""),
     "automodel": ("rows.csv", "Qwen2.5 7B"),
     "low-precision": ("rows.csv", "B200"),
     "rl": ("rows.csv", "LLAMA3.1_8B"),
@@ -19,6 +25,12 @@ ROWS = {
     "lora": ("rows.csv", "config_DGXH200_1x8x2xtp1pp1cp2.sh"),
     "wall": ("liquid.jsonl", ""),
 }
+KERNELS = """system,framework,version,kernel_source,gemm_dtype,m,n,k,latency
+h200_sxm,vLLM,0.14.0,cublas,bfloat16,64,4096,4096,0.02
+h200_sxm,vLLM,0.14.0,cublas,fp8,8192,4096,4096,0.2
+"""
+#: Where rows were measured that do not say it.
+WHERE = {"energy": ("--cluster", "dgx-h100")}
 
 
 def _rows(name: str, most: int = 2) -> str:
@@ -30,6 +42,34 @@ def _rows(name: str, most: int = 2) -> str:
     return "".join(f"{line}\n" for line in head + kept)
 
 
+def _report() -> str:
+    """What nccl-tests prints with -J."""
+    devices = [
+        {"rank": r, "hostname": "nodeA", "device_info": "NVIDIA H100 80GB HBM3"}
+        for r in range(8)
+    ]
+    sides = [{"time": 20.0 + 2**n / 5e4, "nwrong": 0.0} for n in range(10, 28)]
+    return json.dumps(
+        {
+            "version": 2,
+            "args": ["./build/all_gather_perf", "-g", "8"],
+            "nccl_version": 22809,
+            "env": ["HOME=/root", "NCCL_MAX_NCHANNELS=4"],
+            "config": {"nthreads": 1, "ngpus": 1, "devices": devices},
+            "results": [
+                {
+                    "size": 1 << n,
+                    "type": "float",
+                    "out_of_place": side,
+                    "in_place": side,
+                }
+                for n, side in enumerate(sides, 10)
+            ],
+        },
+        indent=0,
+    )
+
+
 def sets() -> list[Parts]:
     """All of them."""
     made: list[Parts] = [
@@ -37,7 +77,7 @@ def sets() -> list[Parts]:
             f"rows_{name}",
             Path(file).suffix,
             _rows(name),
-            ("validate", name, "--jobs", "1", "--rows", "FILE"),
+            ("validate", name, "--jobs", "1", "--rows", "FILE", *WHERE.get(name, ())),
             {},
         )
         for name, (file, _) in ROWS.items()
@@ -49,6 +89,13 @@ def sets() -> list[Parts]:
     return [
         *made,
         (
+            "rows_kernels",
+            ".csv",
+            KERNELS,
+            ("validate", "kernels", "--rows", "FILE"),
+            {},
+        ),
+        (
             "submission",
             ".jsonl",
             (ROOT / "examples/measured/submission.jsonl").read_text(encoding="utf-8"),
@@ -56,5 +103,13 @@ def sets() -> list[Parts]:
             {},
         ),
         ("doctor_tests", ".log", log + TAIL, doctor, {}),
+        ("doctor_json", ".json", _report(), doctor, {}),
+        (
+            "calibrate_json",
+            ".json",
+            _report(),
+            ("calibrate", "FILE", "-o", "OUT", "--cluster", "dgx-h100", "--force"),
+            {},
+        ),
         ("doctor_debug", ".log", LOG, doctor, {}),
     ]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sim import files
 from sim.errors import InputError
+from tests.fuzz import structured
 from tests.fuzz.mutants import flips, mutated
 from tests.fuzz.running import JUDGES, ended, outcome
 from tests.fuzz.seeds import SCENARIO, seeds
@@ -48,6 +49,45 @@ HOSTILE = {
     ),
     "deep YAML": ("slurm_yaml", "- topology: x\n  tree: " + "[" * 5_000),
     "digits": ("collectives", "9" * 10_000),
+    "a number of digits": (
+        "scenario",
+        SCENARIO.replace("slow_factor = 1.5", f"slow_factor = {10**400}"),
+    ),
+    "ranks": (
+        "doctor_tests",
+        "# nThread 1 nGpus 1\n"
+        "#  Rank 999999999999 Group 0 Pid 1 on a device 0 [0000:0f:00] NVIDIA H100\n",
+    ),
+    "sizes that are a table": (
+        "steps",
+        '{"id": "a", "world": 1, "case": {}, "step_s_by_rank": {"0": [1.0]}, '
+        '"peak_reserved": {}, "env": [1], "peak_alloc_by_rank": [2]}',
+    ),
+    "an endless step": (
+        "steps",
+        '{"id": "a", "world": 1, "case": {}, "step_s_by_rank": {"0": [1e999]}}',
+    ),
+    "sizes that are none": (
+        "rows_kernels",
+        "system,framework,version,kernel_source,gemm_dtype,m,n,k,latency\n"
+        "h200_sxm,vLLM,0.14.0,cublas,bfloat16,x,4096,4096,0.02\n",
+    ),
+    "a clock that is a text": (
+        "rows_energy",
+        SEEDS["rows_energy"].text.replace(
+            '"sm_clock_mhz":', '"sm_clock_mhz": "x", "y":'
+        ),
+    ),
+    "marks that are a list": (
+        "saves",
+        SEEDS["saves"].text.replace(
+            '"checkpoint_by_rank":', '"checkpoint_by_rank": [1], "y":'
+        ),
+    ),
+    "a stage that is a list": (
+        "recipe_deepspeed_import",
+        '{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": [1]}}',
+    ),
     "layers": ("scenario", SCENARIO.replace("layers = 2", "layers = 100000000")),
     "accumulation": (
         "scenario",
@@ -107,6 +147,16 @@ def test_files_that_are_none(name: str, tmp_path: Path) -> None:
     for data in (b"", b"\0" * 1000, b"\xff\xfe\x00" * 1000, b"null", b"9" * 10_000):
         path.write_bytes(data)
         assert outcome(SEEDS[name], path, tmp_path / "out.json") == ""
+
+
+@pytest.mark.parametrize("name", sorted(SEEDS)[::4])
+def test_a_few_trees_with_a_change(name: str, tmp_path: Path) -> None:
+    """Values of another type or size, keys elsewhere, other bytes of the same text: the short run of the second fuzzer."""
+    for seed in range(5):
+        path = tmp_path / f"x{SEEDS[name].suffix}"
+        structured.damaged(SEEDS[name], seed, path)
+        found = outcome(SEEDS[name], path, tmp_path / "out.json")
+        assert found == "", f"structured.damaged({name!r}, {seed})"
 
 
 def _damaged(name: str, seed: int, times: int, folder: Path) -> None:

@@ -95,7 +95,7 @@ def _wrong_case(row: Row) -> Iterator[Mistake]:
     for key, value in case.items():
         if key not in KEYS and (value or key not in UNLESS_SAID):
             yield unknown(where, f"case.{key}", key, KEYS)
-    if case.get("mode") not in MODES:
+    if str(case.get("mode")) not in MODES:
         yield unknown(where, "case.mode", str(case.get("mode")), MODES)
     model = str(case.get("model"))
     if model not in MODELS | SIZES and not re.fullmatch(r"seedmlp_[1-9]\d*", model):
@@ -115,7 +115,7 @@ def _wrong_pipeline(row: Row) -> Iterator[Mistake]:
     if not is_pipeline(case):
         return
     schedule, microbatches = case.get("schedule"), case.get("microbatches")
-    if schedule not in SCHEDULES:
+    if str(schedule) not in SCHEDULES:
         yield unknown(where, "case.schedule", str(schedule), SCHEDULES)
     if not isinstance(microbatches, int):
         yield Mistake(where, "case.microbatches", repr(microbatches), "a number")

@@ -40,6 +40,7 @@ DTYPES = {
 EVERY_FILE = ("system", "kernel_source", "latency")
 STACK = (("source",), ("file",), ("framework", "version"))  # one of these
 PARTS = 5  # one of so many shapes is held out
+MOST = 2**31 - 1  # of a size
 CHUNK = 64  # of the delta rules' kernels, whose files do not say it
 
 
@@ -172,7 +173,7 @@ def read(path: Path) -> tuple[Family, pd.DataFrame]:
     exchanges = exchange_rows.named(rows)
     rows = rows if exchanges is None else exchanges
     chosen = max(FORMATS, key=lambda each: sum(name in rows for name in each.named))
-    if mistakes := [*_missing(path, rows, chosen)]:
+    if mistakes := [*_missing(path, rows, chosen)] or [*_wrong(path, rows, chosen)]:
         raise InputError(mistakes)
     return chosen.family, _ours(rows, chosen)
 
@@ -198,6 +199,21 @@ def _missing(path: Path, rows: pd.DataFrame, chosen: Format) -> Iterable[Mistake
         yield Mistake(str(path), "source", "no column", wanted)
 
 
+def _wrong(path: Path, rows: pd.DataFrame, chosen: Format) -> Iterable[Mistake]:
+    """Columns with cells that are no sizes, or no times."""
+    sizes = [name for name in chosen.columns if isinstance(name, str)]
+    for name in (*sizes, "latency"):
+        numbers = pd.to_numeric(rows[name], errors="coerce").astype("float64")
+        low = rows[name].notna() & ~(numbers.between(0, MOST))
+        if name == "latency":
+            low |= ~(numbers > 0)
+        if low.any():
+            at = int(low.to_numpy().argmax())
+            found = repr(str(rows[name].iloc[at])[:40])
+            expected = "ms above 0" if name == "latency" else "a size"
+            yield Mistake(f"{path}: row {at + 1}", name, found, expected)
+
+
 def _ours(rows: pd.DataFrame, chosen: Format) -> pd.DataFrame:
     sizes: Mapping[str, object] = {
         size: _size(rows, column)
@@ -212,14 +228,18 @@ def _ours(rows: pd.DataFrame, chosen: Format) -> pd.DataFrame:
             "kernel": rows["kernel_source"].astype(str),
             "variant": chosen.variant(rows),
             **sizes,
-            "us": (rows["latency"] * 1e3).astype("float32"),
+            "us": (pd.to_numeric(rows["latency"]) * 1e3).astype("float32"),
         }
     )
 
 
 def _size(rows: pd.DataFrame, column: str | int) -> object:
     """Whole numbers; a window that is not there is 0."""
-    return column if isinstance(column, int) else rows[column].fillna(0).astype("int32")
+    return (
+        column
+        if isinstance(column, int)
+        else pd.to_numeric(rows[column]).fillna(0).astype("int32")
+    )
 
 
 def _source(rows: pd.DataFrame) -> pd.Series:

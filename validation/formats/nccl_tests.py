@@ -7,6 +7,7 @@ NCCL's version; NCCL_DEBUG lines the variables that were set. Source: nccl-tests
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -177,8 +178,9 @@ def _without_a_line(
     there = {int(rank) for rank, _ in run.places}
     if not there or any(mistake.key == DEVICES for mistake in mistakes):
         return
-    if missing := sorted(set(range(run.ranks)) - there):
-        found = f"no line of rank {', '.join(map(str, missing[:8]))}"
+    lacking = (rank for rank in range(run.ranks) if rank not in there)
+    if missing := list(itertools.islice(lacking, 8)):
+        found = f"no line of rank {', '.join(map(str, missing))}"
         yield Mistake(where, DEVICES, found, f"ranks 0 to {run.ranks - 1}")
 
 

@@ -17,6 +17,10 @@ from validation.formats.nccl_tests_run import (
     us,
     version,
 )
+from validation.formats.records import whole
+
+MOST_RANKS = 1 << 20  # of a run
+MOST_CODE = 1_000_000  # of a version: 22809
 
 
 def from_json(text: str, path: Path) -> Parsed:
@@ -30,7 +34,7 @@ def from_json(text: str, path: Path) -> Parsed:
             timings += [Timing(at + 1, *cell) for cell in cells]
         except InputError as error:
             mistakes.extend(error.mistakes)
-    return Parsed(_run_of(report), timings, mistakes)
+    return Parsed(_run_of(report, path.name), timings, mistakes)
 
 
 def _report(text: str, path: Path) -> Mapping[str, Any]:
@@ -51,7 +55,8 @@ def _report(text: str, path: Path) -> Mapping[str, Any]:
 
 def _result(result: Any, where: str) -> list[tuple[int, str, float]]:
     """(size, side, s) of one size of the JSON."""
-    if not isinstance(result, Mapping) or not isinstance(result.get("size"), int):
+    size = result.get("size") if isinstance(result, Mapping) else None
+    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
         expected = "bytes, a whole number"
         raise InputError(Mistake(where, "size", repr(result)[:60], expected))
     cells = []
@@ -63,29 +68,51 @@ def _result(result: Any, where: str) -> list[tuple[int, str, float]]:
     return cells
 
 
-def _run_of(report: Mapping[str, Any]) -> Run:
+def _run_of(report: Mapping[str, Any], where: str) -> Run:
     """What a JSON report says of its run."""
-    config = report.get("config") or {}
-    devices = config.get("devices") or report.get("devices") or []
-    per_process = int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
-    program = Path(str((report.get("args") or [""])[0])).name
-    hosts = {device.get("hostname") for device in devices}
+    config = _typed(report, "config", dict, where) or {}
+    devices = _typed(config, "devices", list, where)
+    devices = devices or _typed(report, "devices", list, where) or []
+    for at, device in enumerate(devices):
+        if not isinstance(device, dict):
+            expected = "a device: its rank, hostname and device_info"
+            raise InputError(
+                Mistake(where, f"devices[{at}]", repr(device)[:60], expected)
+            )
+    # With MPI one device of every process is listed.
+    per_process = whole({"nthreads": 1, **config}, "nthreads", where, 1)
+    per_process *= whole({"ngpus": 1, **config}, "ngpus", where, 1)
+    ranks = max(1, len(devices)) * per_process
+    if ranks > MOST_RANKS:
+        found, expected = f"{ranks} ranks", f"at most {MOST_RANKS}"
+        raise InputError(Mistake(where, "config", found, expected))
+    program = [*(_typed(report, "args", list, where) or []), ""][0]
     code = report.get("nccl_version")
+    known = isinstance(code, int) and 0 < code < MOST_CODE
     return Run(
-        op=named(program),
-        # With MPI one device of every process is listed.
-        ranks=max(1, len(devices)) * per_process,
-        hosts=max(1, len(hosts)),
-        version=version(code) if isinstance(code, int) and code else None,
+        op=named(Path(str(program)).name),
+        ranks=ranks,
+        hosts=max(1, len({str(device.get("hostname")) for device in devices})),
+        version=version(code) if known else None,  # type: ignore[arg-type]
         gpu=str(devices[0].get("device_info", "")) if devices else "",
-        env=_variables(report.get("env") or []),
+        env=_variables(_typed(report, "env", list, where) or []),
     )
 
 
-def _variables(entries: Sequence[str]) -> dict[str, str]:
+def _typed(table: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
+    """A list or a table of a report; None where it has none."""
+    value = table.get(key)
+    if value is not None and not isinstance(value, kind):
+        expected = "a list" if kind is list else "a table"
+        raise InputError(Mistake(where, key, repr(value)[:60], expected))
+    return value
+
+
+def _variables(entries: Sequence[Any]) -> dict[str, str]:
     """NCCL's variables among entries such as `NCCL_ALGO=Ring`."""
+    texts = [entry for entry in entries if isinstance(entry, str)]
     return dict(
         entry.split("=", 1)
-        for entry in entries
+        for entry in texts
         if entry.startswith("NCCL_") and "=" in entry
     )

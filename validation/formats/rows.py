@@ -12,7 +12,7 @@ from typing import Any
 
 from sim import files
 from sim.errors import InputError, Mistake
-from validation.formats.records import not_json
+from validation.formats.records import is_positive, not_json, whole
 
 # What a case may say that changes neither the step nor how it is predicted.
 BOOKKEEPING = frozenset({"id", "trace", "trace_steps", "steps", "warmup"})
@@ -204,8 +204,8 @@ def _row(record: object, where: str) -> Row:
     if "step_s_by_rank" not in record:
         return _failed(record, identity, where)
     case, world = _configuration(record, where)
-    env = record.get("env") or {}
-    peaks = record.get("peak_alloc_by_rank") or {}
+    env = _object(record, "env", where)
+    peaks = _object(record, "peak_alloc_by_rank", where)
     return Row(
         identity,
         where,
@@ -216,9 +216,33 @@ def _row(record: object, where: str) -> Row:
         cluster=_cluster(record.get("cluster"), where),
         steps=_steps(record["step_s_by_rank"], where),
         cpu_steps=_cpu_steps(record, where),
-        peak_memory={int(rank): float(size) for rank, size in peaks.items()},
-        reserved=float(record.get("peak_reserved") or 0.0),
+        peak_memory={
+            whole({"rank": _digits(rank)}, "rank", where, 0): _bytes(peaks, rank, where)
+            for rank in peaks
+        },
+        reserved=_bytes(record, "peak_reserved", where),
     )
+
+
+def _object(record: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+    """A table of a record; empty where it has none."""
+    value = record.get(key) or {}
+    if not isinstance(value, Mapping):
+        raise InputError(Mistake(where, key, repr(value)[:60], "an object"))
+    return value
+
+
+def _bytes(record: Mapping[str, Any], key: str, where: str) -> float:
+    """A size; 0 where it was not measured."""
+    value = record.get(key) or 0.0
+    if value and not is_positive(value):
+        raise InputError(Mistake(where, str(key), repr(value)[:60], "bytes"))
+    return float(value)
+
+
+def _digits(text: str) -> int | None:
+    """The number of a rank; None of what is none."""
+    return int(text) if re.fullmatch(r"[0-9]{1,7}", text) else None
 
 
 def _configuration(
@@ -229,7 +253,7 @@ def _configuration(
     if not isinstance(case, Mapping):
         expected = "the configuration, an object"
         raise InputError(Mistake(where, "case", repr(case), expected))
-    if not isinstance(world, int) or world < 1:
+    if not isinstance(world, int) or isinstance(world, bool) or world < 1:
         raise InputError(Mistake(where, "world", repr(world), "the number of GPUs"))
     return case, world
 
@@ -240,8 +264,8 @@ def _failed(record: Mapping[str, Any], identity: str, where: str) -> Row:
     if error is None:
         expected = "seconds of each step by rank, or error"
         raise InputError(Mistake(where, "step_s_by_rank", "nothing", expected))
-    world = int(record.get("world", 0))
-    case = record.get("case") or {}
+    world = whole({"world": 0, **record}, "world", where, 0)
+    case = _object(record, "case", where)
     return Row(identity, where, case, world, error=str(error).strip())
 
 
@@ -280,4 +304,4 @@ def _are_times(times: object) -> bool:
     """Whether a value is a list of positive numbers."""
     if not isinstance(times, list) or not times:
         return False
-    return all(isinstance(time, int | float) and time > 0 for time in times)
+    return all(map(is_positive, times))

@@ -17,7 +17,7 @@ from sim.errors import InputError, Mistake, PrestepError
 from sim.predict import predict
 from sim.storage.host import constants
 from sim.units import format_duration
-from validation.formats.records import text_of
+from validation.formats.records import text_of, whole
 from validation.formats.rows import read_rows
 from validation.formats.scenarios import scenario_of
 from validation.report.figures_of_rows import Figure, FiguresReport
@@ -104,8 +104,11 @@ def _cases(row: Any, record: Mapping[str, Any]) -> list[Figure]:
 def _measured(row: Any, record: Mapping[str, Any]) -> dict[str, float]:
     """Seconds of what a row measured."""
     save, steps = row.case["ckpt"], row.step_times
-    at = int(save.get("at", AT))
-    done = _written(record, at)
+    if not isinstance(save, dict):
+        found, expected = repr(save)[:60], "a table of what was saved"
+        raise InputError(Mistake(row.where, "case.ckpt", found, expected))
+    at = whole({"at": AT, **save}, "at", row.where, low=0)
+    done = _written(record, at, row.where)
     ordinary = steps[:at] + steps[max(done, at + 1) + 1 :]
     if at >= len(steps) or not ordinary:
         found, expected = f"{len(steps)} steps", f"more than {at + 1}"
@@ -116,11 +119,16 @@ def _measured(row: Any, record: Mapping[str, Any]) -> dict[str, float]:
     return times
 
 
-def _written(record: Mapping[str, Any], at: int) -> int:
+def _written(record: Mapping[str, Any], at: int, where: str) -> int:
     """The step after which the save of step `at` was complete on all ranks."""
-    marks = record.get("checkpoint_by_rank") or {}
-    steps = [int(mark.get("async_done_step", at)) for mark in marks.values()]
-    return max(steps, default=at)
+    key = "checkpoint_by_rank"
+    marks = record.get(key) or {}
+    ranks = list(marks.values()) if isinstance(marks, dict) else [marks]
+    if not all(isinstance(mark, dict) for mark in ranks):
+        found, expected = repr(marks)[:60], "a table for each rank"
+        raise InputError(Mistake(where, key, found, expected))
+    done = "async_done_step"
+    return max((whole({done: at, **m}, done, where, low=0) for m in ranks), default=at)
 
 
 def _predict(row: Any) -> dict[str, Any]:

@@ -111,10 +111,10 @@ def _cases(row: Row, record: Mapping[str, Any], at: At) -> list[Figure]:
     try:
         watts = _positive(row, record, "watts_mean")
         seconds = _positive(row, record, "window_step_s")
+        clock = _clock(row, record)
     except InputError as error:
         return [Figure(row.name, POWER, math.nan, math.nan, str(error))]
     measured = {POWER: watts, ENERGY: watts * seconds, GIVEN: watts}
-    clock = record.get("sm_clock_mhz")
     measured |= {} if clock is None else {CLOCK: clock}
     try:
         predicted = _predict(row, at, seconds)
@@ -128,6 +128,12 @@ def _cases(row: Row, record: Mapping[str, Any], at: At) -> list[Figure]:
         for k, value in measured.items()
         if math.isfinite(predicted[k])
     ]
+
+
+def _clock(row: Row, record: Mapping[str, Any]) -> float | None:
+    """MHz of the GPU's SMs, where it was read."""
+    key = "sm_clock_mhz"
+    return None if record.get(key) is None else _positive(row, record, key)
 
 
 def _positive(row: Row, record: Mapping[str, Any], key: str) -> float:

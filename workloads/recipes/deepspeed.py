@@ -61,7 +61,7 @@ def _stage(draft: Draft, document: Document) -> None:
     stage = said(document, key)
     if stage is None:
         stage = 0
-    if stage not in WAYS:
+    if not isinstance(stage, int) or stage not in WAYS:
         draft.wrong(document.place(key), key, shown(stage), "0, 1, 2 or 3")
         return
     draft.set("parallel.data_parallel", WAYS[stage], key, document.place(key))

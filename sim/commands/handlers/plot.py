@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -16,6 +17,7 @@ from sim.commands._shared import talk
 from sim.errors import InputError, Mistake, unknown
 
 COST = "cost_per_token"
+NEEDED = ("error", "step_time", "tokens_per_second_per_gpu")
 SUFFIXES = (".svg", ".png", ".pdf")
 #: What an axis says of a column, and the factor from the column to what is drawn.
 LABELS = {
@@ -46,7 +48,7 @@ def plot(
         expected = "a folder of `prestep sweep`"
         raise InputError(Mistake(str(folder), "", "no results.parquet", expected))
     picture = output or folder / f"{y}.svg"
-    runs = pd.read_parquet(path)
+    runs = _read(path)
     if price is not None:
         # the currency is the price's; there are 3600 seconds in its hour
         runs[COST] = price / 3600 / runs["tokens_per_second_per_gpu"]
@@ -58,6 +60,26 @@ def plot(
         raise InputError(Mistake(str(path), y, "no run that has it", "at least one"))
     _save(_figure(runs, x, y), picture)
     talk(f"wrote {picture}")
+
+
+def _read(path: Path) -> pd.DataFrame:
+    """A sweep's results.
+
+    Raises
+    ------
+    InputError
+        If they are none, or lack columns that every sweep has.
+    """
+    expected = "results of `prestep sweep`"
+    try:
+        runs = pd.read_parquet(path)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise InputError(Mistake(str(path), "", str(error)[:200], expected)) from None
+    missing = [name for name in NEEDED if name not in runs.columns]
+    if missing:
+        found = f"no column {', '.join(missing)}"
+        raise InputError(Mistake(str(path), "", found, expected))
+    return runs
 
 
 def _keys(runs: pd.DataFrame) -> list[str]:

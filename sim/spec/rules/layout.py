@@ -112,6 +112,10 @@ MOST_LAYERS = 10_000  # ten times what anybody has trained
 # Layers times microbatches of a step, where layers that are alike are simulated once: hundreds of times what any known
 # run has.
 MOST_BLOCKS = 2_000_000
+# Microbatches of a rank, each of which is simulated, where layers are folded: a quarter of a minute without a pipeline;
+# and those of all stages together. Known runs have at most 512, and 49,152.
+MOST_RUNS = 3_000
+MOST_PASSES = 60_000
 # ... and where every layer of every microbatch is: some tens of operations each, half a minute in all.
 MOST_BLOCKS_BY_ONE = 10_000
 
@@ -134,7 +138,12 @@ def countable(s: Scenario, layers: int) -> Iterator[Mistake]:
         return
     folds = framework_of(s).folds_layers
     most = MOST_BLOCKS if folds else MOST_BLOCKS_BY_ONE
-    if layers * runs > most:
+    passes = s.parallel.pp * s.parallel.vpp * runs
+    if folds and (runs > MOST_RUNS or passes > MOST_PASSES):
+        found = f"{runs} microbatches of {s.parallel.pp * s.parallel.vpp} stages"
+        expected = f"at most {MOST_RUNS}, and {MOST_PASSES} by stages"
+        yield Mistake(s.where, "training.microbatches", found, expected, _FEWER)
+    elif layers * runs > most:
         found = f"{layers} layers and {runs} microbatches"
         expected = f"a product of at most {most}"
         hint = "" if folds else _FEWER
@@ -327,6 +336,14 @@ def _slow_rank(s: Scenario, gpus: int) -> Iterator[Mistake]:
         )
 
 
+def _dropout(s: Scenario) -> Iterator[Mistake]:
+    """Shares of what is dropped: something has to stay."""
+    for name in ("attention_dropout", "hidden_dropout"):
+        if (share := getattr(s.megatron, name)) >= 1:
+            key = f"megatron.{name}"
+            yield Mistake(s.where, key, str(share), "a share below 1")
+
+
 # Keys a rule rests on -> the rule. A key that is already wrong silences its rules: one mistake, one line.
 _BATCH = (
     "training.global_batch training.micro_batch training.grad_accumulation "
@@ -348,6 +365,7 @@ _RULES: list[Rule] = [
     ),
     ("parallel parallel.order", _order),
     ("nccl nccl.min_channels nccl.max_channels", _channels),
+    ("megatron megatron.attention_dropout megatron.hidden_dropout", _dropout),
     ("adapter adapter.targets", adapter.targets),
     ("adapter adapter.dropout", adapter.dropout),
     ("adapter training training.framework training.precision", adapter.fp32),

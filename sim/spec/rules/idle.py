@@ -1,0 +1,175 @@
+"""Keys that are stated and have no part in a step: another framework's, or without what they are about. They are told.
+
+What they say would hold of another step: a recipe may carry them, so they are no mistakes. But a what-if of such a key
+moves nothing, and its reader should know that it was not tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from typing import Any
+
+from sim.spec.sections import SECTIONS, Scenario
+from workloads.frameworks import framework_of
+from workloads.models.shape import ModelShape
+from workloads.precision import precision
+
+Met = Callable[[Scenario, ModelShape], bool]
+SHARDED = ("fsdp", "zero2", "zero3")
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Keys, as patterns of `section.key`, what has to be so that they have a part, and the words for it."""
+
+    keys: str
+    met: Met
+    words: str
+
+    def about(self, key: str) -> bool:
+        """Whether a key is one of these."""
+        return any(fnmatchcase(key, pattern) for pattern in self.keys.split())
+
+
+def _ways(*ways: str) -> Met:
+    """Whether gradients are combined in one of these ways."""
+    return lambda s, _: s.parallel.data_parallel in ways
+
+
+def _of_megatron(s: Scenario, _: ModelShape) -> bool:
+    return framework_of(s).read_keys("megatron") != ()
+
+
+#: The first that is not met says why a key has no part.
+NEEDS = (
+    Needs("megatron.*", _of_megatron, "a framework with Megatron's layers"),
+    Needs(
+        "parallel.bucket_cap parallel.gradient_as_bucket_view",
+        lambda s, m: not _of_megatron(s, m),
+        "PyTorch's own DDP",
+    ),
+    Needs(
+        "parallel.bucket_cap parallel.gradient_as_bucket_view",
+        _ways("ddp", "ddp-no-overlap", "zero1"),
+        "a DDP in data_parallel",
+    ),
+    Needs(
+        "parallel.reshard_after_forward parallel.fsdp_shards",
+        _ways(*SHARDED),
+        "data_parallel = fsdp, zero2 or zero3",
+    ),
+    Needs(
+        "megatron.moe_* megatron.overlap_moe_* parallel.routing parallel.etp",
+        lambda _, m: m.experts > 0,
+        "a model with experts",
+    ),
+    Needs(
+        "megatron.moe_flex_* megatron.moe_deepep_*",
+        lambda s, _: s.megatron.moe_token_dispatcher == "flex",
+        "moe_token_dispatcher = flex",
+    ),
+    Needs(
+        "megatron.moe_pad_to_capacity",
+        lambda s, _: s.megatron.moe_capacity is not None,
+        "moe_capacity",
+    ),
+    Needs(
+        "megatron.fp8_* adapter.fp8_weights",
+        lambda s, _: precision(s.training.precision).quantized,
+        "a precision of 8 or 4 bits",
+    ),
+    Needs(
+        "parallel.sequence_parallel megatron.tp_comm_overlap* "
+        "megatron.async_tensor_model_parallel_allreduce "
+        "megatron.scatter_gather_tensors_in_pipeline",
+        lambda s, _: s.parallel.tp > 1,
+        "tp > 1",
+    ),
+    Needs("megatron.cp_comm_type", lambda s, _: s.parallel.cp > 1, "cp > 1"),
+    Needs(
+        "parallel.schedule parallel.uneven_stages megatron.account_for_* "
+        "megatron.p2p_sync megatron.overlap_p2p_comm "
+        "megatron.scatter_gather_tensors_in_pipeline",
+        lambda s, _: s.parallel.pp > 1,
+        "pp > 1",
+    ),
+    Needs(
+        "megatron.recompute_num_layers",
+        lambda s, _: s.training.recompute == "full",
+        "recompute = full",
+    ),
+    Needs(
+        "adapter.*",
+        lambda s, _: s.adapter.on,
+        "adapter.kind = lora",
+    ),
+    Needs(
+        "cluster.routing_seed cluster.routing_flows",
+        lambda s, _: s.cluster.routing == "ecmp",
+        "routing = ecmp",
+    ),
+    Needs(
+        "nccl.*",
+        lambda s, _: _ranks(s) > 1,
+        "more than one rank",
+    ),
+    Needs(
+        "nccl.transport",
+        lambda s, _: s.nccl.backend == "nvshmem",
+        "backend = nvshmem",
+    ),
+    Needs("nccl.tensors", lambda s, _: s.nccl.backend == "gloo", "backend = gloo"),
+    Needs(
+        "faults.rates faults.takes faults.spares faults.degraded faults.detect faults.repair",
+        lambda *_: False,
+        "`prestep goodput`",
+    ),
+    Needs("faults.jitter_*", lambda s, _: s.faults.jitter > 0, "faults.jitter above 0"),
+)
+#: What counts between hosts alone.
+BETWEEN_HOSTS = (
+    "cluster.routing*",
+    *("nccl.net", "nccl.net_speed", "nccl.cross_nic", "nccl.pxn_disable"),
+    *("nccl.nchannels_per_net_peer", "nccl.socket_nthreads", "nccl.nsocks_perthread"),
+    *("nccl.collnet", "nccl.hostid"),
+    "placement.by",
+)
+#: Keys of a section that says by itself that it is not in use.
+SAID = ("measured", "inference", "rl", "costs", "model")
+
+
+def idle(s: Scenario, model: ModelShape, hosts: int) -> Iterator[str]:
+    """A line for each reason, with the keys that have no part in the step for it; its ranks are on so many hosts."""
+    told: dict[str, list[str]] = {}
+    for key in stated(s):
+        for needs in (*NEEDS, _between(s, hosts)):
+            if needs.about(key) and not needs.met(s, model):
+                told.setdefault(needs.words, []).append(key)
+                break
+    for words, keys in told.items():
+        have = "has" if len(keys) == 1 else "have"
+        yield f"{', '.join(keys)} {have} no part in this step: that wants {words}"
+
+
+def _between(s: Scenario, hosts: int) -> Needs:
+    """Keys of the network, which one host has a use for where its GPUs are kept from each other."""
+    apart = hosts > 1 or s.nccl.shm_disable or s.nccl.hostid is not None
+    return Needs(" ".join(BETWEEN_HOSTS), lambda *_: apart, "more than one host")
+
+
+def stated(s: Scenario) -> Iterator[str]:
+    """Keys of the scenario that are not as they are where nothing is said."""
+    for section, cls in SECTIONS.items():
+        if section in SAID:
+            continue
+        made: Any = getattr(s, section)
+        for entry in fields(cls):
+            if getattr(made, entry.name) != getattr(cls(), entry.name):
+                yield f"{section}.{entry.name}"
+
+
+def _ranks(s: Scenario) -> int:
+    p = s.parallel
+    return p.dp * p.tp * p.pp * p.cp

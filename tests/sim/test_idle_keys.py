@@ -1,0 +1,125 @@
+"""Keys that have no part in a step are told: nothing that was asked for is ignored in silence."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import cli
+from sim.errors import InputError
+from sim.predict import predict
+from sim.spec.load import load_scenario, parse_scenario
+from sim.spec.rules.idle import BETWEEN_HOSTS, NEEDS, idle
+from sim.spec.sections import SECTIONS
+from sim.tools import catalog
+from sim.tools.catalog import find_scenario
+from workloads.models.model import load_model
+
+SMALL: dict[str, Any] = {
+    "cluster": {"name": "dgx-h100"},
+    "model": {
+        "kind": "transformer",
+        "hidden": 512,
+        "layers": 2,
+        "heads": 8,
+        "ffn": 1024,
+        "vocab": 1000,
+    },
+    "training": {"seq_len": 256},
+    "parallel": {"dp": 8},
+}
+#: Stated keys, of which each is told where a plain step of PyTorch with DDP has no use for it.
+IDLE = {
+    "megatron.bias_fusion": False,
+    "megatron.moe_grouped_gemm": False,
+    "adapter.rank": 4,
+    "parallel.reshard_after_forward": True,
+    "parallel.sequence_parallel": True,
+    "parallel.schedule": "zero-bubble",
+    "cluster.routing_seed": 3,
+    "nccl.net_speed": "5 GB/s",
+    "nccl.transport": "proxy",
+    "faults.spares": 3,
+}
+
+
+def _with(key: str, value: Any) -> dict[str, Any]:
+    section, _, name = key.partition(".")
+    return SMALL | {section: {**SMALL.get(section, {}), name: value}}
+
+
+@pytest.mark.parametrize("key", IDLE)
+def test_a_key_without_a_part_is_told(key: str) -> None:
+    """Another framework's key, one of experts without experts, of hosts on one host: the result names it, and why."""
+    tables = _with(key, IDLE[key])
+    told = [
+        line for line in predict(parse_scenario(tables, "x")).warnings if key in line
+    ]
+    assert len(told) == 1 and "no part in this step" in told[0]
+
+
+def test_every_pattern_is_of_a_key_that_there_is() -> None:
+    """A key that was renamed is not watched in vain."""
+    keys = [f"{name}.{e.name}" for name, cls in SECTIONS.items() for e in fields(cls)]
+    for pattern in (
+        *BETWEEN_HOSTS,
+        *(p for needs in NEEDS for p in needs.keys.split()),
+    ):
+        assert any(fnmatchcase(key, pattern) for key in keys), pattern
+
+
+def test_bundled_scenarios_say_nothing_in_vain() -> None:
+    """Each key that they state has a part in their steps."""
+    for name in catalog.names("scenarios"):
+        scenario = load_scenario(find_scenario(name))
+        for job in scenario.jobs or (scenario,):
+            assert not [*idle(job, load_model(job.model, name), hosts=2)], name
+
+
+def _whatif(*changes: str) -> dict[str, Any]:
+    words = ["whatif", "mlp-ddp4", "--json"]
+    words += [word for change in changes for word in ("--set", change)]
+    done = CliRunner().invoke(cli.main, words)
+    assert done.exit_code == 0, done.output
+    table: dict[str, Any] = json.loads(done.stdout)
+    return table
+
+
+def test_a_what_if_says_that_nothing_moves_and_why() -> None:
+    """A switch of Megatron's in a step without its layers: no figure moves, and the changed side says why."""
+    table = _whatif("megatron.bias_fusion=false")
+    assert table["unchanged"] and table["difference"] == 0
+    assert any("megatron.bias_fusion" in line for line in table["changed"]["warnings"])
+    assert not table["base"]["warnings"]
+    assert not _whatif("training.micro_batch=2")["unchanged"]
+
+
+def test_a_what_if_says_what_does_not_fit() -> None:
+    """The page says it before its table, and the JSON on the side that it is true of."""
+    changes = ("training.micro_batch=100000000", "training.global_batch=400000000")
+    table = _whatif(*changes)
+    assert not table["changed"]["out_of_memory"]["fits"]
+    assert table["base"]["out_of_memory"]["fits"]
+    words = [word for change in changes for word in ("--set", change)]
+    done = CliRunner().invoke(cli.main, ["whatif", "mlp-ddp4", *words])
+    assert "changed does not fit" in done.stdout.splitlines()[1]
+
+
+@pytest.mark.parametrize("key", ["attention_dropout", "hidden_dropout"])
+def test_nobody_drops_all_values(key: str) -> None:
+    """A share of one or more is refused."""
+    with pytest.raises(InputError, match=key):
+        parse_scenario(_with(f"megatron.{key}", 1.0), "x")
+
+
+@pytest.mark.parametrize("microbatches", [3_001, 10**9])
+def test_more_microbatches_than_can_be_simulated_are_refused(microbatches: int) -> None:
+    """By rule, before the step is lowered."""
+    training = {"framework": "megatron", "seq_len": 256, "microbatches": microbatches}
+    with pytest.raises(InputError, match="microbatches of 1 stages"):
+        predict(parse_scenario(SMALL | {"training": training}, "x"))
