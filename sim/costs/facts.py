@@ -160,6 +160,8 @@ class GpuFacts:
         Factor on Megatron's fused elementwise kernels over streams of as many bytes; None: that of `like`.
     unaligned
         Factor on a product whose operands' rows are no multiples of 16 bytes.
+    unaligned_batch
+        Share of fp32's peak that such products reach in a batch, without tensor cores; None: as one product.
     power
         The power limit; None where it is in the measured times or unknown.
     power_limit
@@ -218,6 +220,7 @@ class GpuFacts:
     crowded: float = fact(POSITIVE, float, 1.0)
     fused: float | None = fact(POSITIVE, float, None)
     unaligned: float = fact(POSITIVE, float, 1.0)
+    unaligned_batch: float | None = fact(POSITIVE, float, None)
     power: Power | None = fact(schema.numbers_of(Power), _power, None)  # noqa: RUF009
     power_limit: float | None = fact(POSITIVE, float, None)
     clock: float | None = fact(POSITIVE, float, None)

@@ -197,7 +197,7 @@ class GpuTimes:
         if known is None:
             check(kernel)
             if kernel.kind == "bmm":
-                return self.duration(gemm.one_product(kernel))
+                return self._batch(kernel)
             if (surface := self._surface(kernel)) is not None:
                 pauses = (surface[0].starts(kernel) - 1) * self.gap
                 known = self._known[kernel] = self.running(kernel) + pauses
@@ -209,6 +209,14 @@ class GpuTimes:
                 self.floor,
             )
         return known
+
+    def _batch(self, kernel: Kernel) -> float:
+        """Seconds of a batch of products: as one tall product, or without tensor cores where rows lie badly."""
+        product = gemm.one_product(kernel)
+        share = self.facts.unaligned_batch
+        if share and gemm.unaligned(product.shape, product.layout, product.dtype):
+            return work(kernel)[0] / (share * self.peak["fp32"])
+        return self.duration(product)
 
     def running(self, kernel: Kernel) -> float:
         """Seconds for which the CUDA kernels of an operation run, without the pauses between them.

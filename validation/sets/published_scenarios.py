@@ -168,7 +168,7 @@ def _shards(
 
 
 def _positions(model: dict[str, Any], seq_len: Any) -> dict[str, Any]:
-    """Learned positions are as many as the sequence has, where nobody says more."""
+    """Learned positions are as many as the sequence has, where nobody says more; others have no rows."""
     if model.get("positions") != "learned":
-        return model
+        return {key: value for key, value in model.items() if key != "max_positions"}
     return model | {"max_positions": max(seq_len, model.get("max_positions", 0))}

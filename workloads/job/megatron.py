@@ -119,6 +119,11 @@ class Megatron:
         True,
         "between stages every tensor-parallel rank sends its part of an activation; else all send all of it",
     )
+    fused_softmax_check: Literal["keys", "heads"] = key(
+        "keys",
+        'with attention = "unfused": what the check for the fused softmax takes for the length of a row of scores: its '
+        "keys, or by mistake a rank's heads (BigScience's Megatron-DeepSpeed until 6 March 2022)",
+    )
     attention_dropout: float = key(0.0, "share of attention weights dropped", low=0)
     hidden_dropout: float = key(0.0, "share of hidden values dropped", low=0)
     vocab_multiple: int = key(

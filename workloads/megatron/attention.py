@@ -104,7 +104,8 @@ class Attention(Module):
 
 def _heads(m: ModelSpec, ranks: int) -> Heads:
     """Of one tensor-parallel rank; keys and values are repeated where there are fewer of them than ranks."""
-    return Heads(m.heads // ranks, max(1, m.kv_heads // ranks), m.head_dim)
+    alibi = m.positions == "alibi"
+    return Heads(m.heads // ranks, max(1, m.kv_heads // ranks), m.head_dim, alibi)
 
 
 def _projected(m: ModelSpec, ranks: int) -> int:

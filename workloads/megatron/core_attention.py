@@ -9,9 +9,9 @@ from workloads.megatron.elementwise import pass_over
 from workloads.megatron.shard import Heads, Shard
 from workloads.torch.tape import Tape, Tensor
 
-# The fused causal softmax takes rows of up to so many scores, whole blocks of thread blocks at a time
-# (fused_kernels/scaled_upper_triang_masked_softmax.h: four warps, a row each, or two rows of up to 128 scores).
-LONGEST, ROWS, SHORT = 4096, 4, 128
+# The fused causal softmax takes rows of up to so many scores, whole thread blocks at a time
+# (fused_kernels/scaled_upper_triang_masked_softmax.h: warps of up to 32 threads, a row each, or two rows of up to 128).
+LONGEST, THREADS, WARP, SHORT = 4096, 128, 32, 128
 # Without it PyTorch casts scores to fp32, scales, masks, normalises and casts back, one kernel each
 # (fused_softmax.py, forward_torch_softmax, with attention_softmax_in_fp32); backward the same the other way round.
 # Bytes a score.
@@ -19,19 +19,27 @@ STEPS = (6.0, 8.0, 8.0, 8.0, 6.0)
 STEPS_BACKWARD = (6.0, 12.0, 8.0, 8.0, 6.0)
 
 
-def softmax_is_fused(batches: int, rows: int, columns: int) -> bool:
+def softmax_is_fused(
+    batches: int, rows: int, columns: int, length: int | None = None
+) -> bool:
     """Whether the fused causal softmax takes ``batches`` (samples times heads) of (rows, columns) scores.
 
     ``FusedScaleMaskSoftmax.is_kernel_available`` of Megatron-LM: 16 < columns <= 4096, rows and columns by fours, and
-    batches that fill the kernel's blocks.
+    batches that fill the kernel's blocks. ``length``: what it takes for a row's length there, if not the columns.
     """
-    per_block = 2 * ROWS if columns <= SHORT else ROWS
     return (
         16 < columns <= LONGEST
         and rows % 4 == 0
         and columns % 4 == 0
-        and batches % per_block == 0
+        and batches % 4 == 0
+        and batches % rows_of_a_block(length or columns) == 0
     )
+
+
+def rows_of_a_block(length: int) -> int:
+    """Rows of scores of such a length that a thread block of the fused softmax takes (get_batch_per_block)."""
+    padded = 1 << (length - 1).bit_length()
+    return THREADS // min(padded, WARP) * (2 if padded <= SHORT else 1)
 
 
 def unfused_attention(t: Tape, qkv: Tensor, heads: Heads, s: Shard) -> Tensor:
@@ -55,7 +63,8 @@ def unfused_attention(t: Tape, qkv: Tensor, heads: Heads, s: Shard) -> Tensor:
 class _Scores:
     """The scores of ``n`` samples and heads, (rows, columns) each, of queries and keys ``dim`` wide.
 
-    ``fused``: one kernel makes their softmax; ``mask`` is the bytes of a dropout mask, 0 without dropout.
+    ``fused``: one kernel makes their softmax; ``mask`` is the bytes of a dropout mask, 0 without dropout; ``alibi``: they
+    begin as a bias by distance.
     """
 
     n: int
@@ -64,14 +73,16 @@ class _Scores:
     dim: int
     fused: bool
     mask: float
+    alibi: bool = False
 
     @classmethod
     def of(cls, heads: Heads, s: Shard) -> _Scores:
         """Of a rank's queries and all keys."""
         n, rows, columns = s.batch * heads.queries, s.tokens, s.seq_len
-        fused = softmax_is_fused(n, rows, columns)
+        by_heads = s.options.fused_softmax_check == "heads"
+        fused = softmax_is_fused(n, rows, columns, heads.queries if by_heads else None)
         mask = float(n * rows * columns) if s.options.attention_dropout else 0.0
-        return cls(n, rows, columns, heads.dim, fused, mask)
+        return cls(n, rows, columns, heads.dim, fused, mask, heads.alibi)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -102,6 +113,10 @@ class _Scores:
     def forward(self, t: Tape, itemsize: int) -> list[Tensor]:
         """Scores, their softmax, dropout, and the values that they weigh; what backward needs of it."""
         t.cpu("unfused_attention")
+        if self.alibi:
+            # torch.baddbmm copies the bias, one row for all queries, to where its product reads it and adds to it.
+            t.cpu("elementwise")
+            pass_over(t, self.count, 2 * self.size)
         self._products(t, "nt")
         saved = [t.empty(self.shape, itemsize)]
         softmax(t, self.count, self.softmax_bytes, "elementwise")

@@ -46,6 +46,10 @@ class Engine:
         Of activations that travel between stages in parts, in a backward pass.
     owns_gradients
         Whether PyTorch adds gradients up, not Megatron's own buffer.
+    serial
+        Whether a transfer between stages ends before the rank's next one begins, or any computation.
+    unpacked
+        Bytes moved for each byte of an activation that was gathered, beyond the exchange.
     pipelines
         Whether stages are `torch.distributed.pipelining`'s: its order of transfers, on one communicator, whole
         activations.
@@ -58,6 +62,8 @@ class Engine:
     )
     gathers: int = 1
     owns_gradients: bool = False
+    serial: bool = False
+    unpacked: float = 0.0
     pipelines: bool = False
     resident: Callable[[Rank], list[Storage]] = optimizer.resident
     optimize: Callable[[Rank], None] = optimizer.optimize
@@ -75,9 +81,14 @@ class Engine:
 
 
 MEGATRON = Engine()
-# It keeps its own output in parts too.
+# It keeps its own output in parts too. Gathered ones (PartitionedTensor.full of runtime/utils.py) are zeroed, gathered by
+# PyTorch into a buffer of its own, copied out of it, and cloned: a byte written and two copies.
 DEEPSPEED = Engine(
-    lambda rank: _of_megatron(rank, Zero), gathers=2, owns_gradients=True
+    lambda rank: _of_megatron(rank, Zero),
+    gathers=2,
+    owns_gradients=True,
+    serial=True,
+    unpacked=5.0,
 )
 PYTORCH = Engine(
     lambda rank: Fsdp2(rank, shards_of(rank)),

@@ -100,6 +100,24 @@ def _input(action: Action) -> tuple[str, int, int]:
     return what, action.stage, action.microbatch
 
 
+def one_at_a_time(operations: Sequence[Issued]) -> tuple[Issued, ...]:
+    """Each transfer ends before the next begins and before any computation, as DeepSpeed's engine does.
+
+    Its sends and receives are `torch.distributed`'s blocking ones (deepspeed/runtime/pipe/p2p.py). Of an activation and
+    a gradient that meet between two stages, the activation goes first on both (TrainSchedule of runtime/pipe/schedule.py).
+    """
+    issued: list[Issued] = []
+    handle = 0
+    for operation in operations:
+        if isinstance(operation, Batch):
+            for op in sorted(operation.ops, key=lambda op: op.what != "F"):
+                issued += (Batch(handle, (op,)), Wait(handle))
+                handle += 1
+        elif not isinstance(operation, Wait):
+            issued.append(operation)
+    return tuple(issued)
+
+
 def interleaved(
     rank: int, actions: Sequence[Action], owner: Sequence[int], overlap: bool
 ) -> tuple[Operation, ...]:

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from workloads.job import Job
 from workloads.job.layout import grad_accumulation_of, microbatches_of
-from workloads.megatron.pipeline import Issued, in_order, interleaved
+from workloads.megatron.pipeline import Issued, in_order, interleaved, one_at_a_time
 from workloads.megatron.rank import Place
 from workloads.parallel.pipeline import layers_of_stages
 from workloads.schedules import _lockstep, checked, rank_of_stages
@@ -34,8 +34,13 @@ class Schedule:
     runs: int
 
 
-def schedule_of(scenario: Job, of_torch: bool = False) -> Schedule:
-    """The schedule that a scenario asks for; ``of_torch``: issued as `torch.distributed.pipelining` does."""
+def schedule_of(
+    scenario: Job, of_torch: bool = False, serial: bool = False
+) -> Schedule:
+    """The schedule that a scenario asks for.
+
+    ``of_torch``: issued as `torch.distributed.pipelining` does. ``serial``: one transfer after the other.
+    """
     p, microbatches = scenario.parallel, microbatches_of(scenario)
     if p.pp == 1:
         return Schedule((0,), [_in_turns(microbatches)], 1)
@@ -48,6 +53,8 @@ def schedule_of(scenario: Job, of_torch: bool = False) -> Schedule:
         issued = _of_torch(scenario, microbatches, chunks)
     else:
         issued = _issued(scenario, module, microbatches, chunks, owner)
+    if serial:
+        issued = [one_at_a_time(row) for row in issued]
     return Schedule(owner, issued, runs)
 
 

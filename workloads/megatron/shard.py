@@ -73,11 +73,15 @@ class Shard:
 
 @dataclass(frozen=True)
 class Heads:
-    """Attention heads of one rank: of queries, of keys and values, and the elements of each."""
+    """Attention heads of one rank: of queries, of keys and values, and the elements of each.
+
+    ``alibi``: a bias by distance is added to their scores.
+    """
 
     queries: int
     keys: int
     dim: int
+    alibi: bool = False
 
 
 def alone(group: Group) -> Group:

@@ -40,7 +40,7 @@ class StageStep(Rank):
     ) -> None:
         super().__init__(scenario, model, groups, place, tape, kind)
         self.engine = engine
-        self.transfers = Transfers(self, engine.pipelines)
+        self.transfers = Transfers(self, engine.pipelines, engine.unpacked)
         self.stashed: dict[tuple[int, int], Storage] = {}
         self.put_off: dict[tuple[int, int], Storage] = {}
         self.data = engine.data_parallel(self)

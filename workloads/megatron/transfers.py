@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workloads.megatron import tensor_parallel
+from workloads.megatron.elementwise import pass_over
 from workloads.megatron.rank import Rank
 from workloads.parallel.group import transfer
 from workloads.schedules.runtime import Batch, Recv, Send, Wait
@@ -16,9 +17,15 @@ class Transfers:
 
     run = 0  # of the schedule, which may run several times in a step
 
-    def __init__(self, rank: Rank, of_torch: bool = False) -> None:
-        """``of_torch``: one communicator for all, on which every tensor-parallel rank sends all of an activation."""
+    def __init__(
+        self, rank: Rank, of_torch: bool = False, unpacked: float = 0.0
+    ) -> None:
+        """``of_torch``: one communicator for all, on which every tensor-parallel rank sends all of an activation.
+
+        ``unpacked``: bytes moved for each byte that is gathered of an activation, beyond the exchange.
+        """
         self.rank, self.tape, self.of_torch = rank, rank.tape, of_torch
+        self.unpacked = unpacked
         self.ended: dict[int, tuple[int, ...]] = {}
         self.copies: dict[int, list[int]] = {}
 
@@ -50,6 +57,8 @@ class Transfers:
                 self.tape, "all_gather", self._size, stream, in_place=True
             )
             self.tape.wait(self.tape.record(stream))
+            if self.unpacked:
+                pass_over(self.tape, int(self._size / 2), self.unpacked * self._size)
 
     @property
     def _size(self) -> float:
