@@ -214,7 +214,8 @@ class GpuTimes:
         """Seconds of a batch of products: as one tall product, or without tensor cores where rows lie badly."""
         product = gemm.one_product(kernel)
         share = self.facts.unaligned_batch
-        if share and gemm.unaligned(product.shape, product.layout, product.dtype):
+        _, shape = gemm.products(product)
+        if share and gemm.unaligned(shape, product.layout, product.dtype):
             return work(kernel)[0] / (share * self.peak["fp32"])
         return self.duration(product)
 

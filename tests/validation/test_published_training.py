@@ -108,3 +108,56 @@ def test_runs_of_one_scenario_are_simulated_once(
         (1.0, error and f"{name}: {error}") for name in ("a", "dgxc-0001", "b")
     ]
     assert asked == (["a", "dgxc-0001", "b"] if error else ["a", "dgxc-0001"])
+
+
+def test_a_submission_without_a_layout_runs_its_maker_s_script() -> None:
+    """LoRA on another maker's eight H100 is the scenario that NVIDIA's own row says."""
+    own, other = (
+        run_of(ROWS[name]).scenario for name in ("mlperf-0012", "mlperf-0005")
+    )
+    assert own == other and run_of(ROWS["mlperf-0005"]).assumed
+
+
+@pytest.mark.parametrize(
+    ("id_", "hosts", "layout"),
+    [
+        ("mlperf-0004", None, {"tp": 4, "cp": 1, "dp": 2}),  # a system of ASUS
+        ("mlperf-0006", None, {"tp": 4, "cp": 1, "dp": 1}),  # half a host
+        ("mlperf-0009", 2, {"tp": 4, "cp": 2, "dp": 2}),
+        ("mlperf-0021", 8, {"tp": 4, "cp": 2, "dp": 8}),
+        ("moezoo-0013", 32, {"tp": 4, "pp": 8, "vpp": 4, "ep": 8, "cp": 8, "dp": 1}),
+        ("bigsci-0013", 40, {"tp": 8, "pp": 10, "dp": 4}),
+    ],
+)
+def test_layouts_from_the_source_s_text(
+    id_: str, hosts: int | None, layout: dict[str, int]
+) -> None:
+    """Rows whose table prints no layout take the one that their source says elsewhere, and say that it is assumed."""
+    run = run_of(ROWS[id_])
+    parallel = run.scenario["parallel"]
+    assert {key: parallel[key] for key in layout} == layout and run.assumed
+    assert run.scenario["cluster"].get("hosts") == hosts
+
+
+def test_jean_zay_before_and_after_its_adapters_were_bound() -> None:
+    """Rows of BigScience before 25 February 2022 run on slower adapters; one row's host does not wait for launches."""
+    clusters = {
+        name: run_of(ROWS[name]).scenario["cluster"]["name"]
+        for name in ("bigsci-0040", "bigsci-0076", "bigsci-0007")
+    }
+    assert clusters == {
+        "bigsci-0040": "jean-zay-a100-unbound",
+        "bigsci-0076": "jean-zay-a100",
+        "bigsci-0007": "jean-zay-a100-unbound",
+    }
+    waits = [
+        run_of(ROWS[name]).scenario["megatron"]["launch_blocking"]
+        for name in ("bigsci-0007", "bigsci-0008")
+    ]
+    assert waits == [True, False]
+
+
+def test_positions_of_a_model_without_learned_ones_have_no_rows() -> None:
+    """ALiBi and rotations hold no embedding, also where the model's family has one."""
+    model = run_of(ROWS["bigsci-0132"]).scenario["model"]
+    assert model["positions"] == "alibi" and "max_positions" not in model

@@ -63,8 +63,8 @@ def unfused_attention(t: Tape, qkv: Tensor, heads: Heads, s: Shard) -> Tensor:
 class _Scores:
     """The scores of ``n`` samples and heads, (rows, columns) each, of queries and keys ``dim`` wide.
 
-    ``fused``: one kernel makes their softmax; ``mask`` is the bytes of a dropout mask, 0 without dropout; ``alibi``: they
-    begin as a bias by distance.
+    ``fused``: one kernel makes their softmax; ``mask`` is the bytes of a dropout mask, 0 without dropout; ``alibi``:
+    they begin as a bias by distance.
     """
 
     n: int

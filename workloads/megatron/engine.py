@@ -81,8 +81,8 @@ class Engine:
 
 
 MEGATRON = Engine()
-# It keeps its own output in parts too. Gathered ones (PartitionedTensor.full of runtime/utils.py) are zeroed, gathered by
-# PyTorch into a buffer of its own, copied out of it, and cloned: a byte written and two copies.
+# It keeps its own output in parts too. Gathered ones (PartitionedTensor.full of runtime/utils.py) are zeroed, gathered
+# by PyTorch into a buffer of its own, copied out of it, and cloned: a byte written and two copies.
 DEEPSPEED = Engine(
     lambda rank: _of_megatron(rank, Zero),
     gathers=2,

@@ -52,9 +52,7 @@ def lower(
 def _recorded(models: Models, kinds: Sequence[Kind], shared: Shared) -> list[StageStep]:
     """One rank of each stage for each kind of replica, its step recorded on a tape."""
     step, ranks = models.step, []
-    schedule = schedule_of(
-        step.scenario, step.engine.pipelines, step.engine.serial
-    )
+    schedule = schedule_of(step.scenario, step.engine.pipelines, step.engine.serial)
     stages = places(step.scenario, step.model.layers, schedule.owner)
     for kind in kinds:
         for place in stages:

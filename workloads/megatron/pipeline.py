@@ -104,7 +104,7 @@ def one_at_a_time(operations: Sequence[Issued]) -> tuple[Issued, ...]:
     """Each transfer ends before the next begins and before any computation, as DeepSpeed's engine does.
 
     Its sends and receives are `torch.distributed`'s blocking ones (deepspeed/runtime/pipe/p2p.py). Of an activation and
-    a gradient that meet between two stages, the activation goes first on both (TrainSchedule of runtime/pipe/schedule.py).
+    a gradient that meet between two stages, the activation goes first on both (TrainSchedule, pipe/schedule.py).
     """
     issued: list[Issued] = []
     handle = 0
