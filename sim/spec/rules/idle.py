@@ -61,6 +61,11 @@ NEEDS = (
         "data_parallel = fsdp, zero2 or zero3",
     ),
     Needs(
+        "megatron.fused_softmax_check",
+        lambda s, _: s.megatron.attention == "unfused",
+        "attention = unfused",
+    ),
+    Needs(
         "megatron.moe_* megatron.overlap_moe_* parallel.routing parallel.etp",
         lambda _, m: m.experts > 0,
         "a model with experts",
