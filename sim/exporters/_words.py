@@ -121,16 +121,16 @@ def _memory_tile(verdict: MemoryVerdict) -> Tile:
 def _evidence_tile(result: Prediction) -> Tile:
     grades = ("measured", "fitted")
     grounded = sum(result.evidence.get(grade, 0.0) for grade in grades)
-    text = f"of the time of all operations{_critical_guesses(result.uncertainty)}"
+    text = f"of all operations{_critical_guesses(result.uncertainty)}"
     return "measured or fitted", percent(grounded), text
 
 
 def _critical_guesses(interval: Uncertainty | None) -> str:
     """The guesses among what decides the step: another whole than that of all operations."""
-    if interval is None:
+    if interval is None or interval.guessed <= 0:
         return ""
     main = _main_guess(interval) if interval.guessed > HALF else ""
-    return f"; guesses make {percent(interval.guessed)} of the critical path{main}"
+    return f"; guesses: {percent(interval.guessed)} of the critical path{main}"
 
 
 def _guessed(interval: Uncertainty | None) -> str:
