@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import cache
 
 from sim.costs.clock import Load, load_under
@@ -90,6 +91,17 @@ class ChangedGpu(Gpu):
     def running(self, kernel: Kernel) -> float:
         """As the model's, at this speed."""
         return self._at_speed(kernel, self._model.running(kernel))
+
+    def sustained(self, kernel: Kernel) -> float:
+        """What long load takes of a kernel's arithmetic, as on the model; less where memory is slower than that now.
+
+        Else a slower memory would make a product faster: it would no longer be arithmetic that bounds it.
+        """
+        load, bound = self._model.sustained(kernel), self.roofline.bound(kernel)
+        if bound <= 0:
+            return load
+        computes = replace(self.roofline, bandwidth=math.inf, l2_bandwidth=math.inf)
+        return max(min(load, 1.0), load * computes.bound(kernel) / bound)
 
     def _duration(self, kernel: Kernel) -> float:
         return self._at_speed(kernel, self._model.duration(kernel))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.costs import Kernel, load_gpu
+from sim.costs.changed import Speed, changed
 from sim.costs.gemm import TileModel
 from sim.costs.gpu import load, names
 from validation.fit.published_gemm import fit, held_out
@@ -215,3 +216,19 @@ def test_a_time_is_worth_no_more_than_its_load() -> None:
         load_gpu("h200").evidence(Kernel("gemm", (8192, 8192, 8192), layout="nt"))
         == "measured"
     )
+
+
+@pytest.mark.parametrize("name", ["h100", "h200", "b200", "gb200"])
+@given(sizes, sizes, sizes, st.floats(0.05, 4.0), st.floats(1.0, 4.0))
+@settings(max_examples=60, deadline=None)
+def test_a_slower_memory_makes_no_product_under_load_faster(
+    name: str, m: int, n: int, k: int, bandwidth: float, more: float
+) -> None:
+    """Also where memory takes over from arithmetic: what long load costs does not go away with it."""
+    kernel = Kernel("gemm", (m, n, k), layout="nt")
+    slow, fast = (
+        changed(load_gpu(name), Speed(hbm_bandwidth=factor))
+        for factor in (bandwidth, more * bandwidth)
+    )
+    times = [gpu.duration(kernel) * gpu.sustained(kernel) for gpu in (slow, fast)]
+    assert times[1] <= times[0] * (1 + 1e-9)
