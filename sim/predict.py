@@ -12,6 +12,7 @@ from sim.analysis.prediction import Prediction
 from sim.analysis.report import report
 from sim.analysis.shadow_prices import affordable, shadow_prices
 from sim.analysis.step_time import step_time as time_of
+from sim.collectives.wires import paths
 from sim.costs import Gpu
 from sim.costs.gpu_files import generation_of
 from sim.costs.measured import gpu_of
@@ -194,7 +195,9 @@ def _site(
     """What lowering has to know of the cluster."""
     numa.memory_of(scenario, fabric, gpus[0])  # whether there is such a socket
     hosts = [fabric.host_of(gpu) for gpu in gpus]
-    place = Place(hosts.count(hosts[0]), blocking=False)
+    domains = paths.domains(fabric)
+    joined = sum(domains[gpu] == domains[gpus[0]] for gpu in gpus)
+    place = Place(hosts.count(hosts[0]), blocking=False, gpus_per_domain=joined)
     odd = unlike(fabric, fleet, scenario.faults, gpus)
     workspace = workspace_of(generation_of(fleet.gpu.name))
     factor, times = host_factor(scenario, fabric), operator_times(scenario)

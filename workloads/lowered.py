@@ -72,10 +72,16 @@ class Unlike:
 
 @dataclass(frozen=True)
 class Place:
-    """Which copies of a group meet it on links."""
+    """Which copies of a group meet it on links, and which ranks NVLink joins."""
 
     gpus_per_host: int
     blocking: bool  # links above the hosts are shared by more than they carry
+    gpus_per_domain: int = 0  # of one NVLink domain; 0: a host's
+
+    def domains(self, ranks: Sequence[int]) -> int:
+        """NVLink domains that so many ranks lie in."""
+        each = self.gpus_per_domain or self.gpus_per_host
+        return len({rank // each for rank in ranks})
 
     def beside(
         self, groups: Sequence[tuple[int, ...]], mine: tuple[int, ...]

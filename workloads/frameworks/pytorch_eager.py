@@ -31,6 +31,7 @@ NO_SUCH_PARTS = (
     "mtp_layers",
     "window",
     "sinks",
+    "clamped",
     "embedding_norm",
     "layer_pattern",
     "attention_gate",

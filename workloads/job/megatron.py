@@ -13,6 +13,7 @@ RecomputedModule = Literal[
 GraphedModule = Literal[
     "attn", "mamba", "mlp", "moe_router", "moe_preprocess", "full_iteration"
 ]
+KeptPart = Literal["attn", "mamba_out", "moe_latent", "mtp"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,20 @@ class Megatron:
     fp8_transposes: bool = key(
         True,
         "fp8 operands are written transposed as well: Hopper's products need it, Blackwell's do not",
+    )
+    num_layers_at_start_in_bf16: int = key(
+        0, "first layers whose products stay in 16 bits (first_last_layers_bf16)", low=0
+    )
+    num_layers_at_end_in_bf16: int = key(
+        0, "last layers whose products stay in 16 bits", low=0
+    )
+    kept_in_bf16: tuple[KeptPart, ...] = key(
+        (),
+        "parts whose products stay in 16 bits: attention's projections, Mamba's output, projections around latent "
+        "experts, layers of multi-token prediction (quant_recipe, keep_mtp_spec_in_bf16)",
+    )
+    kept_in_mxfp8: tuple[KeptPart, ...] = key(
+        (), "parts whose products are in MXFP8 where the others are in NVFP4"
     )
     cp_comm_type: Literal["p2p", "a2a"] = key(
         "p2p",

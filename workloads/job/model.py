@@ -128,6 +128,10 @@ class Model:
     sinks: bool | None = key(
         None, "a learned attention sink for every head; default false"
     )
+    clamped: bool | None = key(
+        None,
+        "what experts' activations take is clamped first (gpt-oss, swiglu_limit); default false",
+    )
     qk_norm: bool | None = key(
         None, "norms of queries and keys, head by head; default false"
     )

@@ -53,10 +53,18 @@ class GroupedLinear:
         """Rows of the experts that one launch computes."""
         return [self.rows] if self.grouped else [[count] for count in self.rows]
 
-    def linear(self, t: Tape, x: Tensor, w: Tensor, casts: tuple[bool, bool]) -> Tensor:
+    def linear(
+        self,
+        t: Tape,
+        x: Tensor,
+        w: Tensor,
+        casts: tuple[bool, bool],
+        bias: Tensor | None = None,
+    ) -> Tensor:
         """``x[rows of e] @ w[e].T`` for every local expert e.
 
         ``casts``: whether the operands of the forward and of the backward pass are quantized here, in fp8.
+        ``bias``: one that the products add themselves, and whose gradient they make.
         """
         experts, n, k = w.shape
         t.cpu("linear", len(self.groups))
@@ -66,8 +74,15 @@ class GroupedLinear:
         for rows in self.groups:
             self._product(t, rows, n, k, "nt")
         y = t.empty((*x.shape[:-1], n), x.itemsize)
-        kept = saved(x, w)
-        return t.apply(y, [x, w], lambda g: self._backward(t, g, kept, w, casts[1]))
+        kept, biases = saved(x, w), [] if bias is None else [bias]
+        return t.apply(
+            y,
+            [x, w, *biases],
+            lambda g: [
+                *self._backward(t, g, kept, w, casts[1]),
+                *map(gradient_of, biases),
+            ],
+        )
 
     def _backward(
         self, t: Tape, g: Tensor, x: Tensor, w: Tensor, casts: bool

@@ -102,10 +102,10 @@ class Groups:
             busiest(loads, p.ep, o.moe_capacity, o.moe_pad_to_capacity)
             for loads in layers_of(said, experts)
         )
-        hosts = {rank // self.place.gpus_per_host for rank in group.ranks}
+        hosts = self.place.domains(group.ranks)
         several = layers if len(layers) > 1 else ()
         in_turn = p.routing == "consecutive"
-        return Spread(group, tensor, layers[0], len(hosts), several, in_turn)
+        return Spread(group, tensor, layers[0], hosts, several, in_turn)
 
     def model_parallel(self, replica: int) -> Group:
         """Tensor- and pipeline-parallel ranks of one replica, who agree on the gradient's norm."""

@@ -13,7 +13,7 @@ from workloads.megatron.modules import Norm
 from workloads.megatron.moe import Experts
 from workloads.megatron.recomputation import again, discarded
 from workloads.megatron.scan import Delta, Kimi, Mamba
-from workloads.megatron.shard import Shard
+from workloads.megatron.shard import Shard, kept
 from workloads.models import hybrid
 from workloads.models.model import ModelSpec
 from workloads.torch.modules import Module
@@ -66,6 +66,7 @@ def _bias(part: Part) -> Tensor | None:
 
 
 def _attention(t: Tape, m: ModelSpec, s: Shard, window: int) -> Part:
+    s = kept(s, "attn")
     return LatentAttention(t, m, s) if m.latent else Attention(t, m, s, window)
 
 

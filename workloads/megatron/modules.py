@@ -15,7 +15,7 @@ from workloads.megatron.linear import column_linear
 from workloads.megatron.mla import LatentAttention
 from workloads.megatron.moe import Experts
 from workloads.megatron.recomputation import again, discarded
-from workloads.megatron.shard import Shard
+from workloads.megatron.shard import Shard, kept, unquantized
 from workloads.megatron.tensor_parallel import reduce
 from workloads.models.model import ModelSpec
 from workloads.torch import functional as F
@@ -48,7 +48,9 @@ class Layer(Module):
         eager = s.eager("norm")
         self.norm1 = Norm(t, m, eager)
         self.attention = (
-            LatentAttention(t, m, s) if m.latent else Attention(t, m, s, window)
+            LatentAttention(t, m, kept(s, "attn"))
+            if m.latent
+            else Attention(t, m, kept(s, "attn"), window)
         )
         self.norm2 = Norm(t, m, eager)
         self.ffn = (
@@ -157,8 +159,9 @@ class Head(Module):
 
     def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
         super().__init__()
-        plain = replace(s.numbers, products="", overlap=False)
-        self.m, self.s = m, replace(s, numbers=plain)
+        plain = unquantized(s)
+        numbers = replace(plain.numbers, overlap=False)
+        self.m, self.s = m, replace(plain, numbers=numbers)
         self.norm = Norm(t, m, s.eager("norm"))
         self.parameters += self.norm.parameters
         self.vocab = local_vocab(m, s)

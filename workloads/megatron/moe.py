@@ -14,7 +14,7 @@ from workloads.megatron.grouped_linear import GroupedLinear
 from workloads.megatron.linear import column_linear
 from workloads.megatron.recomputation import again, discarded
 from workloads.megatron.router import route
-from workloads.megatron.shard import Shard, whole
+from workloads.megatron.shard import Shard, kept, whole
 from workloads.megatron.spread import EXPERTS_PREFIX, Spread
 from workloads.megatron.token_dispatcher import TokenDispatcher
 from workloads.models.model import ModelSpec
@@ -27,9 +27,12 @@ from workloads.torch.tape import Tape, Tensor
 # are behind one event.
 COUNTS = {"alltoall": 4, "allgather": 1, "flex": 2}
 CAPTURED_COUNTS = 1
-# Bytes of an element of the output that a bias moves, weighted by the router expert by expert in fp32: product, sum,
+# Passes over the output that a bias makes, weighted by the router expert by expert in fp32: product, sum,
 # joined, cast (TEGroupedMLP._apply_bias), forward and backward; and their kernels.
 BIAS_MOVED, BIAS_KERNELS = (14, 18), (4, 5)
+# The same for clamps of both halves and their concatenation (weighted_bias_quick_geglu_impl): each reads and writes an
+# element; backward the clamps' gradients read theirs and the input, and the halves' gradients are joined.
+CLAMP_MOVED, CLAMP_KERNELS = (4, 5), (3, 3)
 
 
 class Experts(Module):
@@ -95,7 +98,8 @@ class Experts(Module):
 
     def _at_width(self, t: Tape, x: Tensor, w: Tensor | None) -> Tensor:
         """Tokens projected to another width, where experts have one of their own (latent MoE); whole on every rank."""
-        return x if w is None else column_linear(t, x, w, whole(self.s))
+        s = kept(whole(self.s), "moe_latent")
+        return x if w is None else column_linear(t, x, w, s)
 
     @property
     def _counts(self) -> int:
@@ -117,7 +121,9 @@ class Experts(Module):
         products = GroupedLinear(
             self.dispatcher.counts, numbers, o.moe_grouped_gemm, kernels_fused
         )
-        x = products.linear(t, x, self.fc1, (True, not kernels_fused))
+        x = products.linear(
+            t, x, self.fc1, (True, not kernels_fused), self._epilogue_bias
+        )
         x = self._written(t, x) if kernels_fused else self._activate(t, x)
         x = products.linear(t, x, self.fc2, (not kernels_fused, True))
         return _add_bias(t, x, self.down_bias)
@@ -127,21 +133,34 @@ class Experts(Module):
         shape = (*x.shape[:-1], x.shape[-1] // (1 + self.m.gated))
         return fused(t, [x], shape, 0.0, 0.0, kernels=(0, 0))
 
+    @property
+    def _epilogue_bias(self) -> Tensor | None:
+        """The first projection's bias where its products add it, and make its gradient (TEGroupedMLP)."""
+        return self.fc1_bias if self.s.trainer is None else None
+
     def _activate(self, t: Tape, x: Tensor) -> Tensor:
-        """The activation as a kernel of its own."""
-        m, o = self.m, self.s.options
-        return discarded(
-            t,
-            lambda given: activate(t, given, self.fc1_bias, m.gated, o),
-            x,
-            "moe_act" in o.recompute_modules,
-        )
+        """The activation as a kernel of its own, behind clamps where the model has them."""
+        m, s = self.m, self.s
+        bias = None if s.trainer is None else self.fc1_bias
+
+        def run(given: Tensor) -> Tensor:
+            if m.clamped and s.trainer is None:
+                given = _clamp(t, given)
+            return activate(t, given, bias, m.gated, s.options)
+
+        return discarded(t, run, x, "moe_act" in s.options.recompute_modules)
 
     def _share(self, t: Tape, shared: FeedForward, x: Tensor) -> Tensor:
         """The experts that see every token."""
         if "shared_experts" in self.s.options.recompute_modules:
             return again(t, lambda given: shared.forward(t, given), x)
         return shared.forward(t, x)
+
+
+def _clamp(t: Tape, x: Tensor) -> Tensor:
+    """Both halves of a gated activation's input clamped by eager operators, and joined."""
+    forward, backward = (moved * x.size for moved in CLAMP_MOVED)
+    return fused(t, [x], x.shape, forward, backward, kernels=CLAMP_KERNELS)
 
 
 def _add_bias(t: Tape, x: Tensor, bias: Tensor | None) -> Tensor:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from sim.graph.opgraph import SYNC, Chain, OpGraph, Program
+from sim.graph.opgraph import KERNEL, SYNC, Chain, OpGraph, Program
 from workloads.torch.modules import Module
 from workloads.torch.recorder import PHASES, Shared
 from workloads.torch.tape import Tape, Tensor
@@ -52,18 +52,43 @@ def forward(source: Source) -> Forward:
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """One direction of a unit: its operations on one rank, and the host's time for the first and for all, s."""
+    """One direction of a unit: its operations on one rank, and the host's time for the first and for all, s.
+
+    Where the host waits for the GPU within, that is the end of one pass (``waits``) and the ``rest`` is another;
+    ``whole`` has the operations of all.
+    """
 
     name: str
     graph: OpGraph
     first: float
     host: float
+    waits: bool = False
+    rest: Pass | None = None
+    whole: OpGraph | None = None
     repeated: dict[int, tuple[Chain, Chain]] = field(default_factory=dict)
 
     @property
     def launches(self) -> int:
         """Operations that the host launches for it."""
         return self.graph.operations
+
+    @property
+    def parts(self) -> Iterator[Pass]:
+        """The passes that it consists of, between which the host waits."""
+        now: Pass | None = self
+        while now is not None:
+            yield now
+            now = now.rest
+
+    @property
+    def uncut(self) -> OpGraph:
+        """Its operations with those of the rest."""
+        return self.graph if self.whole is None else self.whole
+
+    @property
+    def stops(self) -> bool:
+        """Whether the host waits for the GPU anywhere in it."""
+        return any(part.waits for part in self.parts)
 
     def chains(self, times: int) -> tuple[Chain, Chain]:
         """The two kernels that stand for ``times`` repetitions: the same two whenever asked."""
@@ -74,16 +99,42 @@ class Pass:
 
 
 def pass_of(name: str, program: Program, shared: Shared) -> Pass:
-    """A pass of recorded operations; their host times are kept apart.
+    """A pass of recorded operations, cut where the host waits; their host times are kept apart."""
+    waits = np.flatnonzero(program.kind == SYNC)
+    if not len(waits):
+        return _uncut(name, program, shared)
+    at = int(waits[0])
+    before = _uncut(name, part(program, 0, at), shared)
+    after = _repeatable(program, at + 1)
+    host = before.host + float(program.host[at])
+    rest, whole = pass_of(name, after, shared), _graph(program, shared)
+    return replace(before, host=host, waits=True, rest=rest, whole=whole)
 
-    Where the host waits for the GPU within, it cannot run ahead: its times belong to the pass, and count there too.
-    """
+
+def _repeatable(program: Program, first: int) -> Program:
+    """Operations from ``first`` on: what waited for operations before them waits for all of the repetition before."""
+    after = part(program, first, len(program))
+    kernels = np.flatnonzero(after.kind == KERNEL)
+    if not len(kernels):
+        return after
+    before = int(kernels[-1]) - len(after)
+    deps = tuple(
+        (*kept, before) if any(d < first for d in given) else kept
+        for kept, given in zip(after.deps, program.deps[first:], strict=True)
+    )
+    return replace(after, deps=deps)
+
+
+def _uncut(name: str, program: Program, shared: Shared) -> Pass:
+    """A pass in which the host only launches."""
     host = program.host
     first = float(host[0]) if len(host) else 0.0
-    within = host.copy() if (program.kind == SYNC).any() else np.zeros(len(program))
-    within[:1] = 0.0
-    graph = graph_of(replace(program, host=within), shared)
-    return Pass(name, graph, first, float(host.sum()))
+    return Pass(name, _graph(program, shared), first, float(host.sum()))
+
+
+def _graph(program: Program, shared: Shared) -> OpGraph:
+    """The operations without the host's times."""
+    return graph_of(replace(program, host=np.zeros(len(program))), shared)
 
 
 def part(p: Program, first: int, last: int) -> Program:

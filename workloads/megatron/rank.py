@@ -182,9 +182,21 @@ class Rank:
                 group.collective(self.tape, op, size, DP, in_place=in_place)
 
     def emit(self, which: Pass, times: int) -> None:
-        """Repetitions of a unit as two kernels; the host's time beyond its first launch is spent before the second."""
+        """Repetitions of a unit; where the host waits for the GPU within, part by part."""
+        if not which.stops:
+            self._issue(which, times)
+            return
+        for _ in range(times):
+            for part in which.parts:
+                self._issue(part, 1)
+                if part.waits:
+                    self.tape.synchronize()
+
+    def _issue(self, which: Pass, times: int) -> None:
+        """Repetitions as two kernels; the host's time beyond its first launch is spent before the second."""
         t = self.tape
         if not which.graph.operations:
+            t.host_pending += times * which.host
             return
         head, tail = which.chains(times)
         if t.blocking:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from sim.graph.kernel import Kernel
 from workloads.megatron.elementwise import fused, pass_over, unsaved
 from workloads.megatron.linear import column_linear, row_linear
-from workloads.megatron.shard import Shard, whole
+from workloads.megatron.shard import Shard, kept, whole
 from workloads.models import hybrid
 from workloads.models.hybrid import Sizes
 from workloads.models.model import ModelSpec
@@ -62,7 +62,7 @@ class Mamba(Module):
         y = self._scan(t, y)
         y = batch_first(t, y)
         y = measured(t, "gated_norm", y, [y, self.norm], self._shape)
-        return row_linear(t, y, self.output, self.s)
+        return row_linear(t, y, self.output, kept(self.s, "mamba_out"))
 
     @property
     def _shape(self) -> tuple[int, ...]:

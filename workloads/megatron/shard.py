@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from workloads.job.adapter import Adapter
-from workloads.job.megatron import Megatron
+from workloads.job.megatron import KeptPart, Megatron
 from workloads.job.pytorch import PyTorch
 from workloads.megatron.gemm import Numbers
 from workloads.megatron.spread import Spread
@@ -37,12 +37,18 @@ class Shard:
 
     @property
     def counts_wait(self) -> bool:
-        """Whether the host waits until the GPU knows how many tokens come here.
+        """Whether the host stops in a layer of experts until the GPU knows how many tokens come to each of them.
 
-        DeepEP does, and so do PyTorch's all-to-alls of uneven parts (torchtitan, distributed/expert_parallel.py).
+        Megatron's dispatchers do where experts are not padded: all-to-all waits for the copy of its counts (event of
+        _maybe_dtoh_and_synchronize), all-gather copies them itself (.cpu()), DeepEP and HybridEP wait for their
+        metadata before they allocate what arrives (token_dispatcher.py, fused_a2a.py). Whole steps in a CUDA graph
+        know no host. So do PyTorch's all-to-alls of uneven parts (torchtitan, distributed/expert_parallel.py).
         """
-        waits = self.options.moe_token_dispatcher in ("flex", "alltoall")
-        return self.trainer is not None and waits
+        o = self.options
+        if self.trainer is not None:
+            several = self.spread is not None and self.spread.group.size > 1
+            return several and o.moe_token_dispatcher in ("flex", "alltoall")
+        return not o.moe_pad_to_capacity and "full_iteration" not in o.cuda_graph_scope
 
     @property
     def dtensors(self) -> bool:
@@ -82,6 +88,21 @@ class Heads:
     keys: int
     dim: int
     alibi: bool = False
+
+
+def unquantized(s: Shard) -> Shard:
+    """For products that stay in 16 bits."""
+    return replace(s, numbers=replace(s.numbers, products=""))
+
+
+def kept(s: Shard, part: KeptPart) -> Shard:
+    """For a part whose products may be kept in another format than the layer's (a recipe's quantization by name)."""
+    if part in s.options.kept_in_bf16:
+        return unquantized(s)
+    if part in s.options.kept_in_mxfp8 and s.numbers.products:
+        numbers = replace(s.numbers, products="fp8", scaling="mx", transposes=False)
+        return replace(s, numbers=numbers)
+    return s
 
 
 def alone(group: Group) -> Group:

@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sim.graph.opgraph import COMM, KERNEL, OpGraph, Program
-from workloads.megatron.passes import Pass, Source, forward, part, pass_of
+from workloads.megatron.passes import (
+    Pass,
+    Source,
+    forward,
+    graph_of,
+    part,
+    pass_of,
+)
 from workloads.torch.recorder import Shared
 from workloads.torch.tape import Tape, Tensor
 
@@ -61,13 +68,20 @@ def _backward(t: Tape, y: Tensor) -> list[Callable[[], None]]:
 
 
 def joint(first: Pass, second: Pass) -> Pass:
-    """One pass of two microbatches: the second's computation follows the first's, communication of both runs beside."""
-    shared, comms = Shared(), first.graph.comms
-    shared.rendezvous.comms = [*comms, *second.graph.comms]
-    one = _moved(first.graph, shared, 0, 0, 0)
-    other = _moved(second.graph, shared, len(one), len(one.parts), len(comms))
-    both = pass_of(f"{first.name} and {second.name}", _joined(one, other), shared)
-    return replace(both, first=first.first, host=first.host + second.host)
+    """One pass of two microbatches: the second's computation follows the first's, communication of both runs beside.
+
+    Where the host waits for the GPU in either, it does once, at the end: from one such wait to the next it launches
+    all of both.
+    """
+    ahead, behind = first.uncut, second.uncut
+    shared, comms = Shared(), ahead.comms
+    shared.rendezvous.comms = [*comms, *behind.comms]
+    one = _moved(ahead, shared, 0, 0, 0)
+    other = _moved(behind, shared, len(one), len(one.parts), len(comms))
+    graph = graph_of(_joined(one, other), shared)
+    host = sum(part.host for part in (*first.parts, *second.parts))
+    name = f"{first.name} and {second.name}"
+    return Pass(name, graph, first.first, host, first.stops or second.stops)
 
 
 def _moved(graph: OpGraph, shared: Shared, ops: int, parts: int, comms: int) -> Program:

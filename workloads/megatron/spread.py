@@ -26,7 +26,7 @@ class Spread:
     loads : tuple of float
         Tokens of the busiest rank's experts, over the mean of all experts: the others wait for it.
     hosts : int
-        Hosts that the group lies on.
+        Hosts that the group lies on; trays of one NVLink domain are one, since every rank there is reached directly.
     layers : tuple of tuple of float
         The loads of every layer with experts, where they differ; those of layers beyond are the last's.
     consecutive : bool

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sim.graph.tokens import Tokens
+from workloads.megatron.elementwise import pass_over
 from workloads.megatron.shard import Shard
 from workloads.megatron.spread import Spread
-from workloads.megatron.token_exchange import TokenExchange, Way
+from workloads.megatron.token_exchange import STREAM, TokenExchange, Way
 from workloads.megatron.token_permutation import reorder, scatter, select
 from workloads.models.model import ModelSpec
 from workloads.torch.tape import Tape, Tensor
 
 ITEM = 2.0  # bytes of an element
+WIDE = 4.0  # of a router's weight
 # Without fusion rows of received tokens are sorted and indexed.
 UNFUSED_KERNELS = 3
 
@@ -71,7 +73,9 @@ class TokenDispatcher:
         hidden, here = self.m.hidden, self.received
         if self._way == "alltoall":
             x = self._permute(t, x)
-        if self.s.counts_wait and self.spread.group.size > 1:
+        if self._hybrid and self.spread.group.size > 1:
+            self._map_routes(t)
+        if self.s.counts_wait:
             t.synchronize()
         x = self._exchange.to_experts(t, x, (here, hidden), meanwhile)
         if self._shards_exchange is not None:
@@ -112,7 +116,32 @@ class TokenDispatcher:
         else:
             size = self._sent
             forth, back = self._towards("dispatch"), self._towards("combine")
-        return TokenExchange(self.spread.group, forth, back, size, aside)
+        weights = self._weights if self._hybrid else 0.0
+        return TokenExchange(self.spread.group, forth, back, size, aside, weights)
+
+    @property
+    def _hybrid(self) -> bool:
+        """Whether HybridEP's kernels send the tokens."""
+        o = self.s.options
+        return self._way == "flex" and o.moe_flex_dispatcher_backend == "hybridep"
+
+    def _map_routes(self, t: Tape) -> None:
+        """HybridEP's metadata: every rank gets the choices of all, a byte for each token and expert, and reads them.
+
+        deep_ep/hybrid_ep_buffer.py: all_gather_into_tensor of the routing map, then metadata_preprocessing.
+        """
+        group = self.spread.group
+        size = float(self.tokens * group.size * self.m.experts)
+        group.collective(t, "all_gather", size, STREAM, "functional_collective")
+        t.wait(t.record(STREAM))
+        pass_over(t, round(size), size)
+
+    @property
+    def _weights(self) -> float:
+        """Bytes of the router's weights that HybridEP sends beside tokens: with every copy those of all experts of its
+        NVLink domain, in fp32 (prob_bytes of its kernels)."""
+        experts = self.m.experts / self.spread.hosts
+        return WIDE * experts * self._sent / (ITEM * self.m.hidden)
 
     def _towards(self, way: str) -> Way:
         """To the experts ("dispatch") or back ("combine"): by DeepEP's kernel where that was asked for."""

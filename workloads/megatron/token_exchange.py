@@ -26,8 +26,9 @@ class Way(NamedTuple):
 class TokenExchange:
     """Collectives that bring rows to the ranks of their experts (``forth``) and ``back``; nothing for one rank.
 
-    Each is the other's backward and moves ``size`` bytes. ``aside`` lets all computation run beside them: that of
-    another microbatch, which lasts as long as this one's.
+    Each is the other's backward and moves ``size`` bytes, and ``weights`` bytes of the router's weights besides on the
+    way to experts, whose gradients come back. ``aside`` lets all computation run beside them: that of another
+    microbatch, which lasts as long as this one's.
     """
 
     group: Group
@@ -35,6 +36,7 @@ class TokenExchange:
     back: Way
     size: float
     aside: bool = False
+    weights: float = 0.0
 
     def to_experts(
         self,
@@ -48,27 +50,31 @@ class TokenExchange:
             if meanwhile is not None:
                 meanwhile()
             return x
-        y = self._send(t, self.forth, shape, x.itemsize, meanwhile)
-        return self._with_history(t, x, y, self.back)
+        size = self.size + self.weights
+        y = self._send(t, self.forth, size, shape, x.itemsize, meanwhile)
+        return self._with_history(t, x, y, self.back, size)
 
     def from_experts(self, t: Tape, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Results on the ranks of their tokens."""
         if self.group.size == 1:
             return x
-        y = self._send(t, self.back, shape, x.itemsize)
-        return self._with_history(t, x, y, self.forth)
+        y = self._send(t, self.back, self.size, shape, x.itemsize)
+        return self._with_history(t, x, y, self.forth, self.size)
 
-    def _with_history(self, t: Tape, x: Tensor, y: Tensor, reverse: Way) -> Tensor:
-        """Gradients travel by the ``reverse`` collective."""
+    def _with_history(
+        self, t: Tape, x: Tensor, y: Tensor, reverse: Way, size: float
+    ) -> Tensor:
+        """Gradients travel by the ``reverse`` collective, ``size`` bytes."""
         shape, itemsize = x.shape, x.itemsize
         return t.apply(
-            y, [unsaved(x)], lambda g: [self._send(t, reverse, shape, itemsize)]
+            y, [unsaved(x)], lambda g: [self._send(t, reverse, size, shape, itemsize)]
         )
 
     def _send(
         self,
         t: Tape,
         way: Way,
+        size: float,
         shape: tuple[int, ...],
         itemsize: int,
         meanwhile: Callable[[], None] | None = None,
@@ -79,7 +85,7 @@ class TokenExchange:
         self.group.collective(
             t,
             way.op,
-            self.size,
+            size,
             stream,
             "functional_collective",
             tokens=way.tokens,

@@ -15,7 +15,7 @@ from workloads.megatron.gemm import Numbers
 from workloads.megatron.hybrid_layer import HybridLayer
 from workloads.megatron.modules import Embedding, Head, Layer
 from workloads.megatron.passes import Pass, Source
-from workloads.megatron.shard import Shard
+from workloads.megatron.shard import Shard, kept, unquantized
 from workloads.megatron.split import joint
 from workloads.megatron.spread import Spread
 from workloads.megatron.unit import Unit, record
@@ -26,6 +26,10 @@ from workloads.routing import Loads
 from workloads.torch.again import NEVER, Again
 from workloads.torch.modules import Module
 from workloads.torch.tape import Tape, Tensor
+
+# What tells layers apart: their part, whether of experts, how far they look back, whether tokens travel aside, whether
+# all runs again, loads of experts, whether nothing before is trained, type of products.
+Key = tuple[str, bool, int, bool, bool, Loads, bool, str]
 
 
 class Units:
@@ -51,7 +55,7 @@ class Units:
         self.shard = replace(shard, trainer=trainer)
         self.inner = (self.shard.rows, s.micro_batch, m.hidden)
         self.frozen = scenario.adapter.on
-        self._layers: dict[tuple[str, bool, int, bool, bool, Loads, bool], Unit] = {}
+        self._layers: dict[Key, Unit] = {}
         self._further: dict[bool, Unit] = {}
         self._joint: dict[tuple[Pass, Pass], Pass] = {}
 
@@ -65,9 +69,10 @@ class Units:
         aside = aside and self.exchanges
         experts, window = self.m.has_experts(index), self.m.window_of(index)
         shard, first = self._shard(aside, index), self.frozen and index == 0
+        products = shard.numbers.products
         loads = shard.loads if experts else ()
         letter = self.m.part_of(index)
-        key = (letter, experts, window, aside, whole, loads, first)
+        key = (letter, experts, window, aside, whole, loads, first, products)
         if key not in self._layers:
             again = replace(self.recompute, full=True) if whole else self.recompute
 
@@ -116,16 +121,26 @@ class Units:
         if spread is not None and spread.layers:
             before = sum(self.m.has_experts(i) for i in range(index))
             shard = replace(shard, spread=spread.of(before))
+        if self._plain(index):
+            shard = unquantized(shard)
         if not aside:
             return shard
         options = replace(self.options, overlap_moe_expert_parallel_comm=True)
         return replace(shard, options=options)
 
+    def _plain(self, index: int) -> bool:
+        """Whether a layer's products stay in 16 bits (fp8_utils.py, is_first_last_bf16_layer)."""
+        first, last = (
+            self.options.num_layers_at_start_in_bf16,
+            self.m.layers - self.options.num_layers_at_end_in_bf16,
+        )
+        return index < first or last <= index < self.m.layers
+
     def further(self, aside: bool = False) -> Unit:
         """A layer of multi-token prediction, without its pass through the head."""
         aside = aside and self.exchanges
         if aside not in self._further:
-            shard = self._shard(aside, self.m.layers)
+            shard = kept(self._shard(aside, self.m.layers), "mtp")
             self._further[aside] = record(
                 Source(
                     "further",

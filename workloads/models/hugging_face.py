@@ -264,6 +264,7 @@ def _gpt_oss(config: dict[str, Any], where: str) -> dict[str, Any]:
         ),
         "router_bias": True,
         "sinks": True,
+        "clamped": True,  # swiglu_limit, 7 where the file says none
         "window": config.get("sliding_window", 128),
         "window_every": 2,
     }

@@ -77,6 +77,7 @@ class ModelSpec:
     window: int = 0
     window_every: int = 0
     sinks: bool = False
+    clamped: bool = False
     qk_norm: bool = False
     norm_bias: bool = False
     embedding_norm: bool = False
@@ -271,6 +272,7 @@ _PLAIN = (
     "window",
     "window_every",
     "sinks",
+    "clamped",
     "qk_norm",
     "embedding_norm",
     "attention_gate",

@@ -1,0 +1,218 @@
+"""Hosts that stop in layers of experts, formats that parts keep, and what HybridEP sends: laws of Megatron's layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sim.graph.kernel import Kernel
+from sim.graph.opgraph import COMM, KERNEL, OpGraph
+from sim.predict import predict
+from sim.spec.load import parse_scenario
+from workloads.host_costs import host_costs
+from workloads.job import Job
+from workloads.job.megatron import Megatron
+from workloads.job.model import Model
+from workloads.job.parallel import Parallel
+from workloads.job.training import Training
+from workloads.lowered import Place
+from workloads.megatron.grid import Grid
+from workloads.megatron.groups import Groups
+from workloads.megatron.passes import Pass
+from workloads.megatron.split import joint
+from workloads.megatron.unit import Unit
+from workloads.megatron.units import Units
+from workloads.models.model import load_model
+from workloads.torch.recorder import Shared
+from workloads.torch.tape import Tape
+
+EP = 8
+SMALL: dict[str, Any] = {
+    "kind": "transformer",
+    "hidden": 1024,
+    "layers": 4,
+    "heads": 8,
+    "ffn": 1024,
+    "vocab": 4096,
+    "experts": 16,
+    "experts_per_token": 2,
+}
+HYBRID = {
+    "layers": 4,
+    "layer_pattern": "ME*E",
+    "moe_latent": 256,
+    "mamba_heads": 16,
+    "gated": False,
+    "activation": "relu2",
+}
+HYBRID_EP = {
+    "moe_token_dispatcher": "flex",
+    "moe_flex_dispatcher_backend": "hybridep",
+}
+PADDED = {"moe_capacity": 1.0, "moe_pad_to_capacity": True}
+
+
+def units(
+    place: Place = Place(8, blocking=False),  # noqa: B008 - frozen
+    precision: str = "bf16",
+    model: dict[str, Any] | None = None,
+    **megatron: Any,
+) -> Units:
+    """The units of a model whose experts lie on eight ranks."""
+    model = SMALL | (model or {})
+    m, o = load_model(Model(**model)), Megatron(**megatron)
+    job = Job(
+        model=Model(**model),
+        training=Training(seq_len=2048, framework="megatron", precision=precision),
+        parallel=Parallel(dp=EP, ep=EP),
+        megatron=o,
+    )
+    groups = Groups(Grid(EP, 1, 1, cp=1, ep=EP, etp=1), place)
+    costs = host_costs("megatron")
+    spread = groups.spread(job, m.experts)
+    return Units(
+        job, m, groups.of("tp", 0), None, lambda: Tape(0, Shared(), costs), spread
+    )
+
+
+def layer(**keys: Any) -> Unit:
+    return units(**keys).layer(0)
+
+
+def stops(which: Pass) -> int:
+    return sum(part.waits for part in which.parts)
+
+
+def products(unit: Unit) -> list[str]:
+    """Types of a layer's products, forward."""
+    graph = unit.forward.uncut
+    return [k.dtype for k in kernels(graph) if "gemm" in k.kind]
+
+
+def kernels(graph: OpGraph) -> list[Kernel]:
+    p = graph.programs[0]
+    found = (graph.kernels[k] for k in p.payload[p.kind == KERNEL])
+    return [k for k in found if isinstance(k, Kernel)]
+
+
+def sent(graph: OpGraph, op: str) -> list[float]:
+    """Bytes of a graph's collectives of a kind, in their order."""
+    p = graph.programs[0]
+    comms = (graph.comms[p.parts[c][0]] for c in p.payload[p.kind == COMM])
+    return [comm.size for comm in comms if comm.op == op]
+
+
+@pytest.mark.parametrize("dispatcher", ["alltoall", "allgather", "flex"])
+def test_a_host_stops_once_in_a_layer_of_experts(dispatcher: str) -> None:
+    """Forward, whatever brings tokens to experts; backward knows how many they were."""
+    unit = layer(moe_token_dispatcher=dispatcher)
+    assert (stops(unit.forward), stops(unit.backward)) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "keys", [PADDED, {"cuda_graph_scope": ("full_iteration",)}], ids=str
+)
+def test_nobody_waits_for_numbers_that_are_known(keys: dict[str, Any]) -> None:
+    """Padded experts have as many tokens as are said, and a whole step in a CUDA graph has no host."""
+    assert stops(layer(**keys).forward) == 0
+
+
+def test_what_runs_again_stops_again() -> None:
+    """Experts that run again in backward are dispatched, and so waited for, once more."""
+    assert stops(layer(recompute_modules=("moe",)).backward) == 1
+
+
+def test_the_parts_of_a_pass_are_all_of_it() -> None:
+    """Cut where the host waits, a pass launches what it launches uncut, and takes the host as long."""
+    cut, whole = layer().forward, layer(**PADDED).forward
+    graphs = [part.graph for part in cut.parts]
+    assert sum(map(len, map(kernels, graphs))) == len(kernels(cut.uncut))
+    assert sum(part.host for part in cut.parts) > whole.host
+
+
+def test_passes_at_once_stop_at_their_end() -> None:
+    """Of two passes at once the host waits once, after all of both."""
+    unit = layer(overlap_moe_expert_parallel_comm=True)
+    both = joint(unit.forward, unit.backward)
+    assert both.waits and stops(both) == 1
+    assert len(kernels(both.graph)) == len(kernels(unit.forward.uncut)) + len(
+        kernels(unit.backward.uncut)
+    )
+
+
+@pytest.mark.parametrize("host_factor", [0.1, 1.0, 4.0])
+def test_a_stop_shortens_no_step(host_factor: float) -> None:
+    """Whatever the host's speed, waiting for the numbers of tokens costs time or none."""
+
+    def step(**megatron: Any) -> float:
+        tables = {
+            "cluster": {"name": "rail-h100", "hosts": 1, "host_factor": host_factor},
+            "model": SMALL,
+            "training": {"framework": "megatron", "seq_len": 2048},
+            "parallel": {"dp": 8, "ep": 8},
+            "megatron": megatron,
+        }
+        return predict(parse_scenario(tables, "test")).step_time
+
+    assert step() >= step(**PADDED)
+
+
+def test_layers_at_the_ends_keep_16_bits() -> None:
+    """As many at the start and at the end as are said, and no other."""
+    model = units(
+        precision="fp8", num_layers_at_start_in_bf16=1, num_layers_at_end_in_bf16=2
+    )
+    quantized = ["fp8" in products(model.layer(i)) for i in range(4)]
+    assert quantized == [False, True, False, False]
+
+
+def test_a_recipe_keeps_parts_in_their_formats() -> None:
+    """Attention and projections around latent experts in 16 bits, Mamba's output in 8 beside products of 4."""
+    model = units(
+        precision="nvfp4",
+        model=HYBRID,
+        kept_in_bf16=("attn", "moe_latent"),
+        kept_in_mxfp8=("mamba_out",),
+    )
+    mamba, experts, attention = (set(products(model.layer(i))) for i in range(3))
+    assert mamba == {"nvfp4", "fp8"}
+    assert experts == {"nvfp4", "bf16"}
+    assert attention == {"bf16"}
+
+
+def test_trays_of_one_nvlink_domain_are_one_host_of_experts() -> None:
+    """HybridEP sends a token to every rank with an expert it chose in an NVLink domain, to each of other hosts once."""
+    apart = layer(place=Place(4, blocking=False), **HYBRID_EP)
+    joined = layer(place=Place(4, blocking=False, gpus_per_domain=8), **HYBRID_EP)
+    same = layer(place=Place(8, blocking=False), **HYBRID_EP)
+    of = [sent(u.backward.uncut, "all_to_all") for u in (apart, joined, same)]
+    assert of[1] == of[2] and sum(of[0]) < sum(of[1])
+
+
+def test_hybrid_ep_sends_weights_beside_tokens() -> None:
+    """To experts, and their gradients back: four bytes for each expert of the domain with every copy of a token."""
+    unit = layer(**HYBRID_EP)
+    there, back = sent(unit.forward.uncut, "all_to_all")
+    assert there / back == pytest.approx(
+        1 + 4 * SMALL["experts"] / (2 * SMALL["hidden"])
+    )
+    assert sent(unit.backward.uncut, "all_to_all") == [back, there]
+
+
+def test_hybrid_ep_gathers_the_choices_of_all() -> None:
+    """A byte for every token of every rank and every expert, before the host stops; backward needs none."""
+    unit = layer(**HYBRID_EP)
+    first = next(unit.forward.parts)
+    assert sent(first.graph, "all_gather") == [2048.0 * EP * SMALL["experts"]]
+    assert not sent(unit.backward.uncut, "all_gather")
+
+
+def test_clamped_activations_are_passes_of_their_own() -> None:
+    """Two clamps and a concatenation before the activation, and as many kernels backward."""
+    plain, clamped = (layer(model={"clamped": on}) for on in (False, True))
+    for way in ("forward", "backward"):
+        more, less = (
+            len(kernels(getattr(unit, way).uncut)) for unit in (clamped, plain)
+        )
+        assert more == less + 3
