@@ -144,9 +144,17 @@ def test_a_loss_of_dtensors_gathers_all_logits() -> None:
     assert head[("all_gather", 4.0 * TOKENS * VOCAB)] == 1
 
 
-def waits(s: Scenario, name: str) -> int:
-    graph = chains(s, name)[-1].graph
-    return int((graph.programs[0].kind == SYNC).sum())
+def waits(s: Scenario, name: str) -> float:
+    """Synchronisations right behind parts of a pass, for each time that it runs."""
+    program = plan(s).lowered.graph.programs[0]
+    kinds, names = program.kind.tolist(), program.names
+    stops = sum(
+        kind == SYNC and before == name
+        for kind, before in zip(kinds[1:], names, strict=False)
+    )
+    parts = names.count(name) / 2  # a chain is two kernels
+    passes = parts - stops  # a pass is one part more than it has stops
+    return stops / passes
 
 
 def test_the_host_waits_in_attention_where_asked() -> None:
