@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sim.collectives import backends, deepep
+from sim.collectives import backends, deepep, hybridep
 from sim.collectives.plan import Plan
 from sim.collectives.wires import paths
 from sim.graph.tokens import Tokens
 from sim.spec.sections import Nccl
+
+KERNELS = {"deepep": deepep.plan, "hybridep": hybridep.plan}
 
 
 def plan_collective(
@@ -35,7 +37,7 @@ def plan_collective(
     fabric : topologies.fabric.Fabric
     nccl : sim.spec.sections.Nccl, optional
     tokens : Tokens, optional
-        What DeepEP's kernel exchanges in place of NCCL's, where that was measured.
+        What DeepEP's or HybridEP's kernel exchanges in place of NCCL's, where that was measured.
     in_place : bool
         Each rank's part of an all-gather already lies in its output: the first step need not copy it there.
 
@@ -48,6 +50,8 @@ def plan_collective(
     plans = paths.index_of(fabric).plans
     key = (op, size, tuple(ranks), wanted, in_place, tokens)
     if key not in plans:
-        own = deepep.plan(op, size, ranks, fabric, wanted, tokens) if tokens else None
+        own = None
+        if tokens is not None:
+            own = KERNELS[tokens.kernel](op, size, ranks, fabric, wanted, tokens)
         plans[key] = own or backends.plan_of(op, size, ranks, fabric, wanted, in_place)
     return plans[key]  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Tokens on their way to the ranks of their experts, or back: what a kernel made for it (DeepEP's) has to move."""
+"""Tokens on their way to the ranks of their experts, or back: what DeepEP's and HybridEP's kernels move."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class Tokens:
         Hosts of the group.
     sms : int
         That the kernel takes on every GPU.
+    kernel : str
+        Whose it is: "deepep" or "hybridep".
     """
 
     way: str
@@ -32,3 +34,4 @@ class Tokens:
     hosts: float
     over: int
     sms: int
+    kernel: str = "deepep"

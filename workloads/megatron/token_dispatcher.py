@@ -17,6 +17,7 @@ from workloads.torch.tape import Tape, Tensor
 
 ITEM = 2.0  # bytes of an element
 WIDE = 4.0  # of a router's weight
+HYBRID_SMS = 16  # of a GPU that HybridEP's kernels take (moe_hybridep_num_sms)
 # Without fusion rows of received tokens are sorted and indexed.
 UNFUSED_KERNELS = 3
 
@@ -144,14 +145,14 @@ class TokenDispatcher:
         return WIDE * experts * self._sent / (ITEM * self.m.hidden)
 
     def _towards(self, way: str) -> Way:
-        """To the experts ("dispatch") or back ("combine"): by DeepEP's kernel where that was asked for."""
-        o = self.s.options
-        deepep = self._way == "flex" and o.moe_flex_dispatcher_backend == "deepep"
-        return Way("all_to_all", self._tokens(way) if deepep else None)
+        """To the experts ("dispatch") or back ("combine"): by DeepEP's or HybridEP's kernel with "flex"."""
+        flex = self._way == "flex"
+        return Way("all_to_all", self._tokens(way) if flex else None)
 
     def _tokens(self, way: str) -> Tokens:
-        """What DeepEP's kernel exchanges, of the busiest rank."""
-        spread = self.spread
+        """What DeepEP's or HybridEP's kernel exchanges, of the busiest rank."""
+        spread, o = self.spread, self.s.options
+        backend = o.moe_flex_dispatcher_backend
         ranks = self._distinct(spread.group.size)
         return Tokens(
             way,
@@ -160,7 +161,8 @@ class TokenDispatcher:
             ranks=ranks,
             hosts=self._distinct(spread.hosts) if spread.hosts > 1 else ranks,
             over=spread.hosts,
-            sms=self.s.options.moe_deepep_num_sms,
+            sms=HYBRID_SMS if backend == "hybridep" else o.moe_deepep_num_sms,
+            kernel=backend,
         )
 
     @property

@@ -1,0 +1,81 @@
+"""HybridEP's kernels within an NVLink domain: tokens to the ranks of their experts and back, by a published bandwidth.
+
+It was measured on a GB200, for 8 to 36 ranks (`hybridep.toml`); fewer ranks go as 8, more as 36. GPUs with the same
+NVLinks take it as it is: B200, 8 ranks, is within 2 % of it. That smaller tokens are as fast is a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim import schema
+from sim.collectives import backends
+from sim.collectives.group import Group, group_of
+from sim.collectives.plan import Plan
+from sim.graph.tokens import Tokens
+from sim.schema import Items, Number, Table, Text
+from sim.spec.sections import Nccl
+
+FILE = Path(__file__).with_suffix(".toml")
+WAYS = ("dispatch", "combine")
+GPUS = ("gb200", "b200", "gb300", "b300")  # with NVLink 5
+MEASURED = ("gb200", "b200")
+GIGA = 1e9
+COLUMNS = ("ranks", *WAYS)
+SCHEMA = Table(
+    {"evidence": Text(), **dict.fromkeys(COLUMNS, Items(Number(0)))},
+    needed=("evidence", *COLUMNS),
+)
+
+
+def plan(
+    op: str,
+    size: float,
+    ranks: Sequence[str],
+    fabric: Any,
+    wanted: Nccl,
+    tokens: Tokens,
+) -> Plan | None:
+    """The exchange of `size` bytes a rank; None where its kernels were not measured: over the network, other GPUs."""
+    group = group_of(fabric, ranks, wanted)
+    if not measured(group, fabric, wanted) or size <= 0:
+        return None
+    links = backends.plan_of(op, size, ranks, fabric, wanted, False)
+    known = fabric.gpu_model in MEASURED and group.n <= max(curve()["ranks"])
+    return replace(
+        links,
+        algo="hybridep",
+        proto=tokens.way,
+        channels=tokens.sms,
+        rate_cap=bandwidth(group.n, tokens.way),
+        evidence="fitted" if known else "guess",
+    )
+
+
+def measured(group: Group, fabric: Any, wanted: Nccl) -> bool:
+    """Whether a bandwidth of such a group is known: one NVLink domain, of GPUs with NVLink 5."""
+    return (
+        fabric.gpu_model in GPUS
+        and wanted.backend == "nccl"
+        and group.nodes == 1
+        and group.inside == group.outside == "auto"
+        and "nvlink" in group.local_kind
+    )
+
+
+def bandwidth(ranks: int, way: str) -> float:
+    """Bytes a second of a rank, those to itself included."""
+    table = curve()
+    return GIGA * float(np.interp(np.log(ranks), np.log(table["ranks"]), table[way]))
+
+
+@cache
+def curve() -> dict[str, Any]:
+    """GB/s by ranks and way."""
+    return schema.read(FILE, SCHEMA)
