@@ -172,7 +172,7 @@ class Megatron:
     )
     moe_flex_dispatcher_backend: Literal["deepep", "hybridep"] = key(
         "deepep",
-        "whose kernels flex is: DeepEP's by their measured times, or HybridEP's, by a published bandwidth within an NVLink domain",
+        "whose kernels flex is: DeepEP's by their measured times, or HybridEP's, by a published bandwidth",
     )
     moe_deepep_num_sms: int = key(
         20, "SMs that DeepEP's kernels take on every GPU", low=2

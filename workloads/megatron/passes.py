@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -100,29 +101,42 @@ class Pass:
 
 def pass_of(name: str, program: Program, shared: Shared) -> Pass:
     """A pass of recorded operations, cut where the host waits; their host times are kept apart."""
-    waits = np.flatnonzero(program.kind == SYNC)
-    if not len(waits):
-        return _uncut(name, program, shared)
-    at = int(waits[0])
-    before = _uncut(name, part(program, 0, at), shared)
-    after = _repeatable(program, at + 1)
-    host = before.host + float(program.host[at])
-    rest, whole = pass_of(name, after, shared), _graph(program, shared)
-    return replace(before, host=host, waits=True, rest=rest, whole=whole)
+    stops = np.flatnonzero(program.kind == SYNC).tolist()
+    begins = part(program, 0, stops[0] if stops else len(program))
+    parts = [_uncut(name, begins, shared)]
+    for at, end in pairwise([*stops, len(program)]):
+        # What the host spends before it waits belongs to the part before.
+        parts[-1] = replace(parts[-1], host=parts[-1].host + float(program.host[at]))
+        parts.append(_after_stop(name, program, (at, end), shared))
+    made = parts.pop()
+    while parts:
+        made = replace(parts.pop(), waits=True, rest=made)
+    return replace(made, whole=_graph(program, shared)) if stops else made
 
 
-def _repeatable(program: Program, first: int) -> Program:
-    """Operations from ``first`` on: what waited for operations before them waits for all of the repetition before."""
-    after = part(program, first, len(program))
-    kernels = np.flatnonzero(after.kind == KERNEL)
+def _after_stop(
+    name: str, program: Program, span: tuple[int, int], shared: Shared
+) -> Pass:
+    """The part of a program behind a stop, which is its first operation.
+
+    There the host has no lead: when it comes to each launch counts, so its times are in the graph as well.
+    """
+    at, end = span
+    launched = _uncut(name, part(program, at + 1, end), shared)
+    whole = part(program, at, end)
+    kernels = np.flatnonzero(whole.kind == KERNEL)
     if not len(kernels):
-        return after
-    before = int(kernels[-1]) - len(after)
+        return launched
+    # What waited for operations before the stop waits for all of the repetition before, as the stop does.
+    before = int(kernels[-1]) - len(whole)
     deps = tuple(
-        (*kept, before) if any(d < first for d in given) else kept
-        for kept, given in zip(after.deps, program.deps[first:], strict=True)
+        (*kept, before) if any(d < at for d in given) else kept
+        for kept, given in zip(whole.deps, program.deps[at:end], strict=True)
     )
-    return replace(after, deps=deps)
+    host = whole.host.copy()
+    host[:2] = 0.0  # the first launch is paid for before the part begins
+    graph = graph_of(replace(whole, host=host, deps=deps), shared)
+    return replace(launched, graph=graph)
 
 
 def _uncut(name: str, program: Program, shared: Shared) -> Pass:
