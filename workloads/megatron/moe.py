@@ -1,7 +1,7 @@
 """Megatron's layer of experts: router, dispatch of tokens over the expert-parallel group, grouped GEMMs, combination.
 
-Source: megatron/core/transformer/moe/{moe_layer,router,token_dispatcher,experts,shared_experts}.py. That the host waits
-for the numbers of tokens by expert is a time it takes, not a stop.
+Source: megatron/core/transformer/moe/{moe_layer,router,token_dispatcher,experts,shared_experts}.py. The host stops for
+the numbers of tokens by expert (token_dispatcher.py), whose copies take it time besides.
 """
 
 from __future__ import annotations
