@@ -30,6 +30,7 @@ from sim.costs.kinds import work
 from sim.engine.execution import Run
 from sim.graph.opgraph import KERNEL, OpGraph, Program
 from sim.planning.jitter import NAMES as JITTERS
+from sim.planning.jitter import PAUSE
 from sim.planning.planned import Planned
 from sim.spec.load import sections_in_use
 from sim.spec.rules.idle import idle
@@ -304,4 +305,5 @@ def _without_sharp(planned: Planned) -> tuple[str, ...]:
 def _has_jitter(faults: Faults) -> bool:
     if faults.jitter != 1.0:
         return True
-    return any(getattr(faults, f"jitter_{name}") is not None for name in JITTERS)
+    names = (*JITTERS, PAUSE)
+    return any(getattr(faults, f"jitter_{name}") is not None for name in names)

@@ -8,8 +8,9 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from sim import schema
-from sim.costs import terms
+from sim.costs import attention, terms
 from sim.costs.adamw import Adamw
+from sim.costs.attention import Ratios
 from sim.costs.draw import ATTENTION, Draw
 from sim.costs.gemm import TileModel
 from sim.costs.kinds import DTYPE_BYTES, KINDS, SCANS
@@ -187,6 +188,10 @@ class GpuFacts:
         product's smallest size.
     libraries
         Stacks of which steps take the times of kernels, by family and format ("products_bf16").
+    attention_fp8
+        Time of attention in fp8 over that in 16 bits, by one library; None: as `like`.
+    attention_over
+        Time of attention over that on another GPU, by one library; None where nobody measured both.
     scans
         Time of scans, by name ("mamba2"), over that on the GPU where they were measured (`sim.costs.scans`).
     guessed_load
@@ -262,6 +267,8 @@ class GpuFacts:
     libraries: Mapping[str, Stack] = fact(
         Table(dict.fromkeys(STACKS, STACK)), _stacks, {}
     )
+    attention_fp8: Ratios | None = fact(attention.IN_FP8, attention.ratios, None)  # noqa: RUF009
+    attention_over: Ratios | None = fact(attention.ON_BOTH, attention.ratios, None)  # noqa: RUF009
     scans: Mapping[str, float] = fact(
         Table(dict.fromkeys(SCANS, POSITIVE)), _numbers, {}
     )

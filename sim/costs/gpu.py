@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.costs import aten, gemm, scans, terms
+from sim.costs.attention import is_fp8, widened
 from sim.costs.facts import GpuFacts
 from sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
 from sim.costs.gpu_times import ATTENTIONS, GpuTimes
@@ -28,10 +29,20 @@ class Gpu(GpuTimes):
         return known
 
     def _under_load(self, kernel: Kernel) -> str:
+        if is_fp8(kernel):
+            return self._grade_in_fp8(kernel)
         grade, load_key = self._grade(kernel), self._load_key(kernel)
         if load_key in self.facts.guessed_load:
             return "guess"
         return "fitted" if load_key and grade == "measured" else grade
+
+    def _grade_in_fp8(self, kernel: Kernel) -> str:
+        """Of attention in fp8: no better than what it follows and than a ratio; where nobody measured that, a guess."""
+        known = self.facts.attention_fp8 is not None
+        grade = self.evidence(widened(kernel))
+        return (
+            "fitted" if known and grade == "measured" else grade if known else "guess"
+        )
 
     def _grade(self, kernel: Kernel) -> str:
         if kernel.kind == STATED:
@@ -72,7 +83,11 @@ class Gpu(GpuTimes):
     def _grade_without_table(self, kernel: Kernel) -> str:
         """Of a kernel whose kind has no table here: another GPU's time, or what datasheets say."""
         if self.like is not None:
-            others = kernel.kind == "attention_bwd" and kernel.kind in self.facts.units
+            others = (
+                kernel.kind == "attention_bwd"
+                and kernel.kind in self.facts.units
+                and self.facts.attention_over is None
+            )
             judged = (kernel.kind, kernel.dtype) in self.facts.borne_out
             known = judged or self._measured_ratio(self.like, kernel)
             return "fitted" if known and not others else "guess"
@@ -85,6 +100,11 @@ class Gpu(GpuTimes):
         if kernel.kind == STATED:
             return ""
         check(kernel)
+        if is_fp8(kernel):
+            return (
+                self.stands_on(widened(kernel))
+                or "that in 16 bits, by a library's times of both"
+            )
         if kernel.kind in scans.KINDS:
             return self._scan_stands_on(kernel)
         if kernel.kind == "bmm":
@@ -136,6 +156,8 @@ class Gpu(GpuTimes):
             return 0.0
         if kernel.kind in scans.KINDS:
             return scans.past(kernel)
+        if is_fp8(kernel):
+            return self.past(widened(kernel))
         if (read := self._surface(kernel)) is not None:
             return read[0].past(kernel)
         if self._by_products(kernel):
@@ -168,6 +190,8 @@ class Gpu(GpuTimes):
 
     def table_of(self, kernel: Kernel) -> str:
         """Whose times a kernel's are: "own", "library SOURCE", "borrowed from GPU", or "limits" of the datasheet."""
+        if is_fp8(kernel):
+            return self.table_of(widened(kernel))
         if source := self.library_of(kernel):
             return f"library {source}"
         instead = self.stands_on(kernel)
@@ -177,6 +201,9 @@ class Gpu(GpuTimes):
 
     def library_of(self, kernel: Kernel) -> str:
         """The library ("trtllm/1.3.0rc20") whose table on this GPU says a kernel's time, or how it differs; else ""."""
+        over = self.facts.attention_over
+        if over is not None and kernel.kind in ATTENTIONS:
+            return over.source
         stack = self._libraries.stack(kernel)
         if stack is None or (kernel.kind in ATTENTIONS and not self._lent(kernel)):
             return ""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sim.costs import aten, gemm, generated, scans, terms
 from sim.costs.adamw import Adamw
+from sim.costs.attention import is_fp8, widened
 from sim.costs.counterparts import counterpart
 from sim.costs.draw import Draw
 from sim.costs.facts import GpuFacts
@@ -17,6 +18,7 @@ from sim.costs.library_steps import LibrarySteps
 from sim.costs.power import BUSY_ABOVE, FILLS_ABOVE, Power
 from sim.costs.roofline import Roofline, estimate
 from sim.costs.tables import Curve, Kriged, Row
+from sim.errors import InputError, Mistake
 from sim.graph.kernel import STATED, Kernel
 
 # Waves; measured: GEMMs of <= 1.94 waves have no memset in the traces, of >= 3.88 all have.
@@ -198,6 +200,8 @@ class GpuTimes:
             check(kernel)
             if kernel.kind == "bmm":
                 return self._batch(kernel)
+            if is_fp8(kernel):
+                return self.duration(widened(kernel)) * self.fp8_share(kernel)
             if (surface := self._surface(kernel)) is not None:
                 pauses = (surface[0].starts(kernel) - 1) * self.gap
                 known = self._known[kernel] = self.running(kernel) + pauses
@@ -218,6 +222,12 @@ class GpuTimes:
         if share and gemm.unaligned(shape, product.layout, product.dtype):
             return work(kernel)[0] / (share * self.peak["fp32"])
         return self.duration(product)
+
+    def fp8_share(self, kernel: Kernel) -> float:
+        """Time of attention in fp8 over that in 16 bits; 1 where no GPU like this one was measured."""
+        if self.facts.attention_fp8 is not None:
+            return self.facts.attention_fp8.of(kernel)
+        return 1.0 if self.like is None else self.like.fp8_share(kernel)
 
     def running(self, kernel: Kernel) -> float:
         """Seconds for which the CUDA kernels of an operation run, without the pauses between them.
@@ -318,10 +328,16 @@ class GpuTimes:
         return here.seconds(operation) / there.seconds(operation)
 
     def _attention_ratio(self, like: GpuTimes, kernel: Kernel) -> float | None:
-        """Of attention, by a library that measured its forward pass on both.
+        """Of attention, by a library that was measured on this GPU and on one that it is like; else forward passes.
 
-        Units that only this GPU has save the backward pass the share of that which `units` says.
+        Of those, units that only this GPU has save the backward pass the share of that which `units` says.
         """
+        if (over := self.facts.attention_over) is not None:
+            return (
+                over.of(kernel)
+                * self._ancestor(over.over).duration(kernel)
+                / like.duration(kernel)
+            )
         here, there = self._libraries, like._libraries
         if here.stack(kernel) is None or there.stack(kernel) is None:
             return None
@@ -332,6 +348,24 @@ class GpuTimes:
         limits = self.least_over(like, kernel)
         part = (1.0 - units["attention_bwd"]) / (1.0 - units["attention_fwd"])
         return limits * (1.0 - part * (1.0 - forward / limits))
+
+    def _ancestor(self, name: str) -> GpuTimes:
+        """The GPU of that name among those that this one is like."""
+        found: GpuTimes | None = self.like
+        while found is not None and found.name != name:
+            found = found.like
+        if found is None:
+            hint = f"{self.name} is like another one"
+            raise InputError(
+                Mistake(
+                    self.name,
+                    "attention_over.over",
+                    f'"{name}"',
+                    "a GPU that it is like",
+                    hint,
+                )
+            )
+        return found
 
     def _own_tiles(self, kernel: Kernel) -> bool:
         """Whether this GPU has a tile model of its own for the kernel."""

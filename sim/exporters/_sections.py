@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sim.planning.jitter import PAUSE
 from sim.units import format_bytes, format_duration
 
 _WITHOUT = {
@@ -102,4 +103,6 @@ def _distribution(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _noise(jitter: Mapping[str, Any]) -> Iterator[str]:
     for name, amount in jitter.items():
-        yield f"{name} {100 * amount['value']:g} % ({amount['evidence']})"
+        value = amount["value"]
+        size = f"{value:g} /s" if name == PAUSE else f"{100 * value:g} %"
+        yield f"{name} {size} ({amount['evidence']})"

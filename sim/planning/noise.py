@@ -2,10 +2,11 @@
 
     kernel    every kernel by itself                 launch   every launch of the host by itself
     gpu       all kernels of a rank in a step        host     all launches of a rank in a step
-    step      all kernels of all ranks in a step
+    step      all kernels of all ranks in a step     pause    a GPU or its host that stands still now and then
     latency   what a transfer waits before its bytes          link     the time of its bytes
 
-Each is the relative standard deviation of a log-normal factor with mean 1 (`sim/costs/jitter.toml`). A simulated rank
+Each but pauses is the relative standard deviation of a log-normal factor with mean 1 (`sim/costs/jitter.toml`); a pause
+makes one kernel of a rank longer, the more often the more GPUs the rank stands for. A simulated rank
 that stands for n is the slowest of n: of n draws of the step's factors, and of n sums of kernels between two waits for
 communication (of as many as meet there). Transfers of k symmetric groups take the slowest of k draws.
 """
@@ -26,6 +27,7 @@ from sim.planning.jitter import Jitter
 STEPS = (
     2**31
 )  # names the draws of steps, where ranks and transfers have smaller numbers
+PAUSES = STEPS + 1  # the same of pauses
 LEAST = 0.05  # no sum of kernels is faster than this share of its mean, however wide the noise
 
 
@@ -53,6 +55,7 @@ def noise_of(
     duration: np.ndarray,
     steps: int,
     seed: tuple[int, ...],
+    length: float = 0.0,
 ) -> Noise:
     """Draws the factors of `steps` steps; the same seed gives the same.
 
@@ -60,6 +63,8 @@ def noise_of(
     ----------
     duration
         Seconds of each kernel of the graph, shape (kernels,).
+    length
+        Seconds of a step, in which pauses befall its GPUs.
     seed
         Numbers that name the replica.
     """
@@ -68,6 +73,8 @@ def noise_of(
     for at, drawn in enumerate(_drawn(jitter, graph, duration)):
         draw, rank = np.random.default_rng([*seed, at]), drawn.program.rank
         kernels[rank], launches[rank] = drawn.steps(draw, common)
+        pauses = np.random.default_rng([*seed, PAUSES, at])
+        _pause(kernels[rank], drawn, steps, length, pauses)
     draw = np.random.default_rng([*seed, len(graph.programs)])
     return Noise(kernels, launches, *_of_transfers(draw, graph, steps, jitter))
 
@@ -152,6 +159,26 @@ class _Drawn:
             slowest = float(_slowest(draw, 1, min(met, self.alike))[0])
             sums.append(_Sum(ops, total, own, slowest))
         return _factors(sums, self.jitter.gpu, common, len(self.program))
+
+
+def _pause(
+    factors: list[float],
+    drawn: _Drawn,
+    steps: int,
+    length: float,
+    draw: np.random.Generator,
+) -> None:
+    """Makes kernels of all steps longer by the pauses that befall the GPUs that a rank stands for."""
+    program = drawn.program
+    at = np.flatnonzero(program.kind == KERNEL)
+    seconds = drawn.duration[program.payload[at]]
+    if not seconds.sum() > 0:
+        return
+    for step in range(steps):
+        lengths = drawn.jitter.pauses.drawn(draw, drawn.alike, length)
+        hit = draw.choice(len(at), len(lengths), p=seconds / seconds.sum())
+        for one, pause in zip(hit.tolist(), lengths.tolist(), strict=True):
+            factors[step * len(program) + int(at[one])] += pause / seconds[one]
 
 
 def _of_steps(draw: np.random.Generator, steps: int, jitter: Jitter) -> np.ndarray:

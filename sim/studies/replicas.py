@@ -47,7 +47,8 @@ def step_times(
         return [step] * replicas  # without noise every run is the plain one
     times = []
     for at in progress.track(range(replicas), "replicas"):
-        noise = noise_of(jitter, planned.graph, planned.durations, steps, (seed, at))
+        drawn = (jitter, planned.graph, planned.durations, steps, (seed, at), step)
+        noise = noise_of(*drawn)
         noisy = replace(planned, noise=noise)
         times.append(step_time(noisy, execute(noisy, steps)))
     return times

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from sim.planning.jitter import NAMES, jitter_of
+from sim.planning.jitter import NAMES, PAUSE, Pauses, jitter_of
 from sim.planning.noise import _lognormal, _slowest
 from workloads.job.faults import Faults
 
@@ -31,7 +31,7 @@ def refused(*arguments: str) -> str:
 
 def only(**noise: float) -> list[str]:
     """Changes that leave no noise but this."""
-    values = dict.fromkeys(NAMES, 0.0) | noise
+    values = dict.fromkeys((*NAMES, PAUSE), 0.0) | noise
     return [
         part
         for name, value in values.items()
@@ -146,6 +146,7 @@ def test_what_is_said_has_its_own_grade() -> None:
         (["--replicas", "2", "--set", "faults.jitter_link=100"], "up to 10"),
         (["--replicas", "2", "--set", "faults.jitter=1e9"], "up to 10"),
         (["--replicas", "2", "--set", "faults.jitter=1e308"], "at most 1e+24"),
+        (["--replicas", "2", "--set", "faults.jitter_pause=1e4"], "at most 1000"),
     ],
 )
 def test_mistakes(arguments: list[str], expected: str) -> None:
@@ -170,3 +171,34 @@ def test_noise_of_the_whole_step_does_not_even_out() -> None:
     own = told("--replicas", "30", *only(gpu=0.05))
     assert own["replicas"]["std"] < made["std"]
     assert own["replicas"]["slower"] > 0.03
+
+
+def test_pauses_make_steps_longer_and_never_shorter() -> None:
+    """Alone, pauses leave no replica faster than the plain step, and the more of them the slower the mean."""
+    few, many = (
+        told("--replicas", "12", *only(pause=rate))["replicas"] for rate in (2.0, 40.0)
+    )
+    plain = told()["step_time"]
+    assert min(few["step_times"]) >= plain * (1 - 1e-9)
+    assert plain < few["mean"] < many["mean"]
+
+
+def test_more_gpus_pause_more_often_and_long_pauses_are_rare() -> None:
+    """How many befall a job grows with GPUs and time; those ten times as long are rarer by their tail."""
+    pauses = Pauses(rate=0.01, tail=1.57, least=5e-3, most=1.0)
+    draw = np.random.default_rng(2)
+    counts = [len(pauses.drawn(draw, gpus, 10.0)) for gpus in (8, 800, 80_000)]
+    assert counts == sorted(counts) and counts[2] == pytest.approx(8000, rel=0.05)
+    lengths = pauses.drawn(draw, 1_000_000, 10.0)
+    assert lengths.min() >= 5e-3 and lengths.max() <= 1.0
+    share = float((lengths > 0.05).mean())
+    assert share == pytest.approx(10**-1.57, rel=0.05)
+
+
+def test_pauses_spread_a_step_of_thousands_of_gpus_most() -> None:
+    """By the bundled rate, a pause befalls few steps of eight GPUs and most steps of thousands that take two seconds."""
+    pauses = jitter_of(Faults()).pauses
+    draw = np.random.default_rng(3)
+    few = sum(len(pauses.drawn(draw, 8, 0.45)) > 0 for _ in range(2000))
+    most = sum(len(pauses.drawn(draw, 5120, 2.2)) > 0 for _ in range(2000))
+    assert few < 20 and most > 1800

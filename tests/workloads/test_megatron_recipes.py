@@ -165,6 +165,46 @@ def test_fp8_operands_cost_what_is_written() -> None:
         )
 
 
+def test_ranks_agree_on_scales_that_are_found_first() -> None:
+    """With parts of a sequence on each rank, dynamic scales cost an exchange more than what is written; delayed ones none.
+
+    Without sequence parallelism every rank has the whole operand, so nothing is exchanged.
+    """
+    layout = {"dp": 1, "tp": 8, "data_parallel": "none"}
+
+    def exchanges(how: str, sequence: bool) -> int:
+        parallel = layout | {"sequence_parallel": sequence}
+        made = plan(run(precision="fp8", fp8_scaling=how, parallel=parallel))
+        return sum(len(graph.comms) for graph in made.chains)
+
+    assert exchanges("dynamic", sequence=True) > exchanges("delayed", sequence=True)
+    assert exchanges("dynamic", sequence=False) == exchanges("delayed", sequence=False)
+
+
+def test_attention_in_fp8_has_its_own_kernels() -> None:
+    """Only attention and the casts before it change: forward is faster on an H100, whose backward pass is not."""
+    wide, narrow = (
+        plan(run(precision="fp8", fp8_dot_product_attention=on)) for on in (False, True)
+    )
+
+    def formats(made: Any) -> set[str]:
+        return {
+            kernel.dtype
+            for graph in made.chains
+            for kernel in graph.kernels
+            if kernel.kind.startswith("attention")
+        }
+
+    assert formats(wide) == {"bf16"} and formats(narrow) == {"fp8"}
+
+
+def test_attention_in_fp8_beside_layers_in_16_bits_is_refused() -> None:
+    """Transformer Engine takes fp8 attention in layers that are in fp8 or NVFP4, by the fused kernel."""
+    for wrong in ({"precision": "bf16"}, {"precision": "fp8", "attention": "unfused"}):
+        with pytest.raises(InputError, match="fp8"):
+            step_time(run(fp8_dot_product_attention=True, **wrong))
+
+
 def test_the_head_is_computed_in_16_bits() -> None:
     """Layers alone are quantized: more words cost as much in fp8 as in bf16."""
     layout = {"dp": 1, "tp": 8, "sequence_parallel": True, "data_parallel": "none"}

@@ -15,6 +15,7 @@ from workloads.job.pytorch import PyTorch
 from workloads.models import hybrid
 from workloads.models.shape import ModelShape
 from workloads.optimizer import optimizer
+from workloads.precision import precision
 
 if TYPE_CHECKING:
     from workloads.lowered import Lowered, Site
@@ -230,6 +231,21 @@ def _hybrid(s: Job, model: ModelShape) -> Iterator[Mistake]:
             yield Mistake(s.where, f"model.{key}", str(getattr(model, key)), expected)
 
 
+def _fp8_attention(s: Job) -> Iterator[Mistake]:
+    """Attention in fp8 beside layers that are not, or by kernels that do not take it."""
+    if not s.megatron.fp8_dot_product_attention:
+        return
+    key, on = "megatron.fp8_dot_product_attention", "true"
+    if not precision(s.training.precision).quantized:
+        hint = f'layers are in {s.training.precision}: precision = "fp8" or "nvfp4"'
+        yield Mistake(s.where, key, on, "false", hint)
+    if s.megatron.attention != "flash":
+        hint = "only cuDNN's fused kernel takes fp8"
+        yield Mistake(
+            s.where, "megatron.attention", f'"{s.megatron.attention}"', '"flash"', hint
+        )
+
+
 def refusals(s: Job) -> Iterator[Mistake]:
     """Backward passes in halves beside what needs whole ones."""
     p = s.parallel
@@ -276,6 +292,10 @@ FRAMEWORK = Framework(
             _shards,
         ),
         ("parallel parallel.pp parallel.data_parallel", _zero2),
+        (
+            "megatron megatron.fp8_dot_product_attention megatron.attention training.precision",
+            _fp8_attention,
+        ),
         ("parallel parallel.order parallel.ep parallel.etp", _order),
         (
             "adapter training training.optimizer parallel parallel.data_parallel",

@@ -40,6 +40,11 @@ class Faults:
         None, "of what a transfer waits before its bytes", low=0
     )
     jitter_link: float | None = key(None, "of the time of a transfer's bytes", low=0)
+    jitter_pause: float | None = key(
+        None,
+        "how often a GPU or its host stands still for 5 ms or longer, per GPU and second",
+        low=0,
+    )
     rates: dict[str, str] = table(  # noqa: RUF009
         "goodput: failures per million GPU-hours by component, such as { gpu = 9 }"
     )

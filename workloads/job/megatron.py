@@ -87,6 +87,10 @@ class Megatron:
         "p2p",
         "context parallelism: rounds of keys and values, or heads spread instead of the sequence by all-to-alls",
     )
+    fp8_dot_product_attention: bool = key(
+        False,
+        "fused attention takes queries, keys, values and gradients in fp8, beside layers in fp8 or NVFP4",
+    )
     fp8_param_gather: bool = key(
         False, "parameters of layers are gathered in fp8 (FSDP, distributed optimizer)"
     )

@@ -10,7 +10,7 @@ from workloads.megatron.adapter import adapted_column, adapted_row, pair_of
 from workloads.megatron.core_attention import unfused_attention
 from workloads.megatron.elementwise import bias_add, fused, unsaved
 from workloads.megatron.recomputation import again, detached
-from workloads.megatron.ring_attention import attend_ring
+from workloads.megatron.ring_attention import attend_ring, quantize_operands
 from workloads.megatron.shard import Heads, Shard
 from workloads.megatron.tensor_parallel import gather, reduce
 from workloads.models.model import ModelSpec
@@ -166,12 +166,14 @@ def flash_attention(t: Tape, qkv: Tensor, heads: Heads, s: Shard) -> Tensor:
     y = t.empty((*qkv.shape[:-1], heads.queries * heads.dim), qkv.itemsize)
     lse = t.empty((s.batch, heads.queries, s.tokens), 4)
     t.cpu("attention")
+    quantize_operands(t, "fwd", heads, s)
     attend_ring(t, "fwd", heads, s)
     output = detached(y)
 
     def backward(g: Tensor) -> list[Tensor | None]:
         _ = (g, lse, output)
         t.cpu("attention_backward")
+        quantize_operands(t, "bwd", heads, s)
         attend_ring(t, "bwd", heads, s)
         grad = t.empty(qkv.shape, qkv.itemsize)
         # dq, dk and dv come as tensors of their own and are put together for the projection's backward.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sim.graph.kernel import Kernel
@@ -17,6 +18,9 @@ QUANTIZING = {"delayed": 4.0, "dynamic": 7.0, "rowwise": 10.0, "mx": 8.0}
 # The same where products take operands of any layout.
 UNTRANSPOSED = {**QUANTIZING, "delayed": 3.0, "dynamic": 5.0}
 
+# Bytes an element that are read to find the largest value, and a kernel of one thread.
+FOUND = 2.0
+SCALAR = Kernel("memset", (4,), bytes=4.0)
 
 # The same where weights are frozen: nothing is written transposed, which only products for weights' gradients take
 # (MXFP8: by rows alone, of the fitted bytes as large a part as of the counted ones, 3.1 of 4.2).
@@ -49,6 +53,13 @@ class Numbers:
             return FROZEN[self.scaling]
         return (QUANTIZING if self.transposes else UNTRANSPOSED)[self.scaling]
 
+    @property
+    def agreed(self) -> bool:
+        """Whether an operand's largest value is found in this pass, one for all ranks that have a part of it."""
+        return self.products == "nvfp4" or (
+            self.products == "fp8" and self.scaling == "dynamic"
+        )
+
     def operand_size(self, itemsize: int) -> int:
         """Bytes of an element as products take it."""
         return 1 if self.products else itemsize
@@ -70,11 +81,25 @@ def gemm(
     t.launch(Kernel("gemm", shape, dtype, "nt", moved, flops, reserved))
 
 
-def quantize(t: Tape, elements: int, o: Numbers) -> None:
+def quantize(
+    t: Tape, elements: int, o: Numbers, agree: Callable[[], None] | None = None
+) -> None:
     """An operand of an fp8 GEMM: read in bf16, written in fp8 as it is and transposed (fp8 GEMMs take rows only).
 
-    In NVFP4 it is read once more for its scale and rotated (random Hadamard transform): as many bytes.
+    Where its largest value is found first, that is a kernel of its own between two of one thread, which clear the
+    value and make the scale of it (Transformer Engine, common/recipe/current_scaling.cu); ``agree`` is what ranks that
+    have a part each do before the scale is made. In NVFP4 the operand is read once more for its scale and rotated
+    (random Hadamard transform): as many bytes.
     """
-    if o.products:
-        t.cpu("quantize")
-        pass_over(t, elements, o.quantizing * elements)
+    if not o.products:
+        return
+    t.cpu("quantize")
+    moved = o.quantizing * elements
+    if o.agreed:
+        t.launch(SCALAR)
+        pass_over(t, elements, FOUND * elements)
+        if agree is not None:
+            agree()
+        t.launch(SCALAR)
+        moved -= FOUND * elements
+    pass_over(t, elements, moved)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from workloads.megatron.elementwise import pass_over, unsaved
@@ -13,6 +14,7 @@ from workloads.megatron.weight_gradients import weight_gradient
 from workloads.torch.tape import Tape, Tensor
 
 ITEM = 2.0  # bytes of an element of a partial sum
+AMAX = 4.0  # bytes of the largest value of an operand
 
 
 def column_linear(t: Tape, x: Tensor, w: Tensor, s: Shard) -> Tensor:
@@ -26,7 +28,7 @@ def column_linear(t: Tape, x: Tensor, w: Tensor, s: Shard) -> Tensor:
     column = _Column(x, w, s, needs)
     n, k = w.shape
     t.cpu("linear")
-    quantize(t, x.elements, s.numbers)
+    quantize(t, x.elements, s.numbers, agreement(t, s))
     _gathered_product(t, column.gathered, (column.rows, n, k), "nt", s)
     y = t.empty((*column.whole[:-1], n), x.itemsize)
     return t.apply(y, [x, w], lambda g: column.backward(t, g))
@@ -155,13 +157,27 @@ def _row_gradients(
     n, k = w.shape
     rows = x.elements // k
     t.cpu("linear_backward")
-    quantize(t, g.elements, s.numbers)
+    quantize(t, g.elements, s.numbers, agreement(t, s))
     grad = t.empty(x.shape, x.itemsize)
     size = float(rows * n * s.numbers.operand_size(g.itemsize))
     _gathered_product(t, size, (rows, k, n), "nn", s)
     if w.requires_grad:
         weight_gradient(t, n, k, rows, s.numbers, (g, x))
     return [grad, gradient_of(w)]
+
+
+def agreement(t: Tape, s: Shard) -> Callable[[], None] | None:
+    """How ranks find the largest value of an operand of which each has a part; None where each has all of it.
+
+    One fp32 number, of what a column-parallel projection takes and of what a row-parallel one gets back (Transformer
+    Engine, module/linear.py: with_amax_reduction). Computation waits for it.
+    """
+
+    def agree() -> None:
+        begin(t, "all_reduce", AMAX, s.group)
+        finish(t)
+
+    return agree if s.gathers else None
 
 
 def saved(x: Tensor, w: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Literal
 
 from sim.graph.kernel import Kernel
+from workloads.megatron.elementwise import pass_over
+from workloads.megatron.gemm import UNTRANSPOSED
 from workloads.megatron.shard import Heads, Shard
 from workloads.parallel.group import Group
 from workloads.torch.tape import Tape
@@ -16,6 +18,10 @@ STREAM = "nccl cp"
 # and added up; backward halves of queries, outputs and gradients, and the sum of their gradients (those of keys and
 # values are added to what travels). Transformer Engine, context_parallel.py; half of them for half a block.
 CORRECTED = {"fwd": 3.0, "bwd": 5.0}
+# Kernels that make them (the same file): forward the copy of a half (another stream runs more of them beside attention)
+# and the sum of outputs after all steps; backward copies of two or three halves, one sum for the queries' gradient and
+# two for those of keys and values, in one stream.
+KERNELS = {"fwd": 2, "bwd": 6}
 # Tensors as large as the keys that travel: keys and values, backward their gradients too.
 TRAVELLING = {"fwd": 2, "bwd": 4}
 
@@ -44,7 +50,8 @@ def attend_ring(t: Tape, way: Way, heads: Heads, s: Shard) -> None:
             size = _travelling(way, heads, s)
             s.context.collective(t, "sendrecv", size, STREAM, "p2p_batch")
         t.launch(block)
-        t.launch(correction)
+        for _ in range(KERNELS[way]):
+            t.launch(correction)
         if step < last:
             t.wait(t.record(STREAM))
 
@@ -81,16 +88,30 @@ def _block(way: Way, heads: Heads, s: Shard) -> Kernel:
     """The kernel of one step."""
     generation = "flash2_" if s.options.attention == "flash2" else ""
     shape = (s.batch, heads.queries, heads.keys, s.tokens, heads.dim)
-    return Kernel(f"{generation}attention_{way}", shape)
+    dtype = "fp8" if s.options.fp8_dot_product_attention else "bf16"
+    return Kernel(f"{generation}attention_{way}", shape, dtype)
+
+
+def quantize_operands(t: Tape, way: Way, heads: Heads, s: Shard) -> None:
+    """Casts queries, keys and values to fp8 before attention in fp8; backward the output's gradient.
+
+    Results are in 16 bits (Transformer Engine, FusedAttnFunc; what travels in a ring is counted in 16 bits, too).
+    """
+    if not s.options.fp8_dot_product_attention:
+        return
+    count = heads.queries + 2 * heads.keys if way == "fwd" else heads.queries
+    elements = s.batch * s.tokens * count * heads.dim
+    t.cpu("quantize")
+    pass_over(t, elements, UNTRANSPOSED[s.numbers.scaling] * elements)
 
 
 def _correction(way: Way, heads: Heads, s: Shard) -> Kernel:
-    """What puts a step's part into the whole."""
+    """One of the kernels that put a step's part into the whole."""
     elements = s.batch * s.tokens * heads.queries * heads.dim
     moved = CORRECTED[way] * 2.0 * elements
     if way == "bwd":
         moved += 3.0 * _travelling(way, heads, s)
-    return Kernel("fused", (elements,), bytes=moved)
+    return Kernel("fused", (elements,), bytes=moved / KERNELS[way])
 
 
 def _travelling(way: Way, heads: Heads, s: Shard) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from workloads.precision import precision
 from workloads.recipes import _adapter, _models
 from workloads.recipes import _pipeline as _pipeline_cuts
 from workloads.recipes._documents import Document
@@ -53,6 +54,13 @@ def read(draft: Draft, document: Document) -> None:
     _packing(draft, document)
     if draft.get("megatron.moe_pad_to_capacity") is False:
         draft.drop("megatron.moe_pad_to_capacity")
+    without_fp8(draft)
+
+
+def without_fp8(draft: Draft) -> None:
+    """Attention stays in 16 bits where layers do, whatever its own switch says."""
+    if not precision(draft.get("training.precision")).quantized:
+        draft.drop("megatron.fp8_dot_product_attention")
 
 
 def ending(document: Document, *names: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from workloads.recipes import _models, _shell
+from workloads.recipes import _core, _models, _shell
 from workloads.recipes._documents import Document
 from workloads.recipes._reading import Draft, Recipe, shown
 from workloads.recipes._rules import rules
@@ -67,6 +67,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     _layout(draft, script)
     _batch(draft, script)
     draft.read(script, rules(RULES))
+    _core.without_fp8(draft)
     nodes, gpus = (
         _first(script, "DGXNNODES", "NNODES"),
         _first(script, "DGXNGPU", "GPUS_PER_NODE"),
