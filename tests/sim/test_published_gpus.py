@@ -180,27 +180,32 @@ def test_fp8_products_of_the_h200_were_short_runs() -> None:
     assert h200 == pytest.approx(h100, rel=0.03)
 
 
-@pytest.mark.parametrize(("ultra", "plain"), [("b300", "b200"), ("gb300", "gb200")])
-def test_attention_of_blackwell_ultra_has_faster_exponentials(
-    ultra: str, plain: str
-) -> None:
+def test_attention_of_blackwell_ultra_has_faster_exponentials() -> None:
     """Attention gains more than its products' peak says, the forward pass most; other kernels do not.
 
-    A library measured the forward pass on both: 0.85 of the time for this shape (0.78 was the median of whole calls).
+    A serving library measured the forward pass on both: 0.85 of the time for this shape (0.78 was the median of whole
+    calls). cuDNN's times in training say the same.
     """
 
     def gain(kind: str, *shape: int) -> float:
         one, other = (
-            load_gpu(name).duration(Kernel(kind, shape)) for name in (ultra, plain)
+            load_gpu(name).duration(Kernel(kind, shape)) for name in ("gb300", "gb200")
         )
         return one / other
 
     heads = (1, 32, 8, 8192, 128)
-    peaks = load_gpu(plain).peak["bf16"] / load_gpu(ultra).peak["bf16"]
     forward, backward = gain("attention_fwd", *heads), gain("attention_bwd", *heads)
-    assert forward == pytest.approx(0.85 * peaks, rel=0.02)
-    assert forward < backward < peaks
+    assert forward == pytest.approx(0.85, rel=0.02)
+    assert forward < backward < 1.0
     assert gain("add", 2**28) == pytest.approx(1.0, rel=0.02)
+
+
+def test_attention_of_one_chip_is_one() -> None:
+    """A B300's attention is a GB300's: one chip, measured once."""
+    for kind in ("attention_fwd", "attention_bwd"):
+        kernel = Kernel(kind, (1, 32, 8, 8192, 128))
+        times = [load_gpu(name).duration(kernel) for name in ("b300", "gb300")]
+        assert times[0] == times[1]
 
 
 def test_a_time_is_worth_no_more_than_its_load() -> None:
