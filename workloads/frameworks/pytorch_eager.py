@@ -370,8 +370,8 @@ def refusals(s: Job) -> Iterator[Mistake]:
 
 def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
     """What rests on no measurement, and what a pipeline leaves out."""
-    if s.adapter.on:
-        yield "adapters in PyTorch's own modules follow PEFT's source; no step with them was measured"
+    if s.adapter.on and s.parallel.dp * s.parallel.pp * s.parallel.cp > 1:
+        yield "adapters beside weights of several GPUs follow PEFT's source: steps with them were measured on one"
     if model.tied_embeddings and s.parallel.pp > 1:
         yield "tied embeddings: the last stage has a copy; adding its gradient to the first stage's is left out"
 
