@@ -141,3 +141,11 @@ def test_the_command_shows_the_clock() -> None:
     table = json.loads(CliRunner().invoke(cli.main, [*arguments, "--json"]).output)
     assert table["energy"]["gpu_limit"] == 500
     assert 0.3 < table["energy"]["gpu_clock"] < 0.9
+
+
+def test_a_clock_that_is_hardly_lower_changes_hardly_anything() -> None:
+    """What kernels draw is counted one by one at another clock, and by their mean at the model's: both agree there."""
+    usual = api.simulate(STEP).step_time
+    for clock in (0.9999999, 0.999):
+        lower = api.simulate(STEP, {"gpu.clock": f"{clock}x"}).step_time
+        assert usual * (1 - 1e-9) <= lower <= usual * (1 + 3 * (1 - clock))
