@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from sim.commands._shared import EXIT_INTERRUPT
 from sim.errors import InputError
 from sim.studies.grid import Spec
-from sim.studies.sweep import _missing, write_whole
+from sim.studies.sweep import SUM, _missing, _sum, write_whole
 from topologies.edit.hostfile import expand
 from validation.report.report import _printable
 
@@ -82,16 +83,21 @@ def test_ctrl_c_ends_as_signals_do() -> None:
 
 
 def test_a_damaged_run_of_a_sweep_is_run_again(tmp_path: Path) -> None:
-    """A file that is empty, or another run's, counts as missing."""
-    wanted = [Spec(key, "x.toml", ()) for key in ("whole", "empty", "other", "gone")]
+    """A file that is empty, another run's, or changed since it was written counts as missing."""
+    row = {"key": "whole", "step_time": 1.0}
+    whole = json.dumps({**row, SUM: _sum(row)})
+    texts = {
+        "whole": whole,
+        "empty": "",
+        "other": whole,
+        "changed": whole.replace("1.0", "2.0").replace("whole", "changed"),
+    }
     (tmp_path / "runs").mkdir()
-    for key, text in (("whole", '{"key": "whole"}'), ("empty", ""), ("other", '{"key": "whole"}')):  # fmt: skip
+    for key, text in texts.items():
         (tmp_path / "runs" / f"{key}.json").write_text(text)
-    assert [spec.key for spec in _missing(wanted, tmp_path)] == [
-        "empty",
-        "other",
-        "gone",
-    ]
+    wanted = [Spec(key, "x.toml", ()) for key in (*texts, "gone")]
+    missing = [spec.key for spec in _missing(wanted, tmp_path)]
+    assert missing == ["empty", "other", "changed", "gone"]
 
 
 def test_the_lock_of_a_sweep_empties_nobody_elses_file(tmp_path: Path) -> None:

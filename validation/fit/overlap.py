@@ -39,7 +39,7 @@ LEAST = 3  # rows that a constant rests on, those held out not counted
 THIRD = 3  # one row of so many is held out
 FACTOR = (1.0, 6.0)  # range of a factor
 STEP = 0.02  # of a derivative, in logarithms: collectives that wait for the end of a kernel go in steps
-SHORT = 0.25  # of the harness's queues, while constants are sought; what is told of a fit is of whole ones
+SHORT = 0.5  # of the harness's queues, while constants are sought; what is told of a fit is of whole ones
 PARTS = ("overlap: kernels", "overlap: collectives")
 
 

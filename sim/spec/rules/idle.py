@@ -138,10 +138,11 @@ BETWEEN_HOSTS = (
     "cluster.routing*",
     *("nccl.net", "nccl.net_speed", "nccl.cross_nic", "nccl.pxn_disable"),
     *("nccl.nchannels_per_net_peer", "nccl.socket_nthreads", "nccl.nsocks_perthread"),
-    *("nccl.collnet", "nccl.hostid"),
+    "nccl.hostid",
     "placement.by",
 )
-#: Keys of a section that says by itself that it is not in use.
+#: Sections, and a key, that say by themselves that they are not in use.
+SAID_KEYS = ("nccl.collnet",)
 SAID = ("measured", "inference", "rl", "costs", "model")
 
 
@@ -171,8 +172,10 @@ def stated(s: Scenario) -> Iterator[str]:
             continue
         made: Any = getattr(s, section)
         for entry in fields(cls):
-            if getattr(made, entry.name) != getattr(cls(), entry.name):
-                yield f"{section}.{entry.name}"
+            key = f"{section}.{entry.name}"
+            changed = getattr(made, entry.name) != getattr(cls(), entry.name)
+            if changed and key not in SAID_KEYS:
+                yield key
 
 
 def _ranks(s: Scenario) -> int:
