@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import pickle
 from collections.abc import Callable
@@ -13,9 +14,11 @@ import pytest
 from hypothesis import settings
 
 from sim.threads import sum_alone
+from sim.tools.garbage import collect_rarely
 
 # As the command line does, and the processes that tests start: the same bits everywhere, and no thread that waits.
 sum_alone()
+collect_rarely()
 # How long an example takes depends on the machine, not on the program: time is measured by benchmarks.
 settings.register_profile("prestep", deadline=None)
 # What CI refuses, everybody can repeat; new examples are looked for here and by `make hunt`.
@@ -31,6 +34,12 @@ MadeOnce = Callable[[str, Callable[[], Any]], Any]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest tests begin first; the order of the others stays."""
     items.sort(key=lambda item: item.get_closest_marker("longest") is None)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected lives until the end: searches for garbage, a sixth of the time, need not walk it each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
