@@ -44,11 +44,8 @@ def shares_of(
 def sent_by_gpus(planned: Planned, run: Run) -> float:
     """Bytes that leave all GPUs in a step, the mean of the steps of a run."""
     fabric, (moved, _) = planned.fabric, run.everywhere
-    kinds, index = fabric.nodes.kinds, fabric.nodes.index
+    gpu = np.zeros(len(fabric.nodes), dtype=bool)
+    gpu[fabric.positions(fabric.gpus)] = True
     rows = np.flatnonzero(moved > 0)
-    sent = math.fsum(
-        float(moved[row])
-        for row in rows.tolist()
-        if kinds[index[str(fabric.links.src[row])]] == "gpu"
-    )
-    return sent / len(run.start[0])
+    leaving = rows[gpu[fabric.ends[0][rows]]]
+    return math.fsum(moved[leaving].tolist()) / len(run.start[0])

@@ -7,6 +7,7 @@ equal (the memory of ranks that do the same) once.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Mapping
 from json.encoder import encode_basestring_ascii
 from typing import Any
@@ -38,11 +39,14 @@ class _Writer:
 
     def __init__(self) -> None:
         self._tables: dict[tuple[Any, ...], str] = {}
+        self._floats: dict[float, str] = {}
 
     def text(self, value: Any, new_line: str) -> str:
         if isinstance(value, str):
             return encode_basestring_ascii(value)
-        if isinstance(value, Mapping):
+        if type(value) is float:
+            return self._float(value)
+        if isinstance(value, dict | Mapping):  # dict is found quickly
             return self._table(value, new_line)
         if isinstance(value, list | tuple):
             deeper = new_line + STEP
@@ -50,16 +54,24 @@ class _Writer:
             return _enclosed("[", items, "]", new_line)
         return _scalar(value)
 
+    def _float(self, value: float) -> str:
+        """A float's shortest digits, found once: many ranks take as long, or hold as much."""
+        text = self._floats.get(value)
+        if text is None:
+            text = float.__repr__(value) if math.isfinite(value) else "null"
+            if value:  # 0.0 and -0.0 are equal, and their texts are not
+                self._floats[value] = text
+        return text
+
     def _table(self, table: Mapping[Any, Any], new_line: str) -> str:
-        # Long tables are not among many that are equal. 0.0 and -0.0, 1 and True are equal, and their texts are not.
-        if len(table) > 64 or 0 in table.values():
+        # Long tables are not among many that are equal. 1 and True are equal, and their texts are not.
+        values = table.values()
+        if len(table) > 64 or set(map(type, values)) != {float}:
             return self._written(table, new_line)
-        key = (new_line, *table.items(), *map(type, table.values()))
-        try:
-            if key not in self._tables:
-                self._tables[key] = self._written(table, new_line)
-        except TypeError:  # values that have no hash: tables of tables
-            return self._written(table, new_line)
+        # Bytes tell 0.0 from -0.0.
+        key = (new_line, tuple(table), array("d", values).tobytes())
+        if key not in self._tables:
+            self._tables[key] = self._written(table, new_line)
         return self._tables[key]
 
     def _written(self, table: Mapping[Any, Any], new_line: str) -> str:

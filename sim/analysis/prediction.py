@@ -277,8 +277,14 @@ class Prediction:
         }
 
     def _memory_to_dict(self) -> dict[str, Any]:
+        # Ranks that do the same share their memory.
+        distinct = {id(memory): memory for memory in self.peak_memory.values()}
+        tables = {
+            at: {"total": memory.total, **memory.owners}
+            for at, memory in distinct.items()
+        }
         peaks = {
-            str(rank): {"total": memory.total, **memory.owners}
+            str(rank): dict(tables[id(memory)])
             for rank, memory in sorted(self.peak_memory.items())
         }
         verdict = self.out_of_memory

@@ -172,3 +172,29 @@ def test_an_exchange_over_equally_near_adapters_makes_no_pairs(
     )
     monkeypatch.setattr("topologies.routes.exchange._pair_by_pair", None)
     assert fabric.exchange(gpus, gpus, 1.0) == pytest.approx(whole)
+
+
+@pytest.mark.parametrize(
+    "name", ["rails", "two NICs a GPU", "aws-p5", "dgx-h100-superpod"]
+)
+def test_a_way_within_a_host_is_that_of_the_router(name: str) -> None:
+    """Also where leaving the host has as few hops: what stays off the network is better."""
+    fabric = SMALL[name] if name in SMALL else load_cluster(name, hosts=2)
+    names = zip(fabric.nodes.kinds, fabric.nodes.hosts, strict=True)
+    ends = [
+        at
+        for at, (kind, host) in enumerate(names)
+        if kind in ("gpu", "nic") and host == "host0"
+    ]
+    for a in ends:
+        for b in ends[::3]:
+            assert fabric._batch.route(a, b).tolist() == list(
+                fabric._router.route(a, b)
+            )
+
+
+def test_a_way_within_a_host_does_not_ask_the_router_of_the_cluster() -> None:
+    """From a GPU to the NIC of another, inside one host of many: the whole cluster's rows are not listed by node."""
+    fabric = load_cluster("aws-p5", hosts=4)
+    fabric.route("host0/gpu1", fabric.nearest("host0/gpu0", "nic"))
+    assert "_leaving" not in vars(fabric._router)

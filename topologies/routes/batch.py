@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from topologies.core.grouping import groups
+from topologies.core.kinds import NETWORK, rank_of
 from topologies.core.links import Bools, Floats, Ints, Links, Nodes
 from topologies.routes.doors import Doors, Gates
 from topologies.routes.fans import Fan, fans_of
@@ -222,11 +223,23 @@ class Batch:
             stubs = self.stubs
             host = stubs.patterns[int(stubs.pattern[src])]
             start, end = int(stubs.local[src]), int(stubs.local[dst])
-            if not self._is_left(host, start, end):
+            if not self._is_left(host, start, end) or self._stays(host, src, dst):
                 places = self._inner(host).route(start, end)
                 rows: Ints = host.rows[stubs.member[src]][places]
                 return rows
         return self._router.route(src, dst)
+
+    def _stays(self, host: Pattern, src: int, dst: int) -> bool:
+        """Whether no way out of this very host and back is as good as those within, by the switches at its doors.
+
+        Of ways with as many hops those without a link of the network are better.
+        """
+        network = rank_of(self._links.kind[host.rows[0]]).max(initial=0) >= NETWORK
+        if network or not self.gates.joined(host, host):
+            return False
+        fewest = self.gates.choice(host, host, np.array([src]), np.array([dst])).fewest
+        start, end = self.stubs.local[[src, dst]].tolist()
+        return int(self._inner(host).hops(start)[end]) <= int(fewest[0])
 
     def nearest(self, src: int, kind: str) -> Ints:
         """`Router.nearest`, within a host where that is certain."""

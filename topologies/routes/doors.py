@@ -84,6 +84,14 @@ class Choice:
             cost, least
         )
 
+    @property
+    def fewest(self) -> Ints:
+        """Of every pair: no way by doors has fewer hops, directly or through a third host."""
+        direct = (self._cost().min(axis=1)) // _COST
+        to_door, from_door = self.away[0].min(axis=1), self.home[0].min(axis=1)
+        fewest: Ints = np.minimum(direct, to_door + from_door + 2 + self.transit)
+        return fewest
+
     def _cost(self) -> Ints:
         """Hops and CPUs of every pair by every two doors, as one number."""
         hops = self.away[0][:, :, None] + self.home[0][:, None, :] + self.distance + 2

@@ -96,6 +96,9 @@ class Images:
 
     def _switches(self, hosts: _Hosts) -> Ints:
         """The switches behind all doors of some hosts, out of and into each."""
+        if len(one := np.unique(hosts.pattern)) == 1:
+            out, into = self._stubs.patterns[int(one[0])].ends
+            return np.hstack([out[hosts.member], into[hosts.member]]).ravel()
         ends = [self._stubs.patterns[p].ends for p, _ in hosts.pairs]
         doors = [
             np.concatenate([out[m], into[m]])
@@ -118,6 +121,8 @@ class Images:
         Which paths are chosen depends on the positions of the two ends.
         """
         hosts = _Hosts.of(self._stubs.pattern[nodes], self._stubs.member[nodes])
+        if not self._net.chosen:
+            return True
         classes = set(self._net.classes(self._switches(hosts)).tolist())
         return not any(a in classes and b in classes for a, b in self._net.chosen)
 
@@ -166,21 +171,23 @@ class _Hosts:
     ----------
     number : array (nodes,)
         Of every node: its host, counted by first appearance.
-    pairs : list of (int, int)
-        Pattern of every host, and its place in it.
-    pattern : array (hosts,)
+    pattern, member : array (hosts,)
+        Pattern of every host, and its place in it; `pairs` has both.
     """
 
     number: Ints
-    pairs: list[tuple[int, int]]
     pattern: Ints
+    member: Ints
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        return list(zip(self.pattern.tolist(), self.member.tolist(), strict=True))
 
     @classmethod
     def of(cls, pattern: Ints, member: Ints) -> _Hosts:
         values, number = _numbered((pattern << 32) + member)
         patterns, members = values >> 32, values & ((1 << 32) - 1)
-        pairs = list(zip(patterns.tolist(), members.tolist(), strict=True))
-        return cls(number, pairs, patterns)
+        return cls(number, patterns, members)
 
 
 @dataclass(frozen=True, eq=False)

@@ -69,7 +69,9 @@ def gather(
 
 def used(loads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Links that carry anything, and bytes on each."""
-    links = np.flatnonzero(loads)
+    links = np.flatnonzero(
+        loads != 0
+    )  # of floats themselves it takes six times as long
     return links, loads[links]
 
 
