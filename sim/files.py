@@ -69,7 +69,7 @@ def _unwritable(path: str | Path, error: OSError) -> InputError:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """The text as UTF-8, whole or not at all.
+    """The text as UTF-8, whole or not at all; halves of pairs as JSON says them (`\\ud83d`).
 
     Raises
     ------
@@ -77,7 +77,7 @@ def write_text(path: str | Path, text: str) -> None:
         If it cannot be written.
     """
     with replacing(path) as beside:
-        beside.write_text(text, encoding="utf-8")
+        beside.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:

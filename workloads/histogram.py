@@ -39,7 +39,10 @@ def read(path: str) -> tuple[Counts, ...]:
     """
     text = files.read_text(path, "recorded tokens by expert (CSV or JSON)")
     csv_file = Path(path).suffix.lower() == ".csv"
-    layers = tuple(_from_csv(path, text) if csv_file else _from_json(path, text))
+    try:
+        layers = tuple(_from_csv(path, text) if csv_file else _from_json(path, text))
+    except csv.Error as error:
+        raise InputError(Mistake(path, "", str(error), COLUMNS)) from None
     if mistakes := list(_mistakes(path, layers)):
         raise InputError(mistakes)
     return layers
@@ -47,7 +50,7 @@ def read(path: str) -> tuple[Counts, ...]:
 
 def _from_csv(path: str, text: str) -> Iterator[Counts]:
     """The layers of a table of rows."""
-    rows = csv.DictReader(io.StringIO(text))
+    rows = csv.DictReader(io.StringIO(text, newline=None))
     names = set(rows.fieldnames or ())
     if not {"expert", "tokens"} <= names:
         found = ", ".join(rows.fieldnames or ()) or "no header"

@@ -27,6 +27,7 @@ from topologies.edit.overrides import with_overrides
 from topologies.fabric import Fabric
 
 MORE = 0.01
+ROUNDING = 1e-12  # relative: of sums of a step's many durations in another order
 EQUAL = 1e-6  # relative: links that differ by less are equally tight
 # Kinds whose tightest link has more than this many times the bandwidth that the transfer needs cannot matter much.
 ROOMY = 4.0
@@ -69,13 +70,18 @@ def shadow_prices(planned: Planned, run: Run) -> Prices:
     spent = [(plan, time) for plan, time in run.traffic.seconds() if len(plan.links)]
     before = step_time(planned, run)
     for kind in _candidates(links, [plan for plan, _ in spent]):
-        price = (before - _step_with_faster(planned, kind, run.steps)) / MORE
+        price = _price(before, _step_with_faster(planned, kind, run.steps))
         share = _shares(links, kind, spent)
         by_kind[kind] = price
         by_link += share * price
         for equals in _equals(share):
             tied[equals] = int(equals.sum()) if price else 0
     return Prices(by_kind, by_link, tied)
+
+
+def _price(before: float, after: float) -> float:
+    """Seconds per relative gain of bandwidth; sums that differ by their rounding alone are the same."""
+    return (before - after) / MORE if abs(before - after) > ROUNDING * before else 0.0
 
 
 def _step_with_faster(planned: Planned, kind: str, steps: int) -> float:

@@ -60,7 +60,7 @@ def _numbers(path: Path) -> list[list[float]]:
     try:
         lines = csv.reader(path.read_text(encoding="utf-8").splitlines())
         return [[float(cell) for cell in line] for line in lines if line]
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         expected = "a CSV file of numbers, without a head"
         raise InputError(
             Mistake(str(path), "--counts", str(error)[:100], expected)

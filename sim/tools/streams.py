@@ -12,14 +12,18 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EBADF)
 
 
 def prepare() -> None:
-    """Makes both usable: a closed one leads nowhere, and signs that an encoding lacks become question marks."""
+    """Makes both usable: a closed one leads nowhere, and signs that an encoding lacks become question marks.
+
+    UTF-8 lacks halves of pairs, which JSON can say (`\\ud83d`): they are printed as it says them.
+    """
     if sys.stdout is None:
         sys.stdout = _nowhere()
     if sys.stderr is None:
         sys.stderr = _nowhere()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and not _is_unicode(stream.encoding):
-            stream.reconfigure(errors="replace")
+        if isinstance(stream, io.TextIOWrapper):
+            lacks = "backslashreplace" if _is_unicode(stream.encoding) else "replace"
+            stream.reconfigure(errors=lacks)
 
 
 def cannot_be_written(error: OSError) -> bool:

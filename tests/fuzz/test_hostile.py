@@ -117,6 +117,26 @@ HOSTILE = {
         "choices",
         '{"x": {"cluster": "h200-host-4", "version": "2.28.9", "choices": {}, "table": {}, "nccl": {"max_ctas": [1]}}}',
     ),
+    "line ends of old": ("routed_csv", "layer,expert,tokens\r0,0,1\r0,1,2\r"),
+    "a cell beyond the limit of csv": (
+        "routed_csv",
+        "layer,expert,tokens\n0,0," + "1" * 200_000 + "\n",
+    ),
+    "a framework without its version": (
+        "rows_kernels",
+        "system,framework,kernel_source,gemm_dtype,m,n,k,latency\n"
+        "h200_sxm,vLLM,cublas,bfloat16,64,4096,4096,0.02\n",
+    ),
+    "a setting that is no number": (
+        "steps",
+        SEEDS["steps"].text.replace(
+            '"env": {}', '"env": {"NCCL_MAX_NCHANNELS": "1e-300x"}'
+        ),
+    ),
+    "half of a pair of code units": (
+        "steps",
+        SEEDS["steps"].text.replace('"id": "', '"id": "\\ud83d', 1),
+    ),
     "hosts": ("slurm", "SwitchName=s Nodes=n[1-99999999999999999999]\n"),
 }
 

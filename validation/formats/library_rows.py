@@ -194,7 +194,7 @@ def _missing(path: Path, rows: pd.DataFrame, chosen: Format) -> Iterable[Mistake
     for name in chosen.named:
         if name not in rows:
             yield Mistake(str(path), name, "no column", expected)
-    if not any(name in rows for names in STACK for name in names[:1]):
+    if not any(set(names) <= set(rows) for names in STACK):
         wanted = "`source`, `file` or `framework` and `version`"
         yield Mistake(str(path), "source", "no column", wanted)
 

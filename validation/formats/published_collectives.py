@@ -59,7 +59,7 @@ def read_csv(path: str | Path) -> list[Row]:
     """
     path = Path(path)
     machines()  # its mistakes are reported once, not for every row
-    reader = csv.DictReader(io.StringIO(text_of(path)))
+    reader = csv.DictReader(io.StringIO(text_of(path), newline=None))
     _check_columns(reader.fieldnames or (), f"{path.name}:1")
     rows: list[Row] = []
     mistakes: list[Mistake] = []

@@ -227,9 +227,20 @@ def _tensor_and_sharded(case: Mapping[str, Any], world: int) -> dict[str, Any]:
 
 
 def _nccl(row: Row) -> dict[str, Any]:
-    settings = {NCCL[key][0]: NCCL[key][1](value) for key, value in row.env.items()}
+    settings = dict(_setting(key, value) for key, value in row.env.items())
     label = _LABEL_OF_CHANNELS.fullmatch(row.label)
     return {"max_channels": int(label[1]), **settings} if label else settings
+
+
+def _setting(variable: str, value: str) -> tuple[str, Any]:
+    """A key of [nccl] and its value, by an environment variable."""
+    key, kind = NCCL[variable]
+    try:
+        return key, kind(value)
+    except ValueError:
+        raise InputError(
+            Mistake("env", variable, repr(value)[:60], "a whole number")
+        ) from None
 
 
 def _faults(case: Mapping[str, Any]) -> dict[str, Any]:

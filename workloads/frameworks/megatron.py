@@ -71,6 +71,19 @@ def _zero2(s: Job) -> Iterator[Mistake]:
         )
 
 
+def _chunks(s: Job) -> Iterator[Mistake]:
+    """Megatron interleaves virtual stages, of which it wants two or more; DeepSpeed's engine has none."""
+    p = s.parallel
+    if p.schedule != "interleaved" or p.pp == 1:
+        return
+    if s.training.framework == "deepspeed":
+        hint = "DeepSpeed's TrainSchedule does not interleave (deepspeed/runtime/pipe/schedule.py)"
+        yield Mistake(s.where, "parallel.schedule", '"interleaved"', '"1f1b"', hint)
+    elif p.vpp == 1:
+        hint = 'or parallel.schedule = "1f1b", as Megatron runs one stage a rank'
+        yield Mistake(s.where, "parallel.vpp", "1", "2 or more", hint)
+
+
 def _order(s: Job) -> Iterator[Mistake]:
     """Layers with experts lie on a grid of their own, whose pipelines must be the other layers' (`RankGenerator`)."""
     p = s.parallel
@@ -292,6 +305,7 @@ FRAMEWORK = Framework(
             _shards,
         ),
         ("parallel parallel.pp parallel.data_parallel", _zero2),
+        ("parallel parallel.pp parallel.vpp parallel.schedule", _chunks),
         (
             "megatron megatron.fp8_dot_product_attention megatron.attention training.precision",
             _fp8_attention,

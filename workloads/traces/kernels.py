@@ -71,6 +71,8 @@ def _gemm(operator: str, shape: str, dtype: str) -> Kernel | None:
     try:
         dims, types = json.loads(shape), json.loads(dtype)
         (m, k), (k2, n) = dims[GEMMS[operator] : GEMMS[operator] + 2]
+        if not all(isinstance(size, int) for size in (m, k, k2, n)):
+            return None
         kind = "gemm" if operator == "aten::mm" else "gemm_bias"
         return (
             Kernel(kind, (m, n, k), DTYPES.get(str(types[0]).lower(), "bf16"), "nt")
