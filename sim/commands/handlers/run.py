@@ -1,4 +1,4 @@
-"""What `prestep run` does before it needs the simulator, which is slow to import: a wrong name is told at once."""
+"""What `prestep run` does before it needs the simulator, which is slow to import: a wrong name or key is told first."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.commands.handlers.run_options import trace_part
+from sim.spec.load import scenario_of
 from sim.spec.scenario_file import tables_of
 from sim.tools.catalog import find_scenario
 
@@ -17,14 +18,15 @@ def run(
     each: tuple[str, ...],
     trace_window: str,
     trace_ranks: str,
+    overrides: tuple[str, ...],
     **options: Any,
 ) -> None:
     part = trace_part(trace, report, each, trace_window, trace_ranks)
     path = find_scenario(scenario)
-    tables = tables_of(path)
+    loaded = scenario_of(tables_of(path), path, overrides)
 
     from sim.commands.handlers.run_scenario import run_scenario
 
     run_scenario(
-        tables, path, trace=trace, part=part, report=report, each=each, **options
+        loaded, path, trace=trace, part=part, report=report, each=each, **options
     )

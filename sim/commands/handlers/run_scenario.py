@@ -6,7 +6,7 @@ What only some runs need is imported by them: it is slow to import.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from sim.planning.planned import Planned
 from sim.predict import execute, plan, reported
 from sim.spec.inference import Inference
 from sim.spec.jobs import refuse
-from sim.spec.load import scenario_of
 from sim.spec.scenario_file import is_capture
 from sim.spec.sections import Scenario
 from sim.studies import room
@@ -34,9 +33,8 @@ from workloads.job.rl import Rl
 
 
 def run_scenario(
-    tables: Mapping[str, Any],
+    loaded: Scenario,
     path: Path,
-    overrides: tuple[str, ...],
     json_: bool,
     trace: Path | None,
     part: dict[str, Any],
@@ -50,8 +48,7 @@ def run_scenario(
     each: tuple[str, ...],
     **asked: Any,
 ) -> None:
-    """The run of a scenario's tables; `part` says which part of it the trace shows, `asked` prices (`_prices`)."""
-    loaded = scenario_of(tables, path, overrides)
+    """The run of a scenario; `part` says which part of it the trace shows, `asked` prices (`_prices`)."""
     _check_replicas(replicas, seed, loaded, max_micro_batch)
     prices = _prices(loaded, max_micro_batch, **asked)
     file = trace or timeline or report
