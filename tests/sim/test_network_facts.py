@@ -54,6 +54,9 @@ def test_a_file_that_says_nothing_changes_nothing() -> None:
         ("all_to_all", 2**30, {"net_pairs_share": 0.5}),
         ("all_reduce", 8, {"net_ll": 1e-4}),
         ("all_to_all", 2**10, {"net_message": 1e-5}),
+        ("all_to_all", 2**10, {"net_inject": 1e-5}),
+        ("all_gather", 2**25, {"net_post": 1e-4}),
+        ("all_gather", 2**12, {"net_post_ll": 1e-5}),
         ("sendrecv", 2**28, {"net_channel": 1e9}),
         ("all_gather", 2**20, {"net_eager": 1.0, "net_rendezvous": 1e-4}),
     ],
@@ -92,6 +95,26 @@ def test_proxies_cost_by_the_number_of_peers() -> None:
             for cost in (7e-6, 2e-6)
         )
         assert slow - quick == pytest.approx(5e-6 * (peers - 1))
+
+
+def test_a_rings_proxy_posts_for_every_rank_and_channel() -> None:
+    """Where posting bounds a ring, each rank more is a message more for every channel."""
+
+    def gathered(hosts: int, post: float) -> float:
+        return seconds("all_gather", 512 * hosts, with_hosts(hosts, net_post_ll=post))
+
+    dear, twice = (gathered(2, post) for post in (1e-4, 2e-4))
+    assert twice - dear == pytest.approx(1e-4 * 15)
+    assert gathered(4, 1e-4) - dear == pytest.approx(1e-4 * 16, rel=1e-2)
+
+
+def test_only_the_smallest_messages_are_copied_by_the_cpu() -> None:
+    """Parts of more than 192 bytes cost the proxy nothing more, smaller ones as much for each peer."""
+    plain, copied = with_facts(), with_facts(net_inject=1e-5)
+    small, large = 16 * 128, 16 * 1024
+    more = seconds("all_to_all", small, copied) - seconds("all_to_all", small, plain)
+    assert more == pytest.approx(8e-5)
+    assert seconds("all_to_all", large, copied) == seconds("all_to_all", large, plain)
 
 
 @pytest.mark.parametrize("name", ["dgx-h100-superpod", "rail-h100", "roce-h100"])

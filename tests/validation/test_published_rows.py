@@ -56,7 +56,7 @@ def test_published_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"hardware": "V100 (single node, 8 GPUs)"}, "no cluster file"),
+        ({"hardware": "MI300X 8-GPU node"}, "no cluster file"),
         ({"hardware": "a heap of toasters"}, "no machine"),
         ({"nodes": "2", "gpus": "16"}, "host"),
         ({"op": "moe_dispatch_low_latency"}, "not an operation"),

@@ -109,6 +109,17 @@ class ClusterFacts:
     net_message: float | None = fact(
         TIME, "The proxy, for each part of a message to a rank of another host."
     )
+    net_post: float | None = fact(
+        TIME,
+        "The proxy, for each message that a ring's channel sends or receives; of a tree for each child.",
+    )
+    net_post_ll: float | None = fact(
+        TIME, "The same with LL, whose messages lie in the host's memory."
+    )
+    net_inject: float | None = fact(
+        TIME,
+        "What the proxy needs more for a part of at most 192 bytes, which the CPU reads from the GPU's memory.",
+    )
     net_rendezvous: float | None = fact(
         TIME, "What agreeing on a message costs the proxy for each channel of a step."
     )

@@ -29,6 +29,9 @@ RANGE = {
     "net_ll128": (5e-7, 5e-4, 1e-5),
     "net_simple": (5e-7, 1e-3, 1.4e-5),
     "net_message": (1e-8, 1e-4, 3e-6),
+    "net_post": (1e-8, 1e-4, 3e-6),
+    "net_post_ll": (1e-8, 1e-4, 3e-6),
+    "net_inject": (1e-8, 1e-4, 3e-6),
     "net_channel": (1e8, 1e11, 2e10),
     "net_rendezvous": (1e-7, 1e-3, 1e-5),
 }
@@ -139,12 +142,14 @@ def _touched(rows: Sequence[Row]) -> list[set[str]]:
         if plan.algo == "pairwise":
             several = row.op in ("all_to_all", "gather", "scatter")
             touched.append(
-                {"net_pairs_share", "net_simple", "net_message"}
+                {"net_pairs_share", "net_simple", "net_message", "net_inject"}
                 | (set() if several else {"net_channel"})
             )
         else:
-            hop = f"net_{plan.proto.lower()}"
-            touched.append({"net_share", hop} if row.size >= SMALL else {hop})
+            hops = {f"net_{plan.proto.lower()}"}
+            if plan.algo == "ring":
+                hops.add("net_post_ll" if plan.proto == "LL" else "net_post")
+            touched.append(hops | ({"net_share"} if row.size >= SMALL else set()))
     return touched
 
 

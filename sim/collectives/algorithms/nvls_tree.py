@@ -73,7 +73,7 @@ def plan(
     filling = max(0, _levels(group) - 1) * chunk * channels / group.remote
     return replace(
         plan,
-        latency=plan.latency + tree.waits(group) + filling,
+        latency=plan.latency + tree.waits(group, proto) + filling,
         rate_cap=min(plan.rate_cap, _believed(fabric, group)),
     )
 

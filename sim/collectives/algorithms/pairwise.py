@@ -187,8 +187,11 @@ class Messages:
     def _posting(self) -> float:
         """Seconds for which the busiest rank's proxy, one thread, posts parts after the first (in the hop already)."""
         said = self.group.network.message
-        each = self.table.tables["proxy"]["rdma"]["message"] if said is None else said
-        return float(each) * max(0, self.parts * self._posted() - 1)
+        usual = self.table.tables["proxy"]["rdma"]["message"] if said is None else said
+        network, part = self.group.network, self.message / self.parts
+        each = network.each(float(usual), part)
+        more = network.each(0.0, part) if self._posted() else 0.0
+        return more + each * max(0, self.parts * self._posted() - 1)
 
     def _posted(self) -> int:
         """Messages to other hosts that the busiest rank's proxy posts."""

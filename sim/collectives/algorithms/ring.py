@@ -15,7 +15,7 @@ from sim.collectives.assemble import Bytes, assemble
 from sim.collectives.constants import Constants, Pace
 from sim.collectives.group import Group, group_of
 from sim.collectives.nccl import channels as rules
-from sim.collectives.nccl import protocols, rccl, rings
+from sim.collectives.nccl import mesh, protocols, rccl, rings
 from sim.collectives.nccl.tuning import NET_OVERHEAD, RING_NET, Model, Rows
 from sim.collectives.plan import PROTOS, RING_OPS, Plan, Send
 from sim.collectives.wires import paths, transport
@@ -60,11 +60,13 @@ def plan(
     pace = table.pace("ring", proto)
     count, threads = rules.used(op, size, group.n, "ring", proto, channels)
     root = ranks[0] if op in PIPELINES else ""
-    flows = _flows(op, fabric, group, root, wanted.cross_nic)
+    flows = _flows(op, fabric, group, root, wanted)
     slot = protocols.slot(proto, wanted.buffer_size)
     task = work(op, size, group, proto, count, pace, slot, in_place)
     if apart := rccl.orders(group, fabric):
         task = replace(task, local_bytes=task.local_bytes / len(apart))
+    elif size > 0 and mesh.joined(group, fabric):
+        task, group = mesh.on_links(task, size, group, fabric, flows, table)
     return assemble(
         op,
         size,
@@ -81,16 +83,18 @@ def plan(
     )
 
 
-def _flows(op: str, fabric: Any, group: Group, root: str, cross_nic: int) -> Bytes:
+def _flows(op: str, fabric: Any, group: Group, root: str, wanted: Nccl) -> Bytes:
     """`_bytes`, counted once for each group: gathers move what reduce-scatters move."""
     along = op if op in PIPELINES else sent(op, group.n)
-    key = ("ring", group, along, root, cross_nic)
-    return paths.once(fabric, key, lambda: _bytes(op, fabric, group, root, cross_nic))
+    key = ("ring", group, along, root, wanted.cross_nic, wanted.release)
+    return paths.once(fabric, key, lambda: _bytes(op, fabric, group, root, wanted))
 
 
-def _bytes(op: str, fabric: Any, group: Group, root: str, cross_nic: int) -> Bytes:
+def _bytes(op: str, fabric: Any, group: Group, root: str, wanted: Nccl) -> Bytes:
     """Links of all cycles, and data bytes on each."""
-    cycles = rccl.orders(group, fabric) or rings.cycles(group, cross_nic)
+    cross_nic = wanted.cross_nic
+    found = rccl.orders(group, fabric) or mesh.rings(group, fabric, wanted)
+    cycles = found or rings.cycles(group, cross_nic)
     share = sent(op, group.n) / len(cycles)
     flows = [
         (a, b, share)

@@ -14,11 +14,12 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+from sim.collectives import machine
 from sim.collectives.assemble import assemble
 from sim.collectives.constants import Constants
 from sim.collectives.group import Group, group_of
 from sim.collectives.nccl import channels as rules
-from sim.collectives.nccl import protocols
+from sim.collectives.nccl import mesh, protocols
 from sim.collectives.nccl.search import generation
 from sim.collectives.nccl.tuning import TREE_NET, Model, Rows
 from sim.collectives.plan import PROTOS, Plan, Send
@@ -116,17 +117,23 @@ def plan(
     wanted = nccl or Nccl()
     group = group_of(fabric, ranks, wanted)
     count, threads = rules.used(op, size, group.n, "tree", proto, channels)
+    table = table or machine.of(fabric)
+    chains = mesh.chains(group, fabric, wanted)
+    flows = paths.once(
+        fabric,
+        ("tree", group, chains),
+        lambda: paths.gather(fabric, group.expand(fabric, _flows(group, chains))),
+    )
+    task = work(size, group, proto, count, wanted.buffer_size)
+    if size > 0 and chains:
+        task, group = mesh.on_links(task, size, group, fabric, flows, table)
     plan = assemble(
         op,
         size,
         group,
         fabric,
-        work(size, group, proto, count, wanted.buffer_size),
-        paths.once(
-            fabric,
-            ("tree", group),
-            lambda: paths.gather(fabric, group.expand(fabric, _flows(group))),
-        ),
+        task,
+        flows,
         algo="tree",
         proto=proto,
         channels=count,
@@ -136,7 +143,7 @@ def plan(
     )
     if group.nodes == 1:
         return plan
-    plan = replace(plan, latency=plan.latency + waits(group))
+    plan = replace(plan, latency=plan.latency + waits(group, proto))
     most = believed(MAX, fabric, group, channels / 2) / 2
     return replace(plan, rate_cap=min(plan.rate_cap, most))
 
@@ -146,12 +153,14 @@ def depth(nodes: int) -> int:
     return math.ceil(math.log2(nodes)) if nodes > 1 else 0
 
 
-def waits(group: Group) -> float:
+def waits(group: Group, proto: str) -> float:
     """Seconds that inner hosts of a tree add: one proxy takes from two children, and serves them, one by one.
 
     The root has one child, so the last of `depth` edges up and down passes depth - 1 hosts of two.
     """
-    return 2 * max(0, depth(group.nodes) - 1) * (group.network.message or 0.0)
+    network = group.network
+    each = network.posting(proto) or network.message or 0.0
+    return 2 * max(0, depth(group.nodes) - 1) * each
 
 
 def believed(table: Any, fabric: Any, group: Group, channels: float) -> float:
@@ -227,8 +236,14 @@ def busiest(nodes: int) -> float:
     return max(sent)
 
 
-def _flows(group: Group) -> list[tuple[str, str, float]]:
-    """Both directions of every edge, for each rotation of the hosts' chains and each of the two trees."""
+def _flows(group: Group, found: mesh.Orders = ()) -> list[tuple[str, str, float]]:
+    """Both directions of every edge, for each rotation of the hosts' chains and each of the two trees.
+
+    `found`: the chains of a single host, where NCCL's search had to find them.
+    """
+    if found:
+        edges = [(child, parent, 1 / len(found)) for child, parent in _down(found)]
+        return edges + [(b, a, amount) for a, b, amount in edges]
     rotations = max(1, min(group.net.nics, *(len(host) for host in group.hosts)))
     trees = _trees(group.nodes)
     flows: list[tuple[str, str, float]] = []

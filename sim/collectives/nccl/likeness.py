@@ -36,8 +36,12 @@ def _likeness(fabric: Any, host: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _edges(fabric: Any, links: np.ndarray, number: dict[int, int]) -> tuple[Any, ...]:
-    """Ends, kinds and speeds of the links that leave numbered nodes; -1 is a node without a number."""
+    """Ends, kinds and speeds of the links that leave numbered nodes; -1 is a node without a number.
+
+    Links to GPUs that take no part are none to the search.
+    """
     src, dst = (ends[links].tolist() for ends in fabric.ends)
+    kinds = fabric.nodes.kinds
     return tuple(
         (
             number[a],
@@ -46,7 +50,7 @@ def _edges(fabric: Any, links: np.ndarray, number: dict[int, int]) -> tuple[Any,
             float(fabric.links.raw[i]),
         )
         for i, a, b in zip(links.tolist(), src, dst, strict=True)
-        if a in number
+        if a in number and (b in number or kinds[b] != "gpu")
     )
 
 

@@ -305,10 +305,16 @@ def _ends(a: int, b: int, type_: int) -> tuple[int, int, int]:
 def _leaving(
     fabric: Any, names: dict[str, int], kind: str, share: float
 ) -> Iterator[tuple[int, int | None, int, float]]:
-    """Links that NCCL follows from the host's nodes: ends (None: not of these nodes), type and MB/s."""
+    """Links that NCCL follows from the host's nodes: ends (None: an NVSwitch), type and MB/s.
+
+    GPUs of other communicators, and what leads to them, NCCL has taken out (ncclTopoTrimSystem).
+    """
     leaving = np.isin(fabric.ends[0], fabric.positions(list(names)))
     for row in np.flatnonzero(leaving).tolist():
-        a, b = names[fabric.links.src[row]], names.get(fabric.links.dst[row])
+        there = fabric.links.dst[row]
+        a, b = names[fabric.links.src[row]], names.get(there)
+        if b is None and fabric.nodes.kinds[fabric.node_index(there)] == "gpu":
+            continue
         type_, speed = _speed(fabric, row, share, kind)
         if type_ is not None and a != b:
             yield a, b, type_, speed

@@ -18,7 +18,7 @@ from sim.collectives.nccl.search import generation, search
 from sim.collectives.nccl.tuning import Model
 from sim.collectives.plan import OPS, PAIR_OPS, Plan
 from sim.collectives.registry import algorithms
-from sim.collectives.wires import shaping, sharp, socket
+from sim.collectives.wires import posting, shaping, sharp, socket
 from sim.errors import InputError, Mistake, unknown
 from sim.spec.sections import Nccl
 
@@ -158,10 +158,10 @@ def _channels(algo: str, group: Group, fabric: Any, wanted: Nccl) -> int:
 
 
 def _carried(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Plan:
-    """The plan on this network: over TCP sockets, through shaped ports, or as it is."""
+    """The plan on this network: over TCP sockets, through shaped ports, or no faster than its proxies post."""
     if socket.used(group, fabric, wanted):
         return socket.over(plan, group, fabric, wanted)
-    return shaping.shaped(plan, fabric)
+    return shaping.shaped(posting.bounded(plan, group, fabric, wanted), fabric)
 
 
 def _allowed(

@@ -15,6 +15,9 @@ from sim.collectives.constants import Constants
 # Kinds of links inside a host; all others are the network's.
 INSIDE = frozenset({"nvlink", "pcie", "c2c", "socket", "memory", "nvme"})
 
+# Bytes that libfabric's CXI provider puts into the command itself, which the CPU writes (CXIP_INJECT_SIZE).
+INJECTED = 192.0
+
 
 @dataclass(frozen=True)
 class Network:
@@ -30,6 +33,10 @@ class Network:
         Seconds of one step between hosts over the links' latency, by protocol.
     message : float or None
         Seconds of the proxy for each part of a message to a rank of another host; None: as measured elsewhere.
+    post, post_ll : float
+        Seconds of the proxy for each message of a ring, and the same with LL.
+    inject : float
+        Seconds more for a part of at most `INJECTED` bytes of a message between pairs.
     channel : float or None
         Bytes/s that one channel carries of messages between hosts.
     eager, rendezvous : float
@@ -47,6 +54,9 @@ class Network:
     pairs: float | None = None
     hops: Mapping[str, float] = field(default_factory=dict)
     message: float | None = None
+    post: float = 0.0
+    post_ll: float = 0.0
+    inject: float = 0.0
     channel: float | None = None
     eager: float = float("inf")
     rendezvous: float = 0.0
@@ -79,6 +89,14 @@ class Network:
             return rate
         return min(rate, float(table.tables["host_memory"]["shm"][way]))
 
+    def posting(self, proto: str) -> float:
+        """Seconds of the proxy for a message of a ring or a tree."""
+        return self.post_ll if proto == "LL" else self.post
+
+    def each(self, said: float, part: float) -> float:
+        """Seconds of the proxy for a part of a message between pairs: `said`, and more for the smallest."""
+        return said + (self.inject if part <= INJECTED else 0.0)
+
     def agreed(self, proto: str, amount: float, channels: int) -> float:
         """Seconds that a step between hosts takes longer when each of its channels sends `amount` bytes on the wire."""
         return (
@@ -99,6 +117,9 @@ def network_of(fabric: Any) -> Network:
             proto: seconds for proto, seconds in steps.items() if seconds is not None
         },
         message=facts.net_message,
+        post=facts.net_post or 0.0,
+        post_ll=facts.net_post_ll or 0.0,
+        inject=facts.net_inject or 0.0,
         channel=facts.net_channel,
         eager=float("inf") if facts.net_eager is None else facts.net_eager,
         rendezvous=facts.net_rendezvous or 0.0,
