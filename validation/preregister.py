@@ -1,6 +1,7 @@
 """Predictions written down before the measurement: `python -m validation.preregister predict FOLDER` and `compare`.
 
-A folder has a `plan.json` (what the harness will be given). `predict` writes `predicted.json` beside it, with the
+A folder has a `plan.json`: what the harness will be given, and the bundled `cluster` it will run on, where that is not
+one of the measured H200 hosts. `predict` writes `predicted.json` beside it, with the
 commit whose code and constants it comes from, and refuses to write it anew; `compare` reads rows that were measured
 later and puts them beside what was written, and predicts nothing.
 """
@@ -26,7 +27,12 @@ from validation.sets.steps import predict_row
 
 # Another start of the machine may have a faster host: host_factor 1.0 was seen on one, the bundled 1.35 on another.
 OTHER_HOST = {"host_factor": 1.0}
-WORLDS = {"training_4gpu": 4, "training_3gpu": 3, "training_2gpu": 2}
+WORLDS = {
+    "training_4gpu": 4,
+    "training_3gpu": 3,
+    "training_2gpu": 2,
+    "training_1gpu": 1,
+}
 USAGE = (
     "python -m validation.preregister predict FOLDER | compare FOLDER ROWS.jsonl ..."
 )
@@ -43,6 +49,7 @@ def steps_planned(plan: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 "label": "default",
                 "world": world,
                 "case": case,
+                "cluster": plan.get("cluster"),
                 "step_s_by_rank": {"0": [1.0]},
             }
     spine = plan.get("leafspine", {})
@@ -78,6 +85,8 @@ def collectives_planned(plan: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                     "label": one["label"],
                     "ranks": one["ranks"],
                 }
+                if "cluster" in plan:
+                    common["cluster"] = plan["cluster"]
                 yield common | {"op": op, "bytes": size, "s": 1.0, "graph_s": 1.0}
 
 
@@ -171,7 +180,7 @@ def _named(row: Any) -> str:
 
 
 def _on(row: Any, cluster: Mapping[str, Any]) -> Any:
-    return replace(row, cluster=cluster)
+    return replace(row, cluster={**row.cluster, **cluster})
 
 
 def _said(prediction: Any) -> float | str:
