@@ -1,6 +1,7 @@
 """Predictions written down before the measurement: `python -m validation.preregister predict FOLDER` and `compare`.
 
-A folder has a `plan.json` (what the harness will be given). `predict` writes `predicted.json` beside it, with the
+A folder has a `plan.json`: what the harness will be given, and the bundled `cluster` it will run on, where that is not
+one of the measured H200 hosts. `predict` writes `predicted.json` beside it, with the
 commit whose code and constants it comes from, and refuses to write it anew; `compare` reads rows that were measured
 later and puts them beside what was written, and predicts nothing.
 """
@@ -24,9 +25,15 @@ from validation.formats.rows import read_rows
 from validation.sets.predict_collective import predict_row as predict_collective
 from validation.sets.steps import predict_row
 
-# Another start of the machine may have a faster host: host_factor 1.0 was seen on one, the bundled 1.35 on another.
-OTHER_HOST = {"host_factor": 1.0}
-WORLDS = {"training_4gpu": 4, "training_3gpu": 3, "training_2gpu": 2}
+# Another start of the machine may have another host: on H200s a host_factor of 1.0 was seen on one start, the bundled
+# 1.35 on another. A plan for another machine says its own.
+OTHER_HOST = 1.0
+WORLDS = {
+    "training_4gpu": 4,
+    "training_3gpu": 3,
+    "training_2gpu": 2,
+    "training_1gpu": 1,
+}
 USAGE = (
     "python -m validation.preregister predict FOLDER | compare FOLDER ROWS.jsonl ..."
 )
@@ -43,6 +50,7 @@ def steps_planned(plan: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 "label": "default",
                 "world": world,
                 "case": case,
+                "cluster": plan.get("cluster"),
                 "step_s_by_rank": {"0": [1.0]},
             }
     spine = plan.get("leafspine", {})
@@ -78,6 +86,8 @@ def collectives_planned(plan: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                     "label": one["label"],
                     "ranks": one["ranks"],
                 }
+                if "cluster" in plan:
+                    common["cluster"] = plan["cluster"]
                 yield common | {"op": op, "bytes": size, "s": 1.0, "graph_s": 1.0}
 
 
@@ -89,11 +99,12 @@ def predict(folder: Path) -> dict[str, Any]:
         collectives_planned(plan), lambda path: collective_reader.read_lines(path)[0]
     )
     other = [row for row in rows if row.label == "default"]
+    elsewhere = {"host_factor": plan.get("other_host_factor", OTHER_HOST)}
     return {
         "commit": _commit(),
         "steps": {_named(row): _said(predict_row(row)) for row in rows},
         "steps_other_host": {
-            _named(row): _said(predict_row(_on(row, OTHER_HOST))) for row in other
+            _named(row): _said(predict_row(_on(row, elsewhere))) for row in other
         },
         "collectives": {row.name: _said(predict_collective(row)) for row in sized},
     }
@@ -171,7 +182,7 @@ def _named(row: Any) -> str:
 
 
 def _on(row: Any, cluster: Mapping[str, Any]) -> Any:
-    return replace(row, cluster=cluster)
+    return replace(row, cluster={**row.cluster, **cluster})
 
 
 def _said(prediction: Any) -> float | str:
