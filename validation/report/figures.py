@@ -30,10 +30,12 @@ SETS = (
     "h200-unseen",
     "h200-preregistered",
     "h200-preregistered-2",
+    "h200-preregistered-3",
     "h200-straggler",
     "h200-whatif",
     "leafspine",
     "h100",
+    "h100-preregistered",
 )
 #: README's lines: the set, and whether only rows that no constant was taken from.
 HEADLINE = {
@@ -41,8 +43,10 @@ HEADLINE = {
     "h200-unseen": "other models, layouts and sizes, measured later",
     "h200-preregistered": "predicted before it was measured",
     "h200-preregistered-2": "predicted before it was measured, on a host with slow processors",
+    "h200-preregistered-3": "three new models on one and two H200, of a plan written before",
     "leafspine": "an emulated leaf-spine network, two jobs, a slow rank",
     "h100": "one H100, whose host alone was calibrated",
+    "h100-preregistered": "predicted before it was measured, on another H100",
 }
 ROOT = Path(__file__).parents[2]
 README, ACCURACY = ROOT / "README.md", ROOT / "docs" / "accuracy.md"
