@@ -85,8 +85,10 @@ def test_only_a_split_backward_pass_is_refused_under_sharded_megatron(
     name: str,
 ) -> None:
     """What a schedule's actions contain decides, not its name: halves (I, W) of a backward pass cannot be gathered for."""
-    ranks, microbatches, chunks = next(
-        size for size in legal(name) if size[0] == 2 and size[1] >= 4
+    # Megatron interleaves two chunks or more: of the sizes that are legal, one with the most.
+    ranks, microbatches, chunks = max(
+        (size for size in legal(name) if size[0] == 2 and size[1] >= 4),
+        key=lambda size: size[2],
     )
     kinds = {
         action.kind
