@@ -242,13 +242,33 @@ def test_names_of_other_frameworks_mean_the_same() -> None:
         scenario({**LORA, "targets": ["lm_head"]})
 
 
+def test_frozen_weights_are_gathered_and_never_reduced() -> None:
+    """Megatron's FSDP shards them too: what is gathered grows by their bytes, twice; what is reduced are adapters alone."""
+    sent = {kind: _data_parallel_bytes(kind, LORA) for kind in ("fsdp", "zero1")}
+    assert sent["fsdp"]["reduce_scatter"] == sent["zero1"]["reduce_scatter"] > 0
+    trained = _data_parallel_bytes("fsdp", None)
+    adapters = 2 * sent["zero1"]["all_gather"]
+    gathered = trained["all_gather"] + adapters
+    assert sent["fsdp"]["all_gather"] == pytest.approx(gathered, rel=1e-12)
+
+
+def _data_parallel_bytes(kind: str, adapter: Any) -> dict[str, float]:
+    """Bytes of a rank's exchanges by data parallelism of this kind, by operation, in a step of one microbatch."""
+    asked = scenario(adapter, {"dp": 2, "data_parallel": kind}, global_batch=2)
+    graph = executed(asked).lowered.graph
+    sent: dict[str, float] = {}
+    for part in (part for parts in graph.programs[0].parts for part in parts):
+        comm = graph.comms[part]
+        if comm.axis == "dp":
+            sent[comm.op] = sent.get(comm.op, 0.0) + comm.size
+    return sent
+
+
 def test_adapters_elsewhere_are_refused_by_name() -> None:
     with pytest.raises(InputError, match=r"adapter\.kind"):
         scenario(LORA, framework="pytorch-compiled")
     with pytest.raises(InputError, match=r"adapter\.dropout"):
         scenario({**LORA, "dropout": 1.0})
-    with pytest.raises(InputError, match="frozen weights"):
-        scenario(LORA, {"dp": 2, "data_parallel": "fsdp"})
     with pytest.raises(InputError, match="orthogonal"):
         scenario(LORA, optimizer="muon")
     for name, adapter, key in (

@@ -43,6 +43,7 @@ JOINED = (
     "selective",
     "whole",
     "stage_batches",
+    "by_layout",
     "counts_recompute",
     "reason",
     "assumed",
@@ -88,6 +89,8 @@ class Setup:
         Where a row says no micro batch: as many microbatches as pipeline stages (torchtitan's default of 2024).
     columns : mapping
         Cells that the source says in words, for rows that leave them empty.
+    by_layout : bool
+        The number of GPUs that is printed contradicts the layout, and the layout is right.
     counts_recompute : bool
         TFLOP/s that are printed count recomputation, though the notes do not say so.
     reason : str
@@ -127,6 +130,7 @@ class Setup:
     whole: str = ""
     stage_batches: bool = False
     columns: Mapping[str, Any] | None = None
+    by_layout: bool = False
     counts_recompute: bool = False
     reason: str = ""
     assumed: str = ""

@@ -108,11 +108,7 @@ FRAMEWORK = replace(
         ),
     ),
     model_rules=(
-        *(
-            one
-            for one in megatron.FRAMEWORK.model_rules
-            if one[1] is not megatron._sharded
-        ),
+        *megatron.FRAMEWORK.model_rules,
         ("parallel.fsdp_shards model.experts", _copies),
     ),
     refusals=refusals,

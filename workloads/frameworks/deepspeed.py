@@ -20,4 +20,4 @@ def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
     return lower.lower(scenario, model, site, engine=engine.DEEPSPEED)
 
 
-FRAMEWORK = replace(megatron.FRAMEWORK, lower=lower, adapters=False)
+FRAMEWORK = replace(megatron.FRAMEWORK, lower=lower)

@@ -172,32 +172,10 @@ def _routing(s: Job, model: ModelShape, said: str) -> Iterator[Mistake]:
         yield Mistake(s.where, key, found, f"1 or {wanted}, the layers with experts")
 
 
-def _sharded(s: Job, model: ModelShape) -> Iterator[Mistake]:
-    if s.parallel.data_parallel in FSDP and model.experts:
-        hint = "sharding a model with experts fully is not simulated yet"
-        yield Mistake(
-            s.where,
-            "parallel.data_parallel",
-            f'"{s.parallel.data_parallel}"',
-            "zero1 or ddp",
-            hint,
-        )
-
-
 def _adapters(s: Job) -> Iterator[Mistake]:
     """What is not simulated beside frozen weights."""
     if not s.adapter.on:
         return
-    if s.parallel.data_parallel in (*FSDP, "zero2"):
-        found = f'"{s.parallel.data_parallel}"'
-        hint = "shards of frozen weights are not simulated"
-        yield Mistake(
-            s.where,
-            "parallel.data_parallel",
-            found,
-            "ddp or zero1 with [adapter]",
-            hint,
-        )
     if optimizer(s.training.optimizer).iterations:
         found = f'"{s.training.optimizer}"'
         hint = "orthogonal updates of adapters are not simulated"
@@ -312,14 +290,13 @@ FRAMEWORK = Framework(
         ),
         ("parallel parallel.order parallel.ep parallel.etp", _order),
         (
-            "adapter training training.optimizer parallel parallel.data_parallel",
+            "adapter training training.optimizer",
             _adapters,
         ),
     ),
     model_rules=(
         ("model.kind", _transformer),
         ("parallel.tp parallel.etp parallel.imbalance model.experts", _experts),
-        ("parallel.data_parallel model.experts", _sharded),
         ("adapter model.experts model.layer_pattern", _adapted_model),
         ("parallel.tp parallel.cp model.layer_pattern", _hybrid),
     ),

@@ -73,6 +73,7 @@ class Fsdp2:
         self.rank, self.t, self.shards = rank, rank.tape, shards
         choices, p = rank.s.pytorch, rank.s.parallel
         self.stored = 4 if choices.master_weights else COMPUTED
+        self.expert_shards, self.frozen_shards = rank.edp.size, shards
         group, copies = cut(rank.dp, shards)
         dtype = choices.reduce_dtype
         own = choices.experts_reduce_dtype or dtype

@@ -18,7 +18,7 @@ def resident(rank: Rank) -> list[Storage]:
     """Parameters, gradient buffer and optimizer states."""
     memory, states = rank.tape.memory, states_of(rank)
     parameters, gradients = rank.data.held(rank.parameters, states)
-    parameters += frozen_bytes(rank)
+    parameters += frozen_bytes(rank) // rank.data.frozen_shards
     hidden = sum(each.elements for each in matrices_of(rank))
     moments = ADAMW_MOMENTS * (states - hidden) + rank.optimizer.moments * hidden
     return [
@@ -39,9 +39,7 @@ def frozen_bytes(rank: Rank) -> int:
 def states_of(rank: Rank) -> int:
     """Parameters whose optimizer states are here: experts' are spread over the ranks that have the same ones."""
     experts, shared = rank.experts, rank.parameters - rank.experts
-    return shared // rank.data.shards + experts // (
-        rank.edp.size if rank.data.sharded else 1
-    )
+    return shared // rank.data.shards + experts // rank.data.expert_shards
 
 
 def reduce_tied(rank: Rank) -> None:

@@ -40,6 +40,8 @@ class DataParallel(Protocol):
     clips: bool  # gradients are scaled in place before the optimizer reads them
     sharded: bool
     shards: int
+    expert_shards: int
+    frozen_shards: int
 
     def held(self, parameters: int, states: int) -> tuple[int, int]: ...
     def waits(self, stage: int) -> bool: ...

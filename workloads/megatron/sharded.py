@@ -4,20 +4,32 @@ As FSDP does it: the next layer is gathered beside the current one's computation
 it was freed in between. With pipeline stages, or where asked, parameters stay for the rest of the step and gradients
 are reduced in its last backward pass. With fewer shards than data-parallel ranks (hybrid sharding) shards are summed
 over the copies after they are reduced.
+
+Experts are a mesh of their own, over the ranks that have the same ones (Megatron-FSDP's expert data-parallel group);
+where no other rank has them they are whole, and nothing of them moves. Frozen weights are gathered and never reduced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from workloads.megatron.elementwise import pass_over
 from workloads.megatron.passes import Pass
-from workloads.megatron.rank import Rank
+from workloads.megatron.rank import Rank, Weights
+from workloads.megatron.spread import EXPERTS_PREFIX
 from workloads.megatron.unit import Unit
 from workloads.parallel.group import Group
 
 GATHER, REDUCE = "nccl all-gather", "nccl reduce-scatter"
 Place = tuple[int, int]  # stage, and the number of a layer in it
+
+
+class Mesh(NamedTuple):
+    """Ranks that share one copy of some parameters, and those with the same shard of another copy."""
+
+    group: Group
+    copies: Group | None
 
 
 class FullySharded:
@@ -27,7 +39,10 @@ class FullySharded:
 
     def __init__(self, rank: Rank, shards: int) -> None:
         self.rank, self.t, self.shards = rank, rank.tape, shards
-        self.group, self.copies = cut(rank.dp, shards)
+        apart = max(1, shards * rank.edp.size // rank.dp.size)
+        self.meshes = Mesh(*cut(rank.dp, shards)), Mesh(*cut(rank.edp, apart))
+        self.expert_shards = self.meshes[1].group.size
+        self.frozen_shards = shards
         self.gathered: dict[Place, tuple[int, ...]] = {}
         self.keep = not rank.s.parallel.reshards or rank.grid.pp > 1
         self.units: dict[int, list[Unit]] = {
@@ -36,8 +51,12 @@ class FullySharded:
         }
 
     def held(self, parameters: int, states: int) -> tuple[int, int]:
-        """Bytes of parameters and of gradients on this rank between steps: shards, those of parameters with Adam's."""
-        return 0, 4 * states
+        """Bytes of parameters and of gradients on this rank between steps: shards, those of parameters with Adam's.
+
+        Experts that no neighbour shares stay whole beside their shards in fp32.
+        """
+        whole = 0 if self.expert_shards > 1 else 2 * self.rank.experts
+        return whole, 4 * states
 
     def waits(self, stage: int) -> bool:
         """Every pass waits for the gathers of its layers."""
@@ -80,7 +99,7 @@ class FullySharded:
             self.rank.emit(which(unit), 1)
             if ends:
                 self.gathered.pop((stage, i), None)
-                self._reduce(self.rank.weights(unit, 1).total)
+                self._reduce(self.rank.weights(unit, 1))
 
     def _use(self, stage: int, i: int, following: int) -> None:
         """A layer's parameters are there, and those of the next are on their way."""
@@ -94,20 +113,37 @@ class FullySharded:
         if (stage, i) in self.gathered:
             return
         t, unit = self.t, self.units[stage][i]
-        count = self.rank.weights(unit, 1).total
         in_fp8 = unit.name == "layer" and self.rank.o.fp8_param_gather
-        size = float(count * (1 if in_fp8 else 2))
-        self.group.collective(t, "all_gather", size, GATHER, in_place=True)
-        pass_over(t, count, 2 * size, GATHER)
+        for mesh, count in self._on_meshes(self._whole(unit)):
+            if mesh.group.size > 1:
+                size = float(count * (1 if in_fp8 else 2))
+                mesh.group.collective(t, "all_gather", size, GATHER, in_place=True)
+                pass_over(t, count, 2 * size, GATHER)
         self.gathered[stage, i] = t.record(GATHER)
 
-    def _reduce(self, count: int) -> None:
+    def _whole(self, unit: Unit) -> Weights:
+        """Parameters that a pass needs, frozen ones with them."""
+        trained, frozen = self.rank.weights(unit, 1), unit.frozen.items()
+        experts = sum(n for name, n in frozen if name.startswith(EXPERTS_PREFIX))
+        shared = sum(n for _, n in frozen) - experts
+        return Weights(trained.shared + shared, trained.experts + experts)
+
+    def _on_meshes(self, weights: Weights) -> Iterator[tuple[Mesh, int]]:
+        """What there is on either mesh."""
+        for mesh, count in zip(self.meshes, weights, strict=True):
+            if count:
+                yield mesh, count
+
+    def _reduce(self, weights: Weights) -> None:
         """Gradients, copied in and cast where they are reduced in fp32, to shards; and over copies of the shards."""
-        t, size = self.t, float(self.rank.wide * count)
-        pass_over(t, count, 2.0 * count + size)
-        self.group.collective(t, "reduce_scatter", size, REDUCE)
-        if self.copies is not None:
-            self.copies.collective(t, "all_reduce", size / self.group.size, REDUCE)
+        t = self.t
+        for (group, copies), count in self._on_meshes(weights):
+            size = float(self.rank.wide * count)
+            if group.size > 1:
+                pass_over(t, count, 2.0 * count + size)
+                group.collective(t, "reduce_scatter", size, REDUCE)
+            if copies is not None:
+                copies.collective(t, "all_reduce", size / group.size, REDUCE)
 
     def finish(self) -> None:
         """The optimizer needs all gradients; the next step's gathers need its result."""
@@ -124,5 +160,5 @@ def cut(dp: Group, shards: int) -> tuple[Group, Group | None]:
         for i in range(0, len(ranks), shards)
     ]
     strides = [tuple(ranks[i::shards]) for ranks in dp.copies for i in range(shards)]
-    block = Group("dp", dp.ranks[:shards], blocks, dp.arrivals)
-    return block, Group("replicas", dp.ranks[::shards], strides, dp.arrivals)
+    block = Group(dp.axis, dp.ranks[:shards], blocks, dp.arrivals)
+    return block, Group("replicas", dp.ranks[::shards], strides, dp.arrivals, dp.axis)
