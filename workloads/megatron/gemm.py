@@ -27,6 +27,10 @@ SCALAR = Kernel("memset", (4,), bytes=4.0)
 FROZEN = {"delayed": 3.0, "dynamic": 5.0, "rowwise": 5.0, "mx": 8.0 * 3.1 / 4.2}
 
 
+# Bytes of an element with its share of its block's scale.
+NVFP4, MXFP8 = 1 / 2 + 1 / 16, 1 + 1 / 32
+
+
 @dataclass(frozen=True)
 class Numbers:
     """How projections compute and add up.
@@ -60,9 +64,17 @@ class Numbers:
             self.products == "fp8" and self.scaling == "dynamic"
         )
 
-    def operand_size(self, itemsize: int) -> int:
-        """Bytes of an element as products take it."""
-        return 1 if self.products else itemsize
+    def gathered_size(self, itemsize: int, readings: int = 1) -> float:
+        """Bytes of an element on its way to the products that read it, by rows or by columns.
+
+        Blocks along rows are no blocks along columns: both travel (Transformer Engine, distributed.py:
+        _all_gather_nvfp4, _all_gather_mxfp8).
+        """
+        if self.products == "nvfp4":
+            return readings * NVFP4
+        if self.products and self.scaling == "mx":
+            return readings * MXFP8
+        return 1.0 if self.products else float(itemsize)
 
 
 def gemm(

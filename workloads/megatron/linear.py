@@ -61,8 +61,8 @@ class _Column:
     @property
     def gathered(self) -> float:
         """Bytes of the whole input, as the products take it."""
-        size = self.s.numbers.operand_size(self.x.itemsize)
-        return float(self.x.elements * self.parts * size)
+        size = self.s.numbers.gathered_size(self.x.itemsize)
+        return self.x.elements * self.parts * size
 
     @property
     def _scatters(self) -> bool:
@@ -159,7 +159,8 @@ def _row_gradients(
     t.cpu("linear_backward")
     quantize(t, g.elements, s.numbers, agreement(t, s))
     grad = t.empty(x.shape, x.itemsize)
-    size = float(rows * n * s.numbers.operand_size(g.itemsize))
+    readings = 2 if w.requires_grad else 1
+    size = rows * n * s.numbers.gathered_size(g.itemsize, readings)
     _gathered_product(t, size, (rows, k, n), "nn", s)
     if w.requires_grad:
         weight_gradient(t, n, k, rows, s.numbers, (g, x))

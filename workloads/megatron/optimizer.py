@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from workloads import orthogonal
+from workloads.megatron.buckets import QUANTIZED
 from workloads.megatron.elementwise import pass_over
 from workloads.megatron.rank import Rank
-from workloads.megatron.replicated import QUANTIZED
 from workloads.orthogonal import Matrices
 from workloads.torch.memory import Storage
 

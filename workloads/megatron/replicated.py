@@ -7,10 +7,10 @@ updates are gathered again; both overlap with computation where asked
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import ceil
+from collections.abc import Callable
 
 from sim.graph.kernel import Kernel
+from workloads.megatron.buckets import Bucket, Bucketed, bucketed, total, whole
 from workloads.megatron.elementwise import pass_over
 from workloads.megatron.passes import Pass
 from workloads.megatron.rank import DP, Rank, Weights
@@ -19,10 +19,6 @@ from workloads.megatron.unit import Unit
 # Parameters of a bucket with overlapping reductions (DistributedDataParallelConfig: 40 million, or 1 million times the
 # number of data-parallel ranks if that is more).
 BUCKET, BUCKET_PER_RANK = 40_000_000, 1_000_000
-# Units whose parameters may be kept in 8 bits.
-QUANTIZED = ("layer", "further")
-
-Part = tuple[Unit, int]  # a unit, and how often it runs
 
 
 class Replicated:
@@ -39,6 +35,8 @@ class Replicated:
         self.gathers = sharded and self.o.overlap_param_gather and not self.alone
         self.reduces = self.o.overlap_grad_reduce and not self.alone
         self.gathered: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.here: set[tuple[int, int]] = set()
+        self._chunks: dict[int, Bucketed] = {}
         self.seen: set[int] = set()
         self.reduced: set[int] = set()
 
@@ -77,39 +75,40 @@ class Replicated:
         """A stage's forward pass; the step's first one waits for the parameters of each bucket."""
         first = self.waits(stage)
         self.seen.add(stage)
-        for bucket, parts in enumerate(self._buckets(stage)):
+        for stretch in self._chunk(stage).stretches:
             if first:
-                self._wait_for(stage, bucket)
-            for unit, times in parts:
-                self.rank.emit(unit.forward, times)
+                self._wait_for(stage, stretch.needs)
+                self._set_off(stage, stretch.ahead)
+            self.rank.emit(stretch.unit.forward, stretch.times)
 
     def _wait_for(self, stage: int, bucket: int) -> None:
-        """A bucket's parameters are here; those of the next are on their way, unless chunks are aligned."""
-        self._gather_bucket(stage, bucket)
-        self.t.wait(self.gathered[stage, bucket])
+        """A bucket's parameters, and those gathered before it, are here."""
+        for number in range(bucket + 1):
+            self._gather_bucket(stage, number)
+        if (stage, bucket) not in self.here:
+            self.here.add((stage, bucket))
+            self.t.wait(self.gathered[stage, bucket])
+
+    def _set_off(self, stage: int, ahead: int) -> None:
+        """Buckets up to this one are on their way, unless chunks are aligned; then the next chunk's first."""
         if self._aligned and self.o.align_param_gather:
             return
-        following = [place for place in self._order if place > (stage, bucket)]
-        if following and (following[0][0] == stage or self.o.param_gather_from_start):
-            self._gather_bucket(*following[0])
-
-    @property
-    def _order(self) -> list[tuple[int, int]]:
-        """All buckets of the rank in the order of forward passes, each by its stage and number."""
-        return [
-            (stage, bucket)
-            for stage in sorted(self.rank.stages)
-            for bucket in range(len(self._buckets(stage)))
-        ]
+        count = len(self._chunk(stage).buckets)
+        for bucket in range(min(ahead + 1, count)):
+            self._gather_bucket(stage, bucket)
+        following = [place for place in sorted(self.rank.stages) if place > stage]
+        if ahead >= count and following and self.o.param_gather_from_start:
+            self._gather_bucket(following[0], 0)
 
     def backward(self, stage: int, which: Callable[[Unit], Pass], last: bool) -> None:
         """Passes that make gradients of weights, from the last unit on; in the step's last one buckets are reduced."""
         aligned = self._aligned and self.o.align_grad_reduce
-        for parts in reversed(self._buckets(stage)):
-            for unit, times in reversed(parts):
-                self.rank.emit(which(unit), times)
+        chunk = self._chunk(stage)
+        for stretch in reversed(chunk.stretches):
+            self.rank.emit(which(stretch.unit), stretch.times)
             if last and self.reduces and not aligned:
-                self._reduce(self._weights(parts))
+                for number in stretch.completes:
+                    self._reduce(chunk.buckets[number].reduced)
 
     def after(self, stage: int) -> None:
         """A backward pass has ended: aligned reductions of a chunk that is through set off."""
@@ -142,13 +141,13 @@ class Replicated:
 
     def updated_early(self) -> None:
         """The first chunk has been updated: it is gathered."""
-        self._gather(self._buckets(min(self.rank.stages))[0])
+        self._gather(self._chunk(min(self.rank.stages)).buckets[0])
 
     def updated(self) -> None:
         """The optimizer has run: without overlap its shards are gathered now."""
         if self.sharded and not self.alone and not self.o.overlap_param_gather:
             for stage in self.rank.stages:
-                self._gather(list(self.rank.parts(stage)))
+                self._gather(total(self.rank, self.rank.parts(stage)))
             self.t.wait(self.t.record(DP))
 
     @property
@@ -163,39 +162,30 @@ class Replicated:
         asked = self.o.overlap_param_gather_with_optim_step
         return asked and self.gathers and len(self.rank.stages) > 1
 
-    def _buckets(self, stage: int) -> list[list[Part]]:
-        """Units of a stage in the order of the forward pass, by the buckets that they fill."""
-        parts = list(self.rank.parts(stage))
+    def _chunk(self, stage: int) -> Bucketed:
+        """A stage by its buckets."""
+        if stage not in self._chunks:
+            self._chunks[stage] = self._cut(stage)
+        return self._chunks[stage]
+
+    def _cut(self, stage: int) -> Bucketed:
+        parts = self.rank.parts(stage)
         first = self.rank.stage == 0 and stage == min(self.rank.stages)
         if not first or self._gathers_early:
             # Others communicate beside computation whole (DistributedDataParallel: pp_rank > 0, disable_bucketing).
-            return [parts]
-        return [
-            [(unit, count)] for unit, times in parts for count in self._cut(unit, times)
-        ]
-
-    def _cut(self, unit: Unit, times: int) -> list[int]:
-        """Repetitions of a unit that fill one bucket each."""
-        one = max(1, sum(unit.parameters.values()))
+            return whole(self.rank, parts)
         default = max(BUCKET, BUCKET_PER_RANK * self.rank.dp.size)
-        full = ceil((self.o.bucket_size or default) / one)
-        repetitions = max(1, min(times, full))
-        return [min(repetitions, times - i) for i in range(0, times, repetitions)]
-
-    def _weights(self, parts: Sequence[Part]) -> Weights:
-        """Parameters of some units."""
-        each = [self.rank.weights(unit, times) for unit, times in parts]
-        return Weights(sum(w.shared for w in each), sum(w.experts for w in each))
+        return bucketed(self.rank, parts, self.o.bucket_size or default)
 
     def _gather_chunk(self, stage: int) -> None:
         """Sets off all of a chunk that is not under way."""
-        for bucket in range(len(self._buckets(stage))):
+        for bucket in range(len(self._chunk(stage).buckets)):
             self._gather_bucket(stage, bucket)
 
     def _gather_bucket(self, stage: int, bucket: int) -> None:
         """Sets off a bucket's parameters, unless they are under way."""
         if (stage, bucket) not in self.gathered:
-            self._gather(self._buckets(stage)[bucket])
+            self._gather(self._chunk(stage).buckets[bucket])
             self.gathered[stage, bucket] = self.t.record(DP)
 
     def _reduce_chunk(self, stage: int) -> None:
@@ -203,26 +193,16 @@ class Replicated:
         if stage in self.reduced:
             return
         self.reduced.add(stage)
-        for parts in reversed(self._buckets(stage)):
-            self._reduce(self._weights(parts))
+        for bucket in reversed(self._chunk(stage).buckets):
+            self._reduce(bucket.reduced)
 
     def _reduce(self, weights: Weights) -> None:
         op = "reduce_scatter" if self.sharded else "all_reduce"
         self.rank.with_copies(op, weights, self.rank.wide)
 
-    def _gather(self, parts: Sequence[Part]) -> None:
-        """Gathers units in one operation: layers in 8 bits where asked, else 16."""
-        shared, experts = 0, 0
-        for unit, times in parts:
-            weights = self.rank.weights(unit, times)
-            in_fp8 = self.o.fp8_param_gather and unit.name in QUANTIZED
-            wide = 1 if in_fp8 else 2
-            shared, experts = (
-                shared + wide * weights.shared,
-                experts + wide * weights.experts,
-            )
-        sizes = Weights(shared, experts)
-        self.rank.with_copies("all_gather", sizes, 1.0, in_place=True)
+    def _gather(self, bucket: Bucket) -> None:
+        """Gathers a bucket in one operation."""
+        self.rank.with_copies("all_gather", bucket.gathered, 1.0, in_place=True)
 
 
 def zeroed(elements: int, wide: int) -> Kernel:

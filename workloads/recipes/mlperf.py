@@ -34,6 +34,8 @@ USUAL = {
     "megatron.overlap_param_gather": True,
     "megatron.main_grads": "bf16",
 }
+#: Parameters of a bucket of Llama 3.1 where no BUCKET_SIZE says otherwise (NeMo's MegatronCommOverlapCallback).
+BUCKET = 128 * 1024 * 1024
 #: LoRA's own (train.py and conf/megatron_gpt_peft_tuning_config.yaml of the submissions).
 LORA = {
     "adapter.kind": "lora",
@@ -95,6 +97,8 @@ def _benchmark(draft: Draft, script: Document) -> None:
                 draft.set("model.name", model, "MODEL_SIZE", where)
                 draft.set("model.vocab", vocab)
                 draft.set("training.seq_len", tokens)
+                if model.startswith("llama3"):
+                    draft.set("megatron.bucket_size", BUCKET)
                 draft.assume(
                     f"the benchmark of {model}: {tokens} tokens a sample, a vocabulary of {vocab}"
                 )

@@ -1,0 +1,167 @@
+"""Buckets of a chunk: what Megatron reduces, and gathers, in one operation.
+
+Parameters fill buckets from the chunk's end (core/distributed/param_and_grad_buffer.py): one closes with the parameter
+that brings it to its size. Those kept in 8 bits have a buffer of their own; all others are then put to its last bucket,
+the one of the chunk's first layers (partition_buckets): embedding and head are reduced when everything else has been,
+and gathered before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from workloads.megatron.rank import Rank, Weights
+from workloads.megatron.unit import Unit
+
+# Units whose parameters may be kept in 8 bits.
+QUANTIZED = ("layer", "further")
+NOTHING = Weights(0, 0)
+
+Part = tuple[Unit, int]  # a unit, and how often it runs
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Parameters that are reduced together, and the bytes in which they are gathered."""
+
+    reduced: Weights = NOTHING
+    gathered: Weights = NOTHING
+
+    def __add__(self, other: Bucket) -> Bucket:
+        return Bucket(
+            _sum(self.reduced, other.reduced), _sum(self.gathered, other.gathered)
+        )
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Repetitions of a unit that run on end.
+
+    Attributes
+    ----------
+    unit, times
+        What runs, and how often.
+    needs
+        The bucket without which its forward pass does not begin; a later part's is waited for by the next stretch.
+    ahead
+        The last bucket that has set off when it begins, one beyond its own.
+    completes
+        Buckets whose gradients are all there after its backward pass, in the order in which they are.
+    """
+
+    unit: Unit
+    times: int
+    needs: int
+    ahead: int
+    completes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bucketed:
+    """A chunk by its buckets, both in the order of the forward pass."""
+
+    buckets: tuple[Bucket, ...]
+    stretches: tuple[Stretch, ...]
+
+
+def whole(rank: Rank, parts: Sequence[Part]) -> Bucketed:
+    """A chunk as one bucket."""
+    last = len(parts) - 1
+    bucket = total(rank, parts)
+    stretches = [Stretch(unit, times, 0, 1) for unit, times in parts]
+    if last >= 0:
+        stretches[0] = replace(stretches[0], completes=(0,))
+    return Bucketed((bucket,), tuple(stretches))
+
+
+def total(rank: Rank, parts: Sequence[Part]) -> Bucket:
+    """All parameters of some units."""
+    everything = Bucket()
+    for unit, times in parts:
+        weights = rank.weights(unit, times)
+        everything += Bucket(weights, _bytes(rank, unit, weights))
+    return everything
+
+
+def bucketed(rank: Rank, parts: Sequence[Part], size: int) -> Bucketed:
+    """A chunk in buckets of so many parameters, or a few more."""
+    runs = list(_runs(parts))
+    apart = {unit.name for unit, _ in runs if _apart(rank, unit)}
+    if len(apart) == len({unit.name for unit, _ in runs}):
+        apart = set()
+    buckets, owners = _filled(rank, runs, apart, size)
+    return Bucketed(tuple(buckets), tuple(_stretches(runs, owners, len(buckets))))
+
+
+def _runs(parts: Sequence[Part]) -> Iterator[tuple[Unit, bool]]:
+    """Every run of every unit, and whether it brings parameters (multi-token prediction uses the head again)."""
+    for unit, times in parts:
+        for n in range(times):
+            yield unit, n == 0 or unit.name != "head"
+
+
+def _filled(
+    rank: Rank, runs: Sequence[tuple[Unit, bool]], apart: set[str], size: int
+) -> tuple[list[Bucket], list[list[int]]]:
+    """Buckets in the order of the forward pass, and those of each run's parameters, from its first one on."""
+    buckets, owners = [Bucket()], [[] for _ in runs]
+    for at in reversed(range(len(runs))):
+        unit, brings = runs[at]
+        if not brings or unit.name in apart:
+            continue
+        for weights in reversed(list(_pieces(rank, unit))):
+            if buckets[-1].reduced.total >= size:
+                buckets.append(Bucket())
+            buckets[-1] += Bucket(weights, _bytes(rank, unit, weights))
+            owners[at].append(len(buckets) - 1)
+    for unit, brings in runs:
+        if brings and unit.name in apart:
+            buckets[-1] += total(rank, [(unit, 1)])
+    last = len(buckets) - 1
+    return buckets[::-1], [[last - n for n in reversed(held)] or [0] for held in owners]
+
+
+def _pieces(rank: Rank, unit: Unit) -> Iterator[Weights]:
+    """The parameters of a unit in the order of its forward pass; all together where experts are among them."""
+    weights = rank.weights(unit, 1)
+    if weights.experts:
+        yield weights
+        return
+    yield from (Weights(n, 0) for n in unit.parameters.values())
+
+
+def _stretches(
+    runs: Sequence[tuple[Unit, bool]], owners: Sequence[Sequence[int]], count: int
+) -> Iterator[Stretch]:
+    """Runs on end as far as nothing is waited for, or complete, between them."""
+    seen: set[int] = set()
+    open_: Stretch | None = None
+    for (unit, _), held in zip(runs, owners, strict=True):
+        # The run that has a bucket's first parameter is the last one, backward, to bring a gradient.
+        completes = tuple(sorted({n for n in held if n not in seen}, reverse=True))
+        seen.update(completes)
+        ahead = min(max(held) + 1, count)
+        if open_ and open_.unit is unit and open_.needs == held[0] and not completes:
+            open_ = replace(open_, times=open_.times + 1, ahead=max(open_.ahead, ahead))
+            continue
+        if open_:
+            yield open_
+        open_ = Stretch(unit, 1, held[0], ahead, completes)
+    if open_:
+        yield open_
+
+
+def _apart(rank: Rank, unit: Unit) -> bool:
+    """Whether a unit's parameters are in another buffer than those in 8 bits."""
+    return rank.o.fp8_param_gather and unit.name not in QUANTIZED
+
+
+def _bytes(rank: Rank, unit: Unit, weights: Weights) -> Weights:
+    """Layers are gathered in 8 bits where asked, else in 16."""
+    wide = 1 if rank.o.fp8_param_gather and unit.name in QUANTIZED else 2
+    return Weights(wide * weights.shared, wide * weights.experts)
+
+
+def _sum(a: Weights, b: Weights) -> Weights:
+    return Weights(a.shared + b.shared, a.experts + b.experts)
