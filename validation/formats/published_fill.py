@@ -62,7 +62,11 @@ def _of_source(cells: Cells, setup: Setup) -> Filled:
 def _of_hosts(cells: Cells, setup: Setup) -> Filled:
     """GPUs: the layout's product, or hosts times what the hardware's name or the setup says a host has."""
     if setup.by_layout and _product(cells, *AXES) != count(cells, "gpus", 0):
-        yield "gpus", _product(cells, *AXES), "from the layout, which the number printed contradicts"
+        yield (
+            "gpus",
+            _product(cells, *AXES),
+            "from the layout, which the number printed contradicts",
+        )
         return
     if not _empty(cells, "gpus"):
         return

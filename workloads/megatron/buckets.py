@@ -105,7 +105,8 @@ def _filled(
     rank: Rank, runs: Sequence[tuple[Unit, bool]], apart: set[str], size: int
 ) -> tuple[list[Bucket], list[list[int]]]:
     """Buckets in the order of the forward pass, and those of each run's parameters, from its first one on."""
-    buckets, owners = [Bucket()], [[] for _ in runs]
+    buckets = [Bucket()]
+    owners: list[list[int]] = [[] for _ in runs]
     for at in reversed(range(len(runs))):
         unit, brings = runs[at]
         if not brings or unit.name in apart:
