@@ -18,16 +18,17 @@ def test_a_peers_training_step(benchmark: Any, name: str) -> None:
 
 
 def test_cost_grows_with_distinct_work(benchmark: Any) -> None:
-    """Eight times as many GPUs in data-parallel replicas are not one operation more."""
+    """Eight times as many GPUs in data-parallel replicas are not one operation more: their buckets may be larger."""
     _, few = steps.step(steps.curve_point(512))
     _, many = benchmark.pedantic(lambda: steps.step(steps.curve_point(4096)), rounds=1)
     assert many["programs"] == few["programs"] == 8
     assert (
-        many["operations"] == few["operations"]
+        many["operations"] <= few["operations"]
         and many["events"] <= 1.2 * few["events"]
     )
-    # 12,293 and 45 when this was written; 676 before rates were remembered.
-    assert few["events"] <= 12_600 and few["solves"] <= 50
+    # 8,504 and 55, of which ten came with buckets that fill from the chunk's end: there are more sizes of them.
+    # There were 676 solves before rates were remembered.
+    assert few["events"] <= 8_700 and few["solves"] <= 57
 
 
 def test_one_slow_gpu_is_one_more_replica(benchmark: Any) -> None:

@@ -421,6 +421,7 @@ export WALLTIME=$((5 + ${NEXP:-1} * 10))
             "overlap_grad_reduce": True,
             "overlap_param_gather": True,
             "main_grads": "bf16",
+            "bucket_size": 128 * 1024 * 1024,
         },
     },
     lost="export VBOOST_VALUE=1",

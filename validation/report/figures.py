@@ -43,7 +43,6 @@ HEADLINE = {
     "h200-unseen": "other models, layouts and sizes, measured later",
     "h200-preregistered": "predicted before it was measured",
     "h200-preregistered-2": "predicted before it was measured, on a host with slow processors",
-    "h200-preregistered-3": "three new models on one and two H200, of a plan written before",
     "leafspine": "an emulated leaf-spine network, two jobs, a slow rank",
     "h100": "one H100, whose host alone was calibrated",
     "h100-preregistered": "predicted before it was measured, on another H100",
