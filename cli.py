@@ -19,6 +19,7 @@ from sim.commands._shared import EXIT_INTERRUPT, verbose
 from sim.threads import sum_alone
 from sim.tools import streams
 from sim.tools.garbage import collect_rarely
+from sim.tools.interrupts import keep_the_exit_code
 
 PACKAGES = ("sim.commands", "validation.commands")
 #: Headings of `--help`, in this order; a command says in `GROUP` which it belongs under.
@@ -43,6 +44,7 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except (KeyboardInterrupt, click.Abort):
             click.echo("stopped", err=True)
+            keep_the_exit_code()
             ctx.exit(EXIT_INTERRUPT)
 
     def list_commands(self, _: click.Context | None = None) -> list[str]:

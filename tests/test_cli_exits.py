@@ -82,6 +82,27 @@ def test_ctrl_c_ends_as_signals_do() -> None:
     assert "Traceback" not in said
 
 
+def test_ctrl_c_while_a_string_is_executed_is_no_other_end(tmp_path: Path) -> None:
+    """Dataclasses are made by strings: Python takes an interrupt there for one that nobody caught."""
+    program = [
+        "import signal",
+        "from sim.tools.interrupts import keep_the_exit_code",
+        "try:",
+        "    exec('signal.raise_signal(signal.SIGINT)')",
+        "except KeyboardInterrupt:",
+        "    keep_the_exit_code()",
+        f"    raise SystemExit({EXIT_INTERRUPT})",
+    ]
+    (tmp_path / "interrupted.py").write_text("\n".join(program))
+    ended = subprocess.run(
+        [sys.executable, "-m", "interrupted"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(HERE)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert ended.returncode == EXIT_INTERRUPT
+
+
 def test_a_damaged_run_of_a_sweep_is_run_again(tmp_path: Path) -> None:
     """A file that is empty, another run's, or changed since it was written counts as missing."""
     row = {"key": "whole", "step_time": 1.0}
