@@ -112,11 +112,14 @@ class ChangedGpu(Gpu):
 
         Else a slower memory would make a product faster: it would no longer be arithmetic that bounds it.
         """
-        load, bound = self._model.sustained(kernel), self.roofline.bound(kernel)
-        if bound <= 0:
+        load, time = self._model.sustained(kernel), self.duration(kernel)
+        before = self._model.roofline.bound(kernel)
+        if time <= 0 or before <= 0:
             return load
         computes = replace(self.roofline, bandwidth=math.inf, l2_bandwidth=math.inf)
-        return max(min(load, 1.0), load * computes.bound(kernel) / bound)
+        beyond = max(0.0, self._model.duration(kernel) - self.floor)
+        arithmetic = self.floor + computes.bound(kernel) / before * beyond
+        return max(min(load, 1.0), load * min(1.0, arithmetic / time))
 
     def _duration(self, kernel: Kernel) -> float:
         return self._at_speed(kernel, self._model.duration(kernel))

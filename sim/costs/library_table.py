@@ -16,6 +16,8 @@ REACHED = 0.75
 LENGTH, SPREAD, NOISE = 4.0, 0.3, 0.02
 #: Rows that a time is read from, and times read at once.
 NEAREST, BATCH = 40, 1024
+#: Octaves within which distances count as the same: rounding of a product of matrices stays below.
+ALIKE = 2.0**-16
 
 
 @dataclass(frozen=True)
@@ -167,8 +169,21 @@ def nearest(points: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarra
     """Of each point the rows that are nearest (at most `NEAREST`), and the octaves to them."""
     distances = _distances(points, rows)
     count = min(NEAREST, len(rows))
-    near = np.argpartition(distances, count - 1, axis=1)[:, :count]
+    near = np.argpartition(_turns(distances), count - 1, axis=1)[:, :count]
+    near.sort(axis=1)
     return near, np.take_along_axis(distances, near, axis=1)
+
+
+def _turns(distances: np.ndarray) -> np.ndarray:
+    """Whole numbers, no two of a point alike, that order rows by distance; of rows as far apart the first comes first.
+
+    Tables are grids, so many rows are equally far. Which of them a sort of distances takes depends on the processor's
+    vector unit, and on the last bits of a product of matrices.
+    """
+    steps = np.rint(distances / ALIKE).astype(np.int64)
+    rows = distances.shape[1]
+    turns: np.ndarray = steps * rows + np.arange(rows)
+    return turns
 
 
 def _distances(points: np.ndarray, others: np.ndarray) -> np.ndarray:
