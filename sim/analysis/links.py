@@ -118,6 +118,7 @@ def _kinds(
             bytes=float(everywhere[rows].sum()),
             held=held.get(kind, 0.0),
             shadow_price=None if prices is None else prices.by_kind.get(kind, 0.0),
+            cause="" if prices is None else prices.causes.get(kind, ""),
         )
         kinds.append(use)
     return tuple(sorted(kinds, key=_rank))

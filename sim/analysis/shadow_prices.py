@@ -2,7 +2,9 @@
 
 The price of a kind of link is (step time - step time with all its links 1 % faster) / 1 %, found by planning and
 running the same operation graph again on such a cluster: it has everything in it, what other transfers and kernels do
-with the time saved too, and NCCL's choices. A price can be negative: a transfer that starts earlier may meet others.
+with the time saved too, and NCCL's choices. So a faster kind can cost time. Where transfers merely take turns in
+another order, that is no more than `RESOLUTION` of the step, and the price is 0; a greater cost is a negative price
+with its cause.
 
 A single link gets the price of its kind for the share of the transfers' time in which it was the tightest link of its
 kind. Where several links are equally tight (all hops of a ring) each shows the price of all of them together: one of
@@ -17,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.analysis.choices import changed_choices
 from sim.analysis.step_time import step_time
 from sim.collectives.plan import Plan
 from sim.engine.engine import execute
@@ -27,6 +30,8 @@ from topologies.edit.overrides import with_overrides
 from topologies.fabric import Fabric
 
 MORE = 0.01
+# A faster kind that costs no more than this part of the step costs nothing: the order of transfers alone does as much.
+RESOLUTION = 1e-3
 ROUNDING = 1e-12  # relative: of sums of a step's many durations in another order
 EQUAL = 1e-6  # relative: links that differ by less are equally tight
 # Kinds whose tightest link has more than this many times the bandwidth that the transfer needs cannot matter much.
@@ -43,12 +48,15 @@ class Prices:
     ----------
     by_kind : dict of str to float
         Of all links of a kind together.
+    causes : dict of str to str
+        Why a faster kind costs time, for kinds that have a negative price.
     by_link : np.ndarray, shape (links,)
     tied : np.ndarray of int, shape (links,)
         Links that have the same price together with this one.
     """
 
     by_kind: dict[str, float]
+    causes: dict[str, str]
     by_link: np.ndarray
     tied: np.ndarray
 
@@ -66,29 +74,44 @@ def shadow_prices(planned: Planned, run: Run) -> Prices:
     """Prices of all links that carried anything, by one more run for every kind that may hold transfers back."""
     links = planned.fabric.links
     by_kind: dict[str, float] = {}
+    causes: dict[str, str] = {}
     by_link, tied = np.zeros(len(links)), np.zeros(len(links), dtype=np.int64)
     spent = [(plan, time) for plan, time in run.traffic.seconds() if len(plan.links)]
     before = step_time(planned, run)
     for kind in _candidates(links, [plan for plan, _ in spent]):
-        price = _price(before, _step_with_faster(planned, kind, run.steps))
+        faster = _with_faster(planned, kind)
+        after = step_time(faster, execute(faster, run.steps))
+        price = _price(before, after)
+        if price < 0:
+            causes[kind] = _cause(planned, faster)
         share = _shares(links, kind, spent)
         by_kind[kind] = price
         by_link += share * price
         for equals in _equals(share):
             tied[equals] = int(equals.sum()) if price else 0
-    return Prices(by_kind, by_link, tied)
+    return Prices(by_kind, causes, by_link, tied)
 
 
 def _price(before: float, after: float) -> float:
-    """Seconds per relative gain of bandwidth; sums that differ by their rounding alone are the same."""
-    return (before - after) / MORE if abs(before - after) > ROUNDING * before else 0.0
+    """Seconds per relative gain of bandwidth; 0 for what rounding saves, or the order of transfers costs."""
+    saved = before - after
+    nothing = -RESOLUTION * before <= saved <= ROUNDING * before
+    return 0.0 if nothing else saved / MORE
 
 
-def _step_with_faster(planned: Planned, kind: str, steps: int) -> float:
-    """Seconds of the step where all links of a kind have a little more bandwidth."""
+def _with_faster(planned: Planned, kind: str) -> Planned:
+    """The step where all links of a kind have a little more bandwidth."""
     change = {f"{kind}.bandwidth": f"{1 + MORE}x"}
-    faster = on_links(planned, with_overrides(planned.fabric, change))
-    return step_time(faster, execute(faster, steps))
+    return on_links(planned, with_overrides(planned.fabric, change))
+
+
+def _cause(planned: Planned, faster: Planned) -> str:
+    """Why a step is slower on faster links."""
+    choices = changed_choices(planned, faster)
+    if not choices:
+        return "transfers that start earlier meet others"
+    more = f", and {len(choices) - 1} more" if len(choices) > 1 else ""
+    return f"NCCL then runs {choices[0]}{more}"
 
 
 def _equals(share: np.ndarray) -> Iterator[np.ndarray]:

@@ -254,13 +254,14 @@ def _links(result: Prediction) -> Table:
         if kind.shadow_price:
             price, held = words.price(kind.shadow_price), format_duration(kind.held)
             full = f"full for {held} of the step" if kind.held > 0 else ""
+            told = ": ".join(text for text in (full, kind.cause) if text)
             table.add_row(
                 "",
                 f"all {kind.links} of {kind.kind}",
                 "",
                 format_bytes(kind.bytes),
                 price,
-                full,
+                told,
             )
     return table
 

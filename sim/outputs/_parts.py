@@ -101,7 +101,12 @@ LINK_KINDS = items(
         utilisation=number("of the busiest, 0 to 1"),
         bytes=number("over the run"),
         held=number("s of the last step in which a full one holds a transfer back"),
-        shadow_price=or_null(number("null: not computed")),
+        shadow_price=or_null(
+            number(
+                "what a faster kind is worth, to 0.1 % of the step; null: not computed"
+            )
+        ),
+        cause=text("why a faster one costs time; empty where it does not"),
     )
 )
 

@@ -45,6 +45,17 @@ COMPARED = table(
     ),
     breakdown_difference=named(SECONDS),
     changed_kinds=items(text(), "kinds of links that the changes are about"),
+    choices=items(
+        table(
+            "a kind of communication that NCCL runs otherwise after the changes",
+            axis=text(),
+            operation=text(),
+            size=number("bytes, as nccl-tests counts them"),
+            before=text("algorithm and protocol"),
+            after=text("algorithm and protocol"),
+        ),
+        "the largest first",
+    ),
 )
 
 EACH = table(

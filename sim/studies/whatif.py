@@ -7,10 +7,11 @@ its communications and one run of the engine. `Changes` keeps both.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
+from sim.analysis.choices import changed_choices
 from sim.analysis.json_text import finite
 from sim.analysis.prediction import Prediction
 from sim.planning.planned import Planned
@@ -36,18 +37,20 @@ def compared(
 ) -> Table:
     """A scenario as it is and changed (``overrides`` say how), as `compare` has it, with the difference's interval.
 
-    With shadow prices where the cluster is small enough.
+    With shadow prices where the cluster is small enough, and what NCCL chooses otherwise after the changes.
     """
     changes = Changes(base)
+    before, after = changes.base, changes.of(changed)
     one, other = (
         Side(planned, reported(planned, execute(planned), prices))
-        for planned in (changes.base, changes.of(changed))
+        for planned in (before, after)
     )
     table = compare(one.result.to_dict(), other.result.to_dict())
     return {
         **table,
         "difference_interval": interval_of(one, other),
         "changed_kinds": changed_kinds(one.result, overrides),
+        "choices": [asdict(choice) for choice in changed_choices(before, after)],
     }
 
 

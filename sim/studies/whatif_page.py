@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from sim.analysis.choices import Choice
 from sim.exporters._answers import of_comparison
 from sim.exporters._words import share_name
 from sim.units import format_bytes, format_duration, percent
@@ -17,6 +18,7 @@ HALF = (
 LEAST_HALF = 6
 SHOWN = 24
 SHOWN_LINKS = 3
+SHOWN_CHOICES = 3
 NUMBER = 12  # columns of a difference
 _LEAST = 5e-10  # seconds: less is nothing
 
@@ -34,6 +36,7 @@ def comparison_page(comparison: Table) -> str:
             f"{'':32}{'base':>12}{'changed':>12}{'difference':>14}",
             *_shares(base, changed),
             *_interval(comparison.get("difference_interval")),
+            *_choices(comparison["choices"]),
             *_about_links(base, changed),
         ]
     )
@@ -89,6 +92,14 @@ def _interval(interval: Table | None) -> Iterator[str]:
         yield line.replace("%", " %")
 
 
+def _choices(choices: list[Table]) -> Iterator[str]:
+    """Communications that NCCL runs otherwise after the changes."""
+    for choice in choices[:SHOWN_CHOICES]:
+        yield f"NCCL runs {Choice(**choice)}"
+    if len(choices) > SHOWN_CHOICES:
+        yield f"NCCL runs {len(choices) - SHOWN_CHOICES} more otherwise"
+
+
 def _signed(seconds: float) -> str:
     if abs(seconds) < _LEAST:
         return "0 s"
@@ -109,9 +120,9 @@ def _bound(kind: Table) -> str:
     price, held = kind["shadow_price"], kind["held"]
     word = "saves" if price > 0 else "costs"
     line = f"  {kind['kind']}  1 % faster {word} {format_duration(abs(price) / 100)}"
-    if held <= _LEAST:
-        return line
-    return f"{line}, full for {format_duration(held)} of the step"
+    if held > _LEAST:
+        line += f", full for {format_duration(held)} of the step"
+    return f"{line}: {kind['cause']}" if kind.get("cause") else line
 
 
 def _links(which: str, links: list[Table]) -> list[str]:

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from sim.analysis.choices import changed_choices
 from sim.analysis.json_text import finite
 from sim.errors import PrestepError
 from sim.predict import execute, plan, reported
@@ -177,12 +178,35 @@ def _no_slower(
     tables: Tables, done: Executed, what: str, sign: int = 1, **sections: Any
 ) -> Iterator[str]:
     try:
-        step = step_time(executed(changed(tables, **sections)))
+        other = executed(changed(tables, **sections))
     except PrestepError:
         return  # such a part is not in this cluster, or the layout does not divide
-    before = step_time(done)
-    if sign * (step / before - 1) > SLOWER:
+    before, step = step_time(done), step_time(other)
+    if sign * (step / before - 1) > SLOWER and not _chosen_badly(done, other, sign):
         yield f"{what}: {before:.6g} s becomes {step:.6g} s"
+
+
+def _chosen_badly(done: Executed, other: Executed, sign: int) -> bool:
+    """Whether NCCL's tuner takes what lasts longer on the better of two clusters: its estimates are its own.
+
+    The what-if says so. It explains a step only where a communication that is run otherwise is slower for it.
+    """
+    better, worse = (other, done) if sign > 0 else (done, other)
+    choices = changed_choices(worse.planned, better.planned)
+    one, two = (_alone(side) for side in (worse, better))
+    kinds = [(c.axis, c.operation, c.size) for c in choices]
+    return any(two[kind] > one[kind] for kind in kinds)
+
+
+def _alone(done: Executed) -> dict[tuple[str, str, float], float]:
+    """Seconds of every kind of communication by itself."""
+    planned = done.planned
+    parts = [planned, *(chain.timed for chain in planned.chains.values())]
+    return {
+        (comm.axis, comm.op, comm.size): plan.duration(part.bandwidth)
+        for part in parts
+        for comm, plan in zip(part.graph.comms, part.plans, strict=True)
+    }
 
 
 LAWS: dict[str, Callable[[Tables, Executed], Iterator[str]]] = {

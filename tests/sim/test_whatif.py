@@ -10,7 +10,8 @@ from click.testing import CliRunner, Result
 
 import cli
 from sim import predict
-from sim.analysis.shadow_prices import MORE, Prices, shadow_prices
+from sim.analysis.shadow_prices import MORE, RESOLUTION, Prices, shadow_prices
+from sim.analysis.shadow_prices import _price as price_of
 from sim.commands import _shared
 from sim.planning.planned import Planned
 from sim.predict import plan
@@ -336,3 +337,66 @@ def test_compare_takes_shares_that_only_one_has() -> None:
         "compute": 0.0,
         "exposed_dp": 1.0,
     }
+
+
+CHOOSING = """
+[cluster]
+name = "roce-a100"
+hosts = 2
+set = { "nic.bandwidth" = "0.7992x" }
+[model]
+kind = "mlp"
+sizes = [4096, 4096, 4096]
+[training]
+micro_batch = 8
+precision = "bf16"
+[parallel]
+dp = 16
+data_parallel = "ddp-no-overlap"
+"""
+
+
+@pytest.fixture
+def choosing(tmp_path: Path) -> str:
+    """A step whose gradients a faster NIC makes slower: NCCL's tuner then takes a ring that it believes to be faster."""
+    path = tmp_path / "choosing.toml"
+    path.write_text(CHOOSING, encoding="utf-8")
+    return str(path)
+
+
+def test_a_price_below_zero_has_its_cause(choosing: str) -> None:
+    """Where a faster kind costs more than 0.1 % of the step, the result says what NCCL runs otherwise."""
+    said = json.loads(CliRunner().invoke(cli.main, ["run", choosing, "--json"]).stdout)
+    (costly,) = (kind for kind in said["link_kinds"] if kind["shadow_price"] < 0)
+    assert costly["kind"] == "nic"
+    assert -costly["shadow_price"] * MORE > RESOLUTION * said["step_time"]
+    assert "NCCL then runs dp all_reduce of" in costly["cause"]
+    page = CliRunner().invoke(cli.main, ["run", choosing]).stdout
+    assert "NCCL then runs dp" in " ".join(page.split())
+
+
+def test_a_what_if_names_what_nccl_chooses_otherwise(choosing: str) -> None:
+    """With the algorithm held, a faster NIC is no slower; without, the answer names each communication."""
+    change = ("--set", "nic.bandwidth=1.01x")
+    told = json.loads(whatif(choosing, *change, "--json").stdout)
+    assert told["difference"] > RESOLUTION * told["base"]["step_time"]
+    assert {(c["before"], c["after"]) for c in told["choices"]} == {
+        ("tree LL128", "ring LL128")
+    }
+    assert "by ring LL128, not tree LL128" in whatif(choosing, *change).stdout
+    for algorithm in ("ring", "tree"):
+        held = ("--set", f"nccl.algo={algorithm}", "--set", "nccl.proto=LL128")
+        one, other = (
+            seconds(choosing, *held[1::2], *more) for more in ((), change[1:])
+        )
+        assert other <= one * (1 + RESOLUTION)
+    same = json.loads(whatif(choosing, "--set", "gpu.flops=1.01x", "--json").stdout)
+    assert same["choices"] == []
+
+
+@pytest.mark.parametrize(
+    ("after", "price"), [(1.0005, 0.0), (1.002, -0.2), (0.99, 1.0)]
+)
+def test_less_than_the_resolution_costs_nothing(after: float, price: float) -> None:
+    """A kind that is 1 % faster and a step that is longer by less than 0.1 %: the order of transfers, not a price."""
+    assert price_of(1.0, after) == pytest.approx(price)

@@ -68,7 +68,12 @@ def _compared(base: Scenario, changed: Scenario, overrides: Sequence[str]) -> Ta
         from sim.rl import result  # slow to import
 
         table = study.compare(result.predict(base), result.predict(changed))
-        return {**table, "difference_interval": None, "changed_kinds": []}
+        return {
+            **table,
+            "difference_interval": None,
+            "changed_kinds": [],
+            "choices": [],
+        }
     return study.compared(base, changed, overrides)
 
 
