@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
 from sim.costs.changed import Speed
 from sim.planning.fleet import Fleet
+from topologies.core.links import Ints, Nodes
 from topologies.fabric import Fabric
 from workloads.job.faults import Faults
 from workloads.lowered import Unlike
@@ -47,58 +48,63 @@ def _slowness(speed: Speed) -> float:
     return max(1.0 / (speed.flops * speed.clock * limit), 1.0 / speed.hbm_bandwidth)
 
 
-def _changed_hosts(fabric: Fabric) -> dict[str, frozenset[Hashable]]:
-    """What was changed of each host's links, and of those of the switches it hangs on; names without the host's."""
-    by_host: dict[str, set[Hashable]] = {}
-    by_switch: dict[int, set[Hashable]] = {}
+def _changed_hosts(fabric: Fabric) -> dict[str, Hashable]:
+    """By host, what was changed of its links, and of those of the switches it hangs on: equal where that is alike."""
     rows = _changed_rows(fabric)
-    for a, b, width in zip(*_ends(fabric, rows), _widths(fabric, rows), strict=True):
-        hosts = {fabric.nodes.hosts[a], fabric.nodes.hosts[b]} - {""}
-        for host in hosts:
-            mark = _bare_name(fabric, a), _bare_name(fabric, b), width
-            by_host.setdefault(host, set()).add(mark)
-        for switch in () if hosts else (a, b):
-            by_switch.setdefault(switch, set()).add(width)
-    for switch, host in _hung_on(fabric, by_switch):
-        by_host.setdefault(host, set()).update(by_switch[switch])
-    return {host: frozenset(marks) for host, marks in by_host.items()}
-
-
-def _widths(fabric: Fabric, rows: list[int]) -> Iterator[tuple[str, float]]:
-    """What tells changed links with the same ends apart: kind and bandwidth."""
-    links = fabric.links
-    return zip(links.kind[rows].tolist(), links.bandwidth[rows].tolist(), strict=True)
-
-
-def _changed_rows(fabric: Fabric) -> list[int]:
-    """Links that a what-if has changed."""
-    sources = set(fabric.links.source.tolist())
-    changed = [source for source in sources if source.startswith(CHANGED)]
-    if not changed:
-        return []
-    rows: list[int] = np.flatnonzero(
-        np.isin(fabric.links.source.astype(object), changed)
-    ).tolist()
-    return rows
-
-
-def _ends(fabric: Fabric, rows: list[int]) -> tuple[list[int], list[int]]:
-    src, dst = fabric.ends
-    return src[rows].tolist(), dst[rows].tolist()
-
-
-def _bare_name(fabric: Fabric, node: int) -> str:
-    """A node's name without its host's; the kind of one that is outside of hosts."""
+    if not len(rows):
+        return {}
     nodes = fabric.nodes
-    inside = nodes.hosts[node]
-    return nodes.names[node].rpartition("/")[2] if inside else nodes.kinds[node]
+    src, dst = (ends[rows] for ends in fabric.ends)
+    speed = _speeds(fabric, rows)
+    size = int(speed.max()) + 1
+    link = (nodes.place[src] * len(nodes) + nodes.place[dst]) * size + speed
+    one, other = nodes.host_at[src], nodes.host_at[dst]
+    beyond = one != other  # a link within a host is counted once
+    between = np.maximum(one, other) < 0
+    hung, by = _hung_on(fabric, src[between], dst[between], speed[between])
+    hosts = np.concatenate([one, other[beyond], hung])
+    marks = np.concatenate([link, link[beyond], -1 - by])
+    return _by_host(nodes, hosts[hosts >= 0], marks[hosts >= 0])
 
 
-def _hung_on(fabric: Fabric, switches: Collection[int]) -> list[tuple[int, str]]:
-    """Every link from one of some switches to a host: the switch and the host."""
-    if not switches:
-        return []
-    rows = np.flatnonzero(np.isin(fabric.ends[0], list(switches))).tolist()
-    ends = zip(*_ends(fabric, rows), strict=True)
-    pairs = [(switch, fabric.nodes.hosts[node]) for switch, node in ends]
-    return [(switch, host) for switch, host in pairs if host]
+def _by_host(nodes: Nodes, hosts: Ints, marks: Ints) -> dict[str, Hashable]:
+    """The distinct marks of every host that has one."""
+    different, number = np.unique(marks, return_inverse=True)
+    pairs = np.unique(hosts * len(different) + number.ravel())
+    at, mark = np.divmod(pairs, max(1, len(different)))
+    first = np.flatnonzero(np.diff(at, prepend=-1))
+    names = [nodes.host_names[host] for host in at[first].tolist()]
+    sets = [part.tobytes() for part in np.split(mark, first[1:])]
+    return dict(zip(names, sets, strict=len(names) > 0))
+
+
+def _speeds(fabric: Fabric, rows: Ints) -> Ints:
+    """A number for each of some links, equal for those of one kind and bandwidth."""
+    links = fabric.links
+    widths, width = np.unique(links.bandwidth[rows], return_inverse=True)
+    kind = np.zeros(len(rows), dtype=np.int64)
+    for at, name in enumerate(links.kinds):
+        kind[links.kind[rows] == name] = at
+    numbers: Ints = kind * len(widths) + width.ravel()
+    return numbers
+
+
+def _changed_rows(fabric: Fabric) -> Ints:
+    """Links that a what-if has changed."""
+    source = fabric.links.source
+    changed = [text for text in set(source.tolist()) if text.startswith(CHANGED)]
+    if not changed:
+        return np.empty(0, dtype=np.int64)
+    return np.flatnonzero(np.isin(source.astype(object), changed))
+
+
+def _hung_on(fabric: Fabric, src: Ints, dst: Ints, speed: Ints) -> tuple[Ints, Ints]:
+    """Hosts at the switches of some links between switches, and the numbers of these links; one for one."""
+    away, into = fabric.ends
+    hosts = [np.empty((2, 0), dtype=np.int64)]
+    for number in np.unique(speed).tolist():
+        switches = np.concatenate([src[speed == number], dst[speed == number]])
+        found = fabric.nodes.host_at[into[np.isin(away, switches)]]
+        hosts.append(np.stack([found, np.full(len(found), number)]))
+    table = np.concatenate(hosts, axis=1)
+    return table[0], table[1]

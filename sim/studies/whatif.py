@@ -1,14 +1,13 @@
 """What-ifs: a prediction before and after a change.
 
 Where only the cluster changed, the step is lowered once and the cluster is built once: a change then costs planning
-its communications and one run of the engine. `Changes` keeps both.
+its communications and one run of the engine. `Changes` keeps both, for the last few of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
 from typing import Any
 
 from sim.analysis.choices import changed_choices
@@ -16,10 +15,12 @@ from sim.analysis.json_text import finite
 from sim.analysis.prediction import Prediction
 from sim.planning.planned import Planned
 from sim.predict import execute, load_fabric, plan, reported
-from sim.spec.sections import Scenario
+from sim.spec.sections import Measured, Scenario
 from sim.studies.paired import Side, interval_of
+from sim.studies.recent import Recent
 from topologies.edit.overrides import with_overrides
 from topologies.fabric import Fabric
+from workloads.lowered import Lowered
 
 Table = dict[str, Any]
 #: What a result has beside its figures: a changed scenario loses what was measured of it.
@@ -100,22 +101,40 @@ def _flat(breakdown: Table, prefix: str = "") -> dict[str, float]:
 
 
 class Changes:
-    """A scenario's planned step, and those of changed clusters, with as little done again as possible."""
+    """A scenario's planned step, and those of changed ones, with as little done again as possible.
+
+    What was made last is kept: clusters, clusters with changes (and with them the plans of their communications), and
+    steps without times.
+    """
 
     def __init__(self, scenario: Scenario, base: Planned | None = None) -> None:
         self.scenario = scenario
-        self.base: Planned = base or plan(scenario, self.fabric(scenario.cluster.set))
-
-    @cached_property
-    def _cluster(self) -> Fabric:
-        """The cluster as its file has it."""
-        return load_fabric(
-            replace(self.scenario, cluster=replace(self.scenario.cluster, set={}))
-        )
+        self._clusters: Recent[Fabric] = Recent(4)
+        self._fabrics: Recent[Fabric] = Recent(8)
+        self._lowered: Recent[Lowered] = Recent(8)
+        self.base: Planned = base or plan(scenario, self._fabric(scenario))
+        self._lowered.keep(_work(scenario), self.base.lowered)
 
     def fabric(self, overrides: Mapping[str, str]) -> Fabric:
         """The scenario's cluster with links and GPUs changed."""
-        return with_overrides(self._cluster, overrides) if overrides else self._cluster
+        cluster = replace(self.scenario.cluster, set=dict(overrides))
+        return self._fabric(replace(self.scenario, cluster=cluster))
+
+    def _fabric(self, scenario: Scenario) -> Fabric:
+        """The cluster of a scenario, with its changes."""
+        alone = replace(scenario, cluster=replace(scenario.cluster, set={}))
+        c, overrides = alone.cluster, scenario.cluster.set
+        # All that `load_fabric` reads of it.
+        key = (
+            *(c.file, c.name, c.hosts, c.routing, c.routing_seed, c.routing_flows),
+            scenario.nccl.pxn_disable,
+        )
+        cluster = self._clusters.of(key, lambda: load_fabric(alone))
+        if not overrides:
+            return cluster
+        # In the order in which they are made.
+        changed = (*key, tuple(overrides.items()))
+        return self._fabrics.of(changed, lambda: with_overrides(cluster, overrides))
 
     def with_cluster(self, more: Mapping[str, str]) -> Planned:
         """The scenario with further changes of its cluster, on top of its own."""
@@ -123,13 +142,17 @@ class Changes:
         return plan(self.scenario, fabric, lowered=self.base.lowered)
 
     def of(self, scenario: Scenario) -> Planned:
-        """Another scenario; what it has in common with this one is not made again."""
-        own = self.scenario
-        if replace(scenario.cluster, set={}) != replace(own.cluster, set={}):
-            return plan(scenario)
-        alike = replace(scenario, cluster=own.cluster, measured=own.measured)
-        lowered = self.base.lowered if alike == own else None
-        return plan(scenario, self.fabric(scenario.cluster.set), lowered=lowered)
+        """Another scenario; what it has in common with those before is not made again."""
+        work = _work(scenario)
+        made = plan(scenario, self._fabric(scenario), lowered=self._lowered.get(work))
+        self._lowered.keep(work, made.lowered)
+        return made
+
+
+def _work(scenario: Scenario) -> Scenario:
+    """What a step without times follows from: all but changes of the cluster, and what was measured."""
+    cluster = replace(scenario.cluster, set={})
+    return replace(scenario, cluster=cluster, measured=Measured())
 
 
 def changed_kinds(base: Prediction, overrides: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import random
 import re
 import shutil
 import subprocess
@@ -19,6 +20,13 @@ import pytest
 from click.testing import CliRunner
 
 import cli
+from sim.analysis.prediction import Prediction
+from sim.collectives.nccl import tuner as planner
+from sim.errors import InputError
+from sim.exporters import _words as words
+from sim.predict import predict
+from sim.spec.load import load_scenario
+from sim.studies import whatif
 from sim.studies.explorer import answers, page
 from sim.studies.explorer.answers import Explorer
 from sim.studies.explorer.knobs import scaled
@@ -75,6 +83,68 @@ def test_answers_are_those_of_run(explorer: Explorer, asked: dict[str, str]) -> 
     assert all(
         f"--set {key}={value}" in told["command"] for key, value in asked.items()
     )
+
+
+@pytest.fixture(scope="module")
+def layers(tmp_path_factory: pytest.TempPathFactory) -> Explorer:
+    """A transformer with every kind of slider, on four hosts."""
+    path = tmp_path_factory.mktemp("explorer") / "layers.toml"
+    path.write_text(
+        '[cluster]\nname = "dgx-h100-superpod"\nhosts = 4\n[model]\nname = "llama3-8b"\nlayers = 4\n'
+        '[training]\nframework = "megatron"\nmicrobatches = 4\nmicro_batch = 1\nseq_len = 2048\n'
+        "[parallel]\ntp = 4\npp = 2\ndp = 4\n",
+        encoding="utf-8",
+    )
+    return Explorer(path)
+
+
+def test_a_session_answers_as_one_question_does(layers: Explorer) -> None:
+    """What was kept of earlier answers (clusters, plans, steps without times) moves no bit of a later one."""
+    chance = random.Random(0)
+    knobs = [knob for knob in layers.knobs if knob.key != "gpus"]
+    for knob in (*knobs, *knobs):
+        asked = {knob.key: chance.choice(knob.values)}
+        also = chance.choice(knobs)
+        asked.setdefault(also.key, chance.choice(also.values))
+        told = layers.answer(asked)
+        if told["mistakes"]:
+            with pytest.raises(InputError):
+                predict(load_scenario(layers.path, layers.sets(asked)))
+        else:
+            alone = predict(load_scenario(layers.path, layers.sets(asked)))
+            assert told["step_time"] == alone.step_time, asked
+            assert told["shares"] == shares_of(alone), asked
+
+
+def shares_of(result: Prediction) -> dict[str, float]:
+    return {name: spent for name, spent, _ in words.shares(result)}
+
+
+def test_what_a_slider_does_not_change_is_kept(
+    layers: Explorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slower GPUs plan no communication, other layouts build their cluster once, and a headline's step runs once."""
+    made: list[str] = []
+    for module, name in (
+        (planner, "choose"),
+        (whatif, "load_fabric"),
+        (answers, "execute"),
+    ):
+        real = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda *a, n=name, r=real, **k: made.append(n) or r(*a, **k)
+        )
+    fresh = Explorer(layers.path)
+    assert fresh.answer({})["mistakes"] == "" and made.count("execute") == 1
+    made.clear()
+    fresh.answer({"gpu.clock": "0.5x"})
+    assert made == ["execute"]
+    for clock in ("0.75x", "1.5x"):
+        made.clear()
+        asked = {"parallel.dp": "8", "gpu.clock": clock}
+        fresh.step(asked)
+        fresh.answer(asked)
+    assert made == ["execute"]
 
 
 def test_nothing_is_remembered(explorer: Explorer) -> None:
@@ -314,12 +384,10 @@ def test_a_curve_is_made_of_the_answers_steps(explorer: Explorer) -> None:
     """A step time alone is that of the whole answer, asked before it or after; a mistake is told in the same words."""
     fresh = Explorer(explorer.path)
     asked = {"nvlink.bandwidth": "0.25x"}
-    alone = fresh.step(asked)
-    assert alone == {"mistakes": "", "step_time": fresh.answer(asked)["step_time"]}
-    assert fresh.step(asked) == alone and fresh.step({}) == {
-        "mistakes": "",
-        "step_time": explorer.base.step_time,
-    }
+    alone, whole = fresh.step(asked), fresh.answer(asked)
+    assert alone == {name: whole[name] for name in answers.HEADLINE}
+    assert fresh.step(asked) == alone
+    assert fresh.step({})["step_time"] == explorer.base.step_time
     wrong = {"training.micro_batch": "512"}
     assert fresh.step(wrong) == fresh.answer(wrong)
     with served(explorer) as server:

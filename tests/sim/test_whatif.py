@@ -21,6 +21,7 @@ from sim.studies import tornado as tornados
 from sim.studies.elements import EACH, elements
 from sim.studies.tornado import tornado
 from sim.studies.whatif import Changes, compare
+from sim.tools.catalog import find_scenario
 from tests.executed import executed, of, step_time
 from topologies import load_cluster
 from topologies.edit.overrides import with_overrides
@@ -400,3 +401,17 @@ def test_a_what_if_names_what_nccl_chooses_otherwise(choosing: str) -> None:
 def test_less_than_the_resolution_costs_nothing(after: float, price: float) -> None:
     """A kind that is 1 % faster and a step that is longer by less than 0.1 %: the order of transfers, not a price."""
     assert price_of(1.0, after) == pytest.approx(price)
+
+
+def test_settings_of_routes_change_the_cluster() -> None:
+    """What NCCL does about rails belongs to the routes: a changed one is not answered on the routes of the scenario."""
+    rail = [
+        *("cluster.routing=rail", "cluster.name=rail-h100", "cluster.hosts=2"),
+        *("parallel.dp=16", "training.global_batch=4096"),
+    ]
+    base = load_scenario(find_scenario("mlp-ddp4"), rail)
+    changed = load_scenario(find_scenario("mlp-ddp4"), [*rail, "nccl.pxn_disable=true"])
+    changes = Changes(base)
+    assert changes.base.fabric.routing.pxn
+    assert not changes.of(changed).fabric.routing.pxn
+    assert changes.of(base).fabric is changes.base.fabric

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -40,6 +40,27 @@ class Nodes:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @cached_property
+    def host_names(self) -> tuple[str, ...]:
+        """The hosts, in order of their first nodes."""
+        return tuple(dict.fromkeys(host for host in self.hosts if host))
+
+    @cached_property
+    def host_at(self) -> Ints:
+        """The place of every node's host in `host_names`; -1 outside."""
+        at = {host: number for number, host in enumerate(self.host_names)}
+        return np.array([at.get(host, -1) for host in self.hosts], dtype=np.int64)
+
+    @cached_property
+    def place(self) -> Ints:
+        """A number for every node, equal for nodes of one name in their hosts, and for those of one kind outside."""
+        bare = [
+            name.rpartition("/")[2] if host else kind
+            for name, kind, host in zip(self.names, self.kinds, self.hosts, strict=True)
+        ]
+        at = {name: number for number, name in enumerate(dict.fromkeys(bare))}
+        return np.array([at[name] for name in bare], dtype=np.int64)
 
     def of_kind(self, kind: str) -> tuple[str, ...]:
         """Names of one kind, in order."""
@@ -110,6 +131,13 @@ class Links:
                 nodes, np.array(src, dtype=np.int64), np.array(dst, dtype=np.int64)
             )
         return known[1], known[2]
+
+    def with_values(self, **columns: Any) -> Links:
+        """Links between the same nodes with other columns."""
+        other = replace(self, **columns)
+        if "_ends" in self.__dict__:
+            other.__dict__["_ends"] = self.__dict__["_ends"]
+        return other
 
     def remember(self, nodes: Nodes, src: Ints, dst: Ints) -> tuple[Nodes, Ints, Ints]:
         """Keep what `ends` answers for these nodes, where it is known before."""

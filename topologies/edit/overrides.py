@@ -94,7 +94,7 @@ def _changed(fabric: Fabric, key: str, text: str, where: str) -> Fabric:
 
 def _with_gpu_change(fabric: Fabric, change: GpuChange) -> Fabric:
     changed = fabric.with_columns(gpu_changes=(*fabric.gpu_changes, change))
-    return changed.with_routes_of(fabric)
+    return changed.with_network_of(fabric)
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def _replaced(
     if attribute == "latency":
         grade = links.latency_evidence.astype(object)
         grade[rows] = "guess"
-        return replace(links, latency=values, latency_evidence=grade.astype(np.str_))
+        return links.with_values(latency=values, latency_evidence=grade.astype(np.str_))
     raw, grade, sources = (
         links.raw.copy(),
         links.evidence.astype(object),
@@ -238,6 +238,6 @@ def _replaced(
     # The wire scales with the payload: headers keep their part.
     raw[rows] *= values[rows] / old
     grade[rows], sources[rows] = "guess", source
-    return replace(
-        links, bandwidth=values, raw=raw, evidence=grade.astype(np.str_), source=sources
+    return links.with_values(
+        bandwidth=values, raw=raw, evidence=grade.astype(np.str_), source=sources
     )

@@ -96,7 +96,12 @@ class Fabric:
 
     @cached_property
     def memory(self) -> dict[str, Any]:
-        """What others derive from this fabric alone, under their names; a copy with anything changed begins anew."""
+        """What others derive from this fabric's network, under their names; a copy with another network begins anew."""
+        return {}
+
+    @cached_property
+    def wiring(self) -> dict[str, Any]:
+        """`memory` of what no speed changes: fabrics that share routes share it too."""
         return {}
 
     @cached_property
@@ -363,7 +368,14 @@ class Fabric:
         """
         self.__dict__["_router"] = other._router
         self.__dict__["_batch"] = other._batch
+        self.__dict__["wiring"] = other.wiring
         return self
+
+    def with_network_of(self, other: Fabric) -> Fabric:
+        """Shares all that was derived from the network with another fabric: with one of other GPUs alone."""
+        self.__dict__["memory"] = other.memory
+        self.__dict__["images"] = other.images
+        return self.with_routes_of(other)
 
     def with_routing(self, routing: Routing) -> Fabric:
         """The same cluster under another routing policy."""

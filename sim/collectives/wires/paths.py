@@ -25,7 +25,6 @@ class Index:
     )
     groups: dict[Any, Any] = field(default_factory=dict)
     plans: dict[Any, Any] = field(default_factory=dict)
-    domains: dict[str, int] = field(default_factory=dict)
     known: dict[Any, Any] = field(default_factory=dict)
 
 
@@ -82,6 +81,7 @@ def spreads(
     if len(pairs) > MANY:
         src, dst = zip(*pairs, strict=True)
         return fabric.spreads(fabric.positions(src), fabric.positions(dst))  # type: ignore[no-any-return]
+    fabric.prefetch(pairs)
     parts = [split(fabric, src, dst) for src, dst in pairs]
     number = np.repeat(np.arange(len(parts)), [len(links) for links, _ in parts])
     empty = [(np.empty(0, dtype=np.int64), np.empty(0))]
@@ -99,10 +99,10 @@ def latency(fabric: Any, src: str, dst: str) -> float:
 
 def domains(fabric: Any) -> dict[str, int]:
     """Number of the NVLink domain of every GPU: a host, or a rack whose hosts share NVSwitches."""
-    known = index_of(fabric).domains
-    if not known:
-        known.update(_domains(fabric))
-    return known
+    wiring = fabric.wiring
+    if "domains" not in wiring:
+        wiring["domains"] = _domains(fabric)
+    return wiring["domains"]  # type: ignore[no-any-return]
 
 
 def _domains(fabric: Any) -> dict[str, int]:

@@ -2,6 +2,11 @@
 (() => {
   const byId = (id) => document.getElementById(id);
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+  const letters = (hex) => {  // black or white, whichever can be read on a colour
+    const parts = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16) / 255);
+    const [r, g, b] = parts.map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#0b0e13" : "#fff";
+  };
   const seconds = (ns) => {
     const a = Math.abs(ns);
     const [scale, unit] = a >= 1e9 ? [1e9, "s"] : a >= 1e6 ? [1e6, "ms"] : a >= 1e3 ? [1e3, "us"] : [1, "ns"];
@@ -60,14 +65,18 @@
     const names = data.names.map((name) => name.toLowerCase());
     const found = (row, i) => names[row.n[i]].includes(wanted) || told[row.m[i]].includes(wanted);
 
-    const who = (row) => (row.stands > 1 ? `rank ${row.rank} (${row.stands}×)` : `rank ${row.rank}`);
+    const narrow = () => canvas.clientWidth < 480;
+    const who = (row) => {
+      const name = narrow() ? `${row.rank}` : `rank ${row.rank}`;
+      return row.stands > 1 ? `${name} (${row.stands}×)` : name;
+    };
 
     function place() {
       const wanted = select.value === "" ? null : Number(select.value);
       let y = TOP, last = null;
       context.font = FONT;
       const longest = Math.max(...data.rows.map((row) => context.measureText(row.stream).width));
-      WHO = Math.max(86, ...data.rows.map((row) => context.measureText(who(row)).width + 20));
+      WHO = Math.max(narrow() ? 24 : 86, ...data.rows.map((row) => context.measureText(who(row)).width + 20));
       SIDE = Math.min(WHO + longest + 10, Math.max(150, canvas.clientWidth * 0.4));
       lanes = [];
       for (const row of data.rows) {
@@ -87,15 +96,19 @@
       context.clearRect(0, 0, wide, high);
       const ink = colour("ink"), soft = colour("soft"), line = colour("line"), wait = colour("wait");
       const tint = Object.fromEntries([...new Set(shades)].map((s) => [s, colour(s)]));
+      const onto = Object.fromEntries(Object.entries(tint).map(([s, c]) => [s, letters(c)]));
       const room = wide - SIDE, perNs = room / (to - from);
       context.font = FONT;
       context.textBaseline = "middle";
       const raw = (to - from) / Math.max(3, room / 110), power = 10 ** Math.floor(Math.log10(raw));
       const tick = [1, 2, 5, 10].map((k) => k * power).find((k) => k >= raw);
+      let free = 0;  // where the next moment can be written
       for (let t = Math.ceil(from / tick) * tick; t <= to; t += tick) {
-        const x = SIDE + (t - from) * perNs;
+        const x = SIDE + (t - from) * perNs, size = context.measureText(seconds(t)).width, at = Math.min(x + 3, wide - size - 4);
         context.fillStyle = line; context.fillRect(x, TOP - 4, 1, high);
-        context.fillStyle = soft; context.fillText(seconds(t), Math.min(x + 3, wide - 52), 10);
+        if (at < free) continue;
+        context.fillStyle = soft; context.fillText(seconds(t), at, 10);
+        free = at + size + 6;
       }
       for (const { row, y } of lanes) {
         context.fillStyle = soft;
@@ -120,7 +133,7 @@
           }
           if (right - x > 46) {
             context.save(); context.beginPath(); context.rect(x, y, right - x - 4, LANE); context.clip();
-            context.fillStyle = held > 0 && held > row.d[i] / 2 ? ink : "#fff"; context.fillText(data.names[row.n[i]], x + 5, y + LANE / 2 + 0.5); context.restore();
+            context.fillStyle = held > 0 && held > row.d[i] / 2 ? ink : onto[shades[row.m[i]]]; context.fillText(data.names[row.n[i]], x + 5, y + LANE / 2 + 0.5); context.restore();
           }
           context.globalAlpha = 1;
           if (picked && picked.row === row && picked.i === i) {
@@ -330,8 +343,15 @@
     if (box.id === "command" || box.scrollWidth > box.clientWidth + 1) box.tabIndex = 0; else box.removeAttribute("tabindex");
   });
 
+  // A cluster that is wider than the window is entered at its middle, where its hosts hang together.
+  const middle = () => document.querySelectorAll("svg[aria-label^='The cluster']").forEach((picture) => {
+    const box = picture.closest(".scroll");
+    if (box) box.scrollLeft = (box.scrollWidth - box.clientWidth) / 2;
+  });
+
   function start() {
     scrollers();
+    middle();
     for (const [id, draw] of [["gantt-data", gantt], ["network-data", network]]) {
       const data = byId(id);
       if (data) draw(JSON.parse(data.textContent));

@@ -27,16 +27,21 @@ def stacked(
     for what, size, colour, text in parts:
         share = size / total
         inside = escape(what) if 1100 * share > 9 * len(what) + 8 else ""
-        pale = ' class="pale"' if colour in _PALE else ""
+        letters = f' class="{_LETTERS[colour]}"' if colour in _LETTERS else ""
         style = f"width:{100 * share:.3f}%;background:var(--{colour})"
         drawn.append(
-            f'<span{pale} style="{style}" title="{escape(f"{what}: {text}")}">{inside}</span>'
+            f'<span{letters} style="{style}" title="{escape(f"{what}: {text}")}">{inside}</span>'
         )
     listed = ", ".join(f"{what} {text}" for what, _, _, text in parts)
     return f'<div class="stack" role="img" aria-label="{escape(f"{name}: {listed}")}">{"".join(drawn)}</div>'
 
 
-_PALE = ("bubble", "wait", "idle")  # colours that white letters cannot be read on
+# Letters that can be read on a colour in both themes, where black ones cannot: white ones, the page's, or its ground's.
+_LETTERS = {
+    "backward": "white",
+    **dict.fromkeys(("bubble", "wait", "idle"), "ink"),
+    **dict.fromkeys(("optimizer", "pp", "cp", "good"), "ground"),
+}
 
 
 def tornado(table: dict[str, Any], most: int = 24) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from sim.analysis.prediction import Prediction
 from sim.analysis.step_time import step_time
+from sim.engine.execution import Run
 from sim.errors import InputError, Mistake, PrestepError, unknown
 from sim.exporters import _words as words
 from sim.exporters._html import sections, shares, timeline
@@ -22,14 +23,19 @@ from sim.spec.load import load_scenario
 from sim.spec.rules.layout import runs_of_layers
 from sim.spec.sections import Scenario
 from sim.studies.explorer.knobs import Knob, grows, knobs, world
+from sim.studies.recent import Recent
 from sim.studies.whatif import Changes
 from sim.units import format_duration
 
 Answer = dict[str, Any]
 MOST_KEPT = 64  # answers; the largest have half a megabyte
 MOST_STEPS = 4096  # step times alone, of curves
+MOST_RUN = (
+    4  # steps with all that happened in them: what is said of one after its time alone
+)
 MOST_RUNS = 6_000  # layers that a step runs: more take a minute and a gigabyte
 MOST_SAID = 80  # letters of a wrong value that a mistake repeats
+HEADLINE = ("mistakes", "step_time", "verdict")
 #: Pieces of the page by the sections of the report that they are, of a result and that of the scenario as it is.
 PIECES: dict[str, Callable[[Prediction, Prediction], str]] = {
     "tiles": lambda result, base: sections.tiles(result),
@@ -60,7 +66,7 @@ class Explorer:
 
     @cached_property
     def base(self) -> Prediction:
-        return reported(self.changes.base, execute(self.changes.base))
+        return reported(*self._executed(()))
 
     @cached_property
     def knobs(self) -> tuple[Knob, ...]:
@@ -141,10 +147,20 @@ class Explorer:
     def predicted(self, asked: Mapping[str, str]) -> Prediction:
         """The step as `prestep run` with the same `--set` predicts it."""
         sets = self.sets(asked)
-        if not sets:
-            return self.base
-        planned = self._planned(sets)
-        return reported(planned, execute(planned))
+        return reported(*self._executed(sets)) if sets else self.base
+
+    def _executed(self, sets: tuple[str, ...]) -> tuple[Planned, Run]:
+        """The step with these changes, and how it ran; those of the last steps are kept."""
+
+        def run() -> tuple[Planned, Run]:
+            planned = self._planned(sets)
+            return planned, execute(planned)
+
+        return self._runs.of(sets, run)
+
+    @cached_property
+    def _runs(self) -> Recent[tuple[Planned, Run]]:
+        return Recent(MOST_RUN)
 
     def _planned(self, sets: tuple[str, ...]) -> Planned:
         """The step with these changes, before it runs."""
@@ -195,26 +211,24 @@ class Explorer:
         except PrestepError as error:
             return {"mistakes": str(error)}
         return {
-            "mistakes": "",
             "title": page_title(result),
             "changes": list(sets),
             "shares": {name: spent for name, spent, _ in words.shares(result)},
-            "step_time": result.step_time,
             "base": self.base.step_time,
             "gpus": result.scenario["gpus"],
             "command": self._command(sets),
-            "verdict": verdict(self.base.step_time, result.step_time),
+            **_headline(self.base.step_time, result.step_time),
             "pieces": {
                 name: piece(result, self.base) for name, piece in PIECES.items()
             },
         }
 
     def step(self, asked: Mapping[str, str]) -> Answer:
-        """The step time alone: what a curve over the positions of a slider is made of."""
+        """The step time alone, which is said before the rest, and of which the curve over a slider is made."""
         key = tuple(sorted(asked.items()))
         if key in self._answers:
             found = self._answers[key]
-            return {name: found[name] for name in ("mistakes", "step_time") if name in found}  # fmt: skip
+            return {name: found[name] for name in HEADLINE if name in found}
         if key not in self._steps:
             self._steps[key] = self._step(asked)
             if len(self._steps) > MOST_STEPS:
@@ -227,14 +241,19 @@ class Explorer:
 
     def _step(self, asked: Mapping[str, str]) -> Answer:
         try:
-            planned = self._planned(self.sets(asked))
+            found = step_time(*self._executed(self.sets(asked)))
         except PrestepError as error:
             return {"mistakes": str(error)}
-        return {"mistakes": "", "step_time": step_time(planned, execute(planned))}
+        return _headline(self.base.step_time, found)
 
     def _command(self, sets: tuple[str, ...]) -> str:
         items = [part for item in (*self.overrides, *sets) for part in ("--set", item)]
         return shlex.join(["prestep", "run", str(self.path), *items])
+
+
+def _headline(before: float, after: float) -> Answer:
+    """What is said of a step first (`HEADLINE`)."""
+    return {"mistakes": "", "step_time": after, "verdict": verdict(before, after)}
 
 
 def page_title(result: Prediction) -> str:

@@ -114,7 +114,10 @@
       const was = pinned.shares[name] || 0, now = last.shares[name] || 0;
       if (Math.max(was, now) > 5e-4 * last.step_time) table.append(line(name, was, now));
     }
-    box.replaceChildren(title, about, table);
+    const frame = document.createElement("div");
+    frame.className = "scroll";
+    frame.append(table);
+    box.replaceChildren(title, about, frame);
   }
   byId("pin").addEventListener("click", () => { pinned = pinned ? null : last; compare(); });
 
@@ -134,9 +137,11 @@
       mine = asked;
       const query = changed();
       let told;
-      try {
-        const reply = await fetch(`/answer?${query}`);
-        told = await reply.json();
+      try {  // the step time first: pictures take as long again
+        told = await (await fetch(`/step?${query}`)).json();
+        if (mine !== asked) continue;
+        headline(told);
+        if (!told.mistakes) told = await (await fetch(`/answer?${query}`)).json();
       } catch (error) {
         told = { mistakes: "prestep explore does not answer any more: start it again" };
       }
@@ -149,13 +154,16 @@
     if (moved && moved.dataset.values) curve(moved);
   }
 
-  function show(told) {
+  function headline(told) {
     const mistakes = byId("mistakes");
     mistakes.hidden = !told.mistakes;
     mistakes.textContent = told.mistakes;
     answer.classList.toggle("stale", Boolean(told.mistakes));
-    if (told.mistakes) { byId("verdict").textContent = ""; return; }
-    byId("verdict").innerHTML = told.verdict;
+    byId("verdict").innerHTML = told.mistakes ? "" : told.verdict;
+  }
+  function show(told) {
+    headline(told);
+    if (told.mistakes) return;
     byId("title").textContent = document.title = told.title;
     last = told;
     compare();

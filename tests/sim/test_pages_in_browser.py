@@ -1,0 +1,153 @@
+"""The report and the explorer as somebody sees them: both themes, a phone and a screen, a keyboard; in a real Chromium."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cli
+from sim.exporters import html
+from sim.predict import predict
+from sim.spec.load import load_scenario
+from sim.studies.explorer.answers import Explorer
+from sim.studies.explorer.server import Server
+from sim.studies.tornado import short_tornado
+from tests.browser import CHROMIUM, Page, browser
+
+EXAMPLES = Path(cli.__file__).parent / "examples"
+LOOKS = (Path(__file__).parent.parent / "looks.js").read_text(encoding="utf-8")
+WINDOWS = [
+    pytest.param(wide, theme, id=f"{wide}-{theme}")
+    for wide in (390, 1440)
+    for theme in ("light", "dark")
+]
+#: Whether what has the focus can be seen: nothing lies on its middle.
+SEEN = """(() => { const e = document.activeElement, b = e.getBoundingClientRect();
+  return document.elementFromPoint((b.left + b.right) / 2, (b.top + b.bottom) / 2) === e; })()"""
+IDLE = "document.getElementById('answer').getAttribute('aria-busy') === 'false'"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium"),
+]
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Page]:
+    with browser() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a report with all its sections."""
+    small = ["model.layers=4", "training.microbatches=4"]
+    scenario = load_scenario(EXAMPLES / "pipeline-zero-bubble.toml", small)
+    result = predict(scenario, prices=True)
+    path = tmp_path_factory.mktemp("pages") / "report.html"
+    text = html.render(result, short_tornado(scenario, result))
+    path.write_text(text, encoding="utf-8")
+    return f"file://{path}"
+
+
+@pytest.fixture(scope="module")
+def explorer() -> Iterator[str]:
+    """The address of an explorer with every kind of slider."""
+    sets = ("model.layers=2", "cluster.hosts=2", "parallel.dp=16")
+    with Server(Explorer(EXAMPLES / "superpod-fsdp.toml", sets)) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server.address
+        server.shutdown()
+        thread.join(10)
+
+
+def is_readable(page: Page, wide: int) -> None:
+    """The window never scrolls sideways, no text lies on another or is hard to tell from its ground, no error is logged."""
+    high = min(16_000, page.value("document.documentElement.scrollHeight"))
+    page.resize(wide, high)
+    found = page.value(LOOKS)
+    assert found["looked"] > 50
+    assert found["over"] <= 0 and not found["wide"]
+    assert not found["overlaps"]
+    assert not found["faint"]
+    assert not page.complaints
+
+
+@pytest.mark.parametrize(("wide", "theme"), WINDOWS)
+def test_a_report_is_readable(page: Page, report: str, wide: int, theme: str) -> None:
+    """On a phone and on a screen, in light and in dark."""
+    page.open(report, wide, theme=theme)
+    is_readable(page, wide)
+
+
+@pytest.mark.parametrize(("wide", "theme"), WINDOWS)
+def test_the_explorer_is_readable(
+    page: Page, explorer: str, wide: int, theme: str
+) -> None:
+    """With a change and a pinned step, and with what is wrong with a change."""
+    page.open(f"{explorer}#set=nic.bandwidth=0.25x", wide, theme=theme)
+    page.until(IDLE)
+    page.value("document.getElementById('pin').click()")
+    is_readable(page, wide)
+    page.open(f"{explorer}#set=training.micro_batch=64", wide, theme=theme)
+    page.until(IDLE)
+    is_readable(page, wide)
+
+
+@pytest.mark.parametrize("wide", [390, 1440])
+def test_the_keyboard_reaches_every_slider(
+    page: Page, explorer: str, wide: int
+) -> None:
+    """Tab stops at each control once, in view; an arrow moves it, and the answer follows."""
+    page.open(explorer, wide)
+    page.until(IDLE)
+    controls = page.value(
+        "[...document.querySelectorAll('#knobs input, #knobs select')].map((c) => c.id)"
+    )
+    reached = []
+    for _ in range(len(controls) + 10):
+        page.press("Tab")
+        focus = page.value("document.activeElement.id")
+        if focus in controls:
+            page.until(SEEN)  # the window scrolls to it
+            reached.append(focus)
+    assert reached == controls
+    page.value("document.getElementById('nic.bandwidth').focus()")
+    before = page.value("document.getElementById('steptime').textContent")
+    for _ in range(3):
+        page.press("ArrowLeft")
+    page.until(f"{IDLE} && location.hash.includes('nic.bandwidth=0.25x')")
+    page.until(f"document.getElementById('steptime').textContent !== '{before}'")
+    assert not page.complaints
+
+
+def test_keys_of_games_move_the_timeline(page: Page, report: str) -> None:
+    """W and S zoom, A and D move, Home shows everything again."""
+    page.open(report, 1440)
+    page.value("document.getElementById('gantt').focus()")
+    shown = "document.getElementById('span').textContent"
+    seen = [page.value(shown)]
+    for key in ("w", "d", "a", "s", "Home"):
+        page.press(key)
+        seen.append(page.value(shown))
+    whole, zoomed, right, left, _, home = seen
+    assert whole != zoomed != right and zoomed == left and whole == home
+    assert not page.complaints
+
+
+def test_the_step_time_comes_before_its_pictures(page: Page, explorer: str) -> None:
+    """A slider that moves asks for the step time first, then for the rest, of the same step."""
+    page.open(explorer, 1440)
+    page.until(IDLE)
+    page.value(
+        "globalThis.asked = []; globalThis.real = fetch;"
+        "globalThis.fetch = (url) => { asked.push(url); return real(url); };"
+        "const c = document.getElementById('gpu.clock'); c.value = 0;"
+        "c.dispatchEvent(new Event('input', { bubbles: true }));"
+    )
+    page.until(f"asked.length >= 2 && {IDLE}")
+    first, second = page.value("asked.slice(0, 2)")
+    assert first == "/step?gpu.clock=0.125x" and second == "/answer?gpu.clock=0.125x"
