@@ -32,6 +32,8 @@ SETUP = Table(
     {
         **dict.fromkeys((*PATTERNS, "one_host", "hosts", "assumed"), Text()),
         "per_host": Number(low=1, whole=True),
+        # A number of the row that another page of its source contradicts, and that the row's machine could not hold.
+        "misprint": Table({"local_batch": Number(low=1, whole=True)}),
         # Cells of a row come as texts, sections as tables of a scenario, which is read strictly afterwards.
         **dict.fromkeys(SECTIONS, schema.Anything()),
     }
@@ -87,7 +89,7 @@ def said(row: Mapping[str, str]) -> Said:
         Saying what the row lacks or what is not known.
     """
     where = id_of(row)
-    gpus, batch = _count(row, "gpus", where), _count(row, "local_batch", where)
+    gpus = _count(row, "gpus", where)
     model = _model(row, where)
     degrees = {
         name.upper(): natural(value) for name, value in DEGREE.findall(row["parallel"])
@@ -99,6 +101,8 @@ def said(row: Mapping[str, str]) -> Said:
     cells = {**row, "degrees": row["parallel"], "engine": engine}
     setup, assumed = _setup_of(cells)
     parallel = _parallel(gpus, degrees, where)
+    printed = _count(row, "local_batch", where)
+    batch = setup.get("misprint", {}).get("local_batch", printed)
     sample = batch * parallel["dp"]
     whole = degrees.get("GBS", sample)
     seq = _count(row, "seq_len", where)

@@ -51,6 +51,7 @@ UNUSED = (
     "overlap_moe_expert_parallel_comm",
     "account_for_embedding",
     "account_for_loss",
+    "pipeline_layout",
     "launch_blocking",
 )
 

@@ -12,6 +12,7 @@ from workloads.frameworks import ALL, Framework
 from workloads.job import Job
 from workloads.job.layout import axis_order, splits_backward
 from workloads.job.pytorch import PyTorch
+from workloads.megatron.pipeline_layout import pipeline_layout
 from workloads.models import hybrid
 from workloads.models.shape import ModelShape
 from workloads.optimizer import optimizer
@@ -128,6 +129,32 @@ def _experts(s: Job, model: ModelShape) -> Iterator[Mistake]:
     if s.parallel.etp != 1 and model.moe_ffn % s.parallel.tp:
         expected = f"a multiple of tp = {s.parallel.tp}, or parallel.etp = 1"
         yield Mistake(s.where, "model.moe_ffn", str(model.moe_ffn), expected)
+
+
+def _layout(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """A cut of one's own: as many stages, layers and predictions as there are."""
+    text, p, where = s.megatron.pipeline_layout, s.parallel, s.where
+    if text is None:
+        return
+    key, found = "megatron.pipeline_layout", f'"{text}"'
+    try:
+        made = pipeline_layout(text)
+    except ValueError as error:
+        hint = 'as in "Et*3|(tt|)*29,m|L"'
+        yield Mistake(where, key, found, f"a layout of stages: {error}", hint)
+        return
+    for name in ("account_for_embedding", "account_for_loss"):
+        if getattr(s.megatron, name):
+            expected = "false: pipeline_layout says what is where"
+            yield Mistake(where, f"megatron.{name}", "true", expected)
+    counts = (
+        ("stages", len(made.stages), p.pp * p.vpp, "pp x vpp"),
+        ("layers (t)", made.count("t"), model.layers, "model.layers"),
+        ("predictions (m)", made.count("m"), model.mtp_layers, "model.mtp_layers"),
+    )
+    for name, count, wanted, source in counts:
+        if count != wanted:
+            yield Mistake(where, key, f"{count} {name}", f"{source} = {wanted}")
 
 
 def _loads(s: Job, model: ModelShape) -> Iterator[Mistake]:
@@ -299,6 +326,11 @@ FRAMEWORK = Framework(
         ("parallel.tp parallel.etp parallel.imbalance model.experts", _experts),
         ("adapter model.experts model.layer_pattern", _adapted_model),
         ("parallel.tp parallel.cp model.layer_pattern", _hybrid),
+        (
+            "megatron.pipeline_layout megatron.account_for_embedding megatron.account_for_loss "
+            "parallel.pp parallel.vpp model.layers model.mtp_layers",
+            _layout,
+        ),
     ),
     refusals=refusals,
     tries={

@@ -157,6 +157,11 @@ class Megatron:
     account_for_loss: bool = key(
         False, "so does the head with the loss (account_for_loss_in_pipeline_split)"
     )
+    pipeline_layout: str | None = key(
+        None,
+        "a cut into stages of one's own: E embedding, t layer, m multi-token prediction, L head with the loss, "
+        '| between stages, x*n and (...)*n repeated, as in "Et*3|(tt|)*29,m|L" (pipeline_model_parallel_layout)',
+    )
     rope_fusion: bool = key(
         True,
         "rotation in one kernel; else in eager operators (YaRN with a scale, which the fused kernel lacks)",

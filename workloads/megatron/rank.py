@@ -13,6 +13,7 @@ from workloads.megatron.alignment import Alignment
 from workloads.megatron.folding import Kind
 from workloads.megatron.groups import Groups
 from workloads.megatron.passes import Pass
+from workloads.megatron.pipeline_layout import pipeline_layout
 from workloads.megatron.spread import EXPERTS_PREFIX
 from workloads.megatron.unit import Unit
 from workloads.megatron.units import Units
@@ -115,11 +116,18 @@ class Rank:
         units = (model.layer(i, aside, n < whole) for n, i in layers)
         for unit, repetitions in groupby(units):
             yield unit, len(list(repetitions))
-        if stage == len(self.owner) - 1:
-            further = model.m.mtp_layers
+        further = model.m.mtp_layers
+        if stage == self._predicting:
             for _ in range(further):
                 yield model.further(aside), 1
+        if stage == len(self.owner) - 1:
             yield model.head, 1 + further
+
+    @property
+    def _predicting(self) -> int:
+        """The stage that has the layers of multi-token prediction: the last, unless a layout says another."""
+        last, text = len(self.owner) - 1, self.o.pipeline_layout
+        return last if text is None or last == 0 else pipeline_layout(text).prediction
 
     def weights(self, unit: Unit, times: int) -> Weights:
         """Parameters of repetitions of a unit."""

@@ -9,6 +9,7 @@ from types import ModuleType
 from workloads.job import Job
 from workloads.job.layout import grad_accumulation_of, microbatches_of
 from workloads.megatron.pipeline import Issued, in_order, interleaved, one_at_a_time
+from workloads.megatron.pipeline_layout import pipeline_layout
 from workloads.megatron.rank import Place
 from workloads.parallel.pipeline import layers_of_stages
 from workloads.schedules import _lockstep, checked, rank_of_stages
@@ -110,11 +111,16 @@ def places(scenario: Job, layers: int, owner: tuple[int, ...]) -> list[Place]:
 
 
 def layers_by_stage(scenario: Job, layers: int, stages: int) -> list[range]:
-    """Layers of each stage; an embedding or a head that counts as a layer takes the place of one at its end."""
+    """Layers of each stage: by a layout of one's own, else evenly.
+
+    An embedding or a head that counts as a layer takes the place of one at its end.
+    """
     o = scenario.megatron
     first, last = int(o.account_for_embedding), int(o.account_for_loss)
     if stages == 1:
         return layers_of_stages(layers, 1)
+    if o.pipeline_layout is not None:
+        return list(pipeline_layout(o.pipeline_layout).layers)
     cuts = layers_of_stages(layers + first + last, stages)
     return [
         range(max(0, cut.start - first), max(0, min(layers, cut.stop - first)))

@@ -86,6 +86,8 @@ def layers_of(draft: Draft) -> int:
 
 def uneven(draft: Draft) -> None:
     """Lets the first stages have a layer more where layers do not divide over stages, which trainers allow."""
+    if draft.get("megatron.pipeline_layout"):
+        return
     stages = draft.get("parallel.pp", 1) * draft.get("parallel.vpp", 1)
     ends = ("megatron.account_for_embedding", "megatron.account_for_loss")
     layers = layers_of(draft) + sum(bool(draft.get(key)) for key in ends)

@@ -2,7 +2,8 @@
 
 Entries whose `names` (patterns) fit a key apply in the order of the file: later ones replace keys of earlier ones.
 
-    key       a key of the scenario, by its section, that takes the value; `kind`: truth (default), whole, number, text
+    key       a key of the scenario, by its section, that takes the value; `kind`: truth (default), whole, number, text,
+              stages (Megatron's cut of a pipeline: a text, or a list of lists of parts)
     values    tables of a scenario by value
     harmless  values that change nothing
     lost      what is not simulated of any other value
@@ -22,14 +23,16 @@ from typing import Any
 from sim import schema
 from sim.errors import InputError, Mistake
 from sim.schema import Items, Table, Text
+from workloads.megatron.pipeline_layout import spelled
 
 TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-KINDS = ("truth", "whole", "number", "text")
+KINDS = ("truth", "whole", "number", "text", "stages")
 EXPECTED = {
     "truth": "true or false",
     "whole": "a whole number",
     "number": "a number",
     "text": "a text",
+    "stages": "a layout as a text, or a list of stages, each a list of embedding, decoder, mtp and loss",
 }
 
 
@@ -143,8 +146,13 @@ def typed(
         where or name, name if where else "", f'"{value}"', EXPECTED[kind]
     )
     text = str(value).strip()
-    if kind == "text" and isinstance(value, str) and text:
+    if kind in ("text", "stages") and isinstance(value, str) and text:
         return text
+    if kind == "stages":
+        try:
+            return spelled(value)
+        except (KeyError, TypeError):
+            raise InputError(mistake) from None
     if kind == "truth" and text.lower() in TRUTHS:
         return TRUTHS[text.lower()]
     if kind in ("whole", "number") and not isinstance(value, bool):

@@ -95,7 +95,7 @@ NEEDS = (
     Needs("megatron.cp_comm_type", lambda s, _: s.parallel.cp > 1, "cp > 1"),
     Needs(
         "parallel.schedule parallel.uneven_stages megatron.account_for_* "
-        "megatron.p2p_sync megatron.overlap_p2p_comm "
+        "megatron.pipeline_layout megatron.p2p_sync megatron.overlap_p2p_comm "
         "megatron.scatter_gather_tensors_in_pipeline",
         lambda s, _: s.parallel.pp > 1,
         "pp > 1",

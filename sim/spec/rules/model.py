@@ -13,8 +13,8 @@ from workloads.models.shape import ModelShape
 
 def _layers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
     stages = s.parallel.pp * s.parallel.vpp
-    if model.kind != "transformer" or stages == 1:
-        return
+    if model.kind != "transformer" or stages == 1 or s.megatron.pipeline_layout:
+        return  # a cut of one's own has its own rule
     uneven = s.parallel.uneven_stages
     ends = framework_of(s).layers_beside(s)
     counted = model.layers + ends
