@@ -1,7 +1,8 @@
 """One step of an engine: a token for every rollout in its batch.
 
 products   every weight is read once, by measured laws (`sim.rl.laws`); above 256 rows by the GPU's tables
-experts    as many as the batch's tokens meet, on average, are read and computed
+experts    as many as the batch's tokens meet, on average, are read and computed; routers have favourites
+           (parallel.imbalance)
 attention  keys and values of all tokens so far, a kernel a layer
 exchanges  between an engine's GPUs (`sim.rl.exchanges`)
 small      norms, rotation, routing: the time of a small kernel each
@@ -14,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
 
 from sim.costs import Gpu
 from sim.graph.kernel import Kernel
@@ -28,6 +31,7 @@ from sim.rl.laws import laws
 from sim.rl.pools import Pools
 from workloads.models.counts import total_parameters
 from workloads.models.model import ModelSpec
+from workloads.routing import layers_of
 
 #: Bytes that sampling moves for a logit (a count of kernels in vLLM's sampler; a softmax reads twice): widened 6,
 #: log-softmax 12, scaled 8, softmax 12, noise 4, divided 12, argmax 4, compared and counted 6.
@@ -180,8 +184,7 @@ class Engine:
         total = self._product(batch, m.experts, m.hidden)
         if m.shared_experts:
             total += self._feed_forward(batch, m.moe_ffn * m.shared_experts)
-        missed = (1 - m.experts_per_token / m.experts) ** batch
-        met = max(1, round(m.experts * (1 - missed) / spread))
+        met = max(1, round(self.met(batch) / spread))
         rows = max(1, round(batch * m.experts_per_token / spread / met))
         wide = max(1, m.moe_ffn * spread // self.tp)
         inner = wide * (2 if m.gated else 1)
@@ -190,6 +193,18 @@ class Engine:
             + self._grouped(met, rows, inner, m.hidden)
             + self._grouped(met, rows, m.hidden, wide)
         )
+
+    def met(self, batch: int) -> float:
+        """Experts that tokens of so many rollouts choose, on average over layers: fewer, where some are popular."""
+        missed = (1.0 - self._chosen) ** batch
+        return float((1.0 - missed).sum(axis=1).mean())
+
+    @cached_property
+    def _chosen(self) -> np.ndarray:
+        """How likely a token is to choose each expert, by layer: routers spread tokens as they do in training."""
+        m, said = self.model, self.pools.scenario.parallel.imbalance
+        loads = np.array(layers_of(said, m.experts))
+        return np.minimum(1.0, loads * m.experts_per_token / m.experts)
 
     def _product(self, m: int, n: int, k: int) -> float:
         law = LAWS[self.pools.rl.generation_precision]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ from sim.rl.pools import pools_of
 from sim.rl.refit import tensors_of
 from sim.rl.rollout import rollout_of
 from sim.rl.step import RlStep, predict
-from sim.spec.load import load_scenario
+from sim.spec.load import load_scenario, parse_scenario
 from workloads.job.rl import Rl
 from workloads.models.model import load_model
 
@@ -348,3 +350,28 @@ def test_no_step_is_surer_than_one_of_a_group_that_was_left_out(path: Path) -> N
     assert made.spread >= UNSEEN
     reach = math.exp(quantile(made.nominal) * made.spread)
     assert made.high / made.low == pytest.approx(reach**2)
+
+
+@given(st.integers(1, 400), st.floats(0.0, 0.8))
+@settings(deadline=None, max_examples=20)
+def test_a_batch_meets_fewer_experts_where_routers_have_favourites(
+    batch: int, gini: float
+) -> None:
+    """Evenly spread tokens meet most experts; all at least as many as one token chooses, and none more than there are."""
+    even, uneven = (_of_experts(said) for said in ("uniform", f"gini {gini:.3f}"))
+    m = even.model
+    missed = (1 - m.experts_per_token / m.experts) ** batch
+    assert even.met(batch) == pytest.approx(m.experts * (1 - missed))
+    assert uneven.met(batch) <= even.met(batch) + 1e-9
+    assert uneven.met(batch) <= uneven.met(batch + 1) <= m.experts
+    assert uneven.step(batch, 500) <= even.step(batch, 500) + 1e-12
+
+
+@cache
+def _of_experts(imbalance: str) -> Engine:
+    table = tomllib.loads(SCENARIO)
+    table["model"] = {"name": "qwen3-30b-a3b"}
+    table["parallel"] = {"ep": 8, "data_parallel": "zero1", "imbalance": imbalance}
+    table["rl"]["generation_tp"] = 2
+    pools = pools_of(parse_scenario(table, "test"))
+    return Engine(pools, pools.engines[0])
