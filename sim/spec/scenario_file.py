@@ -14,7 +14,7 @@ CAPTURE = ".capture"
 #: Endings of recipes that are no TOML (`workloads/recipes`).
 RECIPES = (".yaml", ".yml", ".json", ".sh", ".txt", ".args", ".py")
 #: Tables that scenarios have and no recipe has.
-SCENARIO = {"cluster", "parallel", "jobs", "inference", "rl"}
+SCENARIO = {"cluster", "parallel", "jobs", "rl"}
 
 
 def is_capture(path: Path) -> bool:

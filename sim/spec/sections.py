@@ -125,6 +125,11 @@ class Nccl:
     buffer_size: float | None = key(
         None, "NCCL_BUFFSIZE; default 4 MiB", unit="bytes", above=0
     )
+    p2p_net_chunksize: int | None = key(
+        None,
+        "NCCL_P2P_NET_CHUNKSIZE: bytes of a message to another host in a slot of a channel's buffer; default 131072",
+        low=1,
+    )
     p2p_disable: bool = key(
         False, "GPUs of a host talk through its memory (NCCL_P2P_DISABLE)"
     )

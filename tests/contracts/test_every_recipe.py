@@ -164,6 +164,7 @@ def test_a_rule_says_one_thing_of_keys_that_scenarios_have(
     ways = [
         bool(rule.key or rule.values),
         bool(rule.lost and not rule.values),
+        bool(rule.assumed),
         bool(rule.ignored),
         bool(rule.read),
     ]

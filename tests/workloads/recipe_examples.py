@@ -427,6 +427,25 @@ export WALLTIME=$((5 + ${NEXP:-1} * 10))
     lost="export VBOOST_VALUE=1",
     strange="export NEW_KEY=3",
 )
+LAUNCH = Example(
+    "run.sh",
+    """
+#!/bin/bash
+OUTPUT=$1
+if [ "$OUTPUT" == "" ]; then
+  OUTPUT=./out
+fi
+torchrun --nproc_per_node 8 run_clm.py \\
+  --model_name_or_path meta-llama/Llama-3.2-1B \\
+  --per_device_train_batch_size 2 --gradient_accumulation_steps 2 \\
+  --max_seq_length 2048 --bf16 --gradient_checkpointing @LINE@ \\
+  --fsdp full_shard --output_dir $OUTPUT
+""",
+    HUGGING_FACE.scenario,
+    lost="--use_liger_kernel",
+    strange="--new_key 3",
+)
+
 EXAMPLES = {
     "torchtitan": TORCHTITAN,
     "automodel": AUTOMODEL,
@@ -436,6 +455,7 @@ EXAMPLES = {
     "primus": PRIMUS,
     "deepspeed": DEEPSPEED,
     "hugging_face": HUGGING_FACE,
+    "launch": LAUNCH,
     "axolotl": AXOLOTL,
     "llama_factory": LLAMA_FACTORY,
     "mlperf": MLPERF,

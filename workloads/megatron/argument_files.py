@@ -43,11 +43,16 @@ def read_shell(text: str) -> dict[str, list[str]]:
         if word.startswith("--") and len(word) > 2:
             name, _, value = word[2:].partition("=")
             values = given[_argument(name)] = [value] if value else []
-        elif _ends_arguments(word):
+        elif _ends_arguments(word) or (word == ")" and _closed(values)):
             values = None
         elif values is not None and (values or word not in BRACKETS):
             values.append(word)
     return {name: _without_brackets(values) for name, values in given.items()}
+
+
+def _closed(values: list[str] | None) -> bool:
+    """Whether no bracket is open among an argument's words: the next one closes the array of arguments."""
+    return values is None or values.count("(") <= values.count(")")
 
 
 def _ends_arguments(word: str) -> bool:
@@ -59,12 +64,48 @@ def _shell_words(text: str) -> list[str]:
     """Words of a script without its comments, with its own variables put in; brackets are words of their own."""
     lines = re.sub(r"\\\s*\n", " ", text)
     lines = "\n".join(re.sub(r"(^|\s)#.*$", "", line) for line in lines.splitlines())
-    script = _put_in(lines, _variables(lines))
+    lines = _taken(lines)
+    script = _put_in(lines, _variables(lines)).replace("\n", " ; ")
     try:
         words = shlex.split(script.replace("(", " ( ").replace(")", " ) "))
     except ValueError:
         words = script.replace('"', " ").replace("'", " ").split()
-    return [part for word in words for part in word.split()]
+    # What a variable of arguments begins with is the first of them: args="--bf16 ...".
+    return [
+        re.sub(r"^\w+\+?=(?=--\w)", "", part) for word in words for part in word.split()
+    ]
+
+
+def _taken(lines: str) -> str:
+    """A script without the branches that its own variables rule out; of an unknown condition all branches stay."""
+    kept: list[str] = []
+    branches: list[
+        bool | None
+    ] = []  # of every `if` around: whether its branch is taken
+    for line in lines.splitlines():
+        words = line.strip()
+        if re.match(r"if\b", words):
+            head = _put_in(words, _variables("\n".join(kept)))
+            branches.append(None if False in branches else _holds(head))
+        elif re.match(r"elif\b", words) and branches:
+            branches[-1] = None if branches[-1] is not True else False
+        elif re.match(r"else\b", words) and branches:
+            branches[-1] = None if branches[-1] is None else not branches[-1]
+        elif re.match(r"fi\b", words) and branches:
+            branches.pop()
+        elif False not in branches:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def _holds(head: str) -> bool | None:
+    """Whether `if [ a = b ]` holds, of two words that are written out; None: nobody knows."""
+    pattern = r"if\s+\[{1,2}\s+(\S+)\s+(==?|!=|-eq|-ne)\s+(\S+)\s+\]{1,2}\s*(?:;.*)?"
+    found = re.fullmatch(pattern, head)
+    if found is None or "$" in found[1] + found[3]:
+        return None
+    same = found[1].strip("\"'") == found[3].strip("\"'")
+    return same if found[2] in ("=", "==", "-eq") else not same
 
 
 def _variables(lines: str) -> dict[str, str]:

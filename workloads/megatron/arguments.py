@@ -275,6 +275,11 @@ def _pattern(values: list[str], layers: int, where: str) -> dict[str, int]:
 def _parallel(given: Given, made: Sections, where: str) -> None:
     parallel, model = made["parallel"], made["model"]
     name = "num-layers-per-virtual-pipeline-stage"
+    if name in given and "layers" not in model:
+        expected = (
+            "--num-virtual-stages-per-pipeline-rank, where the layers are not said"
+        )
+        raise InputError(Mistake(where, f"--{name}", " ".join(given[name]), expected))
     if name in given:
         per, stages = _number(name, given[name], where, int), parallel.get("pp", 1)
         if per < 1 or model["layers"] % (per * stages):

@@ -221,7 +221,9 @@ class Draft:
             ]
             return
         self.take(tables, name, where)
-        if rule.unsaid(name, value):
+        if rule.assumed and rule.unsaid(name, value):
+            self.assume(f"{name} = {shown(value)}: {rule.assumed}")
+        elif rule.unsaid(name, value):
             what = rule.lost or f"one of {', '.join([*rule.values, *rule.harmless])}"
             self.lose(where, name, shown(value), what)
 

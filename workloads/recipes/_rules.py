@@ -7,6 +7,7 @@ Entries whose `names` (patterns) fit a key apply in the order of the file: later
     values    tables of a scenario by value
     harmless  values that change nothing
     lost      what is not simulated of any other value
+    assumed   what is taken of any other value that is not harmless, which the reader is told
     ignored   why it does not matter to the time of a step
     read      what reads it together with other keys
 """
@@ -56,6 +57,7 @@ SCHEMA = Table(
                     "values": Tables(),
                     "harmless": Items(Text()),
                     "lost": Text(),
+                    "assumed": Text(),
                     "ignored": Text(),
                     "read": Text(),
                 },
@@ -83,6 +85,8 @@ class Rule:
         Values that change nothing.
     lost : str
         What of any other value is not simulated.
+    assumed : str
+        What is taken of any other value; the reader is told.
     ignored : str
         Why they do not matter to the time of a step.
     read : str
@@ -95,6 +99,7 @@ class Rule:
     values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     harmless: tuple[str, ...] = ()
     lost: str = ""
+    assumed: str = ""
     ignored: str = ""
     read: str = ""
 
@@ -120,7 +125,8 @@ class Rule:
         told = self.key or self.ignored or self.read
         if told or text in self.values or text in self.harmless:
             return ""
-        return f"{name}={value} not simulated: {self.lost or 'unknown value'}"
+        why = self.lost or self.assumed or "unknown value"
+        return f"{name}={value} not simulated: {why}"
 
 
 def written(value: Any) -> str:

@@ -14,8 +14,12 @@ from workloads.recipes._documents import Document, Entry, text_of
 #: Scripts that source each other.
 DEEPEST = 8
 # export NAME=value, NAME=value, : ${NAME:=value}
-ASSIGNED = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)$")
+ASSIGNED = re.compile(r"^[\s&]*(?:export\s+)?([A-Za-z_]\w*)=(.*)$")
 DEFAULT = re.compile(r"^\s*:\s*\"?\$\{([A-Za-z_]\w*):?=([^}]*)\}")
+# Commands of a line: text in quotes, in $(...) and in $((...)) may hold semicolons.
+COMMANDS = re.compile(
+    r"""((?:"[^"]*"|'[^']*'|\$\(\([^\n]*?\)\)|\$\([^\n]*\)|\$\{[^}]*\}|(?!&&)[^;\n])+)"""
+)
 SOURCED = re.compile(r"^\s*(?:source|\.)\s+(.+?)\s*$")
 VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
 ARITHMETIC = re.compile(r"\$\(\((.*)\)\)")
@@ -38,14 +42,25 @@ def _read(
     path: Path, text: str, entries: dict[str, Entry], above: tuple[Path, ...]
 ) -> None:
     for number, line in enumerate(text.splitlines(), 1):
-        line = re.sub(r"(^|\s)#.*$", "", line)
-        if found := SOURCED.match(line):
-            _source(path, number, found[1], entries, (*above, path.resolve()))
-        elif found := DEFAULT.match(line):
-            if found[1] not in entries:
-                entries[found[1]] = Entry(_value(found[2], entries), number)
-        elif found := ASSIGNED.match(line):
+        for command in COMMANDS.findall(re.sub(r"(^|\s)#.*$", "", line)):
+            _command(path, number, command, entries, above)
+
+
+def _command(
+    path: Path,
+    number: int,
+    line: str,
+    entries: dict[str, Entry],
+    above: tuple[Path, ...],
+) -> None:
+    """One command of a line."""
+    if found := SOURCED.match(line):
+        _source(path, number, found[1], entries, (*above, path.resolve()))
+    elif found := DEFAULT.match(line):
+        if found[1] not in entries:
             entries[found[1]] = Entry(_value(found[2], entries), number)
+    elif found := ASSIGNED.match(line):
+        entries[found[1]] = Entry(_value(found[2], entries), number)
 
 
 def _source(

@@ -31,8 +31,7 @@ CONVERTERS = {
 
 def recognise(document: Document) -> bool:
     return document.kind == "python" and bool(
-        re.search(r"\bTrainer\.Config\b", document.text)
-        and "torchtitan" in document.text
+        re.search(r"Trainer\.Config\b", document.text) and "torchtitan" in document.text
     )
 
 

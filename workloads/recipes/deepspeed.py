@@ -61,6 +61,8 @@ def _stage(draft: Draft, document: Document) -> None:
     stage = said(document, key)
     if stage is None:
         stage = 0
+    if isinstance(stage, str) and stage.isdecimal():
+        stage = int(stage)
     if not isinstance(stage, int) or stage not in WAYS:
         draft.wrong(document.place(key), key, shown(stage), "0, 1, 2 or 3")
         return

@@ -79,12 +79,22 @@ def recognise(document: Document) -> bool:
 def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """What all files of a job say together: one of each kind."""
     draft = Draft("hugging_face", str(document.path))
+    of_files(draft, document, beside, rules(RULES))
+    return draft.recipe()
+
+
+def of_files(
+    draft: Draft,
+    document: Document,
+    beside: Sequence[Document],
+    listed: Iterable[Rule],
+) -> None:
+    """A file of arguments with those beside it: DeepSpeed's, a model's config.json, accelerate's."""
     files = [document, *beside]
     engines = [one for one in files if deepspeed.recognise(one)]
     configs = [one for one in files if "model_type" in one.entries]
     plain = [one for one in files if one not in engines and one not in configs]
-    apply(draft, _together(document, plain), rules(RULES), engines, configs)
-    return draft.recipe()
+    apply(draft, _together(document, plain), listed, engines, configs)
 
 
 def apply(
@@ -305,6 +315,11 @@ def _adapters(draft: Draft, said: Document) -> None:
         _compiled.choose(draft, False, named, where, _asks_for_flash(said))
         _modules(draft, said)
         draft.set("pytorch.clip_gradients", True)
+        if draft.get("training.precision") == "fp16":
+            draft.set("training.precision", "bf16", named, where)
+            draft.assume(
+                "fp16 beside adapters counts as bf16, whose products are as fast"
+            )
         draft.assume(
             f"DeepSpeed's {stage} beside adapters counts as PyTorch's {way}: frozen weights have no gradients"
         )

@@ -16,8 +16,8 @@ from workloads.megatron.argument_names import (
     TEXTS,
     WORDS,
 )
-from workloads.megatron.arguments import given_in, translated
-from workloads.recipes import _pipeline, mlperf
+from workloads.megatron.arguments import NEEDED, given_in, translated
+from workloads.recipes import _megatron_deepspeed, _models, _pipeline, mlperf
 from workloads.recipes._core import MODULES
 from workloads.recipes._documents import Document, Entry
 from workloads.recipes._reading import Draft, Recipe
@@ -55,8 +55,12 @@ def arguments(
     draft: Draft, given: dict[str, list[str]], document: Document, named: bool = False
 ) -> None:
     """What arguments come to: those of Megatron's table, then the rules of others."""
-    where = str(document.path)
-    given, every = _dense_between(_hybrid(given))
+    where, of_fork = str(document.path), given
+    given, every = _dense_between(_hybrid(_megatron_deepspeed.of_megatron(given)))
+    if len(given.get("num-experts", [])) > 1:
+        given["num-experts"] = given["num-experts"][:1]  # told of by the engine
+    given = _without_open(draft, given, where)
+    named = named or _unsized(draft, given, where)
     table = {name: values for name, values in given.items() if name in KNOWN}
     if _parts(given):
         table.pop("recompute-modules", None)  # read below
@@ -76,6 +80,7 @@ def arguments(
     draft.read(Document(document.path, document.kind, strange), rules(RULES))
     if every > 1:
         draft.set("model.moe_every", every, "moe-layer-freq")
+    _megatron_deepspeed.engine(draft, of_fork, where)
     _scans(draft)
     _fp8(draft, given)
     _recomputed(draft, given)
@@ -86,6 +91,31 @@ def arguments(
         draft.set("parallel.data_parallel", "ddp")
     if draft.get("parallel.data_parallel") != "zero1":
         draft.drop("megatron.overlap_param_gather")
+
+
+def _without_open(
+    draft: Draft, given: dict[str, list[str]], where: str
+) -> dict[str, list[str]]:
+    """The arguments without those whose numbers only a command or the job's environment says: the reader may."""
+    numbers = NUMBERS | {"max-position-embeddings": "model.max_positions"}
+    open_ones = [name for name in numbers if name in given and not given[name]]
+    for name in open_ones:
+        key = numbers[name]
+        hint = f"the script's environment says it, or --set {key}=N"
+        draft.need(key, where, f"--{name}", "a variable", "a whole number", hint)
+    return {name: values for name, values in given.items() if name not in open_ones}
+
+
+def _unsized(draft: Draft, given: dict[str, list[str]], where: str) -> bool:
+    """Whether the model's sizes are not all said, so that its name has to be."""
+    missing = [f"--{name}" for name in NEEDED if name not in given]
+    if not missing:
+        return False
+    draft.drop(*(f"model.{key}" for key in ("layers", "hidden", "heads")))
+    for name in NEEDED:
+        draft.needs.pop(NUMBERS[name], None)
+    _models.missing(draft, "nothing", ", ".join(missing), where)
+    return True
 
 
 def _value(values: list[str]) -> Any:

@@ -31,8 +31,9 @@ from sim.spec.sections import Nccl
 OPS = PAIR_OPS
 # Above so many ranks an all-to-all is counted by classes of pairs.
 MANY_RANKS = 64
-# Slots of a channel's buffer before the network, and bytes in each (NCCL_STEPS, NCCL_P2P_NET_CHUNKSIZE; src/init.cc).
-SLOTS, NET_CHUNK = 8, 1 << 17
+# Slots of a channel's buffer (NCCL_STEPS), and bytes of a message in each of those before the network: by default, and
+# where the buffer is no larger (NCCL_P2P_NET_CHUNKSIZE, NCCL_BUFFSIZE; src/init.cc).
+SLOTS, NET_CHUNK, BUFFER = 8, 1 << 17, 1 << 22
 MANY = ("all_to_all", "gather", "scatter")
 
 
@@ -111,7 +112,9 @@ class Messages:
     @property
     def buffered(self) -> float:
         """Last bytes of a message to another host that its channels' buffers hold."""
-        return min(self.size, float(self.parts * SLOTS * NET_CHUNK))
+        chunk = self.wanted.p2p_net_chunksize or NET_CHUNK
+        channel = min(SLOTS * chunk, self.wanted.buffer_size or BUFFER)
+        return min(self.size, float(self.parts * channel))
 
     def load(self, self_copy: float, begin: int = 0) -> np.ndarray:
         """Bytes each CTA of one GPU moves from round `begin` on."""
