@@ -24,10 +24,6 @@ FSDP = ("fsdp", "zero2", "zero3")
 MEGATRON = 'training.framework = "megatron"'
 # Parts of a transformer that the plain modules of workloads/torch/transformer.py do not have.
 NO_SUCH_PARTS = (
-    "kv_lora_rank",
-    "shared_experts",
-    "dense_layers",
-    "router_bias",
     "mtp_layers",
     "window",
     "sinks",
@@ -243,8 +239,6 @@ def _parts(s: Job, model: ModelShape) -> Iterator[Mistake]:
     for key, value in (("activation", "relu2"), ("positions", "alibi")):
         if getattr(model, key, "") == value:
             parts.append(f'{key} = "{value}"')
-    if getattr(model, "moe_every", 1) > 1:
-        parts.append(f"moe_every = {getattr(model, 'moe_every', 1)}")
     if parts:
         yield Mistake(
             s.where,
@@ -293,6 +287,32 @@ def _modules(s: Job, model: ModelShape) -> Iterator[Mistake]:
     found = f'"{s.pytorch.modules}"'
     expected = f"nothing with a model of kind {model.kind}"
     yield Mistake(s.where, "pytorch.modules", found, expected)
+
+
+def _latent(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """Attention's choices that latent attention does not have."""
+    if model.kind != "transformer" or not model.latent:
+        return
+    hint = (
+        "latent attention has compressing projections, and values narrower than queries"
+    )
+    for key, value in stated(s, ("joined_qkv",)):
+        yield Mistake(s.where, key, value, "nothing", hint)
+    if s.pytorch.attention == "triton":
+        expected = "cudnn or flash2"
+        yield Mistake(s.where, "pytorch.attention", '"triton"', expected, hint)
+
+
+def _grouped(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """Grouped products where no layer has experts, or where a host that waits is not recorded."""
+    if s.pytorch.experts == "loop":
+        return
+    found = f'"{s.pytorch.experts}"'
+    if not (model.kind == "transformer" and model.experts):
+        yield Mistake(s.where, "pytorch.experts", found, "nothing without experts")
+    elif s.training.framework == "cuda-graph" and s.parallel.ep > 1:
+        hint = "the host waits for numbers of rows, which a CUDA graph cannot hold"
+        yield Mistake(s.where, "pytorch.experts", found, '"loop" with ep > 1', hint)
 
 
 def _packed(s: Job) -> Iterator[Mistake]:
@@ -409,6 +429,8 @@ FRAMEWORK = Framework(
         ("adapter adapter.targets model.kind model.experts", _adapted_model),
         ("training pytorch model", _wide),
         ("pytorch.modules model.kind", _modules),
+        ("pytorch model.kind", _latent),
+        ("pytorch.experts training.framework parallel.ep model.experts", _grouped),
     ),
     refusals=refusals,
     adapters=True,

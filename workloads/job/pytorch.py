@@ -35,6 +35,11 @@ class PyTorch:
         "pytorch-eager: whose layers: PyTorch's own, or Hugging Face transformers', whose RMS norms, rotations and "
         "loss in fp32 run operator by operator",
     )
+    experts: Literal["loop", "grouped"] = key(
+        "loop",
+        "a rank's experts one after the other, or all in one grouped product for each projection (torchtitan's; the "
+        "host waits for the numbers of rows that ranks exchange)",
+    )
     loss: Literal["eager", "fused"] = key(
         "eager", "cross entropy as log_softmax and nll_loss, or in one kernel"
     )

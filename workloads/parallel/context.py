@@ -33,26 +33,36 @@ class Shapes:
 
     Attributes
     ----------
-    queries, keys, rows : int
-        Numbers in the queries, in the keys (as many as in the values), and rows of the softmax.
+    queries, keys, values, outputs, rows : int
+        Numbers in the queries, keys, values and outputs, and rows of the softmax.
     itemsize : int
         Bytes of a number.
     """
 
     queries: int
     keys: int
+    values: int
+    outputs: int
     rows: int
     itemsize: int = 2
 
     @classmethod
-    def of(cls, q: Tensor, k: Tensor) -> Shapes:
-        """Of queries and keys, (batch, heads, tokens, width) each."""
-        return cls(q.elements, k.elements, q.elements // q.shape[-1], q.itemsize)
+    def of(cls, q: Tensor, k: Tensor, v: Tensor) -> Shapes:
+        """Of queries, keys and values, (batch, heads, tokens, width) each; heads of an output are as wide as values."""
+        rows = q.elements // q.shape[-1]
+        return cls(
+            q.elements, k.elements, v.elements, rows * v.shape[-1], rows, q.itemsize
+        )
+
+    @property
+    def both(self) -> int:
+        """Numbers in keys and values."""
+        return self.keys + self.values
 
     @property
     def travelling(self) -> float:
         """Bytes of keys and values."""
-        return 2.0 * self.keys * self.itemsize
+        return float(self.both * self.itemsize)
 
 
 @dataclass(frozen=True)
@@ -94,19 +104,19 @@ class Ring:
         drop, t.drop = t.drop, None
         self._ordered(t, s)
         buffer = self._buffer(t, s)
-        merged = t.empty((s.queries,), WIDE)
+        merged = t.empty((s.outputs,), WIDE)
         for step in self.steps:
             self._rotate(t, s, step)
             for kernel in kernels:
                 t.launch(kernel)
             for size in self._merges(s, step):
-                self._launch(t, s.queries, size)
+                self._launch(t, s.outputs, size)
         del buffer, merged
         t.drop = drop
 
     def _merges(self, s: Shapes, step: int) -> Iterator[float]:
         """Bytes of the kernels that put a step's output into the whole."""
-        narrow, n = s.itemsize, s.queries
+        narrow, n = s.itemsize, s.outputs
         if self.fused:
             if step:  # what earlier steps made is in fp32, but for the first one's, and so is what is left
                 before, after = (
@@ -133,7 +143,7 @@ class Ring:
         """Gradients of queries, keys and values; `gradients` launches the backward pass of one block."""
         self._ordered(t, s)
         buffer = self._buffer(t, s)
-        sums = [t.empty((count,), WIDE) for count in (s.queries, s.keys, s.keys)]
+        sums = [t.empty((count,), WIDE) for count in (s.queries, s.keys, s.values)]
         if not self.fused:
             for x in sums:
                 self._launch(t, x.elements, x.size)
@@ -144,8 +154,8 @@ class Ring:
             if step:
                 t.wait(t.record(STREAM))
             for size in self._sums_of_keys(s, step):
-                self._launch(t, 2 * s.keys, size)
-            arriving = t.empty((2 * s.keys,), WIDE)
+                self._launch(t, s.both, size)
+            arriving = t.empty((s.both,), WIDE)
             self._send(t, arriving.size)
             for size in self._sums_of_queries(s, step):
                 self._launch(t, s.queries, size)
@@ -153,22 +163,22 @@ class Ring:
         t.wait(t.record(STREAM))
         narrow = float(s.itemsize + WIDE)
         if s.itemsize != WIDE:
-            self._launch(t, 2 * s.keys, 2 * s.keys * narrow)
+            self._launch(t, s.both, s.both * narrow)
         del buffer, sums, arriving
         return [t.empty(x.shape, x.itemsize) for x in tensors]
 
     def _sums_of_keys(self, s: Shapes, step: int) -> Iterator[float]:
         """Bytes of the kernels that add a step's gradients of keys and values to those that travel, and join both."""
-        both, narrow = 2 * s.keys, s.itemsize
+        narrow = s.itemsize
         added = narrow * (0.5 if step else 1.0)  # half of the keys were met
         if self.fused:
-            yield both * (added + (2 * WIDE if step else WIDE))
+            yield s.both * (added + (2 * WIDE if step else WIDE))
             return
-        for _ in range(2):
-            yield s.keys * (added + 2 * WIDE * (0.5 if step else 1.0))
+        for count in (s.keys, s.values):
+            yield count * (added + 2 * WIDE * (0.5 if step else 1.0))
             if step:  # halves are put together again
-                yield float(s.keys * 2 * WIDE)
-        yield float(both * 2 * WIDE)
+                yield float(count * 2 * WIDE)
+        yield float(s.both * 2 * WIDE)
 
     def _sums_of_queries(self, s: Shapes, step: int) -> Iterator[float]:
         """Bytes of the kernels that add up the queries' gradient."""
@@ -187,12 +197,12 @@ class Ring:
     # -- what travels ---------------------------------------------------------------------------
     def _ordered(self, t: Tape, s: Shapes) -> None:
         """Values, a view of their projection, are made contiguous; keys are."""
-        self._launch(t, s.keys, s.travelling, "copy", "strided")
+        self._launch(t, s.values, 2.0 * s.values * s.itemsize, "copy", "strided")
 
     def _buffer(self, t: Tape, s: Shapes) -> Tensor:
         """Where keys and values arrive: of all ranks, or of the next and the current step."""
         parts = self.group.size if self.rotation == "allgather" else 2
-        return t.empty((parts * 2 * s.keys,), s.itemsize)
+        return t.empty((parts * s.both,), s.itemsize)
 
     def _rotate(self, t: Tape, s: Shapes, step: int) -> None:
         """Waits for a step's keys and values, and sends those of the next; an all-gather brings all at once."""
@@ -200,7 +210,7 @@ class Ring:
             t.wait(t.record(STREAM))
         if step == self.last:
             return
-        self._launch(t, 2 * s.keys, 2 * s.travelling, "cat")
+        self._launch(t, s.both, 2 * s.travelling, "cat")
         if self.rotation == "alltoall":
             self._send(t, s.travelling)
         elif not step:

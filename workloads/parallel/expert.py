@@ -16,5 +16,7 @@ class ExpertParallel(BlockParallel):
     def __init__(self, group: Group) -> None:
         self.group = group
 
-    def feed_forward(self, t: Tape, m: ModelSpec) -> MixtureOfExperts | FeedForward:
-        return MixtureOfExperts(t, m, self.group) if m.experts else FeedForward(t, m)
+    def feed_forward(
+        self, t: Tape, m: ModelSpec, experts: bool
+    ) -> MixtureOfExperts | FeedForward:
+        return MixtureOfExperts(t, m, self.group) if experts else FeedForward(t, m)

@@ -165,7 +165,7 @@ class Sharding:
         rest = net.root_parameters
         root = self._group(rest, context) if rest else None
         if inner:
-            _prefetch([[blocks[b], inner[b]] for b in net.blocks])
+            _prefetch([_groups(blocks[b], inner.get(b)) for b in net.blocks])
         return ShardedModule(self.tape, context, blocks, root, inner)
 
     def _group(
@@ -184,12 +184,18 @@ class Sharding:
         return FullyShard(t, parameters, group, context, reshards, copies)
 
 
+def _groups(block: FullyShard, experts: FullyShard | None) -> list[FullyShard]:
+    """Of a block, and of its experts if it has some."""
+    return [block] if experts is None else [block, experts]
+
+
 def _prefetch(blocks: list[list[FullyShard]]) -> None:
     """Blocks with experts of their own gather the next block whole, and backward the one before it.
 
     torchtitan says so to FSDP (set_modules_to_forward_prefetch), whose own order experts would break.
     """
-    for at, (block, experts) in enumerate(blocks):
+    for at, (block, *experts) in enumerate(blocks):
         block.ahead = blocks[at + 1] if at + 1 < len(blocks) else []
         block.behind = blocks[at - 1] if at else []
-        experts.behind = []
+        for inside in experts:
+            inside.behind = []

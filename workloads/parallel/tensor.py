@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from sim.graph.kernel import Kernel
 from workloads.parallel.group import Group
 from workloads.torch import functional as F
+from workloads.torch.latent_attention import Whole
 from workloads.torch.modules import FeedForward, Linear
 from workloads.torch.moe import MixtureOfExperts
 from workloads.torch.tape import Tape, Tensor
@@ -35,6 +36,7 @@ class TensorParallel(BlockParallel):
     ) -> None:
         self.group, self.shards, self.sequence = group, group.size, sequence
         self.experts = experts
+        self.whole_projections = Whole(self.gathered, self.spread)
 
     def column(
         self, t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None
@@ -52,6 +54,22 @@ class TensorParallel(BlockParallel):
         """``x`` as a layer with no collectives of its own wants it; the input's gradient is summed over ranks."""
         t.cpu("dtensor_linear")
         return self._enter(t, x)
+
+    def gathered(self, t: Tape, x: Tensor) -> Tensor:
+        """``x`` of all tokens, for layers that every rank has whole: each keeps its tokens' part of the gradient."""
+        return self._resplit(t, x, self._gather, self._split) if self.sequence else x
+
+    def spread(self, t: Tape, x: Tensor) -> Tensor:
+        """``x`` of all tokens, which split layers take: its gradient is summed over ranks, for all tokens."""
+        t.cpu("dtensor_linear")
+        y = x.view(*x.shape)
+        y.node = None
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            t.cpu("dtensor_backward")
+            return [self._all_reduce(t, g)]
+
+        return t.apply(y, [x], backward)
 
     def summed(self, t: Tape, y: Tensor) -> Tensor:
         """The sum of all ranks' ``y``; the gradient is whole on each."""
@@ -73,18 +91,23 @@ class TensorParallel(BlockParallel):
         return t.apply(gathered, [x], backward)
 
     def _reduce(self, t: Tape, y: Tensor) -> Tensor:
+        if not self.sequence:
+            return self._all_reduce(t, y)
+        t.launch(Kernel("copy", (y.elements,), bytes=2 * y.size))
+        copy = t.empty(y.shape, y.itemsize)
+        b, s, h = y.shape
+        self.group.collective(
+            t, "reduce_scatter", y.size, STREAM, "functional_collective"
+        )
+        out = t.empty((b, s // self.group.size, h), y.itemsize)
+        del copy
+        t.wait(t.record(STREAM))
+        return out
+
+    def _all_reduce(self, t: Tape, y: Tensor) -> Tensor:
         t.launch(Kernel("copy", (y.elements,), bytes=2 * y.size))
         out = t.empty(y.shape, y.itemsize)
-        if not self.sequence:
-            self.group.collective(
-                t, "all_reduce", y.size, STREAM, "functional_collective"
-            )
-        else:
-            b, s, h = y.shape
-            self.group.collective(
-                t, "reduce_scatter", y.size, STREAM, "functional_collective"
-            )
-            out = t.empty((b, s // self.group.size, h), y.itemsize)
+        self.group.collective(t, "all_reduce", y.size, STREAM, "functional_collective")
         t.wait(t.record(STREAM))
         return out
 
@@ -125,8 +148,10 @@ class TensorParallel(BlockParallel):
         t.launch(Kernel("copy", (out.elements,), bytes=2 * out.size))
         return out
 
-    def feed_forward(self, t: Tape, m: ModelSpec):  # type: ignore[no-untyped-def]
-        if m.experts:
+    def feed_forward(  # type: ignore[no-untyped-def]
+        self, t: Tape, m: ModelSpec, experts: bool
+    ):
+        if experts:
             return SplitExperts(t, m, self.experts, self)
         return FeedForward(t, m, self.shards)
 

@@ -100,6 +100,21 @@ def stand_in(draft: Draft) -> None:
     )
 
 
+def titan_layers(draft: Draft) -> None:
+    """Experts and latent attention as torchtitan has them, where layers are PyTorch's own."""
+    if draft.get("training.framework") not in PLAIN:
+        return
+    if experts_of(draft):
+        draft.set("pytorch.experts", "grouped")
+    name = draft.get("model.name")
+    latent = read_model(MODELS / f"{name}.toml").kv_lora_rank if name else None
+    if latent and draft.get("pytorch.attention") == "flash2":
+        draft.drop("pytorch.attention")
+        draft.assume(
+            "attention by cuDNN: FlashAttention 2 takes no values narrower than queries"
+        )
+
+
 def sharded_experts(draft: Draft) -> None:
     """Experts under FSDP, of which Megatron's own engine has none, are Automodel's, whose layers are the same."""
     sharded = draft.get("parallel.data_parallel") == "fsdp"

@@ -64,6 +64,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     _schedule(draft, document)
     _compiled.stand_in(draft)
     _compiled.sharded_experts(draft)
+    _compiled.titan_layers(draft)
     if draft.get("parallel.tp", 1) > 1:
         draft.set("parallel.sequence_parallel", True)
         draft.assume(

@@ -124,7 +124,7 @@ def _local_or_ring(
         for kernel in kernels:
             t.launch(kernel)
         return _attended(t, q, k, v, gradients)
-    ring, shapes = t.ring, Shapes.of(q, k)
+    ring, shapes = t.ring, Shapes.of(q, k, v)
     ring.forward(t, shapes, kernels)
 
     def around(t: Tape, *tensors: Tensor) -> list[Tensor]:
@@ -187,6 +187,48 @@ def _for_every_head(t: Tape, x: Tensor, heads: int) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Widths:
+    """Of a head's queries and keys, and of its values, which latent attention has narrower.
+
+    A fused kernel is that of heads as wide as its products are on average (Megatron's `mla.py` has the same).
+    """
+
+    query: int
+    value: int
+
+    @property
+    def forward(self) -> int:
+        """Scores are as wide as queries, and weigh values."""
+        return (self.query + self.value) // 2
+
+    @property
+    def backward(self) -> int:
+        """Three of five products are as wide as queries, two as values."""
+        return round((3 * self.query + 2 * self.value) / 5)
+
+    def products(self, backward: bool) -> int:
+        """Widths of all products together."""
+        return 3 * self.query + 2 * self.value if backward else self.query + self.value
+
+
+def attention_kernel(
+    name: str,
+    heads: int,
+    groups: int,
+    samples: int,
+    tokens: int,
+    widths: Widths,
+    moved: float,
+) -> Kernel:
+    """A causal attention kernel, whose products leave out what is masked: half. `moved`: its bytes."""
+    backward = name.endswith("bwd")
+    width = widths.backward if backward else widths.forward
+    flops = float(samples * heads * tokens**2 * widths.products(backward))
+    shape = (samples, heads, groups, tokens, width)
+    return Kernel(name, shape, bytes=moved, flops=flops)
+
+
+@dataclass(frozen=True)
 class _Work:
     """The two kernels of an attention."""
 
@@ -196,14 +238,13 @@ class _Work:
     @classmethod
     def of(cls, t: Tape, q: Tensor, k: Tensor, v: Tensor, name: str) -> _Work:
         """Kernels `name`_fwd and `name`_bwd; backward moves twice the bytes, and computes five products for two."""
-        (b, h, s, d) = q.shape
-        b, s = t.documents(b, s)
-        shape = (b, h, k.shape[1], s, d)
-        flops = 2.0 * b * h * s * s * d  # two products, half of them masked
-        moved = 2 * q.size + k.size + v.size
+        heads = q.shape[1]
+        widths = Widths(q.shape[-1], v.shape[-1])
+        moved = q.size + k.size + v.size + q.size * widths.value / widths.query
+        of = heads, k.shape[1], *t.documents(q.shape[0], q.shape[2])
         return cls(
-            Kernel(f"{name}_fwd", shape, bytes=moved, flops=flops),
-            Kernel(f"{name}_bwd", shape, bytes=2 * moved, flops=2.5 * flops),
+            attention_kernel(f"{name}_fwd", *of, widths, moved),
+            attention_kernel(f"{name}_bwd", *of, widths, 2 * moved),
         )
 
 
@@ -216,7 +257,7 @@ def _attended(
 ) -> Tensor:
     """The output of an attention that was launched; `gradients` launches its backward."""
     b, h, s, _ = q.shape
-    out = t.empty(q.shape, q.itemsize)
+    out = t.empty((b, h, s, v.shape[-1]), q.itemsize)
     lse = t.empty((b, h, s), 4)
     saved = out.view(*out.shape)
     saved.node = None

@@ -25,5 +25,5 @@ def unit_parameters(block: Block, unit: int) -> list[Tensor]:
     if unit == OUTPUT:
         return [a.wo, *block.norm2.parameters]
     if unit == ATTENTION:
-        return [a.wq, a.wk, a.wv, *a.norms]
+        return a.inward
     return [{GATE: f.w1, UP: f.w3, DOWN: f.w2}[unit]]  # type: ignore[attr-defined]

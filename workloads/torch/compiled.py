@@ -21,7 +21,9 @@ from workloads.torch.block_units import (
     unit_parameters,
     uses,
 )
+from workloads.torch.compiled_latent import LatentUnits
 from workloads.torch.compiled_units import Late, Units
+from workloads.torch.latent_attention import LatentAttention
 from workloads.torch.modules import FeedForward
 from workloads.torch.moe import MixtureOfExperts
 from workloads.torch.tape import Tape, Tensor
@@ -48,8 +50,9 @@ def compiled_block(
     outer, t.layer = t.layer, block.index
     values = {"x": x}
     del x
+    graph = LatentGraph if isinstance(block.attention, LatentAttention) else Graph
     for units, later in _graphs(block, bucket_cap):
-        Graph(t, block, units, later | {"y"}).forward(values)
+        graph(t, block, units, later | {"y"}).forward(values)
         values = {
             name: value
             for name, value in values.items()
@@ -57,8 +60,9 @@ def compiled_block(
         }
     if isinstance(block.ffn, MixtureOfExperts):
         products, t.products = t.products, ""  # torchao converts linear layers alone
+        t.compiles = True
         routed = block.ffn.forward(t, values.pop("n2"))
-        t.products = products
+        t.products, t.compiles = products, False
         values["y"] = F.add(t, values.pop("x2"), routed)
     t.layer = outer
     return values["y"]
@@ -114,7 +118,7 @@ def _alias(x: Tensor) -> Tensor:
     return Tensor(x.storage, x.shape, x.itemsize)
 
 
-class Graph(Units):
+class Compiled(Units):
     """Some consecutive units of a block, compiled as one: one autograd node."""
 
     # -- autograd -------------------------------------------------------------------------------
@@ -164,3 +168,11 @@ class Graph(Units):
         ordered = [w for u in self.units for w in weights[u]]
         self.saved.clear()
         return [*(self.gradients.get(name) for name in self.inputs), *ordered]
+
+
+class Graph(Compiled):
+    """Of a block with queries, keys and values from projections of their own."""
+
+
+class LatentGraph(LatentUnits, Compiled):
+    """Of a block with latent attention."""

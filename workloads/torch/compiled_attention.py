@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from sim.graph.kernel import Kernel
+from workloads.job.pytorch import PyTorch
 from workloads.parallel.context import Shapes
+from workloads.torch.attention import Widths, attention_kernel
 from workloads.torch.compiled_tensor import Split
 from workloads.torch.tape import Tape, Tensor
+from workloads.torch.transformer import Attention
 
 
 class Heads(Split):
@@ -21,11 +24,30 @@ class Heads(Split):
 
     @property
     def width(self) -> int:
-        return int(self.block.attention.wq.shape[1])
+        """Of the block's input."""
+        return int(self.block.norm1.parameters[0].shape[0])
+
+    @property
+    def choices(self) -> PyTorch | None:
+        """The trainer's; None: the defaults."""
+        return self.t.choices
+
+    @property
+    def _head(self) -> Widths:
+        """Of queries and values, head by head."""
+        width = self._plain.head_dim
+        return Widths(width, width)
+
+    @property
+    def _plain(self) -> Attention:
+        """The block's attention, if it is not a latent one."""
+        layer = self.block.attention
+        assert isinstance(layer, Attention)
+        return layer
 
     def _head_norm(self, x: Tensor, name: str) -> Tensor:
         """Queries or keys after the norm of each head, if the model has one; its input is kept for backward."""
-        if not self.block.attention.norms:
+        if not self._plain.norms:
             return x
         width = self._widths()[name]
         self._fused("fused_norm", width, 2)
@@ -34,17 +56,17 @@ class Heads(Split):
 
     def _head_norm_gradients(self, *names: str) -> list[Tensor]:
         """Backward of the heads' norms: gradients of queries and keys in place, and those of the weights."""
-        norms = self.block.attention.norms
+        norms = self._plain.norms
         for name in names if norms else ():
             self._fused("fused_norm_bwd", self._widths()[name], 3)
             del self.saved[f"{name} before"]
-            head = self.block.attention.head_dim
+            head = self._plain.head_dim
             self.t.launch(Kernel("fused_sum", (head,), bytes=66.0 * head))
         return [self.t.empty(p.shape, p.itemsize) for p in norms]
 
     def _rotated(self, x: Tensor, heads: int) -> Tensor:
         """Queries or keys after the rotary embedding, if the model has one."""
-        a = self.block.attention
+        a = self._plain
         if not a.rotary:
             return x
         rotated = self._new(heads * a.head_dim)
@@ -53,17 +75,17 @@ class Heads(Split):
 
     def _attention_kernel(self, kind: str) -> Kernel:
         """Backward moves twice the bytes of forward, and computes five products for two."""
-        a, (b, s) = self.block.attention, self.t.documents(*self.whole_rows)
-        forward = kind == "attention_fwd"
-        operations, bytes_ = (1.0, 1.0) if forward else (2.5, 2.0)
-        flops = 2.0 * b * a.heads * s * s * a.head_dim * operations
-        moved = 4.0 * b * s * a.head_dim * (a.heads + a.kv) * bytes_
-        choices = self.t.choices
-        name = (
-            "flash2_" if choices is not None and choices.attention == "flash2" else ""
+        (b, s), sizes, head = (
+            self.t.documents(*self.whole_rows),
+            self._widths(),
+            self._head,
         )
-        shape = (b, a.heads, a.kv, s, a.head_dim)
-        return Kernel(name + kind, shape, bytes=moved, flops=flops)
+        heads, groups = sizes["q"] // head.query, sizes["k"] // head.query
+        moved = 2.0 * b * s * (sum(sizes.values()) + heads * head.value)
+        moved *= 2.0 if kind == "attention_bwd" else 1.0
+        flash2 = self.choices is not None and self.choices.attention == "flash2"
+        name = f"flash2_{kind}" if flash2 else kind
+        return attention_kernel(name, heads, groups, b, s, head, moved)
 
     def _attend(self) -> None:
         """Attention to all keys, which other ranks may have."""
@@ -91,22 +113,23 @@ class Heads(Split):
         """Of this rank's part of the attention."""
         tokens, widths = self.tokens, self._widths()
         rows = tokens * self.block.attention.heads
-        return Shapes(tokens * widths["q"], tokens * widths["k"], rows)
+        queries, keys, values = (tokens * widths[name] for name in ("q", "k", "v"))
+        return Shapes(queries, keys, values, rows * self._head.value, rows)
 
     def _widths(self) -> dict[str, int]:
         """Widths of queries, keys and values."""
-        a = self.block.attention
+        a = self._plain
         keys = a.kv * a.head_dim
         return {"q": a.heads * a.head_dim, "k": keys, "v": keys}
 
     def _projection(self, name: str) -> Tensor:
         """The weight that makes queries, keys or values."""
-        a = self.block.attention
+        a = self._plain
         return {"q": a.wq, "k": a.wk, "v": a.wv}[name]
 
     def _unrotate(self, *names: str) -> None:
         """The rotation's and the transpose's backward in one kernel."""
-        rotary = self.block.attention.rotary
+        rotary = self._plain.rotary
         kind = "fused_rope_bwd" if rotary else "fused_transpose"
         for name in names:
             self._fused(kind, self._widths()[name], 2)

@@ -60,7 +60,7 @@ class Units(Heads):
         v["n1"] = self._new(self.width)
 
     def forward_attention(self, v: dict[str, Tensor]) -> None:
-        a, saved = self.block.attention, self.saved
+        a, saved = self._plain, self.saved
         n1 = self._gathered(v.pop("n1"))
         q, k, saved["v"] = (self._linear(w, "n1") for w in (a.wq, a.wk, a.wv))
         self._keep("n1", n1, a.wq, a.wk, a.wv)
@@ -259,9 +259,13 @@ class Units(Heads):
             g[name] = self._data_grad(weight, made=name != "v")
         w += [*(weights[name] for name in ("q", "k", "v")), *norms]
 
+    def _input_gradient(self, parts: list[Tensor]) -> list[Tensor]:
+        """The gradient of the attention's input, of this rank's tokens; or parts that the next kernel adds up."""
+        return self._summed_gradient(parts)
+
     def backward_norm(self, g: dict[str, Tensor], w: list[Tensor], late: Late) -> None:
         parts = [g.pop(name) for name in ("n1", "q", "k", "v") if name in g]
-        parts = self._summed_gradient(parts)
+        parts = self._input_gradient(parts)
         together = (
             self.whole and self.width > PERSISTENT_WIDTH
         )  # both norms' weights at once

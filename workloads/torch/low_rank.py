@@ -22,7 +22,7 @@ MASK = (
 FP32 = 4  # bytes of an element
 #: Weights of a block by what they project.
 ATTENTION: dict[Target, tuple[str, ...]] = {
-    "qkv": ("wqkv", "wq", "wk", "wv"),
+    "qkv": ("wqkv", "wq", "wk", "wv", "wq_a", "wq_b", "wkv_a", "wkv_b"),
     "proj": ("wo",),
 }
 FEED_FORWARD: dict[Target, tuple[str, ...]] = {"fc1": ("w1", "w3"), "fc2": ("w2",)}

@@ -51,6 +51,15 @@ class Module:
         return sum(p.elements for p in self.parameters)
 
 
+def gated(t: Tape, activation: str, x: Tensor, factor: Tensor | None) -> Tensor:
+    """The activation of ``x``, times a factor if there is one; one kernel where the tape's layers are compiled."""
+    if factor is None:
+        return F.activation(t, activation, x)
+    if t.compiles:
+        return F.gated(t, activation, x, factor)
+    return F.mul(t, F.activation(t, activation, x), factor)
+
+
 class FeedForward(Module):
     """Gated (SwiGLU) or plain feed-forward network."""
 

@@ -14,7 +14,8 @@ from workloads.models.model import ModelSpec
 from workloads.parallel.group import Group
 from workloads.torch import functional as F
 from workloads.torch import indexing as I
-from workloads.torch.modules import FeedForward, Linear, Module
+from workloads.torch.grouped_experts import GroupedFeedForward
+from workloads.torch.modules import FeedForward, Linear, Module, gated
 from workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
@@ -52,13 +53,31 @@ class MixtureOfExperts(Module):
             raise ValueError(
                 f"{m.experts} experts do not divide over {self.shards} ranks"
             )
-        self.gate = self.add(t, m.experts, m.hidden, name="gate")
-        one = replace(m, ffn=m.moe_ffn)
-        self.local = [
-            FeedForward(t, one, parts) for _ in range(m.experts // self.shards)
-        ]
-        self.expert_parameters = [p for expert in self.local for p in expert.parameters]
+        # A bias of the gate's own product (gpt-oss), or one that corrects the choice alone and is not trained
+        # (DeepSeek-V3, e_score_correction_bias).
+        trained = m.router_bias and m.bias
+        self.corrected = m.router_bias and not m.bias
+        self.gate = self.project(t, m.experts, m.hidden, "gate", trained)
+        self.count = m.experts // self.shards
+        grouped = t.choices is not None and t.choices.experts == "grouped"
+        self.grouped = GroupedFeedForward(t, m, self.count, parts) if grouped else None
+        self.local = [] if grouped else self._apart(t, m, parts)
+        networks = [self.grouped] if self.grouped is not None else self.local
+        self.expert_parameters = [p for each in networks for p in each.parameters]
         self.parameters += self.expert_parameters
+        self.shared = self._shared(t, m, parts) if m.shared_experts else None
+
+    def _apart(self, t: Tape, m: ModelSpec, parts: int) -> list[FeedForward]:
+        """Experts that run one after the other."""
+        one = replace(m, ffn=m.moe_ffn)
+        return [FeedForward(t, one, parts) for _ in range(self.count)]
+
+    def _shared(self, t: Tape, m: ModelSpec, parts: int) -> FeedForward:
+        """Experts that see every token: one feed-forward network as wide as all of them, without biases."""
+        width = m.moe_ffn * m.shared_experts
+        layer = FeedForward(t, replace(m, ffn=width, bias=False), parts)
+        self.parameters += layer.parameters
+        return layer
 
     def forward(
         self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear
@@ -67,7 +86,7 @@ class MixtureOfExperts(Module):
         t.cpu("module")
         flat = _reshape(t, x, (b * s, h))
         del x
-        probabilities = I.softmax(t, F.linear(t, flat, self.gate))
+        probabilities = self._scores(t, flat)
         tokens = I.integer(t, "arange", b * s)
         order = I.argsort(t, self._assigned(t, tokens))
 
@@ -82,7 +101,29 @@ class MixtureOfExperts(Module):
         weights = self._weights(t, probabilities, tokens, order)
         where = I.integer(t, "floor_divide", order.elements)
         y = I.index_add(t, zeros.shape[0], I.scale_rows(t, out, weights), where)
+        if self.shared is not None:
+            y = F.add(t, y, self._seen_by_all(t, self.shared, flat))
         return _reshape(t, y, (b, s, h))
+
+    def _seen_by_all(self, t: Tape, shared: FeedForward, x: Tensor) -> Tensor:
+        """What shared experts make of every token."""
+        first, factor = (
+            None if w is None else F.linear(t, x, w) for w in (shared.w1, shared.w3)
+        )
+        assert first is not None
+        t.cpu("module")
+        inner = gated(t, shared.activation, first, factor)
+        del first, factor
+        return F.linear(t, inner, shared.w2)
+
+    def _scores(self, t: Tape, flat: Tensor) -> Tensor:
+        """What the gate gives each expert for every token; a correction changes which are chosen."""
+        logits = F.linear(t, flat, self.gate, self.biases.get(self.gate))
+        scores = I.softmax(t, logits)
+        if self.corrected:
+            t.cpu("elementwise_nograd")
+            F.launch_elementwise(t, "add", scores.elements, 2 * scores.size)
+        return scores
 
     def _weights(
         self, t: Tape, probabilities: Tensor, tokens: Tensor, order: Tensor
@@ -94,8 +135,10 @@ class MixtureOfExperts(Module):
     def _dispatch(self, t: Tape, flat: Tensor, order: Tensor) -> Tensor:
         """The rows of this rank's experts, (expert, row, hidden), from all ranks of the group."""
         rows = I.index(t, flat, I.integer(t, "floor_divide", order.elements))
+        if self.grouped is not None:
+            self._counts(t)
         rows = self._exchange(t, rows)
-        experts, hidden = len(self.local), flat.shape[-1]
+        experts, hidden = self.count, flat.shape[-1]
         shape = (experts, rows.shape[0] // experts, hidden)
         return I.transpose_first(t, rows, self.shards, experts, shape)
 
@@ -103,13 +146,13 @@ class MixtureOfExperts(Module):
         self, t: Tape, rows: Tensor, column: Linear, row: Linear
     ) -> Tensor:
         """What the experts make of their rows, sent back to the ranks that the rows are from."""
-        out = I.stack(
-            t,
-            [
-                expert.forward(t, I.select(t, rows, i), column, row)
-                for i, expert in enumerate(self.local)
-            ],
-        )
+        if self.grouped is not None:
+            out = self.grouped.forward(t, rows)
+        else:
+            each = enumerate(self.local)
+            parts = [e.forward(t, I.select(t, rows, i), column, row) for i, e in each]
+            out = I.stack(t, parts)
+            del parts
         experts, count, hidden = out.shape
         shape = (experts * count, hidden)
         out = I.transpose_first(t, out, experts, self.shards, shape)
@@ -124,6 +167,18 @@ class MixtureOfExperts(Module):
             parts.append(I.integer(t, "remainder", n))
             del shifted
         return I.integer(t, "cat", n * len(parts))
+
+    def _counts(self, t: Tape) -> None:
+        """Rows of each expert, which ranks tell each other, and which the host waits for."""
+        I.integer(t, "histc", self.experts)
+        group = self.group
+        if group is None or group.size == 1:
+            return
+        size = float(I.INDEX * self.experts)
+        group.collective(t, "all_to_all", size, STREAM, "all_to_all")
+        t.wait(t.record(STREAM))
+        I.integer(t, "sum", self.experts)
+        t.synchronize(t.stream)
 
     def _exchange(self, t: Tape, x: Tensor) -> Tensor:
         """All-to-all of the routed rows, forward and backward; nothing without a group."""

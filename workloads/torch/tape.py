@@ -105,6 +105,8 @@ class Tape(Recorder):
         Operators give their results a history.
     products : str
         Type in which linear layers of blocks compute; "": 16 bits.
+    compiles : bool
+        Feed-forward networks beside and of grouped experts are compiled.
     adapters : dict
         Low-rank adapters by the weight that they are beside.
     packed : int, optional
@@ -125,6 +127,7 @@ class Tape(Recorder):
         super().__init__(rank, shared, costs)
         self.grad_enabled = True
         self.products, self.plain, self.itemsize = "", "", 2
+        self.compiles = False
         self.adapters: dict[Tensor, LowRank] = {}
         self.packed: int | None = None
         self.last_quantized: int | None = None

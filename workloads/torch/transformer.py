@@ -19,6 +19,7 @@ from workloads.torch.attention import (
     rope,
     split_joined,
 )
+from workloads.torch.latent_attention import LatentAttention, Whole
 from workloads.torch.modules import FeedForward, Linear, Module
 from workloads.torch.moe import MixtureOfExperts
 from workloads.torch.tape import Tape, Tensor
@@ -38,6 +39,11 @@ class Attention(Module):
         self.wo = self.project(t, m.hidden, self.heads * m.head_dim, "wo", m.bias)
         names = ("q_norm", "k_norm") if m.qk_norm else ()
         self.norms = [self.add(t, m.head_dim, name=name) for name in names]
+
+    @property
+    def inward(self) -> list[Tensor]:
+        """Parameters in front of attention's kernel, where projections are apart."""
+        return [self.wq, self.wk, self.wv, *self.norms]
 
     def _joined(self, t: Tape, m: ModelSpec) -> Tensor:
         return self.project(
@@ -102,9 +108,9 @@ class Block(Module):
         super().__init__()
         self.index, self.parallel = index, parallel
         self.norm1 = Norm(t, m)
-        self.attention = Attention(t, m, parallel.shards)
+        self.attention = parallel.attention(t, m)
         self.norm2 = Norm(t, m)
-        self.ffn = parallel.feed_forward(t, m)
+        self.ffn = parallel.feed_forward(t, m, m.has_experts(index))
         self.parameters = (
             self.norm1.parameters
             + self.attention.parameters
@@ -146,10 +152,18 @@ class BlockParallel:
     column: Linear = staticmethod(F.linear)
     row: Linear = staticmethod(F.linear)
 
-    def feed_forward(self, t: Tape, m: ModelSpec) -> FeedForwardLayer:
-        if m.experts:
-            return MixtureOfExperts(t, m)
-        return FeedForward(t, m)
+    #: What surrounds projections that every rank has whole.
+    whole_projections = Whole()
+
+    def attention(self, t: Tape, m: ModelSpec) -> Attention | LatentAttention:
+        """A block's attention: over this rank's heads."""
+        if m.latent:
+            return LatentAttention(t, m, self.shards, self.whole_projections)
+        return Attention(t, m, self.shards)
+
+    def feed_forward(self, t: Tape, m: ModelSpec, experts: bool) -> FeedForwardLayer:
+        """A block's feed-forward part, with experts or dense."""
+        return MixtureOfExperts(t, m) if experts else FeedForward(t, m)
 
     def enter(self, t: Tape, x: Tensor) -> Tensor:
         """The embedding's output as the blocks hold it."""

@@ -177,7 +177,8 @@ class WrappedModel:
 
     def _count(self, net: Transformer) -> int:
         """Parameters of the whole model that this rank's stage stands for (sharded ones counted in full)."""
-        return stage_parameters(self.spec, len(net.blocks), net.first, net.last)
+        layers = [block.index for block in net.blocks]
+        return stage_parameters(self.spec, layers, net.first, net.last)
 
     def _data_parallel(
         self, parameters: list[Tensor], experts: Sequence[Tensor] = ()

@@ -1,0 +1,146 @@
+"""A rank's experts as three weights with an axis of experts, each one grouped product (``torch._grouped_mm``).
+
+As torchtitan has them (models/moe/moe.py, GroupedExperts; distributed/expert_parallel.py). Rows of each expert are put
+where a tile begins before the products and back behind them. Between ranks the numbers of rows travel first, and the
+host waits for them: it has to say how much the exchange of rows sends and receives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from sim.graph.kernel import Kernel
+from workloads.models.model import ModelSpec
+from workloads.torch import functional as F
+from workloads.torch.modules import Module, gated
+from workloads.torch.tape import Tape, Tensor
+
+
+class GroupedFeedForward(Module):
+    """The feed-forward networks of ``experts`` experts, each split over ``parts`` ranks."""
+
+    def __init__(self, t: Tape, m: ModelSpec, experts: int, parts: int = 1) -> None:
+        super().__init__()
+        self.activation = m.activation
+        ffn = m.moe_ffn // parts
+        self.w1 = self._weights(t, experts, ffn, m.hidden, "w1", m.bias)
+        self.w3 = (
+            self._weights(t, experts, ffn, m.hidden, "w3", m.bias) if m.gated else None
+        )
+        self.w2 = self._weights(t, experts, m.hidden, ffn, "w2", m.bias)
+
+    def _weights(
+        self, t: Tape, experts: int, outputs: int, inputs: int, name: str, bias: bool
+    ) -> Tensor:
+        """The weights of all experts for a projection, registered with their biases."""
+        w = self.add(t, experts, outputs, inputs, name=name)
+        if bias:
+            self.biases[w] = self.add(t, experts, outputs, name=f"{name}.bias")
+        return w
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        """Outputs of rows (expert, row, hidden)."""
+        t.cpu("module")
+        x = moved(t, x)
+        first = self._projected(t, x, self.w1)
+        second = None if self.w3 is None else self._projected(t, x, self.w3)
+        del x
+        inner = gated(t, self.activation, first, second)
+        del first, second
+        return moved(t, self._projected(t, inner, self.w2))
+
+    def _projected(self, t: Tape, x: Tensor, w: Tensor) -> Tensor:
+        y = product(t, x, w)
+        bias = self.biases.get(w)
+        return y if bias is None else with_biases(t, y, bias)
+
+
+def product(t: Tape, x: Tensor, w: Tensor) -> Tensor:
+    """``x[e] @ w[e].T`` of every expert: saves its input, unless the weights are frozen."""
+    t.cpu("linear")
+    t.saves()
+    outputs = w.shape[1]
+    kept = x if w.requires_grad else Tensor(None, x.shape, x.itemsize)
+    layer = _Product(t, kept, w, x.requires_grad)
+    layer.launch("nt")
+    y = t.empty((*x.shape[:-1], outputs), x.itemsize)
+    return t.apply(y, [x, w], layer.backward)
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A grouped product that has run: what its backward needs, and whether the input needs a gradient."""
+
+    t: Tape
+    x: Tensor
+    w: Tensor
+    needs_x: bool
+
+    def launch(self, layout: str) -> None:
+        """The product in a layout: "nt" forward, "nn" the input's gradient, "tn" the weights'."""
+        experts, n, k = self.w.shape
+        rows = max(1, self.x.elements // k // experts)
+        sizes = {"nt": (rows, n, k), "nn": (rows, k, n), "tn": (n, k, rows)}[layout]
+        if experts == 1:
+            F.launch_gemm(self.t, "gemm", *sizes, layout)
+            return
+        elements = rows * (n + k) + n * k
+        kernel = Kernel(
+            "grouped_gemm",
+            (experts, *sizes),
+            "bf16",
+            layout,
+            2.0 * experts * elements,
+            2.0 * experts * rows * n * k,
+        )
+        self.t.launch(kernel)
+
+    def backward(self, g: Tensor) -> list[Tensor | None]:
+        """Gradients of the rows and of the weights, the weights' first as those of mm."""
+        self.t.cpu("linear_backward")
+        gw = F.later(self.t, self.w, partial(self._weight_grad, g))
+        if not self.needs_x:
+            return [None, gw]
+        grad = self.t.empty(self.x.shape, self.x.itemsize)
+        self.launch("nn")
+        return [grad, gw]
+
+    def _weight_grad(self, g: Tensor) -> Tensor:
+        """`g` stays alive until it is launched."""
+        grad = self.t.empty(self.w.shape, self.x.itemsize)
+        self.launch("tn")
+        return grad
+
+
+def moved(t: Tape, x: Tensor) -> Tensor:
+    """Rows copied to other places (``x[permuted_indices]``), and their gradients back."""
+    shape, itemsize, size = x.shape, x.itemsize, 2 * x.size
+    t.cpu("index")
+    t.launch(Kernel("copy", (x.elements,), layout="strided", bytes=size))
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("index_backward")
+        grad = t.empty(shape, itemsize)
+        F.launch_elementwise(t, "fill", grad.elements, grad.size)
+        t.launch(Kernel("copy", (grad.elements,), layout="strided", bytes=size))
+        return [grad]
+
+    return t.apply(t.empty(shape, itemsize), [x], backward)
+
+
+def with_biases(t: Tape, x: Tensor, bias: Tensor) -> Tensor:
+    """Every expert's bias repeated for its rows and added; its gradient is a sum over them."""
+    shape, itemsize = bias.shape, bias.itemsize
+    t.cpu("elementwise", 2)
+    repeated = t.empty(x.shape, itemsize)
+    F.launch_elementwise(t, "copy", x.elements, x.size + bias.size)
+    F.launch_elementwise(t, "add", x.elements, 3 * x.size)
+    del repeated
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("elementwise_backward")
+        t.launch(Kernel("sum", (g.elements,), bytes=g.size))
+        return [g, t.empty(shape, itemsize)]
+
+    return t.apply(t.empty(x.shape, x.itemsize), [x, bias], backward)

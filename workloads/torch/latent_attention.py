@@ -1,0 +1,202 @@
+"""Multi-head latent attention in plain PyTorch: queries, keys and values from compressed states (arXiv 2405.04434).
+
+Operators and their order are those of torchtitan's deepseek_v3 (models/deepseek_v3/model/model.py) and of transformers'
+DeepseekV3Attention. Over tensor-parallel ranks the compressing projections and their norms are whole on each and see
+all tokens, the expanding ones are spread over heads (torchtitan, deepseek_v3/infra/parallelize.py: `NoParallel` and
+`ColwiseParallel`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sim.graph.kernel import Kernel
+from workloads.models.model import ModelSpec
+from workloads.torch import functional as F
+from workloads.torch.attention import (
+    attention,
+    heads_view,
+    merge_heads,
+    rope,
+    split_joined,
+)
+from workloads.torch.modules import Linear, Module
+from workloads.torch.tape import Tape, Tensor
+
+Step = Callable[[Tape, Tensor], Tensor]
+
+
+def unchanged(t: Tape, x: Tensor) -> Tensor:
+    """The same value: nothing is split."""
+    return x
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What surrounds projections that every tensor-parallel rank has whole.
+
+    Attributes
+    ----------
+    gathered
+        The layer's input, of all tokens.
+    spread
+        A value that all ranks have before split projections take it: its gradient is summed over ranks.
+    """
+
+    gathered: Step = unchanged
+    spread: Step = unchanged
+
+
+class LatentAttention(Module):
+    """Attention over ``heads / shards`` heads of ``head_dim + rope_head_dim`` elements, values of ``v_head_dim``."""
+
+    def __init__(
+        self, t: Tape, m: ModelSpec, shards: int = 1, whole: Whole | None = None
+    ) -> None:
+        super().__init__()
+        self.m, self.whole = m, whole or Whole()
+        self.heads = m.heads // shards
+        states, width = m.q_lora_rank, self.heads * m.query_dim
+        self.wq: Tensor | None = None
+        if states:
+            self.wq_a = self.add(t, states, m.hidden, name="wq_a")
+            self.q_norm = self.add(t, states, name="q_norm")
+            self.wq_b = self.add(t, width, states, name="wq_b")
+        else:
+            self.wq = self.add(t, width, m.hidden, name="wq")
+        compressed, states = m.kv_lora_rank + m.rope_head_dim, m.kv_lora_rank
+        self.wkv_a = self.add(t, compressed, m.hidden, name="wkv_a")
+        self.kv_norm = self.add(t, states, name="kv_norm")
+        width = self.heads * (m.head_dim + m.v_head_dim)
+        self.wkv_b = self.add(t, width, states, name="wkv_b")
+        self.wo = self.add(t, m.hidden, self.heads * m.v_head_dim, name="wo")
+
+    @property
+    def inward(self) -> list[Tensor]:
+        """Parameters in front of attention's kernel."""
+        return [p for p in self.parameters if p is not self.wo]
+
+    def forward(
+        self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear
+    ) -> Tensor:
+        t.cpu("module")
+        x = self.whole.gathered(t, x)
+        q = self._queries(t, x)
+        k, v = self._keys(t, x)
+        del x
+        q, k, v = (self._by_head(t, y) for y in (q, k, v))
+        wide = _narrow_values(t, v.shape[-1], q.shape[-1])
+        o = attention(t, q, k, padded(t, v, q.shape[-1]) if wide else v)
+        del q, k
+        o = cut(t, o, v.shape[-1]) if wide else o
+        return row(t, merge_heads(t, o), self.wo)
+
+    def _queries(self, t: Tape, x: Tensor) -> Tensor:
+        """Queries of this rank's heads, a part of each rotated: (batch, tokens, heads * width)."""
+        m, spread = self.m, self.whole.spread
+        if self.wq is not None:
+            q = F.linear(t, spread(t, x), self.wq)
+        else:
+            states = F.norm(t, "rms", F.linear(t, x, self.wq_a), [self.q_norm])
+            q = F.linear(t, spread(t, states), self.wq_b)
+        if not m.rope_head_dim:
+            return q
+        widths = [self.heads * width for width in (m.head_dim, m.rope_head_dim)]
+        plain, turned = split_joined(t, q, widths)
+        return joined(t, [plain, self._rotated(t, turned, self.heads)])
+
+    def _keys(self, t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of this rank's heads, from one state; heads share the rotated part of a key."""
+        m, spread = self.m, self.whole.spread
+        compressed = F.linear(t, x, self.wkv_a)
+        shared: list[Tensor] = []
+        if m.rope_head_dim:
+            widths = [m.kv_lora_rank, m.rope_head_dim]
+            compressed, turned = split_joined(t, compressed, widths)
+            turned = spread(t, self._rotated(t, turned, 1))
+            shared = [for_heads(t, turned, self.heads)]
+        states = spread(t, F.norm(t, "rms", compressed, [self.kv_norm]))
+        widths = [self.heads * width for width in (m.head_dim, m.v_head_dim)]
+        k, v = split_joined(t, F.linear(t, states, self.wkv_b), widths)
+        return (joined(t, [k, *shared]) if shared else k), v
+
+    def _rotated(self, t: Tape, x: Tensor, heads: int) -> Tensor:
+        """The part of queries or keys that says where they are, rotated if positions are rotary."""
+        if not self.m.rotary:
+            return x
+        b, s, width = x.shape
+        return rope(t, x.view(b, s, heads, width // heads)).view(b, s, width)
+
+    def _by_head(self, t: Tape, x: Tensor) -> Tensor:
+        b, s, width = x.shape
+        return heads_view(t, x, b, s, self.heads, width // self.heads)
+
+
+def _narrow_values(t: Tape, value: int, query: int) -> bool:
+    """Whether values are too narrow for the kernel: FlashAttention 2 wants them as wide as queries."""
+    flash2 = t.choices is not None and t.choices.attention == "flash2"
+    return flash2 and value != query
+
+
+def joined(t: Tape, parts: list[Tensor]) -> Tensor:
+    """``torch.cat`` along the last axis: one kernel; backward hands out views."""
+    one = parts[0]
+    shapes = [(p.shape, p.itemsize) for p in parts]
+    t.cpu("elementwise")
+    y = t.empty((*one.shape[:-1], sum(p.shape[-1] for p in parts)), one.itemsize)
+    t.launch(Kernel("cat", (y.elements,), bytes=2 * y.size))
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("view_backward", len(shapes))
+        return [Tensor(g.storage, shape, size) for shape, size in shapes]
+
+    return t.apply(y, parts, backward)
+
+
+def for_heads(t: Tape, x: Tensor, heads: int) -> Tensor:
+    """One head's values as those of all heads, a view (``expand``); backward sums the gradient over heads."""
+    shape, itemsize = x.shape, x.itemsize
+    t.cpu("view", 2)
+    y = Tensor(x.storage, (*shape[:-1], heads * shape[-1]), itemsize)
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("view_backward", 2)
+        grad = t.empty(shape, itemsize)
+        t.launch(Kernel("sum", (g.elements,), bytes=g.size + grad.size))
+        return [grad]
+
+    return t.apply(y, [x], backward)
+
+
+def padded(t: Tape, x: Tensor, width: int) -> Tensor:
+    """Heads with zeros behind them up to a width (``F.pad``): a fill and a copy; backward is a view."""
+    shape, itemsize = x.shape, x.itemsize
+    t.cpu("elementwise", 2)
+    y = t.empty((*shape[:-1], width), itemsize)
+    F.launch_elementwise(t, "fill", y.elements, y.size)
+    t.launch(Kernel("copy", (x.elements,), layout="strided", bytes=2 * x.size))
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("view_backward")
+        grad = Tensor(g.storage, shape, itemsize)
+        grad.local = g.local
+        return [grad]
+
+    return t.apply(y, [x], backward)
+
+
+def cut(t: Tape, x: Tensor, width: int) -> Tensor:
+    """Heads up to a width, a view; the gradient's rest are zeros."""
+    shape, itemsize = x.shape, x.itemsize
+    t.cpu("view")
+    y = Tensor(x.storage, (*shape[:-1], width), itemsize)
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("view_backward", 2)
+        grad = t.empty(shape, itemsize)
+        F.launch_elementwise(t, "fill", grad.elements, grad.size)
+        t.launch(Kernel("copy", (g.elements,), layout="strided", bytes=2 * g.size))
+        return [grad]
+
+    return t.apply(y, [x], backward)
