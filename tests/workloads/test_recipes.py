@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from sim.errors import InputError
+from sim.predict import plan
+from sim.spec.load import load_scenario
 from workloads import recipes
 from workloads.recipes._models import model_named
 from workloads.recipes._reading import Recipe
@@ -181,3 +183,37 @@ def test_schedules_of_primus_have_their_names_here(
     assert keys.get("parallel.vpp") == chunks
     wrong = read(tmp_path, "b.yaml", text + "      pp_algorithm: fastest\n")
     assert any("fastest" in mistake.found for mistake in wrong.mistakes)
+
+
+@pytest.mark.parametrize(
+    ("name", "flavor", "attention"),
+    [
+        ("deepseek_v3", "16B", "cudnn"),
+        ("llama4", "17bx16e", "flash2"),
+        ("gpt_oss", "20b", "flash2"),
+    ],
+)
+def test_eager_experts_of_torchtitan_run_in_its_own_layers(
+    tmp_path: Path, name: str, flavor: str, attention: str
+) -> None:
+    """Latent attention, windows and sinks, with experts in grouped products; nothing stands in."""
+    text = f"""
+[model]
+name = "{name}"
+flavor = "{flavor}"
+[training]
+local_batch_size = 1
+seq_len = 4096
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 2
+expert_parallel_degree = 4
+"""
+    path = tmp_path / "train.toml"
+    path.write_text(text)
+    scenario = load_scenario(path, ["cluster.name=dgx-h100", "cluster.gpus=8"])
+    assert scenario.training.framework == "pytorch-eager"
+    assert scenario.pytorch.experts == "grouped"
+    assert scenario.pytorch.attention == attention
+    assert not any("stand for" in note for note in scenario.notes)
+    plan(scenario)

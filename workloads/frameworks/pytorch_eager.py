@@ -25,10 +25,6 @@ MEGATRON = 'training.framework = "megatron"'
 # Parts of a transformer that the plain modules of workloads/torch/transformer.py do not have.
 NO_SUCH_PARTS = (
     "mtp_layers",
-    "window",
-    "sinks",
-    "clamped",
-    "embedding_norm",
     "layer_pattern",
     "attention_gate",
     "moe_latent",
@@ -228,17 +224,20 @@ def _order(s: Job) -> Iterator[Mistake]:
         )
 
 
-def _parts(s: Job, model: ModelShape) -> Iterator[Mistake]:
-    if model.kind != "transformer":
-        return
+def missing_parts(model: object) -> list[str]:
+    """Keys of a model that make it one of other layers, with their values."""
     parts = [
         f"{key} = {str(getattr(model, key)).lower()}"
         for key in NO_SUCH_PARTS
-        if getattr(model, key, 0)
+        if getattr(model, key, None)
     ]
-    for key, value in (("activation", "relu2"), ("positions", "alibi")):
-        if getattr(model, key, "") == value:
-            parts.append(f'{key} = "{value}"')
+    if getattr(model, "positions", "") == "alibi":
+        parts.append('positions = "alibi"')
+    return parts
+
+
+def _parts(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    parts = missing_parts(model) if model.kind == "transformer" else []
     if parts:
         yield Mistake(
             s.where,
@@ -301,6 +300,21 @@ def _latent(s: Job, model: ModelShape) -> Iterator[Mistake]:
     if s.pytorch.attention == "triton":
         expected = "cudnn or flash2"
         yield Mistake(s.where, "pytorch.attention", '"triton"', expected, hint)
+
+
+def _window(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """Windows where the kernel has none, or where ranks of a ring would not need all keys."""
+    window = getattr(model, "window", 0)
+    if not window or window >= s.training.seq_len:
+        return
+    found = str(window)
+    if s.parallel.cp > 1:
+        hint = "ranks then need keys of their neighbours alone, which is not simulated"
+        yield Mistake(s.where, "model.window", found, "nothing with cp", hint)
+    if s.pytorch.attention == "triton" or precision(s.training.precision).wide:
+        hint = "this attention's kernel has no window"
+        expected = 'nothing, or 16 bits with pytorch.attention = "cudnn" or "flash2"'
+        yield Mistake(s.where, "model.window", found, expected, hint)
 
 
 def _grouped(s: Job, model: ModelShape) -> Iterator[Mistake]:
@@ -430,6 +444,7 @@ FRAMEWORK = Framework(
         ("training pytorch model", _wide),
         ("pytorch.modules model.kind", _modules),
         ("pytorch model.kind", _latent),
+        ("pytorch training parallel.cp training.seq_len model", _window),
         ("pytorch.experts training.framework parallel.ep model.experts", _grouped),
     ),
     refusals=refusals,

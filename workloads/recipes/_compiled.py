@@ -6,7 +6,7 @@ Formats put what they say of fp8 into keys of Megatron's layers; here they becom
 from __future__ import annotations
 
 from workloads.frameworks.automodel import PYTORCH, UNUSED
-from workloads.frameworks.pytorch_eager import NO_SUCH_PARTS
+from workloads.frameworks.pytorch_eager import missing_parts
 from workloads.models.model import MODELS, read_model
 from workloads.recipes._reading import Draft
 
@@ -84,7 +84,7 @@ def stand_in(draft: Draft) -> None:
     if draft.get("training.framework") not in PLAIN or not name:
         return
     model = read_model(MODELS / f"{name}.toml")
-    missing = [key for key in NO_SUCH_PARTS if getattr(model, key, None)]
+    missing = [part.partition(" ")[0] for part in missing_parts(model)]
     if not missing:
         return
     sharded = draft.get("parallel.data_parallel") in ("fsdp", "zero2")
@@ -107,12 +107,16 @@ def titan_layers(draft: Draft) -> None:
     if experts_of(draft):
         draft.set("pytorch.experts", "grouped")
     name = draft.get("model.name")
-    latent = read_model(MODELS / f"{name}.toml").kv_lora_rank if name else None
-    if latent and draft.get("pytorch.attention") == "flash2":
+    if not name or draft.get("pytorch.attention") != "flash2":
+        return
+    model = read_model(MODELS / f"{name}.toml")
+    if model.kv_lora_rank:
         draft.drop("pytorch.attention")
         draft.assume(
-            "attention by cuDNN: FlashAttention 2 takes no values narrower than queries"
+            "but cuDNN's where values are narrower than queries, which FlashAttention 2 does not take"
         )
+    elif model.window or model.sinks:
+        draft.assume("FlexAttention, for windows and sinks, counts as FlashAttention 2")
 
 
 def sharded_experts(draft: Draft) -> None:

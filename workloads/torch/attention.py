@@ -97,14 +97,33 @@ def heads_last(t: Tape) -> bool:
     return t.choices is not None and t.choices.attention == "triton"
 
 
-def attention(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal scaled-dot-product attention, by cuDNN if nothing is said: saves q, k, v, output and a float per row."""
+# Keys of a kernel's tile: every tile that a query touches is computed.
+TILE = 128
+
+
+def in_window(samples: int, tokens: int, window: int) -> tuple[int, int]:
+    """Samples and tokens of causal attention with as many scores as one that looks back `window` tokens (0: all).
+
+    Those are causal blocks along the diagonal, no smaller than two tiles (as in Megatron's layers).
+    """
+    block = max(window, 2 * TILE)
+    if not window or block >= tokens:
+        return samples, tokens
+    return max(1, round(samples * (2 * tokens / block - 1))), block
+
+
+def attention(t: Tape, q: Tensor, k: Tensor, v: Tensor, window: int = 0) -> Tensor:
+    """Causal scaled-dot-product attention, by cuDNN if nothing is said: saves q, k, v, output and a float per row.
+
+    `window`: tokens that a query looks back, 0: all.
+    """
     if heads_last(t):
         return triton_attention(t, q, k, v)
     if t.plain:
         return _in_32_bits(t, q, k, v)
     flash2 = t.choices is not None and t.choices.attention == "flash2"
-    work = _Work.of(t, q, k, v, "flash2_attention" if flash2 else "attention")
+    name = "flash2_attention" if flash2 else "attention"
+    work = _Work.of(t, q, k, v, name, window)
     zeros = Kernel("memset", (4,), bytes=4.0)
     return _local_or_ring(t, q, k, v, (zeros, work.forward), partial(_backward, work))
 
@@ -236,12 +255,15 @@ class _Work:
     backward: Kernel
 
     @classmethod
-    def of(cls, t: Tape, q: Tensor, k: Tensor, v: Tensor, name: str) -> _Work:
+    def of(
+        cls, t: Tape, q: Tensor, k: Tensor, v: Tensor, name: str, window: int = 0
+    ) -> _Work:
         """Kernels `name`_fwd and `name`_bwd; backward moves twice the bytes, and computes five products for two."""
         heads = q.shape[1]
         widths = Widths(q.shape[-1], v.shape[-1])
         moved = q.size + k.size + v.size + q.size * widths.value / widths.query
-        of = heads, k.shape[1], *t.documents(q.shape[0], q.shape[2])
+        seen = in_window(*t.documents(q.shape[0], q.shape[2]), window)
+        of = heads, k.shape[1], *seen
         return cls(
             attention_kernel(f"{name}_fwd", *of, widths, moved),
             attention_kernel(f"{name}_bwd", *of, widths, 2 * moved),
@@ -299,6 +321,37 @@ def _triton_backward(
     grads = [t.empty(x.shape, x.itemsize) for x in (q, k, v)]
     del sums
     return grads
+
+
+def with_sinks(t: Tape, x: Tensor, sinks: Tensor) -> Tensor:
+    """Attention's output times the share that a learned sink of each head leaves to it.
+
+    The share is a number a row, sigmoid(lse - sink), in fp32 (torchtitan, models/gpt_oss/model/model.py).
+    """
+    rows, columns = x.elements // x.shape[-1], x.shape[-1]
+    shape, itemsize, of_sinks = x.shape, x.itemsize, (sinks.shape, sinks.itemsize)
+    for moved in (8.0, 8.0, 6.0):  # difference, sigmoid, in 16 bits
+        t.cpu("elementwise")
+        t.launch(Kernel("fused", (rows,), bytes=moved * rows))
+    share = t.empty((rows,), 4)
+    t.cpu("elementwise")
+    t.launch(Kernel("mul", (x.elements,), layout="row"))
+    t.saves()
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("elementwise_backward", 6)
+        t.launch(Kernel("mul", (g.elements,), bytes=3 * g.size))
+        product = t.empty(shape, itemsize)
+        t.launch(Kernel("sum", (rows * columns,), layout="row", bytes=g.size))
+        t.launch(Kernel("mul", (g.elements,), layout="row"))
+        grad = t.empty(shape, itemsize)
+        del product
+        for moved in (6.0, 12.0, 4.0):  # in 32 bits, sigmoid, summed for each head
+            t.launch(Kernel("fused", (rows,), bytes=moved * rows))
+        _ = (x, share)
+        return [grad, t.empty(*of_sinks)]
+
+    return t.apply(t.empty(shape, itemsize), [x, sinks], backward)
 
 
 def split_joined(t: Tape, joined: Tensor, widths: list[int]) -> list[Tensor]:

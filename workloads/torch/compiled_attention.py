@@ -5,7 +5,7 @@ from __future__ import annotations
 from sim.graph.kernel import Kernel
 from workloads.job.pytorch import PyTorch
 from workloads.parallel.context import Shapes
-from workloads.torch.attention import Widths, attention_kernel
+from workloads.torch.attention import Widths, attention_kernel, in_window
 from workloads.torch.compiled_tensor import Split
 from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Attention
@@ -37,6 +37,11 @@ class Heads(Split):
         """Of queries and values, head by head."""
         width = self._plain.head_dim
         return Widths(width, width)
+
+    @property
+    def _window(self) -> int:
+        """Tokens that a query looks back; 0: all."""
+        return self._plain.window
 
     @property
     def _plain(self) -> Attention:
@@ -75,13 +80,12 @@ class Heads(Split):
 
     def _attention_kernel(self, kind: str) -> Kernel:
         """Backward moves twice the bytes of forward, and computes five products for two."""
-        (b, s), sizes, head = (
-            self.t.documents(*self.whole_rows),
-            self._widths(),
-            self._head,
-        )
+        sizes, head = self._widths(), self._head
+        documents = self.t.documents(*self.whole_rows)
+        b, s = in_window(*documents, self._window)
         heads, groups = sizes["q"] // head.query, sizes["k"] // head.query
-        moved = 2.0 * b * s * (sum(sizes.values()) + heads * head.value)
+        rows = documents[0] * documents[1]
+        moved = 2.0 * rows * (sum(sizes.values()) + heads * head.value)
         moved *= 2.0 if kind == "attention_bwd" else 1.0
         flash2 = self.choices is not None and self.choices.attention == "flash2"
         name = f"flash2_{kind}" if flash2 else kind
@@ -108,6 +112,25 @@ class Heads(Split):
 
         q, k, v = (self.saved[name] for name in ("q", "k", "v"))
         ring.backward(self.t, self._shapes(), (q, k, v), block)
+
+    def _with_sinks(self) -> Tensor | None:
+        """Attention's output by the share that sinks leave to it, in the kernel that puts heads behind tokens."""
+        if self._plain.sinks is None:
+            return None
+        self.saved["share"] = self._new(self._plain.heads, 4)
+        return self._plain.sinks
+
+    def _sinks_gradient(self) -> list[Tensor]:
+        """Backward of that: the output's gradient in one kernel with sums of rows, which are summed for each head."""
+        sinks = self._plain.sinks
+        if sinks is None:
+            return []
+        heads = self._plain.heads
+        self._fused("fused_mul_bwd", self._widths()["q"], 3)
+        rows = self.tokens * heads
+        self.t.launch(Kernel("fused_reduction", (rows,), bytes=12.0 * rows))
+        del self.saved["share"]
+        return [self.t.empty(sinks.shape, sinks.itemsize)]
 
     def _shapes(self) -> Shapes:
         """Of this rank's part of the attention."""

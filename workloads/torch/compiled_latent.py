@@ -31,6 +31,10 @@ class LatentUnits(Units):
         narrow = self.choices is None or self.choices.attention != "flash2"
         return Widths(m.query_dim, m.v_head_dim if narrow else m.query_dim)
 
+    @property
+    def _window(self) -> int:
+        return 0
+
     def _widths(self) -> dict[str, int]:
         heads, head = self._latent.heads, self._head
         return {

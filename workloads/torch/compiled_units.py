@@ -32,7 +32,8 @@ class Units(Heads):
         super().__init__(t, block)
         self.units = units
         self.gated = getattr(block.ffn, "gated", False)
-        self.activation = getattr(block.ffn, "activation", "")
+        # The square of a ReLU is one kernel like it.
+        self.activation = getattr(block.ffn, "activation", "").removesuffix("2")
         made = [name for u in units for name in MAKES[u]]
         used = [name for u in units for name in uses(u, self.gated)]
         self.inputs = list(dict.fromkeys(name for name in used if name not in made))
@@ -71,6 +72,7 @@ class Units(Heads):
         width = a.heads * a.head_dim
         self._attend()
         saved["out"], saved["lse"] = self._new(width), self._new(a.heads, 4)
+        self._with_sinks()
         v["merged"] = self._new(width)
         self._fused("fused_transpose", width, 2)
 
@@ -209,6 +211,7 @@ class Units(Heads):
     def backward_attention(
         self, g: dict[str, Tensor], w: list[Tensor], late: Late
     ) -> None:
+        sinks = self._sinks_gradient()
         self._attend_backward()
         grads = {name: self._new(width) for name, width in self._widths().items()}
         del g["merged"]
@@ -218,6 +221,7 @@ class Units(Heads):
             self._projections_in_a_block(grads, g, w, late)
         else:
             self._projections_apart(grads, g, w)
+        w += sinks
         del self.saved["n1"]
         if NORM not in self.units:
             self._fused("fused_add", self.width, 4)

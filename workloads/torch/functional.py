@@ -180,7 +180,9 @@ def mul(t: Tape, a: Tensor, b: Tensor) -> Tensor:
 
 
 def activation(t: Tape, kind: str, x: Tensor) -> Tensor:
-    """silu, gelu or relu: saves its input (relu its output)."""
+    """silu, gelu, relu or its square: saves its input (relu its output)."""
+    if kind == "relu2":
+        return square(t, activation(t, "relu", x))
     t.cpu("elementwise")
     launch_elementwise(t, kind, x.elements, 2 * x.size)
     y = t.empty(x.shape, x.itemsize)
@@ -197,9 +199,49 @@ def activation(t: Tape, kind: str, x: Tensor) -> Tensor:
     return t.apply(y, [x], backward)
 
 
+def square(t: Tape, x: Tensor) -> Tensor:
+    """Elementwise square: saves its input."""
+    return _elementwise(t, x, 3.0)
+
+
+def clamp(t: Tape, x: Tensor) -> Tensor:
+    """Elementwise bounds: saves its input, which says where the gradient passes."""
+    return _elementwise(t, x, 3.0)
+
+
+def by_number(t: Tape, x: Tensor) -> Tensor:
+    """Times a number, which is the gradient's factor as well: nothing is saved."""
+    shape, itemsize, moved = x.shape, x.itemsize, 2 * x.size
+    t.cpu("elementwise")
+    launch_elementwise(t, "fused", x.elements, moved)
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("elementwise_backward")
+        launch_elementwise(t, "fused", g.elements, moved)
+        return [t.empty(shape, itemsize)]
+
+    return t.apply(t.empty(shape, itemsize), [x], backward)
+
+
+def _elementwise(t: Tape, x: Tensor, passes: float) -> Tensor:
+    """An operator that reads and writes an element; backward it moves the tensor's bytes so often."""
+    shape, itemsize = x.shape, x.itemsize
+    t.cpu("elementwise")
+    launch_elementwise(t, "fused", x.elements, 2 * x.size)
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("elementwise_backward")
+        launch_elementwise(t, "fused", g.elements, passes * g.size)
+        _ = x
+        return [t.empty(shape, itemsize)]
+
+    return t.apply(t.empty(shape, itemsize), [x], backward)
+
+
 def gated(t: Tape, kind: str, x: Tensor, factor: Tensor) -> Tensor:
     """An activation times a factor in one kernel, as Inductor makes it: saves both."""
     shape, itemsize = x.shape, x.itemsize
+    kind = kind.removesuffix("2")  # the square of a ReLU is one kernel like it
     t.cpu("elementwise")
     t.launch(Kernel(f"fused_{kind}_mul", (x.elements,), bytes=3 * x.size))
 

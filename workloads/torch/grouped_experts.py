@@ -22,7 +22,7 @@ class GroupedFeedForward(Module):
 
     def __init__(self, t: Tape, m: ModelSpec, experts: int, parts: int = 1) -> None:
         super().__init__()
-        self.activation = m.activation
+        self.activation, self.clamped = m.activation, m.clamped
         ffn = m.moe_ffn // parts
         self.w1 = self._weights(t, experts, ffn, m.hidden, "w1", m.bias)
         self.w3 = (
@@ -46,7 +46,7 @@ class GroupedFeedForward(Module):
         first = self._projected(t, x, self.w1)
         second = None if self.w3 is None else self._projected(t, x, self.w3)
         del x
-        inner = gated(t, self.activation, first, second)
+        inner = gated(t, self.activation, first, second, self.clamped)
         del first, second
         return moved(t, self._projected(t, inner, self.w2))
 

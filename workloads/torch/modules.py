@@ -51,8 +51,17 @@ class Module:
         return sum(p.elements for p in self.parameters)
 
 
-def gated(t: Tape, activation: str, x: Tensor, factor: Tensor | None) -> Tensor:
-    """The activation of ``x``, times a factor if there is one; one kernel where the tape's layers are compiled."""
+def gated(
+    t: Tape, activation: str, x: Tensor, factor: Tensor | None, clamped: bool = False
+) -> Tensor:
+    """The activation of ``x``, times a factor if there is one; one kernel where the tape's layers are compiled.
+
+    `clamped`: both are, first, and ``x`` is scaled inside the activation (gpt-oss's SwiGLU; torchtitan,
+    models/gpt_oss/model/moe.py, whose sum of the factor and one is left out).
+    """
+    if clamped and not (t.compiles and factor is not None):
+        x = F.by_number(t, F.clamp(t, x))
+        factor = None if factor is None else F.clamp(t, factor)
     if factor is None:
         return F.activation(t, activation, x)
     if t.compiles:
@@ -63,9 +72,11 @@ def gated(t: Tape, activation: str, x: Tensor, factor: Tensor | None) -> Tensor:
 class FeedForward(Module):
     """Gated (SwiGLU) or plain feed-forward network."""
 
-    def __init__(self, t: Tape, m: ModelSpec, shards: int = 1) -> None:
+    def __init__(
+        self, t: Tape, m: ModelSpec, shards: int = 1, clamped: bool = False
+    ) -> None:
         super().__init__()
-        self.gated, self.activation = m.gated, m.activation
+        self.gated, self.activation, self.clamped = m.gated, m.activation, clamped
         ffn = m.ffn // shards
         self.w1 = self.project(t, ffn, m.hidden, "w1", m.bias)
         self.w3 = self.project(t, ffn, m.hidden, "w3", m.bias) if m.gated else None
@@ -79,6 +90,12 @@ class FeedForward(Module):
         def up(w: Tensor) -> Tensor:
             return column(t, x, w, self.biases.get(w))
 
+        if self.clamped:
+            parts = [None if w is None else up(w) for w in (self.w1, self.w3)]
+            assert parts[0] is not None
+            inner = gated(t, self.activation, parts[0], parts[1], True)
+            del parts
+            return row(t, inner, self.w2, self.biases.get(self.w2))
         inner = F.activation(t, self.activation, up(self.w1))
         if self.w3 is not None:
             inner = F.mul(t, inner, up(self.w3))

@@ -70,7 +70,7 @@ class MixtureOfExperts(Module):
     def _apart(self, t: Tape, m: ModelSpec, parts: int) -> list[FeedForward]:
         """Experts that run one after the other."""
         one = replace(m, ffn=m.moe_ffn)
-        return [FeedForward(t, one, parts) for _ in range(self.count)]
+        return [FeedForward(t, one, parts, m.clamped) for _ in range(self.count)]
 
     def _shared(self, t: Tape, m: ModelSpec, parts: int) -> FeedForward:
         """Experts that see every token: one feed-forward network as wide as all of them, without biases."""

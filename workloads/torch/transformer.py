@@ -18,6 +18,7 @@ from workloads.torch.attention import (
     merge_heads,
     rope,
     split_joined,
+    with_sinks,
 )
 from workloads.torch.latent_attention import LatentAttention, Whole
 from workloads.torch.modules import FeedForward, Linear, Module
@@ -26,10 +27,11 @@ from workloads.torch.tape import Tape, Tensor
 
 
 class Attention(Module):
-    """Grouped-query attention over ``heads / shards`` heads."""
+    """Grouped-query attention over ``heads / shards`` heads, which looks back ``window`` tokens (0: all)."""
 
-    def __init__(self, t: Tape, m: ModelSpec, shards: int = 1) -> None:
+    def __init__(self, t: Tape, m: ModelSpec, shards: int = 1, window: int = 0) -> None:
         super().__init__()
+        self.window = window
         self.heads, self.kv = m.heads // shards, max(1, m.kv_heads // shards)
         self.head_dim, self.rotary = m.head_dim, m.rotary
         joined = t.choices is not None and t.choices.joined_qkv
@@ -39,11 +41,13 @@ class Attention(Module):
         self.wo = self.project(t, m.hidden, self.heads * m.head_dim, "wo", m.bias)
         names = ("q_norm", "k_norm") if m.qk_norm else ()
         self.norms = [self.add(t, m.head_dim, name=name) for name in names]
+        self.sinks = self.add_if(t, m.sinks, self.heads, name="sinks")
 
     @property
     def inward(self) -> list[Tensor]:
         """Parameters in front of attention's kernel, where projections are apart."""
-        return [self.wq, self.wk, self.wv, *self.norms]
+        sinks = [] if self.sinks is None else [self.sinks]
+        return [self.wq, self.wk, self.wv, *self.norms, *sinks]
 
     def _joined(self, t: Tape, m: ModelSpec) -> Tensor:
         return self.project(
@@ -65,7 +69,9 @@ class Attention(Module):
             q, k = F.norm(t, "rms", q, of_q), F.norm(t, "rms", k, of_k)
         if self.rotary:
             q, k = rope(t, q), rope(t, k)
-        o = attention(t, q, k, v)
+        o = attention(t, q, k, v, self.window)
+        if self.sinks is not None:
+            o = with_sinks(t, o, self.sinks)
         return row(t, merge_heads(t, o), self.wo, self.biases.get(self.wo))
 
     def _heads(self, t: Tape, x: Tensor, column: Linear) -> list[Tensor]:
@@ -108,7 +114,7 @@ class Block(Module):
         super().__init__()
         self.index, self.parallel = index, parallel
         self.norm1 = Norm(t, m)
-        self.attention = parallel.attention(t, m)
+        self.attention = parallel.attention(t, m, m.window_of(index))
         self.norm2 = Norm(t, m)
         self.ffn = parallel.feed_forward(t, m, m.has_experts(index))
         self.parameters = (
@@ -155,11 +161,13 @@ class BlockParallel:
     #: What surrounds projections that every rank has whole.
     whole_projections = Whole()
 
-    def attention(self, t: Tape, m: ModelSpec) -> Attention | LatentAttention:
-        """A block's attention: over this rank's heads."""
+    def attention(
+        self, t: Tape, m: ModelSpec, window: int
+    ) -> Attention | LatentAttention:
+        """A block's attention: over this rank's heads, of so many tokens (0: all)."""
         if m.latent:
             return LatentAttention(t, m, self.shards, self.whole_projections)
-        return Attention(t, m, self.shards)
+        return Attention(t, m, self.shards, window)
 
     def feed_forward(self, t: Tape, m: ModelSpec, experts: bool) -> FeedForwardLayer:
         """A block's feed-forward part, with experts or dense."""
@@ -202,6 +210,10 @@ class Transformer(Module):
         self.parallel = parallel or BlockParallel()
         self.token = self._tokens(t, m) if first else None
         self.position = self._positions(t, m) if first else None
+        embedded = first and m.embedding_norm
+        self.embedding_norm = Norm(t, m) if embedded else None
+        if self.embedding_norm is not None:
+            self.parameters += self.embedding_norm.parameters
         self.blocks = [Block(t, m, i, self.parallel) for i in layers]
         for block in self.blocks:
             self.parameters += block.parameters
@@ -255,6 +267,8 @@ class Transformer(Module):
                 "a later pipeline stage needs the activation of the stage before it"
             )
         del x
+        if self.embedding_norm is not None:
+            h = self.embedding_norm.forward(t, h)
         if self.first:
             h = self.parallel.enter(t, h)
         for block in self.blocks:
