@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -229,9 +230,7 @@ def bottleneck(plan: Plan, fabric: Any) -> str:
 
 def render(rows: Sequence[Row], explain: bool = False) -> str:
     """The table for people; `explain` adds what decides and what NCCL compared."""
-    columns = (
-        f"{'size':>10} {'algo':>9} {'proto':>6} {'channels':>8} {'time':>10} {'90%':>6}"
-    )
+    columns = f"{'size':>8} {'algo':>9} {'proto':>6} {'ch':>3} {'time':>9} {'90%':>5}"
     lines = [f"{columns} {'algbw':>10} {'busbw':>10}  bound by"]
     for row in rows:
         lines.append(_line(row))
@@ -251,9 +250,14 @@ def _line(row: Row) -> str:
     plan, time = row.plan, format_duration(row.time)
     algbw, busbw = format_bandwidth(row.algbw), format_bandwidth(row.busbw)
     return (
-        f"{format_bytes(plan.size):>10} {plan.algo:>9} {plan.proto:>6} {plan.channels:8} "
-        f"{time:>10} {_width(row):>6} {algbw:>10} {busbw:>10}  {row.bottleneck}"
+        f"{format_bytes(plan.size):>8} {plan.algo:>9} {plan.proto:>6} {plan.channels:3} "
+        f"{time:>9} {_width(row):>5} {algbw:>10} {busbw:>10}  {_short(row.bottleneck)}"
     )
+
+
+def _short(link: str) -> str:
+    """A link by its ends, without the hosts and units they are in: `nic0-leaf0`; JSON has the whole name."""
+    return re.sub(r"[^-\s]*/", "", link)
 
 
 def _width(row: Row) -> str:

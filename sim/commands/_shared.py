@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from sim import plugins, progress, renamed
+from sim.commands._pages import fitting
 from sim.errors import EXIT_INPUT, InputError, Mistake, PrestepError
 from sim.extras import missing
 from sim.strict import whole_number_meant
@@ -42,7 +43,7 @@ def explained(command: Command) -> Command:
             with progress.shown(), renamed.told(talk):
                 return command(*args, **kwargs)
         except PrestepError as error:
-            click.echo(str(error), err=True)
+            click.echo(fitting(str(error), sys.stderr), err=True)
             sys.exit(error.code)
         except (click.exceptions.Exit, click.ClickException, click.Abort):
             raise
@@ -236,7 +237,7 @@ def echo_json(value: object) -> None:
 
 def talk(text: str) -> None:
     progress.clear()
-    click.echo(text, err=True)
+    click.echo(fitting(text, sys.stderr), err=True)
 
 
 def misused(option: str, found: str, expected: str, hint: str = "") -> InputError:

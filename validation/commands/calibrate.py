@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from sim.commands._pages import show_page
 from sim.commands._shared import explained
 
 GROUP = "Your programs, traces and machines"
@@ -50,4 +51,4 @@ GROUP = "Your programs, traces and machines"
 def command(**options: Any) -> None:
     from validation.fit.command import calibrate
 
-    click.echo(calibrate(**options))
+    show_page(calibrate(**options))

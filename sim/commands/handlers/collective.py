@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from sim.collectives import report
+from sim.commands._pages import show_page
 from sim.commands._shared import echo_json
 
 
@@ -15,4 +14,4 @@ def collective(explain: bool, json_: bool, **choices: Any) -> None:
     if json_:
         echo_json(prediction.to_json())
     else:
-        click.echo(prediction.render())
+        show_page(prediction.render())

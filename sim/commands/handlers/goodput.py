@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from sim.analysis.json_text import finite
+from sim.commands._pages import show_page
 from sim.commands._shared import echo_json, misused
 from sim.reliability import goodput as simulation
 from sim.reliability.degraded import plain_speeds
@@ -46,7 +45,7 @@ def goodput(
     if json_:
         echo_json(finite(table))
     else:
-        click.echo(simulation.render(table))
+        show_page(simulation.render(table))
 
 
 def _is_given(value: object) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from sim.commands._pages import show_page
 from sim.commands._shared import echo_json, misused
 from sim.tools import recorded
 from workloads.capture import recording
@@ -24,7 +25,7 @@ def show(file: Path, rank: int | None, json_: bool) -> None:
     for number, (heading, lines) in enumerate(recorded.sections(file, whole, counted)):
         text = "\n".join(lines)
         click.echo(("\n" if number else "") + click.style(heading, bold=True))
-        click.echo(text)
+        show_page(text)
 
 
 def _chosen(whole: Recording, rank: int | None) -> list[RankRecording]:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import click
-
+from sim.commands._pages import show_page
 from sim.commands._shared import echo_json, misused, talk
 from sim.replay import job_changes, report, stragglers
 from sim.replay.outcome import Outcome
@@ -61,7 +60,7 @@ def _show(outcome: Outcome, json_: bool, trace: Path | None) -> None:
     if json_:
         echo_json(report.as_json(outcome))
     else:
-        click.echo(report.as_text(outcome))
+        show_page(report.as_text(outcome))
     if trace is not None:
         write_trace(outcome, trace)
         talk(f"wrote {trace}")
@@ -89,9 +88,9 @@ def _stragglers(
         table = stragglers.as_json(analysis) | {"changes": list(overrides)}
         echo_json(table | ({"free": rows} if free else {}))
         return
-    click.echo(stragglers.as_text(analysis))
+    show_page(stragglers.as_text(analysis))
     if free:
-        click.echo(stragglers.free_text(rows))
+        show_page(stragglers.free_text(rows))
 
 
 def _freed(job: Operations, changes: job_changes.JobChanges) -> list[dict[str, Any]]:
@@ -120,7 +119,7 @@ def _compare(
     if json_:
         echo_json(compared.as_json(comparison))
     else:
-        click.echo(compared.as_text(comparison))
+        show_page(compared.as_text(comparison))
 
 
 def _refuse_changes(

@@ -17,6 +17,7 @@ from sim import exporters
 from sim.analysis.cost import Prices, cost_of
 from sim.analysis.prediction import Prediction
 from sim.analysis.summary import CAPTURED
+from sim.commands._pages import show_page
 from sim.commands._shared import EXIT_OUTSIDE, coloured, echo_json, misused, talk
 from sim.exporters import terminal
 from sim.planning.planned import Planned
@@ -239,7 +240,7 @@ def _serve(scenario: Scenario, json_: bool, other: Path | int | None) -> None:
     if json_:
         echo_json(prediction)
     else:
-        click.echo(serving.render(prediction))
+        show_page(serving.render(prediction))
 
 
 def _learn(scenario: Scenario, json_: bool, other: Path | int | None) -> None:
@@ -253,7 +254,7 @@ def _learn(scenario: Scenario, json_: bool, other: Path | int | None) -> None:
     if json_:
         echo_json(step)
     else:
-        click.echo(result.render(step))
+        show_page(result.render(step))
 
 
 def _run_others(

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from math import prod
 from pathlib import Path
 
-import click
-
 from sim import progress
 from sim.analysis.cost import Prices
+from sim.commands._pages import show_page
 from sim.commands._shared import EXIT_OUTSIDE, echo_json, misused, talk
 from sim.spec import recipes
 from sim.spec.load import load_open
@@ -70,7 +69,7 @@ def _layouts(
     if json_:
         echo_json(words.to_dict(ranking, options.objective))
     else:
-        click.echo(words.table(ranking, options.objective))
+        show_page(words.table(ranking, options.objective))
     if not ranking.ranked:
         sys.exit(EXIT_OUTSIDE)
     if write is not None:
@@ -95,7 +94,7 @@ def _clusters(
     if json_:
         echo_json(clusters.to_dict(found, asked, top))
     else:
-        click.echo(clusters.table(found, asked, top))
+        show_page(clusters.table(found, asked, top))
     if not any(place.fits for place in found):
         sys.exit(EXIT_OUTSIDE)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import click
-
+from sim.commands._pages import show_page
 from sim.commands._shared import echo_json
 from sim.errors import InputError, Mistake
 from sim.storage import curve, systems
@@ -24,7 +23,7 @@ def storage(
     if json_:
         echo_json(curve.table_of(chosen, threads, way))
     else:
-        click.echo(curve.render(chosen, threads, way, transfer))
+        show_page(curve.render(chosen, threads, way, transfer))
 
 
 def _way(

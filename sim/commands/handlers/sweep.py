@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import click
 import pyarrow.parquet as pq
 
 from sim import progress
 from sim.analysis.cost import Prices
+from sim.commands._pages import show_page
 from sim.commands._shared import talk
 from sim.spec.load import load_scenario
 from sim.spec.scenario_file import is_recipe
@@ -48,7 +48,7 @@ def sweep(
     runs = specs(path, values, overrides)
     with progress.count("runs", len(runs)) as task:
         results = study.sweep(runs, output, pool, jobs, partial(_tell, task))
-    click.echo(summary(results, objective))
+    show_page(summary(results, objective))
     talk(f"wrote {results}")
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
 from sim import assignments
+from sim.commands._pages import show_page
 from sim.commands._shared import talk
 from topologies import load_cluster
 from topologies.files.interchange import check_report, export_file, import_file
@@ -28,16 +27,16 @@ def show(
         # NCCL's search is slow to import, and few ask for it
         from sim.collectives.nccl import lines
 
-        click.echo("\n".join(lines.printed(fabric, fabric.gpus, trees=72)))
+        show_page("\n".join(lines.printed(fabric, fabric.gpus, trees=72)))
     else:
-        click.echo(listing.render(fabric))
+        show_page(listing.render(fabric))
     if picture is not None:
         listing.picture(fabric, picture)
         talk(f"wrote {picture}")
 
 
 def check(cluster: str, hosts: int | None) -> None:
-    click.echo(check_report(cluster, hosts))
+    show_page(check_report(cluster, hosts))
 
 
 def export(cluster: str, hosts: int | None, output: Path | None, format_: str) -> None:

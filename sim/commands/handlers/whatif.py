@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from sim.commands._pages import show_page
 from sim.commands._shared import echo_json, misused, talk
 from sim.errors import InputError, unknown
 from sim.spec import recipes
@@ -59,7 +60,7 @@ def _side_by_side(
     if json_:
         echo_json(table)
     else:
-        click.echo(comparison_page(table))
+        show_page(comparison_page(table))
 
 
 def _compared(base: Scenario, changed: Scenario, overrides: Sequence[str]) -> Table:

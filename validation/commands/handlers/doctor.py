@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
-
 from sim.collectives import request
+from sim.commands._pages import show_page
 from sim.commands._shared import EXIT_OUTSIDE, echo_json
 from sim.tools import doctor as examination
 from topologies import load_cluster
@@ -28,7 +27,7 @@ def doctor(json_: bool) -> None:
     if json_:
         echo_json(table)
     else:
-        click.echo("\n".join(map(str, findings)))
+        show_page("\n".join(map(str, findings)))
     sys.exit(0 if table["good"] else EXIT_OUTSIDE)
 
 
@@ -54,7 +53,7 @@ def nccl(
     if json_:
         echo_json(page.as_json(diagnosis, run, name))
     else:
-        click.echo(page.as_text(diagnosis, run, name))
+        show_page(page.as_text(diagnosis, run, name))
     sys.exit(EXIT_OUTSIDE if diagnosis.abnormal else 0)
 
 

@@ -6,9 +6,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import click
-
 from sim import files
+from sim.commands._pages import show_page
 from sim.commands._shared import EXIT_OUTSIDE, echo_json, talk
 from sim.units import format_duration
 from validation import submissions
@@ -21,7 +20,7 @@ def submit(rows: Path, output: Path | None, json_: bool) -> None:
     if json_:
         echo_json({"good": good, "rows": [one.to_json() for one in found]})
     else:
-        click.echo("\n".join(_lines(found)))
+        show_page("\n".join(_lines(found)))
     if not good:
         talk(
             "nothing is written: mend the rows, or say in the pull request why they are right"

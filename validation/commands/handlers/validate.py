@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
+from sim.commands._pages import show_page
 from sim.commands._shared import EXIT_OUTSIDE, echo_json, talk
 from validation import command as body
 from validation.report import export as table
@@ -39,7 +38,7 @@ def validate(
     if json_:
         echo_json(body.as_json(reports, compared))
     else:
-        click.echo(body.as_text(judged, compared))
+        show_page(body.as_text(judged, compared))
     body.write(reports, talk, compared=compared, **files)
     if export is not None:
         talk(f"wrote {table.write(reports, export, rows):,} rows to {export}")
