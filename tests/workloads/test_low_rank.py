@@ -178,11 +178,39 @@ def test_dropout_is_a_kernel_that_adapters_alone_have() -> None:
     assert more == 2 * 4 * LAYERS - 3  # the first layer's qkv reads a frozen embedding
 
 
-def test_experts_stay_frozen() -> None:
-    """Adapters of attention beside experts; those of experts are refused."""
-    found = lowered(LORA, model=EXPERTS)
-    assert products(found)["tn"] == 2 * 4 * LAYERS
-    s = scenario({**LORA, "targets": ["all"]}, model=EXPERTS)
+ALL = {**LORA, "targets": ["all"]}
+OF_EXPERT = RANK * 3 * (HIDDEN + 512)  # elements of the adapters of an expert
+
+
+def test_experts_have_adapters_where_they_are_targets() -> None:
+    """Two weight gradients for each adapted weight, of experts too; none of a frozen one."""
+    assert products(lowered(LORA, model=EXPERTS))["tn"] == 2 * 4 * LAYERS
+    assert products(lowered(ALL, model=EXPERTS))["tn"] == 2 * (4 + 4 * 3) * LAYERS
+    shared = EXPERTS | {"shared_experts": 1, "dense_layers": 1}
+    of_experts = (LAYERS - 1) * (4 + 1) * 3 + 3
+    assert products(lowered(ALL, model=shared))["tn"] == 2 * (4 * LAYERS + of_experts)
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+@pytest.mark.parametrize("ep", [1, 2])
+def test_adapters_of_experts_are_reduced_among_their_copies(way: str, ep: int) -> None:
+    """A rank has adapters of its own experts alone, and reduces them with the ranks that have the same ones."""
+    low = lowered(ALL, model=EXPERTS, dp=4, ep=ep, data_parallel=way)
+    op = "all_reduce" if way == "ddp" else "reduce_scatter"
+    own = 2.0 * LAYERS * OF_EXPERT * 4 / ep
+    rest = 2.0 * adapters("qkv", "proj")
+    assert volume(low, f"dp {op}") == rest + (own if ep == 1 else 0.0)
+    assert volume(low, f"edp {op}") == (own if ep > 1 else 0.0)
+
+
+def test_latent_attention_has_adapters() -> None:
+    """Beside each of its four projections in front of attention, and the one behind."""
+    latent = TRANSFORMER | {"kv_heads": 8, "kv_lora_rank": 64, "q_lora_rank": 96}
+    assert products(lowered(LORA, model=latent))["tn"] == 2 * 5 * LAYERS
+
+
+def test_grouped_experts_have_no_layers_to_adapt() -> None:
+    s = scenario(ALL, model=EXPERTS, pytorch={"experts": "grouped"})
     wrong = check_layout(s, model=load_model(s.model))
     assert "adapter.targets" in {mistake.key for mistake in wrong}
 

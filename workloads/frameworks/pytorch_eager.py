@@ -365,16 +365,18 @@ def _adapters(s: Job) -> Iterator[Mistake]:
 
 
 def _adapted_model(s: Job, model: ModelShape) -> Iterator[Mistake]:
-    """Adapters beside projections of a transformer; experts stay frozen."""
+    """Adapters beside projections of a transformer, and of experts that are modules of their own."""
     if not s.adapter.on:
         return
     found = f'"{s.adapter.kind}"'
     if model.kind != "transformer":
         expected = "a transformer"
         yield Mistake(s.where, "adapter.kind", found, expected, f"not a {model.kind}")
-    elif getattr(model, "experts", 0) and {"fc1", "fc2"} & set(s.adapter.places):
-        hint = "experts are frozen; adapters of them are not simulated"
-        expected = 'targets ["qkv", "proj"] with experts'
+    elif s.pytorch.experts == "grouped" and {"fc1", "fc2"} & set(s.adapter.places):
+        hint = (
+            "experts in one weight have no layers that PEFT could put adapters beside"
+        )
+        expected = 'targets ["qkv", "proj"], or pytorch.experts = "loop"'
         found = ", ".join(s.adapter.targets)
         yield Mistake(s.where, "adapter.targets", found, expected, hint)
 
@@ -440,7 +442,7 @@ FRAMEWORK = Framework(
     ),
     model_rules=(
         ("model", _parts),
-        ("adapter adapter.targets model.kind model.experts", _adapted_model),
+        ("adapter adapter.targets pytorch.experts model.kind", _adapted_model),
         ("training pytorch model", _wide),
         ("pytorch.modules model.kind", _modules),
         ("pytorch model.kind", _latent),

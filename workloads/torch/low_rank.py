@@ -13,6 +13,7 @@ from sim.graph.kernel import Kernel
 from workloads.job.adapter import Adapter, Target
 from workloads.torch.functional import add, launch_elementwise, product
 from workloads.torch.modules import FeedForward, Module
+from workloads.torch.moe import MixtureOfExperts
 from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Block, Transformer
 
@@ -114,27 +115,47 @@ def adapt(t: Tape, net: Transformer, choices: Adapter) -> None:
     for p in net.parameters:
         p.requires_grad = False
     for block in net.blocks:
-        made = [
-            each
-            for module, names in _projections(block, choices)
-            for w in module.parameters
-            if w.name in names
-            for each in _beside(t, w, choices)
-        ]
+        made = _adapters(t, _projections(block, choices), choices)
+        if isinstance(block.ffn, MixtureOfExperts):
+            of_experts = _adapters(t, _experts(block.ffn, choices), choices)
+            block.ffn.expert_parameters = [*block.ffn.expert_parameters, *of_experts]
+            made += of_experts
         block.parameters = [*block.parameters, *made]
         net.parameters = [*net.parameters, *made]
 
 
-def _projections(
-    block: Block, choices: Adapter
-) -> list[tuple[Module, tuple[str, ...]]]:
-    """Modules of a block with the names of their weights that get an adapter."""
+Projections = list[tuple[Module, tuple[str, ...]]]
+
+
+def _adapters(t: Tape, modules: Projections, choices: Adapter) -> list[Tensor]:
+    """New matrices beside the weights of modules that are named."""
+    return [
+        each
+        for module, names in modules
+        for w in module.parameters
+        if w.name in names
+        for each in _beside(t, w, choices)
+    ]
+
+
+def _projections(block: Block, choices: Adapter) -> Projections:
+    """Modules of a block with the names of their weights that get an adapter, but for the experts of a rank."""
     attention = [n for each in choices.places for n in ATTENTION.get(each, ())]
-    forward = [n for each in choices.places for n in FEED_FORWARD.get(each, ())]
-    made: list[tuple[Module, tuple[str, ...]]] = [(block.attention, tuple(attention))]
+    made: Projections = [(block.attention, tuple(attention))]
     if isinstance(block.ffn, FeedForward):
-        made.append((block.ffn, tuple(forward)))
-    return made
+        made.append((block.ffn, _forward(choices)))
+    shared = getattr(block.ffn, "shared", None)
+    return made if shared is None else [*made, (shared, _forward(choices))]
+
+
+def _experts(layer: MixtureOfExperts, choices: Adapter) -> Projections:
+    """The same of a rank's experts, whose adapters no other rank of the expert-parallel group has."""
+    return [(expert, _forward(choices)) for expert in layer.local]
+
+
+def _forward(choices: Adapter) -> tuple[str, ...]:
+    """Names of weights of a feed-forward network that get an adapter."""
+    return tuple(n for each in choices.places for n in FEED_FORWARD.get(each, ()))
 
 
 def _beside(t: Tape, w: Tensor, choices: Adapter) -> tuple[Tensor, Tensor]:
