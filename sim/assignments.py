@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 import typing
 from collections.abc import Collection
@@ -12,6 +13,8 @@ from typing import Literal
 from sim import words
 from sim.errors import InputError, Mistake
 from sim.strict import has_keys, type_hints
+
+_SPEED = re.compile(r"\s*[\d.]+\s*(x|%|[kMGT]?i?B/s|[kMGT]?bit/s|[GT])\s*")
 
 
 def split(item: str) -> tuple[str, str]:
@@ -34,6 +37,9 @@ def _hint(item: str) -> str:
     """The same item with the key that its word means."""
     name, equals, value = item.partition("=")
     key = words.key_of(name)
+    if not key and _SPEED.fullmatch(value):  # of a kind of link: "spine=2x"
+        key = f"{name.strip()}.bandwidth"
+        value = re.sub(r"([GT])\s*$", r" \1bit/s", value)
     return f'did you mean "{key}={value.strip() if equals else "..."}"?' if key else ""
 
 

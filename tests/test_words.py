@@ -6,6 +6,7 @@ import doctest
 import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 
 import click
 import pytest
@@ -67,12 +68,30 @@ def test_examples_of_the_module() -> None:
         ("training.global_batch=4M tokens", "it counts samples"),
         ("cluster.hosts=16 nodes", "write 16"),
         ("nvlink.bandwidth=800G", 'write "800 Gbit/s" or "800 GB/s"'),
+        ("model=llama3-8b", 'did you mean "model.name=llama3-8b"?'),
+        ("cluster=dgx-h100", 'did you mean "cluster.name=dgx-h100"?'),
+        ("spine=2x", 'did you mean "spine.bandwidth=2x"?'),
+        ("nic=800G", 'did you mean "nic.bandwidth=800 Gbit/s"?'),
+        ("nvlink.bw=2x", 'did you mean "bandwidth"?'),
         ("parallel.bucket_cap=25M", 'write "25 MB"'),
     ],
 )
 def test_a_word_is_answered_with_what_it_means(item: str, hint: str) -> None:
     """A key, a count or a quantity as other tools write it is refused with what to write here."""
     assert hint in answer("run", "llama1b-ddp4", "--set", item)
+
+
+def test_a_scenario_is_begun_with_the_words_of_its_question(tmp_path: Path) -> None:
+    """`init MODEL --nodes N` is `init --model MODEL --hosts N`; a model is named once."""
+    job = ("--cluster", "dgx-h100-superpod", "--seq-len", "2048", "--global-batch", "64")  # fmt: skip
+    texts = []
+    for at, words_ in enumerate([("qwen2.5-0.5b", "--nodes", "2"), ("--model", "qwen2.5-0.5b", "--hosts", "2")]):  # fmt: skip
+        path = tmp_path / f"{at}.toml"
+        done = CliRunner().invoke(cli.main, ["init", *words_, *job, "-o", str(path)])
+        assert done.exit_code == 0, done.output
+        texts.append(path.read_text(encoding="utf-8"))
+    assert texts[0] == texts[1]
+    assert "the model once" in answer("init", "a", "--model", "b", "-o", "new.toml")
 
 
 def test_a_part_of_a_name_is_answered_with_names() -> None:

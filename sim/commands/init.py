@@ -17,12 +17,15 @@ GROUP = "Predict"
 
 @click.command(
     help=__doc__,
-    epilog="Example: prestep init --model llama3-8b --cluster dgx-h100-superpod --hosts 16 --seq-len 8192 "
+    epilog="Example: prestep init llama3-8b --cluster dgx-h100-superpod --hosts 16 --seq-len 8192 "
     "--global-batch 256 -o job.toml",
 )
+@click.argument("named", metavar="[MODEL]", required=False)
 @click.option("--model", metavar="NAME|FILE", help="`prestep list models`, or a file.")
 @click.option("--cluster", metavar="NAME|FILE", help="`prestep list clusters`, or one.")
-@click.option("--hosts", type=Count(), help="Hosts of the cluster.")
+@click.option(
+    "--hosts", "--nodes", type=Count(), help="Hosts of the cluster (also --nodes)."
+)
 @click.option("--gpus", type=Count(), help="Instead of --hosts: GPUs of whole hosts.")
 @click.option("--seq-len", type=Count(), help="Tokens of a sample.")
 @click.option("--global-batch", type=Count(), help="Samples of a step.")

@@ -37,6 +37,7 @@ _UNITS = {
     "flops": (parse_rate, "900 TFLOP/s"),
     "power_limit": (parse_power, "500 W"),
 }
+_SHORT = dict.fromkeys(("bw", "busbw", "speed"), 'did you mean "bandwidth"?')
 _FACTOR = re.compile(r"\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)\s*(x|%)\s*")
 
 
@@ -137,7 +138,8 @@ def _no_attribute(override: _Override) -> Mistake:
     return override.mistake(
         f'the attribute "{override.attribute}"',
         f"one of {', '.join(ATTRIBUTES)}",
-        did_you_mean(override.attribute, ATTRIBUTES),
+        _SHORT.get(override.attribute.lower())
+        or did_you_mean(override.attribute, ATTRIBUTES),
     )
 
 

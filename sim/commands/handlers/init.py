@@ -22,6 +22,7 @@ Meaning = TypeVar("Meaning")
 
 
 def init(
+    named: str | None,
     model: str | None,
     cluster: str | None,
     hosts: int | None,
@@ -34,7 +35,9 @@ def init(
     if output.exists() and not force:
         hint = "--force writes over it"
         raise misused("--output", str(output), "a file that does not exist", hint)
-    name, _ = _asked("Model (name or file)", model, "llama3-8b", _model)
+    if named is not None and model is not None:
+        raise misused("--model", f"{model} beside {named}", "the model once")
+    name, _ = _asked("Model (name or file)", named or model, "llama3-8b", _model)
     place, own, ranks = _place(cluster, hosts, gpus)
     tokens, _ = _asked("Tokens per sample", seq_len, 4096, int)
     samples, _ = _asked("Samples per step, over all GPUs", global_batch, ranks, int)

@@ -161,7 +161,8 @@ def _global_batch(s: Scenario) -> Iterator[Mistake]:
     if whole is None:
         return
     if whole % samples:
-        near = f"{max(1, whole // samples) * samples} or {(whole // samples + 1) * samples} would do"
+        below, above = (whole // samples * samples, (whole // samples + 1) * samples)
+        near = f"{below} or {above} would do" if below else f"{above} would do"
         expected = f"a multiple of micro_batch * dp = {s.training.micro_batch} * {s.parallel.dp}"
         yield Mistake(s.where, "training.global_batch", str(whole), expected, near)
         return
