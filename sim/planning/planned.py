@@ -19,6 +19,7 @@ from sim.engine.execution import Timed
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import Chain, Comm, OpGraph
 from sim.graph.usage import by_link
+from sim.planning import host_memory
 from sim.planning.alike import planned_once
 from sim.planning.chains import Repetition, repetition
 from sim.planning.courses import courses_of
@@ -363,10 +364,13 @@ def plan_of(hardware: Hardware, comm: Comm) -> Plan:
     # User buffers (Transformer Engine's) are no communicator's.
     nccl = hardware.scenario.nccl.of("" if comm.copied else comm.axis)
     what = (comm.op, comm.size, nccl, comm.in_place, comm.tokens)
+    threads = host_memory.threads_of(hardware.scenario)
 
     def one(gpus: tuple[str, ...]) -> Plan:
         op, size, _, in_place, tokens = what
         fabric = hardware.fabric
+        if op in (*host_memory.COPIES, *host_memory.WORK):
+            return host_memory.plan(op, size, gpus, hardware.scenario, fabric, threads)
         return plan_collective(op, size, gpus, fabric, nccl, in_place, tokens)
 
     def make() -> Plan:

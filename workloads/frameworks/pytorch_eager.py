@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from workloads.torch.run_block import RunBlock
 
 FSDP = ("fsdp", "zero2", "zero3")
+#: Updates that a CPU has as well (torch.optim on tensors of the host).
+ON_CPU = ("adam", "sgd", "lion")
 MEGATRON = 'training.framework = "megatron"'
 # Parts of a transformer that the plain modules of workloads/torch/transformer.py do not have.
 NO_SUCH_PARTS = (
@@ -191,6 +193,30 @@ def _context(s: Job) -> Iterator[Mistake]:
         hint = "ranks that share samples have parts of each gradient"
         expected = "fsdp, zero1, zero2, zero3, ddp or ddp-no-overlap with cp"
         yield Mistake(where, "parallel.data_parallel", '"none"', expected, hint)
+
+
+def _offload(s: Job) -> Iterator[Mistake]:
+    """Parameters in the host's memory: FSDP2's, updated by kernels that the CPU has."""
+    p, where = s.parallel, s.where
+    if p.offload == "none":
+        return
+    key, found = "parallel.offload", f'"{p.offload}"'
+    if p.data_parallel not in FSDP or s.pytorch.fsdp != "2":
+        expected = '"none", or parallel.data_parallel = "fsdp" with pytorch.fsdp = "2"'
+        yield Mistake(where, key, found, expected, "CPUOffloadPolicy is FSDP2's")
+    if optimizer(s.training.optimizer).update not in ON_CPU:
+        hint = "its update by the CPU is not simulated"
+        stated_as = f'"{s.training.optimizer}"'
+        expected = "an optimizer of Adam's, SGD's or Lion's kind with parallel.offload"
+        yield Mistake(where, "training.optimizer", stated_as, expected, hint)
+    if s.pytorch.reduce_every_microbatch:
+        hint = "sums of gradients in the host's memory are not simulated"
+        key, expected = "pytorch.reduce_every_microbatch", "false with parallel.offload"
+        yield Mistake(where, key, "true", expected, hint)
+    if precision(s.training.precision).scaled_loss:
+        hint = "unscaling in the host's memory is not simulated"
+        key, stated_as = "training.precision", f'"{s.training.precision}"'
+        yield Mistake(where, key, stated_as, "bf16 with parallel.offload", hint)
 
 
 def _zero2(s: Job) -> Iterator[Mistake]:
@@ -422,7 +448,15 @@ FRAMEWORK = Framework(
     recompute=("none", "products", "alternate", "full"),
     data_parallel=("none", "ddp", "ddp-no-overlap", "zero1", *FSDP),
     sharded=FSDP,
-    reads={"pytorch": ALL, "parallel": ("bucket_cap", "gradient_as_bucket_view")},
+    reads={
+        "pytorch": ALL,
+        "parallel": (
+            "bucket_cap",
+            "gradient_as_bucket_view",
+            "offload",
+            "offload_threads",
+        ),
+    },
     rules=(
         ("pytorch training parallel parallel.pp parallel.data_parallel", _trainer),
         ("parallel parallel.fsdp_shards parallel.dp parallel.cp", _shards),
@@ -431,6 +465,7 @@ FRAMEWORK = Framework(
             _context,
         ),
         ("parallel parallel.data_parallel", _zero2),
+        ("parallel pytorch training", _offload),
         ("pytorch training parallel.data_parallel", _formats),
         ("pytorch", _automodel),
         ("adapter training.optimizer parallel.tp", _adapters),

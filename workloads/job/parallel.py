@@ -55,6 +55,17 @@ class Parallel:
         None,
         "FSDP frees gathered parameters after the forward pass; default: unless pp > 1 or zero2",
     )
+    offload: Literal["none", "parameters"] = key(
+        "none",
+        "parameters: FSDP2 keeps parameters, gradients and optimizer in the host's memory (CPUOffloadPolicy); the host "
+        "updates them",
+    )
+    offload_threads: int | None = key(
+        None,
+        "threads of the CPU that update a rank's parameters (OMP_NUM_THREADS); default: 1 where a host has several "
+        "ranks, as torchrun sets it, else 16",
+        low=1,
+    )
     sequence_parallel: bool = key(
         False, "tensor parallelism splits the norms along the sequence"
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from sim.graph.kernel import Kernel
 from workloads.parallel.group import Group
+from workloads.parallel.offload import HostMemory
 from workloads.torch.memory import Storage
 from workloads.torch.tape import Tape, Tensor
 
@@ -36,13 +37,15 @@ class Context:
         Whether it leaves parameters gathered (a pipeline's, until its gradients are reduced).
     begun : bool
         Whether a forward pass has begun since gradients were reduced.
+    on_host : bool
+        Whether gradients go to the host's memory: the host waits for them at the end of a backward pass.
     """
 
     def __init__(self) -> None:
         self.order: list[FullyShard] = []
         self.reduced: tuple[int, ...] = ()
         self.done: tuple[int, ...] = ()
-        self.keeps = self.begun = False
+        self.keeps = self.begun = self.on_host = False
         self.reduce_input: Storage | None = None
         self.gathered: Storage | None = None
         self.sync = True
@@ -72,8 +75,9 @@ class FullyShard:
         context: Context,
         reshard: bool,
         between: Group | None = None,
+        host: HostMemory | None = None,
     ) -> None:
-        self.between = between
+        self.between, self.host = between, host
         self.ahead: list[FullyShard] | None = None
         self.behind: list[FullyShard] | None = None
         self.t, self.parameters, self.group, self.context, self.reshard_after = (
@@ -91,7 +95,7 @@ class FullyShard:
         self.sent, self.cast = self.full, 0  # bytes gathered, elements of them in fp8
         for p in parameters:
             p.storage = None
-        self.sharded = Storage(t.memory, self.shard, "parameters")
+        self.sharded = Storage(t.memory, 0.0 if host else self.shard, "parameters")
         self.unsharded: Storage | None = None
         self.gathered: Storage | None = None
         self.grad: Storage | None = None
@@ -119,6 +123,7 @@ class FullyShard:
         with t.on_stream(copy_in):
             self.gathered = Storage(t.memory, self.sent, "buffers")
             shard = self.sent / self.group.size
+            self._fetch(copy_in)
             if self.cast:
                 self._cast()
             t.launch(
@@ -127,6 +132,12 @@ class FullyShard:
             self.group.collective(
                 t, "all_gather", self.sent, GATHER, in_place=True
             )  # all_gather_copy_in: the input is a slice of the output
+
+    def _fetch(self, stream: str) -> None:
+        """Copies the shard from the host's memory, where it is kept there."""
+        if self.host is not None:
+            elements = self.full / self.t.itemsize / self.group.size
+            self.host.to_gpu(elements, stream)
 
     def gather_in_fp8(self) -> None:
         """Sends matrices in 8 bits, which layers multiply as they come."""
@@ -175,6 +186,7 @@ class FullyShard:
 
     def _copy_out_alone(self) -> None:
         t = self.t
+        self._fetch(t.stream)
         self.unsharded, self.gathered = Storage(t.memory, self.full, "buffers"), None
         for p in self.parameters:
             t.launch(Kernel("copy", (p.elements,), bytes=2 * p.size))
@@ -265,7 +277,15 @@ class FullyShard:
         stream = self._sum_copies(wide * shard)
         if earlier:
             self._add_to_earlier(stream)
+        if self.host is not None:
+            self._send(self.host, stream)
         context.reduced, context.done = t.record(REDUCE), t.record(stream)
+
+    def _send(self, host: HostMemory, stream: str) -> None:
+        """Copies the reduced shard of the gradients to the host's memory; the GPU keeps none."""
+        with self.t.on_stream(stream):
+            host.to_host(self.gradient / self.t.itemsize / self.group.size, stream)
+        self.grad = None
 
     def _sum_copies(self, size: float) -> str:
         """All-reduces the reduced shard between its copies, if there are; the stream on which it is complete."""
@@ -317,6 +337,8 @@ def finish_backward(t: Tape, context: Context) -> None:
     """After the last group: the compute stream waits until its gradients are reduced."""
     t.cpu("fsdp_finalize")
     t.wait(context.done)
+    if context.on_host and context.done:
+        t.synchronize(event=context.done)
     context.reduced = context.done = ()
     context.begun = False
     context.reduce_input = None

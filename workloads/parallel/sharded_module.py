@@ -16,6 +16,7 @@ from workloads.parallel import fsdp
 from workloads.parallel.flat import FlatContext, FlatShard
 from workloads.parallel.fsdp import Context, FullyShard
 from workloads.parallel.group import Group
+from workloads.parallel.offload import HostMemory
 from workloads.torch.moe import MixtureOfExperts
 from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Block, Transformer
@@ -141,6 +142,8 @@ class Sharding:
         Those that hold the same shard (HSDP).
     experts : Group, optional
         Those that hold the other shards of this rank's experts; None: experts are sharded with their block.
+    host : HostMemory, optional
+        Where shards are kept; None: on the GPU.
     """
 
     tape: Tape
@@ -149,10 +152,12 @@ class Sharding:
     shards: Group
     copies: Group | None = None
     experts: Group | None = None
+    host: HostMemory | None = None
 
     def module(self, net: Transformer) -> ShardedModule:
         """Shards a model or a stage: every block, and what is outside of them."""
         context = FlatContext() if self.choices.fsdp == "1" else Context()
+        context.on_host = self.host is not None
         blocks, inner = dict[Block, FullyShard](), dict[Block, FullyShard]()
         for block in net.blocks:
             layer, apart = block.ffn, list[Tensor]()
@@ -181,7 +186,7 @@ class Sharding:
                 t, parameters, self.shards, context, reshards, self.choices, copies
             )
         group = among or self.shards
-        return FullyShard(t, parameters, group, context, reshards, copies)
+        return FullyShard(t, parameters, group, context, reshards, copies, self.host)
 
 
 def _groups(block: FullyShard, experts: FullyShard | None) -> list[FullyShard]:

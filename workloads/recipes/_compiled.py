@@ -8,7 +8,9 @@ from __future__ import annotations
 from workloads.frameworks.automodel import PYTORCH, UNUSED
 from workloads.frameworks.pytorch_eager import missing_parts
 from workloads.models.model import MODELS, read_model
+from workloads.recipes._documents import Document
 from workloads.recipes._reading import Draft
+from workloads.recipes._rules import written
 
 #: Frameworks whose blocks are PyTorch's own modules.
 PLAIN = ("pytorch-eager", "pytorch-compiled")
@@ -132,6 +134,20 @@ def sharded_experts(draft: Draft) -> None:
         if setting := draft.asides.get(f"pytorch.{key}"):
             draft.set(setting.key, setting.value, setting.said, setting.where)
     draft.assume("experts under FSDP2 count as NeMo Automodel's")
+
+
+def offload(draft: Draft, document: Document, said: str) -> None:
+    """Parameters in the host's memory, where plain modules are under FSDP2."""
+    if written(document.get(said)) != "true":
+        return
+    where = document.place(said)
+    plain = draft.get("training.framework") in PLAIN
+    sharded = draft.get("parallel.data_parallel") in ("fsdp", "zero2", "zero3")
+    if plain and sharded and draft.get("pytorch.fsdp", "2") == "2":
+        draft.set("parallel.offload", "parameters", said, where)
+    else:
+        what = "parameters in the host's memory, but of plain modules under FSDP2"
+        draft.lose(where, said, "true", what)
 
 
 def _gathers_otherwise(draft: Draft) -> bool:

@@ -65,6 +65,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     _compiled.stand_in(draft)
     _compiled.sharded_experts(draft)
     _compiled.titan_layers(draft)
+    _compiled.offload(draft, document, "training.enable_cpu_offload")
     if draft.get("parallel.tp", 1) > 1:
         draft.set("parallel.sequence_parallel", True)
         draft.assume(

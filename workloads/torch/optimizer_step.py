@@ -11,6 +11,7 @@ from workloads.job.pytorch import PyTorch
 from workloads.optimizer import Optimizer
 from workloads.orthogonal import Matrices, hidden
 from workloads.parallel.group import Group
+from workloads.parallel.offload import HostMemory
 from workloads.torch import trainer, updates
 from workloads.torch.loss_scaling import LossScaler
 from workloads.torch.memory import Storage
@@ -39,6 +40,8 @@ class OptimizerStep:
         Tensor-parallel ranks, which split most of them.
     scaler : LossScaler, optional
         Of 16-bit floats with a short exponent.
+    host : HostMemory, optional
+        Where parameters and the optimizer's state are; None: on the GPU.
     """
 
     tape: Tape
@@ -48,6 +51,7 @@ class OptimizerStep:
     scaler: LossScaler | None = None
     shards: Group | None = None
     tensor: Group | None = None
+    host: HostMemory | None = None
 
     @property
     def wide(self) -> int:
@@ -62,6 +66,8 @@ class OptimizerStep:
     def state(self, stored: Sequence[Tensor]) -> list[Storage]:
         """Memory of the moments of the stored parameters."""
         memory = self.tape.memory
+        if self.host is not None:
+            return []
         if self.rule.update == "adafactor":
             sizes = [updates.adafactor_state(p, self.wide) for p in stored]
             return [Storage(memory, size, "optimizer") for size in sizes]
@@ -80,6 +86,9 @@ class OptimizerStep:
 
     def update(self, stored: Sequence[Tensor]) -> None:
         """Clips gradients if asked for, and updates the stored parameters."""
+        if self.host is not None:
+            self._update_on(self.host, stored)
+            return
         if self.scaler is not None:
             self.scaler.unscale(self.tape, stored, self.wide)
             self._wait_for_finite()
@@ -97,6 +106,15 @@ class OptimizerStep:
             self.shards,
             self.tensor,
         )
+
+    def _update_on(self, host: HostMemory, stored: Sequence[Tensor]) -> None:
+        """The same by the CPU."""
+        if self.choices.clip_gradients:
+            self.tape.cpu("elementwise_nograd", len(stored))
+            host.clip(stored)
+        self.cpu("optimizer_step")
+        self.cpu("optimizer_param", len(stored))
+        host.update(stored, self.rule, self.moment, self.choices.fused_optimizer)
 
     def _elementwise(self, stored: Sequence[Tensor]) -> None:
         """Updates the parameters that are not made orthogonal."""

@@ -98,7 +98,14 @@ class RankStep:
         sharded = bool(self.model.sharded) or tensor is not None
         choices, scaler = self.job.pytorch, self._scaler()
         return OptimizerStep(
-            self.tape, rule, choices, sharded, scaler, self._shards(), tensor
+            self.tape,
+            rule,
+            choices,
+            sharded,
+            scaler,
+            self._shards(),
+            tensor,
+            self.model.host,
         )
 
     def _shards(self) -> Group | None:

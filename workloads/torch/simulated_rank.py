@@ -60,6 +60,11 @@ class SimulatedRank:
         own = self.where[0] // size * size
         return self._part("dp", [range(d, d + size) for d in self._every(size)], own)
 
+    def itself(self) -> Group:
+        """This rank, with those that it stands for: what it does by itself, they do beside it."""
+        alike = [range(d, d + 1) for d in self.alike]
+        return self._part("offload", alike, self.where[0])
+
     def copies(self, size: int) -> Group | None:
         """The ranks that hold the same shard where `size` ranks hold a copy; None: there is one copy."""
         ranks = self.layout.dp

@@ -12,6 +12,7 @@ from workloads.models.model import ModelSpec
 from workloads.parallel import ddp, fsdp
 from workloads.parallel.context import Ring
 from workloads.parallel.expert import ExpertParallel
+from workloads.parallel.offload import HostMemory
 from workloads.parallel.pipeline import Stage
 from workloads.parallel.sharded_module import ShardedModule, Sharding
 from workloads.parallel.tensor import TensorParallel
@@ -64,6 +65,10 @@ class WrappedModel:
         ep, shards = job.parallel.ep, job.parallel.fsdp_shards or self.dp_group.size
         self.ep_group = rank.expert_parallel(ep)
         self.expert_copies = rank.expert_copies(ep, self.dp_group.size)
+        self.host: HostMemory | None = None
+        if job.parallel.offload != "none":
+            wide = 4 if job.pytorch.master_weights else tape.itemsize
+            self.host = HostMemory(tape, rank.itself(), wide)
         self.sharding = Sharding(
             tape,
             self.choices,
@@ -71,6 +76,7 @@ class WrappedModel:
             rank.shards(shards),
             rank.copies(shards),
             rank.expert_copies(ep, shards) if ep > 1 else None,
+            self.host,
         )
         if job.parallel.cp > 1:
             around, way = rank.context_parallel(), job.pytorch.rotate_method
@@ -190,7 +196,8 @@ class WrappedModel:
 
     @property
     def _shards_parameters(self) -> bool:
-        return self.mode in ("fsdp", "zero2", "zero3") and self.dp_group.size > 1
+        several = self.dp_group.size > 1 or self.host is not None
+        return self.mode in ("fsdp", "zero2", "zero3") and several
 
     def _fully_sharded(
         self, net: Transformer, tokens: tuple[int, int]

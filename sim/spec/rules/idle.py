@@ -61,6 +61,11 @@ NEEDS = (
         "data_parallel = fsdp, zero2 or zero3",
     ),
     Needs(
+        "parallel.offload_threads",
+        lambda s, _: s.parallel.offload != "none",
+        "parallel.offload = parameters",
+    ),
+    Needs(
         "megatron.fused_softmax_check",
         lambda s, _: s.megatron.attention == "unfused",
         "attention = unfused",

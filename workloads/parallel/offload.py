@@ -1,0 +1,75 @@
+"""Parameters, gradients and optimizer in the host's memory, as FSDP2's CPUOffloadPolicy keeps them.
+
+Rules from torch/distributed/fsdp/_fully_shard: a shard is copied to the GPU each time before it is gathered
+(_fsdp_param.py, all_gather_inputs), in the type in which it is stored; a reduced gradient is copied back behind its
+reduction; the host waits for the last of these copies when backward is done, and updates its shards itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workloads.optimizer import Optimizer
+from workloads.parallel.group import Group
+from workloads.torch.tape import Tape, Tensor
+
+#: Operations of one rank that cross the links of its host (sim/planning/host_memory.py plans them).
+TO_GPU, TO_HOST, UPDATE, NORM = "to_gpu", "to_host", "update_on_host", "norm_on_host"
+#: Stream on which the host's own work stands in the timeline.
+ON_HOST = "host optimizer"
+#: Bytes that Adam's loop over tensors moves in the host's memory for an element of 4 bytes, over those of the fused
+#: kernel: ten passes, and temporaries that the host's allocator hands out anew. Fitted on an H100's host: 155 bytes
+#: with 16 threads, 227 with one, for 28 (validation/cases/offload).
+LOOP = 190.0 / 28.0
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """What a rank has in its host's memory instead of its GPU's.
+
+    Attributes
+    ----------
+    tape : Tape
+    alone : Group
+        The rank itself, with the ranks that it stands for.
+    wide : int
+        Bytes of a stored parameter and of its gradient.
+    """
+
+    tape: Tape
+    alone: Group
+    wide: int
+
+    def to_gpu(self, elements: float, stream: str) -> None:
+        """Copies stored parameters to the GPU."""
+        self._copy(TO_GPU, elements, stream)
+
+    def to_host(self, elements: float, stream: str) -> None:
+        """Copies gradients to the host behind what the stream does."""
+        self._copy(TO_HOST, elements, stream)
+
+    def _copy(self, way: str, elements: float, stream: str) -> None:
+        self.alone.collective(
+            self.tape, way, self.wide * elements, stream, "launch", copied=True
+        )
+
+    def clip(self, tensors: Sequence[Tensor]) -> None:
+        """The norm of the gradients, which one thread reads, then the gradients scaled by it."""
+        size = float(self.wide * sum(p.elements for p in tensors))
+        self._work(NORM, size)
+        self._work(UPDATE, 2 * size)
+
+    def update(
+        self, tensors: Sequence[Tensor], rule: Optimizer, moment: int, fused: bool
+    ) -> None:
+        """Updates parameters on the CPU: all are read and written, with their moments, and gradients are read."""
+        elements = sum(p.elements for p in tensors)
+        moved = 3.0 * self.wide + 2.0 * rule.moments * moment
+        self._work(UPDATE, elements * moved * (1.0 if fused else LOOP))
+
+    def _work(self, what: str, size: float) -> None:
+        """Work of the CPU for which the host waits."""
+        if size:
+            self.alone.collective(self.tape, what, size, ON_HOST, "launch", copied=True)
+            self.tape.synchronize(ON_HOST)
