@@ -42,7 +42,7 @@ torchrun pretrain_gpt.py {SIZES} {BATCH} $args
 def test_a_number_of_the_environment_is_asked_for(tmp_path: Path) -> None:
     """It is named with the key that gives it, which loads."""
     text = f"torchrun pretrain_gpt.py {SIZES} {BATCH} --tensor-model-parallel-size $TP"
-    with pytest.raises(InputError, match="--set parallel.tp=N"):
+    with pytest.raises(InputError, match=r"--set parallel\.tp=N"):
         load(tmp_path, text)
     assert load(tmp_path, text, "parallel.tp=4").parallel.tp == 4
 
