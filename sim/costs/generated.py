@@ -32,6 +32,10 @@ OPERATIONS = {
     "fp4": 137.0,
     "fp4random": 200.2,
     "fp4block": 290.2,
+    # MXFP8's casts of a B200 of 1,000 W, by rows (Triton) and by columns (CUDA): what each further element took from
+    # 131,072 x 2,048 to 131,072 x 7,168, as torchao measured (pytorch/ao at 2c2d402, prototype/moe_training/README.md).
+    "mxrow": 42.6,
+    "mxcolumn": 37.0,
     # Casts with a scale for each row, of a step on an H100 (validation/cases/float8, the traced one; PyTorch 2.11,
     # torchao 0.18): gradients by rows, which Inductor makes twice, once for the largest value and once for the cast;
     # activations and gradients by columns, whose elements a thread block does not find side by side.

@@ -59,3 +59,21 @@ def test_measured_sizes_that_no_constant_was_taken_from(gpu: str) -> None:
                     generated(names, 4.0 * elements, elements)
                 )
                 assert predicted == pytest.approx(seconds, rel=0.37)
+
+
+@pytest.mark.parametrize(
+    ("function", "columns", "seconds"),
+    [
+        ("mxrow", 7168, 525.3e-6),
+        ("mxrow", 2048, 144.4e-6),
+        ("mxcolumn", 7168, 472.2e-6),
+        ("mxcolumn", 2048, 141.5e-6),
+    ],
+)
+def test_mxfp8_casts_take_as_long_as_torchao_timed_them(
+    function: str, columns: int, seconds: float
+) -> None:
+    """131,072 rows on a B200 of 1,000 W: pytorch/ao at 2c2d402, torchao/prototype/moe_training/README.md."""
+    elements = 131_072 * columns
+    kernel = generated((function,), (3 + 1 / 32) * elements, elements)
+    assert load_gpu("b200").duration(kernel) == pytest.approx(seconds, rel=0.07)

@@ -50,6 +50,23 @@ def test_what_is_kept_is_held_until_backward() -> None:
     assert some - full == pytest.approx(LAYERS * (kept + attention), rel=0.01)
 
 
+def test_attention_that_is_not_kept_runs_again() -> None:
+    """As often as forward, and its output and statistics are not held meanwhile; products stay as they are."""
+    kept, again = (
+        step("products"),
+        step("products", pytorch={"recompute_attention": True}),
+    )
+    kinds = [
+        Counter(op.kernel.kind for op in ops(one) if op.kernel and op.layer >= 0)
+        for one in (kept, again)
+    ]
+    assert [one["attention_fwd"] for one in kinds] == [LAYERS, 2 * LAYERS]
+    assert kinds[0]["gemm"] == kinds[1]["gemm"]
+    attention = 2 * TOKENS * HIDDEN + 4 * 8 * TOKENS
+    spared = _after_forward(kept) - _after_forward(again)
+    assert spared == pytest.approx(LAYERS * attention, rel=0.01)
+
+
 def _after_forward(low: Any) -> float:
     """Activations alive when backward begins."""
     memory, rows = low.memory[0], ops(low)

@@ -29,6 +29,11 @@ class PyTorch:
         "context parallelism: keys and values come by one all-gather for each attention, or step by step from rank to "
         "rank (torchtitan's context_parallel_rotate_method)",
     )
+    recompute_attention: bool = key(
+        False,
+        'recompute = "products": attention runs again too (torchtitan before December 2025, where cuDNN computes it: '
+        "what it kept were other kernels' results)",
+    )
     joined_qkv: bool = key(False, "one projection makes queries, keys and values")
     modules: Literal["plain", "transformers"] = key(
         "plain",

@@ -19,7 +19,8 @@ def checkpoint(
     """Activation checkpointing: keeps the input and runs the region again in backward, or what `kept_results` says."""
     t.cpu("checkpoint")
     products = kept_results is not None and kept_results.products
-    beside = Kept(products, itemsize=x.itemsize)
+    attention = kept_results is not None and kept_results.attention
+    beside = Kept(products, again_attention=attention, itemsize=x.itemsize)
     if products:
         t.drop, t.drop_collective = beside, beside.collective
     with t.no_grad():

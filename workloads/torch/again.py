@@ -13,12 +13,13 @@ class Again:
 
     ``full``: all of it, from its input; ``products``: every other product and what is no product, where attention's and
     the others' results are kept (torchtitan's selective checkpointing by operator). ``early``: not what comes after the
-    last product's input, which nothing in backward needs.
+    last product's input, which nothing in backward needs. ``attention``: with ``products`` it runs again too.
     """
 
     full: bool = False
     products: bool = False
     early: bool = False
+    attention: bool = False
 
     def __bool__(self) -> bool:
         return self.full or self.products
@@ -35,7 +36,7 @@ class Again:
 
     def dropped(self) -> Dropped:
         """Which kernels of the forward pass are not repeated."""
-        return Dropped(self.products)
+        return Dropped(self.products, again_attention=self.attention)
 
     def drops_collective(self, op: str, size: float) -> bool:
         """Whether a collective is not repeated: a reduce-scatter's result is kept, a sum's is not."""
@@ -48,18 +49,21 @@ class Dropped:
 
     ``every_other``: products one, three, five ... and attention, whose results are kept. Products in NVFP4 are none
     that count: they are aten._scaled_mm_v2, which torchtitan's list of what is saved lacks (fp8 and MXFP8 tensors
-    are multiplied by aten.mm).
+    are multiplied by aten.mm). ``again_attention``: attention is not left out.
     """
 
     every_other: bool
     seen: int = 0
+    again_attention: bool = False
 
     def __call__(self, kernel: Kernel) -> bool:
         if not self.every_other:
             return False
         product = kernel.kind.startswith("gemm") and kernel.dtype not in UNLISTED
         self.seen += product
-        return "attention" in kernel.kind or (product and self.seen % 2 == 1)
+        if "attention" in kernel.kind:
+            return not self.again_attention
+        return product and self.seen % 2 == 1
 
     @property
     def drops_next(self) -> bool:

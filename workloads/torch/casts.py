@@ -2,7 +2,7 @@
 
 Sources (pytorch/ao of 2026, BSD-3): float8/float8_linear.py for a scale for each tensor or row,
 prototype/moe_training/mxfp8_linear.py for 32 elements (MXFP8), .../nvfp4_training/nvfp4_linear.py for 16 (NVFP4).
-Bytes are those that a kernel has to read and write. NVFP4's kernels in Triton take longer than their bytes, which
+Bytes are those that a kernel has to read and write. NVFP4's and MXFP8's kernels take longer than their bytes, which
 torchao measured, and so do casts with a scale for each row (`sim.costs.generated`).
 """
 
@@ -87,7 +87,9 @@ _BY_COLUMN = Pass(2 * READ + BYTE)
 _GRADIENT_BY_ROW = Pass(READ + BYTE, READ, function="rowcast")
 _TOKENS_BY_COLUMN = Pass(2 * READ + BYTE, function="columncast")
 # The scales are put in the products' order by a kernel of their own.
-_MX = (Pass(READ + BYTE + BLOCK), Pass(2 * BLOCK))
+_SWIZZLED = Pass(2 * BLOCK)
+_MX = (Pass(READ + BYTE + BLOCK, function="mxrow"), _SWIZZLED)
+_MX_LATE = (Pass(READ + BYTE + BLOCK, function="mxcolumn"), _SWIZZLED)
 # The largest values of rows and of rotated columns, then both copies at once; a weight is not rotated, gradients are
 # rounded at random.
 _FOUND = Pass(READ, function="rotatedmax")
@@ -116,7 +118,7 @@ FP8 = {
         (_TOKENS_BY_COLUMN,),
         (_TOKENS_BY_COLUMN,),
     ),
-    "mx": Casts("fp8", _MX, _MX, _MX, _MX, _MX, _MX),
+    "mx": Casts("fp8", _MX, _MX, _MX, _MX_LATE, _MX_LATE, _MX_LATE),
 }
 NVFP4 = Casts(
     "nvfp4", _FP4, _FP4_WEIGHT, _FP4_GRADIENT, (), (), (), kept=FP4, again=True

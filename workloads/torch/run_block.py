@@ -65,7 +65,8 @@ class BlockRunner:
         if not (self._recomputed(block) and self.tape.grad_enabled):
             return self._plain(block, x)
         products_alone = self.job.training.recompute == "products"
-        again = Again(products=True) if products_alone else None
+        attention = self.job.pytorch.recompute_attention
+        again = Again(products=True, attention=attention) if products_alone else None
         return checkpoint(self.tape, lambda y: self._plain(block, y), x, again)
 
     def _recomputed(self, block: Block) -> bool:

@@ -106,6 +106,11 @@ NEEDS = (
         "pp > 1",
     ),
     Needs(
+        "pytorch.recompute_attention",
+        lambda s, _: s.training.recompute == "products",
+        "recompute = products",
+    ),
+    Needs(
         "megatron.recompute_num_layers",
         lambda s, _: s.training.recompute == "full",
         "recompute = full",
