@@ -215,10 +215,10 @@ SPLIT = HEAD + "[parallel]\ndp = 4\n"
         (
             HEAD.replace("llama3-1b-plain", "gpt2-small")
             + '[training]\nframework = "pytorch-compiled"\n',
-            ("parallel.dp=4",),
+            ("parallel.dp=4", "pytorch.joined_qkv=true"),
             (
                 "training.seq_len: found 2048, expected at most max_positions = 1024",
-                '"pytorch-compiled" with biases',
+                "pytorch.joined_qkv: found True",
             ),
         ),
     ],

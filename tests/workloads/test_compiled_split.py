@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from typing import Any
 
@@ -136,12 +137,50 @@ def test_split_experts_take_one_gather_beside_attentions() -> None:
     )
 
 
+@pytest.mark.parametrize("how", [{}, {"tp": 2, "sequence_parallel": True}])
+@pytest.mark.parametrize("training", [{}, {"recompute": "full"}])
+@pytest.mark.parametrize(
+    ("keys", "projections"),
+    [
+        ({"bias": True}, 7),
+        ({"qkv_bias": True}, 3),
+        ({"bias": True, "gated": False, "norm": "layer", "activation": "gelu"}, 6),
+    ],
+)
+def test_biases_are_the_products_and_their_gradients_sums(
+    keys: dict[str, Any],
+    projections: int,
+    training: dict[str, Any],
+    how: dict[str, Any],
+) -> None:
+    """Added where they are without kernels of their own; one sum over tokens each, as many bytes as the gradient has."""
+    biased = step(model=TRANSFORMER | keys, training=training, **how)
+    without = TRANSFORMER | keys | {"bias": False, "qkv_bias": False}
+    plain = step(model=without, training=training, **how)
+    kinds, fewer = (
+        Counter(op.kernel.kind for op in ops(low) if op.kernel and op.layer >= 0)
+        for low in (biased, plain)
+    )
+    assert kinds["gemm"] + kinds["gemm_bias"] == fewer["gemm"]
+    assert kinds["gemm_bias"] >= projections * LAYERS
+    assert sum(kinds.values()) - sum(fewer.values()) == projections * LAYERS
+    assert communications(biased) == communications(plain)
+    assert flops(biased, "gemm") == flops(plain, "gemm")
+
+
+def test_biases_are_reduced_with_their_weights() -> None:
+    """Under DDP and FSDP, as many bytes as there are parameters."""
+    for way, op in (("ddp", "all_reduce"), ("fsdp", "reduce_scatter")):
+        low = step(model=TRANSFORMER | {"bias": True}, dp=2, data_parallel=way)
+        assert volume(low, f"dp {op}") == pytest.approx(2.0 * low.parameters)
+
+
 @pytest.mark.parametrize(
     ("model", "training", "parallel", "words"),
     [
         (TRANSFORMER, {"precision": "fp8"}, {"tp": 2}, "after their cast"),
         (TRANSFORMER, {}, {"tp": 2, "dp": 2}, "split over ranks"),
-        (TRANSFORMER | {"bias": True}, {}, {}, "without biases"),
+        ({"kind": "mlp", "sizes": [64, 64]}, {}, {}, "only transformer blocks"),
     ],
 )
 def test_what_is_not_compiled(

@@ -93,8 +93,6 @@ def test_a_wider_window_is_more_work(framework: str) -> None:
 @pytest.mark.parametrize("model", [LLAMA4, GPT_OSS, BLOOM])
 def test_parameters_are_held_and_counted(framework: str, model: dict[str, Any]) -> None:
     """Sinks, biases, the norm of the embedding: as the formula counts them, but for the blocks memory comes in."""
-    if framework == "pytorch-compiled" and model.get("bias"):
-        model = model | {"bias": False, "router_bias": False}
     low = step(model, framework)
     spec = load_model(scenario(model).model)
     assert low.parameters == total_parameters(spec)

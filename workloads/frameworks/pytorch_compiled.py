@@ -40,11 +40,10 @@ def _kernels(s: Job) -> Iterator[Mistake]:
 
 def _blocks(s: Job, model: ModelShape) -> Iterator[Mistake]:
     """Blocks that are not compiled."""
-    if model.kind == "transformer" and not model.bias:
+    if model.kind == "transformer":
         return
-    what = "biases" if model.kind == "transformer" else f"kind {model.kind}"
-    hint = "only transformer blocks without biases are compiled"
-    stated = f'"{s.training.framework}" with {what}'
+    hint = "only transformer blocks are compiled"
+    stated = f'"{s.training.framework}" with kind {model.kind}'
     yield Mistake(
         s.where, "training.framework", stated, "pytorch-eager or cuda-graph", hint
     )
@@ -86,7 +85,7 @@ FRAMEWORK = replace(
     ),
     model_rules=(
         *EAGER.model_rules,
-        ("training model.bias model.kind", _blocks),
+        ("training model.kind", _blocks),
         ("training parallel.tp model.experts", _quantized),
     ),
 )

@@ -27,3 +27,14 @@ def unit_parameters(block: Block, unit: int) -> list[Tensor]:
     if unit == ATTENTION:
         return a.inward
     return [{GATE: f.w1, UP: f.w3, DOWN: f.w2}[unit]]  # type: ignore[attr-defined]
+
+
+def biases_of(block: Block) -> dict[Tensor, Tensor]:
+    """The biases of a block's projections by their weights; those of experts are no unit's."""
+    return block.attention.biases | getattr(block.ffn, "biases", {})
+
+
+def unit_biases(block: Block, unit: int) -> list[Tensor]:
+    """The biases that a unit's products add."""
+    biases = biases_of(block)
+    return [biases[w] for w in unit_parameters(block, unit) if w in biases]

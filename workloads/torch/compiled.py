@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from sim.errors import InputError, Mistake
 from workloads.torch import functional as F
 from workloads.torch.block_units import (
     DOWN,
     NAMES,
     OUTPUT,
     UP,
+    unit_biases,
     unit_parameters,
     uses,
 )
@@ -40,13 +40,7 @@ def compiled_block(
 
     Experts run as they are written, between compiled graphs: Dynamo breaks its graph at their hooks and exchanges, and
     torchtitan compiles what is around them.
-
-    Raises
-    ------
-    InputError
-        For a block whose projections have biases.
     """
-    _check(block)
     outer, t.layer = t.layer, block.index
     values = {"x": x}
     del x
@@ -68,15 +62,6 @@ def compiled_block(
     return values["y"]
 
 
-def _check(block: Block) -> None:
-    """Refuses a block that cannot be compiled: one with biases."""
-    if not block.attention.biases:
-        return
-    found = "pytorch-compiled with projections with biases"
-    expected = "blocks without biases"
-    raise InputError(Mistake("scenario", "training.framework", found, expected))
-
-
 def _graphs(
     block: Block, bucket_cap: float | None
 ) -> Iterator[tuple[list[int], set[str]]]:
@@ -85,13 +70,19 @@ def _graphs(
     gated = isinstance(block.ffn, FeedForward) and block.ffn.gated
     last = DOWN if dense else OUTPUT
     units = [u for u in range(last + 1) if u != UP or gated]
-    sizes = [sum(p.size for p in unit_parameters(block, u)) for u in units]
+    sizes = [sum(p.size for p in _parameters(block, [u])) for u in units]
     graphs = [[units[i] for i in group] for group in cut(sizes, bucket_cap)]
     experts = set() if dense else {"n2", "x2"}
     for i, graph in enumerate(graphs):
         after = [u for later in graphs[i + 1 :] for u in later]
         used = {name for u in after for name in uses(u, gated)}
         yield graph, used | experts
+
+
+def _parameters(block: Block, units: Sequence[int]) -> list[Tensor]:
+    """Of some units, biases behind all others."""
+    biases = [b for u in units for b in unit_biases(block, u)]
+    return [p for u in units for p in unit_parameters(block, u)] + biases
 
 
 def cut(sizes: Sequence[float], cap: float | None) -> list[list[int]]:
@@ -133,7 +124,7 @@ class Compiled(Units):
                 getattr(self, f"forward_{NAMES[unit]}")(local)
         if DOWN not in self.units:
             t.saves()
-        parameters = [p for u in self.units for p in unit_parameters(self.block, u)]
+        parameters = _parameters(self.block, self.units)
         first, *others = self.outputs
         main = t.apply(
             _alias(local[first]),
@@ -166,6 +157,8 @@ class Compiled(Units):
             for launch in late:
                 launch()
         ordered = [w for u in self.units for w in weights[u]]
+        biases = [b for u in self.units for b in unit_biases(self.block, u)]
+        ordered += [self.bias_gradients[b] for b in biases]
         self.saved.clear()
         return [*(self.gradients.get(name) for name in self.inputs), *ordered]
 

@@ -6,6 +6,7 @@ import math
 
 from sim.graph.kernel import Kernel
 from workloads.torch import functional as F
+from workloads.torch.block_units import biases_of
 from workloads.torch.casts import Casts, Passes, casts_of, kernels
 from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Block
@@ -20,6 +21,8 @@ class Products:
 
     def __init__(self, t: Tape, block: Block) -> None:
         self.t, self.block = t, block
+        self.biases = biases_of(block)
+        self.bias_gradients: dict[Tensor, Tensor] = {}
         self.casts: Casts | None = casts_of(t.products_of(block.index), t.choices)
         self.rows: tuple[int, ...] = ()
         self.part_rows: tuple[int, ...] = ()
@@ -48,7 +51,7 @@ class Products:
                 self._cast(self.casts.activations, self.tokens * k)
                 self._cast_already.add(name)
             self._cast(self.casts.weights, n * k, fused=False)
-        self._launch(self.tokens, n, k, "nt")
+        self._launch(self.tokens, n, k, "nt", w in self.biases)
         return self._new(n)
 
     def _casts_here(self, casts: Casts) -> bool:
@@ -75,13 +78,25 @@ class Products:
                 self._cast(self.casts.activations_late, self.tokens * k, fused=False)
                 self._cast_already.add(late)
         self._launch(n, k, self.tokens, "tn")
+        bias = self.biases.get(w)
+        if bias is not None:
+            self._bias_grad(bias)
         return grad
 
-    def _launch(self, m: int, n: int, k: int, layout: str) -> None:
-        """A product; quantized operands were put in rows."""
+    def _bias_grad(self, bias: Tensor) -> None:
+        """The gradient of a bias: the output's, summed over tokens in a kernel of its own."""
+        elements = self.tokens * bias.elements
+        self.t.launch(Kernel("fused_reduction", (elements,), bytes=2.0 * elements))
+        self.bias_gradients[bias] = self.t.empty(bias.shape, bias.itemsize)
+
+    def _launch(
+        self, m: int, n: int, k: int, layout: str, biased: bool = False
+    ) -> None:
+        """A product, which adds a bias if it is biased; quantized operands were put in rows."""
         quantized = self.casts is not None
         dtype = self.casts.products if self.casts is not None else ""
-        F.launch_gemm(self.t, "gemm", m, n, k, "nt" if quantized else layout, dtype)
+        kind = "gemm_bias" if biased and not quantized else "gemm"
+        F.launch_gemm(self.t, kind, m, n, k, "nt" if quantized else layout, dtype)
 
     def _cast(self, passes: Passes, elements: int, fused: bool = True) -> None:
         for kernel in kernels(passes, elements, fused, self.t.drop is not None):
