@@ -17,7 +17,7 @@ GROUP = "Predict"
 
 @click.command(
     help=__doc__,
-    epilog="Example: prestep init llama3-8b --cluster dgx-h100-superpod --hosts 16 --seq-len 8192 "
+    epilog="Example: prestep init --model llama3-8b --cluster dgx-h100-superpod --hosts 16 --seq-len 8192 "
     "--global-batch 256 -o job.toml",
 )
 @click.argument("named", metavar="[MODEL]", required=False)
