@@ -16,6 +16,10 @@ RULES = Path(__file__).with_suffix(".toml")
 OWN = {"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"}
 WAYS = {0: "ddp", 1: "zero1", 2: "zero2", 3: "zero3"}
 AUTO = "auto"
+MEGATRONS = (
+    "Megatron's layers under DeepSpeed's engine: steps of Hugging Face's modules, which are less fused, and of "
+    "ZeRO-2 and 3 were 10 to 70 % longer when measured; `prestep capture` takes the program itself"
+)
 
 
 def recognise(document: Document) -> bool:
@@ -36,10 +40,7 @@ def apply(draft: Draft, document: Document) -> None:
     """The engine: how states are sharded, the number format, the optimizer."""
     draft.set("training.framework", "deepspeed")
     draft.set("training.precision", "bf16")
-    draft.assume(
-        "Megatron's layers under DeepSpeed's engine: steps of Hugging Face's modules, which are less fused, and of "
-        "ZeRO-2 and 3 were 10 to 70 % longer when measured; `prestep capture` takes the program itself"
-    )
+    draft.assume(MEGATRONS)
     draft.read(document, rules(RULES))
     _stage(draft, document)
     _format(draft, document)

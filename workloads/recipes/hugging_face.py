@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from workloads.frameworks.pytorch_eager import NO_SUCH_PARTS
+from workloads.models.model import MODELS, read_model
 from workloads.recipes import _adapter, _compiled, _models, deepspeed
 from workloads.recipes._documents import Document, beneath, read_json, text_of
 from workloads.recipes._reading import Draft, Recipe, shown
@@ -113,6 +115,8 @@ def apply(
     _options(draft, said)
     _engine(draft, said, found)
     _adapters(draft, said)
+    if draft.get("training.framework") == "deepspeed":
+        _around_modules(draft, said)
     _compiled.stand_in(draft)
     _world(draft, said)
 
@@ -269,6 +273,34 @@ def _engine(draft: Draft, said: Document, engines: list[Document]) -> None:
             and draft.get("parallel.data_parallel") == "fsdp"
         ):
             draft.set("pytorch.master_weights", True)
+
+
+def _around_modules(draft: Draft, said: Document) -> None:
+    """DeepSpeed around transformers' modules, where they are simulated: its ZeRO 1 and 2, FSDP2 for stage 3."""
+    way = draft.get("parallel.data_parallel")
+    name = draft.get("model.name")
+    model = read_model(MODELS / f"{name}.toml") if name else None
+    parts = [key for key in ("experts", *NO_SUCH_PARTS) if getattr(model, key, None)]
+    adam = draft.get("training.optimizer", "adamw") in ("adam", "adamw")
+    bf16 = draft.get("training.precision") == "bf16"
+    split = any(draft.get(f"parallel.{axis}", 1) > 1 for axis in ("tp", "cp"))
+    if parts or split or not (adam and bf16) or way not in ("zero1", "zero2", "zero3"):
+        return
+    draft.assumed.remove(deepspeed.MEGATRONS)
+    if way == "zero3":
+        draft.set("training.framework", "pytorch-eager")
+        draft.set("parallel.data_parallel", "fsdp", "zero_optimization.stage")
+        draft.set("pytorch.master_weights", True)
+        draft.set("pytorch.clip_gradients", True)
+        draft.assume(
+            "ZeRO-3 counts as PyTorch's FSDP2: steps of it were up to half as long again when measured"
+        )
+    else:
+        draft.set("training.framework", "deepspeed-eager")
+        draft.assume("gradients are reduced beside backward (overlap_comm)")
+    if _asks_for_flash(said):
+        draft.set("pytorch.attention", "flash2")
+    _modules(draft, said)
 
 
 def _modules(draft: Draft, said: Document) -> None:

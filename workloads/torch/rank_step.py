@@ -84,7 +84,9 @@ class RankStep:
         model.reduce_gradients()
         t.phase, t.layer = 2, -1
         stored = model.stored_parameters()
-        optimizer.update(model.updated_parameters())
+        updated = model.updated_parameters()
+        if updated:
+            optimizer.update(updated)
         model.share_updates()
         model.find_scales()
         t.cpu("zero_grad")

@@ -16,6 +16,7 @@ from workloads.parallel.offload import HostMemory
 from workloads.parallel.pipeline import Stage
 from workloads.parallel.sharded_module import ShardedModule, Sharding
 from workloads.parallel.tensor import TensorParallel
+from workloads.parallel.zero_partitions import ZeroPartitions
 from workloads.parallel.zero_redundancy import ZeroRedundancy
 from workloads.torch import functional as F
 from workloads.torch import low_rank, trainer, written_out
@@ -85,7 +86,7 @@ class WrappedModel:
         self.sharded: list[fsdp.FullyShard] = []
         self.whole_module: ShardedModule | None = None
         self.redundancy: ZeroRedundancy | None = None
-        self.ddp: ddp.DistributedDataParallel | None = None
+        self.ddp: ddp.DistributedDataParallel | ZeroPartitions | None = None
         self.parameter_count = 0
         self.parameters: list[Tensor] = []
         self.averaged: list[Tensor] = []
@@ -115,6 +116,7 @@ class WrappedModel:
             module = self._sharded_module(net)
             return Stage(index, net, forward, sharded=module)
         wrapped = self._data_parallel(averaged, _without(own, averaged))
+        assert not isinstance(wrapped, ZeroPartitions)  # refused in a pipeline
         return Stage(index, net, forward, wrapped)
 
     def _mlp(self) -> Callable[[], Tensor]:
@@ -188,14 +190,25 @@ class WrappedModel:
 
     def _data_parallel(
         self, parameters: list[Tensor], experts: Sequence[Tensor] = ()
-    ) -> ddp.DistributedDataParallel | None:
+    ) -> ddp.DistributedDataParallel | ZeroPartitions | None:
+        if self._partitioned:
+            stage = 2 if self.mode == "zero2" else 1
+            return ZeroPartitions(self.tape, parameters, self.dp_group, stage)
         if self.mode not in ("ddp", "zero1") or self.dp_group.size == 1:
             return None
         parallel, copies = self.job.parallel, self.expert_copies
         return ddp.wrap(self.tape, parallel, parameters, self.dp_group, experts, copies)
 
     @property
+    def _partitioned(self) -> bool:
+        """Whether DeepSpeed's engine reduces gradients and updates parameters."""
+        engine = self.job.training.framework == "deepspeed-eager"
+        return engine and self.mode != "none" and self.dp_group.size > 1
+
+    @property
     def _shards_parameters(self) -> bool:
+        if self._partitioned:
+            return False
         several = self.dp_group.size > 1 or self.host is not None
         return self.mode in ("fsdp", "zero2", "zero3") and several
 
@@ -304,6 +317,8 @@ class WrappedModel:
 
     def updated_parameters(self) -> list[Tensor]:
         """Tensors that this rank's optimizer updates: all that are stored, or its share (ZeRO 1)."""
+        if isinstance(self.ddp, ZeroPartitions):
+            return []  # its partition is its own
         if self.mode != "zero1" or self.dp_group.size == 1:
             return self.stored_parameters()
         if self.redundancy is None:
@@ -313,7 +328,9 @@ class WrappedModel:
         return self.redundancy.own
 
     def share_updates(self) -> None:
-        """With ZeRO 1 every rank gets what the others have updated."""
+        """With ZeRO 1 every rank gets what the others have updated; DeepSpeed's engine takes its own step."""
+        if isinstance(self.ddp, ZeroPartitions):
+            self.ddp.step()
         if self.redundancy is not None:
             self.redundancy.broadcast()
 

@@ -1,0 +1,55 @@
+"""DeepSpeed's engine around PyTorch's modules, operator by operator (Hugging Face's trainers): ZeRO 1 and 2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from sim.errors import Mistake
+from workloads.frameworks import pytorch_eager
+from workloads.job import Job
+
+EAGER = pytorch_eager.FRAMEWORK
+
+
+def _layout(s: Job) -> Iterator[Mistake]:
+    """What this engine does not split."""
+    for axis in ("tp", "pp", "cp", "ep"):
+        count = getattr(s.parallel, axis)
+        if count > 1:
+            hint = 'framework = "deepspeed" has it, around Megatron\'s layers'
+            yield Mistake(s.where, f"parallel.{axis}", str(count), "1", hint)
+
+
+def _optimizer(s: Job) -> Iterator[Mistake]:
+    """Its partition is updated by Adam in fp32."""
+    if s.training.optimizer not in ("adam", "adamw"):
+        found = f'"{s.training.optimizer}"'
+        yield Mistake(s.where, "training.optimizer", found, '"adam" or "adamw"')
+
+
+def _engine(s: Job) -> Iterator[Mistake]:
+    """What the engine does itself."""
+    for key in ("clip_gradients", "master_weights"):
+        if getattr(s.pytorch, key):
+            hint = "DeepSpeed's optimizer has norms and fp32 weights anyway"
+            yield Mistake(s.where, f"pytorch.{key}", "true", "false", hint)
+
+
+FRAMEWORK = replace(
+    EAGER,
+    precisions=(),
+    updates=("adam",),
+    context_parallel=False,
+    data_parallel=("none", "zero1", "zero2"),
+    sharded=(),
+    rules=(
+        *(rule for rule in EAGER.rules if "_zero2" not in rule[1].__name__),
+        ("parallel parallel.tp parallel.pp parallel.cp parallel.ep", _layout),
+        ("training training.optimizer", _optimizer),
+        ("pytorch", _engine),
+    ),
+    adapters=False,
+    fp32_adapters=False,
+    tries={"parallel.data_parallel": ("zero1", "zero2")},
+)

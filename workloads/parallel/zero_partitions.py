@@ -1,0 +1,178 @@
+"""DeepSpeed's ZeRO 1 and 2 around PyTorch's modules: buckets filled by hooks, an optimizer of a flat partition.
+
+Rules from deepspeed/runtime/zero/stage_1_and_2.py (0.19): each gradient is copied into a bucket
+(contiguous_gradients), unless it is larger than one; a bucket that cannot take the next gradient is divided and all-reduced beside backward
+(overlap_comm, allreduce_bucket), and each rank keeps its part. The optimizer looks for infinities and takes norms in
+64 bits tensor by tensor, flattens its gradients, casts and scales them, updates a flat fp32 partition, copies it into
+16 bits, and gathers all partitions. It reads results from the GPU in between, so the host's lead is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sim.graph.kernel import Kernel
+from workloads.host_costs import buckets
+from workloads.parallel.ddp import STREAM
+from workloads.parallel.group import Group
+from workloads.torch.functional import launch_elementwise
+from workloads.torch.memory import Storage
+from workloads.torch.tape import Tape, Tensor
+from workloads.torch.written_out import NARROWED, WIDENED, Operation
+
+BUCKETS = buckets("deepspeed")
+#: Small kernels, counted in a trace of DeepSpeed 0.19.8 (llama1b-z1-b2, two H200): of a tensor that is looked at for
+#: infinities (`_has_inf_or_nan`: sums, absolute values, comparisons) beside the one that reads it, and of scalars
+#: around the norm and the scale, each time that the host reads one.
+LOOKS, SCALARS, READS = 8, 16, 3
+FLATTEN = 4.0  # bytes for an element of a partition: gradients side by side
+NORM = 8.0  # for one whose norm is taken, in 64 bits
+#: Gradients scaled, in place.
+SCALED: Operation = ("mul", "", "fp32", 8)
+ADAM = 28  # bytes of an element in fp32: three numbers of a parameter's size and four of a moment's
+WIDE = 4  # bytes of a number of the partition
+
+
+class ZeroPartitions:
+    """Gradients of a rank's parameters reduced bucket by bucket, and the optimizer of its partition.
+
+    Parameters
+    ----------
+    t : Tape
+    parameters : list of Tensor
+        All that are trained.
+    group : Group
+        Ranks that share them.
+    stage : int
+        1: reduced after the last microbatch; 2: in each.
+    """
+
+    view = True  # gradients lie in the buckets
+
+    def __init__(
+        self, t: Tape, parameters: list[Tensor], group: Group, stage: int
+    ) -> None:
+        self.t, self.parameters, self.group, self.stage = t, parameters, group, stage
+        self.bucket, self.sync = BUCKETS["reduce"], True
+        self.cap = float(self.bucket * t.itemsize)
+        self.filled = 0
+        self.total = sum(p.elements for p in parameters)
+        size = float(min(self.bucket, self.total) * t.itemsize)
+        self.flat = [Storage(t.memory, size, "buffers") for _ in range(2)]
+        self.states = Storage(t.memory, float(3 * WIDE * self.own), "optimizer")
+        for p in parameters:
+            p.on_grad = self._ready
+
+    @property
+    def own(self) -> int:
+        """Elements of this rank's partition."""
+        return -(-self.total // self.group.size)
+
+    @property
+    def tensors(self) -> Sequence[Tensor]:
+        """Those that stand for its partition: as many as there are ranks to share them."""
+        return self.parameters[:: self.group.size]
+
+    # -- gradients --------------------------------------------------------------------------------
+    def before_forward(self) -> None:
+        self.t.cpu("ddp_forward")
+
+    def _ready(self, p: Tensor) -> None:
+        """A gradient is there: into the bucket, which is reduced first if it cannot take it."""
+        if not self.sync and self.stage == 1:
+            return
+        t = self.t
+        t.cpu("zero_param")
+        if self.filled + p.elements > self.bucket:
+            self._reduce()
+        if p.elements <= self.bucket:
+            launch_elementwise(t, "copy", p.elements, 2.0 * p.size)
+        self.filled += p.elements
+
+    def _reduce(self) -> None:
+        """The bucket is divided and all-reduced on a stream of its own; this rank's part is copied out of it."""
+        n, size = self.filled, float(self.filled * self.t.itemsize)
+        self.filled = 0
+        if not n:
+            return
+        t = self.t
+        t.wait(t.record(), STREAM)
+        t.cpu("zero_bucket")
+        t.launch(Kernel("div", (n,), bytes=2.0 * size), STREAM)
+        self.group.collective(t, "all_reduce", size, STREAM, in_place=True)
+        part = n // self.group.size
+        t.launch(Kernel("copy", (part,), bytes=2.0 * t.itemsize * part), STREAM)
+
+    def after_backward(self) -> None:
+        """The rest is reduced, and the host waits for all of it."""
+        if not self.sync and self.stage == 1:
+            return
+        self._reduce()
+        self.t.cpu("zero_bucket")
+        self.t.wait(self.t.record(STREAM))
+        self.t.synchronize()
+
+    # -- the optimizer ------------------------------------------------------------------------------
+    def step(self) -> None:
+        """Everything that the optimizer does with its partition."""
+        self._look_for_infinities()
+        self._norms()
+        t, n = self.t, self.own
+        for _ in range(READS):
+            self._small(SCALARS)
+            t.synchronize()
+        t.cpu("elementwise_nograd")
+        t.launch(Kernel("fused", (n,), bytes=FLATTEN * n))
+        self._over(n, WIDENED)
+        self._over(n, SCALED)
+        t.cpu("optimizer_step")
+        t.launch(Kernel("adamw", (n * ADAM // 14, 1)))
+        self._over(n, NARROWED)
+        self._gather()
+
+    def _over(self, n: int, operation: Operation) -> None:
+        """One of ATen's operations, whose times were measured, over so many elements."""
+        name, layout, dtype, size = operation
+        self.t.cpu("elementwise_nograd")
+        self.t.launch(Kernel(f"aten {name}", (n,), dtype, layout, float(size * n)))
+
+    def _look_for_infinities(self) -> None:
+        """Of every tensor, one kernel over it and some over a number; then the host reads what all ranks found."""
+        for p in self.tensors:
+            self._small(LOOKS)
+            self.t.cpu("elementwise_nograd")
+            self.t.launch(Kernel("fused_reduction", (p.elements,), bytes=float(p.size)))
+        self._agree(1.0)
+
+    def _norms(self) -> None:
+        """Of every tensor: to 64 bits, as fast as to 32 (elements bound that copy, not bytes), and read there."""
+        for p in self.tensors:
+            self._over(p.elements, WIDENED)
+            self.t.cpu("elementwise_nograd")
+            norm = Kernel("fused_reduction", (p.elements,), bytes=NORM * p.elements)
+            self.t.launch(norm)
+            self._small(1)
+        self._agree(4.0)
+
+    def _agree(self, size: float) -> None:
+        """A number over all ranks, which the host reads."""
+        self.group.collective(self.t, "all_reduce", size, STREAM)
+        self.t.wait(self.t.record(STREAM))
+        self.t.synchronize()
+
+    def _small(self, count: int) -> None:
+        """So many kernels over single numbers."""
+        for _ in range(count):
+            self.t.cpu("elementwise_nograd")
+            self.t.launch(Kernel("add", (1,), bytes=8.0))
+
+    def _gather(self) -> None:
+        """Updated parameters in buckets; the next step waits for them."""
+        left = self.total
+        while left > 0:
+            n = min(left, BUCKETS["allgather"])
+            left -= n
+            self.t.cpu("zero_bucket")
+            size = float(n * self.t.itemsize)
+            self.group.collective(self.t, "all_gather", size, STREAM, in_place=True)
+        self.t.wait(self.t.record(STREAM))
