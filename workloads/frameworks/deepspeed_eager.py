@@ -19,6 +19,9 @@ def _layout(s: Job) -> Iterator[Mistake]:
         if count > 1:
             hint = 'framework = "deepspeed" has it, around Megatron\'s layers'
             yield Mistake(s.where, f"parallel.{axis}", str(count), "1", hint)
+    if s.parallel.offload != "none":
+        found = f'"{s.parallel.offload}"'
+        yield Mistake(s.where, "parallel.offload", found, '"none" with this engine')
 
 
 def _optimizer(s: Job) -> Iterator[Mistake]:
@@ -45,7 +48,10 @@ FRAMEWORK = replace(
     sharded=(),
     rules=(
         *(rule for rule in EAGER.rules if "_zero2" not in rule[1].__name__),
-        ("parallel parallel.tp parallel.pp parallel.cp parallel.ep", _layout),
+        (
+            "parallel parallel.tp parallel.pp parallel.cp parallel.ep parallel.offload",
+            _layout,
+        ),
         ("training training.optimizer", _optimizer),
         ("pytorch", _engine),
     ),

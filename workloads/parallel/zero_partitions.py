@@ -1,7 +1,7 @@
 """DeepSpeed's ZeRO 1 and 2 around PyTorch's modules: buckets filled by hooks, an optimizer of a flat partition.
 
-Rules from deepspeed/runtime/zero/stage_1_and_2.py (0.19): each gradient is copied into a bucket
-(contiguous_gradients), unless it is larger than one; a bucket that cannot take the next gradient is divided and all-reduced beside backward
+Rules from deepspeed/runtime/zero/stage_1_and_2.py (0.19): a gradient is copied into a bucket (contiguous_gradients),
+unless it is larger than one. A bucket that cannot take the next gradient is divided and all-reduced beside backward
 (overlap_comm, allreduce_bucket), and each rank keeps its part. The optimizer looks for infinities and takes norms in
 64 bits tensor by tensor, flattens its gradients, casts and scales them, updates a flat fp32 partition, copies it into
 16 bits, and gathers all partitions. It reads results from the GPU in between, so the host's lead is lost.
