@@ -88,7 +88,7 @@ def drawn(number: int) -> Seed:
     """The words of an input, as a seed that has no file of its own."""
     chance = random.Random(number)
     words = list(GOOD[number % len(GOOD)])
-    options = _options(words)
+    options = options_of(words)
     for _ in range(chance.randrange(4)):
         words += _with_value(chance, chance.choice(options))
     if len(words) > 1 and chance.random() < 0.2:
@@ -96,7 +96,7 @@ def drawn(number: int) -> Seed:
     return Seed("options", ".txt", "", tuple(words))
 
 
-def _options(words: Sequence[str]) -> list[click.Parameter]:
+def options_of(words: Sequence[str]) -> list[click.Parameter]:
     command = cli.main.get_command(None, words[0])
     if isinstance(command, click.Group):
         command = command.get_command(click.Context(command), words[1])

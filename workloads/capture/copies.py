@@ -38,5 +38,5 @@ def alike(
     return tuple(
         group
         for group in copies(members, world)
-        if {represented[rank] for rank in group} == own
+        if {represented.get(rank) for rank in group} == own
     )

@@ -9,18 +9,23 @@ from __future__ import annotations
 import functools
 import gzip
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sim.errors import InputError, Mistake
 from workloads.capture.allocator import Segment
 from workloads.capture.axes import axis_of
+from workloads.capture.checked import wrong_in
 from workloads.capture.operation import Argument, Operand, Operation
 
 FORMAT, VERSION = "prestep capture", 2
 EXPECTED = "a file that `prestep capture` wrote"
+SPOILT = "the recording was changed: capture the program again"
+MOST_TOLD = 10  # mistakes
 
 #: Kinds of events and their values; each ends with the number of Python calls since the event before.
 EVENTS = {
@@ -163,8 +168,10 @@ def read(path: Path) -> Recording:
 def _read(path: Path, _modified: int, _size: int) -> Recording:
     try:
         table = json.loads(gzip.decompress(path.read_bytes()))
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, zlib.error) as error:
         raise InputError(Mistake(str(path), "", str(error), EXPECTED)) from None
+    except RecursionError:
+        raise InputError(Mistake(str(path), "", "lists in lists", EXPECTED)) from None
     if not isinstance(table, dict) or table.get("format") != FORMAT:
         raise InputError(Mistake(str(path), "format", "another file", EXPECTED))
     if table.get("version") != VERSION:
@@ -172,11 +179,10 @@ def _read(path: Path, _modified: int, _size: int) -> Recording:
         raise InputError(
             Mistake(str(path), "version", str(table.get("version")), str(VERSION), hint)
         )
-    try:
-        return _recording(table)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        found = f"{type(error).__name__}: {error}"
-        raise InputError(Mistake(str(path), "", found, EXPECTED)) from None
+    wrong = list(islice(wrong_in(table, EVENTS), MOST_TOLD))
+    if wrong:
+        raise InputError(Mistake(str(path), *each, SPOILT) for each in wrong)
+    return _recording(table)
 
 
 def write(path: Path, recording: Mapping[str, Any]) -> None:

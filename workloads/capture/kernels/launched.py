@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sim.errors import InputError, Mistake
 from sim.graph.kernel import Kernel
 from workloads.capture.kernels import (
     attention,
@@ -49,11 +50,28 @@ def kernels_of(operation: Operation) -> tuple[Kernel, ...]:
     """The kernels of one operation, in order; () where it launches nothing on a GPU.
 
     An operation without a rule is one kernel that moves all its tensors once: never free.
+
+    Raises
+    ------
+    InputError
+        If its arguments are none that it takes.
     """
     tensors = (*operation.operands, *operation.results)
     if tensors and not on_gpu(tensors):
         return ()
     rule = RULES.get(base(operation))
     if rule is not None:
-        return rule(operation)
+        return _by(rule, operation)
     return one(operation, (max((each.elements for each in tensors), default=1),))
+
+
+def _by(rule: Rule, operation: Operation) -> tuple[Kernel, ...]:
+    """What a rule says of an operation; rules take arguments as PyTorch's schema has them."""
+    try:
+        return rule(operation)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        shapes = ", ".join(str(list(each.shape)) for each in operation.operands)
+        expected, hint = "arguments that it takes", "capture the program again"
+        raise InputError(
+            Mistake(operation.name, "", f"[{shapes}]", expected, hint)
+        ) from None

@@ -35,7 +35,7 @@ def _product(
     operation: Operation, left: Operand | None, right: Operand | None
 ) -> tuple[Kernel, ...]:
     if left is None or right is None or len(left.shape) < 2 or len(right.shape) < 2:
-        return launched(operation, (1,))
+        return launched(operation, (1, 1, 1))
     m, k = left.shape[-2:]
     n = right.shape[-1]
     batch = prod(left.shape[:-2])
