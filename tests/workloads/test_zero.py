@@ -102,6 +102,21 @@ def test_zero2_sends_the_same_bytes_in_every_microbatch(bucket: int) -> None:
         assert sent(s, "all_gather") == pytest.approx(2 * parameters, rel=1e-9)
 
 
+@pytest.mark.parametrize("way", ["ddp", "zero1"])
+def test_a_bucket_has_whole_tensors(way: str) -> None:
+    """However small buckets are said to be, as many communications as tensors are enough, of the same bytes."""
+    small, large = (
+        scenario(way, megatron={"bucket_size": size}) for size in (1, 5_000_000)
+    )
+    assert sent(large, "all_reduce") > 0
+    assert sent(small, "all_reduce") == pytest.approx(
+        sent(large, "all_reduce"), rel=1e-6
+    )
+    comms = plan(small).graph.comms
+    reduced = [c for c in comms if c.op == "all_reduce" and c.axis == "dp"]
+    assert 10 < len(reduced) <= 4 * 16 + 8  # a layer has at most 16 tensors
+
+
 def test_zero1_reduces_once_a_step() -> None:
     """Stage 1 sends as much whatever the number of microbatches: in bf16 all gradients in fp32 to all ranks."""
     sizes = {sent(scenario("zero1", microbatches=n), "all_reduce") for n in (1, 4)}

@@ -74,19 +74,10 @@ def optimize(rank: Rank) -> None:
     t = rank.tape
     t.phase, t.layer = 2, -1
     t.cpu("optimizer_step")
-    t.cpu("optimizer_param", _tensors(rank))
+    t.cpu("optimizer_param", rank.tensors)
     _clip(rank, states_of(rank))
     _update(rank)
     rank.data.updated()
-
-
-def _tensors(rank: Rank) -> int:
-    """Parameters of the rank, each a tensor that the host walks over."""
-    return sum(
-        times * len(unit.parameters)
-        for stage in rank.stages
-        for unit, times in rank.parts(stage)
-    )
 
 
 def _update(rank: Rank) -> None:

@@ -156,6 +156,15 @@ class Rank:
         return sum(self.counted(stage) for stage in self.stages)
 
     @property
+    def tensors(self) -> int:
+        """Trained parameters, each a tensor that the host walks over."""
+        return sum(
+            times * len(unit.parameters)
+            for stage in self.stages
+            for unit, times in self.parts(stage)
+        )
+
+    @property
     def frozen(self) -> Counter[str]:
         """Parameters that stay as they are, by the name of their unit."""
         counts: Counter[str] = Counter()

@@ -45,7 +45,7 @@ class Zero(Replicated):
         """Buckets are flattened, reduced and copied back one after the other; divided where they are copied."""
         if self.alone:
             return
-        for bucket in _buckets(self.rank.own, self.bucket):
+        for bucket in self._filled(self.bucket):
             self._send(bucket, self.rank.wide)
         self.t.wait(self.t.record(DP))
 
@@ -65,10 +65,16 @@ class Zero(Replicated):
         """Updated parameters are gathered in buckets."""
         if not self.sharded or self.alone:
             return
-        for bucket in _buckets(self.rank.own, BUCKETS["allgather"]):
+        for bucket in self._filled(BUCKETS["allgather"]):
             self.t.cpu("zero_bucket")
             self.rank.with_copies("all_gather", bucket, 2.0, in_place=True)
             self.t.wait(self.t.record(DP))
+
+    def _filled(self, size: int) -> Iterator[Weights]:
+        """All parameters of this rank in buckets of `size` elements, at most as many as tensors: these stay whole."""
+        own = self.rank.own
+        mean = ceil(own.total / max(1, self.rank.tensors))
+        return _buckets(own, max(size, mean))
 
 
 class Zero2(Zero):
