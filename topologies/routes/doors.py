@@ -94,10 +94,13 @@ class Choice:
 
     def _cost(self) -> Ints:
         """Hops and CPUs of every pair by every two doors, as one number."""
-        hops = self.away[0][:, :, None] + self.home[0][:, None, :] + self.distance + 2
-        cpus = self.away[1][:, :, None] + (self.home[1] + self.enters)[:, None, :]
-        cost: Ints = (hops * _COST + cpus).reshape(len(hops), -1)
-        return cost
+        out = (self.away[0] + 2) * _COST + self.away[1]
+        back = self.home[0] * _COST + self.home[1] + self.enters
+        cost: Ints = out[:, :, None] + back[:, None, :]
+        cost += (
+            self.distance * _COST
+        )  # in place: racks have 72 doors each, so a pair has thousands of ways
+        return cost.reshape(len(cost), -1)
 
     def _direct(self, least: Ints) -> Bools:
         """Whether no way through a third host is as short."""
