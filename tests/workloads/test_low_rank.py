@@ -230,3 +230,49 @@ def test_what_is_not_simulated_is_named() -> None:
     s = scenario(LORA, model=MLP)
     wrong = check_layout(s, model=load_model(s.model))
     assert "adapter.kind" in {mistake.key for mistake in wrong}
+
+
+@pytest.mark.parametrize("base", ["nf4", "nf4-double"])
+def test_weights_in_four_bits_are_written_out_for_each_product(base: str) -> None:
+    """Half a byte of an element and its share of scales are kept; each pass writes it once in 16 bits."""
+    whole, packed = (
+        predict(scenario({**LORA, "base": form})) for form in ("bf16", base)
+    )
+    each = [n * k for widths in WIDTHS.values() for n, k in widths]
+    elements = LAYERS * sum(each)
+    share = 0.5 + (4.0 if base == "nf4" else 1.0 + 4.0 / 256) / 64
+    saved = whole.peak_memory[0].parameters - packed.peak_memory[0].parameters
+    blocks = 512 * LAYERS * len(each)  # the allocator's
+    assert saved == pytest.approx((2.0 - share) * elements, abs=blocks)
+    assert packed.peak_memory[0].total < whole.peak_memory[0].total
+    assert packed.step_time > whole.step_time
+
+
+def test_all_of_four_bits_is_written_out_forward_and_backward() -> None:
+    """Kernels over whole weights: one for a frozen product, one for its input's gradient; the first layer has none."""
+
+    def over(base: str, layer: int) -> int:
+        low = lowered({**LORA, "base": base})
+        return sum(
+            op.kernel.shape[0]
+            for op in ops(low)
+            if isinstance(op.kernel, Kernel)
+            and op.kernel.kind == "fused"
+            and op.layer == layer
+        )
+
+    each = sum(n * k for widths in WIDTHS.values() for n, k in widths)
+    last = LAYERS - 1
+    assert over("nf4", last) - over("bf16", last) == 2 * each
+    assert each < over("nf4", 0) - over("bf16", 0) < 2 * each
+
+
+@pytest.mark.parametrize(
+    ("changed", "parallel"),
+    [({}, {"dp": 2, "data_parallel": "fsdp"}), ({"framework": "megatron"}, {})],
+)
+def test_four_bits_elsewhere_are_refused(
+    changed: dict[str, Any], parallel: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError, match=r"adapter\.base"):
+        scenario({**LORA, "base": "nf4"}, training=changed, **parallel)

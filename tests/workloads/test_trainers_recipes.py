@@ -180,7 +180,9 @@ def test_packed_samples_ask_how_long_documents_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "key"),
     [
-        ("adapter: qlora", "load_in_4bit"),
+        ("adapter: qlora\nbnb_4bit_quant_type: fp4", "load_in_4bit"),
+        ("adapter: qlora\nload_in_8bit: true", "load_in_8bit"),
+        ("load_in_4bit: true", "load_in_4bit"),
         ("cut_cross_entropy: true", "cut_cross_entropy"),
         ("rl: dpo", "rl"),
     ],
@@ -191,6 +193,37 @@ def test_what_axolotl_does_otherwise_is_named(
     text = "base_model: meta-llama/Llama-3.2-1B\nsequence_len: 512\nmicro_batch_size: 1\nbf16: auto\n"
     with pytest.raises(InputError, match=key):
         load_scenario(written(tmp_path, "a.yml", f"{text}{line}\n"), [CLUSTER])
+
+
+@pytest.mark.parametrize(
+    ("lines", "base"),
+    [
+        ("adapter: qlora", "nf4-double"),
+        ("adapter: lora\nload_in_4bit: true", "nf4"),
+        ("adapter: lora", "bf16"),
+    ],
+)
+def test_axolotl_keeps_weights_in_four_bits(
+    tmp_path: Path, lines: str, base: str
+) -> None:
+    """`adapter: qlora` quantizes scales too, as axolotl tells bitsandbytes."""
+    text = "base_model: meta-llama/Llama-3.2-1B\nsequence_len: 512\nmicro_batch_size: 1\nbf16: auto\n"
+    path = written(tmp_path, "a.yml", f"{text}{lines}\nlora_target_linear: true\n")
+    assert load_scenario(path, [CLUSTER]).adapter.base == base
+
+
+@pytest.mark.parametrize(("version", "offload"), [("2", "parameters"), ("1", "")])
+def test_accelerate_offloads_under_fsdp2(
+    tmp_path: Path, version: str, offload: str
+) -> None:
+    """`fsdp_offload_params` of accelerate's file; FSDP 1's is named."""
+    text = f"{SFT}distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  fsdp_version: {version}\n  fsdp_offload_params: true\n"
+    path = written(tmp_path, "a.yaml", text)
+    if offload:
+        assert load_scenario(path, [CLUSTER]).parallel.offload == offload
+    else:
+        with pytest.raises(InputError, match="fsdp_offload_params"):
+            load_scenario(path, [CLUSTER])
 
 
 def test_llama_factory_checkpoints_where_nothing_is_said(tmp_path: Path) -> None:

@@ -50,6 +50,11 @@ class Adapter:
         "output",
         "alpha over rank is multiplied with an adapter's output, or with the thin value between its matrices",
     )
+    base: Literal["bf16", "nf4", "nf4-double"] = key(
+        "bf16",
+        "pytorch-eager: frozen weights of blocks; nf4: in four bits, written out before each product (QLoRA, "
+        "bitsandbytes); nf4-double: their scales in 8 bits",
+    )
     fp32: bool = key(
         False,
         "pytorch-eager: adapters are kept in fp32 and run under autocast (PEFT's autocast_adapter_dtype), which "

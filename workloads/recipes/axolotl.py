@@ -58,6 +58,7 @@ def _words(draft: Draft, document: Document) -> dict[str, Entry]:
         draft.lose(where, "adapter", shown(adapter), "another adapter than LoRA")
     if adapter == "qlora" and document.get("load_in_4bit") is None:
         entries["load_in_4bit"] = Entry(True, line)
+        entries.setdefault("bnb_4bit_use_double_quant", Entry(True, line))
     if written(document.get("lora_target_linear")) == "true":
         line = document.entries["lora_target_linear"].line
         entries["lora_target_modules"] = Entry("all-linear", line)

@@ -60,6 +60,7 @@ FLASH = (
 )
 #: Keys that pack several documents into a sample.
 PACKING = ("packing", "sample_packing", "padding_free", "neat_packing")
+OFFLOAD = "fsdp_config.fsdp_offload_params"
 #: Words of PEFT's adapters in TRL's ModelConfig; PEFT's own targets of Llama and its like.
 PEFT = _adapter.Words(
     "lora_r", "lora_target_modules", "lora_dropout", "", 16, ("q_proj", "v_proj")
@@ -118,6 +119,8 @@ def apply(
     if draft.get("training.framework") == "deepspeed":
         _around_modules(draft, said)
     _compiled.stand_in(draft)
+    _four_bits(draft, said)
+    _compiled.offload(draft, said, OFFLOAD)
     _world(draft, said)
 
 
@@ -203,12 +206,10 @@ def _options(draft: Draft, said: Document) -> None:
         draft.set("training.optimizer", OPTIMIZERS[name], key, said.place(key))
     elif name not in ADAM:
         draft.lose(said.place(key), key, name, "another optimizer")
-    for key, what in (
-        ("load_in_4bit", "weights in 4 bits"),
-        ("load_in_8bit", "weights in 8 bits"),
-    ):
-        if draft.typed(said, key, "truth", False):
-            draft.lose(said.place(key), key, "true", what)
+    if draft.typed(said, "load_in_8bit", "truth", False):
+        draft.lose(
+            said.place("load_in_8bit"), "load_in_8bit", "true", "weights in 8 bits"
+        )
     for key in ("use_liger_kernel", "use_liger"):
         if draft.typed(said, key, "truth", False):
             draft.lose(said.place(key), key, "true", "Liger's fused kernels")
@@ -219,6 +220,30 @@ def _options(draft: Draft, said: Document) -> None:
             "tp_size",
             said.place("tp_size"),
         )
+
+
+#: Keys that quantize scales again: TRL's, transformers' and axolotl's.
+NESTED = ("use_bnb_nested_quant", "bnb_4bit_use_double_quant")
+
+
+def _four_bits(draft: Draft, said: Document) -> None:
+    """Frozen weights in NF4 beside adapters (QLoRA), where every rank has them whole."""
+    key = "load_in_4bit"
+    if not draft.typed(said, key, "truth", False):
+        return
+    where, kind = said.place(key), written(said.get("bnb_4bit_quant_type", "nf4"))
+    plain = draft.get("training.framework") == "pytorch-eager"
+    whole = draft.get("parallel.data_parallel") not in ("fsdp", "zero2", "zero3")
+    adapted = draft.get("adapter.kind", "none") != "none"
+    if kind != "nf4" or not (plain and whole and adapted):
+        what = "weights in 4 bits, but for NF4 beside adapters of whole plain modules"
+        draft.lose(where, key, "true", what)
+        return
+    nested = any(draft.typed(said, name, "truth", False) for name in NESTED)
+    draft.set("adapter.base", "nf4-double" if nested else "nf4", key, where)
+    draft.assume(
+        "weights in four bits are written out by kernels as fast as their bytes (a guess: nobody published their times)"
+    )
 
 
 def _format(draft: Draft, said: Document) -> None:
@@ -396,11 +421,7 @@ def _sharding(draft: Draft, said: Document, kind: str) -> None:
         if way != "ddp":
             draft.set("pytorch.fsdp", "2" if version == "2" else "1", "fsdp_version")
         _reshard(draft, said)
-        offload = "fsdp_config.fsdp_offload_params"
-        if draft.typed(said, offload, "truth", False):
-            draft.lose(
-                said.place(offload), offload, "true", "parameters in the host's memory"
-            )
+        draft.typed(said, OFFLOAD, "truth", False)
         return
     draft.set(
         "parallel.data_parallel",

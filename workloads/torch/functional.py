@@ -33,7 +33,9 @@ def product(
     t.saves()
     kind = "gemm" if bias is None or dtype else "gemm_bias"
     quantize(t, dtype, x.elements, w.elements)
+    whole = _whole(t, w)
     launch_gemm(t, kind, x.elements // k, out_features, k, "nt", dtype)
+    del whole
     y = t.empty((*x.shape[:-1], out_features), x.itemsize)
     kept = x if w.requires_grad else Tensor(None, x.shape, x.itemsize)
     layer = _Linear(t, kept, w, bias, dtype, x.requires_grad)
@@ -86,8 +88,10 @@ class _Linear:
         if not self.needs_x:
             return None
         out_features, k = self.w.shape
+        whole = _whole(self.t, self.w)
         grad = self.t.empty(self.x.shape, self.x.itemsize)
         launch_gemm(self.t, "gemm", self.rows, k, out_features, "nn", self.dtype)
+        del whole
         return grad
 
     def _bias_grad(self, g: Tensor, bias: Tensor) -> Tensor:
@@ -95,6 +99,12 @@ class _Linear:
         self.t.launch(Kernel("sum", (g.elements,), bytes=g.size))
         self.t.scratch(row_sum_scratch(self.rows, self.w.shape[0]))
         return grad
+
+
+def _whole(t: Tape, w: Tensor) -> Tensor | None:
+    """What a product reads of a weight that is kept in four bits, until the product is launched; None: the weight."""
+    form = t.four_bits.get(w) if t.four_bits else None
+    return None if form is None else form.written_out(t, w)
 
 
 # cuBLAS resets the tile counter of its dynamically scheduled kernels: seen above two tiles (256x128) per SM.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from sim.graph.kernel import Kernel
 from workloads.job.adapter import Adapter, Target
+from workloads.torch import four_bits
 from workloads.torch.functional import add, launch_elementwise, product
 from workloads.torch.modules import FeedForward, Module
 from workloads.torch.moe import MixtureOfExperts
@@ -27,6 +28,12 @@ ATTENTION: dict[Target, tuple[str, ...]] = {
     "proj": ("wo",),
 }
 FEED_FORWARD: dict[Target, tuple[str, ...]] = {"fc1": ("w1", "w3"), "fc2": ("w2",)}
+
+
+#: Linear layers of a block, all of which bitsandbytes replaces; embedding, norms and head stay as they are.
+PROJECTIONS = {
+    name for names in (*ATTENTION.values(), *FEED_FORWARD.values()) for name in names
+}
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,10 @@ def adapt(t: Tape, net: Transformer, choices: Adapter) -> None:
     """Freezes all weights of a model or a stage, and puts adapters beside those that `choices` names."""
     for p in net.parameters:
         p.requires_grad = False
+    if choices.base != "bf16":
+        frozen = [w for block in net.blocks for w in block.parameters]
+        linear = [w for w in frozen if w.name in PROJECTIONS]
+        four_bits.pack(t, linear, choices.base == "nf4-double")
     for block in net.blocks:
         made = _adapters(t, _projections(block, choices), choices)
         if isinstance(block.ffn, MixtureOfExperts):

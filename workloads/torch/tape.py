@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from workloads.job.pytorch import PyTorch
     from workloads.parallel.context import Ring
+    from workloads.torch.four_bits import FourBits
     from workloads.torch.low_rank import LowRank
 
 Backward = Callable[["Tensor"], "list[Tensor | None]"]
@@ -109,6 +110,8 @@ class Tape(Recorder):
         Feed-forward networks beside and of grouped experts are compiled.
     adapters : dict
         Low-rank adapters by the weight that they are beside.
+    four_bits : dict
+        Forms of weights that are kept in four bits.
     packed : int, optional
         Tokens of a document, where attention sees no other of its sample.
     last_quantized : int, optional
@@ -129,6 +132,7 @@ class Tape(Recorder):
         self.products, self.plain, self.itemsize = "", "", 2
         self.compiles = False
         self.adapters: dict[Tensor, LowRank] = {}
+        self.four_bits: dict[Tensor, FourBits] = {}
         self.packed: int | None = None
         self.last_quantized: int | None = None
         self.choices: PyTorch | None = None

@@ -53,6 +53,24 @@ def fp32(s: Scenario) -> Iterator[Mistake]:
         yield Mistake(s.where, "adapter.fp32", "true", "false", hint)
 
 
+def base(s: Scenario) -> Iterator[Mistake]:
+    """Weights in four bits: bitsandbytes' linear layers, whole on every rank."""
+    found, parallel = f'"{s.adapter.base}"', s.parallel
+    if s.adapter.base == "bf16":
+        return
+    if not framework_of(s).fp32_adapters:
+        hint = "bitsandbytes replaces PyTorch's own linear layers"
+        expected = '"bf16", or framework = "pytorch-eager"'
+        yield Mistake(s.where, "adapter.base", found, expected, hint)
+    elif parallel.data_parallel in ("fsdp", "zero2", "zero3") or parallel.tp > 1:
+        hint = "parts of weights in four bits are not simulated"
+        expected = '"bf16", or whole weights (data_parallel = "ddp", tp = 1)'
+        yield Mistake(s.where, "adapter.base", found, expected, hint)
+    elif precision(s.training.precision).wide:
+        expected = 'training.precision = "bf16" beside it'
+        yield Mistake(s.where, "adapter.base", found, expected)
+
+
 def packed(s: Scenario) -> Iterator[Mistake]:
     """Packed samples where attention can tell their documents apart."""
     if s.training.packed is None:

@@ -370,6 +370,11 @@ _RULES: list[Rule] = [
     ("adapter adapter.targets", adapter.targets),
     ("adapter adapter.dropout", adapter.dropout),
     ("adapter training training.framework training.precision", adapter.fp32),
+    (
+        "adapter training training.framework training.precision parallel parallel.tp "
+        "parallel.data_parallel",
+        adapter.base,
+    ),
     ("adapter training training.framework", adapter.framework),
     (
         "training training.packed training.seq_len training.framework megatron",
