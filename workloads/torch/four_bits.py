@@ -1,6 +1,6 @@
 """Frozen weights in four bits, which are written out in 16 bits before each product (QLoRA, arXiv 2305.14314).
 
-Source: bitsandbytes, autograd/_functions.py, `MatMul4Bit`: forward and backward each call `dequantize_4bit` and multiply
+Source: bitsandbytes, autograd/_functions.py, `MatMul4Bit`: forward and backward call `dequantize_4bit` and multiply
 by the result, which nothing keeps. Blocks of 64 elements share a scale of four bytes (`quantize_4bit`).
 With double quantization scales are in 8 bits, and 256 of them share one more: they are written out first, by a kernel
 for themselves and one that adds their mean.
