@@ -152,7 +152,11 @@ def test_files_of_one_job_are_read_together(tmp_path: Path) -> None:
     with_all = ("--with", str(model), "--with", str(engine))
     made = typed("import-recipe", str(arguments), *with_all, "--cluster", "dgx-h100")
     assert made.exit_code == 0, made.output
-    for line in ('framework = "deepspeed-eager"', 'data_parallel = "zero2"', "config.json"):
+    for line in (
+        'framework = "deepspeed-eager"',
+        'data_parallel = "zero2"',
+        "config.json",
+    ):
         assert line in made.stdout
 
 

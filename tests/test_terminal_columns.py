@@ -61,7 +61,7 @@ COMMANDS = [
     ("storage", "lustre"),
     ("kernel", "gemm", "16384,8192,131072", "--gpu", "h100"),
     ("schema", "--list"),
-    ("init", "llama3-70b", "--cluster", "dgx-h100-superpod", "--hosts", "512"),
+    ("init", "llama3-8b", "--cluster", "dgx-h100-superpod", "--hosts", "32", "--seq-len", "8192", "--global-batch", "512"),
     ("import-recipe", "missing.yaml"),
     ("validate", "h101"),
     ("replay", "missing.json"),
