@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 KERNEL, COMM, SYNC = 0, 1, 2
 KINDS = ("kernel", "comm", "sync")
+# Operations of one rank on its host's links (sim/planning/host_memory.py): copies, and what the CPU does meanwhile.
+TO_GPU, TO_HOST, UPDATE_ON_HOST, NORM_ON_HOST = (
+    "to_gpu",
+    "to_host",
+    "update_on_host",
+    "norm_on_host",
+)
 Groups = tuple[tuple[int, ...], ...]
 Communicator = tuple[str, tuple[int, ...]]  # its axis and its ranks
 PHASES_COMMUNICATION = 3  # index in OpGraph.phases under which communication is shown
@@ -31,13 +38,14 @@ class Comm:
     Attributes
     ----------
     op : str
-        ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast`` or ``send``.
+        ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast`` or ``send``; of one rank with
+        its host ``to_gpu``, ``to_host``, ``update_on_host`` or ``norm_on_host``.
     size : float
         Bytes in the convention of nccl-tests (the large side of a gather or scatter).
     groups : tuple of tuple of int
         The ranks that take part; several groups when symmetric copies run at the same moment.
     axis : str
-        The parallel axis it belongs to: dp, tp, pp, cp or ep.
+        The parallel axis it belongs to: dp, tp, pp, cp or ep; ``offload`` for what a rank does with its host.
     arrivals : int
         How many simulated operations must arrive before it starts.
     in_place : bool

@@ -1,78 +1,99 @@
 """Copies between a GPU and its host's memory, and what the CPU does with tensors there, as activities on links.
 
-They share PCIe or C2C with what else crosses it, and the host's memory with the other ranks of their socket.
+They share PCIe or C2C with what else crosses it, and the host's memory with the other ranks of their socket. All
+constants are those of one host (an H100's, 16 cores of a Xeon in a virtual machine; validation/cases/offload): for
+another host they are a guess, and so are the plans.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from sim.collectives.plan import Plan
+from sim.graph.opgraph import NORM_ON_HOST, TO_GPU, TO_HOST, UPDATE_ON_HOST
 from sim.planning import numa
 from sim.spec.sections import Scenario
+from topologies.core.links import Ints
 from topologies.fabric import Fabric
 
-COPIES = ("to_gpu", "to_host")
-WORK = ("update_on_host", "norm_on_host")
-#: Seconds that a copy from or to pinned memory takes before its first byte, beyond its links. Measured on an H100: 2.8
-#: us beside bytes at 54.5 GB/s (validation/cases/offload, 64 KiB and 1 MiB).
+OPS = (TO_GPU, TO_HOST, UPDATE_ON_HOST, NORM_ON_HOST)
+#: Seconds that a copy from or to pinned memory takes before its first byte, beyond its links. Measured: 2.8 us in all
+#: beside bytes at 54.5 GB/s (64 KiB and 1 MiB).
 START = 2.0e-6
-#: Bytes/s of host memory that one thread's fused Adam moves, and the most that many do together. Fitted on 1 to 16
-#: threads of an H100's host (validation/cases/offload: 28, 44, 78, 107 and 137 GB/s).
+#: Bytes/s of host memory that one thread's fused Adam moves, and the most that many do together. Fitted to 1 to 16
+#: threads: 28, 44, 78, 107 and 137 GB/s.
 THREAD, TOGETHER = 29.0e9, 205.0e9
-#: Threads of a rank that has its host alone: PyTorch takes one for each core.
-ALONE = 16
-#: Bytes/s at which a norm is read: by one thread, however many there are (same rows: 0.8 GB in 70 ms).
+#: Bytes/s at which a norm is read: by one thread, however many there are. Measured: 0.8 GB in 70 ms.
 NORM = 11.4e9
+#: Threads of a rank that has its host alone: PyTorch takes one for each core. Measured there, a guess elsewhere.
+CORES = 16
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a plan depends on beside its operation and its GPU.
+
+    Attributes
+    ----------
+    numa : str
+        On which socket processes and their memory are.
+    threads : int
+        Threads of the CPU that update a rank's parameters.
+    """
+
+    numa: str
+    threads: int
+
+
+def settings_of(scenario: Scenario, fabric: Fabric, ranks: Sequence[str]) -> Settings:
+    """Of a scenario whose ranks have these GPUs; a thread each where several share the first one's host (torchrun)."""
+    threads = scenario.parallel.offload_threads
+    if threads is None:
+        host = fabric.host_of(ranks[0])
+        shared = any(fabric.host_of(gpu) == host for gpu in ranks[1:])
+        threads = 1 if shared else CORES
+    return Settings(scenario.cluster.numa, threads)
 
 
 def plan(
     op: str,
     size: float,
-    gpus: Sequence[str],
+    gpu: str,
+    settings: Settings,
     scenario: Scenario,
     fabric: Fabric,
-    threads: int,
 ) -> Plan:
-    """One rank's copy of `size` bytes, or its work on so many bytes of the host's memory by some threads.
-
-    Memory carries reads and writes together, so all bytes of the CPU's work count on its way to the CPU.
-    """
-    (gpu,) = gpus
+    """One rank's copy of `size` bytes, or its work on so many bytes of the host's memory."""
     memory = numa.memory_of(scenario, fabric, gpu)
-    if op in COPIES:
-        ends = (memory, gpu) if op == "to_gpu" else (gpu, memory)
-        links = fabric.route(*ends)
-        latency, rate = START + fabric.latency(links), np.inf
-    else:
-        links = fabric.route(memory, fabric.nearest(memory, "cpu"))
-        latency, rate = 0.0, NORM if op == "norm_on_host" else rate_of(threads)
+    links = _route(op, gpu, memory, fabric)
+    copies = op in (TO_GPU, TO_HOST)
+    rates = {UPDATE_ON_HOST: rate_of(settings.threads), NORM_ON_HOST: NORM}
     return Plan(
         op=op,
         size=size,
         ranks=(gpu,),
-        algo="copy" if op in COPIES else "cpu",
+        algo="copy" if copies else "cpu",
         proto="",
         channels=0,
-        latency=latency,
+        latency=START + fabric.latency(links) if copies else 0.0,
         links=links,
         usage=np.ones(len(links)),
-        rate_cap=rate,
+        rate_cap=rates.get(op, float("inf")),
         evidence="guess",
-        on_cpu=op in WORK,
+        on_cpu=not copies,
     )
 
 
-def threads_of(scenario: Scenario) -> int:
-    """Threads that update a rank's parameters: one where several ranks share a host, as torchrun has it."""
-    stated = scenario.parallel.offload_threads
-    if stated is not None:
-        return stated
-    parallel = scenario.parallel
-    ranks = parallel.dp * parallel.tp * parallel.pp * parallel.cp
-    return 1 if ranks > 1 else ALONE
+def _route(op: str, gpu: str, memory: str, fabric: Fabric) -> Ints:
+    """Links that bytes cross; memory carries reads and writes together, so the CPU's count on their way to it."""
+    if op == TO_GPU:
+        return fabric.route(memory, gpu)
+    if op == TO_HOST:
+        return fabric.route(gpu, memory)
+    return fabric.route(memory, fabric.nearest(memory, "cpu"))
 
 
 def rate_of(threads: int) -> float:

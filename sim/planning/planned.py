@@ -363,14 +363,14 @@ def plan_of(hardware: Hardware, comm: Comm) -> Plan:
     communicators = [_communicator(hardware, comm, group) for group in comm.groups]
     # User buffers (Transformer Engine's) are no communicator's.
     nccl = hardware.scenario.nccl.of("" if comm.copied else comm.axis)
-    what = (comm.op, comm.size, nccl, comm.in_place, comm.tokens)
-    threads = host_memory.threads_of(hardware.scenario)
+    of_host = _of_host(hardware) if comm.op in host_memory.OPS else None
+    what = (comm.op, comm.size, nccl, comm.in_place, comm.tokens, of_host)
 
     def one(gpus: tuple[str, ...]) -> Plan:
-        op, size, _, in_place, tokens = what
-        fabric = hardware.fabric
-        if op in (*host_memory.COPIES, *host_memory.WORK):
-            return host_memory.plan(op, size, gpus, hardware.scenario, fabric, threads)
+        op, size, _, in_place, tokens, _ = what
+        fabric, scenario = hardware.fabric, hardware.scenario
+        if of_host is not None:
+            return host_memory.plan(op, size, gpus[0], of_host, scenario, fabric)
         return plan_collective(op, size, gpus, fabric, nccl, in_place, tokens)
 
     def make() -> Plan:
@@ -390,6 +390,12 @@ def plan_of(hardware: Hardware, comm: Comm) -> Plan:
     if comm.copies > 1:
         merged = replace(merged, copies=comm.copies)
     return replace(merged, channels=0) if comm.copied else merged
+
+
+def _of_host(hardware: Hardware) -> host_memory.Settings:
+    """What copies to and from hosts, and their CPUs' work, depend on."""
+    scenario, fabric = hardware.scenario, hardware.fabric
+    return host_memory.settings_of(scenario, fabric, hardware.gpus)
 
 
 def _neighbours(gpus: Sequence[str]) -> list[tuple[str, str]]:

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from sim import api
+from sim.analysis.step_time import step_time
 from sim.errors import InputError
 from sim.planning.host_memory import rate_of
+from sim.predict import execute
+from sim.studies.whatif import Changes
 from workloads import recipes
 
 CASES = Path(__file__).parents[2] / "validation" / "cases" / "offload"
@@ -126,6 +129,21 @@ def test_faster_links_of_a_host_never_cost(kind: str) -> None:
     for slow, fast in pairwise(times):
         assert fast <= slow * (1 + 1e-9)
     assert times[-1] < times[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("parallel.offload_threads", 3), ("cluster.numa", "wrong")]
+)
+def test_a_what_if_is_a_run_of_its_own(key: str, value: Any) -> None:
+    """Plans that a cluster remembers are not those of other settings of its hosts."""
+    path = CASES / "scenario.toml"
+    base = api.load(path, EIGHT)
+    changed = api.load(path, {**EIGHT, key: value})
+    changes = Changes(base)
+    made = changes.of(changed)
+    found = step_time(made, execute(made))
+    assert found == pytest.approx(api.simulate(changed).step_time, rel=1e-12)
+    assert found != pytest.approx(api.simulate(base).step_time, rel=1e-3)
 
 
 def test_more_threads_never_cost() -> None:

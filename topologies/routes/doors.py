@@ -97,9 +97,8 @@ class Choice:
         out = (self.away[0] + 2) * _COST + self.away[1]
         back = self.home[0] * _COST + self.home[1] + self.enters
         cost: Ints = out[:, :, None] + back[:, None, :]
-        cost += (
-            self.distance * _COST
-        )  # in place: racks have 72 doors each, so a pair has thousands of ways
+        # In place: racks have 72 doors each, so a pair has thousands of ways.
+        cost += self.distance * _COST
         return cost.reshape(len(cost), -1)
 
     def _direct(self, least: Ints) -> Bools:

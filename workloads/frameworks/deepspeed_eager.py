@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from sim.errors import Mistake
 from workloads.frameworks import pytorch_eager
+from workloads.frameworks._pytorch_trainer import zero2
 from workloads.job import Job
 
 EAGER = pytorch_eager.FRAMEWORK
@@ -47,7 +48,7 @@ FRAMEWORK = replace(
     data_parallel=("none", "zero1", "zero2"),
     sharded=(),
     rules=(
-        *(rule for rule in EAGER.rules if "_zero2" not in rule[1].__name__),
+        *(rule for rule in EAGER.rules if rule[1] is not zero2),
         (
             "parallel parallel.tp parallel.pp parallel.cp parallel.ep parallel.offload",
             _layout,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sim.errors import Mistake
-from workloads.frameworks import pytorch_eager
+from workloads.frameworks import _pytorch_trainer, pytorch_eager
 from workloads.job import Job
 from workloads.models.shape import ModelShape
 from workloads.precision import precision
@@ -28,9 +28,9 @@ def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
 
 def _kernels(s: Job) -> Iterator[Mistake]:
     hint = "compiled blocks have projections of their own, and no kernels in Triton"
-    for key, value in pytorch_eager.stated(s, ("joined_qkv",)):
+    for key, value in _pytorch_trainer.stated(s, ("joined_qkv",)):
         yield Mistake(s.where, key, value, "nothing", hint)
-    for key, value in pytorch_eager.stated(s, ("modules",)):
+    for key, value in _pytorch_trainer.stated(s, ("modules",)):
         fuses = "compiled blocks fuse what modules write out"
         yield Mistake(s.where, key, value, "nothing", fuses)
     if s.pytorch.attention == "triton":

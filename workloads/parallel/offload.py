@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sim.graph.opgraph import NORM_ON_HOST, TO_GPU, TO_HOST, UPDATE_ON_HOST
 from workloads.optimizer import Optimizer
 from workloads.parallel.group import Group
 from workloads.torch.tape import Tape, Tensor
 
-#: Operations of one rank that cross the links of its host (sim/planning/host_memory.py plans them).
-TO_GPU, TO_HOST, UPDATE, NORM = "to_gpu", "to_host", "update_on_host", "norm_on_host"
 #: Stream on which the host's own work stands in the timeline.
 ON_HOST = "host optimizer"
 #: Bytes that Adam's loop over tensors moves in the host's memory for an element of 4 bytes, over those of the fused
@@ -57,8 +56,8 @@ class HostMemory:
     def clip(self, tensors: Sequence[Tensor]) -> None:
         """The norm of the gradients, which one thread reads, then the gradients scaled by it."""
         size = float(self.wide * sum(p.elements for p in tensors))
-        self._work(NORM, size)
-        self._work(UPDATE, 2 * size)
+        self._work(NORM_ON_HOST, size)
+        self._work(UPDATE_ON_HOST, 2 * size)
 
     def update(
         self, tensors: Sequence[Tensor], rule: Optimizer, moment: int, fused: bool
@@ -66,7 +65,7 @@ class HostMemory:
         """Updates parameters on the CPU: all are read and written, with their moments, and gradients are read."""
         elements = sum(p.elements for p in tensors)
         moved = 3.0 * self.wide + 2.0 * rule.moments * moment
-        self._work(UPDATE, elements * moved * (1.0 if fused else LOOP))
+        self._work(UPDATE_ON_HOST, elements * moved * (1.0 if fused else LOOP))
 
     def _work(self, what: str, size: float) -> None:
         """Work of the CPU for which the host waits."""

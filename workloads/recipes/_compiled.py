@@ -5,8 +5,8 @@ Formats put what they say of fp8 into keys of Megatron's layers; here they becom
 
 from __future__ import annotations
 
+from workloads.frameworks._pytorch_model import missing_parts
 from workloads.frameworks.automodel import PYTORCH, UNUSED
-from workloads.frameworks.pytorch_eager import missing_parts
 from workloads.models.model import MODELS, read_model
 from workloads.recipes._documents import Document
 from workloads.recipes._reading import Draft

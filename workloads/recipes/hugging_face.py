@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from workloads.frameworks.pytorch_eager import NO_SUCH_PARTS
+from workloads.frameworks._pytorch_model import NO_SUCH_PARTS
 from workloads.models.model import MODELS, read_model
 from workloads.recipes import _adapter, _compiled, _models, deepspeed
 from workloads.recipes._documents import Document, beneath, read_json, text_of

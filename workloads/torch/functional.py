@@ -223,11 +223,11 @@ def by_number(t: Tape, x: Tensor) -> Tensor:
     """Times a number, which is the gradient's factor as well: nothing is saved."""
     shape, itemsize, moved = x.shape, x.itemsize, 2 * x.size
     t.cpu("elementwise")
-    launch_elementwise(t, "fused", x.elements, moved)
+    launch_elementwise(t, "mul", x.elements, moved)
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("elementwise_backward")
-        launch_elementwise(t, "fused", g.elements, moved)
+        launch_elementwise(t, "mul", g.elements, moved)
         return [t.empty(shape, itemsize)]
 
     return t.apply(t.empty(shape, itemsize), [x], backward)

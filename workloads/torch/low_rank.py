@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sim.graph.kernel import Kernel
 from workloads.job.adapter import Adapter, Target
 from workloads.torch import four_bits
-from workloads.torch.functional import add, launch_elementwise, product
+from workloads.torch.functional import add, by_number, launch_elementwise, product
 from workloads.torch.modules import FeedForward, Module
 from workloads.torch.moe import MixtureOfExperts
 from workloads.torch.tape import Tape, Tensor
@@ -51,10 +51,10 @@ class LowRank:
             x = there_and_back(t, x)
         thin = product(t, self._dropped(t, x, "pre"), self.into)
         if self.choices.scaled == "inner":
-            thin = scaled(t, thin)
+            thin = by_number(t, thin)
         wide = product(t, thin, self.out)
         if self.choices.scaled == "output":
-            wide = scaled(t, wide)
+            wide = by_number(t, wide)
         return add(t, y, self._dropped(t, wide, "post"))
 
     def _dropped(self, t: Tape, x: Tensor, position: str) -> Tensor:
@@ -98,20 +98,6 @@ def dropped(t: Tape, x: Tensor) -> Tensor:
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("elementwise_backward")
         launch_elementwise(t, "fused", mask.elements, moved)
-        return [t.empty(shape, itemsize)]
-
-    return t.apply(t.empty(shape, itemsize), [x], backward)
-
-
-def scaled(t: Tape, x: Tensor) -> Tensor:
-    """Times a number, which is the gradient's factor as well: nothing is saved."""
-    shape, itemsize, moved = x.shape, x.itemsize, 2 * x.size
-    t.cpu("elementwise")
-    launch_elementwise(t, "mul", x.elements, moved)
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("elementwise_backward")
-        launch_elementwise(t, "mul", g.elements, moved)
         return [t.empty(shape, itemsize)]
 
     return t.apply(t.empty(shape, itemsize), [x], backward)

@@ -69,9 +69,9 @@ def _by(rule: Rule, operation: Operation) -> tuple[Kernel, ...]:
     """What a rule says of an operation; rules take arguments as PyTorch's schema has them."""
     try:
         return rule(operation)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
         shapes = ", ".join(str(list(each.shape)) for each in operation.operands)
         expected, hint = "arguments that it takes", "capture the program again"
         raise InputError(
             Mistake(operation.name, "", f"[{shapes}]", expected, hint)
-        ) from None
+        ) from e  # who looks for a mistake of a rule itself needs it

@@ -1,0 +1,137 @@
+"""Models that PyTorch's plain modules (workloads/torch) do not have, or not beside a trainer's choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sim.errors import Mistake
+from workloads.frameworks._pytorch_trainer import MEGATRON, stated
+from workloads.job import Job
+from workloads.models.shape import ModelShape
+from workloads.optimizer import optimizer
+from workloads.precision import precision
+
+#: Parts of a transformer that workloads/torch/transformer.py does not have.
+NO_SUCH_PARTS = ("mtp_layers", "layer_pattern", "attention_gate", "moe_latent")
+#: Numbers in fp32 that memory-efficient attention reads at once (sdp_utils.cpp).
+WHOLE_VECTOR = 4
+RECORDED = "a recording of the program (prestep capture) runs in any format"
+
+
+def missing_parts(model: object) -> list[str]:
+    """Keys of a model that make it one of other layers, with their values."""
+    parts = [
+        f"{key} = {str(getattr(model, key)).lower()}"
+        for key in NO_SUCH_PARTS
+        if getattr(model, key, None)
+    ]
+    if getattr(model, "positions", "") == "alibi":
+        parts.append('positions = "alibi"')
+    return parts
+
+
+def parts(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    parts = missing_parts(model) if model.kind == "transformer" else []
+    if parts:
+        yield Mistake(
+            s.where,
+            "model",
+            ", ".join(parts),
+            f'{MEGATRON}, or "automodel" under FSDP',
+            "PyTorch's plain modules have no such layers",
+        )
+
+
+def wide(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """32-bit numbers where a part of the model or the trainer has none."""
+    number, where = s.training.precision, s.where
+    if not precision(number).wide:
+        return
+    for key, value in stated(s, ("master_weights", "wide_moments", "modules")):
+        yield Mistake(where, key, value, "nothing", f"{number} is in 32 bits itself")
+    if optimizer(s.training.optimizer).iterations:
+        hint = "its products are in bf16 beside products in 32 bits"
+        found, expected = f'"{s.training.optimizer}"', "an elementwise optimizer"
+        yield Mistake(where, "training.optimizer", found, expected, hint)
+    if model.kind == "mlp":
+        return
+    stated_as, dense = f'"{number}"', "bf16, or a dense transformer or mlp"
+    experts = getattr(model, "experts", 0)
+    if model.kind != "transformer" or experts:
+        yield Mistake(where, "training.precision", stated_as, dense, RECORDED)
+        return
+    for key, value in stated(s, ("attention",)):
+        hint = "FlashAttention computes in 16 bits; fp32 goes by the memory-efficient kernel"
+        yield Mistake(where, key, f'"{value}"', "nothing", hint)
+    width = getattr(model, "head_dim", 0)
+    if width % WHOLE_VECTOR:
+        hint = "without it attention is not fused; " + RECORDED
+        found, expected = str(width), f"a multiple of {WHOLE_VECTOR}"
+        yield Mistake(where, "model.head_dim", found, expected, hint)
+
+
+def modules(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """Modules of transformers where the model has none."""
+    if s.pytorch.modules == "plain" or model.kind == "transformer":
+        return
+    found = f'"{s.pytorch.modules}"'
+    expected = f"nothing with a model of kind {model.kind}"
+    yield Mistake(s.where, "pytorch.modules", found, expected)
+
+
+def latent(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """Attention's choices that latent attention does not have."""
+    if model.kind != "transformer" or not model.latent:
+        return
+    hint = (
+        "latent attention has compressing projections, and values narrower than queries"
+    )
+    for key, value in stated(s, ("joined_qkv",)):
+        yield Mistake(s.where, key, value, "nothing", hint)
+    if s.pytorch.attention == "triton":
+        expected = "cudnn or flash2"
+        yield Mistake(s.where, "pytorch.attention", '"triton"', expected, hint)
+
+
+def window(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """Windows where the kernel has none, or where ranks of a ring would not need all keys."""
+    window = getattr(model, "window", 0)
+    if not window or window >= s.training.seq_len:
+        return
+    found = str(window)
+    if s.parallel.cp > 1:
+        hint = "ranks then need keys of their neighbours alone, which is not simulated"
+        yield Mistake(s.where, "model.window", found, "nothing with cp", hint)
+    if s.pytorch.attention == "triton" or precision(s.training.precision).wide:
+        hint = "this attention's kernel has no window"
+        expected = 'nothing, or 16 bits with pytorch.attention = "cudnn" or "flash2"'
+        yield Mistake(s.where, "model.window", found, expected, hint)
+
+
+def grouped(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """Grouped products where no layer has experts, or where a host that waits is not recorded."""
+    if s.pytorch.experts == "loop":
+        return
+    found = f'"{s.pytorch.experts}"'
+    if not (model.kind == "transformer" and model.experts):
+        yield Mistake(s.where, "pytorch.experts", found, "nothing without experts")
+    elif s.training.framework == "cuda-graph" and s.parallel.ep > 1:
+        hint = "the host waits for numbers of rows, which a CUDA graph cannot hold"
+        yield Mistake(s.where, "pytorch.experts", found, '"loop" with ep > 1', hint)
+
+
+def adapted_model(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """Adapters beside projections of a transformer, and of experts that are modules of their own."""
+    if not s.adapter.on:
+        return
+    found = f'"{s.adapter.kind}"'
+    if model.kind != "transformer":
+        expected = "a transformer"
+        yield Mistake(s.where, "adapter.kind", found, expected, f"not a {model.kind}")
+    elif s.pytorch.experts == "grouped" and {"fc1", "fc2"} & set(s.adapter.places):
+        hint = (
+            "experts in one weight have no layers that PEFT could put adapters beside"
+        )
+        expected = 'targets ["qkv", "proj"], or pytorch.experts = "loop"'
+        found = ", ".join(s.adapter.targets)
+        yield Mistake(s.where, "adapter.targets", found, expected, hint)

@@ -1,0 +1,253 @@
+"""What a trainer on PyTorch's plain modules cannot do: rules of [pytorch], [parallel], [training] and [adapter]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sim.errors import Mistake
+from workloads.job import Job
+from workloads.job.adapter import Adapter
+from workloads.job.layout import axis_order
+from workloads.job.pytorch import PyTorch
+from workloads.optimizer import optimizer
+from workloads.precision import precision
+
+FSDP = ("fsdp", "zero2", "zero3")
+#: Updates that a CPU has as well (torch.optim on tensors of the host).
+ON_CPU = ("adam", "sgd", "lion")
+MEGATRON = 'training.framework = "megatron"'
+OF_FSDP = (
+    "fsdp",
+    "reduce_dtype",
+    "reduce_every_microbatch",
+    "prefetch",
+    "limit_all_gathers",
+)
+OF_FP8 = ("fp8_scaling", "fp8_param_gather")
+OF_FORMATS = (*OF_FP8, "bf16_layers")
+OF_AUTOMODEL = (
+    "experts_reduce_dtype",
+    "eager_operators",
+    "attention_waits",
+    "timed_rounds",
+    "compiled_layers",
+)
+OF_FLAT_PARAMETERS = ("prefetch", "limit_all_gathers")
+
+
+def stated(s: Job, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Those keys of [pytorch] that are not the default, with their values."""
+    for name in names:
+        value = getattr(s.pytorch, name)
+        if value != getattr(PyTorch(), name):
+            yield f"pytorch.{name}", str(value)
+
+
+def trainer(s: Job) -> Iterator[Mistake]:
+    """Keys of [pytorch] that the way of parallelism does not have."""
+    if s.parallel.pp > 1:
+        for key, value in stated(s, ("loss", "metrics", "modules")):
+            yield Mistake(s.where, key, value, "nothing", "not simulated with pp")
+    if s.parallel.data_parallel not in FSDP:
+        for key, value in stated(s, OF_FSDP):
+            yield Mistake(
+                s.where,
+                key,
+                value,
+                'parallel.data_parallel = "fsdp"',
+                "it is a choice of FSDP's",
+            )
+    elif s.pytorch.fsdp == "2":
+        for key, value in stated(s, OF_FLAT_PARAMETERS):
+            yield Mistake(s.where, key, value, 'pytorch.fsdp = "1"')
+
+
+def automodel(s: Job) -> Iterator[Mistake]:
+    """Keys of NeMo Automodel's engine."""
+    for key, value in stated(s, OF_AUTOMODEL):
+        hint = 'a switch of training.framework = "automodel"'
+        yield Mistake(s.where, key, value, "nothing", hint)
+
+
+def formats(s: Job) -> Iterator[Mistake]:
+    """Keys of quantized layers where there are none, or where they are not compiled."""
+    number = precision(s.training.precision)
+    if not number.quantized:
+        for key, value in stated(s, OF_FORMATS):
+            hint = 'training.precision = "fp8" or "nvfp4" quantizes layers'
+            yield Mistake(s.where, key, value, "nothing", hint)
+        return
+    if number.name != "fp8" or s.training.framework != "pytorch-compiled":
+        for key, value in stated(s, OF_FP8):
+            hint = 'for precision = "fp8" with framework = "pytorch-compiled"'
+            yield Mistake(s.where, key, value, "nothing", hint)
+        return
+    if s.pytorch.fp8_param_gather and (
+        s.pytorch.fp8_scaling != "dynamic"
+        or s.pytorch.fsdp != "2"
+        or s.parallel.data_parallel not in FSDP
+    ):
+        expected = 'fp8_scaling = "dynamic" under FSDP2'
+        key = "pytorch.fp8_param_gather"
+        yield Mistake(s.where, key, "true", expected, "one scale for each weight")
+
+
+def optimizer_rule(s: Job) -> Iterator[Mistake]:
+    """Ways of an update, and updates of whole tensors."""
+    rule, where, key = optimizer(s.training.optimizer), s.where, "training.optimizer"
+    if s.pytorch.foreach_optimizer and (
+        s.pytorch.fused_optimizer or rule.update not in ("adam", "orthogonal")
+    ):
+        expected = "nothing, or Adam with pytorch.fused_optimizer = false"
+        yield Mistake(where, "pytorch.foreach_optimizer", "true", expected)
+    if rule.update != "adafactor":
+        return
+    stated = f'"{rule.name}"'
+    if s.parallel.data_parallel in FSDP or s.parallel.tp > 1:
+        hint = "sums over rows and columns of a matrix that lies on several ranks are not simulated"
+        expected = "adamw8bit or lion with FSDP or tp"
+        yield Mistake(where, key, stated, expected, hint)
+
+
+def scaled(s: Job) -> Iterator[Mistake]:
+    """A scaled loss needs parameters in 32 bits, and is not scaled in a pipeline."""
+    if not precision(s.training.precision).scaled_loss:
+        return
+    if not s.pytorch.master_weights:
+        hint = "torch.amp.GradScaler refuses gradients in fp16: parameters are in fp32"
+        yield Mistake(s.where, "pytorch.master_weights", "false", "true", hint)
+    if s.parallel.pp > 1:
+        expected = '1 with training.precision = "fp16"'
+        yield Mistake(s.where, "parallel.pp", str(s.parallel.pp), expected)
+
+
+def shards(s: Job) -> Iterator[Mistake]:
+    count, ranks = s.parallel.fsdp_shards, s.parallel.dp * s.parallel.cp
+    if count is None:
+        return
+    if s.parallel.data_parallel not in FSDP:
+        expected = f"nothing, or parallel.data_parallel {' or '.join(FSDP)}"
+        yield Mistake(s.where, "parallel.fsdp_shards", str(count), expected)
+    elif ranks % count:
+        expected = f"a divisor of dp * cp = {ranks}"
+        yield Mistake(s.where, "parallel.fsdp_shards", str(count), expected)
+
+
+def context(s: Job) -> Iterator[Mistake]:
+    """What attention in parts needs, or would have."""
+    where, ranks = s.where, s.parallel.cp
+    if ranks == 1:
+        for key, value in stated(s, ("rotate_method",)):
+            yield Mistake(where, key, f'"{value}"', "parallel.cp > 1 beside it")
+        return
+    if not s.pytorch.since(2, 7):
+        hint = "its context_parallel gives ranks parts from both ends of a sequence"
+        found = f'"{s.pytorch.version}"'
+        yield Mistake(where, "pytorch.version", found, "2.7 or later with cp", hint)
+    if s.pytorch.attention == "triton":
+        hint = "context_parallel knows PyTorch's own kernels"
+        expected = "cudnn or flash2 with cp"
+        yield Mistake(where, "pytorch.attention", '"triton"', expected, hint)
+    if s.training.seq_len % (2 * ranks):
+        hint = "every rank has a part from each end"
+        expected = f"a multiple of 2 * cp = {2 * ranks}"
+        found = str(s.training.seq_len)
+        yield Mistake(where, "training.seq_len", found, expected, hint)
+    if s.parallel.ep > 1 and s.parallel.ep % ranks:
+        hint = "experts are spread over whole groups of cp, as torchtitan has it"
+        found, expected = str(s.parallel.ep), f"a multiple of cp = {ranks}"
+        yield Mistake(where, "parallel.ep", found, expected, hint)
+    if s.parallel.data_parallel == "none":
+        hint = "ranks that share samples have parts of each gradient"
+        expected = "fsdp, zero1, zero2, zero3, ddp or ddp-no-overlap with cp"
+        yield Mistake(where, "parallel.data_parallel", '"none"', expected, hint)
+
+
+def offload(s: Job) -> Iterator[Mistake]:
+    """Parameters in the host's memory: FSDP2's, updated by kernels that the CPU has."""
+    p, where = s.parallel, s.where
+    if p.offload == "none":
+        return
+    key, found = "parallel.offload", f'"{p.offload}"'
+    if p.data_parallel not in FSDP or s.pytorch.fsdp != "2":
+        expected = '"none", or parallel.data_parallel = "fsdp" with pytorch.fsdp = "2"'
+        yield Mistake(where, key, found, expected, "CPUOffloadPolicy is FSDP2's")
+    if optimizer(s.training.optimizer).update not in ON_CPU:
+        hint = "its update by the CPU is not simulated"
+        stated_as = f'"{s.training.optimizer}"'
+        expected = "an optimizer of Adam's, SGD's or Lion's kind with parallel.offload"
+        yield Mistake(where, "training.optimizer", stated_as, expected, hint)
+    if s.pytorch.reduce_every_microbatch:
+        hint = "sums of gradients in the host's memory are not simulated"
+        key, expected = "pytorch.reduce_every_microbatch", "false with parallel.offload"
+        yield Mistake(where, key, "true", expected, hint)
+    if precision(s.training.precision).scaled_loss:
+        hint = "unscaling in the host's memory is not simulated"
+        key, stated_as = "training.precision", f'"{s.training.precision}"'
+        yield Mistake(where, key, stated_as, "bf16 with parallel.offload", hint)
+
+
+def zero2(s: Job) -> Iterator[Mistake]:
+    """FSDP that frees nothing after the forward pass (SHARD_GRAD_OP)."""
+    if s.parallel.data_parallel == "zero2" and s.parallel.reshard_after_forward:
+        hint = 'freeing them makes it "zero3"'
+        key = "parallel.reshard_after_forward"
+        yield Mistake(s.where, key, "true", 'false with "zero2"', hint)
+
+
+def experts(s: Job) -> Iterator[Mistake]:
+    p = s.parallel
+    if p.imbalance != "uniform":
+        key, found = "parallel.imbalance", str(p.imbalance)
+        yield Mistake(s.where, key, found, "nothing", f"for {MEGATRON} only")
+    if p.etp == 1 and p.tp > 1:
+        hint = (
+            f"whole experts on tensor-parallel ranks are simulated with {MEGATRON} only"
+        )
+        yield Mistake(s.where, "parallel.etp", "1", f"tp = {p.tp}, or nothing", hint)
+
+
+def order(s: Job) -> Iterator[Mistake]:
+    if s.parallel.order is None or s.parallel.ep == 1:
+        return
+    order = axis_order(s)
+    if order.index("ep") > order.index("dp"):
+        hint = "experts are spread over neighbours of the data-parallel axis"
+        yield Mistake(
+            s.where, "parallel.order", f'"{s.parallel.order}"', "ep before dp", hint
+        )
+
+
+def packed(s: Job) -> Iterator[Mistake]:
+    """Documents of a sample apart: by the lengths that FlashAttention 2 takes, or a mask of FlexAttention's."""
+    if s.training.packed is None:
+        return
+    key, found = "training.packed", str(s.training.packed)
+    if s.pytorch.attention != "flash2":
+        hint = "FlashAttention takes the lengths of documents (flash_attn_varlen), PyTorch's own attention none"
+        yield Mistake(s.where, key, found, 'pytorch.attention = "flash2"', hint)
+    if s.parallel.cp > 1:
+        hint = "documents over several ranks' parts are not simulated"
+        yield Mistake(s.where, "parallel.cp", str(s.parallel.cp), f"1 with {key}", hint)
+
+
+def adapters(s: Job) -> Iterator[Mistake]:
+    """What is not simulated beside frozen weights, and keys of Megatron's adapters."""
+    if not s.adapter.on:
+        return
+    for key in ("fp8_weights", "all_to_all"):
+        value, usual = getattr(s.adapter, key), getattr(Adapter(), key)
+        if value != usual:
+            yield Mistake(
+                s.where, f"adapter.{key}", str(value), "nothing", f"for {MEGATRON} only"
+            )
+    if s.parallel.tp > 1:
+        hint = 'PEFT\'s adapters beside DTensors: framework = "automodel" has them'
+        yield Mistake(
+            s.where, "parallel.tp", str(s.parallel.tp), "1 with [adapter]", hint
+        )
+    if optimizer(s.training.optimizer).iterations:
+        found = f'"{s.training.optimizer}"'
+        hint = "orthogonal updates of adapters are not simulated"
+        expected = "an elementwise optimizer with [adapter]"
+        yield Mistake(s.where, "training.optimizer", found, expected, hint)
