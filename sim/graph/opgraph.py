@@ -73,7 +73,12 @@ class Comm:
 
     @property
     def communicator(self) -> Communicator:
-        """The one of the simulated ranks, whose kernels run one after the other on a GPU."""
+        """The one of the simulated ranks, whose kernels run one after the other on a GPU.
+
+        Either way to the host and back has a copy engine of its own, and the CPU works beside both.
+        """
+        if self.axis == "offload":
+            return f"{self.axis} {self.op}", self.groups[0]
         return self.axis, self.groups[0]
 
     @property

@@ -23,6 +23,10 @@ OPS = (TO_GPU, TO_HOST, UPDATE_ON_HOST, NORM_ON_HOST)
 #: Seconds that a copy from or to pinned memory takes before its first byte, beyond its links. Measured: 2.8 us in all
 #: beside bytes at 54.5 GB/s (64 KiB and 1 MiB).
 START = 2.0e-6
+#: Bytes/s of copies of memory that is not pinned, which the CPU copies through buffers of the driver, and seconds
+#: before their first byte. Measured: 7.5 and 12.8 GB/s of 1 GiB, 10 and 17 us in all of 64 KiB.
+PAGEABLE = {TO_GPU: 7.5e9, TO_HOST: 12.8e9}
+PAGEABLE_START = 8.0e-6
 #: Bytes/s of host memory that one thread's fused Adam moves, and the most that many do together. Fitted to 1 to 16
 #: threads: 28, 44, 78, 107 and 137 GB/s.
 THREAD, TOGETHER = 29.0e9, 205.0e9
@@ -42,20 +46,24 @@ class Settings:
         On which socket processes and their memory are.
     threads : int
         Threads of the CPU that update a rank's parameters.
+    pinned : bool
+        Whether copies are of pinned memory.
     """
 
     numa: str
     threads: int
+    pinned: bool = True
 
 
 def settings_of(scenario: Scenario, fabric: Fabric, ranks: Sequence[str]) -> Settings:
     """Of a scenario whose ranks have these GPUs; a thread each where several share the first one's host (torchrun)."""
-    threads = scenario.parallel.offload_threads
+    parallel = scenario.parallel
+    threads = parallel.offload_threads
     if threads is None:
         host = fabric.host_of(ranks[0])
         shared = any(fabric.host_of(gpu) == host for gpu in ranks[1:])
         threads = 1 if shared else CORES
-    return Settings(scenario.cluster.numa, threads)
+    return Settings(scenario.cluster.numa, threads, parallel.offload_pinned)
 
 
 def plan(
@@ -71,6 +79,8 @@ def plan(
     links = _route(op, gpu, memory, fabric)
     copies = op in (TO_GPU, TO_HOST)
     rates = {UPDATE_ON_HOST: rate_of(settings.threads), NORM_ON_HOST: NORM}
+    rates |= {} if settings.pinned else PAGEABLE
+    start = START if settings.pinned else PAGEABLE_START
     return Plan(
         op=op,
         size=size,
@@ -78,7 +88,7 @@ def plan(
         algo="copy" if copies else "cpu",
         proto="",
         channels=0,
-        latency=START + fabric.latency(links) if copies else 0.0,
+        latency=start + fabric.latency(links) if copies else 0.0,
         links=links,
         usage=np.ones(len(links)),
         rate_cap=rates.get(op, float("inf")),

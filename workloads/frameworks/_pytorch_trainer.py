@@ -169,6 +169,9 @@ def offload(s: Job) -> Iterator[Mistake]:
     if p.offload == "none":
         return
     key, found = "parallel.offload", f'"{p.offload}"'
+    if p.offload != "parameters":
+        hint = "DeepSpeed and Megatron keep the optimizer alone there"
+        yield Mistake(where, key, found, '"none" or "parameters"', hint)
     if p.data_parallel not in FSDP or s.pytorch.fsdp != "2":
         expected = '"none", or parallel.data_parallel = "fsdp" with pytorch.fsdp = "2"'
         yield Mistake(where, key, found, expected, "CPUOffloadPolicy is FSDP2's")

@@ -53,6 +53,7 @@ UNUSED = (
     "account_for_loss",
     "pipeline_layout",
     "launch_blocking",
+    "overlap_cpu_optimizer_d2h_h2d",
 )
 
 

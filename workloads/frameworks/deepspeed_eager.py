@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from sim.errors import Mistake
 from workloads.frameworks import pytorch_eager
-from workloads.frameworks._pytorch_trainer import zero2
+from workloads.frameworks._pytorch_trainer import offload, zero2
+from workloads.frameworks.megatron import offloaded, offloaded_caveat
 from workloads.job import Job
+from workloads.models.model import ModelSpec
 
 EAGER = pytorch_eager.FRAMEWORK
 
@@ -20,9 +22,6 @@ def _layout(s: Job) -> Iterator[Mistake]:
         if count > 1:
             hint = 'framework = "deepspeed" has it, around Megatron\'s layers'
             yield Mistake(s.where, f"parallel.{axis}", str(count), "1", hint)
-    if s.parallel.offload != "none":
-        found = f'"{s.parallel.offload}"'
-        yield Mistake(s.where, "parallel.offload", found, '"none" with this engine')
 
 
 def _optimizer(s: Job) -> Iterator[Mistake]:
@@ -40,6 +39,12 @@ def _engine(s: Job) -> Iterator[Mistake]:
             yield Mistake(s.where, f"pytorch.{key}", "true", "false", hint)
 
 
+def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
+    """What rests on no measurement."""
+    yield from EAGER.caveats(s, model)
+    yield from offloaded_caveat(s)
+
+
 FRAMEWORK = replace(
     EAGER,
     precisions=(),
@@ -48,14 +53,16 @@ FRAMEWORK = replace(
     data_parallel=("none", "zero1", "zero2"),
     sharded=(),
     rules=(
-        *(rule for rule in EAGER.rules if rule[1] is not zero2),
+        *(rule for rule in EAGER.rules if rule[1] not in (zero2, offload)),
         (
-            "parallel parallel.tp parallel.pp parallel.cp parallel.ep parallel.offload",
+            "parallel parallel.tp parallel.pp parallel.cp parallel.ep",
             _layout,
         ),
+        ("parallel parallel.offload parallel.data_parallel", offloaded),
         ("training training.optimizer", _optimizer),
         ("pytorch", _engine),
     ),
+    caveats=caveats,
     adapters=False,
     fp32_adapters=False,
     tries={"parallel.data_parallel": ("zero1", "zero2")},

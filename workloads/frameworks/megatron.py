@@ -72,6 +72,59 @@ def _zero2(s: Job) -> Iterator[Mistake]:
         )
 
 
+def offloaded(s: Job) -> Iterator[Mistake]:
+    """The optimizer in the host's memory: of ranks that hold whole parameters and update a part of them by Adam."""
+    p, where = s.parallel, s.where
+    if p.offload == "none":
+        return
+    key = "parallel.offload"
+    if p.offload != "optimizer":
+        hint = "FSDP2's CPUOffloadPolicy keeps parameters there"
+        yield Mistake(where, key, f'"{p.offload}"', '"optimizer" or "none"', hint)
+    ways = ("zero1",) if s.training.framework == "megatron" else ("zero1", "zero2")
+    if p.data_parallel not in ways:
+        hint = "Megatron's hybrid optimizer is a distributed one, ZeRO-Offload is of ZeRO's partitions"
+        expected = f"{' or '.join(ways)} with parallel.offload"
+        yield Mistake(
+            where, "parallel.data_parallel", f'"{p.data_parallel}"', expected, hint
+        )
+    if optimizer(s.training.optimizer).update != "adam":
+        hint = "its update by the CPU is not simulated"
+        expected = "an optimizer of Adam's kind with parallel.offload"
+        found = f'"{s.training.optimizer}"'
+        yield Mistake(where, "training.optimizer", found, expected, hint)
+    if p.offload_fraction > 1:
+        expected = "a share from 0 to 1"
+        found = str(p.offload_fraction)
+        yield Mistake(where, "parallel.offload_fraction", found, expected)
+    elif s.megatron.overlap_param_gather_with_optim_step:
+        key = "megatron.overlap_param_gather_with_optim_step"
+        yield Mistake(where, key, "true", "false with parallel.offload")
+    if s.training.framework == "megatron":
+        return
+    if s.megatron.overlap_cpu_optimizer_d2h_h2d:
+        key, hint = "megatron.overlap_cpu_optimizer_d2h_h2d", "a switch of Megatron's"
+        yield Mistake(where, key, "true", "false", hint)
+    if p.offload_fraction != 1:
+        hint = "of ZeRO's partitions all is in the host's memory"
+        found = str(p.offload_fraction)
+        yield Mistake(where, "parallel.offload_fraction", found, "1", hint)
+
+
+def offloaded_caveat(s: Job) -> Iterator[str]:
+    """What an optimizer in the host's memory rests on."""
+    if s.parallel.offload == "optimizer":
+        yield (
+            "the optimizer in the host's memory follows the engine's source; rates are those of PyTorch's fused Adam "
+            "on an H100's host, and no such step was measured"
+        )
+
+
+def caveats(s: Job, model: ModelShape) -> Iterator[str]:
+    """What rests on no measurement."""
+    yield from offloaded_caveat(s)
+
+
 def _chunks(s: Job) -> Iterator[Mistake]:
     """Megatron interleaves virtual stages, of which it wants two or more; DeepSpeed's engine has none."""
     p = s.parallel
@@ -301,7 +354,10 @@ FRAMEWORK = Framework(
         "megatron": ALL,
         "adapter": ALL,
         "pytorch": ("cuda",),
-        "parallel": ("data_parallel", "etp", "imbalance", "routing"),
+        "parallel": (
+            *("data_parallel", "etp", "imbalance", "routing"),
+            *("offload", "offload_threads", "offload_fraction", "offload_pinned"),
+        ),
     },
     rules=(
         ("pytorch training", _trainer),
@@ -310,6 +366,10 @@ FRAMEWORK = Framework(
             _shards,
         ),
         ("parallel parallel.pp parallel.data_parallel", _zero2),
+        (
+            "parallel parallel.offload parallel.data_parallel training.optimizer",
+            offloaded,
+        ),
         ("parallel parallel.pp parallel.vpp parallel.schedule", _chunks),
         (
             "megatron megatron.fp8_dot_product_attention megatron.attention training.precision",
@@ -349,4 +409,5 @@ FRAMEWORK = Framework(
     layers_beside=layers_beside,
     adapters=True,
     packs=True,
+    caveats=caveats,
 )

@@ -79,6 +79,7 @@ FRAMEWORK = Framework(
             "gradient_as_bucket_view",
             "offload",
             "offload_threads",
+            "offload_pinned",
         ),
     },
     rules=(

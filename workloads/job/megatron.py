@@ -54,6 +54,10 @@ class Megatron:
         False,
         "a rank's first chunk is gathered beside the update of the others (overlap_param_gather_with_optimizer_step)",
     )
+    overlap_cpu_optimizer_d2h_h2d: bool = key(
+        False,
+        "with parallel.offload: the host updates each tensor while gradients of others arrive and parameters leave",
+    )
     bucket_size: int | None = key(
         None,
         "parameters of a bucket when reduction overlaps, on the pipeline's first rank, in its first chunk; others have "

@@ -55,10 +55,21 @@ class Parallel:
         None,
         "FSDP frees gathered parameters after the forward pass; default: unless pp > 1 or zero2",
     )
-    offload: Literal["none", "parameters"] = key(
+    offload: Literal["none", "parameters", "optimizer"] = key(
         "none",
-        "parameters: FSDP2 keeps parameters, gradients and optimizer in the host's memory (CPUOffloadPolicy); the host "
-        "updates them",
+        "parameters: FSDP2 keeps parameters, gradients and optimizer in the host's memory (CPUOffloadPolicy); "
+        "optimizer: DeepSpeed (ZeRO-Offload) and Megatron (optimizer_cpu_offload) keep the optimizer's state there; "
+        "the host updates them",
+    )
+    offload_fraction: float = key(
+        1.0,
+        "share of the parameters whose optimizer's state is there (megatron: optimizer_offload_fraction)",
+        low=0,
+    )
+    offload_pinned: bool = key(
+        True,
+        "copies go between pinned memory and the GPU (DeepSpeed's pin_memory); else through the driver's own buffers, "
+        "and the host waits for them",
     )
     offload_threads: int | None = key(
         None,

@@ -116,6 +116,20 @@ class Groups:
             "mp", mine, [mine], g.pp, everywhere=self._replicas(replica) * g.cp
         )
 
+    def itself(self, stage: int, kind: Kind) -> Group:
+        """A rank of a stage alone, with all that do the same beside it."""
+        g = self.grid
+        alike = [
+            (g.rank(d, stage, t, c),)
+            for d in kind.replicas
+            for c in range(g.cp)
+            for t in range(g.tp)
+        ]
+        mine = alike[0]
+        beside = self.place.beside(alike, mine)
+        others = [one for one in beside if one != mine]
+        return Group("offload", mine, [mine, *others], 1, everywhere=len(alike))
+
     def ends(self, kind: Kind) -> Group:
         """First and last stage, who share the embedding."""
         g = self.grid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workloads import orthogonal
+from workloads.megatron import host_optimizer
 from workloads.megatron.buckets import QUANTIZED
 from workloads.megatron.elementwise import pass_over
 from workloads.megatron.rank import Rank
@@ -21,10 +22,11 @@ def resident(rank: Rank) -> list[Storage]:
     parameters += frozen_bytes(rank) // rank.data.frozen_shards
     hidden = sum(each.elements for each in matrices_of(rank))
     moments = ADAMW_MOMENTS * (states - hidden) + rank.optimizer.moments * hidden
+    on_host = (1 + ADAMW_MOMENTS) * host_optimizer.elements(rank, states)
     return [
         Storage(memory, float(parameters), "parameters"),
         Storage(memory, float(gradients), "gradients"),
-        Storage(memory, float(FP32 * (states + moments)), "optimizer"),
+        Storage(memory, float(FP32 * (states + moments - on_host)), "optimizer"),
     ]
 
 
@@ -76,25 +78,33 @@ def optimize(rank: Rank) -> None:
     t.cpu("optimizer_step")
     t.cpu("optimizer_param", rank.tensors)
     _clip(rank, states_of(rank))
-    _update(rank)
+    count = host_optimizer.elements(rank, states_of(rank))
+    if not count:
+        _update(rank)
+    else:
+        on_host = host_optimizer.HostOptimizer(rank, count)
+        on_host.send()
+        _update(rank, count)
+        on_host.update()
     rank.data.updated()
 
 
-def _update(rank: Rank) -> None:
+def _update(rank: Rank, on_host: int = 0) -> None:
     """Adam reads gradient, parameter and moments and writes the last three in fp32, and the parameter in bf16.
 
     Megatron clips gradients before it, and reads the fp32 parameters again after it for the copy.
     """
     t, matrices = rank.tape, matrices_of(rank)
     hidden = sum(each.elements for each in matrices)
-    others = states_of(rank) - hidden
+    others = states_of(rank) - hidden - on_host
     clipping = 2 * rank.wide + 4 if rank.data.clips else 0
     moved = clipping + rank.wide + 24 + 2
     first = rank.data.early(others)
     if first:
         pass_over(t, first, float(moved * first))
         rank.data.updated_early()
-    pass_over(t, others - first, float(moved * (others - first)))
+    if others > first:
+        pass_over(t, others - first, float(moved * (others - first)))
     if matrices:
         copied = float((clipping + 2) * hidden)
         pass_over(t, hidden, copied)

@@ -34,24 +34,31 @@ class HostMemory:
         The rank itself, with the ranks that it stands for.
     wide : int
         Bytes of a stored parameter and of its gradient.
+    pinned : bool
+        Whether it is pinned: the host waits for copies of memory that is not.
     """
 
     tape: Tape
     alone: Group
     wide: int
+    pinned: bool = True
 
-    def to_gpu(self, elements: float, stream: str) -> None:
-        """Copies stored parameters to the GPU."""
-        self._copy(TO_GPU, elements, stream)
+    def to_gpu(self, elements: float, stream: str, wide: int | None = None) -> None:
+        """Copies stored parameters to the GPU; `wide`: numbers of so many bytes."""
+        self._copy(TO_GPU, elements * (wide or self.wide), stream)
 
-    def to_host(self, elements: float, stream: str) -> None:
+    def to_host(self, elements: float, stream: str, wide: int | None = None) -> None:
         """Copies gradients to the host behind what the stream does."""
-        self._copy(TO_HOST, elements, stream)
+        self._copy(TO_HOST, elements * (wide or self.wide), stream)
 
-    def _copy(self, way: str, elements: float, stream: str) -> None:
-        self.alone.collective(
-            self.tape, way, self.wide * elements, stream, "launch", copied=True
-        )
+    def _copy(self, way: str, size: float, stream: str) -> None:
+        self.alone.collective(self.tape, way, size, stream, "launch", copied=True)
+        if not self.pinned:
+            self.tape.synchronize(stream)
+
+    def pass_over(self, size: float) -> None:
+        """Work of the CPU's threads on so many bytes of memory, read and written."""
+        self._work(UPDATE_ON_HOST, size)
 
     def clip(self, tensors: Sequence[Tensor]) -> None:
         """The norm of the gradients, which one thread reads, then the gradients scaled by it."""

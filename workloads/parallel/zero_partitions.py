@@ -59,9 +59,14 @@ class ZeroPartitions:
         self.total = sum(p.elements for p in parameters)
         size = float(min(self.bucket, self.total) * t.itemsize)
         self.flat = [Storage(t.memory, size, "buffers") for _ in range(2)]
-        self.states = Storage(t.memory, float(3 * WIDE * self.own), "optimizer")
+        self.states = self._resident()
+        self.members: list[Tensor] = []
         for p in parameters:
             p.on_grad = self._ready
+
+    def _resident(self) -> Storage:
+        """Weights in fp32 and both moments of this rank's partition."""
+        return Storage(self.t.memory, float(3 * WIDE * self.own), "optimizer")
 
     @property
     def own(self) -> int:
@@ -88,20 +93,26 @@ class ZeroPartitions:
         if p.elements <= self.bucket:
             launch_elementwise(t, "copy", p.elements, 2.0 * p.size)
         self.filled += p.elements
+        self.members.append(p)
 
     def _reduce(self) -> None:
         """The bucket is divided and all-reduced on a stream of its own; this rank's part is copied out of it."""
         n, size = self.filled, float(self.filled * self.t.itemsize)
-        self.filled = 0
+        members, self.filled, self.members = self.members, 0, []
         if not n:
             return
         t = self.t
         t.wait(t.record(), STREAM)
         t.cpu("zero_bucket")
         t.launch(Kernel("div", (n,), bytes=2.0 * size), STREAM)
-        self.group.collective(t, "all_reduce", size, STREAM, in_place=True)
-        part = n // self.group.size
-        t.launch(Kernel("copy", (part,), bytes=2.0 * t.itemsize * part), STREAM)
+        if self.group.size > 1:
+            self.group.collective(t, "all_reduce", size, STREAM, in_place=True)
+        self._keep(n // self.group.size, len(members))
+
+    def _keep(self, part: int, tensors: int) -> None:
+        """This rank's part of a bucket of so many tensors is copied out of it."""
+        size = 2.0 * self.t.itemsize * part
+        self.t.launch(Kernel("copy", (part,), bytes=size), STREAM)
 
     def after_backward(self) -> None:
         """The rest is reduced, and the host waits for all of it."""
@@ -156,7 +167,8 @@ class ZeroPartitions:
 
     def _agree(self, size: float) -> None:
         """A number over all ranks, which the host reads."""
-        self.group.collective(self.t, "all_reduce", size, STREAM)
+        if self.group.size > 1:
+            self.group.collective(self.t, "all_reduce", size, STREAM)
         self.t.wait(self.t.record(STREAM))
         self.t.synchronize()
 
@@ -168,7 +180,7 @@ class ZeroPartitions:
 
     def _gather(self) -> None:
         """Updated parameters in buckets; the next step waits for them."""
-        left = self.total
+        left = self.total if self.group.size > 1 else 0
         while left > 0:
             n = min(left, BUCKETS["allgather"])
             left -= n

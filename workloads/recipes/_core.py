@@ -55,6 +55,28 @@ def read(draft: Draft, document: Document) -> None:
     if draft.get("megatron.moe_pad_to_capacity") is False:
         draft.drop("megatron.moe_pad_to_capacity")
     without_fp8(draft)
+    settle_offload(draft)
+
+
+AWARE = "use_precision_aware_optimizer"
+
+
+def settle_offload(draft: Draft) -> None:
+    """An optimizer in the host's memory is a distributed one's, which is then aware of precisions, with all in fp32."""
+    setting = draft.settings.get("parallel.offload")
+    if setting is None or not draft.get("parallel.offload_fraction", 1.0):
+        draft.drop("parallel.offload")
+    elif draft.get("parallel.data_parallel") == "zero1":
+        draft.lost = [one for one in draft.lost if not one.key.endswith(AWARE)]
+        draft.assume(
+            "the optimizer in the host's memory follows Megatron's source (a guess: no such step was measured)"
+        )
+        return
+    else:
+        draft.drop("parallel.offload")
+        what = "the optimizer in the host's memory without the distributed optimizer"
+        draft.lose(setting.where, setting.said, "true", what)
+    draft.drop("parallel.offload_fraction", "megatron.overlap_cpu_optimizer_d2h_h2d")
 
 
 def without_fp8(draft: Draft) -> None:

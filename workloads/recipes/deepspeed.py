@@ -30,6 +30,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """What the file says; "auto" is what the trainer says, or nobody."""
     draft = Draft("deepspeed", str(document.path))
     apply(draft, document)
+    settle_offload(draft)
     _batch(draft, document)
     _models.missing(draft, "nothing", "", str(document.path))
     _models.missing_length(draft, "", str(document.path))
@@ -87,24 +88,58 @@ def _format(draft: Draft, document: Document) -> None:
         )
 
 
+OPTIMIZER, PARAM = (
+    f"zero_optimization.offload_{what}" for what in ("optimizer", "param")
+)
+OUTSIDE = "parameters or optimizer outside the GPU"
+
+
 def _offload(draft: Draft, document: Document) -> None:
-    for key in (
-        "zero_optimization.offload_optimizer.device",
-        "zero_optimization.offload_param.device",
-    ):
-        device = written(document.get(key, "none"))
-        if device not in ("none", "null"):
-            draft.lose(
-                document.place(key),
-                key,
-                device,
-                "parameters or optimizer outside the GPU",
-            )
+    """ZeRO-Offload to the host's memory; what is simulated of it is known when the layers are (`settle_offload`)."""
     key = "zero_optimization.cpu_offload"
+    devices = {
+        one: written(document.get(f"{one}.device", "none"))
+        for one in (OPTIMIZER, PARAM)
+    }
     if written(document.get(key)) == "true":
-        draft.lose(
-            document.place(key), key, "true", "the optimizer in the host's memory"
+        devices[OPTIMIZER] = "cpu"
+    else:
+        key = f"{OPTIMIZER}.device"
+    whole = draft.get("parallel.data_parallel") == "zero3"
+    wanted = {OPTIMIZER: "cpu", PARAM: "cpu" if whole else devices[PARAM]}
+    if set(devices.values()) <= {"none", "null"}:
+        return
+    if devices != wanted or devices[PARAM] == "nvme":
+        for one, device in devices.items():
+            if device not in ("none", "null"):
+                where = document.place(f"{one}.device")
+                draft.lose(where, f"{one}.device", device, OUTSIDE)
+        return
+    kept = "parameters" if whole else "optimizer"
+    draft.set("parallel.offload", kept, key, document.place(key))
+    pinned = f"{OPTIMIZER}.pin_memory"
+    if written(document.get(pinned)) == "false":
+        draft.set("parallel.offload_pinned", False, pinned, document.place(pinned))
+
+
+def settle_offload(draft: Draft) -> None:
+    """Takes offloading back where the layers and the engine that were chosen have none."""
+    setting = draft.settings.get("parallel.offload")
+    if setting is None:
+        return
+    engine = draft.get("training.framework")
+    way = draft.get("parallel.data_parallel")
+    partitions = engine in ("deepspeed", "deepspeed-eager") and way in WAYS.values()
+    if setting.value == "optimizer" and partitions:
+        draft.assume(
+            "the optimizer in the host's memory follows DeepSpeed's source (a guess: no such step was measured)"
         )
+        return
+    if setting.value == "parameters" and way == "fsdp" and engine == "pytorch-eager":
+        draft.assume("offloaded ZeRO-3 counts as FSDP2's CPUOffloadPolicy (a guess)")
+        return
+    draft.drop("parallel.offload", "parallel.offload_pinned")
+    draft.lose(setting.where, setting.said, "cpu", OUTSIDE)
 
 
 def _batch(draft: Draft, document: Document) -> None:

@@ -120,6 +120,8 @@ def apply(
         _around_modules(draft, said)
     _compiled.stand_in(draft)
     _four_bits(draft, said)
+    if draft.get("parallel.offload"):
+        deepspeed.settle_offload(draft)
     _compiled.offload(draft, said, OFFLOAD)
     _world(draft, said)
 

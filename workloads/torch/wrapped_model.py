@@ -7,6 +7,7 @@ from functools import partial
 
 from sim.graph.kernel import Kernel
 from workloads.job import Job
+from workloads.job.layout import grad_accumulation_of
 from workloads.models.counts import stage_parameters
 from workloads.models.model import ModelSpec
 from workloads.parallel import ddp, fsdp
@@ -16,6 +17,7 @@ from workloads.parallel.offload import HostMemory
 from workloads.parallel.pipeline import Stage
 from workloads.parallel.sharded_module import ShardedModule, Sharding
 from workloads.parallel.tensor import TensorParallel
+from workloads.parallel.zero_offload import OffloadedPartitions
 from workloads.parallel.zero_partitions import ZeroPartitions
 from workloads.parallel.zero_redundancy import ZeroRedundancy
 from workloads.torch import functional as F
@@ -69,7 +71,8 @@ class WrappedModel:
         self.host: HostMemory | None = None
         if job.parallel.offload != "none":
             wide = 4 if job.pytorch.master_weights else tape.itemsize
-            self.host = HostMemory(tape, rank.itself(), wide)
+            pinned = job.parallel.offload_pinned
+            self.host = HostMemory(tape, rank.itself(), wide, pinned)
         self.sharding = Sharding(
             tape,
             self.choices,
@@ -192,18 +195,26 @@ class WrappedModel:
         self, parameters: list[Tensor], experts: Sequence[Tensor] = ()
     ) -> ddp.DistributedDataParallel | ZeroPartitions | None:
         if self._partitioned:
-            stage = 2 if self.mode == "zero2" else 1
-            return ZeroPartitions(self.tape, parameters, self.dp_group, stage)
+            return self._partitions(parameters, 2 if self.mode == "zero2" else 1)
         if self.mode not in ("ddp", "zero1") or self.dp_group.size == 1:
             return None
         parallel, copies = self.job.parallel, self.expert_copies
         return ddp.wrap(self.tape, parallel, parameters, self.dp_group, experts, copies)
 
+    def _partitions(self, parameters: list[Tensor], stage: int) -> ZeroPartitions:
+        """DeepSpeed's partition, on the GPU or on its host."""
+        t, group = self.tape, self.dp_group
+        if self.host is None:
+            return ZeroPartitions(t, parameters, group, stage)
+        last = grad_accumulation_of(self.job) - 1
+        return OffloadedPartitions(t, parameters, group, stage, self.host, last)
+
     @property
     def _partitioned(self) -> bool:
         """Whether DeepSpeed's engine reduces gradients and updates parameters."""
         engine = self.job.training.framework == "deepspeed-eager"
-        return engine and self.mode != "none" and self.dp_group.size > 1
+        several = self.dp_group.size > 1 or self.host is not None
+        return engine and self.mode != "none" and several
 
     @property
     def _shards_parameters(self) -> bool:

@@ -61,9 +61,14 @@ NEEDS = (
         "data_parallel = fsdp, zero2 or zero3",
     ),
     Needs(
-        "parallel.offload_threads",
+        "parallel.offload_threads parallel.offload_pinned",
         lambda s, _: s.parallel.offload != "none",
-        "parallel.offload = parameters",
+        "parallel.offload",
+    ),
+    Needs(
+        "parallel.offload_fraction megatron.overlap_cpu_optimizer_d2h_h2d",
+        lambda s, _: s.parallel.offload == "optimizer",
+        "parallel.offload = optimizer",
     ),
     Needs(
         "megatron.fused_softmax_check",

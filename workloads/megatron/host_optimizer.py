@@ -1,0 +1,83 @@
+"""A share of a Megatron rank's optimizer in the host's memory: fp32 weights and moments, updated there.
+
+Rules from megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py (core 0.16): gradients go to the host in fp32,
+tensor by tensor; the GPU updates its own share meanwhile; PyTorch's fused Adam updates the rest on the CPU, and what it
+updated goes back in fp32 and is cast on the GPU (a copy that does not block casts there). With
+overlap_cpu_optimizer_d2h_h2d every tensor has an optimizer of its own: it is updated while later gradients arrive and
+earlier parameters leave, on streams of their own. Else there is one for all of them. DeepSpeed's partition
+(ZeRO-Offload) goes the same way here, all of it at once, with a pass that scales gradients on the host and one that
+casts parameters there. Nobody measured such a step for prestep.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from workloads.megatron.elementwise import pass_over
+from workloads.megatron.rank import Rank
+from workloads.parallel.offload import HostMemory
+
+TO_HOST, TO_GPU = "optimizer to host", "optimizer to gpu"
+#: Bytes of a number in fp32 and in 16 bits, and of the host's memory that Adam moves for an element.
+FP32, NARROW, ADAM = 4, 2, 28.0
+
+
+def elements(rank: Rank, states: int) -> int:
+    """Of so many parameters that a rank updates, those whose state is in the host's memory."""
+    p = rank.s.parallel
+    return round(p.offload_fraction * states) if p.offload != "none" else 0
+
+
+class HostOptimizer:
+    """One step of it.
+
+    Parameters
+    ----------
+    rank : Rank
+    count : int
+        Parameters that the host updates.
+    """
+
+    def __init__(self, rank: Rank, count: int) -> None:
+        self.rank, self.t, self.count = rank, rank.tape, count
+        pinned = rank.s.parallel.offload_pinned
+        alone = rank.groups.itself(rank.stage, rank.kind)
+        self.host = HostMemory(rank.tape, alone, FP32, pinned)
+        self.of_deepspeed = rank.s.training.framework == "deepspeed"
+        overlaps = rank.o.overlap_cpu_optimizer_d2h_h2d
+        self.parts = self._parts() if overlaps else [count]
+        self.arrived: list[tuple[int, ...]] = []
+
+    def _parts(self) -> list[int]:
+        """Parameters of each tensor that this rank updates there; all as large as the mean (a guess)."""
+        share = self.count / max(1, self.rank.parameters)
+        size = max(1, ceil(self.count / max(1, round(self.rank.tensors * share))))
+        return [min(size, self.count - at) for at in range(0, self.count, size)]
+
+    def send(self) -> None:
+        """Gradients are scaled, cast where they are narrower, and sent."""
+        wide = self.rank.wide
+        for n in self.parts:
+            if self.rank.data.clips and not self.of_deepspeed:
+                pass_over(self.t, n, float(2 * wide * n))
+            if wide < FP32:
+                pass_over(self.t, n, float((wide + FP32) * n))
+            self.host.to_host(n, TO_HOST)
+            self.arrived.append(self.t.record(TO_HOST))
+
+    def update(self) -> None:
+        """The CPU updates a part as soon as its gradients are there; it goes back beside the next one."""
+        for n, arrived in zip(self.parts, self.arrived, strict=True):
+            self.t.synchronize(event=arrived)
+            self._on_cpu(n)
+            self.host.to_gpu(n, TO_GPU, NARROW if self.of_deepspeed else FP32)
+            if not self.of_deepspeed:
+                pass_over(self.t, n, float((FP32 + NARROW) * n), TO_GPU)
+        self.t.wait(self.t.record(TO_GPU))
+
+    def _on_cpu(self, n: int) -> None:
+        if self.of_deepspeed:
+            self.host.pass_over(2.0 * FP32 * n)
+        self.host.pass_over(ADAM * n)
+        if self.of_deepspeed:
+            self.host.pass_over(float((FP32 + NARROW) * n))
