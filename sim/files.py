@@ -213,17 +213,40 @@ def toml(text: str) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        As tomllib does (`TOMLDecodeError`), and for values nested too deeply.
+        As tomllib does (`TOMLDecodeError`), for values nested too deeply, and for endless numbers.
     """
     if DOTTED.search(text):
         raise ValueError("a key of more than 32 parts")
     try:
-        return tomllib.loads(text)
+        tree = tomllib.loads(text)
     except RecursionError:
         raise ValueError(DEEP) from None
+    check_numbers(tree)
+    return tree
 
 
 DEEP = "values nested too deeply"
+#: Bits of a whole number: beyond what a float holds (1024), and few enough that it is soon written in decimals.
+MOST_BITS = 1400
+
+
+def check_numbers(tree: Any) -> None:
+    """Refuses endless whole numbers: Python reads them in hexadecimal, and then refuses to write them.
+
+    Raises
+    ------
+    ValueError
+        If one has more than `MOST_BITS` bits.
+    """
+    left = [tree]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left.extend(value.values())
+        elif isinstance(value, list):
+            left.extend(value)
+        elif isinstance(value, int) and value.bit_length() > MOST_BITS:
+            raise ValueError(f"a whole number of more than {MOST_BITS} bits")
 
 
 def json_of(text: str | bytes) -> Any:

@@ -1,6 +1,6 @@
 """Damages good files many times and runs the commands that read them: the long form of tests/fuzz.
 
-    python -m tests.fuzz 10000 [--first 0] [--only trace]
+    python -m tests.fuzz 10000 [--first 0] [--every 1] [--only trace]
 
 Every kind of file has its turn; input n is always the same. Prints each input that ended in another way than with 0
 or 2 and a located message within ten seconds, and at the end how many of each exit, the longest and the most memory.
@@ -36,6 +36,7 @@ def main(damage: Callable[[Seed, int, Path], None] = damaged) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("count", type=int)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--every", type=int, default=1, help="the n-th inputs alone")
     parser.add_argument("--only", default="", help="kinds whose name has this in it")
     told = parser.parse_args()
     _bound()
@@ -43,7 +44,8 @@ def main(damage: Callable[[Seed, int, Path], None] = damaged) -> int:
     wrong, exits, slowest = 0, Counter[str](), (0.0, "")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for number in range(told.first, told.first + told.count):
+        for turn in range(told.count):
+            number = told.first + turn * told.every
             seed = kinds[number % len(kinds)]
             path = folder / f"x{seed.suffix}"
             damage(seed, number, path)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from sim import files
+from sim import files, yaml_text
 from sim.errors import InputError, Mistake
 
 #: Recipes are pages, not data: larger files are something else.
@@ -140,16 +140,11 @@ def read_yaml(path: Path, text: str) -> Document:
     import yaml  # most scenarios are TOML
 
     try:
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
+        document = yaml_text.Document(text, MOST_VALUES)
+        node = document.root
         if not isinstance(node, yaml.MappingNode):
             _fail(path, "no keys", "YAML with keys")
-        entries: dict[str, Entry] = {}
-        for key, entry in _nodes(loader, node, ""):
-            if len(entries) >= MOST_VALUES:
-                _fail(path, f"more than {MOST_VALUES} values", EXPECTED)
-            entries[key] = entry
-        return Document(path, "yaml", entries, text)
+        return Document(path, "yaml", dict(_nodes(document, node, "")), text)
     except RecursionError:
         _fail(path, files.DEEP, "YAML")
     except yaml.MarkedYAMLError as error:
@@ -159,32 +154,22 @@ def read_yaml(path: Path, text: str) -> Document:
         _fail(path, str(error).partition("\n")[0], "YAML")
 
 
-def _nodes(loader: Any, node: Any, prefix: str) -> Iterator[tuple[str, Entry]]:
+def _nodes(
+    document: yaml_text.Document, node: Any, prefix: str
+) -> Iterator[tuple[str, Entry]]:
     """Values under a mapping's node, by dotted key."""
     import yaml
 
-    loader.flatten_mapping(node)  # merges `<<`
+    document.merged(node)
     for name, value in node.value:
-        key = f"{prefix}{loader.construct_object(name, deep=True)}"
+        key = f"{prefix}{document.value(name)}"
         line = value.start_mark.line + 1
         if isinstance(value, yaml.MappingNode) and value.value:
-            yield from _nodes(loader, value, f"{key}.")
+            yield from _nodes(document, value, f"{key}.")
         elif isinstance(value, yaml.MappingNode):
             yield key, Entry(None, line)
         else:
-            _check_size(value, [MOST_VALUES])
-            yield key, Entry(loader.construct_object(value, deep=True), line)
-
-
-def _check_size(node: Any, left: list[int]) -> None:
-    """Raises ValueError for a list of more values than a recipe has, however often it repeats itself."""
-    left[0] -= 1
-    if left[0] < 0:
-        raise ValueError(f"more than {MOST_VALUES} values")
-    if isinstance(node.value, list):
-        for item in node.value:
-            for each in item if isinstance(item, tuple) else (item,):
-                _check_size(each, left)
+            yield key, Entry(document.value(value), line)
 
 
 def _fail(where: object, found: str, expected: str) -> NoReturn:

@@ -26,7 +26,10 @@ def functions_of(path: Path, text: str) -> dict[str, ast.FunctionDef]:
 @functools.lru_cache(maxsize=256)
 def module_of(path: Path, text: str) -> ast.Module:
     try:
-        return ast.parse(text)
+        module = ast.parse(text)
+        constants = (n.value for n in ast.walk(module) if isinstance(n, ast.Constant))
+        files.check_numbers(list(constants))
+        return module
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         where = f"{path}:{line}" if line else str(path)

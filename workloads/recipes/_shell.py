@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from sim import files
 from sim.errors import InputError, Mistake
 from workloads.recipes._documents import Document, Entry, text_of
 
@@ -22,6 +23,9 @@ COMMANDS = re.compile(
 )
 SOURCED = re.compile(r"^\s*(?:source|\.)\s+(.+?)\s*$")
 VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
+NAME = re.compile(r"\b[A-Za-z_]\w*\b")
+#: Letters of a value, with variables put in.
+LONGEST = 100_000
 ARITHMETIC = re.compile(r"\$\(\((.*)\)\)")
 
 
@@ -54,6 +58,22 @@ def _command(
     above: tuple[Path, ...],
 ) -> None:
     """One command of a line."""
+    try:
+        _set(path, number, line, entries, above)
+    except ValueError as error:
+        expected = f"values of at most {LONGEST} letters"
+        raise InputError(
+            Mistake(f"{path}:{number}", "", str(error), expected)
+        ) from None
+
+
+def _set(
+    path: Path,
+    number: int,
+    line: str,
+    entries: dict[str, Entry],
+    above: tuple[Path, ...],
+) -> None:
     if found := SOURCED.match(line):
         _source(path, number, found[1], entries, (*above, path.resolve()))
     elif found := DEFAULT.match(line):
@@ -89,7 +109,23 @@ def _value(text: str, entries: Mapping[str, Entry]) -> str:
         value = value[1:-1]
     if found := ARITHMETIC.fullmatch(value):
         return _arithmetic(found[1], entries) or value
-    return VARIABLE.sub(lambda name: _put_in(name, entries), value)
+    return _replaced(VARIABLE, lambda name: _put_in(name, entries), value)
+
+
+def _replaced(
+    pattern: re.Pattern[str], put_in: Callable[[re.Match[str]], str], text: str
+) -> str:
+    """A text with its variables put in, which can double it line after line.
+
+    Raises
+    ------
+    ValueError
+        If it would have more than `LONGEST` letters.
+    """
+    size = sum(len(put_in(found)) for found in pattern.finditer(text))
+    if size > LONGEST:
+        raise ValueError(f"variables that make a value of {size} letters")
+    return pattern.sub(put_in, text)
 
 
 def _put_in(found: re.Match[str], entries: Mapping[str, Entry]) -> str:
@@ -101,9 +137,9 @@ def _put_in(found: re.Match[str], entries: Mapping[str, Entry]) -> str:
 
 def _arithmetic(text: str, entries: Mapping[str, Entry]) -> str:
     """Whole-number arithmetic; "" for anything else."""
-    put_in = VARIABLE.sub(lambda name: _put_in(name, entries), text)
-    put_in = re.sub(
-        r"\b[A-Za-z_]\w*\b",
+    put_in = _replaced(VARIABLE, lambda name: _put_in(name, entries), text)
+    put_in = _replaced(
+        NAME,
         lambda name: str(entries[name[0]].value) if name[0] in entries else name[0],
         put_in,
     )
@@ -115,6 +151,12 @@ def _arithmetic(text: str, entries: Mapping[str, Entry]) -> str:
 
 
 def _whole(node: Any) -> int:
+    number = _calculated(node)
+    files.check_numbers(number)
+    return number
+
+
+def _calculated(node: Any) -> int:
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
     if isinstance(node, ast.BinOp):

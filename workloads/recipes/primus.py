@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from sim import yaml_text
 from workloads.models.model import MODELS, read_model
 from workloads.recipes import (
     _adapter,
@@ -120,8 +121,8 @@ def _resolved(draft: Draft, document: Document) -> Document:
         if isinstance(value, str) and VARIABLE.search(value):
             text = VARIABLE.sub(lambda found: found[2], value)
             try:
-                value = yaml.safe_load(text)
-            except yaml.YAMLError:
+                value = yaml_text.value_of(text)
+            except (yaml.YAMLError, ValueError):
                 value = text
             if "overrides" in key and "path" not in key:
                 draft.assume(

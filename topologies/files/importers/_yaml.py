@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim import files
+from sim import files, yaml_text
 from topologies.files.importers._text import Source
 
 
@@ -24,11 +24,9 @@ def parse(source: Source, text: str) -> Any:
     import yaml
 
     try:
-        return yaml.safe_load(text)
-    except RecursionError:
-        source.fail("", files.DEEP, "YAML")
+        return yaml_text.value_of(text)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         source.fail(f"line {line}", error.problem or "no YAML", "YAML")
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         source.fail("", str(error), "YAML")
