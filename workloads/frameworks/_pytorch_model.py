@@ -12,7 +12,7 @@ from workloads.optimizer import optimizer
 from workloads.precision import precision
 
 #: Parts of a transformer that workloads/torch/transformer.py does not have.
-NO_SUCH_PARTS = ("mtp_layers", "layer_pattern", "attention_gate", "moe_latent")
+NO_SUCH_PARTS = ("mtp_layers", "layer_pattern", "moe_latent")
 #: Numbers in fp32 that memory-efficient attention reads at once (sdp_utils.cpp).
 WHOLE_VECTOR = 4
 RECORDED = "a recording of the program (prestep capture) runs in any format"
@@ -88,6 +88,9 @@ def latent(s: Job, model: ModelShape) -> Iterator[Mistake]:
     )
     for key, value in stated(s, ("joined_qkv",)):
         yield Mistake(s.where, key, value, "nothing", hint)
+    if getattr(model, "attention_gate", False):
+        key, told = "model.attention_gate", "latent attention has no gate here"
+        yield Mistake(s.where, key, "true", "nothing with kv_lora_rank", told)
     if s.pytorch.attention == "triton":
         expected = "cudnn or flash2"
         yield Mistake(s.where, "pytorch.attention", '"triton"', expected, hint)

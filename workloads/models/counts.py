@@ -29,7 +29,7 @@ def attention_parameters(m: ModelSpec) -> int:
         wide = m.kv_lora_rank * m.heads * (m.head_dim + m.v_head_dim)
         return up + down + wide + m.heads * m.v_head_dim * m.hidden
     total = 2 * m.hidden * (q + kv) + (m.hidden * q if m.attention_gate else 0)
-    total += q + 2 * kv if m.qkv_bias else 0
+    total += (2 * q if m.attention_gate else q) + 2 * kv if m.qkv_bias else 0
     total += m.hidden if m.bias else 0
     return total + (2 * m.head_dim if m.qk_norm else 0) + (m.heads if m.sinks else 0)
 

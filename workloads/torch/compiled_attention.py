@@ -132,6 +132,19 @@ class Heads(Split):
         del self.saved["share"]
         return [self.t.empty(sinks.shape, sinks.itemsize)]
 
+    def _queries_of(self, x: Tensor) -> Tensor:
+        """Queries of what their projection made; the gates beside them, if there are some, are kept."""
+        if not self._plain.gated:
+            return x
+        self.saved["gate"] = x
+        return Tensor(x.storage, (*x.shape[:-1], self._widths()["q"]), x.itemsize)
+
+    def _gate_gradient(self) -> None:
+        """Backward of the output's gate in one kernel: reads gradient, output and gate, writes both gradients."""
+        if self._plain.gated:
+            self._fused("fused_mul_bwd", self._widths()["q"], 5)
+            del self.saved["gate"]
+
     def _shapes(self) -> Shapes:
         """Of this rank's part of the attention."""
         tokens, widths = self.tokens, self._widths()

@@ -66,6 +66,7 @@ class Units(Heads):
         q, k, saved["v"] = (self._linear(w, "n1") for w in (a.wq, a.wk, a.wv))
         self._keep("n1", n1, a.wq, a.wk, a.wv)
         del n1
+        q = self._queries_of(q)
         saved["q"] = self._rotated(self._head_norm(q, "q"), a.heads)
         saved["k"] = self._rotated(self._head_norm(k, "k"), a.kv)
         del q, k
@@ -74,7 +75,7 @@ class Units(Heads):
         saved["out"], saved["lse"] = self._new(width), self._new(a.heads, 4)
         self._with_sinks()
         v["merged"] = self._new(width)
-        self._fused("fused_transpose", width, 2)
+        self._fused("fused_transpose", width, 3 if a.gated else 2)
 
     def forward_output(self, v: dict[str, Tensor]) -> None:
         merged, wo = v.pop("merged"), self.block.attention.wo
@@ -211,9 +212,12 @@ class Units(Heads):
     def backward_attention(
         self, g: dict[str, Tensor], w: list[Tensor], late: Late
     ) -> None:
+        self._gate_gradient()
         sinks = self._sinks_gradient()
         self._attend_backward()
         grads = {name: self._new(width) for name, width in self._widths().items()}
+        # The gates' gradient lies beside the queries'.
+        grads["q"] = self._new(self._plain.query_heads * self._plain.head_dim)
         del g["merged"]
         for name in ("q", "k", "v", "out", "lse"):
             del self.saved[name]

@@ -209,6 +209,23 @@ def activation(t: Tape, kind: str, x: Tensor) -> Tensor:
     return t.apply(y, [x], backward)
 
 
+def sigmoid(t: Tape, x: Tensor) -> Tensor:
+    """Elementwise sigmoid: saves its output."""
+    shape, itemsize = x.shape, x.itemsize
+    t.cpu("elementwise")
+    launch_elementwise(t, "fused", x.elements, 2 * x.size)
+    y = t.empty(shape, itemsize)
+    saved = y.view(*shape)
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("elementwise_backward")
+        launch_elementwise(t, "fused", g.elements, 3 * g.size)
+        _ = saved
+        return [t.empty(shape, itemsize)]
+
+    return t.apply(y, [x], backward)
+
+
 def square(t: Tape, x: Tensor) -> Tensor:
     """Elementwise square: saves its input."""
     return _elementwise(t, x, 3.0)

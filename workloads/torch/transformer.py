@@ -27,13 +27,17 @@ from workloads.torch.tape import Tape, Tensor
 
 
 class Attention(Module):
-    """Grouped-query attention over ``heads / shards`` heads, which looks back ``window`` tokens (0: all)."""
+    """Grouped-query attention over ``heads / shards`` heads, which looks back ``window`` tokens (0: all).
+
+    Where the output is gated, the queries' projection makes the gates too (transformers, Qwen3NextAttention).
+    """
 
     def __init__(self, t: Tape, m: ModelSpec, shards: int = 1, window: int = 0) -> None:
         super().__init__()
         self.window = window
         self.heads, self.kv = m.heads // shards, max(1, m.kv_heads // shards)
         self.head_dim, self.rotary = m.head_dim, m.rotary
+        self.gated = m.attention_gate
         joined = t.choices is not None and t.choices.joined_qkv
         self.joined = self._joined(t, m) if joined else None
         if self.joined is None:
@@ -49,13 +53,18 @@ class Attention(Module):
         sinks = [] if self.sinks is None else [self.sinks]
         return [self.wq, self.wk, self.wv, *self.norms, *sinks]
 
+    @property
+    def query_heads(self) -> int:
+        """Heads that the queries' projection makes: gates of the output are as wide as queries."""
+        return self.heads * (2 if self.gated else 1)
+
     def _joined(self, t: Tape, m: ModelSpec) -> Tensor:
-        return self.project(
-            t, (self.heads + 2 * self.kv) * m.head_dim, m.hidden, "wqkv", m.qkv_bias
-        )
+        width = (self.query_heads + 2 * self.kv) * m.head_dim
+        return self.project(t, width, m.hidden, "wqkv", m.qkv_bias)
 
     def _apart(self, t: Tape, m: ModelSpec) -> None:
-        self.wq = self.project(t, self.heads * m.head_dim, m.hidden, "wq", m.qkv_bias)
+        queries = self.query_heads * m.head_dim
+        self.wq = self.project(t, queries, m.hidden, "wq", m.qkv_bias)
         self.wk = self.project(t, self.kv * m.head_dim, m.hidden, "wk", m.qkv_bias)
         self.wv = self.project(t, self.kv * m.head_dim, m.hidden, "wv", m.qkv_bias)
 
@@ -63,7 +72,7 @@ class Attention(Module):
         self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear
     ) -> Tensor:
         t.cpu("module")
-        q, k, v = self._heads(t, x, column)
+        q, k, v, *gate = self._heads(t, x, column)
         if self.norms:  # head by head, before the rotation
             of_q, of_k = self.norms[:1], self.norms[1:]
             q, k = F.norm(t, "rms", q, of_q), F.norm(t, "rms", k, of_k)
@@ -72,10 +81,14 @@ class Attention(Module):
         o = attention(t, q, k, v, self.window)
         if self.sinks is not None:
             o = with_sinks(t, o, self.sinks)
-        return row(t, merge_heads(t, o), self.wo, self.biases.get(self.wo))
+        o = merge_heads(t, o)
+        for each in gate:
+            o = F.mul(t, o, F.sigmoid(t, each))
+        del gate
+        return row(t, o, self.wo, self.biases.get(self.wo))
 
     def _heads(self, t: Tape, x: Tensor, column: Linear) -> list[Tensor]:
-        """Queries, keys and values, (batch, heads, seq, head_dim) each."""
+        """Queries, keys and values, (batch, heads, seq, head_dim) each; then gates of the output, if it has some."""
 
         def project(w: Tensor) -> Tensor:
             # With sequence parallelism the result is longer than x.
@@ -85,12 +98,17 @@ class Attention(Module):
             return heads_view(t, y, y.shape[0], y.shape[1], count, self.head_dim)
 
         counts = (self.heads, self.kv, self.kv)
-        if self.joined is None:
-            weights = (self.wq, self.wk, self.wv)
-            return [heads(project(w), n) for w, n in zip(weights, counts, strict=True)]
         widths = [count * self.head_dim for count in counts]
-        parts = split_joined(t, project(self.joined), widths)
-        return [heads(part, n) for part, n in zip(parts, counts, strict=True)]
+        gates = widths[:1] if self.gated else []
+        if self.joined is not None:
+            parts = split_joined(t, project(self.joined), [*widths, *gates])
+        else:
+            q = project(self.wq)
+            parts = split_joined(t, q, [*widths[:1], *gates]) if gates else [q]
+            del q
+            parts[1:1] = [project(w) for w in (self.wk, self.wv)]
+        by_head = [heads(part, n) for part, n in zip(parts, counts, strict=False)]
+        return by_head + parts[len(counts) :]
 
 
 class Norm(Module):
