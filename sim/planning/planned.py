@@ -299,6 +299,7 @@ def _duration(hardware: Hardware, kernel: Kernel | Chain, chains: Repetitions) -
         return chains[kernel.graph].duration(kernel) if kernel.graph in chains else 0.0
     if kernel.kind == "spin":
         return kernel.shape[0] * 1e-9
+    kernel = _in_half(kernel, scenario, gpu)
     if kernel.kind == "fused" and framework_of(scenario).fused_load:
         return gpu.duration(kernel) * gpu.fused
     if kernel.kind not in CLOCKED:
@@ -307,6 +308,14 @@ def _duration(hardware: Hardware, kernel: Kernel | Chain, chains: Repetitions) -
     load = clock * gpu.sustained(kernel) * gpu.toolkit(kernel, scenario.pytorch.cuda)
     left = gpu.sms / (gpu.sms - kernel.reserved)
     return gpu.duration(kernel) * load * left
+
+
+def _in_half(kernel: Kernel, scenario: Scenario, gpu: Gpu) -> Kernel:
+    """Kernels in 16 bits of a job in fp16, where the GPU is slower in bf16 (before Ampere); elsewhere both are one."""
+    if scenario.training.precision != "fp16" or kernel.dtype != "bf16":
+        return kernel
+    slower = gpu.peak.get("bf16", 0.0) < gpu.peak.get("fp16", 0.0)
+    return replace(kernel, dtype="fp16") if slower else kernel
 
 
 def _rest_of_slow(waiting: float, faults: Faults) -> float:
