@@ -216,9 +216,8 @@ def test_grouped_experts_have_no_layers_to_adapt() -> None:
 
 
 def test_what_is_not_simulated_is_named() -> None:
-    """Split weights, Muon, Megatron's keys, compiled blocks, models without projections."""
+    """Muon, Megatron's keys, compiled blocks, models without projections."""
     for keys, said in (
-        ({"tp": 2}, "parallel.tp"),
         ({"training": {"optimizer": "muon"}}, "training.optimizer"),
         ({"training": {"framework": "pytorch-compiled"}}, "adapter.kind"),
     ):
@@ -230,6 +229,79 @@ def test_what_is_not_simulated_is_named() -> None:
     s = scenario(LORA, model=MLP)
     wrong = check_layout(s, model=load_model(s.model))
     assert "adapter.kind" in {mistake.key for mistake in wrong}
+
+
+SPLIT = {"column": ("qkv", "fc1"), "row": ("proj", "fc2")}
+
+
+def shared_by_ranks(ranks: int, *targets: str) -> int:
+    """Elements of the adapters on one of so many tensor-parallel ranks: a column's B and a row's A are split."""
+    count = 0
+    for target in targets:
+        for inputs, outputs in WIDTHS[target]:
+            row = target in SPLIT["row"]
+            split, whole = (inputs, outputs) if row else (outputs, inputs)
+            count += split // ranks + whole
+    return LAYERS * RANK * count
+
+
+@given(
+    st.sets(st.sampled_from(sorted(WIDTHS)), min_size=1),
+    st.sampled_from((1, 2)),
+    st.booleans(),
+)
+@settings(max_examples=8, deadline=None)
+def test_gradients_of_split_adapters_are_their_parameters(
+    targets: set[str], tp: int, sequence: bool
+) -> None:
+    """What replicas reduce is what a rank trains; nothing of frozen weights."""
+    chosen = {**LORA, "targets": sorted(targets)}
+    found = lowered(
+        chosen, dp=2, tp=tp, data_parallel="ddp", sequence_parallel=sequence and tp > 1
+    )
+    assert volume(found, "dp all_reduce") == 2.0 * shared_by_ranks(tp, *targets)
+
+
+def test_ranks_exchange_thin_values_beside_what_they_did() -> None:
+    """A column's gradient and a row's value of the rank's width, once each for an adapter; the rest is as without."""
+    plain, lora = (volume(lowered(a, tp=2), "tp all_reduce") for a in (None, ALL))
+    thin = 2.0 * 2 * SEQ * RANK
+    rows, columns = 2, 5
+    # The first layer's input needs no gradient: its queries, keys and values send none back.
+    none = 3 * 2.0 * 2 * SEQ * HIDDEN
+    assert lora == plain - none + LAYERS * (rows + columns) * thin
+
+
+def test_parts_of_the_sequence_sum_what_each_has_a_part_of() -> None:
+    """With sequence parallelism matrices that are whole on every rank have a part of their gradient on each."""
+    found = lowered(ALL, tp=2, sequence_parallel=True)
+    whole = shared_by_ranks(1, *WIDTHS) - 2 * (
+        shared_by_ranks(1, *WIDTHS) - shared_by_ranks(2, *WIDTHS)
+    )
+    assert volume(found, "tp all_reduce") == 2.0 * whole
+
+
+@pytest.mark.parametrize("sequence", (False, True))
+def test_more_split_adapters_take_longer(sequence: bool) -> None:
+    """A higher rank is never faster, and more adapters are slower."""
+    keys = {"tp": 2, "sequence_parallel": sequence}
+    few, more = (
+        predict(scenario({**LORA, "rank": rank}, **keys)).step_time for rank in (8, 64)
+    )
+    all_of_them = predict(scenario({**ALL, "rank": 64}, **keys)).step_time
+    assert few <= more * (1 + 1e-12)
+    assert more < all_of_them
+
+
+def test_split_experts_have_adapters() -> None:
+    """Thin values of experts do not travel: outputs and gradients are summed with the experts' own."""
+    plain, lora = (
+        lowered(a, model=EXPERTS, tp=2, dp=1)
+        for a in ({**LORA, "targets": ["qkv"]}, {**LORA, "targets": ["qkv", "mlp"]})
+    )
+    each = RANK * 2 * HIDDEN + RANK * HIDDEN  # A of two columns, B of a row
+    more = volume(lora, "tp all_reduce") - volume(plain, "tp all_reduce")
+    assert more == 2.0 * LAYERS * EXPERTS["experts"] * each
 
 
 @pytest.mark.parametrize("base", ["nf4", "nf4-double"])

@@ -15,7 +15,7 @@ from tests.workloads import test_tape
 from workloads.job.adapter import Adapter
 from workloads.job.pytorch import PyTorch
 from workloads.torch import functional
-from workloads.torch.low_rank import LowRank
+from workloads.torch.adapter import LowRank
 
 CASES = Path(__file__).parents[2] / "validation" / "cases"
 PEFT = CASES / "peft"

@@ -244,11 +244,6 @@ def adapters(s: Job) -> Iterator[Mistake]:
             yield Mistake(
                 s.where, f"adapter.{key}", str(value), "nothing", f"for {MEGATRON} only"
             )
-    if s.parallel.tp > 1:
-        hint = 'PEFT\'s adapters beside DTensors: framework = "automodel" has them'
-        yield Mistake(
-            s.where, "parallel.tp", str(s.parallel.tp), "1 with [adapter]", hint
-        )
     if optimizer(s.training.optimizer).iterations:
         found = f'"{s.training.optimizer}"'
         hint = "orthogonal updates of adapters are not simulated"

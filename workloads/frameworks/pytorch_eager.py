@@ -56,7 +56,8 @@ def refusals(s: Job) -> Iterator[Mistake]:
 
 def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
     """What rests on no measurement, and what a pipeline leaves out."""
-    if s.adapter.on and s.parallel.dp * s.parallel.pp * s.parallel.cp > 1:
+    p = s.parallel
+    if s.adapter.on and p.dp * p.pp * p.cp * p.tp > 1:
         yield "adapters beside weights of several GPUs follow PEFT's source: steps with them were measured on one"
     if model.tied_embeddings and s.parallel.pp > 1:
         yield "tied embeddings: the last stage has a copy; adding its gradient to the first stage's is left out"
@@ -99,7 +100,7 @@ FRAMEWORK = Framework(
         ("parallel pytorch training", _pytorch_trainer.offload),
         ("pytorch training parallel.data_parallel", _pytorch_trainer.formats),
         ("pytorch", _pytorch_trainer.automodel),
-        ("adapter training.optimizer parallel.tp", _pytorch_trainer.adapters),
+        ("adapter training.optimizer", _pytorch_trainer.adapters),
         ("training.packed pytorch.attention parallel.cp", _pytorch_trainer.packed),
         ("pytorch training parallel.pp", _pytorch_trainer.scaled),
         (

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from sim.graph.kernel import Kernel
 from workloads.parallel.group import Group
 from workloads.torch import functional as F
-from workloads.torch.latent_attention import Whole
-from workloads.torch.modules import FeedForward, Linear
+from workloads.torch.adapter import Exchanges
+from workloads.torch.latent_attention import LatentAttention, Whole
+from workloads.torch.modules import FeedForward, Linear, Module
 from workloads.torch.moe import MixtureOfExperts
 from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import BlockParallel
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from workloads.models.model import ModelSpec
 
 STREAM = "nccl tp"
+#: Weights whose columns are split over ranks; and those of latent attention that are, by heads.
+ROWS, EXPANDING = ("wo", "w2"), ("wq", "wq_b", "wkv_b")
 Redistribute = Callable[[Tape, Tensor], Tensor]
 
 
@@ -43,12 +46,42 @@ class TensorParallel(BlockParallel):
     ) -> Tensor:
         """``x`` replicated, ``w`` split by rows; the input's gradient is summed over ranks."""
         t.cpu("dtensor_linear")
-        return F.linear(t, self._enter(t, x), w, bias)
+        return F.with_adapter(t, x, w, F.layer_of(t, self._enter(t, x), w, bias))
 
     def row(self, t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
         """``x`` and ``w`` split along the contraction; the output, each rank's share of the bias in it, is summed."""
         t.cpu("dtensor_linear")
-        return self.summed(t, F.linear(t, x, w, bias))
+        y = self.summed(t, F.layer_of(t, x, w, bias))
+        return F.with_adapter(t, x, w, y)
+
+    def adapter(self, module: Module, w: Tensor, later: bool) -> Exchanges:
+        """As PEFT shares it: the thin value travels by itself, unless the layer's output and gradient are summed later.
+
+        Where a matrix is whole on every rank, and each has a part of its gradient, those are summed.
+        """
+        if isinstance(module, LatentAttention) and w is not module.wo:
+            if w.name not in EXPANDING:
+                return Exchanges()
+            return Exchanges("column", into=self._all_reduce)
+        row = w.name in ROWS
+        if later:
+            if row:
+                return Exchanges("row", out=self._all_reduce)
+            return Exchanges("column", into=self._all_reduce)
+        parts = self._all_reduce if self.sequence else None
+        if row:
+            return Exchanges("row", self._thin_summed, out=parts)
+        return Exchanges("column", self._thin_entered, into=parts)
+
+    def _thin_entered(self, t: Tape, z: Tensor) -> Tensor:
+        """A column's thin value, which a split product takes."""
+        t.cpu("dtensor_linear")
+        return self._enter(t, z)
+
+    def _thin_summed(self, t: Tape, z: Tensor) -> Tensor:
+        """A row's thin value, of which a split product made a part."""
+        t.cpu("dtensor_linear")
+        return self.summed(t, z)
 
     def whole(self, t: Tape, x: Tensor) -> Tensor:
         """``x`` as a layer with no collectives of its own wants it; the input's gradient is summed over ranks."""

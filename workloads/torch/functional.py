@@ -15,19 +15,35 @@ from workloads.torch import written_out
 from workloads.torch.reductions import row_sum_scratch
 from workloads.torch.tape import Tape, Tensor
 
+Step = Callable[[Tape, Tensor], Tensor]
+
 
 def linear(t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     """``x @ w.T (+ bias)``, with what an adapter adds to it."""
+    return with_adapter(t, x, w, layer_of(t, x, w, bias))
+
+
+def layer_of(t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x @ w.T (+ bias)`` by a block's layer, without its adapter."""
     # The blocks' layers by Transformer Engine; the head is plain.
-    y = product(t, x, w, bias, t.products_of(t.layer))
+    return product(t, x, w, bias, t.products_of(t.layer))
+
+
+def with_adapter(t: Tape, x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+    """A layer's output ``y`` with that of its adapter for an input, if it has one."""
     adapter = t.adapters.get(w) if t.adapters else None
     return y if adapter is None else adapter.added(t, x, y)
 
 
 def product(
-    t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None, dtype: str = ""
+    t: Tape,
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None = None,
+    dtype: str = "",
+    summed: Step | None = None,
 ) -> Tensor:
-    """``x @ w.T (+ bias)``: saves its input, unless the weight is frozen."""
+    """``x @ w.T (+ bias)``: saves its input, unless the weight is frozen; ``summed``: the weight's gradient is."""
     out_features, k = w.shape
     t.cpu("linear")
     t.saves()
@@ -38,7 +54,7 @@ def product(
     del whole
     y = t.empty((*x.shape[:-1], out_features), x.itemsize)
     kept = x if w.requires_grad else Tensor(None, x.shape, x.itemsize)
-    layer = _Linear(t, kept, w, bias, dtype, x.requires_grad)
+    layer = _Linear(t, kept, w, bias, dtype, x.requires_grad, summed)
     # The input comes first: its gradient is merged before the leaves' hooks run.
     inputs = [x, w] if bias is None else [x, bias, w]
     return t.apply(y, inputs, layer.backward)
@@ -54,6 +70,7 @@ class _Linear:
     bias: Tensor | None
     dtype: str
     needs_x: bool
+    summed: Step | None = None
 
     @property
     def rows(self) -> int:
@@ -82,7 +99,7 @@ class _Linear:
         out_features, k = self.w.shape
         grad = self.t.empty(self.w.shape, self.x.itemsize)
         launch_gemm(self.t, "gemm", out_features, k, self.rows, "tn", self.dtype)
-        return grad
+        return grad if self.summed is None else self.summed(self.t, grad)
 
     def _data_grad(self) -> Tensor | None:
         if not self.needs_x:

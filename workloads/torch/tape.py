@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from workloads.job.pytorch import PyTorch
     from workloads.parallel.context import Ring
+    from workloads.torch.adapter import LowRank
     from workloads.torch.four_bits import FourBits
-    from workloads.torch.low_rank import LowRank
 
 Backward = Callable[["Tensor"], "list[Tensor | None]"]
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from workloads.models.model import ModelSpec
 from workloads.torch import functional as F
+from workloads.torch.adapter import Exchanges
 from workloads.torch.attention import (
     attention,
     heads_view,
@@ -190,6 +191,10 @@ class BlockParallel:
     def feed_forward(self, t: Tape, m: ModelSpec, experts: bool) -> FeedForwardLayer:
         """A block's feed-forward part, with experts or dense."""
         return MixtureOfExperts(t, m) if experts else FeedForward(t, m)
+
+    def adapter(self, module: Module, w: Tensor, later: bool) -> Exchanges:
+        """What ranks exchange for an adapter beside a module's weight; ``later``: its output is summed with others."""
+        return Exchanges()
 
     def enter(self, t: Tape, x: Tensor) -> Tensor:
         """The embedding's output as the blocks hold it."""
