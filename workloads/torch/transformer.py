@@ -103,13 +103,17 @@ class Attention(Module):
         gates = widths[:1] if self.gated else []
         if self.joined is not None:
             parts = split_joined(t, project(self.joined), [*widths, *gates])
-        else:
-            q = project(self.wq)
-            parts = split_joined(t, q, [*widths[:1], *gates]) if gates else [q]
-            del q
-            parts[1:1] = [project(w) for w in (self.wk, self.wv)]
-        by_head = [heads(part, n) for part, n in zip(parts, counts, strict=False)]
-        return by_head + parts[len(counts) :]
+            by_head = [heads(p, n) for p, n in zip(parts, counts, strict=False)]
+            return by_head + parts[len(counts) :]
+        # Each is cut into heads before the next is made: backward merges them in this order.
+        q = project(self.wq)
+        gate: list[Tensor] = []
+        if gates:
+            q, *gate = split_joined(t, q, [*widths[:1], *gates])
+        by_head = [heads(q, self.heads)]
+        del q
+        by_head += [heads(project(w), self.kv) for w in (self.wk, self.wv)]
+        return by_head + gate
 
 
 class Norm(Module):
