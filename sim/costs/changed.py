@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 
 from sim.costs.clock import Load, load_under
 from sim.costs.draw import Draw
@@ -76,23 +76,12 @@ class ChangedGpu(Gpu):
     def load(self, kernel: Kernel) -> Load:
         """What a kernel draws here over the limit, and how long it takes once it draws the limit alone.
 
-        Where the model has a budget, its kernels but products draw their mean. At another clock each draws so much of
-        that mean as it would of its own watts on the model: a change of nothing changes nothing.
+        Where the model has a budget, its products draw what `Power` says, and its other kernels start from their mean:
+        a change of nothing changes nothing.
         """
         if self.power is not None and self.hot(kernel):
             return Load(self.power.product, self.power.slowest)
-        here = load_under(self._model, self, kernel)
-        if self._model.power is None or self._speed.power_limit != 1.0:
-            return here
-        before = load_under(self._model, self._unchanged, kernel)
-        mean = self._model.power.other
-        drawn = mean * here.drawn / before.drawn if before.drawn > 0 else mean
-        return Load(drawn, here.slowest)
-
-    @cached_property
-    def _unchanged(self) -> ChangedGpu:
-        """The model, as a GPU that might have been changed."""
-        return ChangedGpu(self._model, AS_MODEL)
+        return load_under(self._model, self, kernel)
 
     def roofline_at(self, clock: float) -> Roofline:
         """What bounds kernels at a share of the model's clock."""

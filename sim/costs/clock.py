@@ -44,14 +44,18 @@ def work_kind(kernel: Kernel) -> str:
 def load_under(model: Gpu, gpu: ChangedGpu, kernel: Kernel) -> Load:
     """A kernel of a changed GPU under its limit; its time at the model's limit has what that limit costs in it.
 
-    So the model draws its limit at most while the kernel runs, and a limit above the model's changes nothing.
+    So the model draws its limit at most while the kernel runs, and a limit above the model's changes nothing. Where the
+    model has a budget, its kernels but products draw the mean of that budget on it, whatever their own watts.
     """
     drawn, limit, own = model.draw, gpu.power_limit, model.power_limit
     assert drawn is not None and limit is not None and own is not None
     curve = _Curve(model, gpu, kernel, drawn)
     if curve.time <= 0:
         return Load(0.0, 1.0)
+    # What the model draws while the kernel runs, over what its own watts sum up to.
     share = min(1.0, (own - drawn.idle) / curve.beyond(1.0))
+    if model.power is not None:
+        share = (model.power.other * own - drawn.idle) / curve.beyond(1.0)
     allowed, asked = (limit - drawn.idle) / share, curve.beyond(gpu.clock)
     load = (drawn.idle + share * asked) / limit
     if asked <= allowed:

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import cli
@@ -44,6 +44,7 @@ def step(limit: str = "") -> Prediction:
 
 
 @given(name=GPUS, kernel=KERNELS, low=LIMITS, high=LIMITS)
+@example(name="h200", kernel=ADD, low=1.0, high=2.0)
 def test_a_lower_limit_is_never_faster(
     name: str, kernel: Kernel, low: float, high: float
 ) -> None:
