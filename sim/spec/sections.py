@@ -159,6 +159,12 @@ class Nccl:
         "ranks that share a pretended host (NCCL_HOSTID): others over the network",
         low=1,
     )
+    min_p2p_nchannels: int | None = key(
+        None, "channels for messages at least (NCCL_MIN_P2P_NCHANNELS)", low=1
+    )
+    max_p2p_nchannels: int | None = key(
+        None, "channels for messages at most (NCCL_MAX_P2P_NCHANNELS)", low=1
+    )
     nchannels_per_net_peer: int | None = key(None, "NCCL_NCHANNELS_PER_NET_PEER", low=1)
     net_speed: float | None = key(
         None,

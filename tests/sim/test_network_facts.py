@@ -192,6 +192,22 @@ def test_a_message_on_p5_loses_a_channel_beyond_four_hosts(
     )
 
 
+@pytest.mark.parametrize(
+    ("wanted", "channels"),
+    [({}, 16), ({"min_p2p_nchannels": 32}, 32), ({"max_p2p_nchannels": 5}, 8)],
+)
+def test_messages_have_channels_of_their_own(
+    wanted: dict[str, int], channels: int
+) -> None:
+    """NCCL_MIN_P2P_NCHANNELS and its limit bound those of messages alone, of which there is a power of two."""
+    fabric = load_cluster("aws-p5", 4)
+    asked = replace(OLD, **wanted)
+    found = search(group_of(fabric, fabric.gpus, asked), fabric.gpu_model, asked)
+    usual = search(group_of(fabric, fabric.gpus, OLD), fabric.gpu_model, OLD)
+    assert found.p2p == channels
+    assert found.count == usual.count
+
+
 def test_more_nics_than_channels() -> None:
     """The search stops at 32 channels: a rack of 72 NICs does not get 72."""
     fabric = load_cluster("gb200-superpod-576", 36)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -47,7 +47,7 @@ def with_script(setup: Setup, row: Mapping[str, str]) -> Setup:
     if not variables:
         return setup
     sections = {name: dict(keys) for name, keys in (setup.sections or {}).items()}
-    for switch in switches():
+    for switch in (one for one in switches() if one.counts(variables)):
         for name in sorted(filter(switch.fits, variables)):
             for section, keys in switch.tables(name, variables[name]).items():
                 sections.setdefault(section, {}).update(keys)
@@ -64,7 +64,9 @@ def variables_of(row: Mapping[str, str]) -> dict[str, str]:
     entry = _configs().get("/".join(address.groups()), {}) if address else {}
     same = str(entry.get("config", "")).rpartition("/")[2] == script[1]
     told = dict(re.findall(VARIABLE, notes))
-    return {**(entry["env"] if same else {}), **told}
+    # Ends of commands came along with some values.
+    exported = entry["env"].items() if same else ()
+    return {**{name: value.rstrip(" ;") for name, value in exported}, **told}
 
 
 @lru_cache(maxsize=1)
@@ -77,12 +79,13 @@ def _configs() -> Mapping[str, Mapping[str, Any]]:
 
 def _unsaid(variables: Mapping[str, str]) -> tuple[str, ...]:
     """What is not simulated of a script, each thing once."""
-    texts = [_unsaid_of(name, variables[name]) for name in sorted(variables)]
+    counted = [one for one in switches() if one.counts(variables)]
+    texts = [_unsaid_of(counted, name, variables[name]) for name in sorted(variables)]
     return tuple(filter(None, texts))
 
 
-def _unsaid_of(name: str, value: str) -> str:
-    switch = next((one for one in switches() if one.fits(name)), None)
+def _unsaid_of(counted: Sequence[Rule], name: str, value: str) -> str:
+    switch = next((one for one in counted if one.fits(name)), None)
     if switch is None:
         return f"{name}={value} unknown"
     return switch.unsaid(name, value)

@@ -40,6 +40,8 @@ _NUMBERS = {
     "NCCL_MAX_CTAS": "max_ctas",
     "NCCL_CROSS_NIC": "cross_nic",
     "NCCL_NCHANNELS_PER_NET_PEER": "nchannels_per_net_peer",
+    "NCCL_MIN_P2P_NCHANNELS": "min_p2p_nchannels",
+    "NCCL_MAX_P2P_NCHANNELS": "max_p2p_nchannels",
     "NCCL_SOCKET_NTHREADS": "socket_nthreads",
     "NCCL_NSOCKS_PERTHREAD": "nsocks_perthread",
 }

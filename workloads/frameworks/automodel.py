@@ -54,6 +54,8 @@ UNUSED = (
     "pipeline_layout",
     "launch_blocking",
     "overlap_cpu_optimizer_d2h_h2d",
+    "defer_embedding_wgrad_compute",
+    "wgrad_deferral_limit",
 )
 
 

@@ -317,6 +317,30 @@ def _fp8_attention(s: Job) -> Iterator[Mistake]:
         )
 
 
+def _deferred_head(s: Job) -> Iterator[Mistake]:
+    """What Megatron refuses beside gradients of the head that come last, and what is not simulated beside them."""
+    p, key = s.parallel, "megatron.defer_embedding_wgrad_compute"
+    if not s.megatron.defer_embedding_wgrad_compute or p.pp == 1:
+        return
+    if not s.megatron.gradient_accumulation_fusion:
+        hint = "Megatron adds them up in the products themselves"
+        where = "megatron.gradient_accumulation_fusion"
+        yield Mistake(s.where, where, "false", f"true with {key}", hint)
+    if p.data_parallel not in ("none", "ddp", "ddp-no-overlap", "zero1"):
+        hint = "elsewhere no gradient of the head is put off"
+        found = f'"{p.data_parallel}"'
+        expected = f'"ddp" or "zero1" with {key}'
+        yield Mistake(s.where, "parallel.data_parallel", found, expected, hint)
+    if s.training.framework == "deepspeed":
+        yield Mistake(s.where, key, "true", "false", "a switch of Megatron's engine")
+    elif splits_backward(s):
+        hint = f"{p.schedule} puts off gradients of all weights"
+        yield Mistake(s.where, key, "true", "false", hint)
+    elif s.megatron.overlap_moe_expert_parallel_comm:
+        hint = "it is not simulated beside megatron.overlap_moe_expert_parallel_comm"
+        yield Mistake(s.where, key, "true", "false", hint)
+
+
 def refusals(s: Job) -> Iterator[Mistake]:
     """Backward passes in halves beside what needs whole ones."""
     p = s.parallel
@@ -371,6 +395,11 @@ FRAMEWORK = Framework(
             offloaded,
         ),
         ("parallel parallel.pp parallel.vpp parallel.schedule", _chunks),
+        (
+            "megatron megatron.defer_embedding_wgrad_compute parallel.pp parallel.data_parallel parallel.schedule "
+            "training.framework",
+            _deferred_head,
+        ),
         (
             "megatron megatron.fp8_dot_product_attention megatron.attention training.precision",
             _fp8_attention,

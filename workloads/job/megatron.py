@@ -127,6 +127,13 @@ class Megatron:
         True,
         "the all-reduce of an input's gradient runs beside the weight's gradient (Megatron since April 2022)",
     )
+    defer_embedding_wgrad_compute: bool = key(
+        False,
+        "the last stage computes gradients of the head's weights behind its backward passes, while other stages end",
+    )
+    wgrad_deferral_limit: int = key(
+        0, "so many microbatches of a step leave them for then; 0: all", low=0
+    )
     overlap_p2p_comm: bool = key(
         True, "interleaved pipelines send and receive beside their computation"
     )

@@ -17,6 +17,7 @@ NUMBERS = {
     "num-experts": "model.experts",
     "moe-ffn-hidden-size": "model.moe_ffn",
     "mtp-num-layers": "model.mtp_layers",
+    "wgrad-deferral-limit": "megatron.wgrad_deferral_limit",
     "mamba-num-heads": "model.mamba_heads",
     "mamba-head-dim": "model.mamba_head_dim",
     "mamba-state-dim": "model.mamba_state",
@@ -72,6 +73,10 @@ SWITCHES: dict[str, tuple[str, Any]] = {
     "no-align-param-gather": ("megatron.align_param_gather", False),
     "overlap-param-gather-with-optimizer-step": (
         "megatron.overlap_param_gather_with_optim_step",
+        True,
+    ),
+    "defer-embedding-wgrad-compute": (
+        "megatron.defer_embedding_wgrad_compute",
         True,
     ),
     "tp-comm-overlap": ("megatron.tp_comm_overlap", True),

@@ -99,6 +99,10 @@ class Pass:
         return self.repeated[times]
 
 
+#: A pass that launches nothing.
+NOTHING = Pass("nothing", OpGraph((), (), (), (), PHASES, {}), 0.0, 0.0)
+
+
 def pass_of(name: str, program: Program, shared: Shared) -> Pass:
     """A pass of recorded operations, cut where the host waits; their host times are kept apart."""
     stops = np.flatnonzero(program.kind == SYNC).tolist()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from workloads.job import Job
 from workloads.megatron.alignment import alignment_of
+from workloads.megatron.deferred_head import DeferredHead
 from workloads.megatron.engine import Engine
 from workloads.megatron.folding import Kind
 from workloads.megatron.groups import Groups
@@ -44,6 +45,7 @@ class StageStep(Rank):
         self.stashed: dict[tuple[int, int], Storage] = {}
         self.put_off: dict[tuple[int, int], Storage] = {}
         self.data = engine.data_parallel(self)
+        self.deferred = DeferredHead(self)
 
     def record(self, operations: Sequence[Issued], runs: int) -> None:
         """One step in steady state."""
@@ -55,11 +57,16 @@ class StageStep(Rank):
         self.data.begin()
         passes = _gradient_passes(operations)
         self.remaining = {stage: runs * passes[stage] for stage in self.stages}
+        if self.deferred.used:
+            # The head's products come behind the last backward pass.
+            self.remaining[self.deferred.stage] += 1
         for run in range(runs):
             self.transfers.run = run
             self._play(operations)
             if self.s.pytorch.timed_rounds:
                 t.synchronize()
+        if self.deferred.used:
+            self.deferred.compute()
         t.phase, t.layer = 1, -1
         self.data.finish()
         reduce_tied(self)
@@ -177,7 +184,7 @@ class StageStep(Rank):
     def _weight_gradient(self, stage: int, microbatch: int) -> None:
         """The second half."""
         self.tape.phase = 1
-        self._back(stage, lambda unit: unit.halves.weights)
+        self.back(stage, lambda unit: unit.halves.weights)
         del self.put_off[stage, microbatch]
 
     def _backward(self, stage: int, microbatch: int) -> None:
@@ -186,10 +193,14 @@ class StageStep(Rank):
         if stage < len(self.owner) - 1:
             self.transfers.gather(self.engine.gathers)
         transient = self._activations(self._transient(stage))
-        self._back(stage, lambda unit: unit.backward)
+        if self.deferred.takes(stage):
+            self.back(stage, self.deferred.backward)
+            self.deferred.keep()
+        else:
+            self.back(stage, lambda unit: unit.backward)
         del transient, self.stashed[stage, microbatch]
 
-    def _back(self, stage: int, which: Callable[[Unit], Pass]) -> None:
+    def back(self, stage: int, which: Callable[[Unit], Pass]) -> None:
         """Passes that make gradients of weights, from the last unit on."""
         self.remaining[stage] -= 1
         self.data.backward(stage, which, self.remaining[stage] == 0)

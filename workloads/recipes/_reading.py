@@ -189,7 +189,10 @@ class Draft:
         """Applies rules to all keys of a document, in the rules' order."""
         listed = tuple(rules)
         known: set[str] = set()
+        said = {name: entry.value for name, entry in document.entries.items()}
         for rule in listed:
+            if not rule.counts(said):
+                continue
             for name in document.entries:
                 if name not in known and rule.fits(name):
                     known.add(name)

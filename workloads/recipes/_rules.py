@@ -1,6 +1,7 @@
 """What keys of a recipe mean for a scenario: rules in a TOML file beside each format, read strictly.
 
-Entries whose `names` (patterns) fit a key apply in the order of the file: later ones replace keys of earlier ones.
+Entries are asked in the order of the file, those whose `names` (patterns) fit a key. In a recipe the first one decides;
+of a published row all do, and later ones replace keys of earlier ones.
 
     key       a key of the scenario, by its section, that takes the value; `kind`: truth (default), whole, number, text,
               stages (Megatron's cut of a pipeline: a text, or a list of lists of parts)
@@ -10,6 +11,7 @@ Entries whose `names` (patterns) fit a key apply in the order of the file: later
     assumed   what is taken of any other value that is not harmless, which the reader is told
     ignored   why it does not matter to the time of a step
     read      what reads it together with other keys
+    beside    values of other keys, one of which the recipe has: elsewhere the entry says nothing
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ SCHEMA = Table(
                     "assumed": Text(),
                     "ignored": Text(),
                     "read": Text(),
+                    "beside": Tables(),
                 },
                 needed=("names",),
             )
@@ -91,6 +94,8 @@ class Rule:
         Why they do not matter to the time of a step.
     read : str
         What reads them together with other keys.
+    beside : mapping
+        Values of other keys, in lower case: the rule counts where a recipe has one of them. Empty: everywhere.
     """
 
     names: tuple[str, ...]
@@ -102,9 +107,19 @@ class Rule:
     assumed: str = ""
     ignored: str = ""
     read: str = ""
+    beside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def fits(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self.names)
+
+    def counts(self, said: Mapping[str, Any]) -> bool:
+        """Whether it says anything of a recipe with these keys."""
+        if not self.beside:
+            return True
+        pairs = self.beside.items()
+        return any(
+            key in said and written(said[key]) in values for key, values in pairs
+        )
 
     def tables(self, name: str, value: Any) -> Mapping[str, Mapping[str, Any]]:
         """Keys of the scenario that a recipe's key sets, by section.
@@ -190,4 +205,8 @@ def _rule(entry: Mapping[str, Any]) -> Rule:
     lists = {name: tuple(entry.get(name, ())) for name in ("names", "harmless")}
     lists["harmless"] = tuple(text.lower() for text in lists["harmless"])
     values = {str(k).lower(): v for k, v in entry.get("values", {}).items()}
-    return Rule(**{**entry, **lists, "values": values})
+    beside = {
+        key: tuple(str(value).lower() for value in found)
+        for key, found in entry.get("beside", {}).items()
+    }
+    return Rule(**{**entry, **lists, "values": values, "beside": beside})

@@ -320,8 +320,10 @@ def _limited(settings: Nccl, channels: int) -> int:
 
 
 def _messages(group: Group, settings: Nccl, channels: int) -> tuple[int, int]:
-    """Channels for all messages, and for one."""
-    p2p = power_of_two(channels)
+    """Channels for all messages, and for one (init.cc: the upper limit comes first)."""
+    most = settings.max_p2p_nchannels or channels
+    least = settings.min_p2p_nchannels or 1
+    p2p = power_of_two(max(min(channels, most), least))
     if group.nodes == 1:
         # NVLink: two channels per link of the GPU, all of them (36 of 18 links) within the p2p channels.
         return p2p, p2p

@@ -105,10 +105,15 @@ NEEDS = (
     Needs("megatron.cp_comm_type", lambda s, _: s.parallel.cp > 1, "cp > 1"),
     Needs(
         "parallel.schedule parallel.uneven_stages megatron.account_for_* "
-        "megatron.pipeline_layout megatron.p2p_sync megatron.overlap_p2p_comm "
+        "megatron.pipeline_layout megatron.defer_embedding_wgrad_compute megatron.p2p_sync megatron.overlap_p2p_comm "
         "megatron.scatter_gather_tensors_in_pipeline",
         lambda s, _: s.parallel.pp > 1,
         "pp > 1",
+    ),
+    Needs(
+        "megatron.wgrad_deferral_limit",
+        lambda s, _: s.megatron.defer_embedding_wgrad_compute,
+        "defer_embedding_wgrad_compute",
     ),
     Needs(
         "pytorch.recompute_attention",

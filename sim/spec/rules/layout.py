@@ -285,11 +285,15 @@ def _sequence(s: Scenario) -> Iterator[Mistake]:
 
 
 def _channels(s: Scenario) -> Iterator[Mistake]:
-    low, high = s.nccl.min_channels, s.nccl.max_channels
-    if low is not None and high is not None and low > high:
-        yield Mistake(
-            s.where, "nccl.min_channels", str(low), f"at most max_channels = {high}"
-        )
+    """Least numbers of channels above the most there may be."""
+    for least, most in (
+        ("min_channels", "max_channels"),
+        ("min_p2p_nchannels", "max_p2p_nchannels"),
+    ):
+        low, high = getattr(s.nccl, least), getattr(s.nccl, most)
+        if low is not None and high is not None and low > high:
+            expected = f"at most {most} = {high}"
+            yield Mistake(s.where, f"nccl.{least}", str(low), expected)
 
 
 def too_many_gpus(s: Scenario, wanted: int, most: int) -> Mistake:
@@ -365,7 +369,10 @@ _RULES: list[Rule] = [
         _sequence,
     ),
     ("parallel parallel.order", _order),
-    ("nccl nccl.min_channels nccl.max_channels", _channels),
+    (
+        "nccl nccl.min_channels nccl.max_channels nccl.min_p2p_nchannels nccl.max_p2p_nchannels",
+        _channels,
+    ),
     ("megatron megatron.attention_dropout megatron.hidden_dropout", _dropout),
     ("adapter adapter.targets", adapter.targets),
     ("adapter adapter.dropout", adapter.dropout),

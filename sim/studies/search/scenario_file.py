@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,13 @@ def text_of(scenario: Scenario) -> str:
 def _value(value: Any, unit: str) -> str:
     if unit:
         return json.dumps(f"{value:.17g} {UNITS[unit]}")
+    if is_dataclass(value):
+        said = {
+            entry.name: getattr(value, entry.name)
+            for entry in fields(value)
+            if getattr(value, entry.name) != entry.default
+        }
+        return _value(said, "")
     if isinstance(value, dict):
         return (
             "{ "
