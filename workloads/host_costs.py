@@ -77,6 +77,8 @@ OPERATIONS = (
     "conv_backward",
     "custom_function",
     "custom_function_backward",
+    "triton_function",
+    "triton_function_backward",
     "index",
     "index_backward",
     "pool",

@@ -316,7 +316,7 @@ fsdp: full_shard auto_wrap
             "fsdp": "1",
         },
     },
-    lost="use_liger_kernel: true",
+    lost="load_in_8bit: true",
     strange="new_key: 3",
 )
 AXOLOTL = Example(
@@ -350,7 +350,7 @@ lora_target_linear: true
         "pytorch": {"modules": "transformers", "clip_gradients": True},
         "adapter": {"kind": "lora", "rank": 32, "dropout": 0.05, "fp32": True},
     },
-    lost="liger_rms_norm: true",
+    lost="cut_cross_entropy: true",
     strange="new_key: 3",
 )
 LLAMA_FACTORY = Example(
@@ -442,7 +442,7 @@ torchrun --nproc_per_node 8 run_clm.py \\
   --fsdp full_shard --output_dir $OUTPUT
 """,
     HUGGING_FACE.scenario,
-    lost="--use_liger_kernel",
+    lost="--load_in_8bit",
     strange="--new_key 3",
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import csv
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from sim.costs.aten import PREFIX
@@ -18,6 +18,8 @@ from validation.aten import cases
 from validation.aten.cases import Case
 
 FIELDS = ("kind", "layout", "dtype", "shape", "bytes", "flops", "us", "launches")
+#: Kernels of other libraries, measured in the same way: the columns above, and which part a row is of.
+LIGER = Path(__file__).parents[1] / "cases" / "liger"
 
 
 def table(measured: Iterable[Case]) -> list[tuple[str, ...]]:
@@ -49,6 +51,17 @@ def _row(kernel: Kernel, mine: list[Case]) -> tuple[str, ...]:
     )
 
 
+def others(gpu: str) -> Iterator[tuple[str, ...]]:
+    """Rows of other libraries' kernels that may be used; none of a GPU on which they were not measured."""
+    path = LIGER / f"{gpu}-kernels.csv"
+    if not path.exists():
+        return
+    with path.open(newline="") as file:
+        for fields in csv.DictReader(file):
+            if fields["split"] == "fit":
+                yield tuple(fields[name] for name in FIELDS)
+
+
 def write(gpu: str, folder: Path = HARDWARE) -> Path:
     """The table of a GPU, from the cases measured on it."""
     path = folder / f"{gpu}-aten.csv"
@@ -56,6 +69,7 @@ def write(gpu: str, folder: Path = HARDWARE) -> Path:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(FIELDS)
         writer.writerows(table(cases.read(cases.FOLDER / f"{gpu}.jsonl.gz")))
+        writer.writerows(others(gpu))
     return path
 
 

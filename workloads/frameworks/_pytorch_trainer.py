@@ -62,6 +62,31 @@ def trainer(s: Job) -> Iterator[Mistake]:
             yield Mistake(s.where, key, value, 'pytorch.fsdp = "1"')
 
 
+def liger(s: Job) -> Iterator[Mistake]:
+    """Liger's kernels where nothing of transformers is there to be replaced, or not whole."""
+    parts, key = s.pytorch.liger, "pytorch.liger"
+    if not parts:
+        return
+    found = str(list(parts))
+    if s.pytorch.modules != "transformers":
+        hint = 'they replace transformers\' modules: pytorch.modules = "transformers"'
+        yield Mistake(s.where, key, found, "nothing", hint)
+    for axis in ("tp", "pp", "ep", "cp"):
+        count = getattr(s.parallel, axis)
+        if count > 1:
+            hint = "Liger's kernels are simulated on whole modules"
+            yield Mistake(
+                s.where, f"parallel.{axis}", str(count), f"1 with {key}", hint
+            )
+    if {"cross_entropy", "fused_linear_cross_entropy"} <= set(parts):
+        hint = "the second has the first in it"
+        yield Mistake(s.where, key, found, "one of the two losses", hint)
+    for name, value in stated(s, ("loss", "metrics")):
+        if any("cross_entropy" in part for part in parts):
+            hint = "the loss is Liger's"
+            yield Mistake(s.where, name, value, f"nothing with {key}", hint)
+
+
 def automodel(s: Job) -> Iterator[Mistake]:
     """Keys of NeMo Automodel's engine."""
     for key, value in stated(s, OF_AUTOMODEL):

@@ -100,6 +100,7 @@ FRAMEWORK = Framework(
         ("parallel pytorch training", _pytorch_trainer.offload),
         ("pytorch training parallel.data_parallel", _pytorch_trainer.formats),
         ("pytorch", _pytorch_trainer.automodel),
+        ("pytorch parallel training", _pytorch_trainer.liger),
         ("adapter training.optimizer", _pytorch_trainer.adapters),
         ("training.packed pytorch.attention parallel.cp", _pytorch_trainer.packed),
         ("pytorch training parallel.pp", _pytorch_trainer.scaled),

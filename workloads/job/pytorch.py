@@ -7,6 +7,10 @@ from typing import Literal
 
 from sim.strict import key
 
+LigerPart = Literal[
+    "rope", "rms_norm", "glu", "cross_entropy", "fused_linear_cross_entropy"
+]
+
 
 @dataclass(frozen=True)
 class PyTorch:
@@ -39,6 +43,11 @@ class PyTorch:
         "plain",
         "pytorch-eager: whose layers: PyTorch's own, or Hugging Face transformers', whose RMS norms, rotations and "
         "loss in fp32 run operator by operator",
+    )
+    liger: tuple[LigerPart, ...] = key(
+        (),
+        "modules = \"transformers\": parts that are Liger's kernels; the last has the head's product in the loss, part "
+        "by part",
     )
     experts: Literal["loop", "grouped"] = key(
         "loop",

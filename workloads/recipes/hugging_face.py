@@ -11,6 +11,7 @@ from workloads.frameworks._pytorch_model import NO_SUCH_PARTS
 from workloads.models.model import MODELS, read_model
 from workloads.recipes import _adapter, _compiled, _models, deepspeed
 from workloads.recipes._documents import Document, beneath, read_json, text_of
+from workloads.recipes._liger import liger
 from workloads.recipes._reading import Draft, Recipe, shown
 from workloads.recipes._rules import Rule, rules, written
 
@@ -119,6 +120,7 @@ def apply(
     if draft.get("training.framework") == "deepspeed":
         _around_modules(draft, said)
     _compiled.stand_in(draft)
+    liger(draft, said)
     _four_bits(draft, said)
     if draft.get("parallel.offload"):
         deepspeed.settle_offload(draft)
@@ -212,9 +214,6 @@ def _options(draft: Draft, said: Document) -> None:
         draft.lose(
             said.place("load_in_8bit"), "load_in_8bit", "true", "weights in 8 bits"
         )
-    for key in ("use_liger_kernel", "use_liger"):
-        if draft.typed(said, key, "truth", False):
-            draft.lose(said.place(key), key, "true", "Liger's fused kernels")
     if int(draft.typed(said, "tp_size", "whole", 1) or 1) > 1:
         draft.set(
             "parallel.tp",

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from workloads.models.model import ModelSpec
 from workloads.torch import functional as F
+from workloads.torch import liger
 from workloads.torch.tape import Tape, Tensor
 
 
@@ -95,6 +96,9 @@ class FeedForward(Module):
             assert parts[0] is not None
             inner = gated(t, self.activation, parts[0], parts[1], True)
             del parts
+            return row(t, inner, self.w2, self.biases.get(self.w2))
+        if self.w3 is not None and t.by_liger("glu"):
+            inner = liger.gated(t, up(self.w1), up(self.w3))
             return row(t, inner, self.w2, self.biases.get(self.w2))
         inner = F.activation(t, self.activation, up(self.w1))
         if self.w3 is not None:

@@ -152,6 +152,10 @@ class Tape(Recorder):
         """Whether layers are Hugging Face's, which run operator by operator."""
         return self.choices is not None and self.choices.modules == "transformers"
 
+    def by_liger(self, part: str) -> bool:
+        """Whether a part of the model is one of Liger's kernels."""
+        return self.choices is not None and part in self.choices.liger
+
     def documents(self, batch: int, tokens: int) -> tuple[int, int]:
         """Samples, and tokens of each, that attention sees: documents where several are packed into a sample."""
         length = self.packed

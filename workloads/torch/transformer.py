@@ -12,6 +12,7 @@ from typing import Protocol
 
 from workloads.models.model import ModelSpec
 from workloads.torch import functional as F
+from workloads.torch import liger
 from workloads.torch.adapter import Exchanges
 from workloads.torch.attention import (
     attention,
@@ -77,7 +78,9 @@ class Attention(Module):
         if self.norms:  # head by head, before the rotation
             of_q, of_k = self.norms[:1], self.norms[1:]
             q, k = F.norm(t, "rms", q, of_q), F.norm(t, "rms", k, of_k)
-        if self.rotary:
+        if self.rotary and t.by_liger("rope"):
+            q = liger.rope(t, q, k)
+        elif self.rotary:
             q, k = rope(t, q), rope(t, k)
         o = attention(t, q, k, v, self.window)
         if self.sinks is not None:
@@ -125,6 +128,8 @@ class Norm(Module):
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         t.cpu("module")
+        if self.kind == "rms" and t.by_liger("rms_norm"):
+            return liger.rms_norm(t, x, self.parameters[0])
         return F.norm(t, self.kind, x, self.parameters)
 
 
@@ -302,5 +307,7 @@ class Transformer(Module):
             h = run_block(block, h)
         if self.norm is None or self.head is None:
             return h
-        h = self.parallel.leave(t, h)
-        return F.linear(t, self.norm.forward(t, h), self.head)
+        h = self.norm.forward(t, self.parallel.leave(t, h))
+        if t.by_liger("fused_linear_cross_entropy"):
+            return liger.linear_cross_entropy(t, h, self.head)
+        return F.linear(t, h, self.head)

@@ -21,7 +21,7 @@ from workloads.parallel.zero_offload import OffloadedPartitions
 from workloads.parallel.zero_partitions import ZeroPartitions
 from workloads.parallel.zero_redundancy import ZeroRedundancy
 from workloads.torch import functional as F
-from workloads.torch import low_rank, trainer, written_out
+from workloads.torch import liger, low_rank, trainer, written_out
 from workloads.torch.convnet import ResNet, broadcast_buffers
 from workloads.torch.memory import Storage
 from workloads.torch.mlp import MultilayerPerceptron
@@ -245,10 +245,14 @@ class WrappedModel:
     # -- forward --------------------------------------------------------------------------------
     def _loss(self, logits: Tensor) -> Tensor:
         t = self.tape
+        if t.by_liger("fused_linear_cross_entropy"):
+            return logits  # it is the loss: the head's product was in it
         for _ in range(self.choices.metrics):
             trainer.metric(t, logits.elements)
         if self.choices.loss == "fused":
             return trainer.fused_cross_entropy(t, logits)
+        if t.by_liger("cross_entropy"):
+            return liger.cross_entropy(t, logits)
         if t.written_out:
             return written_out.cross_entropy(t, logits)
         return F.cross_entropy(t, logits)
