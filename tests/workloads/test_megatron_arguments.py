@@ -11,6 +11,7 @@ from cli import main
 from sim.errors import InputError
 from sim.spec.load import load_scenario
 from workloads.job.model import Model
+from workloads.megatron.arguments import sections_of
 from workloads.models.counts import total_parameters
 from workloads.models.model import load_model
 
@@ -184,3 +185,32 @@ def test_inline_keys_replace_the_files(tmp_path: Path) -> None:
         load_model(Model(file=str(tmp_path / "args.txt"), layers=n)) for n in (2, 96)
     )
     assert total_parameters(small) < total_parameters(whole)
+
+
+GPT_OSS = (
+    "--num-layers 24 --hidden-size 2880 --num-attention-heads 64 --group-query-attention --num-query-groups 8 "
+    "--seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 --num-experts 32 --moe-router-topk 4 "
+    "--quick-geglu --position-embedding-type rope --activation-func-clamp-value 7.0 --softmax-type learnable "
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "every"),
+    [
+        ("--window-size 127,0 --window-attn-skip-freq 2", 2),
+        ("--window-size 127,0 --window-attn-skip-freq [1,0]*12", 2),
+        ("--window-size 127,0 --window-attn-skip-freq [1,0]*3+[0]*18", None),
+        ("--window-size 127,0 --window-attn-skip-freq [" + "1,0," * 11 + "1,0]", 2),
+        ("--window-size (127,0)", 0),
+    ],
+)
+def test_windows_and_sinks_of_gpt_oss(words: str, every: int | None) -> None:
+    """A window of 128 tokens is the token itself and 127 before it; a list is read where whole layers come regularly."""
+    text = "torchrun pretrain_gpt.py " + GPT_OSS + words
+    if every is None:
+        with pytest.raises(InputError, match="window-attn-skip-freq"):
+            sections_of(text, "run.sh")
+        return
+    model = sections_of(text, "run.sh")["model"]
+    assert model["window"] == 128 and model["sinks"] and model["clamped"]
+    assert model.get("window_every", 0) == every and model["gated"]

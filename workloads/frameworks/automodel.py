@@ -55,6 +55,10 @@ UNUSED = (
     "launch_blocking",
     "overlap_cpu_optimizer_d2h_h2d",
     "defer_embedding_wgrad_compute",
+    "use_precision_aware_optimizer",
+    "main_params_dtype",
+    "exp_avg_dtype",
+    "exp_avg_sq_dtype",
     "wgrad_deferral_limit",
 )
 

@@ -317,6 +317,30 @@ def _fp8_attention(s: Job) -> Iterator[Mistake]:
         )
 
 
+def _precision_aware(s: Job) -> Iterator[Mistake]:
+    """Types of the optimizer's states, which Megatron's distributed Adam alone has."""
+    if not s.megatron.use_precision_aware_optimizer:
+        return
+    key, where = "megatron.use_precision_aware_optimizer", s.where
+    if s.training.framework == "deepspeed":
+        yield Mistake(where, key, "true", "false", "a switch of Megatron's engine")
+    if s.parallel.data_parallel != "zero1":
+        hint = "Megatron wants the distributed optimizer for it"
+        found = f'"{s.parallel.data_parallel}"'
+        expected = f'"zero1" with {key}'
+        yield Mistake(where, "parallel.data_parallel", found, expected, hint)
+    if optimizer(s.training.optimizer).update != "adam":
+        found = f'"{s.training.optimizer}"'
+        hint = "states of other updates are simulated in fp32"
+        yield Mistake(where, "training.optimizer", found, f'"adam" with {key}', hint)
+    if s.parallel.offload != "none":
+        for name in ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
+            value = getattr(s.megatron, name)
+            if value != "fp32":
+                expected = '"fp32" with parallel.offload'
+                yield Mistake(where, f"megatron.{name}", f'"{value}"', expected)
+
+
 def _deferred_head(s: Job) -> Iterator[Mistake]:
     """What Megatron refuses beside gradients of the head that come last, and what is not simulated beside them."""
     p, key = s.parallel, "megatron.defer_embedding_wgrad_compute"
@@ -395,6 +419,11 @@ FRAMEWORK = Framework(
             offloaded,
         ),
         ("parallel parallel.pp parallel.vpp parallel.schedule", _chunks),
+        (
+            "megatron megatron.use_precision_aware_optimizer parallel.data_parallel parallel.offload "
+            "training.optimizer training.framework",
+            _precision_aware,
+        ),
         (
             "megatron megatron.defer_embedding_wgrad_compute parallel.pp parallel.data_parallel parallel.schedule "
             "training.framework",

@@ -58,6 +58,20 @@ class Megatron:
         False,
         "with parallel.offload: the host updates each tensor while gradients of others arrive and parameters leave",
     )
+    use_precision_aware_optimizer: bool = key(
+        False,
+        "Adam takes gradients as they are reduced, and keeps its states in the types below; of parameters in fp32 the "
+        "16 bits that bf16 lacks",
+    )
+    main_params_dtype: Literal["fp32", "fp16"] = key(
+        "fp32", "with use_precision_aware_optimizer: parameters that Adam updates"
+    )
+    exp_avg_dtype: Literal["fp32", "bf16", "fp16", "fp8"] = key(
+        "fp32", "with use_precision_aware_optimizer: Adam's first moment"
+    )
+    exp_avg_sq_dtype: Literal["fp32", "bf16", "fp16", "fp8"] = key(
+        "fp32", "with use_precision_aware_optimizer: Adam's second moment"
+    )
     bucket_size: int | None = key(
         None,
         "parameters of a bucket when reduction overlaps, on the pipeline's first rank, in its first chunk; others have "

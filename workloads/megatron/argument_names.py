@@ -93,6 +93,7 @@ SWITCHES: dict[str, tuple[str, Any]] = {
         "megatron.async_tensor_model_parallel_allreduce",
         False,
     ),
+    "no-rope-fusion": ("megatron.rope_fusion", False),
     "no-bias-dropout-fusion": ("megatron.bias_fusion", False),
     "moe-grouped-gemm": ("megatron.moe_grouped_gemm", True),
     "moe-permute-fusion": ("megatron.moe_permute_fusion", True),
@@ -105,7 +106,7 @@ SWITCHES: dict[str, tuple[str, Any]] = {
         True,
     ),
 }
-WORDS: dict[str, tuple[str, dict[str, str]]] = {
+WORDS: dict[str, tuple[str, dict[str, Any]]] = {
     "normalization": ("model.norm", {"RMSNorm": "rms", "LayerNorm": "layer"}),
     "position-embedding-type": (
         "model.positions",
@@ -121,6 +122,7 @@ WORDS: dict[str, tuple[str, dict[str, str]]] = {
         "megatron.cross_entropy_fusion_impl",
         {"native": "native", "te": "te"},
     ),
+    "softmax-type": ("model.sinks", {"vanilla": False, "learnable": True}),
     "moe-token-dispatcher-type": (
         "megatron.moe_token_dispatcher",
         {w: w for w in ("alltoall", "allgather", "flex")},
@@ -141,6 +143,10 @@ OTHERS = (
     "moe-layer-freq",
     "moe-shared-expert-intermediate-size",
     "multi-latent-attention",
+    "window-size",
+    "window-attn-skip-freq",
+    "activation-func-clamp-value",
+    "quick-geglu",
     "num-layers-per-virtual-pipeline-stage",
     "is-hybrid-model",
 )
@@ -152,7 +158,7 @@ PASSED = re.compile(
     r"rotary|rope|yarn|mscale|beta|norm-epsilon|no-load|no-save|mock|num-workers|vocab-file|merge|"
     r"manual-gc|profile|use-pytorch-profiler|attention-backend|use-flash|use-mcore|moe-aux|moe-z|"
     r"moe-router-(load|dtype|score|group|num|topk-scaling|pre|bias|force|fusion)|override|auto-detect|"
-    r"no-create|bias-update|attention-softmax|apply-layernorm-1p|no-masked|no-rope-fusion|sft|"
+    r"no-create|bias-update|attention-softmax|apply-layernorm-1p|no-masked|glu-linear|sft|"
     r"enable-experimental|cross-entropy-fusion-impl|no-mmap|trust|te-rng|no-check|empty-unused|"
     r"high-priority|first-last|fp8-(recipe|amax|margin|interval)|mtp-loss|moe-permute-padding|use-legacy|"
     r"no-async|async-save|calculate|disable-straggler|create-attention|reset|eod|rerun|straggler|"

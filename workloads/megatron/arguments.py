@@ -196,6 +196,7 @@ def _model(given: Given, model: dict[str, Any], where: str) -> None:
         name = "max-position-embeddings"
         model["max_positions"] = _number_or(given, name, POSITIONS, where)
     _attention(given, model, where)
+    _windows(given, model, where)
     if "experts" in model:
         name = "moe-router-topk"
         model["experts_per_token"] = _number_or(given, name, CHOSEN, where)
@@ -212,7 +213,7 @@ def _number_or(given: Given, name: str, default: int, where: str) -> int:
 
 def _feed_forward(given: Given, model: dict[str, Any]) -> None:
     """Activation and width; a gated layer without one has as many parameters as another, in whole blocks."""
-    gated = _said(given, "swiglu")
+    gated = _said(given, "swiglu") or _said(given, "quick-geglu")
     model["gated"] = gated
     model.setdefault("activation", "silu" if gated else "gelu")
     plain = 4 * model["hidden"]
@@ -231,6 +232,52 @@ def _attention(given: Given, model: dict[str, Any], where: str) -> None:
             if name in given:
                 model[key] = int(_number(name, given[name], where, int))
         model.pop("qk_norm", None)  # latent attention norms its compressed states
+
+
+def _listed(text: str) -> list[int]:
+    """Numbers of layers, as lists that are repeated and joined: ([0]*3+[1]*58)."""
+    found: list[int] = []
+    for inner, times in re.findall(r"\[([\d,\s]*)\](?:\s*\*\s*(\d+))?", text):
+        found += [int(n) for n in inner.split(",") if n.strip()] * int(times or 1)
+    return found
+
+
+def _windows(given: Given, model: dict[str, Any], where: str) -> None:
+    """How far attention looks back, in which layers, and sinks (gpt-oss)."""
+    if "activation-func-clamp-value" in given and "experts" in model:
+        model["clamped"] = True
+    name = "window-size"
+    if name not in given:
+        return
+    text = " ".join(given[name]).strip("\"'()[]")
+    found = re.fullmatch(r"(\d+)[,\s]+(0|-1)", text)
+    if found is None:
+        expected = "tokens to the left and 0, such as 127,0"
+        raise InputError(Mistake(where, f"--{name}", text or "nothing", expected))
+    model["window"] = int(found[1]) + 1
+    every = _whole_every(given, where)
+    if every == 1:
+        model.pop("window")
+    elif every:
+        model["window_every"] = every
+
+
+def _whole_every(given: Given, where: str) -> int:
+    """Every how many layers one sees all tokens, or 0: a number, or a list of layers with a window (1) and without."""
+    name = "window-attn-skip-freq"
+    words = given.get(name, [])
+    if not words:
+        return 0
+    text = " ".join(words).strip("\"'")
+    if text.isdecimal():
+        return int(text)
+    layers = _listed(text) or [int(n) for n in words if n in ("0", "1")]
+    every = layers.index(0) + 1 if 0 in layers else len(layers) + 1
+    regular = [int((at + 1) % every > 0) for at in range(len(layers))]
+    if not layers or layers != regular:
+        expected = "a number, or a list of ones with a zero at every n-th place"
+        raise InputError(Mistake(where, f"--{name}", text, expected))
+    return every if 0 in layers else 0
 
 
 def _shared(given: Given, model: dict[str, Any], where: str) -> None:
@@ -262,9 +309,7 @@ def _pattern(values: list[str], layers: int, where: str) -> dict[str, int]:
                 "write [model] moe_every in the scenario",
             )
         )
-    found: list[int] = []
-    for inner, times in re.findall(r"\[([\d,\s]*)\](?:\s*\*\s*(\d+))?", text):
-        found += [int(n) for n in inner.split(",") if n.strip()] * int(times or 1)
+    found = _listed(text)
     dense = found.index(1) if 1 in found else len(found)
     if len(found) != layers or 0 in found[dense:]:
         expected = f"{layers} zeros and ones, dense layers first"

@@ -7,6 +7,7 @@ from workloads.megatron import host_optimizer
 from workloads.megatron.buckets import QUANTIZED
 from workloads.megatron.elementwise import pass_over
 from workloads.megatron.rank import Rank
+from workloads.megatron.state_types import state_types
 from workloads.orthogonal import Matrices
 from workloads.torch.memory import Storage
 
@@ -21,12 +22,15 @@ def resident(rank: Rank) -> list[Storage]:
     parameters, gradients = rank.data.held(rank.parameters, states)
     parameters += frozen_bytes(rank) // rank.data.frozen_shards
     hidden = sum(each.elements for each in matrices_of(rank))
-    moments = ADAMW_MOMENTS * (states - hidden) + rank.optimizer.moments * hidden
-    on_host = (1 + ADAMW_MOMENTS) * host_optimizer.elements(rank, states)
+    types = state_types(rank.s)
+    moments = types.usual_moments * (states - hidden)
+    moments += FP32 * rank.optimizer.moments * hidden
+    on_host = (1 + ADAMW_MOMENTS) * FP32 * host_optimizer.elements(rank, states)
+    held = types.main * states + moments - on_host
     return [
         Storage(memory, float(parameters), "parameters"),
         Storage(memory, float(gradients), "gradients"),
-        Storage(memory, float(FP32 * (states + moments - on_host)), "optimizer"),
+        Storage(memory, float(held), "optimizer"),
     ]
 
 
@@ -90,15 +94,16 @@ def optimize(rank: Rank) -> None:
 
 
 def _update(rank: Rank, on_host: int = 0) -> None:
-    """Adam reads gradient, parameter and moments and writes the last three in fp32, and the parameter in bf16.
+    """Gradients are clipped, then Adam reads gradient and states and writes the states and the parameter in 16 bits.
 
     Megatron clips gradients before it, and reads the fp32 parameters again after it for the copy.
     """
     t, matrices = rank.tape, matrices_of(rank)
     hidden = sum(each.elements for each in matrices)
     others = states_of(rank) - hidden - on_host
-    clipping = 2 * rank.wide + 4 if rank.data.clips else 0
-    moved = clipping + rank.wide + 24 + 2
+    types = state_types(rank.s)
+    clipping = types.clipped(rank.wide) if rank.data.clips else 0
+    moved = clipping + types.updated(rank.wide)
     first = rank.data.early(others)
     if first:
         pass_over(t, first, float(moved * first))
@@ -114,7 +119,7 @@ def _update(rank: Rank, on_host: int = 0) -> None:
 def _clip(rank: Rank, n: int) -> None:
     """Gradients are copied to fp32 where they are not, unscaled in fp16 runs, and their norm is found."""
     t = rank.tape
-    copied = (rank.wide + 4) * (rank.wide < 4)
+    copied = state_types(rank.s).copied(rank.wide)
     moved = float((copied + 8 * rank.model.loss_scaled + 4) * n)
     pass_over(t, n, moved)
     if rank.grid.pp * rank.grid.tp > 1:

@@ -58,16 +58,15 @@ def read(draft: Draft, document: Document) -> None:
     settle_offload(draft)
 
 
-AWARE = "use_precision_aware_optimizer"
-
-
 def settle_offload(draft: Draft) -> None:
     """An optimizer in the host's memory is a distributed one's, which is then aware of precisions, with all in fp32."""
     setting = draft.settings.get("parallel.offload")
     if setting is None or not draft.get("parallel.offload_fraction", 1.0):
         draft.drop("parallel.offload")
     elif draft.get("parallel.data_parallel") == "zero1":
-        draft.lost = [one for one in draft.lost if not one.key.endswith(AWARE)]
+        # It is one with all in fp32, as the offloaded one has to be.
+        if draft.get("megatron.use_precision_aware_optimizer"):
+            draft.drop("megatron.use_precision_aware_optimizer")
         draft.assume(
             "the optimizer in the host's memory follows Megatron's source (a guess: no such step was measured)"
         )

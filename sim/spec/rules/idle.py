@@ -111,6 +111,11 @@ NEEDS = (
         "pp > 1",
     ),
     Needs(
+        "megatron.exp_avg_* megatron.main_params_dtype",
+        lambda s, _: s.megatron.use_precision_aware_optimizer,
+        "use_precision_aware_optimizer",
+    ),
+    Needs(
         "megatron.wgrad_deferral_limit",
         lambda s, _: s.megatron.defer_embedding_wgrad_compute,
         "defer_embedding_wgrad_compute",
