@@ -48,9 +48,14 @@ gate: $(BIN)/.dev
 	$(BIN)/prestep validate h200 --known-misses .ci/known-misses.toml
 
 # What moved since BASE (a revision, or a file of `validate --json`); outside the limits of a set is the gate's business.
+# KEPT: a folder with reports that `make test` kept (PRESTEP_KEEP_REPORTS); the same tree need not predict them again.
 SETS ?= h200 h200-unseen h200-preregistered h200-straggler h200-whatif leafspine collectives collectives-unseen collectives-leafspine probes
 compare: $(BIN)/.dev
+ifdef KEPT
+	$(BIN)/python -m validation.report.kept $(KEPT) $(SETS) --base $(BASE) --known-misses .ci/known-misses.toml
+else
 	$(BIN)/prestep validate $(SETS) --compare $(BASE) --known-misses .ci/known-misses.toml --only-compare
+endif
 
 # Whether the comparison notices a tenth more of one constant: some of all kinds, by the questions of `probes`.
 mutations: $(BIN)/.dev

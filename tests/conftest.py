@@ -69,10 +69,20 @@ def made_once(run_folder: Path) -> MadeOnce:
 
 @pytest.fixture(scope="session")
 def report_of(made_once: MadeOnce) -> ReportOf:
-    """The report of a bundled set, as `prestep validate` makes it."""
+    """The report of a bundled set, as `prestep validate` makes it; `PRESTEP_KEEP_REPORTS` names a folder that has them after
+    the run, so that `.ci/run` compares them with a base and predicts nothing twice (validation/report/kept.py)."""
+    from validation.report import kept
     from validation.sets import sets
 
-    return lambda name: made_once(f"report {name}", lambda: sets.validate(name))
+    folder = os.environ.get("PRESTEP_KEEP_REPORTS")
+
+    def make(name: str) -> Any:
+        report = sets.validate(name)
+        if folder:
+            kept.keep(Path(folder), report)
+        return report
+
+    return lambda name: made_once(f"report {name}", lambda: make(name))
 
 
 @pytest.fixture
