@@ -115,9 +115,8 @@ def fuller(tables: Tables, done: Executed) -> Iterator[str]:
 
 
 def _memory(done: Executed) -> float:
-    """Bytes of the fullest rank."""
-    result = reported(done.planned, done.run)
-    return max(memory.total for memory in result.peak_memory.values())
+    """Bytes of the fullest rank in steady state: in short runs DDP still has its first buckets, in longer ones not."""
+    return max(sum(one.at_peak.values()) for one in done.lowered.memory.values())
 
 
 def agreed(tables: Tables, done: Executed) -> Iterator[str]:
