@@ -11,13 +11,14 @@ from workloads.models.model import ModelSpec, load_model
 from workloads.parallel.expert import ExpertParallel
 from workloads.parallel.group import Group
 from workloads.torch import functional as F
+from workloads.torch.block import Block, BlockParallel
 from workloads.torch.compiled import compiled_block
 from workloads.torch.convnet import ResNet
 from workloads.torch.mlp import MultilayerPerceptron
 from workloads.torch.modules import Module
 from workloads.torch.recorder import Shared
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Block, BlockParallel, Transformer
+from workloads.torch.transformer import Transformer
 
 MIB = 2.0**20
 # One rotary embedding, forward and backward, and the gradients of a projection.

@@ -21,10 +21,11 @@ from tests.workloads.recorded import (
 from workloads.job.model import Model
 from workloads.models.model import load_model
 from workloads.torch import functional as F
+from workloads.torch.block import Block
 from workloads.torch.compiled import cut
 from workloads.torch.recorder import Shared
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Block, Transformer
+from workloads.torch.transformer import Transformer
 
 
 def test_compiled_block() -> None:

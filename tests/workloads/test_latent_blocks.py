@@ -222,7 +222,6 @@ def test_flash_attention_2_has_values_as_wide_as_queries() -> None:
         (LATENT, {"joined_qkv": True}, "latent attention"),
         (LATENT, {"attention": "triton"}, "latent attention"),
         (TRANSFORMER, {"experts": "grouped"}, "nothing without experts"),
-        (LATENT | {"mtp_layers": 1}, {}, "no such layers"),
     ],
 )
 def test_what_latent_attention_does_not_have(

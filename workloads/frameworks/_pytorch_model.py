@@ -12,7 +12,7 @@ from workloads.optimizer import optimizer
 from workloads.precision import precision
 
 #: Parts of a transformer that workloads/torch/transformer.py does not have.
-NO_SUCH_PARTS = ("mtp_layers", "layer_pattern", "moe_latent")
+NO_SUCH_PARTS = ("layer_pattern", "moe_latent")
 #: Numbers in fp32 that memory-efficient attention reads at once (sdp_utils.cpp).
 WHOLE_VECTOR = 4
 RECORDED = "a recording of the program (prestep capture) runs in any format"

@@ -59,6 +59,8 @@ def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
     p = s.parallel
     if s.adapter.on and p.dp * p.pp * p.cp * p.tp > 1:
         yield "adapters beside weights of several GPUs follow PEFT's source: steps with them were measured on one"
+    if model.mtp_layers and s.parallel.pp > 1:
+        yield "multi-token prediction: the last stage has a copy of the embedding; its look-up is left out"
     if model.tied_embeddings and s.parallel.pp > 1:
         yield "tied embeddings: the last stage has a copy; adding its gradient to the first stage's is left out"
 

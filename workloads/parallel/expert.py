@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from workloads.models.model import ModelSpec
 from workloads.parallel.group import Group
+from workloads.torch.block import BlockParallel
 from workloads.torch.modules import FeedForward
 from workloads.torch.moe import MixtureOfExperts
 from workloads.torch.tape import Tape
-from workloads.torch.transformer import BlockParallel
 
 
 class ExpertParallel(BlockParallel):

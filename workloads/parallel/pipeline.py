@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from math import prod
 
@@ -24,6 +25,7 @@ from workloads.schedules.runtime import (
 from workloads.torch import functional as F
 from workloads.torch.memory import Storage
 from workloads.torch.tape import Backward, Tape, Tensor
+from workloads.torch.trainer import weighed
 from workloads.torch.transformer import Transformer
 
 STREAM = "nccl pp"
@@ -35,7 +37,7 @@ class Stage:
 
     index: int
     module: Transformer
-    forward: Callable[[Tensor | tuple[int, int]], Tensor]
+    forward: Callable[[Tensor | tuple[int, int]], list[Tensor]]
     ddp: DistributedDataParallel | None = None
     sharded: ShardedModule | None = None
     backwards: int = 0  # whole backward passes done in this step
@@ -43,7 +45,7 @@ class Stage:
     outputs: dict[int, Tensor] = field(default_factory=dict)
     grads: dict[int, Tensor] = field(default_factory=dict)
     losses: dict[int, Tensor] = field(default_factory=dict)
-    kept: dict[int, Tensor] = field(default_factory=dict)
+    kept: dict[int, list[Tensor]] = field(default_factory=dict)
     weights: dict[int, list[Callable[[], None]]] = field(default_factory=dict)
     retained: dict[int, list[Backward]] = field(default_factory=dict)
 
@@ -196,10 +198,10 @@ class Pipeline:
             stage.ddp.before_forward()
         module = stage.sharded
         y = module.forward(lambda: stage.forward(x)) if module else stage.forward(x)
-        stage.outputs[mb] = y
+        stage.outputs[mb] = y[0]
         if stage.module.last:
-            stage.kept[mb] = Tensor(y.storage, y.shape, y.itemsize)
-            stage.losses[mb] = F.cross_entropy(t, y)
+            stage.kept[mb] = [Tensor(o.storage, o.shape, o.itemsize) for o in y]
+            stage.losses[mb] = weighed(t, y, partial(F.cross_entropy, t))
 
     def _backward(self, stage: Stage, mb: int, split: bool) -> None:
         """The backward pass of a microbatch; `split`: gradients of weights are put off."""
@@ -256,13 +258,20 @@ class Pipeline:
         """The last stage concatenates the outputs of all microbatches (schedules.py, _merge_outputs)."""
         for stage in self.stages.values():
             if stage.module.last and stage.kept:
-                one = next(iter(stage.kept.values()))
-                n = len(stage.kept)
-                shape = (n * one.shape[0], *one.shape[1:])
-                merged = self.t.empty(shape, one.itemsize)
-                self.t.cpu("elementwise")
-                self.t.launch(Kernel("cat", (merged.elements,), bytes=2 * merged.size))
+                merged = [
+                    self._merged(each)
+                    for each in zip(*stage.kept.values(), strict=True)
+                ]
                 del merged
+
+    def _merged(self, outputs: Sequence[Tensor]) -> Tensor:
+        """One output of all microbatches."""
+        one = outputs[0]
+        shape = (len(outputs) * one.shape[0], *one.shape[1:])
+        merged = self.t.empty(shape, one.itemsize)
+        self.t.cpu("elementwise")
+        self.t.launch(Kernel("cat", (merged.elements,), bytes=2 * merged.size))
+        return merged
 
 
 def layers_of_stages(layers: int, stages: int) -> list[range]:

@@ -17,9 +17,10 @@ from workloads.parallel.flat import FlatContext, FlatShard
 from workloads.parallel.fsdp import Context, FullyShard
 from workloads.parallel.group import Group
 from workloads.parallel.offload import HostMemory
+from workloads.torch.block import Block
 from workloads.torch.moe import MixtureOfExperts
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Block, Transformer
+from workloads.torch.transformer import Transformer
 
 if TYPE_CHECKING:
     from workloads.job.pytorch import PyTorch
@@ -66,12 +67,19 @@ class ShardedModule:
         """FSDP1, which a pipeline does not know: every backward pass reduces."""
         return any(isinstance(group, FlatShard) for group in self.groups)
 
-    def forward(self, run: Callable[[], Tensor]) -> Tensor:
+    def forward(self, run: Callable[[], list[Tensor]]) -> list[Tensor]:
         """Runs the module's forward pass inside the root's hooks."""
-        if self.root is not None:
-            return self.root.forward(None, lambda _: run())
-        self.groups[0].begin()
-        return run()
+        if self.root is None:
+            self.groups[0].begin()
+            return run()
+        outputs: list[Tensor] = []
+
+        def hooked(_: Tensor | None) -> Tensor:
+            outputs.extend(run())
+            return outputs[-1]  # the gradient of the last one comes first
+
+        self.root.forward(None, hooked)
+        return outputs
 
     def after_backward(self) -> None:
         """The end of a backward pass: the root's gradients, then the compute stream waits for all.
@@ -159,7 +167,7 @@ class Sharding:
         context = FlatContext() if self.choices.fsdp == "1" else Context()
         context.on_host = self.host is not None
         blocks, inner = dict[Block, FullyShard](), dict[Block, FullyShard]()
-        for block in net.blocks:
+        for block in net.all_blocks:
             layer, apart = block.ffn, list[Tensor]()
             if self.experts is not None and isinstance(layer, MixtureOfExperts):
                 apart = layer.expert_parameters
@@ -170,7 +178,7 @@ class Sharding:
         rest = net.root_parameters
         root = self._group(rest, context) if rest else None
         if inner:
-            _prefetch([_groups(blocks[b], inner.get(b)) for b in net.blocks])
+            _prefetch([_groups(blocks[b], inner.get(b)) for b in net.all_blocks])
         return ShardedModule(self.tape, context, blocks, root, inner)
 
     def _group(

@@ -16,11 +16,11 @@ from sim.graph.kernel import Kernel
 from workloads.parallel.group import Group
 from workloads.torch import functional as F
 from workloads.torch.adapter import Exchanges
+from workloads.torch.block import BlockParallel
 from workloads.torch.latent_attention import LatentAttention, Whole
 from workloads.torch.modules import FeedForward, Linear, Module
 from workloads.torch.moe import MixtureOfExperts
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import BlockParallel
 
 if TYPE_CHECKING:
     from workloads.models.model import ModelSpec

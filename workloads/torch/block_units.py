@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from workloads.torch.block import Block
 from workloads.torch.tape import Tensor
-from workloads.torch.transformer import Block
 
 # Units that are never cut, in forward order, with the values they use and make.
 NORM, ATTENTION, OUTPUT, GATE, UP, DOWN = range(6)

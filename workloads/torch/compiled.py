@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from workloads.torch import functional as F
+from workloads.torch.block import Block
 from workloads.torch.block_units import (
     DOWN,
     NAMES,
@@ -27,7 +28,6 @@ from workloads.torch.latent_attention import LatentAttention
 from workloads.torch.modules import FeedForward
 from workloads.torch.moe import MixtureOfExperts
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Block
 
 # torch.distributed._DEFAULT_FIRST_BUCKET_BYTES: the cut nearest the output comes early.
 FIRST_BUCKET = 2.0**20

@@ -6,9 +6,9 @@ from sim.graph.kernel import Kernel
 from workloads.job.pytorch import PyTorch
 from workloads.parallel.context import Shapes
 from workloads.torch.attention import Widths, attention_kernel, in_window
+from workloads.torch.block import Attention
 from workloads.torch.compiled_tensor import Split
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Attention
 
 
 class Heads(Split):

@@ -6,10 +6,10 @@ import math
 
 from sim.graph.kernel import Kernel
 from workloads.torch import functional as F
+from workloads.torch.block import Block
 from workloads.torch.block_units import biases_of
 from workloads.torch.casts import Casts, Passes, casts_of, kernels
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Block
 
 
 class Products:

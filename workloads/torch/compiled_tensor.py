@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from workloads.parallel.group import Group
 from workloads.parallel.tensor import STREAM, TensorParallel
+from workloads.torch.block import Block
 from workloads.torch.compiled_products import Products
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Block
 
 
 class Split(Products):

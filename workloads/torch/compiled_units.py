@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sim.graph.kernel import Kernel
+from workloads.torch.block import Block
 from workloads.torch.block_units import DOWN, GATE, MAKES, NORM, OUTPUT, UP, uses
 from workloads.torch.compiled_attention import Heads
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Block
 
 # Up to this width Inductor keeps a row on chip and sums the norm's weight gradient in the same kernel
 # (seen at 2048, not at 4096).

@@ -5,10 +5,11 @@ from __future__ import annotations
 from workloads.job.adapter import Adapter, Target
 from workloads.torch import four_bits
 from workloads.torch.adapter import FP32, Exchanges, LowRank
+from workloads.torch.block import Block
 from workloads.torch.modules import FeedForward, Module
 from workloads.torch.moe import MixtureOfExperts
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Block, Transformer
+from workloads.torch.transformer import Transformer
 
 #: Weights of a block by what they project.
 ATTENTION: dict[Target, tuple[str, ...]] = {
@@ -29,10 +30,10 @@ def adapt(t: Tape, net: Transformer, choices: Adapter) -> None:
     for p in net.parameters:
         p.requires_grad = False
     if choices.base != "bf16":
-        frozen = [w for block in net.blocks for w in block.parameters]
+        frozen = [w for block in net.all_blocks for w in block.parameters]
         linear = [w for w in frozen if w.name in PROJECTIONS]
         four_bits.pack(t, linear, choices.base == "nf4-double")
-    for block in net.blocks:
+    for block in net.all_blocks:
         made = _adapters(t, _projections(block, choices), choices, block)
         if isinstance(block.ffn, MixtureOfExperts):
             of_experts = _adapters(t, _experts(block.ffn, choices), choices, block)

@@ -10,8 +10,8 @@ from workloads.job import Job
 from workloads.parallel.fsdp import FullyShard
 from workloads.torch.activation_checkpoint import checkpoint
 from workloads.torch.again import Again
+from workloads.torch.block import Block
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Block
 
 
 class RunBlock(Protocol):

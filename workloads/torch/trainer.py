@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sim.graph.kernel import Kernel
+from workloads.torch import functional as F
 from workloads.torch.memory import Storage
 from workloads.torch.tape import Tape, Tensor
 
@@ -15,6 +16,15 @@ ROOTS = 4  # which of them is the root
 CHUNKS = (
     320 * 65536
 )  # elements that one launch over a list takes (ForeachUtils.h, MultiTensorApply.cuh)
+
+
+def weighed(t: Tape, logits: list[Tensor], loss: Callable[[Tensor], Tensor]) -> Tensor:
+    """The loss of the first logits, and those of further predictions by a weight added to it; takes the logits."""
+    total = loss(logits.pop(0))
+    while logits:
+        further = loss(logits.pop(0))
+        total = F.add(t, total, F.by_number(t, further))
+    return total
 
 
 def fused_cross_entropy(t: Tape, logits: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from workloads.parallel.zero_partitions import ZeroPartitions
 from workloads.parallel.zero_redundancy import ZeroRedundancy
 from workloads.torch import functional as F
 from workloads.torch import liger, low_rank, trainer, written_out
+from workloads.torch.block import BlockParallel
 from workloads.torch.convnet import ResNet, broadcast_buffers
 from workloads.torch.memory import Storage
 from workloads.torch.mlp import MultilayerPerceptron
@@ -29,7 +30,7 @@ from workloads.torch.modules import Module
 from workloads.torch.run_block import BlockRunner, RunBlock, as_written
 from workloads.torch.simulated_rank import SimulatedRank
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import BlockParallel, Transformer
+from workloads.torch.transformer import Transformer
 
 
 class WrappedModel:
@@ -161,7 +162,7 @@ class WrappedModel:
         experts = _without(self.parameters, self.averaged)
         self.ddp = self._data_parallel(self.averaged, experts)
         self.run_block.bucket_cap = self.ddp.cap if self.ddp is not None else None
-        return lambda: self._loss(net.forward(t, tokens, self.run_block))
+        return lambda: self._losses(net.outputs(t, tokens, self.run_block))
 
     def _parallel(self) -> BlockParallel:
         spread = self.ep_group if self.job.parallel.ep > 1 else None
@@ -183,7 +184,7 @@ class WrappedModel:
         own = low_rank.trained(net.parameters)
         if self.job.parallel.ep == 1:
             return own
-        layers = [getattr(b.ffn, "expert_parameters", []) for b in net.blocks]
+        layers = [getattr(b.ffn, "expert_parameters", []) for b in net.all_blocks]
         return _without(own, [p for layer in layers for p in layer])
 
     def _count(self, net: Transformer) -> int:
@@ -227,8 +228,8 @@ class WrappedModel:
         self, net: Transformer, tokens: tuple[int, int]
     ) -> Callable[[], Tensor]:
         module = self.whole_module = self._sharded_module(net)
-        return lambda: self._loss(
-            module.forward(lambda: net.forward(self.tape, tokens, self.run_block))
+        return lambda: self._losses(
+            module.forward(lambda: net.outputs(self.tape, tokens, self.run_block))
         )
 
     def _sharded_module(self, net: Transformer) -> ShardedModule:
@@ -243,12 +244,15 @@ class WrappedModel:
         return module
 
     # -- forward --------------------------------------------------------------------------------
+    def _losses(self, logits: list[Tensor]) -> Tensor:
+        for _ in range(self.choices.metrics):
+            trainer.metric(self.tape, logits[0].elements)
+        return trainer.weighed(self.tape, logits, self._loss)
+
     def _loss(self, logits: Tensor) -> Tensor:
         t = self.tape
         if t.by_liger("fused_linear_cross_entropy"):
             return logits  # it is the loss: the head's product was in it
-        for _ in range(self.choices.metrics):
-            trainer.metric(t, logits.elements)
         if self.choices.loss == "fused":
             return trainer.fused_cross_entropy(t, logits)
         if t.by_liger("cross_entropy"):
@@ -257,8 +261,8 @@ class WrappedModel:
             return written_out.cross_entropy(t, logits)
         return F.cross_entropy(t, logits)
 
-    def _forward(self, net: Transformer, x: Tensor | tuple[int, int]) -> Tensor:
-        return net.forward(self.tape, x, self.run_block)
+    def _forward(self, net: Transformer, x: Tensor | tuple[int, int]) -> list[Tensor]:
+        return net.outputs(self.tape, x, self.run_block)
 
     # -- gradients ------------------------------------------------------------------------------
     def reduce_now(self, reduce: bool) -> None:

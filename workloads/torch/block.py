@@ -1,0 +1,225 @@
+"""Blocks of decoder-only transformers as symbolic PyTorch modules (Llama and GPT families).
+
+The module structure is that of a plain PyTorch model: separate q, k and v projections, norms before
+attention and before the feed-forward network, rotary embedding as elementwise operators.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Protocol
+
+from workloads.models.model import ModelSpec
+from workloads.torch import functional as F
+from workloads.torch import liger
+from workloads.torch.adapter import Exchanges
+from workloads.torch.attention import (
+    attention,
+    heads_view,
+    merge_heads,
+    rope,
+    split_joined,
+    with_sinks,
+)
+from workloads.torch.latent_attention import LatentAttention, Whole
+from workloads.torch.modules import FeedForward, Linear, Module
+from workloads.torch.moe import MixtureOfExperts
+from workloads.torch.tape import Tape, Tensor
+
+
+class Attention(Module):
+    """Grouped-query attention over ``heads / shards`` heads, which looks back ``window`` tokens (0: all).
+
+    Where the output is gated, the queries' projection makes the gates too (transformers, Qwen3NextAttention).
+    """
+
+    def __init__(self, t: Tape, m: ModelSpec, shards: int = 1, window: int = 0) -> None:
+        super().__init__()
+        self.window = window
+        self.heads, self.kv = m.heads // shards, max(1, m.kv_heads // shards)
+        self.head_dim, self.rotary = m.head_dim, m.rotary
+        self.gated = m.attention_gate
+        joined = t.choices is not None and t.choices.joined_qkv
+        self.joined = self._joined(t, m) if joined else None
+        if self.joined is None:
+            self._apart(t, m)
+        self.wo = self.project(t, m.hidden, self.heads * m.head_dim, "wo", m.bias)
+        names = ("q_norm", "k_norm") if m.qk_norm else ()
+        self.norms = [self.add(t, m.head_dim, name=name) for name in names]
+        self.sinks = self.add_if(t, m.sinks, self.heads, name="sinks")
+
+    @property
+    def inward(self) -> list[Tensor]:
+        """Parameters in front of attention's kernel, where projections are apart."""
+        sinks = [] if self.sinks is None else [self.sinks]
+        return [self.wq, self.wk, self.wv, *self.norms, *sinks]
+
+    @property
+    def query_heads(self) -> int:
+        """Heads that the queries' projection makes: gates of the output are as wide as queries."""
+        return self.heads * (2 if self.gated else 1)
+
+    def _joined(self, t: Tape, m: ModelSpec) -> Tensor:
+        width = (self.query_heads + 2 * self.kv) * m.head_dim
+        return self.project(t, width, m.hidden, "wqkv", m.qkv_bias)
+
+    def _apart(self, t: Tape, m: ModelSpec) -> None:
+        queries = self.query_heads * m.head_dim
+        self.wq = self.project(t, queries, m.hidden, "wq", m.qkv_bias)
+        self.wk = self.project(t, self.kv * m.head_dim, m.hidden, "wk", m.qkv_bias)
+        self.wv = self.project(t, self.kv * m.head_dim, m.hidden, "wv", m.qkv_bias)
+
+    def forward(
+        self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear
+    ) -> Tensor:
+        t.cpu("module")
+        q, k, v, *gate = self._heads(t, x, column)
+        if self.norms:  # head by head, before the rotation
+            of_q, of_k = self.norms[:1], self.norms[1:]
+            q, k = F.norm(t, "rms", q, of_q), F.norm(t, "rms", k, of_k)
+        if self.rotary and t.by_liger("rope"):
+            q = liger.rope(t, q, k)
+        elif self.rotary:
+            q, k = rope(t, q), rope(t, k)
+        o = attention(t, q, k, v, self.window)
+        if self.sinks is not None:
+            o = with_sinks(t, o, self.sinks)
+        o = merge_heads(t, o)
+        for each in gate:
+            o = F.mul(t, o, F.sigmoid(t, each))
+        del gate
+        return row(t, o, self.wo, self.biases.get(self.wo))
+
+    def _heads(self, t: Tape, x: Tensor, column: Linear) -> list[Tensor]:
+        """Queries, keys and values, (batch, heads, seq, head_dim) each; then gates of the output, if it has some."""
+
+        def project(w: Tensor) -> Tensor:
+            # With sequence parallelism the result is longer than x.
+            return column(t, x, w, self.biases.get(w))
+
+        def heads(y: Tensor, count: int) -> Tensor:
+            return heads_view(t, y, y.shape[0], y.shape[1], count, self.head_dim)
+
+        counts = (self.heads, self.kv, self.kv)
+        widths = [count * self.head_dim for count in counts]
+        gates = widths[:1] if self.gated else []
+        if self.joined is not None:
+            parts = split_joined(t, project(self.joined), [*widths, *gates])
+            by_head = [heads(p, n) for p, n in zip(parts, counts, strict=False)]
+            return by_head + parts[len(counts) :]
+        # Each is cut into heads before the next is made: backward merges them in this order.
+        q = project(self.wq)
+        gate: list[Tensor] = []
+        if gates:
+            q, *gate = split_joined(t, q, [*widths[:1], *gates])
+        by_head = [heads(q, self.heads)]
+        del q
+        by_head += [heads(project(w), self.kv) for w in (self.wk, self.wv)]
+        return by_head + gate
+
+
+class Norm(Module):
+    def __init__(self, t: Tape, m: ModelSpec) -> None:
+        super().__init__()
+        self.kind = m.norm
+        for name in ("weight", "bias")[: 2 if m.norm_bias else 1]:
+            self.add(t, m.hidden, name=name)
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        t.cpu("module")
+        if self.kind == "rms" and t.by_liger("rms_norm"):
+            return liger.rms_norm(t, x, self.parameters[0])
+        return F.norm(t, self.kind, x, self.parameters)
+
+
+class Block(Module):
+    """One transformer block; ``parallel`` decides how its projections are sharded.
+
+    ``experts``: whether it has some; None: as the model has it at that index.
+    """
+
+    def __init__(
+        self,
+        t: Tape,
+        m: ModelSpec,
+        index: int,
+        parallel: BlockParallel,
+        experts: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self.index, self.parallel = index, parallel
+        experts = m.has_experts(index) if experts is None else experts
+        self.norm1 = Norm(t, m)
+        self.attention = parallel.attention(t, m, m.window_of(index))
+        self.norm2 = Norm(t, m)
+        self.ffn = parallel.feed_forward(t, m, experts)
+        self.parameters = (
+            self.norm1.parameters
+            + self.attention.parameters
+            + self.norm2.parameters
+            + self.ffn.parameters
+        )
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        outer, t.layer = t.layer, self.index
+        p = self.parallel
+        t.cpu("module")
+        with p.context(t):
+            x = F.add(
+                t,
+                x,
+                self.attention.forward(t, self.norm1.forward(t, x), p.column, p.row),
+            )
+            x = F.add(
+                t, x, self.ffn.forward(t, self.norm2.forward(t, x), p.column, p.row)
+            )
+        t.layer = outer
+        return x
+
+
+class FeedForwardLayer(Protocol):
+    """What a block needs of its feed-forward part."""
+
+    parameters: list[Tensor]
+
+    def forward(
+        self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear
+    ) -> Tensor: ...
+
+
+class BlockParallel:
+    """No sharding inside the block; tensor and expert parallelism override this."""
+
+    shards = 1
+    column: Linear = staticmethod(F.linear)
+    row: Linear = staticmethod(F.linear)
+
+    #: What surrounds projections that every rank has whole.
+    whole_projections = Whole()
+
+    def attention(
+        self, t: Tape, m: ModelSpec, window: int
+    ) -> Attention | LatentAttention:
+        """A block's attention: over this rank's heads, of so many tokens (0: all)."""
+        if m.latent:
+            return LatentAttention(t, m, self.shards, self.whole_projections)
+        return Attention(t, m, self.shards, window)
+
+    def feed_forward(self, t: Tape, m: ModelSpec, experts: bool) -> FeedForwardLayer:
+        """A block's feed-forward part, with experts or dense."""
+        return MixtureOfExperts(t, m) if experts else FeedForward(t, m)
+
+    def adapter(self, module: Module, w: Tensor, later: bool) -> Exchanges:
+        """What ranks exchange for an adapter beside a module's weight; ``later``: its output is summed with others."""
+        return Exchanges()
+
+    def enter(self, t: Tape, x: Tensor) -> Tensor:
+        """The embedding's output as the blocks hold it."""
+        return x
+
+    def leave(self, t: Tape, x: Tensor) -> Tensor:
+        """The last block's output as the final norm wants it."""
+        return x
+
+    def context(self, t: Tape):  # type: ignore[no-untyped-def]
+        return nullcontext()
