@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,4 +87,11 @@ def _lines(job: Job, recompute: str, reduced: bool, micro_batch: int) -> Iterato
 def _named(name: str) -> str:
     """`name = "dgx-h100"`, or the file of that name, wherever the scenario will lie."""
     path = Path(name)
-    return f'file = "{path.resolve()}"' if path.is_file() else f'name = "{name}"'
+    if path.is_file():
+        return f"file = {_quoted(str(path.resolve()))}"
+    return f"name = {_quoted(name)}"
+
+
+def _quoted(text: str) -> str:
+    """A string of TOML: its escapes are those of JSON."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -3,7 +3,7 @@
     python -m tests.fuzz.others 2000 [--first 0] [--only mcp]
 
 Recordings of `prestep capture` and tables in Parquet whose values are changed, arguments of agents' tools, questions to
-the explorer, changes of a replay, and places where a file should be (a folder, a link to itself, a device). Each ends
+the explorer, changes of a replay, answers to `prestep init`, scripts that repeat themselves, and places where a file should be (a folder, a link to itself, a device). Each ends
 as a command does: a result, or a message that names what was found. Prints what did not.
 """
 
@@ -33,9 +33,10 @@ from sim.errors import PrestepError
 from sim.studies.explorer.answers import Explorer
 from tests.fuzz import options
 from tests.fuzz.mutants import NASTY, flipped
-from tests.fuzz.running import JUDGES, SECONDS, outcome
+from tests.fuzz.running import JUDGES, SECONDS, ended, outcome
 from tests.fuzz.seeds import SCENARIO, Seed
 from tests.fuzz.structured import STRANGE, changed
+from tests.workloads.recipe_examples import MEGATRON, text_with
 from tests.workloads.test_capture_recording import COMPUTE, all_reduce, tables
 from workloads.capture import recording
 
@@ -222,6 +223,86 @@ def explorer(chance: Chance, folder: Path) -> str:
     return f"{asked}: {wrong}" if wrong else ""
 
 
+#: What is typed at the questions of `prestep init`; an empty line takes what is offered.
+GOOD_ANSWERS = ("", "llama3.2-1b", "dgx-h100", "2", "512", "64", "BESIDE/mine.toml")
+
+
+def init(chance: Chance, folder: Path) -> str:
+    """Answers to the questions of `prestep init`, until they end."""
+    (folder / 'a "strange" name.toml').write_text('extends = "h200-host-4"\n')
+    strange = (*NASTY, *options.VALUES, "-1", str(10**30), str(folder / "loop.json"))
+    quoted = f'{folder}/a "strange" name.toml'
+    answers = [
+        chance.choice((*strange, quoted))
+        if chance.random() < 0.3
+        else chance.choice(GOOD_ANSWERS)
+        for _ in range(chance.randrange(9))
+    ]
+    if chance.random() < 0.7:  # such that some reach the end
+        answers = ["llama3.2-1b", quoted, "", "512", "64", *answers]
+    typed = "\n".join(line.replace("BESIDE", str(folder)) for line in answers)
+    words = ("init", "-o", "OUT", "--force")
+    told = outcome(
+        Seed("init", "", "", words), folder / "x", folder / "job.toml", typed
+    )
+    if ended.code == 130:  # answers that end before the questions do, as with Ctrl-D
+        return ""
+    if told:
+        return f"{answers}: {told}"
+    if ended.code == 0:
+        again = Seed("init", "", "", ("run", "FILE", "--json"))
+        told = outcome(again, folder / "job.toml", folder / "out")
+    return f"{answers} written: {told}" if told else ""
+
+
+def places_of_scripts(chance: Chance, folder: Path) -> str:
+    """A folder without rights, an empty or binary file, or a link to itself where a recipe's script should be."""
+    path = folder / chance.choice(("vanished/pretrain.sh", "here/pretrain.sh"))
+    if path.parent.name == "here":
+        path.parent.mkdir(exist_ok=True)
+        path.unlink(missing_ok=True)
+        if chance.random() < 0.3:
+            path.symlink_to(path)
+        else:
+            path.write_bytes(chance.randbytes(chance.choice((0, 1, 1000))))
+    words = chance.choice(
+        (
+            ("import-recipe", "FILE", "--cluster", "dgx-h100"),
+            ("run", "FILE", "--cluster", "dgx-h100", "--json"),
+            ("replay", str(path.parent), "--json"),
+        )
+    )
+    told = outcome(Seed("scripts", "", "", words), path, folder / "out")
+    return f"{words}: {told}" if told else ""
+
+
+#: What scripts say again and again: variables that use each other, brackets and quotes that nobody closes.
+REPEATED = (
+    *("A{n}=$A{m}$A{m}\n", "export A{n}=${{A{m}}}${{A{m}}}x\n", "\n", "$((", "$(", '"'),
+    *("${{a:-", "(", "A{n}=$((A{m} * A{m}))\n", "if [ $A{m} = a ]\n", "\\ ", "--a "),
+    *('ARGS="$ARGS --a"\n', ": ${{A{n}:=$A{m}$A{m}}}\n", "source x.sh\n", "#", " "),
+)
+
+
+def scripts(chance: Chance, folder: Path) -> str:
+    """A shell script that says something thousands of times, read as arguments and as exports."""
+    said, times = chance.choice(REPEATED), chance.choice((20, 1000, 30_000))
+    repeated = "".join(said.format(n=n + 1, m=n) for n in range(times))
+    lines = ["A0=aa", repeated]
+    if chance.random() < 0.5:
+        path = folder / "pretrain.sh"
+        lines.append(text_with(MEGATRON))
+    else:
+        path = folder / "config_DGXH100_1x8.sh"
+        lines += ["", "export DGXNGPU=8", "export MINIBS=2"]
+    if chance.random() < 0.2:
+        lines.reverse()
+    path.write_text("\n".join(lines))
+    words = ("import-recipe", "FILE", "--cluster", "dgx-h100")
+    told = outcome(Seed("scripts", ".sh", "", words), path, folder / "out")
+    return f"{said!r} {times} times: {told}" if told else ""
+
+
 def replay(chance: Chance, folder: Path) -> str:
     """A change of a replay: what is accepted changes what is said, or is what was there."""
     words = ["replay", "BESIDE/trace.json"]
@@ -287,7 +368,10 @@ def places(chance: Chance, folder: Path) -> str:
 
 KINDS: dict[str, Kind] = {
     kind.__name__: kind
-    for kind in (capture, results, kernels, mcp, explorer, replay, places)
+    for kind in (
+        *(capture, results, kernels, mcp, explorer, replay, places),
+        *(init, scripts, places_of_scripts),
+    )
 }
 
 

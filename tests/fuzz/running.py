@@ -57,7 +57,7 @@ def _stop(_: int, __: FrameType | None) -> None:
     raise TooLong
 
 
-def outcome(seed: Seed, path: Path, out: Path) -> str:
+def outcome(seed: Seed, path: Path, out: Path, typed: str | None = None) -> str:
     """What was wrong; empty when it ended with 0, or with 2 and a message that names the file or what is in it."""
     words = [
         word.replace("FILE", str(path))
@@ -73,7 +73,7 @@ def outcome(seed: Seed, path: Path, out: Path) -> str:
     )  # of this process's own time: a busy machine is no finding
     ended.code = -1
     try:
-        done = CliRunner().invoke(cli.main, words)
+        done = CliRunner().invoke(cli.main, words, input=typed)
     except TooLong:
         return f"more than {SECONDS} s"
     finally:

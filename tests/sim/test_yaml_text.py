@@ -13,6 +13,7 @@ from sim import files, yaml_text
 from sim.errors import InputError
 from topologies.files.importers._text import Source
 from topologies.files.importers._yaml import parse
+from workloads.megatron.argument_files import read_shell
 from workloads.recipes._documents import read_yaml
 from workloads.recipes._parsed import module_of
 from workloads.recipes._shell import read_exports
@@ -110,3 +111,17 @@ def test_variables_that_double_each_other_are_refused(tmp_path: Path) -> None:
     lines = ["A0=aa", *(f"A{n + 1}=$A{n}$A{n}" for n in range(40))]
     with pytest.raises(InputError, match=r"x\.sh:17: found variables that make"):
         read_exports(tmp_path / "x.sh", "\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A0=aa\n" + "\n".join(f"A{n + 1}=$A{n}$A{n}" for n in range(40)),
+        "A=" + "a" * 90_000 + "\n" + "echo $A\n" * 40_000,
+        "A=" + "a" * 90_000 + "\n" + "".join(f"B{n}=$A\n" for n in range(40_000)),
+    ],
+)
+def test_arguments_whose_variables_double_each_other_are_refused(text: str) -> None:
+    """In one value, in all values together, and in the text that uses them."""
+    with pytest.raises(InputError, match=r"x\.sh: found variables that make"):
+        read_shell(text, "x.sh")

@@ -6,9 +6,20 @@ import re
 import shlex
 from collections.abc import Mapping
 
+from sim.errors import InputError, Mistake
+from workloads.substitution import (
+    ALTOGETHER,
+    EXPECTED,
+    LONGEST,
+    Bounded,
+    substituted,
+)
+
 ENTRY = r"\s*(?:-\s+)?['\"]?(?P<dashes>-{0,2})(?P<name>[A-Za-z][\w-]*)['\"]?\s*:\s*(?P<value>.*)$"
 SEPARATORS = ("&&", "|", ";", "\\")
 BRACKETS = ("(", ")")
+ASSIGNED = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w*)=([^\s()]+)\s*;?\s*$")
+VARIABLE = re.compile(r"\$(?:\{(\w+)(:-[^}]{0,2000})?\}|(\w+))")
 
 
 def read_yaml(text: str) -> dict[str, list[str]]:
@@ -35,11 +46,26 @@ def _yaml_words(value: str) -> list[str]:
     return [] if value.lower() in ("", "true") else value.split()
 
 
-def read_shell(text: str) -> dict[str, list[str]]:
-    """Every ``--name value ...`` of a script, with its own variables put in."""
+def read_shell(text: str, where: str) -> dict[str, list[str]]:
+    """Every ``--name value ...`` of a script, with its own variables put in.
+
+    Raises
+    ------
+    InputError
+        If its variables make more of each other than any script has.
+    """
+    try:
+        words = _shell_words(text)
+    except ValueError as error:
+        raise InputError(Mistake(where, "", str(error), EXPECTED)) from None
+    return _given(words)
+
+
+def _given(words: list[str]) -> dict[str, list[str]]:
+    """Words by the argument that they belong to."""
     given: dict[str, list[str]] = {}
     values: list[str] | None = None  # of the argument that words belong to
-    for word in _shell_words(text):
+    for word in words:
         if word.startswith("--") and len(word) > 2:
             name, _, value = word[2:].partition("=")
             values = given[_argument(name)] = [value] if value else []
@@ -64,8 +90,8 @@ def _shell_words(text: str) -> list[str]:
     """Words of a script without its comments, with its own variables put in; brackets are words of their own."""
     lines = re.sub(r"\\\s*\n", " ", text)
     lines = "\n".join(re.sub(r"(^|\s)#.*$", "", line) for line in lines.splitlines())
-    lines = _taken(lines)
-    script = _put_in(lines, _variables(lines)).replace("\n", " ; ")
+    lines, variables = _taken(lines)
+    script = _put_in(lines, variables, ALTOGETHER).replace("\n", " ; ")
     try:
         words = shlex.split(script.replace("(", " ( ").replace(")", " ) "))
     except ValueError:
@@ -76,16 +102,20 @@ def _shell_words(text: str) -> list[str]:
     ]
 
 
-def _taken(lines: str) -> str:
-    """A script without the branches that its own variables rule out; of an unknown condition all branches stay."""
+def _taken(lines: str) -> tuple[str, Mapping[str, str]]:
+    """A script without the branches that its own variables rule out, and these variables.
+
+    Of an unknown condition all branches stay.
+    """
     kept: list[str] = []
+    variables = Bounded()
     branches: list[
         bool | None
     ] = []  # of every `if` around: whether its branch is taken
     for line in lines.splitlines():
         words = line.strip()
         if re.match(r"if\b", words):
-            head = _put_in(words, _variables("\n".join(kept)))
+            head = _put_in(words, variables)
             branches.append(None if False in branches else _holds(head))
         elif re.match(r"elif\b", words) and branches:
             branches[-1] = None if branches[-1] is not True else False
@@ -95,7 +125,8 @@ def _taken(lines: str) -> str:
             branches.pop()
         elif False not in branches:
             kept.append(line)
-    return "\n".join(kept)
+            _assign(line, variables)
+    return "\n".join(kept), variables
 
 
 def _holds(head: str) -> bool | None:
@@ -108,13 +139,10 @@ def _holds(head: str) -> bool | None:
     return same if found[2] in ("=", "==", "-eq") else not same
 
 
-def _variables(lines: str) -> dict[str, str]:
-    """Simple variables that a script sets, by name; each may use those before it."""
-    pattern = r"^\s*(?:export\s+)?([A-Za-z_]\w*)=([^\s()]+)\s*;?\s*$"
-    variables: dict[str, str] = {}
-    for name, value in re.findall(pattern, lines, re.MULTILINE):
-        variables[name] = _put_in(value.strip("\"'"), variables)
-    return variables
+def _assign(line: str, variables: Bounded) -> None:
+    """Keeps the simple variable that a line sets, if it sets one; it may use those before it."""
+    if found := ASSIGNED.match(line):
+        variables[found[1]] = _put_in(found[2].strip("\"'"), variables)
 
 
 def _without_brackets(values: list[str]) -> list[str]:
@@ -124,9 +152,9 @@ def _without_brackets(values: list[str]) -> list[str]:
     return values
 
 
-def _put_in(text: str, variables: Mapping[str, str]) -> str:
+def _put_in(text: str, variables: Mapping[str, str], most: int = LONGEST) -> str:
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[3]
         return variables.get(name, found[2][2:] if found[2] else found[0])
 
-    return re.sub(r"\$(?:\{(\w+)(:-[^}]*)?\}|(\w+))", value, text)
+    return substituted(VARIABLE, value, text, most)

@@ -83,7 +83,7 @@ def sections_of(text: str, where: str) -> Sections:
 def given_in(text: str, where: str) -> dict[str, list[str]]:
     """The arguments of a file with their words."""
     is_yaml = Path(where).suffix in (".yaml", ".yml")
-    return read_yaml(text) if is_yaml else read_shell(text)
+    return read_yaml(text) if is_yaml else read_shell(text, where)
 
 
 def translated(given: Given, where: str, named: bool = False) -> Translated:

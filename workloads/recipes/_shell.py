@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sim import files
 from sim.errors import InputError, Mistake
 from workloads.recipes._documents import Document, Entry, text_of
+from workloads.substitution import EXPECTED, Bounded, substituted
 
 #: Scripts that source each other.
 DEEPEST = 8
@@ -18,15 +19,31 @@ DEEPEST = 8
 ASSIGNED = re.compile(r"^[\s&]*(?:export\s+)?([A-Za-z_]\w*)=(.*)$")
 DEFAULT = re.compile(r"^\s*:\s*\"?\$\{([A-Za-z_]\w*):?=([^}]*)\}")
 # Commands of a line: text in quotes, in $(...) and in $((...)) may hold semicolons.
+# Their lengths are bounded: each of many brackets that nobody closes would be looked for to the end.
 COMMANDS = re.compile(
-    r"""((?:"[^"]*"|'[^']*'|\$\(\([^\n]*?\)\)|\$\([^\n]*\)|\$\{[^}]*\}|(?!&&)[^;\n])+)"""
+    r"""((?:"[^"]*"|'[^']*'|\$\(\([^\n]{0,2000}?\)\)|\$\([^\n]{0,2000}\)|\$\{[^}]{0,2000}\}|(?!&&)[^;\n])+)"""
 )
 SOURCED = re.compile(r"^\s*(?:source|\.)\s+(.+?)\s*$")
-VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
+VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]{0,2000}))?\}|(\w+))")
 NAME = re.compile(r"\b[A-Za-z_]\w*\b")
-#: Letters of a value, with variables put in.
-LONGEST = 100_000
 ARITHMETIC = re.compile(r"\$\(\((.*)\)\)")
+
+
+class Script:
+    """What scripts have set so far: values and their lines, by name."""
+
+    def __init__(self) -> None:
+        self.values = Bounded()
+        self.lines: dict[str, int] = {}
+
+    def set(self, name: str, value: str, line: int) -> None:
+        self.values[name] = value
+        self.lines[name] = line
+
+    def entries(self) -> dict[str, Entry]:
+        return {
+            name: Entry(self.values[name], line) for name, line in self.lines.items()
+        }
 
 
 def read_exports(path: Path, text: str) -> Document:
@@ -37,33 +54,30 @@ def read_exports(path: Path, text: str) -> Document:
     InputError
         If it sources a script that is not beside it, or itself.
     """
-    entries: dict[str, Entry] = {}
-    _read(path, text, entries, ())
-    return Document(path, "shell", entries, text)
+    script = Script()
+    _read(path, text, script, ())
+    return Document(path, "shell", script.entries(), text)
 
 
-def _read(
-    path: Path, text: str, entries: dict[str, Entry], above: tuple[Path, ...]
-) -> None:
+def _read(path: Path, text: str, script: Script, above: tuple[Path, ...]) -> None:
     for number, line in enumerate(text.splitlines(), 1):
         for command in COMMANDS.findall(re.sub(r"(^|\s)#.*$", "", line)):
-            _command(path, number, command, entries, above)
+            _command(path, number, command, script, above)
 
 
 def _command(
     path: Path,
     number: int,
     line: str,
-    entries: dict[str, Entry],
+    script: Script,
     above: tuple[Path, ...],
 ) -> None:
     """One command of a line."""
     try:
-        _set(path, number, line, entries, above)
+        _set(path, number, line, script, above)
     except ValueError as error:
-        expected = f"values of at most {LONGEST} letters"
         raise InputError(
-            Mistake(f"{path}:{number}", "", str(error), expected)
+            Mistake(f"{path}:{number}", "", str(error), EXPECTED)
         ) from None
 
 
@@ -71,23 +85,23 @@ def _set(
     path: Path,
     number: int,
     line: str,
-    entries: dict[str, Entry],
+    script: Script,
     above: tuple[Path, ...],
 ) -> None:
     if found := SOURCED.match(line):
-        _source(path, number, found[1], entries, (*above, path.resolve()))
+        _source(path, number, found[1], script, (*above, path.resolve()))
     elif found := DEFAULT.match(line):
-        if found[1] not in entries:
-            entries[found[1]] = Entry(_value(found[2], entries), number)
+        if found[1] not in script.values:
+            script.set(found[1], _value(found[2], script.values), number)
     elif found := ASSIGNED.match(line):
-        entries[found[1]] = Entry(_value(found[2], entries), number)
+        script.set(found[1], _value(found[2], script.values), number)
 
 
 def _source(
     path: Path,
     number: int,
     said: str,
-    entries: dict[str, Entry],
+    script: Script,
     above: tuple[Path, ...],
 ) -> None:
     """Reads a script that another sources; it lies beside it."""
@@ -99,48 +113,32 @@ def _source(
     if not beside.is_file():
         hint = f"put {name} beside {path.name}, or take the line out"
         raise InputError(Mistake(where, "source", said, expected, hint))
-    _read(beside, text_of(beside), entries, above)
+    _read(beside, text_of(beside), script, above)
 
 
-def _value(text: str, entries: Mapping[str, Entry]) -> str:
+def _value(text: str, values: Mapping[str, str]) -> str:
     """A value with the script's own variables put in; what a command would print stays as it is written."""
     value = text.strip().rstrip("\\;").strip()
     if value[:1] in "\"'" and value[:1] == value[-1:] and len(value) > 1:
         value = value[1:-1]
     if found := ARITHMETIC.fullmatch(value):
-        return _arithmetic(found[1], entries) or value
-    return _replaced(VARIABLE, lambda name: _put_in(name, entries), value)
+        return _arithmetic(found[1], values) or value
+    return substituted(VARIABLE, lambda name: _put_in(name, values), value)
 
 
-def _replaced(
-    pattern: re.Pattern[str], put_in: Callable[[re.Match[str]], str], text: str
-) -> str:
-    """A text with its variables put in, which can double it line after line.
-
-    Raises
-    ------
-    ValueError
-        If it would have more than `LONGEST` letters.
-    """
-    size = sum(len(put_in(found)) for found in pattern.finditer(text))
-    if size > LONGEST:
-        raise ValueError(f"variables that make a value of {size} letters")
-    return pattern.sub(put_in, text)
-
-
-def _put_in(found: re.Match[str], entries: Mapping[str, Entry]) -> str:
+def _put_in(found: re.Match[str], values: Mapping[str, str]) -> str:
     name = found[1] or found[3]
-    if name in entries:
-        return str(entries[name].value)
+    if name in values:
+        return values[name]
     return found[2] if found[2] is not None else found[0]
 
 
-def _arithmetic(text: str, entries: Mapping[str, Entry]) -> str:
+def _arithmetic(text: str, values: Mapping[str, str]) -> str:
     """Whole-number arithmetic; "" for anything else."""
-    put_in = _replaced(VARIABLE, lambda name: _put_in(name, entries), text)
-    put_in = _replaced(
+    put_in = substituted(VARIABLE, lambda name: _put_in(name, values), text)
+    put_in = substituted(
         NAME,
-        lambda name: str(entries[name[0]].value) if name[0] in entries else name[0],
+        lambda name: values[name[0]] if name[0] in values else name[0],
         put_in,
     )
     try:

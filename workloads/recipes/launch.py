@@ -47,7 +47,7 @@ def recognise(document: Document) -> bool:
 def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """What the script passes, as Hugging Face's keys; further files are DeepSpeed's, accelerate's, a config.json."""
     draft = Draft("launch", str(document.path))
-    given = read_shell(document.text)
+    given = read_shell(document.text, str(document.path))
     entries = {
         _word(name.replace("-", "_")): Entry(_value(values))
         for name, values in given.items()

@@ -14,7 +14,7 @@ from workloads.recipes._rules import rules
 LOOKS = "a script that exports MINIBS, DGXNNODES or DGXSYSTEM"
 RULES = Path(__file__).with_suffix(".toml")
 #: Variables that only such scripts set, one of which is enough.
-OWN = r"^\s*(?:export\s+|:\s*\$\{)?(MINIBS|DGXNNODES|DGXNGPU|DGXSYSTEM|TENSOR_MODEL_PARALLEL)[:=]"
+OWN = r"^[ \t]*(?:export\s+|:\s*\$\{)?(MINIBS|DGXNNODES|DGXNGPU|DGXSYSTEM|TENSOR_MODEL_PARALLEL)[:=]"
 #: Benchmarks: pattern of a folder's name or of MODEL_SIZE -> model, its vocabulary there, tokens of a sample.
 #: Vocabularies: Mixtral's tokenizer (405B), Llama's own (8B), Megatron's of GPT-3 (validation/cases/mlperf).
 BENCHMARKS = (
