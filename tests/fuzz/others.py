@@ -256,7 +256,7 @@ def init(chance: Chance, folder: Path) -> str:
 
 
 def places_of_scripts(chance: Chance, folder: Path) -> str:
-    """A folder without rights, an empty or binary file, or a link to itself where a recipe's script should be."""
+    """A vanished folder, an empty or binary file, or a link to itself where a recipe's script should be."""
     path = folder / chance.choice(("vanished/pretrain.sh", "here/pretrain.sh"))
     if path.parent.name == "here":
         path.parent.mkdir(exist_ok=True)
