@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.errors import InputError
 from sim.predict import predict
 from tests.executed import executed
 from tests.workloads.small import (
@@ -146,3 +147,10 @@ def test_more_bandwidth_is_never_slower(framework: str) -> None:
         for x in ("1x", "2x", "4x")
     ]
     assert times == sorted(times, reverse=True)
+
+
+def test_transformers_predicts_the_next_token_alone() -> None:
+    """Its modules do not train further predictions."""
+    model = TRANSFORMER | {"mtp_layers": 1}
+    with pytest.raises(InputError, match="next token alone"):
+        predict(scenario(model, pytorch={"modules": "transformers"}))

@@ -221,6 +221,17 @@ def test_recipes_say_it(text: str, found: set[str], tmp_path: Path) -> None:
     assert set(scenario.pytorch.liger) == found
 
 
+def test_models_with_layer_norms_keep_their_kernels(tmp_path: Path) -> None:
+    """Liger has nothing for GPT-2: the step is that without it, and the reader is told."""
+    path = tmp_path / "recipe.yaml"
+    text = TRAINER.replace("meta-llama/Llama-3.2-1B", "openai-community/gpt2-medium")
+    text = text.replace("2048", "1024")
+    path.write_text(text + "use_liger_kernel: true\n")
+    scenario = load_scenario(path, ("cluster.name=dgx-h100",))
+    assert scenario.pytorch.liger == ()
+    assert any("nothing for models with layer norms" in note for note in scenario.notes)
+
+
 def test_compiled_blocks_have_none(tmp_path: Path) -> None:
     """Where layers are not transformers' as they are, Liger's kernels are named as not simulated."""
     path = tmp_path / "recipe.yaml"

@@ -195,6 +195,22 @@ GPT_OSS = (
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        "--window-size " + "9" * 5000 + ",0",
+        "--window-size 127,0 --window-attn-skip-freq " + "9" * 5000,
+        "--window-size 127,0 --window-attn-skip-freq [1]*999999999",
+        "--moe-layer-freq [1]*999999999",
+        "--moe-layer-freq [" + "1" * 5000 + "]",
+    ],
+)
+def test_numbers_without_end_are_refused(words: str) -> None:
+    """Neither a window nor a list of layers takes all memory, or ends as a mistake of prestep."""
+    with pytest.raises(InputError):
+        sections_of("torchrun pretrain_gpt.py " + GPT_OSS + words, "run.sh")
+
+
+@pytest.mark.parametrize(
     ("words", "every"),
     [
         ("--window-size 127,0 --window-attn-skip-freq 2", 2),

@@ -49,6 +49,13 @@ def test_states_have_as_many_bytes_as_their_types() -> None:
         )
 
 
+def test_a_parameter_in_fp16_lies_in_one_part() -> None:
+    """Two bytes as the half of one in fp32, whose other half is read too: the update moves less."""
+    half, other = aware(), aware(main_params_dtype="fp16")
+    assert states(executed(other)) == states(executed(half))
+    assert step_time(executed(other)) < step_time(executed(half))
+
+
 def test_narrower_states_take_less_time() -> None:
     """The update moves fewer bytes, and gradients in bf16 are not copied to fp32."""
     types = ["fp32", "bf16", "fp8"]

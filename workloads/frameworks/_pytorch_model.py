@@ -71,8 +71,15 @@ def wide(s: Job, model: ModelShape) -> Iterator[Mistake]:
 
 
 def modules(s: Job, model: ModelShape) -> Iterator[Mistake]:
-    """Modules of transformers where the model has none."""
-    if s.pytorch.modules == "plain" or model.kind == "transformer":
+    """Modules of transformers where the model has none, or parts that transformers does not train."""
+    if s.pytorch.modules == "plain":
+        return
+    if model.mtp_layers:
+        hint = "transformers trains the next token alone"
+        found = str(model.mtp_layers)
+        expected = f'0 with pytorch.modules = "{s.pytorch.modules}"'
+        yield Mistake(s.where, "model.mtp_layers", found, expected, hint)
+    if model.kind == "transformer":
         return
     found = f'"{s.pytorch.modules}"'
     expected = f"nothing with a model of kind {model.kind}"

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from sim.errors import Mistake
 from workloads.frameworks import pytorch_eager
+from workloads.frameworks._megatron_optimizer import offloaded, offloaded_caveat
 from workloads.frameworks._pytorch_trainer import offload, zero2
-from workloads.frameworks.megatron import offloaded, offloaded_caveat
 from workloads.job import Job
 from workloads.models.model import ModelSpec
 

@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING
 from sim.errors import InputError, Mistake
 from workloads import histogram, routing
 from workloads.frameworks import ALL, Framework
+from workloads.frameworks._megatron_optimizer import (
+    offloaded,
+    offloaded_caveat,
+    precision_aware,
+)
 from workloads.job import Job
 from workloads.job.layout import axis_order, splits_backward
 from workloads.job.pytorch import PyTorch
@@ -69,54 +74,6 @@ def _zero2(s: Job) -> Iterator[Mistake]:
         hint = "ZeRO-2 reduces gradients in every microbatch, which DeepSpeed refuses in a pipeline"
         yield Mistake(
             s.where, "parallel.data_parallel", '"zero2"', '"zero1" with pp > 1', hint
-        )
-
-
-def offloaded(s: Job) -> Iterator[Mistake]:
-    """The optimizer in the host's memory: of ranks that hold whole parameters and update a part of them by Adam."""
-    p, where = s.parallel, s.where
-    if p.offload == "none":
-        return
-    key = "parallel.offload"
-    if p.offload != "optimizer":
-        hint = "FSDP2's CPUOffloadPolicy keeps parameters there"
-        yield Mistake(where, key, f'"{p.offload}"', '"optimizer" or "none"', hint)
-    ways = ("zero1",) if s.training.framework == "megatron" else ("zero1", "zero2")
-    if p.data_parallel not in ways:
-        hint = "Megatron's hybrid optimizer is a distributed one, ZeRO-Offload is of ZeRO's partitions"
-        expected = f"{' or '.join(ways)} with parallel.offload"
-        yield Mistake(
-            where, "parallel.data_parallel", f'"{p.data_parallel}"', expected, hint
-        )
-    if optimizer(s.training.optimizer).update != "adam":
-        hint = "its update by the CPU is not simulated"
-        expected = "an optimizer of Adam's kind with parallel.offload"
-        found = f'"{s.training.optimizer}"'
-        yield Mistake(where, "training.optimizer", found, expected, hint)
-    if p.offload_fraction > 1:
-        expected = "a share from 0 to 1"
-        found = str(p.offload_fraction)
-        yield Mistake(where, "parallel.offload_fraction", found, expected)
-    elif s.megatron.overlap_param_gather_with_optim_step:
-        key = "megatron.overlap_param_gather_with_optim_step"
-        yield Mistake(where, key, "true", "false with parallel.offload")
-    if s.training.framework == "megatron":
-        return
-    if s.megatron.overlap_cpu_optimizer_d2h_h2d:
-        key, hint = "megatron.overlap_cpu_optimizer_d2h_h2d", "a switch of Megatron's"
-        yield Mistake(where, key, "true", "false", hint)
-    if p.offload_fraction != 1:
-        hint = "of ZeRO's partitions all is in the host's memory"
-        found = str(p.offload_fraction)
-        yield Mistake(where, "parallel.offload_fraction", found, "1", hint)
-
-
-def offloaded_caveat(s: Job) -> Iterator[str]:
-    """What an optimizer in the host's memory rests on."""
-    if s.parallel.offload == "optimizer":
-        yield (
-            "the optimizer in the host's memory follows the engine's source; rates are those of PyTorch's fused Adam "
-            "on an H100's host, and no such step was measured"
         )
 
 
@@ -317,30 +274,6 @@ def _fp8_attention(s: Job) -> Iterator[Mistake]:
         )
 
 
-def _precision_aware(s: Job) -> Iterator[Mistake]:
-    """Types of the optimizer's states, which Megatron's distributed Adam alone has."""
-    if not s.megatron.use_precision_aware_optimizer:
-        return
-    key, where = "megatron.use_precision_aware_optimizer", s.where
-    if s.training.framework == "deepspeed":
-        yield Mistake(where, key, "true", "false", "a switch of Megatron's engine")
-    if s.parallel.data_parallel != "zero1":
-        hint = "Megatron wants the distributed optimizer for it"
-        found = f'"{s.parallel.data_parallel}"'
-        expected = f'"zero1" with {key}'
-        yield Mistake(where, "parallel.data_parallel", found, expected, hint)
-    if optimizer(s.training.optimizer).update != "adam":
-        found = f'"{s.training.optimizer}"'
-        hint = "states of other updates are simulated in fp32"
-        yield Mistake(where, "training.optimizer", found, f'"adam" with {key}', hint)
-    if s.parallel.offload != "none":
-        for name in ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
-            value = getattr(s.megatron, name)
-            if value != "fp32":
-                expected = '"fp32" with parallel.offload'
-                yield Mistake(where, f"megatron.{name}", f'"{value}"', expected)
-
-
 def _deferred_head(s: Job) -> Iterator[Mistake]:
     """What Megatron refuses beside gradients of the head that come last, and what is not simulated beside them."""
     p, key = s.parallel, "megatron.defer_embedding_wgrad_compute"
@@ -422,7 +355,7 @@ FRAMEWORK = Framework(
         (
             "megatron megatron.use_precision_aware_optimizer parallel.data_parallel parallel.offload "
             "training.optimizer training.framework",
-            _precision_aware,
+            precision_aware,
         ),
         (
             "megatron megatron.defer_embedding_wgrad_compute parallel.pp parallel.data_parallel parallel.schedule "

@@ -123,7 +123,7 @@ FRAMEWORK = Framework(
             _pytorch_model.adapted_model,
         ),
         ("training pytorch model", _pytorch_model.wide),
-        ("pytorch.modules model.kind", _pytorch_model.modules),
+        ("pytorch.modules model.kind model.mtp_layers", _pytorch_model.modules),
         ("pytorch model.kind", _pytorch_model.latent),
         ("pytorch training parallel.cp training.seq_len model", _pytorch_model.window),
         (

@@ -19,7 +19,8 @@ ENTRY = r"\s*(?:-\s+)?['\"]?(?P<dashes>-{0,2})(?P<name>[A-Za-z][\w-]*)['\"]?\s*:
 SEPARATORS = ("&&", "|", ";", "\\")
 BRACKETS = ("(", ")")
 ASSIGNED = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w*)=([^\s()]+)\s*;?\s*$")
-VARIABLE = re.compile(r"\$(?:\{(\w+)(:-[^}]{0,2000})?\}|(\w+))")
+# What stands in for an unset variable ends before another bracket opens, so that open ones are looked at once.
+VARIABLE = re.compile(r"\$(?:\{(\w+)(:-(?:[^}$]|\$(?!\{))*)?\}|(\w+))")
 
 
 def read_yaml(text: str) -> dict[str, list[str]]:

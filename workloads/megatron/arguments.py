@@ -45,6 +45,7 @@ LATENT_DEFAULTS = {
 }
 NEEDED = ("num-layers", "hidden-size", "num-attention-heads")
 POSITIONS, CHOSEN = 2048, 2  # learned positions, and experts of a token
+MOST_LAYERS = 10_000  # of any model (a guess)
 GATED_BLOCK = 64  # the width of a gated feed-forward layer is a multiple of it
 # And of its switches: keys of [megatron].
 SWITCH_DEFAULTS = {
@@ -237,8 +238,10 @@ def _attention(given: Given, model: dict[str, Any], where: str) -> None:
 def _listed(text: str) -> list[int]:
     """Numbers of layers, as lists that are repeated and joined: ([0]*3+[1]*58)."""
     found: list[int] = []
-    for inner, times in re.findall(r"\[([\d,\s]*)\](?:\s*\*\s*(\d+))?", text):
-        found += [int(n) for n in inner.split(",") if n.strip()] * int(times or 1)
+    for inner, times in re.findall(r"\[([01,\s]*)\](?:\s*\*\s*(\d{1,9}))?", text):
+        layers = [int(n) for n in re.findall(r"\b[01]\b", inner)]
+        # More layers than any model has are no list of layers.
+        found += layers * min(MOST_LAYERS, int(times or 1))
     return found
 
 
@@ -250,32 +253,34 @@ def _windows(given: Given, model: dict[str, Any], where: str) -> None:
     if name not in given:
         return
     text = " ".join(given[name]).strip("\"'()[]")
-    found = re.fullmatch(r"(\d+)[,\s]+(0|-1)", text)
+    found = re.fullmatch(r"(\d{1,9})[,\s]+(0|-1)", text)
     if found is None:
         expected = "tokens to the left and 0, such as 127,0"
         raise InputError(Mistake(where, f"--{name}", text or "nothing", expected))
     model["window"] = int(found[1]) + 1
-    every = _whole_every(given, where)
+    every = _whole_every(given, model["layers"], where)
     if every == 1:
         model.pop("window")
     elif every:
         model["window_every"] = every
 
 
-def _whole_every(given: Given, where: str) -> int:
-    """Every how many layers one sees all tokens, or 0: a number, or a list of layers with a window (1) and without."""
+def _whole_every(given: Given, count: int, where: str) -> int:
+    """Every how many of `count` layers one sees all tokens; 0: none does. A list has 1 where there is a window."""
     name = "window-attn-skip-freq"
     words = given.get(name, [])
     if not words:
         return 0
     text = " ".join(words).strip("\"'")
-    if text.isdecimal():
+    if re.fullmatch(r"\d{1,9}", text):
         return int(text)
     layers = _listed(text) or [int(n) for n in words if n in ("0", "1")]
     every = layers.index(0) + 1 if 0 in layers else len(layers) + 1
     regular = [int((at + 1) % every > 0) for at in range(len(layers))]
-    if not layers or layers != regular:
-        expected = "a number, or a list of ones with a zero at every n-th place"
+    if len(layers) != count or layers != regular:
+        expected = (
+            f"a number, or a list of {count} ones with a zero at every n-th place"
+        )
         raise InputError(Mistake(where, f"--{name}", text, expected))
     return every if 0 in layers else 0
 

@@ -23,7 +23,7 @@ def resident(rank: Rank) -> list[Storage]:
     parameters += frozen_bytes(rank) // rank.data.frozen_shards
     hidden = sum(each.elements for each in matrices_of(rank))
     types = state_types(rank.s)
-    moments = types.usual_moments * (states - hidden)
+    moments = types.both_moments * (states - hidden)
     moments += FP32 * rank.optimizer.moments * hidden
     on_host = (1 + ADAMW_MOMENTS) * FP32 * host_optimizer.elements(rank, states)
     held = types.main * states + moments - on_host

@@ -29,14 +29,17 @@ class StateTypes:
         Of each of Adam's moments.
     aware
         Whether the optimizer is the precision-aware one.
+    split
+        Whether `main` has only what the copy in 16 bits lacks.
     """
 
     main: int = FP32
     moments: tuple[int, int] = (FP32, FP32)
     aware: bool = False
+    split: bool = False
 
     @property
-    def usual_moments(self) -> int:
+    def both_moments(self) -> int:
         """Bytes of both moments."""
         return sum(self.moments)
 
@@ -53,8 +56,8 @@ class StateTypes:
 
         Of a parameter that lies in two parts both are read.
         """
-        read_too = NARROW if self.main < FP32 else 0
-        return wide + 2 * (self.main + self.usual_moments) + NARROW + read_too
+        read_too = NARROW if self.split else 0
+        return wide + 2 * (self.main + self.both_moments) + NARROW + read_too
 
 
 def state_types(scenario: Job) -> StateTypes:
@@ -64,7 +67,8 @@ def state_types(scenario: Job) -> StateTypes:
         return StateTypes()
     moments = SIZES[o.exp_avg_dtype], SIZES[o.exp_avg_sq_dtype]
     number = precision(scenario.training.precision)
-    # The rest of a parameter is that of a bf16 copy.
-    split = not (number.scaled_loss or o.fp8_param_gather)
-    main = NARROW if o.main_params_dtype == "fp16" or split else FP32
-    return StateTypes(main, moments, True)
+    # The upper half of a number in fp32 is one in bf16, which no other copy has.
+    in_bf16 = not (number.scaled_loss or o.fp8_param_gather)
+    split = in_bf16 and o.main_params_dtype == "fp32"
+    main = NARROW if split else SIZES[o.main_params_dtype]
+    return StateTypes(main, moments, True, split)

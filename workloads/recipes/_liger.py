@@ -28,13 +28,17 @@ LAYER_NORMS = "liger_layer_norm"
 def liger(draft: Draft, said: Document) -> None:
     """The parts that are Liger's, where the layers are transformers'; elsewhere they are not simulated."""
     parts = _parts(draft, said)
-    first = next(iter(parts), "")
-    if _layer_norms(draft, said):
+    layer_norms = _norm(draft) == "layer"
+    if layer_norms and draft.typed(said, LAYER_NORMS, "truth", False):
         what = "layer norms by Liger"
         draft.lose(said.place(LAYER_NORMS), LAYER_NORMS, "true", what)
     if not parts:
         return
-    where, key = said.place(parts[first]), parts[first]
+    key = next(iter(parts.values()))
+    where = said.place(key)
+    if layer_norms:
+        draft.assume(f"{key}: Liger has nothing for models with layer norms (GPT-2)")
+        return
     split = any(draft.get(f"parallel.{axis}", 1) > 1 for axis in ("tp", "cp", "ep"))
     if draft.get("pytorch.modules") != "transformers" or split:
         what = (
@@ -61,8 +65,9 @@ def _parts(draft: Draft, said: Document) -> dict[str, str]:
     return found
 
 
-def _layer_norms(draft: Draft, said: Document) -> bool:
-    """Whether the model's norms are layer norms, which are to be Liger's."""
+def _norm(draft: Draft) -> str:
+    """The model's kind of norm, as far as it is known."""
     name = draft.get("model.name")
-    norm = read_model(MODELS / f"{name}.toml").norm if name else draft.get("model.norm")
-    return norm == "layer" and bool(draft.typed(said, LAYER_NORMS, "truth", False))
+    if name:
+        return read_model(MODELS / f"{name}.toml").norm or ""
+    return str(draft.get("model.norm", ""))

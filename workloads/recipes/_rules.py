@@ -4,7 +4,7 @@ Entries are asked in the order of the file, those whose `names` (patterns) fit a
 of a published row all do, and later ones replace keys of earlier ones.
 
     key       a key of the scenario, by its section, that takes the value; `kind`: truth (default), whole, number, text,
-              stages (Megatron's cut of a pipeline: a text, or a list of lists of parts)
+              stages (Megatron's cut of a pipeline: a text, or a list of lists of parts), format (a number format)
     values    tables of a scenario by value
     harmless  values that change nothing
     lost      what is not simulated of any other value
@@ -29,12 +29,20 @@ from sim.schema import Items, Table, Text
 from workloads.megatron.pipeline_layout import spelled
 
 TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-KINDS = ("truth", "whole", "number", "text", "stages")
+KINDS = ("truth", "whole", "number", "text", "stages", "format")
+#: Number formats by PyTorch's names; Transformer Engine keeps numbers of 8 bits as bytes.
+FORMATS = {
+    "float32": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "uint8": "fp8",
+}
 EXPECTED = {
     "truth": "true or false",
     "whole": "a whole number",
     "number": "a number",
     "text": "a text",
+    "format": f"a number format, such as {', '.join(FORMATS.values())}",
     "stages": "a layout as a text, or a list of stages, each a list of embedding, decoder, mtp and loss",
 }
 
@@ -167,6 +175,9 @@ def typed(
         where or name, name if where else "", f'"{value}"', EXPECTED[kind]
     )
     text = str(value).strip()
+    if kind == "format" and text:
+        name = text.lower().removeprefix("torch.")
+        return FORMATS.get(name, name)
     if kind in ("text", "stages") and isinstance(value, str) and text:
         return text
     if kind == "stages":
