@@ -263,7 +263,7 @@ def adapters(s: Job) -> Iterator[Mistake]:
     """What is not simulated beside frozen weights, and keys of Megatron's adapters."""
     if not s.adapter.on:
         return
-    for key in ("fp8_weights", "all_to_all"):
+    for key in ("fp8_weights", "all_to_all", "experts", "expert_rank"):
         value, usual = getattr(s.adapter, key), getattr(Adapter(), key)
         if value != usual:
             yield Mistake(

@@ -93,6 +93,16 @@ def _copies(s: Job, model: ModelShape) -> Iterator[Mistake]:
         yield Mistake(s.where, "parallel.fsdp_shards", found, expected, hint)
 
 
+def _expert_adapters(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """Adapters beside experts: one for each (GroupedExpertsLoRA), or none."""
+    beside = bool({"fc1", "fc2"} & set(s.adapter.places))
+    if model.experts and beside and s.adapter.experts == "shared":
+        hint = "no adapter of Automodel's is shared by experts"
+        yield Mistake(
+            s.where, "adapter.experts", '"shared"', '"each" or "frozen"', hint
+        )
+
+
 def refusals(s: Job) -> Iterator[Mistake]:
     """Backward passes in halves need parameters that stay."""
     p = s.parallel
@@ -118,6 +128,7 @@ FRAMEWORK = replace(
     model_rules=(
         *megatron.FRAMEWORK.model_rules,
         ("parallel.fsdp_shards model.experts", _copies),
+        ("adapter.experts adapter.targets model.experts", _expert_adapters),
     ),
     refusals=refusals,
     tries={

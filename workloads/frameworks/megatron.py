@@ -15,10 +15,12 @@ from workloads.frameworks._megatron_optimizer import (
     precision_aware,
 )
 from workloads.job import Job
+from workloads.job.adapter import USUAL
 from workloads.job.layout import axis_order, splits_backward
 from workloads.job.pytorch import PyTorch
 from workloads.megatron.pipeline_layout import pipeline_layout
 from workloads.models import hybrid
+from workloads.models.projections import passed_over, projections_of
 from workloads.models.shape import ModelShape
 from workloads.optimizer import optimizer
 from workloads.precision import precision
@@ -80,6 +82,18 @@ def _zero2(s: Job) -> Iterator[Mistake]:
 def caveats(s: Job, model: ModelShape) -> Iterator[str]:
     """What rests on no measurement."""
     yield from offloaded_caveat(s)
+    if s.adapter.on:
+        yield from _adapter_caveats(s, model)
+
+
+def _adapter_caveats(s: Job, model: ModelShape) -> Iterator[str]:
+    """Targets without a projection, and adapters beside which nothing was measured."""
+    missing = passed_over(s.adapter, model)
+    if missing and s.adapter.targets != USUAL:
+        yield f"no adapters in {', '.join(missing)}: the model has no such projections"
+    beside = {"fc1", "fc2"} & set(s.adapter.places)
+    if model.experts and beside and s.adapter.experts != "frozen":
+        yield "adapters beside experts follow their source: no step with them was measured"
 
 
 def _chunks(s: Job) -> Iterator[Mistake]:
@@ -222,25 +236,23 @@ def _adapters(s: Job) -> Iterator[Mistake]:
 
 
 def _adapted_model(s: Job, model: ModelShape) -> Iterator[Mistake]:
-    """Layers beside which adapters are not simulated."""
-    sharded = s.parallel.data_parallel in FSDP
-    if s.adapter.on and model.experts and {"fc1", "fc2"} & set(s.adapter.places):
-        hint = "experts are frozen; adapters of them are not simulated"
-        expected = 'targets ["qkv", "proj"] with experts'
-        found = ", ".join(s.adapter.targets)
+    """A projection of the model beside which an adapter can be."""
+    if not s.adapter.on:
+        return
+    here, found = projections_of(model), ", ".join(s.adapter.targets)
+    meant = set(s.adapter.places) & set(here)
+    if not meant:
+        expected = f"some of {', '.join(here)}"
+        hint = "this model has no other projections"
         yield Mistake(s.where, "adapter.targets", found, expected, hint)
-    unlike = [
-        (model.experts and sharded, "experts under FSDP"),
-        (model.latent, "latent attention"),
-        (model.mtp_layers, "multi-token prediction"),
-    ]
-    for count, what in unlike:
-        if s.adapter.on and count:
-            hint = "adapters of them are not simulated"
-            found = f'"{s.adapter.kind}" with {what}'
-            yield Mistake(
-                s.where, "adapter.kind", found, f"a model without {what}", hint
-            )
+    elif meant <= {"fc1", "fc2"} and s.adapter.experts == "frozen":
+        parts = model.layer_pattern or [""] * model.layers
+        feeds = (part in ("", hybrid.FEED_FORWARD) for part in parts)
+        dense = (feed and not model.has_experts(i) for i, feed in enumerate(feeds))
+        if not model.shared_experts and not any(dense):
+            hint = "every feed-forward layer has experts: nothing would be trained"
+            expected = '"shared" or "each"'
+            yield Mistake(s.where, "adapter.experts", '"frozen"', expected, hint)
 
 
 def _hybrid(s: Job, model: ModelShape) -> Iterator[Mistake]:
@@ -375,7 +387,10 @@ FRAMEWORK = Framework(
     model_rules=(
         ("model.kind", _transformer),
         ("parallel.tp parallel.etp parallel.imbalance model.experts", _experts),
-        ("adapter model.experts model.layer_pattern", _adapted_model),
+        (
+            "adapter.targets adapter.experts model.kv_lora_rank model.layer_pattern",
+            _adapted_model,
+        ),
         ("parallel.tp parallel.cp model.layer_pattern", _hybrid),
         (
             "megatron.pipeline_layout megatron.account_for_embedding megatron.account_for_loss "

@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from sim.strict import key
 
-Target = Literal["qkv", "proj", "fc1", "fc2"]
+Target = Literal[
+    "qkv",
+    "q_down",
+    "q_up",
+    "kv_down",
+    "kv_up",
+    "proj",
+    "in_proj",
+    "out_proj",
+    "fc1",
+    "fc2",
+]
+#: Where adapters are unless a scenario says it.
+USUAL: tuple[Target, ...] = ("qkv", "proj", "fc1", "fc2")
+#: Projections that may have an adapter, in a layer's order: of attention, of latent attention between them (queries
+#: that are not compressed come from q_up), of scans (Mamba-2, linear attention), of feed-forward layers and experts.
+TARGETS: tuple[Target, ...] = get_args(Target)
 #: What recipes call them: Megatron's and NeMo's modules, NeMo 1's words, Hugging Face's projections.
 ALIASES: dict[str, tuple[Target, ...]] = {
     **dict.fromkeys(("linear_qkv", "attention_qkv", "qkv_proj"), ("qkv",)),
     **dict.fromkeys(("linear_q", "linear_k", "linear_v"), ("qkv",)),
-    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), ("qkv",)),
+    **dict.fromkeys(("k_proj", "v_proj"), ("qkv",)),
+    "q_proj": ("qkv", "q_up"),
+    **dict.fromkeys(("linear_q_down_proj", "q_a_proj"), ("q_down",)),
+    **dict.fromkeys(("linear_q_up_proj", "linear_q_proj", "q_b_proj"), ("q_up",)),
+    **dict.fromkeys(("linear_kv_down_proj", "kv_a_proj_with_mqa"), ("kv_down",)),
+    **dict.fromkeys(("linear_kv_up_proj", "kv_b_proj"), ("kv_up",)),
     **dict.fromkeys(("linear_proj", "attention_dense", "o_proj"), ("proj",)),
     **dict.fromkeys(("linear_fc1", "mlp_fc1", "gate_proj", "up_proj"), ("fc1",)),
     **dict.fromkeys(("linear_fc1_up", "linear_fc1_gate", "gate_up_proj"), ("fc1",)),
     **dict.fromkeys(("linear_fc2", "mlp_fc2", "down_proj"), ("fc2",)),
-    "attention": ("qkv", "proj"),
+    "attention": ("qkv", "q_down", "q_up", "kv_down", "kv_up", "proj"),
     "mlp": ("fc1", "fc2"),
-    **dict.fromkeys(
-        ("all", "all-linear", "all_linear", "*_proj"), ("qkv", "proj", "fc1", "fc2")
-    ),
+    **dict.fromkeys(("all", "all-linear", "all_linear", "*_proj", "*"), TARGETS),
 }
-TARGETS: tuple[Target, ...] = ("qkv", "proj", "fc1", "fc2")
 
 
 @dataclass(frozen=True)
@@ -36,9 +54,10 @@ class Adapter:
     )
     rank: int = key(16, "columns between the two matrices", low=1)
     targets: tuple[str, ...] = key(
-        TARGETS,
-        "projections with an adapter: qkv, proj (attention's output), fc1, fc2; or names that Megatron, NeMo and "
-        "Hugging Face have for them",
+        USUAL,
+        "projections with an adapter: qkv, proj (attention's output), fc1, fc2; of latent attention q_down, q_up, "
+        "kv_down, kv_up, of Mamba-2 and linear attention in_proj, out_proj; or names that Megatron, NeMo and Hugging "
+        "Face have for them. A projection that the model does not have is passed over",
     )
     dropout: float = key(
         0.0, "share of an adapter's inputs dropped: a kernel of its own", low=0
@@ -59,6 +78,16 @@ class Adapter:
         False,
         "pytorch-eager: adapters are kept in fp32 and run under autocast (PEFT's autocast_adapter_dtype), which "
         "converts their inputs to fp32 and back",
+    )
+    experts: Literal["shared", "each", "frozen"] = key(
+        "shared",
+        "adapters of fc1 and fc2 in layers of experts: one for all experts of a rank (share_expert_adapters), one for "
+        "each expert, or none",
+    )
+    expert_rank: int | None = key(
+        None,
+        "rank beside experts (normalize_moe_lora, moe_rank_scaling), where it is another",
+        low=1,
     )
     fp8_weights: bool = key(
         False,

@@ -15,8 +15,16 @@ from dataclasses import replace
 from workloads.job.adapter import Target
 from workloads.megatron import dtensor
 from workloads.megatron.linear import column_linear, row_linear
-from workloads.megatron.low_rank import Pair, added, dropped, moved, product, scaled
-from workloads.megatron.shard import Shard
+from workloads.megatron.low_rank import (
+    Pair,
+    added,
+    dropped,
+    matrices,
+    moved,
+    product,
+    scaled,
+)
+from workloads.megatron.shard import Shard, whole
 from workloads.parallel.group import Group
 from workloads.torch.modules import Module
 from workloads.torch.tape import Tape, Tensor
@@ -27,7 +35,7 @@ PREFIX = "adapter."
 def freeze(module: Module) -> None:
     """No weight has a gradient but those of adapters."""
     for p in module.parameters:
-        p.requires_grad = p.name.startswith(PREFIX)
+        p.requires_grad = PREFIX in p.name
 
 
 def pair_of(
@@ -36,13 +44,26 @@ def pair_of(
     """The adapter of a projection, registered with its module; ``row``: the projection's columns are spread."""
     if target not in s.adapter.places:
         return None
-    (n, k), ranks, rank = w.shape, s.group.size, s.adapter.rank
-    # Those that share a matrix have an equal part each; where the rank is smaller than the group, one column.
-    into = (rank, k) if row else (max(1, rank // ranks), k)
-    out = (n // ranks, rank) if row else (n, rank)
-    if row and s.dtensors:
-        out = (n, max(1, rank // ranks))
-    name = PREFIX + target
+    n, k = w.shape
+    into, out = matrices(n, k, s, row)
+    return _registered(module, t, PREFIX + target, into, out)
+
+
+def whole_pair_of(
+    module: Module, t: Tape, target: Target, w: Tensor, s: Shard
+) -> Pair | None:
+    """The adapter of a projection that is whole on every rank: both of its matrices are spread by rows, or whole."""
+    if target not in s.adapter.places:
+        return None
+    n, k = w.shape
+    own = whole(s) if s.dtensors else s
+    into, out = matrices(n // own.group.size, k, own, row=False)
+    return _registered(module, t, PREFIX + target, into, out)
+
+
+def _registered(
+    module: Module, t: Tape, name: str, into: tuple[int, ...], out: tuple[int, ...]
+) -> Pair:
     return Pair(
         module.add(t, *into, name=f"{name}.linear_in"),
         module.add(t, *out, name=f"{name}.linear_out"),
@@ -62,6 +83,26 @@ def adapted_column(
         y = column_linear(t, x, w, _alone(s))
     else:
         y = column_linear(t, x, w, s)
+    return joined(t, y, through_column(t, x, pair, s), s)
+
+
+def adapted_whole(t: Tape, x: Tensor, w: Tensor, pair: Pair | None, s: Shard) -> Tensor:
+    """A projection that is whole on every rank, with its adapter if it has one; ranks exchange what its matrices make.
+
+    Megatron Bridge takes them for parts of one matrix, whatever tokens each rank has (base_linear_is_parallel).
+    """
+    y = column_linear(t, x, w, whole(s))
+    if pair is None:
+        return y
+    own = whole(s) if s.dtensors else s
+    z = through_column(t, x, pair, own)
+    if own.group.size > 1:
+        z = moved(t, z, own, "all_gather", "", y.shape)
+    return joined(t, y, z, own)
+
+
+def through_column(t: Tape, x: Tensor, pair: Pair, s: Shard) -> Tensor:
+    """What an adapter makes of its input, beside a projection whose rows are spread."""
     z = dropped(t, x, s, "pre")
     if s.group.size > 1 and not s.gathers:
         z = moved(t, z, s, "", "all_reduce", z.shape)
@@ -70,8 +111,7 @@ def adapted_column(
         wide = (*z.shape[:-1], s.adapter.rank)
         z = moved(t, z, s, "all_gather", "", wide)
         z = moved(t, z, s, "", "all_reduce", wide)
-    z = product(t, scaled(t, z, s, "inner"), pair.out, s)
-    return _joined(t, y, z, s)
+    return product(t, scaled(t, z, s, "inner"), pair.out, s)
 
 
 def adapted_row(
@@ -83,17 +123,22 @@ def adapted_row(
     y = row_linear(t, x, w, s, part)
     if pair is None:
         return y
+    z = through_row(t, x, pair, s)
+    if s.group.size > 1:
+        z = _as_output(t, z, y.shape, s)
+    return joined(t, y, z, s)
+
+
+def through_row(t: Tape, x: Tensor, pair: Pair, s: Shard) -> Tensor:
+    """What an adapter makes of its input, beside a projection whose columns are spread: some columns of its output."""
     z = product(t, dropped(t, x, s, "pre"), pair.into, s)
     if s.group.size > 1:
         # The sum of all ranks' parts; backward, of B's input gradients.
         z = moved(t, z, s, "all_reduce", "all_reduce", z.shape)
-    z = product(t, scaled(t, z, s, "inner"), pair.out, s)
-    if s.group.size > 1:
-        z = _as_output(t, z, y.shape, s)
-    return _joined(t, y, z, s)
+    return product(t, scaled(t, z, s, "inner"), pair.out, s)
 
 
-def _joined(t: Tape, y: Tensor, z: Tensor, s: Shard) -> Tensor:
+def joined(t: Tape, y: Tensor, z: Tensor, s: Shard) -> Tensor:
     """A projection's output and its adapter's."""
     z = dropped(t, scaled(t, z, s, "output"), s, "post")
     return added(t, y, z, s)

@@ -27,6 +27,20 @@ class Pair:
     out: Tensor
 
 
+def matrices(
+    n: int, k: int, s: Shard, row: bool
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Shapes of an adapter's matrices on a rank, beside its n x k of a projection; ``row``: the columns are spread.
+
+    Those that share a matrix have an equal part each; where the rank is smaller than the group, one column.
+    """
+    ranks, rank = s.group.size, s.adapter.rank
+    part = max(1, rank // ranks)
+    if not row:
+        return (part, k), (n, rank)
+    return (rank, k), (n, part) if s.dtensors else (n // ranks, rank)
+
+
 def product(t: Tape, x: Tensor, w: Tensor, s: Shard) -> Tensor:
     """``x @ w.T`` in 16 bits, forward and backward."""
     numbers = replace(s.numbers, products="", overlap=False)

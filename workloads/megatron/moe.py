@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from workloads.megatron.elementwise import activate, fused, unsaved
+from workloads.megatron.expert_adapter import ExpertAdapters
 from workloads.megatron.feed_forward import FeedForward
 from workloads.megatron.grouped_linear import GroupedLinear
 from workloads.megatron.linear import column_linear
@@ -52,6 +53,9 @@ class Experts(Module):
         outer = m.routed_hidden
         self.fc1, self.fc1_bias = self._projection(t, "linear_fc1", up, outer)
         self.fc2, self.down_bias = self._projection(t, "linear_fc2", outer, inner)
+        self.adapters = ExpertAdapters(s, spread)
+        self.fc1_pair = self.adapters.of(t, self, "fc1", self.fc1, row=False)
+        self.fc2_pair = self.adapters.of(t, self, "fc2", self.fc2, row=True)
         latent = m.moe_latent
         self.narrow = self.add_if(t, latent > 0, latent, m.hidden, name="fc1_latent")
         self.widen = self.add_if(t, latent > 0, m.hidden, latent, name="fc2_latent")
@@ -117,15 +121,19 @@ class Experts(Module):
     def _compute(self, t: Tape, x: Tensor) -> Tensor:
         """What the local experts make of their rows."""
         o, numbers = self.s.options, self.s.numbers
-        kernels_fused = o.moe_fused_mlp and bool(numbers.products)
+        adapted = self.fc1_pair is not None or self.fc2_pair is not None
+        kernels_fused = o.moe_fused_mlp and bool(numbers.products) and not adapted
         products = GroupedLinear(
             self.dispatcher.counts, numbers, o.moe_grouped_gemm, kernels_fused
         )
-        x = products.linear(
+        y = products.linear(
             t, x, self.fc1, (True, not kernels_fused), self._epilogue_bias
         )
+        x = self.adapters.beside(t, x, y, self.fc1_pair, products, row=False)
+        del y
         x = self._written(t, x) if kernels_fused else self._activate(t, x)
-        x = products.linear(t, x, self.fc2, (not kernels_fused, True))
+        y = products.linear(t, x, self.fc2, (not kernels_fused, True))
+        x = self.adapters.beside(t, x, y, self.fc2_pair, products, row=True)
         return _add_bias(t, x, self.down_bias)
 
     def _written(self, t: Tape, x: Tensor) -> Tensor:

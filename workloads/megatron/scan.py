@@ -9,8 +9,9 @@ Source: megatron/core/ssm/{mamba_mixer,gated_delta_net/gdn}.py; for Kimi delta a
 from __future__ import annotations
 
 from sim.graph.kernel import Kernel
+from workloads.megatron.adapter import adapted_column, adapted_row, pair_of
 from workloads.megatron.elementwise import fused, pass_over, unsaved
-from workloads.megatron.linear import column_linear, row_linear
+from workloads.megatron.linear import column_linear
 from workloads.megatron.shard import Shard, kept, whole
 from workloads.models import hybrid
 from workloads.models.hybrid import Sizes
@@ -55,14 +56,16 @@ class Mamba(Module):
             self.add(t, own.values, name=name)
         self.norm = self.add(t, own.value_width, name="mixer_norm")
         self.output = self.add(t, m.hidden, own.value_width, name="out_proj")
+        self.into = pair_of(self, t, "in_proj", self.projection, s, row=False)
+        self.out = pair_of(self, t, "out_proj", self.output, s, row=True)
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
-        y = column_linear(t, x, self.projection, self.s)
+        y = adapted_column(t, x, self.projection, self.into, self.s)
         y = batch_first(t, y)
         y = self._scan(t, y)
         y = batch_first(t, y)
         y = measured(t, "gated_norm", y, [y, self.norm], self._shape)
-        return row_linear(t, y, self.output, kept(self.s, "mamba_out"))
+        return adapted_row(t, y, self.output, self.out, kept(self.s, "mamba_out"))
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -101,6 +104,8 @@ class Delta(Module):
         self._decays(t)
         self.norm = self.add(t, own.value_dim, name="mixer_norm")
         self.output = self.add(t, m.hidden, own.value_width, name="out_proj")
+        self.into = pair_of(self, t, "in_proj", self.projection, s, row=False)
+        self.out = pair_of(self, t, "out_proj", self.output, s, row=True)
 
     @property
     def _width(self) -> int:
@@ -119,11 +124,11 @@ class Delta(Module):
         y = self._scan(t, mixed)
         y = gated_by_head(t, y, self.norm)
         y = batch_first(t, y)
-        return row_linear(t, y, self.output, self.s)
+        return adapted_row(t, y, self.output, self.out, self.s)
 
     def _project(self, t: Tape, x: Tensor) -> Tensor:
         """All that convolution and scan want of the tokens."""
-        return column_linear(t, x, self.projection, self.s)
+        return adapted_column(t, x, self.projection, self.into, self.s)
 
     @property
     def _shape(self) -> tuple[int, ...]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from workloads.job.adapter import targets_of
 from workloads.models.model import MODELS, read_model
+from workloads.models.projections import projections_of
 from workloads.recipes._documents import Document
 from workloads.recipes._reading import Draft, shown
 
@@ -24,6 +27,7 @@ class Words:
     usual_rank: int
     usual_targets: tuple[str, ...]
     everything: str = ""  # a switch: all linear layers
+    experts: bool = False  # whether modules of experts can have adapters
 
 
 #: LoRA of NeMo 2 and Megatron Bridge (peft/lora.py), and of NeMo 1 (conf/megatron_gpt_finetuning_config.yaml).
@@ -34,6 +38,7 @@ CLASS = Words(
     "peft.a2a_experimental",
     32,
     ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
+    experts=True,
 )
 LAUNCHER = Words(
     "model.peft.lora_tuning.adapter_dim",
@@ -52,6 +57,7 @@ AUTOMODEL = Words(
     8,
     ("*_proj",),
     "peft.match_all_linear",
+    experts=True,
 )
 
 
@@ -86,22 +92,69 @@ def _targets(draft: Draft, document: Document, words: Words) -> None:
         draft.lose(
             where, words.targets, found, "adapters of attention and feed-forward"
         )
-    if known and {"fc1", "fc2"} & set(known) and _has_experts(draft):
-        what = "adapters of experts, which stay frozen"
-        draft.lose(where, words.targets, ", ".join(names), what)
-        known = tuple(each for each in known if each in ("qkv", "proj"))
+    model = _model(draft)
+    known = tuple(each for each in known if each in projections_of(model))
+    if {"fc1", "fc2"} & set(known) and model.experts:
+        if words.experts:
+            _experts(draft, document, names, model)
+        else:
+            what = "adapters of experts, which stay frozen"
+            draft.lose(where, words.targets, ", ".join(names), what)
+            known = tuple(each for each in known if each not in ("fc1", "fc2"))
     if known:
         draft.set("adapter.targets", list(known), words.targets, where)
     if stated is None:
         draft.assume(f"adapters in {', '.join(words.usual_targets)}, the usual targets")
 
 
-def _has_experts(draft: Draft) -> bool:
-    """Whether the model that was decided on has experts."""
+def _experts(
+    draft: Draft, document: Document, names: Sequence[object], model: _Model
+) -> None:
+    """Which adapters experts have, and of which rank."""
+    if draft.get("training.framework") == "automodel":
+        # Modules of all experts match "*" alone, or their own name (components/_peft/module_matcher.py).
+        meant = any(str(name) == "*" or "experts" in str(name) for name in names)
+        scaled = "peft.moe_rank_scaling"
+        draft.set("adapter.experts", "each" if meant else "frozen")
+    else:
+        scaled, shares = "peft.normalize_moe_lora", "peft.share_expert_adapters"
+        shared = draft.typed(document, shares, "truth", True)
+        where = document.place(shares)
+        draft.set("adapter.experts", "shared" if shared else "each", shares, where)
+    if draft.typed(document, scaled, "truth", False):
+        rank = max(1, draft.get("adapter.rank") // max(1, model.experts_per_token))
+        draft.set("adapter.expert_rank", rank, scaled, document.place(scaled))
+
+
+@dataclass(frozen=True)
+class _Model:
+    """What decides on projections, of the model that was decided on."""
+
+    experts: int
+    experts_per_token: int
+    latent: bool
+    q_lora_rank: int
+    layer_pattern: str
+    mtp_layers: int
+
+
+def _model(draft: Draft) -> _Model:
     name = draft.get("model.name")
-    if name:
-        return bool(read_model(MODELS / f"{name}.toml").experts)
-    return bool(draft.get("model.experts"))
+    named = read_model(MODELS / f"{name}.toml") if name else None
+
+    def said(key: str) -> Any:
+        if named is not None:
+            return getattr(named, key) or 0
+        return draft.get(f"model.{key}") or 0
+
+    return _Model(
+        int(said("experts")),
+        int(said("experts_per_token")),
+        bool(said("kv_lora_rank")),
+        int(said("q_lora_rank")),
+        str(said("layer_pattern") or ""),
+        int(said("mtp_layers")),
+    )
 
 
 def scheme_of(text: str) -> str:

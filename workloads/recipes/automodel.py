@@ -266,9 +266,9 @@ def _adapters(draft: Draft, document: Document) -> None:
         )
         return
     _adapter.lora(draft, document, _adapter.AUTOMODEL, key)
-    for other in ("peft.use_dora", "peft.moe_rank_scaling"):
-        if draft.typed(document, other, "truth", False):
-            draft.lose(document.place(other), other, "true", _adapter.LOST)
+    other = "peft.use_dora"
+    if draft.typed(document, other, "truth", False):
+        draft.lose(document.place(other), other, "true", _adapter.LOST)
     other = "peft.exclude_modules"
     if document.get(other):
         expected = "adapters of attention and feed-forward"

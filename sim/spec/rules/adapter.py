@@ -15,7 +15,7 @@ def targets(s: Scenario) -> Iterator[Mistake]:
     """Names of projections that mean something, and at least one."""
     known, unknown = targets_of(s.adapter.targets)
     expected = (
-        f"some of {', '.join(TARGETS)}, or modules' names such as linear_qkv or q_proj"
+        f"some of {', '.join(TARGETS)}, or modules' names such as linear_qkv or o_proj"
     )
     for name in unknown:
         yield Mistake(s.where, "adapter.targets", f'"{name}"', expected)
