@@ -202,6 +202,49 @@ def test_automodels_experts_share_no_adapter() -> None:
     assert [mistake.key for mistake in wrong] == ["adapter.experts"]
 
 
+@pytest.mark.parametrize("framework", ["megatron", "automodel"])
+def test_frozen_experts_are_gathered_among_the_ranks_that_have_them(
+    framework: str,
+) -> None:
+    """What a layer gathers of experts and of the rest is what it gathers where all is trained."""
+    layout = {"dp": 8, "ep": 2, "tp": 1, "data_parallel": "fsdp"}
+    gathered, held = {}, {}
+    for kind in ("none", "lora"):
+        adapter = {**ALL, "kind": kind, "targets": ["proj"]}
+        one = scenario(adapter, EXPERTS, layout, framework=framework, global_batch=8)
+        done = executed(one)
+        sizes: dict[str, float] = {}
+        for comm in done.lowered.graph.comms:
+            if comm.op == "all_gather":
+                sizes[comm.axis] = sizes.get(comm.axis, 0.0) + comm.size
+        gathered[kind] = sizes
+        held[kind] = done.lowered.memory[0].at_peak["parameters"]
+    thin = 1.005  # adapters themselves
+    for axis in ("dp", "edp"):
+        trained, frozen = gathered["none"][axis], gathered["lora"][axis]
+        assert trained <= frozen < thin * trained or trained == frozen
+    if framework == "automodel":  # Megatron's lie with the optimizer's fp32 copy
+        assert held["lora"] <= thin * held["none"]
+
+
+def test_experts_of_copies_of_shards() -> None:
+    """Copies of the dense layers' shards add all-reduces; experts that are spread stay sharded over all that have them."""
+    layout = {"dp": 8, "ep": 2, "tp": 1, "data_parallel": "fsdp"}
+    ops = {}
+    for shards in (8, 4):
+        asked = {**layout, "fsdp_shards": shards}
+        one = scenario({}, EXPERTS, asked, framework="automodel")
+        comms = executed(one).lowered.graph.comms
+        ops[shards] = {
+            axis: {comm.op for comm in comms if comm.axis == axis}
+            for axis in {comm.axis for comm in comms}
+        }
+    assert ops[8]["edp"] == ops[4]["edp"]
+    assert "all_reduce" in {op for kinds in ops[4].values() for op in kinds}
+    assert "replicas" in ops[4]
+    assert "replicas" not in ops[8]
+
+
 def test_a_target_that_the_model_does_not_have_is_passed_over_and_said() -> None:
     usual = predict(scenario({**ALL, "targets": ["proj"]}, LATENT))
     more = predict(scenario({**ALL, "targets": ["qkv", "proj"]}, LATENT))

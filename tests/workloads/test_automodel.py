@@ -292,7 +292,6 @@ def test_schedules_that_split_backward_keep_parameters(schedule: str, vpp: int) 
         ({"pytorch": {"loss": "fused"}}, "pytorch.loss"),
         ({"megatron": {"overlap_grad_reduce": True}}, "megatron.overlap_grad_reduce"),
         ({"data_parallel": "zero1"}, "data_parallel"),
-        ({"model": MOE, "dp": 8, "fsdp_shards": 4}, "fsdp_shards"),
         ({"routing": "nearby"}, "routing"),
     ],
 )

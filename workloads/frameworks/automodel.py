@@ -84,15 +84,6 @@ def _trainer(s: Job) -> Iterator[Mistake]:
             yield Mistake(s.where, f"megatron.{name}", str(value), "nothing", hint)
 
 
-def _copies(s: Job, model: ModelShape) -> Iterator[Mistake]:
-    p = s.parallel
-    if model.experts and p.fsdp_shards is not None and p.fsdp_shards < p.dp * p.cp:
-        hint = "copies of shards (HSDP) are not simulated for a model with experts"
-        expected = f"dp * cp = {p.dp * p.cp}"
-        found = str(p.fsdp_shards)
-        yield Mistake(s.where, "parallel.fsdp_shards", found, expected, hint)
-
-
 def _expert_adapters(s: Job, model: ModelShape) -> Iterator[Mistake]:
     """Adapters beside experts: one for each (GroupedExpertsLoRA), or none."""
     beside = bool({"fc1", "fc2"} & set(s.adapter.places))
@@ -127,7 +118,6 @@ FRAMEWORK = replace(
     ),
     model_rules=(
         *megatron.FRAMEWORK.model_rules,
-        ("parallel.fsdp_shards model.experts", _copies),
         ("adapter.experts adapter.targets model.experts", _expert_adapters),
     ),
     refusals=refusals,

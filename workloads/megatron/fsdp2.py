@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from workloads.megatron.elementwise import pass_over
 from workloads.megatron.passes import Pass
-from workloads.megatron.rank import Rank
+from workloads.megatron.rank import Rank, split
 from workloads.megatron.sharded import cut
 from workloads.megatron.unit import Unit
 from workloads.parallel.fsdp import COPY_IN, GATHER, REDUCE
@@ -73,11 +73,20 @@ class Fsdp2:
         self.rank, self.t, self.shards = rank, rank.tape, shards
         choices, p = rank.s.pytorch, rank.s.parallel
         self.stored = 4 if choices.master_weights else COMPUTED
-        self.expert_shards, self.frozen_shards = rank.edp.size, shards
+        self.frozen_shards = shards
+        # Spread experts are sharded over all that have them (Automodel's ep_shard axis); others lie with their layer.
+        apart = max(1, shards * rank.edp.size // rank.dp.size)
+        own_group, own_copies = cut(
+            rank.edp, rank.edp.size if rank.grid.ep > 1 else apart
+        )
+        self.expert_shards = self.frozen_expert_shards = own_group.size
         group, copies = cut(rank.dp, shards)
         dtype = choices.reduce_dtype
         own = choices.experts_reduce_dtype or dtype
-        self.meshes = Mesh(group, WIDE[dtype], copies), Mesh(rank.edp, WIDE[own])
+        self.meshes = (
+            Mesh(group, WIDE[dtype], copies),
+            Mesh(own_group, WIDE[own], own_copies),
+        )
         self.every = choices.reduce_every_microbatch
         self.frees = p.reshards
         self.staged = rank.grid.pp > 1
@@ -96,7 +105,10 @@ class Fsdp2:
 
         Frozen parameters have no gradients.
         """
-        frozen = COMPUTED * sum(self.rank.frozen.values()) // self.shards
+        frozen = sum(
+            COMPUTED * (shared // self.shards + experts // self.expert_shards)
+            for shared, experts in self.rank.frozen.values()
+        )
         return self.stored * states + frozen, self.stored * states
 
     def waits(self, stage: int) -> bool:
@@ -184,13 +196,11 @@ class Fsdp2:
         return [part for part in self._parts(unit) if part.mesh.shards]
 
     def _gathered(self, unit: Unit) -> list[Part]:
-        """What is gathered of a unit: its sharded parameters, with those that are frozen (experts never are)."""
-        parts, frozen = self._sharded(unit), sum(unit.frozen.values())
-        if not frozen or not self.meshes[0].shards:
-            return parts
-        shared = sum(part.count for part in parts if part.mesh is self.meshes[0])
-        others = [part for part in parts if part.mesh is not self.meshes[0]]
-        return [Part(self.meshes[0], shared + frozen), *others]
+        """What is gathered of a unit: its sharded parameters, with those that are frozen."""
+        trained, frozen = self.rank.weights(unit, 1), split(unit.frozen)
+        counts = (sum(pair) for pair in zip(trained, frozen, strict=True))
+        parts = zip(self.meshes, counts, strict=True)
+        return [Part(mesh, count) for mesh, count in parts if count and mesh.shards]
 
     def _groups(self, unit: Unit) -> int:
         """Groups of parameters that the host walks over."""

@@ -20,7 +20,7 @@ def resident(rank: Rank) -> list[Storage]:
     """Parameters, gradient buffer and optimizer states."""
     memory, states = rank.tape.memory, states_of(rank)
     parameters, gradients = rank.data.held(rank.parameters, states)
-    parameters += frozen_bytes(rank) // rank.data.frozen_shards
+    parameters += frozen_bytes(rank)
     hidden = sum(each.elements for each in matrices_of(rank))
     types = state_types(rank.s)
     moments = types.both_moments * (states - hidden)
@@ -35,11 +35,13 @@ def resident(rank: Rank) -> list[Storage]:
 
 
 def frozen_bytes(rank: Rank) -> int:
-    """Weights that stay as they are, in 16 bits, or layers' in 8 where they are kept so."""
-    return sum(
-        (1 if rank.s.adapter.fp8_weights and name in QUANTIZED else 2) * count
-        for name, count in rank.frozen.items()
-    )
+    """Weights that stay as they are, or their shards here: in 16 bits, layers' in 8 where they are kept so."""
+    total, data = 0, rank.data
+    for name, (shared, experts) in rank.frozen.items():
+        each = 1 if rank.s.adapter.fp8_weights and name in QUANTIZED else 2
+        here = shared // data.frozen_shards + experts // data.frozen_expert_shards
+        total += each * here
+    return total
 
 
 def states_of(rank: Rank) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple, Protocol
@@ -35,6 +34,12 @@ class Weights(NamedTuple):
         return self.shared + self.experts
 
 
+def split(counts: Mapping[str, int]) -> Weights:
+    """Parameters by their names as those that are shared and those of experts."""
+    experts = sum(n for name, n in counts.items() if name.startswith(EXPERTS_PREFIX))
+    return Weights(sum(counts.values()) - experts, experts)
+
+
 class DataParallel(Protocol):
     """What a rank's passes do with gradients and parameters besides computing."""
 
@@ -43,6 +48,7 @@ class DataParallel(Protocol):
     shards: int
     expert_shards: int
     frozen_shards: int
+    frozen_expert_shards: int
 
     def held(self, parameters: int, states: int) -> tuple[int, int]: ...
     def waits(self, stage: int) -> bool: ...
@@ -133,11 +139,8 @@ class Rank:
         """Parameters of repetitions of a unit."""
         if unit.name == "head":
             times = 1  # multi-token prediction uses it again
-        experts = sum(
-            n for name, n in unit.parameters.items() if name.startswith(EXPERTS_PREFIX)
-        )
-        shared = sum(unit.parameters.values()) - experts
-        return Weights(times * shared, times * experts)
+        once = split(unit.parameters)
+        return Weights(times * once.shared, times * once.experts)
 
     def counted(self, stage: int) -> int:
         """Parameters of a stage on this rank (a tied head is the embedding's copy, or the embedding itself)."""
@@ -165,15 +168,23 @@ class Rank:
         )
 
     @property
-    def frozen(self) -> Counter[str]:
+    def frozen(self) -> dict[str, Weights]:
         """Parameters that stay as they are, by the name of their unit."""
-        counts: Counter[str] = Counter()
+        counts: dict[str, Weights] = {}
         for stage in self.stages:
             for unit, times in self.parts(stage):
-                once = unit.name == "head"  # multi-token prediction uses it again
-                for name, n in unit.frozen.items():
-                    if not self._tied_here(name):
-                        counts[unit.name] += n * (1 if once else times)
+                if unit.name == "head":
+                    times = 1  # multi-token prediction uses it again
+                here = {
+                    name: times * n
+                    for name, n in unit.frozen.items()
+                    if not self._tied_here(name)
+                }
+                shared, experts = split(here)
+                before = counts.get(unit.name, Weights(0, 0))
+                counts[unit.name] = Weights(
+                    before.shared + shared, before.experts + experts
+                )
         return counts
 
     @property

@@ -30,7 +30,7 @@ class Replicated:
         self.rank, self.t, self.o, self.sharded = rank, rank.tape, rank.o, sharded
         self.shards = rank.dp.size if sharded else 1
         self.expert_shards = rank.edp.size if sharded else 1
-        self.frozen_shards = 1
+        self.frozen_shards = self.frozen_expert_shards = 1
         self.alone = rank.dp.size == 1
         self.gathers = sharded and self.o.overlap_param_gather and not self.alone
         self.reduces = self.o.overlap_grad_reduce and not self.alone

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from workloads.megatron.elementwise import pass_over
 from workloads.megatron.passes import Pass
-from workloads.megatron.rank import Rank, Weights
-from workloads.megatron.spread import EXPERTS_PREFIX
+from workloads.megatron.rank import Rank, Weights, split
 from workloads.megatron.unit import Unit
 from workloads.parallel.group import Group
 
@@ -42,7 +41,7 @@ class FullySharded:
         apart = max(1, shards * rank.edp.size // rank.dp.size)
         self.meshes = Mesh(*cut(rank.dp, shards)), Mesh(*cut(rank.edp, apart))
         self.expert_shards = self.meshes[1].group.size
-        self.frozen_shards = shards
+        self.frozen_shards, self.frozen_expert_shards = shards, self.expert_shards
         self.gathered: dict[Place, tuple[int, ...]] = {}
         self.keep = not rank.s.parallel.reshards or rank.grid.pp > 1
         self.units: dict[int, list[Unit]] = {
@@ -123,10 +122,8 @@ class FullySharded:
 
     def _whole(self, unit: Unit) -> Weights:
         """Parameters that a pass needs, frozen ones with them."""
-        trained, frozen = self.rank.weights(unit, 1), unit.frozen.items()
-        experts = sum(n for name, n in frozen if name.startswith(EXPERTS_PREFIX))
-        shared = sum(n for _, n in frozen) - experts
-        return Weights(trained.shared + shared, trained.experts + experts)
+        trained, frozen = self.rank.weights(unit, 1), split(unit.frozen)
+        return Weights(trained.shared + frozen.shared, trained.experts + frozen.experts)
 
     def _on_meshes(self, weights: Weights) -> Iterator[tuple[Mesh, int]]:
         """What there is on either mesh."""
