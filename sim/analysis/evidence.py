@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,15 +28,12 @@ def evidence_of(planned: Planned, run: Run) -> dict[str, float]:
     """Evidence grades weighted by the time of kernels and communications in the last step."""
     kernels = [_kernel_grades(planned, k) for k in planned.graph.kernels]
     grades, times = [], []
-    for p, index, start, end in _last_step(planned, run):
-        payload = int(p.payload[index])
-        if p.kind[index] == KERNEL:
-            shares = kernels[payload]
-        else:
-            shares = {planned.plans[p.parts[payload][0]].evidence: 1.0}
+    plans = [{plan.evidence: 1.0} for plan in planned.plans]
+    for op in _last_step(planned, run):
+        shares = kernels[op.payload] if op.computes else plans[op.comm]
         for grade, share in shares.items():
             grades.append(grade)
-            times.append((end - start) * share)
+            times.append(op.time * share)
     return metrics.evidence_shares(grades, np.array(times))
 
 
@@ -43,11 +41,11 @@ def tables_of(planned: Planned, run: Run) -> dict[str, float]:
     """Shares of the kernels' time in the last step by whose tables say it (`Gpu.table_of`)."""
     whose = [_kernel_tables(planned, kernel) for kernel in planned.graph.kernels]
     times: dict[str, float] = {}
-    for p, index, start, end in _last_step(planned, run):
-        if p.kind[index] != KERNEL:
+    for op in _last_step(planned, run):
+        if not op.computes:
             continue
-        for name, share in whose[int(p.payload[index])].items():
-            times[name] = times.get(name, 0.0) + (end - start) * share
+        for name, share in whose[op.payload].items():
+            times[name] = times.get(name, 0.0) + op.time * share
     whole = sum(times.values()) or 1.0
     shares = sorted(times.items(), key=lambda item: (-item[1], item[0]))
     return {name: time / whole for name, time in shares}
@@ -97,11 +95,10 @@ def fallbacks_of(
     """
     reasons = _reasons_in(planned, run)
     whole, times = 0.0, dict[Reason, list[float]]()
-    for p, index, start, end in _last_step(planned, run):
-        time = end - start
-        whole += time
-        for reason, share in reasons(p, index).items():
-            times.setdefault(reason, []).append(time * share)
+    for op in _last_step(planned, run):
+        whole += op.time
+        for reason, share in reasons(op).items():
+            times.setdefault(reason, []).append(op.time * share)
     fallbacks = [
         Fallback(*reason, len(parts), sum(parts) / (whole or 1.0))
         for reason, parts in times.items()
@@ -114,22 +111,22 @@ def fallbacks_of(
 
 def _reasons_in(
     planned: Planned, run: Run
-) -> Callable[[Program, int], Mapping[Reason, float]]:
+) -> Callable[[_Executed], Mapping[Reason, float]]:
     """The reasons of an operation of a run, each with the share of its time that it holds for."""
     graph = planned.graph
     kernels = [_shares(planned, kernel) for kernel in graph.kernels]
     comms = [dict.fromkeys(_plan_reasons(plan), 1.0) for plan in planned.plans]
-    beside = {p.rank: _beside(p, run, i) for i, p in enumerate(graph.programs)}
+    crowds = [_beside(p, run, i).tolist() for i, p in enumerate(graph.programs)]
 
-    def reasons(p: Program, index: int) -> Mapping[Reason, float]:
-        payload = int(p.payload[index])
-        if p.kind[index] != KERNEL:
-            return comms[p.parts[payload][0]]
-        kernel = graph.kernels[payload]
-        if not beside[p.rank][index] or isinstance(kernel, Chain) or is_known(kernel):
-            return kernels[payload]
+    def reasons(op: _Executed) -> Mapping[Reason, float]:
+        if not op.computes:
+            return comms[op.comm]
+        kernel = graph.kernels[op.payload]
+        beside = crowds[op.program][op.place]
+        if not beside or isinstance(kernel, Chain) or is_known(kernel):
+            return kernels[op.payload]
         crowded = (f"kernel {kernel.kind} beside communication", "guess")
-        return {**kernels[payload], crowded: 1.0}
+        return {**kernels[op.payload], crowded: 1.0}
 
     return reasons
 
@@ -176,21 +173,36 @@ def _host(planned: Planned, share: float) -> list[Fallback]:
     return [Fallback(what, "guess", 1, share)]
 
 
-def _last_step(
-    planned: Planned, run: Run
-) -> Iterator[tuple[Program, int, float, float]]:
-    """(program, operation, start, end) of every kernel and communication of the last step."""
+class _Executed(NamedTuple):
+    """A kernel or a communication at a `place` of a program, with its seconds; `comm`: its first communication."""
+
+    program: int
+    place: int
+    computes: bool
+    payload: int
+    comm: int
+    time: float
+
+
+def _last_step(planned: Planned, run: Run) -> Iterator[_Executed]:
+    """Every kernel and communication of the last step."""
     for i, p in enumerate(planned.graph.programs):
-        start, end = run.start[i][-1].tolist(), run.end[i][-1].tolist()
-        for index in np.flatnonzero((p.kind == KERNEL) | (p.kind == COMM)).tolist():
-            yield p, index, start[index], end[index]
+        times = (run.end[i][-1] - run.start[i][-1]).tolist()
+        payloads, computes = p.payload.tolist(), (p.kind == KERNEL).tolist()
+        for at in np.flatnonzero((p.kind == KERNEL) | (p.kind == COMM)).tolist():
+            payload, is_kernel = payloads[at], computes[at]
+            comm = -1 if is_kernel else p.parts[payload][0]
+            yield _Executed(i, at, is_kernel, payload, comm, times[at])
 
 
 def _beside(p: Program, run: Run, i: int) -> np.ndarray:
     """Which operations of a rank's last step overlap a communication that holds SMs there."""
     start, end = run.start[i][-1], run.end[i][-1]
+    payloads = p.payload.tolist()
     holding = [
-        op for op in np.flatnonzero(p.kind == COMM) if _holds_sms(p, run, int(op))
+        op
+        for op in np.flatnonzero(p.kind == COMM).tolist()
+        if _holds_sms(p, run, payloads[op])
     ]
     if not holding:
         return np.zeros(len(p.kind), bool)
@@ -202,5 +214,5 @@ def _beside(p: Program, run: Run, i: int) -> np.ndarray:
     return beside
 
 
-def _holds_sms(p: Program, run: Run, op: int) -> bool:
-    return any(run.plans[part].channels for part in p.parts[int(p.payload[op])])
+def _holds_sms(p: Program, run: Run, batch: int) -> bool:
+    return any(run.plans[part].channels for part in p.parts[batch])

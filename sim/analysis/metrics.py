@@ -213,8 +213,8 @@ def evidence_shares(grades: Sequence[str], seconds: np.ndarray) -> dict[str, flo
     """Share of the time that rests on each evidence grade, best grade first (grade and seconds per item)."""
     order = ("measured", "fitted", "datasheet", "guess")
     total: dict[str, float] = {}
-    for grade, time in zip(grades, seconds, strict=True):
-        total[grade] = total.get(grade, 0.0) + float(time)
+    for grade, time in zip(grades, seconds.tolist(), strict=True):
+        total[grade] = total.get(grade, 0.0) + time
     whole = sum(total.values())
     names = [*order, *sorted(set(total) - set(order))]
     return {

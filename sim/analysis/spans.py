@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,9 +75,10 @@ class _Waiting(NamedTuple):
 def _exchange_spans(graph: OpGraph, run: Run, index: int, p: Program) -> Timeline:
     """What layers wait for their own exchanges on one rank: by axis, at the end of each row of them."""
     waits = list(_waits(run, index, p))
-    shown = {(w.op, w.axis): _exchanged(graph, p, w.op, w.axis) for w in waits}
     ops = [w.op for w in waits]
-    contents = [shown[w.op, w.axis] for w in waits]
+    rows = list(zip(p.payload[ops].tolist(), [w.axis for w in waits], strict=True))
+    shown = {row: _exchanged(graph, p, *row) for row in dict.fromkeys(rows)}
+    contents = [shown[row] for row in rows]
     names = [f"{w.axis} exchanges of {p.names[w.op]}" for w in waits]
     return Timeline.build(
         rank=p.rank,
@@ -100,14 +103,14 @@ def _waits(run: Run, index: int, p: Program) -> Iterator[_Waiting]:
 
 def _fields(rows: Sequence[Any], names: Iterable[str]) -> dict[str, list[Any]]:
     """Rows as columns."""
-    return {name: [getattr(row, name) for row in rows] for name in names}
+    return {name: list(map(attrgetter(name), rows)) for name in names}
 
 
-def _exchanged(graph: OpGraph, p: Program, op: int, axis: str) -> _Content:
+def _exchanged(graph: OpGraph, p: Program, kernel: int, axis: str) -> _Content:
     """What a row of layers exchanges along an axis."""
-    chain = graph.kernels[int(p.payload[op])]
+    chain = graph.kernels[kernel]
     if not isinstance(chain, Chain):
-        raise PrestepError(f"{p.names[op]}: expected a row of layers")
+        raise PrestepError(f"kernel {chain.kind}: expected a row of layers")
     comm, size = chain.exchanged(axis)
     group = graph.met(p.rank, comm)[0]
     phase = graph.phases[PHASES_COMMUNICATION]
@@ -118,15 +121,26 @@ def _columns(
     graph: OpGraph, run: Run, p: Program, ops: list[int]
 ) -> tuple[dict[str, list[str]], dict[str, Any]]:
     """(columns of texts, columns of numbers) of one step."""
-    contents = [_content(graph, run, p, op) for op in ops]
+    known: dict[tuple[int, int], _Content] = {}  # kernels come again and again
+    kinds, payloads, phases = p.kind.tolist(), p.payload.tolist(), p.phase.tolist()
+    contents = []
+    for op in ops:
+        payload, phase = payloads[op], phases[op]
+        if kinds[op] == COMM:
+            content = _communication(graph, run, p.rank, p.parts[payload])
+        elif (payload, phase) in known:
+            content = known[payload, phase]
+        else:
+            content = known[payload, phase] = _kernel(graph, payload, phase)
+        contents.append(content)
     texts = {
-        "stream": [graph.streams[p.stream[op]] for op in ops],
+        "stream": [graph.streams[stream] for stream in p.stream[ops].tolist()],
         "name": [p.names[op] for op in ops],
     }
     numbers: dict[str, Any] = {}
-    for field in _Content._fields:
+    for field, values in _fields(contents, _Content._fields).items():
         column = texts if SPANS[field] == TEXT else numbers
-        column[field] = [getattr(content, field) for content in contents]
+        column[field] = values
     return texts, numbers
 
 
@@ -154,13 +168,10 @@ def _times(run: Run, index: int, ops: np.ndarray) -> dict[str, np.ndarray]:
     return {name: times[:, ops].ravel() for name, times in columns.items()}
 
 
-def _content(graph: OpGraph, run: Run, p: Program, op: int) -> _Content:
-    payload = int(p.payload[op])
-    if p.kind[op] == COMM:
-        return _communication(graph, run, p.rank, p.parts[payload])
-    kernel = graph.kernels[payload]
-    phase = graph.phases[p.phase[op]]
-    return _Content("kernel", phase, bytes=kernel.bytes, flops=kernel.flops)
+def _kernel(graph: OpGraph, number: int, phase: int) -> _Content:
+    kernel = graph.kernels[number]
+    name = graph.phases[phase]
+    return _Content("kernel", name, bytes=kernel.bytes, flops=kernel.flops)
 
 
 def _communication(
@@ -172,10 +183,16 @@ def _communication(
         kind=_kind(first, rank, len(parts)),
         phase=graph.phases[PHASES_COMMUNICATION],
         axis=first.axis,
-        group=group_text(first.groups[0]),
-        bytes=sum(graph.comms[part].size for part in parts),
+        group=_group(first.groups[0]),
+        bytes=sum([graph.comms[part].size for part in parts]),
         channels=run.plans[parts[0]].channels,
     )
+
+
+@lru_cache(maxsize=4096)
+def _group(ranks: tuple[int, ...]) -> str:
+    """`group_text`, remembered: the same few groups communicate all the time."""
+    return group_text(ranks)
 
 
 def _kind(comm: Comm, rank: int, transfers: int) -> str:

@@ -60,8 +60,9 @@ class Crowding:
         if not self._chains:
             return
         near = self.shapes.near[shape]
-        for chain, own in list(self._chains.items()):
-            if near[own] and chain.flowing and self.crowded(chain):
+        reached = [chain for chain, own in self._chains.items() if near[own]]
+        for chain in reached:
+            if chain.flowing and self.crowded(chain):
                 chain.disturb()
 
     def crowded(self, chain: Chained) -> bool:

@@ -66,7 +66,7 @@ class Activity:
         self.end = now + max(self.left, 0.0) / rate if rate > 0 else float("inf")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Transfer:
     """What the starter of an activity holds of it."""
 
@@ -98,6 +98,14 @@ class _Log:
             table[:, 2].astype(np.int64),
             table[:, 3].copy(),
         )
+
+
+def wake(event: simpy.Event) -> None:
+    """Calls all that waits for an event at once, where SimPy would do nothing else before."""
+    callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+    event._ok, event._value = True, None
+    for callback in callbacks:
+        callback(event)
 
 
 def cap_of(plan: Plan, speed: float) -> float:
@@ -185,7 +193,7 @@ class Network:
         ``own``: it is part of a chain, of which others know already.
         """
         number, now = len(self._plans), self.env._now
-        shape, done = self.sharing.shapes.of(plan), self.env.event()
+        shape, done = self.sharing.shapes.of(plan), simpy.Event(self.env)
         activity = Activity(
             number, plan, shape, done, cap_of(plan, speed), plan.size, now, now
         )
@@ -264,11 +272,19 @@ class Network:
         while (first := self._first()) is not None and first.end <= self.env._now:
             heappop(self._ends)
             over.append(self.active.pop(first.number))
-        for activity in sorted(over, key=lambda a: a.number):
+        if len(over) > 1:
+            over.sort(key=_number)
+        for activity in over:
             self._count(activity.shape, activity.plan, activity.plan.size)
             self._log.rows.append((self.env._now, activity.number, -1, 0.0))
-            activity.done.succeed()
             if self.sharing.leaves_room(activity.shape, self.active):
                 self._left.append(activity.shape)
                 self._solve_soon()
         self._await_end()
+        # Nothing else is left to happen at this moment but what comes last: see LAST.
+        for activity in over:
+            wake(activity.done)
+
+
+def _number(activity: Activity) -> int:
+    return activity.number

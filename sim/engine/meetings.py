@@ -6,9 +6,9 @@ with SMs of its own.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import simpy
 
@@ -21,44 +21,69 @@ if TYPE_CHECKING:
     from sim.collectives.plan import Plan
 
 
+class _Batch(NamedTuple):
+    """Communications that a rank takes part in at once.
+
+    Attributes
+    ----------
+    joined : frozenset of int
+        Their communicators.
+    channels : int
+        The most that any of them takes.
+    copied : bool
+        None of them takes SMs.
+    """
+
+    joined: frozenset[int]
+    channels: int
+    copied: bool
+
+
 class Meetings:
     """Every communication of every step; the first rank that comes to one opens it."""
 
     def __init__(self, timed: Timed, network: Network) -> None:
         self.timed, self.network = timed, network
         self.opened: dict[tuple[int, int], Meeting] = {}
-        self._stages = {id(plan): stages_of(plan) for plan in timed.plans}
+        distinct = {id(plan): plan for plan in timed.plans}
+        self._stages = {key: stages_of(plan) for key, plan in distinct.items()}
+        self._communicators = numbered(timed.graph.comms)
+        self._batches: dict[tuple[int, ...], _Batch] = {}
 
     def communicate(
         self, rank: Rank, g: int, step: int, comms: tuple[int, ...]
     ) -> Generator[Any, Any, None]:
         """Runs operation `g` of a rank, which takes part in `comms` at once."""
-        joined = frozenset(self.timed.graph.comms[c].communicator for c in comms)
+        batch = self._batch(comms)
         if self.timed.exclusive:
-            copied = all(self.timed.graph.comms[c].copied for c in comms)
-            yield from self._wait_for_sms(rank, joined, copied)
-        rank.start[g] = self.network.env.now
-        plans = self.timed.plans
-        channels = max((plans[c].channels for c in comms), default=0)
-        rank.hold(channels, joined)
+            # A kernel that fills the GPU leaves no SM for a communication kernel until its last wave drains. The next
+            # kernel of a communicator takes over the SMs of the one before. Copy engines need none.
+            if rank.running and not batch.copied and not rank.holds(batch.joined):
+                yield self._next_kernel_end(rank)
+            while (before := rank.moving(batch.joined)) is not None:
+                yield before.over(rank)
+        rank.start[g] = self.network.env._now
+        rank.hold(batch.channels, batch.joined)
         meetings = [self._arrive(rank, step, c) for c in comms]
         for meeting in meetings:
-            if not meeting.over(rank).triggered:
-                yield meeting.over(rank)
-        rank.ready[g] = max((m.begin for m in meetings), default=rank.start[g])
-        rank.hold(-channels, joined)
+            over = meeting.over(rank)
+            if not over.triggered:
+                yield over
+        begins = [meeting.begin for meeting in meetings]
+        rank.ready[g] = max(begins, default=rank.start[g])
+        rank.hold(-batch.channels, batch.joined)
 
-    def _wait_for_sms(
-        self, rank: Rank, joined: frozenset[Communicator], copied: bool
-    ) -> Generator[Any, Any, None]:
-        """A kernel that fills the GPU leaves no SM for a communication kernel until its last wave drains.
-
-        The next kernel of a communicator takes over the SMs of the one before. Copy engines need none.
-        """
-        if rank.running and not copied and not rank.holds(joined):
-            yield self._next_kernel_end(rank)
-        while (before := rank.moving(joined)) is not None:
-            yield before.over(rank)
+    def _batch(self, comms: tuple[int, ...]) -> _Batch:
+        """What communications at once have together: the same in every step."""
+        batch = self._batches.get(comms)
+        if batch is None:
+            plans, known = self.timed.plans, self.timed.graph.comms
+            batch = self._batches[comms] = _Batch(
+                frozenset([self._communicators[c] for c in comms]),
+                max([plans[c].channels for c in comms], default=0),
+                all(known[c].copied for c in comms),
+            )
+        return batch
 
     def _next_kernel_end(self, rank: Rank) -> simpy.Event:
         env = self.network.env
@@ -82,12 +107,13 @@ class Meetings:
 
     def _meeting(self, step: int, c: int) -> Meeting:
         key = (step, c)
-        if key not in self.opened:
+        meeting = self.opened.get(key)
+        if meeting is None:
             plan = self._plan_of(step, c)
             stages = self._stages.get(id(plan)) or stages_of(plan)
-            communicator = self.timed.graph.comms[c].communicator
-            self.opened[key] = Meeting(self.network, plan, stages, communicator)
-        return self.opened[key]
+            meeting = Meeting(self.network, plan, stages, self._communicators[c])
+            self.opened[key] = meeting
+        return meeting
 
     def _plan_of(self, step: int, c: int) -> Plan:
         """A communication's plan in that step: noise stretches its latency and the time of its bytes."""
@@ -104,9 +130,15 @@ class Meetings:
         )
 
 
+def numbered(comms: Sequence[Comm]) -> list[int]:
+    """The communicator of every communication, as a number: their ranks take long to compare."""
+    numbers: dict[Communicator, int] = {}
+    return [numbers.setdefault(comm.communicator, len(numbers)) for comm in comms]
+
+
 def _sends(comm: Comm, rank: int) -> bool:
     """Whether the rank is the sender of any of the communication's groups."""
-    return any(rank == group[0] for group in comm.groups)
+    return rank in [group[0] for group in comm.groups]
 
 
 def stages_of(plan: Plan) -> tuple[Plan | None, Plan | None]:

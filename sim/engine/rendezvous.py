@@ -6,7 +6,7 @@ SMs; a transfer changes its own when the kernels beside it change.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ import simpy
 from simpy.events import URGENT
 
 from sim.engine.fluid import Network, Transfer
-from sim.graph.opgraph import Communicator, Program
+from sim.graph.opgraph import Program
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
@@ -95,7 +95,7 @@ class Rank:
         self.issued = 0
         self.channels = 0
         # Those of each communicator, while it has any kernel here.
-        self._held: Counter[Communicator] = Counter()
+        self._held: defaultdict[int, int] = defaultdict(int)
         # By stream, as all below.
         self.running: dict[int, Running] = {}
         # A chain of kernels that runs: seconds after which one of them ends, on average.
@@ -107,9 +107,10 @@ class Rank:
 
     def ended(self, g: int) -> simpy.Event:
         """Event of the end of operation ``g`` (counted over steps)."""
-        if g not in self._waiters:
-            self._waiters[g] = self.env.event()
-        return self._waiters[g]
+        waiter = self._waiters.get(g)
+        if waiter is None:
+            waiter = self._waiters[g] = simpy.Event(self.env)
+        return waiter
 
     def finish(self, g: int, time: float) -> None:
         self.end[g] = time
@@ -154,16 +155,19 @@ class Rank:
         for meeting in self.transferring:
             meeting.adapt()
 
-    def holds(self, communicators: frozenset[Communicator]) -> bool:
+    def holds(self, communicators: frozenset[int]) -> bool:
         """Whether any of some communicators has SMs here."""
-        return any(self._held[one] > 0 for one in communicators)
+        held = self._held
+        return any(held[one] > 0 for one in communicators)
 
-    def moving(self, communicators: frozenset[Communicator]) -> Meeting | None:
+    def moving(self, communicators: frozenset[int]) -> Meeting | None:
         """The first transfer under way of any of some communicators."""
-        mine = (m for m in self.transferring if m.communicator in communicators)
-        return next(mine, None)
+        for meeting in self.transferring:
+            if meeting.communicator in communicators:
+                return meeting
+        return None
 
-    def hold(self, channels: int, communicators: frozenset[Communicator]) -> None:
+    def hold(self, channels: int, communicators: frozenset[int]) -> None:
         """Communicators take (or, negative, give back) SMs: running kernels change speed."""
         self.channels += channels
         for communicator in communicators:
@@ -174,6 +178,14 @@ class Rank:
                 if self.channels
                 else 1.0
             )
+
+
+def _succeed(event: simpy.Event) -> None:
+    """Wakes those that wait for an event; where nobody does, it has happened and SimPy need not know."""
+    if event.callbacks:
+        event.succeed()
+    else:
+        event._ok, event._value = True, None
 
 
 class Meeting:
@@ -202,7 +214,7 @@ class Meeting:
         network: Network,
         plan: Plan,
         parts: tuple[Plan | None, ...],
-        communicator: Communicator,
+        communicator: int,
     ) -> None:
         env = network.env
         self.communicator = communicator
@@ -211,16 +223,16 @@ class Meeting:
         self.ranks: list[Rank] = []
         self.here: tuple[Rank, ...] = ()  # those that had come when it began
         self.begin = 0.0
-        self.ready = env.event()
+        self.ready = simpy.Event(env)
         self.ready.callbacks.append(self._start)
-        self.done = env.event()
+        self.done = simpy.Event(env)
         # Kernels of these ranks may end when it is sent: the rest is in their buffers.
         self.senders: list[Rank] = []
-        self.sent = env.event()
+        self.sent = simpy.Event(env)
 
     def _start(self, _: simpy.Event) -> None:
         env = self.network.env
-        self.begin, self.here = env.now, tuple(self.ranks)
+        self.begin, self.here = env._now, tuple(self.ranks)
         for rank in self.here:
             rank.transferring.append(self)
         env.timeout(self.plan.latency).callbacks.append(self._send)
@@ -237,7 +249,7 @@ class Meeting:
     def _sent(self, _: simpy.Event) -> None:
         self.transfer = None
         if not self.sent.triggered:
-            self.sent.succeed()
+            _succeed(self.sent)
             for rank in self.senders:
                 rank.transferring.remove(self)
         if self.parts:
@@ -246,7 +258,7 @@ class Meeting:
         for rank in self.here:
             if rank not in self.senders:
                 rank.transferring.remove(self)
-        self.done.succeed()
+        _succeed(self.done)
 
     def over(self, rank: Rank) -> simpy.Event:
         """When it has ended for a rank."""
@@ -255,10 +267,8 @@ class Meeting:
     @property
     def speed(self) -> float:
         """Less than 1 while kernels run beside it on any of its GPUs."""
-        return 1.0 / max(
-            (beside for rank in self.ranks for beside in rank.working.values()),
-            default=1.0,
-        )
+        besides = [one for rank in self.ranks for one in rank.working.values()]
+        return 1.0 / max(besides, default=1.0)
 
     def adapt(self) -> None:
         """Kernels beside it came or went."""

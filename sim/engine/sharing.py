@@ -66,11 +66,14 @@ class Shapes:
     def of(self, plan: OnLinks) -> int:
         """The number of a plan's shape: same arrays, same shape."""
         key = (id(plan.links), id(plan.usage))
-        if key not in self._numbers:
-            self._numbers[key] = len(self.plans)
-            self.near.append(_Near(self, len(self.plans)))
-            self.plans.append(plan)
-        return self._numbers[key]
+        number = self._numbers.get(key)
+        return self._add(key, plan) if number is None else number
+
+    def _add(self, key: tuple[int, int], plan: OnLinks) -> int:
+        number = self._numbers[key] = len(self.plans)
+        self.near.append(_Near(self, number))
+        self.plans.append(plan)
+        return number
 
     def meet(self, one: int, other: int) -> bool:
         """Whether two shapes have a link in common."""
@@ -111,7 +114,7 @@ class Sharing:
         for seed in self._seeds(rest, changed, left):
             if seed in rest:
                 group, rest = self._connected(seed, rest)
-                groups.append(sorted(group, key=_number))
+                groups.append(sorted(group, key=_number) if len(group) > 1 else group)
         return groups
 
     def _seeds(

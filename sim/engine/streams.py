@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
@@ -26,6 +26,18 @@ def streams_of(program: Program) -> dict[int, list[int]]:
         int(stream): np.flatnonzero((program.stream == stream) & executed).tolist()
         for stream in np.unique(program.stream[executed])
     }
+
+
+class _Operation(NamedTuple):
+    """An operation of a stream, at a place of its program; `duration`, `gap` and `latency` in seconds."""
+
+    at: int
+    kind: int
+    payload: int
+    duration: float
+    deps: tuple[int, ...]
+    gap: float
+    latency: float
 
 
 class Stream:
@@ -55,41 +67,39 @@ class Stream:
         meter: Meter | None,
         meetings: Meetings,
     ) -> None:
-        program, n = rank.program, len(rank.program)
+        program = rank.program
         self.rank, self.number, self.ops = rank, number, ops
         self.timed, self.slowdown = timed, slowdown
         self.meter, self.meetings = meter, meetings
         limited = timed.limited.get(program.rank)
         self.loads = None if limited is None else limited.loads
         self.courses = timed.courses.get(program.rank, {})
-        self.gap = _column(program.gap, timed.kernel_gap, n)
-        self.latency = _column(program.latency, timed.launch_latency, n)
         self.noise = None if timed.noise is None else timed.noise.kernels[program.rank]
         # The event that woke this stream woke nobody else.
         self.alone = False
 
     def process(self, steps: int) -> Generator[Any, Any, None]:
         """Runs the operations of all steps; plain calls beside it cost less than generators within generators."""
-        rank, timeout = self.rank, self.rank.env.timeout
+        rank, env = self.rank, self.rank.env
         n = len(rank.program)
         operations = self._operations()
         for base in range(0, steps * n, max(1, n)):
-            for i, kind, payload, duration in operations:
-                g = base + i
-                while (awaited := self._awaited(base, i)) is not None:
+            for op in operations:
+                g = base + op.at
+                while (awaited := self._awaited(base, g, op.deps)) is not None:
                     self.alone = False
                     yield awaited
-                pause = self._pause(g, i)
+                pause = self._pause(g, op)
                 if not self._skip(pause):
-                    yield timeout(pause)
-                if kind == KERNEL:
-                    end = self._begin(g, payload, duration)
+                    yield simpy.Timeout(env, pause)
+                if op.kind == KERNEL:
+                    end = self._begin(g, op.payload, op.duration)
                     if end is not None:
                         yield end
-                    self._stop(g, payload)
-                elif kind == COMM:
-                    yield from self._communicate(g, payload)
-                rank.finish(g, rank.env.now)
+                    self._stop(g, op.payload)
+                elif op.kind == COMM:
+                    yield from self._communicate(g, op.payload)
+                rank.finish(g, env._now)
 
     def _skip(self, seconds: float) -> bool:
         """Moves the clock on where nothing happens in the meantime; whether it did. Else the stream waits by itself.
@@ -105,22 +115,23 @@ class Stream:
             env._now = end
         return not soon
 
-    def _awaited(self, base: int, i: int) -> simpy.Event | None:
-        """What an operation still waits for: its launch, or another operation's end."""
+    def _awaited(self, base: int, g: int, deps: tuple[int, ...]) -> simpy.Event | None:
+        """What operation `g` still waits for: its launch, or another operation's end."""
         rank = self.rank
-        if rank.issued <= base + i:
+        if rank.issued <= g:
             rank.rest(self.number)
             return rank.issue()
-        for d in rank.program.deps[i]:
-            if base + d >= 0 and rank.end[base + d] < 0:
+        for d in deps:
+            before = base + d
+            if before >= 0 and rank.end[before] < 0:
                 rank.rest(self.number)
-                return rank.ended(base + d)
+                return rank.ended(before)
         return None
 
-    def _pause(self, g: int, i: int) -> float:
+    def _pause(self, g: int, op: _Operation) -> float:
         """Seconds until the next operation starts: the gap after the last one, or longer if its launch comes later."""
-        gap, now = self.gap[i], self.rank.env.now
-        launched = self.rank.launch[g] + self.latency[i]
+        gap, now = op.gap, self.rank.env._now
+        launched = self.rank.launch[g] + op.latency
         if now + gap >= launched:
             return gap
         if now + PAUSE * gap < launched:
@@ -130,12 +141,12 @@ class Stream:
     def _begin(self, g: int, kernel: int, time: float) -> simpy.Event | None:
         """Starts operation `g`, a kernel of `time` s alone; its end, or None if it ends at once."""
         rank, env = self.rank, self.rank.env
-        rank.start[g] = env.now
+        rank.start[g] = env._now
         if self.noise is not None:
             time *= self.noise[g]
         if kernel in self.timed.idle:
             rank.rest(self.number)
-            return env.timeout(time)
+            return simpy.Timeout(env, time)
         self._occupy(kernel)
         if self.meter is not None:
             time = self._at_power(self.meter, kernel, time)
@@ -145,7 +156,7 @@ class Stream:
         speed = 1.0 / self.slowdown(kernel, channels) if channels else 1.0
         if kernel not in self.courses and self._skip(time / speed):
             return None
-        end = env.timeout(time / speed)
+        end = simpy.Timeout(env, time / speed)
         running = self._running(end, kernel, time, speed)
         rank.running[self.number] = running
         return running.end
@@ -156,7 +167,7 @@ class Stream:
         """A kernel of `time` s that begins now; one that moves bytes does so on the network."""
         course = self.courses.get(kernel)
         if course is None:
-            return Running(end, kernel, time, self.rank.env.now, speed)
+            return Running(end, kernel, time, self.rank.env._now, speed)
         return Passage(end, kernel, time, speed, course, self.meetings.network)
 
     def _communicate(self, g: int, batch: int) -> Generator[Any, Any, None]:
@@ -189,7 +200,7 @@ class Stream:
 
     def _at_power(self, meter: Meter, kernel: int, duration: float) -> float:
         """Seconds of a kernel alone at the clock that the power limit allows; communication beside it comes on top."""
-        now, channels = self.rank.env.now, self.rank.channels
+        now, channels = self.rank.env._now, self.rank.channels
         longer = self.slowdown(kernel, channels) if channels else 1.0
         if self.loads is not None:
             load = self.loads[kernel]
@@ -199,12 +210,18 @@ class Stream:
         meter.other(now, duration * longer)
         return duration
 
-    def _operations(self) -> list[tuple[int, int, int, float]]:
-        """Place in the program, kind, payload and seconds of every operation."""
-        program = self.rank.program
-        kinds, payloads = program.kind[self.ops], program.payload[self.ops]
-        columns = kinds.tolist(), payloads.tolist(), self._durations()
-        return list(zip(self.ops, *columns, strict=True))
+    def _operations(self) -> list[_Operation]:
+        """The stream's operations with what is known of them before they run."""
+        program, timed, ops = self.rank.program, self.timed, self.ops
+        columns = (
+            program.kind[ops].tolist(),
+            program.payload[ops].tolist(),
+            self._durations(),
+            [program.deps[i] for i in ops],
+            _column(program.gap, timed.kernel_gap, ops),
+            _column(program.latency, timed.launch_latency, ops),
+        )
+        return list(map(_Operation._make, zip(ops, *columns, strict=True)))
 
     def _durations(self) -> list[float]:
         """Seconds of the stream's kernels on this rank (0 for communication): not of all kernels of the graph."""
@@ -216,5 +233,6 @@ class Stream:
         return times[kernels].tolist()  # type: ignore[no-any-return]
 
 
-def _column(values: np.ndarray | None, default: float, length: int) -> list[float]:
-    return [default] * length if values is None else values.tolist()
+def _column(values: np.ndarray | None, default: float, ops: list[int]) -> list[float]:
+    """What a column of a program says of some operations."""
+    return [default] * len(ops) if values is None else values[ops].tolist()

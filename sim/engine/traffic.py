@@ -87,11 +87,14 @@ class Traffic:
 
     def _usage(self, link: int) -> Floats:
         """Bytes on a link per payload byte, by activity."""
-        known = {
-            id(plan): float(plan.usage[plan.links == link].sum())
-            for plan in self._distinct
-        }
-        return np.array([known[id(plan)] for plan in self.plans])
+        used = [float(p.usage[p.links == link].sum()) for p in self._distinct]
+        return np.array(used)[self._which]
+
+    @cached_property
+    def _which(self) -> Ints:
+        """Of every activity, the place of its plan among the distinct ones."""
+        places = {id(plan): at for at, plan in enumerate(self._distinct)}
+        return np.array([places[id(plan)] for plan in self.plans], dtype=np.int64)
 
     @cached_property
     def _distinct(self) -> list[Plan]:

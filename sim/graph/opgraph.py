@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -123,7 +124,7 @@ class Chain:
         mine = [comm for comm in comms if comm.axis == axis]
         return mine[0], self.times * sum(comm.size for comm in mine)
 
-    @property
+    @cached_property
     def flops(self) -> float:
         """Of all repetitions, counted on the first kernel."""
         kernels = self.graph.kernels
@@ -201,6 +202,10 @@ class Rendezvous:
         self.comms: list[Comm] = []
         self._index: dict[tuple[object, ...], int] = {}
 
+    def index(self, key: tuple[object, ...]) -> int | None:
+        """Index of the communication called ``key``, if it was made."""
+        return self._index.get(key)
+
     def join(
         self,
         key: tuple[object, ...],
@@ -221,7 +226,7 @@ class Rendezvous:
                 Comm(
                     op,
                     size,
-                    tuple(tuple(g) for g in groups),
+                    tuple(map(tuple, groups)),
                     axis,
                     arrivals,
                     in_place,

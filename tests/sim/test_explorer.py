@@ -288,6 +288,7 @@ def test_values_are_those_of_the_controls(
     explorer: Explorer, key: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What no slider offers is refused before anything is predicted or kept, and the values that there are are said."""
+    explorer.answer({})  # the page has it
     monkeypatch.setattr(Explorer, "predicted", None)
     kept = len(explorer._answers)
     with served(explorer) as server:
