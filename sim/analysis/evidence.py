@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +19,8 @@ from sim.planning.numa import LOCAL
 from sim.planning.planned import Planned
 
 GROUNDED = ("measured", "fitted")
+# Of an operation its program and place there, whether it computes, its kernel or first communication, and seconds.
+_Executed = tuple[int, int, bool, int, float]
 # Why something has no measurement or fit of its own: (what, grade).
 Reason = tuple[str, str]
 
@@ -29,11 +30,11 @@ def evidence_of(planned: Planned, run: Run) -> dict[str, float]:
     kernels = [_kernel_grades(planned, k) for k in planned.graph.kernels]
     grades, times = [], []
     plans = [{plan.evidence: 1.0} for plan in planned.plans]
-    for op in _last_step(planned, run):
-        shares = kernels[op.payload] if op.computes else plans[op.comm]
+    for _, _, computes, number, time in _last_step(planned, run):
+        shares = kernels[number] if computes else plans[number]
         for grade, share in shares.items():
             grades.append(grade)
-            times.append(op.time * share)
+            times.append(time * share)
     return metrics.evidence_shares(grades, np.array(times))
 
 
@@ -41,11 +42,11 @@ def tables_of(planned: Planned, run: Run) -> dict[str, float]:
     """Shares of the kernels' time in the last step by whose tables say it (`Gpu.table_of`)."""
     whose = [_kernel_tables(planned, kernel) for kernel in planned.graph.kernels]
     times: dict[str, float] = {}
-    for op in _last_step(planned, run):
-        if not op.computes:
+    for _, _, computes, number, time in _last_step(planned, run):
+        if not computes:
             continue
-        for name, share in whose[op.payload].items():
-            times[name] = times.get(name, 0.0) + op.time * share
+        for name, share in whose[number].items():
+            times[name] = times.get(name, 0.0) + time * share
     whole = sum(times.values()) or 1.0
     shares = sorted(times.items(), key=lambda item: (-item[1], item[0]))
     return {name: time / whole for name, time in shares}
@@ -95,10 +96,10 @@ def fallbacks_of(
     """
     reasons = _reasons_in(planned, run)
     whole, times = 0.0, dict[Reason, list[float]]()
-    for op in _last_step(planned, run):
-        whole += op.time
-        for reason, share in reasons(op).items():
-            times.setdefault(reason, []).append(op.time * share)
+    for program, place, computes, number, time in _last_step(planned, run):
+        whole += time
+        for reason, share in reasons(program, place, computes, number).items():
+            times.setdefault(reason, []).append(time * share)
     fallbacks = [
         Fallback(*reason, len(parts), sum(parts) / (whole or 1.0))
         for reason, parts in times.items()
@@ -111,22 +112,23 @@ def fallbacks_of(
 
 def _reasons_in(
     planned: Planned, run: Run
-) -> Callable[[_Executed], Mapping[Reason, float]]:
-    """The reasons of an operation of a run, each with the share of its time that it holds for."""
+) -> Callable[[int, int, bool, int], Mapping[Reason, float]]:
+    """The reasons of an operation of a run, each with the share of its time that it holds for: see `_Executed`."""
     graph = planned.graph
     kernels = [_shares(planned, kernel) for kernel in graph.kernels]
     comms = [dict.fromkeys(_plan_reasons(plan), 1.0) for plan in planned.plans]
     crowds = [_beside(p, run, i).tolist() for i, p in enumerate(graph.programs)]
 
-    def reasons(op: _Executed) -> Mapping[Reason, float]:
-        if not op.computes:
-            return comms[op.comm]
-        kernel = graph.kernels[op.payload]
-        beside = crowds[op.program][op.place]
+    def reasons(
+        program: int, place: int, computes: bool, number: int
+    ) -> Mapping[Reason, float]:
+        if not computes:
+            return comms[number]
+        kernel, beside = graph.kernels[number], crowds[program][place]
         if not beside or isinstance(kernel, Chain) or is_known(kernel):
-            return kernels[op.payload]
+            return kernels[number]
         crowded = (f"kernel {kernel.kind} beside communication", "guess")
-        return {**kernels[op.payload], crowded: 1.0}
+        return {**kernels[number], crowded: 1.0}
 
     return reasons
 
@@ -173,26 +175,16 @@ def _host(planned: Planned, share: float) -> list[Fallback]:
     return [Fallback(what, "guess", 1, share)]
 
 
-class _Executed(NamedTuple):
-    """A kernel or a communication at a `place` of a program, with its seconds; `comm`: its first communication."""
-
-    program: int
-    place: int
-    computes: bool
-    payload: int
-    comm: int
-    time: float
-
-
 def _last_step(planned: Planned, run: Run) -> Iterator[_Executed]:
     """Every kernel and communication of the last step."""
     for i, p in enumerate(planned.graph.programs):
         times = (run.end[i][-1] - run.start[i][-1]).tolist()
         payloads, computes = p.payload.tolist(), (p.kind == KERNEL).tolist()
         for at in np.flatnonzero((p.kind == KERNEL) | (p.kind == COMM)).tolist():
-            payload, is_kernel = payloads[at], computes[at]
-            comm = -1 if is_kernel else p.parts[payload][0]
-            yield _Executed(i, at, is_kernel, payload, comm, times[at])
+            is_kernel, number = computes[at], payloads[at]
+            if not is_kernel:
+                number = p.parts[number][0]
+            yield i, at, is_kernel, number, times[at]
 
 
 def _beside(p: Program, run: Run, i: int) -> np.ndarray:

@@ -93,11 +93,16 @@ def _exchange_spans(graph: OpGraph, run: Run, index: int, p: Program) -> Timelin
 
 def _waits(run: Run, index: int, p: Program) -> Iterator[_Waiting]:
     """Every wait of layers of one rank for their own exchanges."""
+    launched, ended = (
+        run.launch[index].ravel().tolist(),
+        run.end[index].ravel().tolist(),
+    )
+    operations = len(p)
     for g, waits in run.exposed[index].items():
-        launch = float(run.launch[index].flat[g])
-        now = float(run.end[index].flat[g]) - sum(waits.values())
+        now = ended[g] - sum(waits.values())
         for axis, seconds in waits.items():
-            yield _Waiting(*divmod(g, len(p)), axis, now, now + seconds, launch)
+            step, op = divmod(g, operations)
+            yield _Waiting(step, op, axis, now, now + seconds, launched[g])
             now += seconds
 
 
@@ -154,11 +159,12 @@ def _words(texts: list[str], steps: int) -> Words:
 def _times(run: Run, index: int, ops: np.ndarray) -> dict[str, np.ndarray]:
     """The columns of times of a rank's operations, in seconds of the run."""
     ready = run.start[index].copy()
-    for op, time in run.ready[index].items():
-        ready.flat[op] = time
+    arrived = run.ready[index]
+    ready.flat[list(arrived)] = list(arrived.values())
     end = run.end[index].copy()
-    for op, waits in run.exposed[index].items():
-        end.flat[op] -= sum(waits.values())  # those are spans of their own
+    exposed = run.exposed[index]
+    waited = [sum(waits.values()) for waits in exposed.values()]
+    end.flat[list(exposed)] -= waited  # those are spans of their own
     columns = {
         "launch": run.launch[index],
         "start": run.start[index],

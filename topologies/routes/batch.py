@@ -115,6 +115,8 @@ class Batch:
         """Keep `spread` of pairs between hosts where the doors are clear."""
         ends = zip(src.tolist(), dst.tolist(), strict=True)
         new = np.array([key not in self._router.spreads for key in ends], dtype=bool)
+        if not new.any():
+            return
         apart = self._in_patterns(src, dst) & ~self._same_host(src, dst)
         fans = self._fans(src, dst, np.flatnonzero(new & apart))
         pieces = [piece for fan in fans for piece in fan.pieces(self.net)]

@@ -87,12 +87,24 @@ class Images:
         if (pattern < 0).any() or not self._even:
             return None
         hosts = _Hosts.of(pattern, member)
+        within = _bytes(hosts.number, stubs.local[nodes])
+        key = _bytes(hosts.pattern, hosts.member)
+        # The same hosts have many groups.
+        if key not in self._marks:
+            self._marks[key] = self._mark(hosts)
+        return b"|".join((within, self._marks[key]))
+
+    @cached_property
+    def _marks(self) -> dict[bytes, bytes]:
+        return {}
+
+    def _mark(self, hosts: _Hosts) -> bytes:
+        """The same for hosts in their order, wherever the nodes of a group lie in them."""
         labels = [self._labels[p][m] for p, m in hosts.pairs]
         switches, number = _numbered(self._switches(hosts))
         classes, kind = _numbered(self._net.classes(switches))
-        parts = [hosts.number, stubs.local[nodes], hosts.pattern, np.array(labels)]
-        parts += [number, kind, self._between(classes, switches, kind)]
-        return b"|".join(part.astype(np.int64).tobytes() for part in parts)
+        between = self._between(classes, switches, kind)
+        return _bytes(hosts.pattern, np.array(labels), number, kind, between)
 
     def _switches(self, hosts: _Hosts) -> Ints:
         """The switches behind all doors of some hosts, out of and into each."""
@@ -260,6 +272,11 @@ class _Walk:
         good = (rows >= 0) & ((known < 0) | (known == beyond))
         self.row[open_[good]] = rows[good]
         self.node[side.far[open_[good]]] = beyond[good]
+
+
+def _bytes(*parts: Ints) -> bytes:
+    """Equal for equal numbers."""
+    return b"|".join(part.astype(np.int64).tobytes() for part in parts)
 
 
 def _numbered(values: Ints) -> tuple[Ints, Ints]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from workloads.megatron import tensor_parallel
 from workloads.megatron.elementwise import pass_over
 from workloads.megatron.rank import Rank
@@ -27,7 +29,7 @@ class Transfers:
         self.rank, self.tape, self.of_torch = rank, rank.tape, of_torch
         self.unpacked = unpacked
         self.ended: dict[int, tuple[int, ...]] = {}
-        self.copies: dict[int, list[int]] = {}
+        self.peers: dict[int, tuple[int, int, list[int]]] = {}
 
     def post(self, batch: Batch) -> None:
         """Issues a batch behind the computation so far."""
@@ -60,13 +62,13 @@ class Transfers:
             if self.unpacked:
                 pass_over(self.tape, int(self._size / 2), self.unpacked * self._size)
 
-    @property
+    @cached_property
     def _size(self) -> float:
         """Bytes of an activation between stages."""
         rows, samples, hidden = self.rank.model.inner
         return rows * samples * hidden * 2.0
 
-    @property
+    @cached_property
     def _parts(self) -> int:
         """Tensor-parallel ranks that each send a part of an activation that all of them have."""
         if self.rank.model.shard.sequence or self.of_torch:
@@ -76,15 +78,23 @@ class Transfers:
 
     def _rendezvous(self, op: Send | Recv) -> int:
         """Where an activation meets another stage; each tensor rank sends its part of it."""
+        if op.peer not in self.peers:
+            self.peers[op.peer] = self._peer(op.peer)
+        here, peer, copies = self.peers[op.peer]
+        ends = (peer, here) if isinstance(op, Recv) else (here, peer)
+        key, size = (*op.key, self.run), self._size / self._parts
+        return transfer(self.tape, *ends, key, size, copies, self._everywhere)
+
+    def _peer(self, stage: int) -> tuple[int, int, list[int]]:
+        """This rank, that of another stage, and the copies of what they exchange."""
         rank = self.rank
         here = rank.grid.rank(rank.replica, rank.stage, 0)
-        peer = rank.grid.rank(rank.replica, op.peer, 0)
-        if op.peer not in self.copies:
-            self.copies[op.peer] = rank.groups.transfer_copies(here, peer, rank.kind)
-        ends = (peer, here) if isinstance(op, Recv) else (here, peer)
-        size, copies = self._size / self._parts, self.copies[op.peer]
-        key, everywhere = (*op.key, self.run), len(rank.kind.replicas) * rank.ranks
-        return transfer(self.tape, *ends, key, size, copies, everywhere)
+        peer = rank.grid.rank(rank.replica, stage, 0)
+        return here, peer, rank.groups.transfer_copies(here, peer, rank.kind)
+
+    @cached_property
+    def _everywhere(self) -> int:
+        return len(self.rank.kind.replicas) * self.rank.ranks
 
     def _stream(self, batch: Batch) -> str:
         """With overlap each peer and direction has its own communicator, so that none blocks another."""

@@ -81,7 +81,8 @@ def spreads(
     if len(pairs) > MANY:
         src, dst = zip(*pairs, strict=True)
         return fabric.spreads(fabric.positions(src), fabric.positions(dst))  # type: ignore[no-any-return]
-    fabric.prefetch(pairs)
+    known = index_of(fabric).splits
+    fabric.prefetch([pair for pair in pairs if pair not in known])
     parts = [split(fabric, src, dst) for src, dst in pairs]
     number = np.repeat(np.arange(len(parts)), [len(links) for links, _ in parts])
     empty = [(np.empty(0, dtype=np.int64), np.empty(0))]
