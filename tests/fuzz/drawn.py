@@ -119,8 +119,6 @@ KEPT = {
 def _tables(chance: random.Random) -> dict[str, Any]:
     """A layout and a model, and some keys of every section."""
     framework, model = chance.choice(FRAMEWORKS), _model(chance)
-    if "layer_pattern" in model:
-        framework = chance.choice(("megatron", "automodel"))
     if model["kind"] == "mlp":
         framework = chance.choice(("pytorch-eager", "cuda-graph"))
     tables: dict[str, Any] = {

@@ -164,11 +164,6 @@ def test_scans_over_parts_of_a_sequence_are_refused() -> None:
         run(MAMBA, cp=2)
 
 
-def test_pytorchs_plain_modules_have_no_such_layers() -> None:
-    with pytest.raises(InputError, match="layer_pattern"):
-        run(MAMBA, training={"framework": "pytorch-eager"})
-
-
 def test_every_letter_has_a_part() -> None:
     from workloads.megatron.hybrid_layer import _BUILD, SCOPES
 

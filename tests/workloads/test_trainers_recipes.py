@@ -146,14 +146,24 @@ def test_a_file_is_looked_for_beside_and_above_alone(tmp_path: Path) -> None:
     assert beneath(written(tmp_path, "a/d.yaml", "x: 1"), str(file)) == file
 
 
+@pytest.mark.parametrize("way", ["full_shard", "no_shard"])
+def test_hybrids_are_blocks_of_pytorchs_own(tmp_path: Path, way: str) -> None:
+    """Nothing stands in for them, sharded or replicated."""
+    text = SFT.replace("meta-llama/Llama-3.2-1B", "nvidia/Nemotron-H-8B-Base-8K")
+    path = written(tmp_path, "sft.yaml", text + f"fsdp: {way}\n")
+    scenario = load_scenario(path, [CLUSTER])
+    assert scenario.training.framework == "pytorch-eager"
+    assert not any("stand for them" in note for note in scenario.notes)
+
+
 @pytest.mark.parametrize(
     ("way", "chosen"), [("full_shard", "automodel"), ("no_shard", "megatron")]
 )
 def test_layers_that_pytorch_lacks_are_stood_in_for(
     tmp_path: Path, way: str, chosen: str
 ) -> None:
-    """A hybrid under FSDP has Automodel's layers, one that is replicated Megatron's; both are said."""
-    text = SFT.replace("meta-llama/Llama-3.2-1B", "nvidia/Nemotron-H-8B-Base-8K")
+    """ALiBi under FSDP has Automodel's layers, a model that is replicated Megatron's; both are said."""
+    text = SFT.replace("meta-llama/Llama-3.2-1B", "mosaicml/mpt-7b")
     path = written(tmp_path, "sft.yaml", text + f"fsdp: {way}\n")
     scenario = load_scenario(path, [CLUSTER])
     assert scenario.training.framework == chosen

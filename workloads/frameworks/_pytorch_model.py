@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from sim.errors import Mistake
 from workloads.frameworks._pytorch_trainer import MEGATRON, stated
 from workloads.job import Job
+from workloads.models import hybrid
+from workloads.models.projections import projections_of
 from workloads.models.shape import ModelShape
 from workloads.optimizer import optimizer
 from workloads.precision import precision
 
-#: Parts of a transformer that workloads/torch/transformer.py does not have.
-NO_SUCH_PARTS = ("layer_pattern", "moe_latent")
 #: Numbers in fp32 that memory-efficient attention reads at once (sdp_utils.cpp).
 WHOLE_VECTOR = 4
 RECORDED = "a recording of the program (prestep capture) runs in any format"
@@ -20,14 +20,7 @@ RECORDED = "a recording of the program (prestep capture) runs in any format"
 
 def missing_parts(model: object) -> list[str]:
     """Keys of a model that make it one of other layers, with their values."""
-    parts = [
-        f"{key} = {str(getattr(model, key)).lower()}"
-        for key in NO_SUCH_PARTS
-        if getattr(model, key, None)
-    ]
-    if getattr(model, "positions", "") == "alibi":
-        parts.append('positions = "alibi"')
-    return parts
+    return ['positions = "alibi"'] if getattr(model, "positions", "") == "alibi" else []
 
 
 def parts(s: Job, model: ModelShape) -> Iterator[Mistake]:
@@ -68,6 +61,30 @@ def wide(s: Job, model: ModelShape) -> Iterator[Mistake]:
         hint = "without it attention is not fused; " + RECORDED
         found, expected = str(width), f"a multiple of {WHOLE_VECTOR}"
         yield Mistake(where, "model.head_dim", found, expected, hint)
+
+
+def hybrids(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """Scans see whole sequences, and no plan of torchtitan's or Automodel's splits their heads, or narrow tokens."""
+    if model.kind != "transformer":
+        return
+    p, instead = s.parallel, MEGATRON
+    narrow = getattr(model, "moe_latent", 0)
+    if narrow and p.tp > 1:
+        hint = f"no plan splits experts behind narrowing projections: {instead}"
+        yield Mistake(s.where, "parallel.tp", str(p.tp), "1 with moe_latent", hint)
+    if not set(model.layer_pattern) & set(hybrid.SCANS):
+        return
+    if p.tp > 1:
+        hint = f"no plan of torchtitan's or Automodel's splits heads of scans: {instead} does"
+        yield Mistake(s.where, "parallel.tp", str(p.tp), "1 with a hybrid", hint)
+    if p.cp > 1:
+        hint = "scans over parts of a sequence are not simulated yet"
+        yield Mistake(s.where, "parallel.cp", str(p.cp), "1 with a hybrid", hint)
+    number = s.training.precision
+    if precision(number).wide:
+        hint = "scans were measured in 16 bits"
+        where = "training.precision"
+        yield Mistake(s.where, where, f'"{number}"', "bf16 with a hybrid", hint)
 
 
 def modules(s: Job, model: ModelShape) -> Iterator[Mistake]:
@@ -130,6 +147,13 @@ def grouped(s: Job, model: ModelShape) -> Iterator[Mistake]:
         yield Mistake(s.where, "pytorch.experts", found, '"loop" with ep > 1', hint)
 
 
+def _adapted(model: ModelShape) -> tuple[str, ...]:
+    """Projections beside which adapters can be: those of latent attention count as one before and one behind it."""
+    inward = ("q_down", "q_up", "kv_down", "kv_up")
+    names = ("qkv" if name in inward else name for name in projections_of(model))
+    return tuple(dict.fromkeys(names))
+
+
 def adapted_model(s: Job, model: ModelShape) -> Iterator[Mistake]:
     """Adapters beside projections of a transformer, and of experts that are modules of their own."""
     if not s.adapter.on:
@@ -145,3 +169,7 @@ def adapted_model(s: Job, model: ModelShape) -> Iterator[Mistake]:
         expected = 'targets ["qkv", "proj"], or pytorch.experts = "loop"'
         found = ", ".join(s.adapter.targets)
         yield Mistake(s.where, "adapter.targets", found, expected, hint)
+    elif not set(s.adapter.places) & set(_adapted(model)):
+        found, expected = ", ".join(s.adapter.targets), ", ".join(_adapted(model))
+        hint = "this model has no other projections"
+        yield Mistake(s.where, "adapter.targets", found, f"some of {expected}", hint)

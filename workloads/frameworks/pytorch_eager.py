@@ -10,6 +10,7 @@ from workloads.frameworks import ALL, Framework, _pytorch_model, _pytorch_traine
 from workloads.frameworks._pytorch_trainer import FSDP
 from workloads.job import Job
 from workloads.job.layout import splits_backward
+from workloads.models import hybrid
 
 if TYPE_CHECKING:
     from workloads.lowered import Lowered, Site
@@ -59,6 +60,8 @@ def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
     p = s.parallel
     if s.adapter.on and p.dp * p.pp * p.cp * p.tp > 1:
         yield "adapters beside weights of several GPUs follow PEFT's source: steps with them were measured on one"
+    if set(model.layer_pattern) & set(hybrid.SCANS):
+        yield "hybrids: layers follow the source of transformers; no step with them was measured"
     if model.mtp_layers and s.parallel.pp > 1:
         yield "multi-token prediction: the last stage has a copy of the embedding; its look-up is left out"
     if model.tied_embeddings and s.parallel.pp > 1:
@@ -119,7 +122,11 @@ FRAMEWORK = Framework(
     model_rules=(
         ("model", _pytorch_model.parts),
         (
-            "adapter adapter.targets pytorch.experts model.kind",
+            "parallel.tp parallel.cp training.precision model.layer_pattern model.moe_latent",
+            _pytorch_model.hybrids,
+        ),
+        (
+            "adapter adapter.targets pytorch.experts model.kind model.layer_pattern",
             _pytorch_model.adapted_model,
         ),
         ("training pytorch model", _pytorch_model.wide),

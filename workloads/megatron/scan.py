@@ -8,35 +8,25 @@ Source: megatron/core/ssm/{mamba_mixer,gated_delta_net/gdn}.py; for Kimi delta a
 
 from __future__ import annotations
 
-from sim.graph.kernel import Kernel
 from workloads.megatron.adapter import adapted_column, adapted_row, pair_of
-from workloads.megatron.elementwise import fused, pass_over, unsaved
+from workloads.megatron.elementwise import fused, unsaved
 from workloads.megatron.linear import column_linear
 from workloads.megatron.shard import Shard, kept, whole
 from workloads.models import hybrid
-from workloads.models.hybrid import Sizes
 from workloads.models.model import ModelSpec
-from workloads.torch.modules import Module
+from workloads.torch.scans import (
+    NORMS,
+    WIDE,
+    DeltaWeights,
+    MambaWeights,
+    convolved_scan,
+    kernel_shape,
+    measured,
+)
 from workloads.torch.tape import Tape, Tensor
 
-MAMBA_CHUNK, DELTA_CHUNK = 128, 64  # tokens (MambaMixer.chunk_size; fla)
-# Passes over its channels: causal_conv1d's forward reads and writes them; its backward reads them and their gradient
-# and writes a gradient (a count, not measured).
-CONV_PASSES = 2, 3
-# Kernels that the host launches, forward and backward (profiles on an H100); each counts as an operator.
-LAUNCHES = {
-    "mamba2": (5, 25),
-    "gated_norm": (1, 3),
-    "gdn": (6, 14),
-    "kda": (8, 15),
-    "fla_conv1d": (1, 4),
-}
-# Kernels between the projection and a delta rule, and passes over queries and keys: a norm of each; gates in fp32.
-NORMS = 2
-WIDE = 4  # bytes of a decay
 
-
-class Mamba(Module):
+class Mamba(MambaWeights):
     """Mamba-2: the scan is gated, and its result normed in groups (MambaMixer, use_mem_eff_path).
 
     What the projection makes is kept; the convolution's result and the states of chunks are made again in backward.
@@ -45,65 +35,32 @@ class Mamba(Module):
     proj_bias = None
 
     def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
-        super().__init__()
+        super().__init__(t, m, hybrid.sizes_of(m, hybrid.MAMBA).of_rank(s.group.size))
         self.s = s
-        self.sizes = own = hybrid.sizes_of(m, hybrid.MAMBA).of_rank(s.group.size)
-        width = hybrid.mamba_width(own)
-        self.projection = self.add(t, width, m.hidden, name="in_proj")
-        self.add(t, own.convolved, m.conv_width, name="conv1d")
-        self.add(t, own.convolved, name="conv1d.bias")
-        for name in ("dt_bias", "A_log", "D"):
-            self.add(t, own.values, name=name)
-        self.norm = self.add(t, own.value_width, name="mixer_norm")
-        self.output = self.add(t, m.hidden, own.value_width, name="out_proj")
         self.into = pair_of(self, t, "in_proj", self.projection, s, row=False)
         self.out = pair_of(self, t, "out_proj", self.output, s, row=True)
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         y = adapted_column(t, x, self.projection, self.into, self.s)
         y = batch_first(t, y)
-        y = self._scan(t, y)
+        y = convolved_scan(t, y, self.sizes, self._shape)
         y = batch_first(t, y)
         y = measured(t, "gated_norm", y, [y, self.norm], self._shape)
         return adapted_row(t, y, self.output, self.out, kept(self.s, "mamba_out"))
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        return kernel_shape(self.s, self.sizes, MAMBA_CHUNK)
-
-    def _scan(self, t: Tape, x: Tensor) -> Tensor:
-        """Convolution and scan as one operator."""
-        channels = x.elements // x.shape[-1] * self.sizes.convolved
-        y = t.empty((*x.shape[:-1], self.sizes.value_width), x.itemsize)
-        convolve(t, channels, "fwd")
-        start(t, "mamba2", self._shape, "fwd")
-        ungated = t.empty(y.shape, y.itemsize)
-
-        def backward(g: Tensor) -> list[Tensor | None]:
-            _ = (g, ungated)
-            convolve(t, channels, "fwd")
-            start(t, "mamba2", self._shape, "bwd")
-            convolve(t, channels, "bwd")
-            return [t.empty(x.shape, x.itemsize)]
-
-        return t.apply(y, [x], backward)
+        return kernel_shape(self.s.batch, self.s.tokens, self.sizes, self.chunk)
 
 
-class Delta(Module):
+class Delta(DeltaWeights):
     """The gated delta rule (GatedDeltaNet): queries and keys normed, decay and strength of each head by the token."""
 
     proj_bias = None
-    part, kernel = hybrid.DELTA, "gdn"
 
     def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
-        super().__init__()
-        self.s, self.m = s, m
-        self.sizes = own = hybrid.sizes_of(m, self.part).of_rank(s.group.size)
-        self.projection = self.add(t, self._width, m.hidden, name="in_proj")
-        self.conv = self.add(t, own.convolved, m.conv_width, name="conv1d")
-        self._decays(t)
-        self.norm = self.add(t, own.value_dim, name="mixer_norm")
-        self.output = self.add(t, m.hidden, own.value_width, name="out_proj")
+        super().__init__(t, m, hybrid.sizes_of(m, self.part).of_rank(s.group.size))
+        self.s = s
         self.into = pair_of(self, t, "in_proj", self.projection, s, row=False)
         self.out = pair_of(self, t, "out_proj", self.output, s, row=True)
 
@@ -112,9 +69,8 @@ class Delta(Module):
         """Columns of the projection on this rank."""
         return hybrid.delta_width(self.sizes)
 
-    def _decays(self, t: Tape) -> None:
-        for name in ("dt_bias", "A_log"):
-            self.add(t, self.sizes.values, name=name)
+    def _projections(self, t: Tape) -> None:
+        self.projection = self.add(t, self._width, self.m.hidden, name="in_proj")
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         y = batch_first(t, self._project(t, x))
@@ -132,12 +88,7 @@ class Delta(Module):
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        return kernel_shape(self.s, self.sizes, DELTA_CHUNK)
-
-    @property
-    def _decay_width(self) -> int:
-        """Decays of a token: one for each head."""
-        return self.sizes.values
+        return kernel_shape(self.s.batch, self.s.tokens, self.sizes, self.chunk)
 
     def _part(self, t: Tape, x: Tensor, width: int) -> Tensor:
         """Some columns of a projection, without a copy."""
@@ -148,7 +99,7 @@ class Delta(Module):
         """Norms of queries and keys; decays in fp32 and strengths by a softplus and a sigmoid."""
         own, tokens = self.sizes, x.elements // x.shape[-1]
         keys = 2.0 * tokens * own.key_width * x.itemsize
-        decays = tokens * self._decay_width * (x.itemsize + WIDE)
+        decays = tokens * self.decay_width * (x.itemsize + WIDE)
         forward, backward = 2 * keys + decays, 3 * keys + 2 * decays
         return fused(t, [x], x.shape, forward, backward, kernels=(NORMS + 1, NORMS + 1))
 
@@ -177,7 +128,7 @@ class Kimi(Delta):
         self.add(t, own.values, name="A_log")
 
     @property
-    def _decay_width(self) -> int:
+    def decay_width(self) -> int:
         return self.sizes.values * self.sizes.key_dim
 
     def _project(self, t: Tape, x: Tensor) -> Tensor:
@@ -196,25 +147,6 @@ class Kimi(Delta):
         return t.apply(both, [y, wide], backward)
 
 
-def kernel_shape(s: Shard, own: Sizes, chunk: int) -> tuple[int, ...]:
-    """As `sim.costs.scans` has them."""
-    sizes = own.keys, own.key_dim, own.values, own.value_dim
-    return (s.batch, s.tokens, *sizes, chunk)
-
-
-def start(t: Tape, name: str, shape: tuple[int, ...], way: str) -> None:
-    """The kernels of a scan in one direction."""
-    t.cpu("elementwise", LAUNCHES[name][way == "bwd"])
-    t.launch(Kernel(f"{name}_{way}", shape))
-
-
-def convolve(t: Tape, channels: int, way: str) -> None:
-    """A causal convolution over so many elements, with its activation."""
-    t.cpu("elementwise")
-    passes = CONV_PASSES[way == "bwd"]
-    pass_over(t, channels, 2.0 * passes * channels)
-
-
 def batch_first(t: Tape, x: Tensor) -> Tensor:
     """Tokens of a sample beside each other, or back: a copy where there are several samples."""
     if x.shape[1] == 1:
@@ -227,19 +159,3 @@ def gated_by_head(t: Tape, x: Tensor, weight: Tensor) -> Tensor:
     """Each head's result normed and gated (jit-fused): reads both, writes one; backward also both gradients."""
     moved, back = 3 * x.size, 5 * x.size
     return fused(t, [x, weight], x.shape, moved, back, parameters=1)
-
-
-def measured(
-    t: Tape, name: str, like: Tensor, inputs: list[Tensor], shape: tuple[int, ...]
-) -> Tensor:
-    """An operator with kernels of its own (`sim.costs.scans`): saves its inputs, makes something like a tensor."""
-    start(t, name, shape, "fwd")
-    y = t.empty(like.shape, like.itemsize)
-    sizes = [(x.shape, x.itemsize) for x in inputs]
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        _ = (g, inputs)
-        start(t, name, shape, "bwd")
-        return [t.empty(*size) for size in sizes]
-
-    return t.apply(y, inputs, backward)

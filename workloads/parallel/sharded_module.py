@@ -18,7 +18,6 @@ from workloads.parallel.fsdp import Context, FullyShard
 from workloads.parallel.group import Group
 from workloads.parallel.offload import HostMemory
 from workloads.torch.block import Block
-from workloads.torch.moe import MixtureOfExperts
 from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Transformer
 
@@ -168,8 +167,8 @@ class Sharding:
         context.on_host = self.host is not None
         blocks, inner = dict[Block, FullyShard](), dict[Block, FullyShard]()
         for block in net.all_blocks:
-            layer, apart = block.ffn, list[Tensor]()
-            if self.experts is not None and isinstance(layer, MixtureOfExperts):
+            layer, apart = block.experts, list[Tensor]()
+            if self.experts is not None and layer is not None:
                 apart = layer.expert_parameters
                 inner[block] = layer.sharded = self._group(apart, context, self.experts)
             ids = set(map(id, apart))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from workloads.frameworks._pytorch_model import NO_SUCH_PARTS
+from workloads.frameworks._pytorch_model import missing_parts
 from workloads.models.model import MODELS, read_model
 from workloads.recipes import _adapter, _compiled, _models, deepspeed
 from workloads.recipes._documents import Document, beneath, read_json, text_of
@@ -306,7 +306,7 @@ def _around_modules(draft: Draft, said: Document) -> None:
     way = draft.get("parallel.data_parallel")
     name = draft.get("model.name")
     model = read_model(MODELS / f"{name}.toml") if name else None
-    parts = [key for key in ("experts", *NO_SUCH_PARTS) if getattr(model, key, None)]
+    parts = bool(getattr(model, "experts", None)) or bool(missing_parts(model))
     adam = draft.get("training.optimizer", "adamw") in ("adam", "adamw")
     bf16 = draft.get("training.precision") == "bf16"
     split = any(draft.get(f"parallel.{axis}", 1) > 1 for axis in ("tp", "cp"))

@@ -160,6 +160,22 @@ class Block(Module):
             + self.ffn.parameters
         )
 
+    @property
+    def parts(self) -> list[object]:
+        """What is behind a norm each."""
+        return [self.attention, self.ffn]
+
+    @property
+    def experts(self) -> MixtureOfExperts | None:
+        """Its layer of experts, if it has one."""
+        found = (p for p in self.parts if isinstance(p, MixtureOfExperts))
+        return next(found, None)
+
+    @property
+    def inner_norm(self) -> list[Tensor]:
+        """Parameters of the norm behind the attention."""
+        return self.norm2.parameters
+
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         outer, t.layer = t.layer, self.index
         p = self.parallel

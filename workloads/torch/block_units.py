@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from workloads.torch.block import Block
+from workloads.torch.modules import Module
 from workloads.torch.tape import Tensor
 
 # Units that are never cut, in forward order, with the values they use and make.
@@ -19,22 +22,30 @@ def uses(unit: int, gated: bool) -> tuple[str, ...]:
 
 def unit_parameters(block: Block, unit: int) -> list[Tensor]:
     """The parameters of a unit."""
-    a, f = block.attention, block.ffn
     if unit == NORM:
         return block.norm1.parameters
     if unit == OUTPUT:
-        return [a.wo, *block.norm2.parameters]
+        a = block.attention
+        return [a.wo, *block.inner_norm]
     if unit == ATTENTION:
-        return a.inward
+        return block.attention.inward
+    f = block.ffn
     return [{GATE: f.w1, UP: f.w3, DOWN: f.w2}[unit]]  # type: ignore[attr-defined]
 
 
 def biases_of(block: Block) -> dict[Tensor, Tensor]:
     """The biases of a block's projections by their weights; those of experts are no unit's."""
-    return block.attention.biases | getattr(block.ffn, "biases", {})
+    parts = [part for part in block.parts if isinstance(part, Module)]
+    return {w: b for part in parts for w, b in part.biases.items()}
 
 
 def unit_biases(block: Block, unit: int) -> list[Tensor]:
     """The biases that a unit's products add."""
     biases = biases_of(block)
     return [biases[w] for w in unit_parameters(block, unit) if w in biases]
+
+
+def parameters_of(block: Block, units: Sequence[int]) -> list[Tensor]:
+    """The parameters of some units, biases behind all others."""
+    biases = [b for u in units for b in unit_biases(block, u)]
+    return [p for u in units for p in unit_parameters(block, u)] + biases

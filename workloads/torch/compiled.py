@@ -9,22 +9,13 @@ reduction can start before the whole block's backward has run.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from workloads.torch import functional as F
 from workloads.torch.block import Block
-from workloads.torch.block_units import (
-    DOWN,
-    NAMES,
-    OUTPUT,
-    UP,
-    unit_biases,
-    unit_parameters,
-    uses,
-)
-from workloads.torch.compiled_latent import LatentUnits
-from workloads.torch.compiled_units import Late, Units
-from workloads.torch.latent_attention import LatentAttention
+from workloads.torch.block_units import DOWN, OUTPUT, UP, parameters_of, uses
+from workloads.torch.compiled_graph import graph_of
+from workloads.torch.compiled_hybrid import compiled_layer, experts_between
+from workloads.torch.hybrid_block import HybridBlock
 from workloads.torch.modules import FeedForward
 from workloads.torch.moe import MixtureOfExperts
 from workloads.torch.tape import Tape, Tensor
@@ -41,10 +32,12 @@ def compiled_block(
     Experts run as they are written, between compiled graphs: Dynamo breaks its graph at their hooks and exchanges, and
     torchtitan compiles what is around them.
     """
+    if isinstance(block, HybridBlock):
+        return compiled_layer(t, block, x)
     outer, t.layer = t.layer, block.index
     values = {"x": x}
     del x
-    graph = LatentGraph if isinstance(block.attention, LatentAttention) else Graph
+    graph = graph_of(block)
     for units, later in _graphs(block, bucket_cap):
         graph(t, block, units, later | {"y"}).forward(values)
         values = {
@@ -53,10 +46,7 @@ def compiled_block(
             if name in later or name == "y"
         }
     if isinstance(block.ffn, MixtureOfExperts):
-        products, t.products = t.products, ""  # torchao converts linear layers alone
-        t.compiles = True
-        routed = block.ffn.forward(t, values.pop("n2"))
-        t.products, t.compiles = products, False
+        routed = experts_between(t, block.ffn, values.pop("n2"))
         values["y"] = F.add(t, values.pop("x2"), routed)
     t.layer = outer
     return values["y"]
@@ -70,19 +60,13 @@ def _graphs(
     gated = isinstance(block.ffn, FeedForward) and block.ffn.gated
     last = DOWN if dense else OUTPUT
     units = [u for u in range(last + 1) if u != UP or gated]
-    sizes = [sum(p.size for p in _parameters(block, [u])) for u in units]
+    sizes = [sum(p.size for p in parameters_of(block, [u])) for u in units]
     graphs = [[units[i] for i in group] for group in cut(sizes, bucket_cap)]
     experts = set() if dense else {"n2", "x2"}
     for i, graph in enumerate(graphs):
         after = [u for later in graphs[i + 1 :] for u in later]
         used = {name for u in after for name in uses(u, gated)}
         yield graph, used | experts
-
-
-def _parameters(block: Block, units: Sequence[int]) -> list[Tensor]:
-    """Of some units, biases behind all others."""
-    biases = [b for u in units for b in unit_biases(block, u)]
-    return [p for u in units for p in unit_parameters(block, u)] + biases
 
 
 def cut(sizes: Sequence[float], cap: float | None) -> list[list[int]]:
@@ -102,70 +86,3 @@ def cut(sizes: Sequence[float], cap: float | None) -> list[list[int]]:
         groups[0].insert(0, unit)
         size += sizes[unit]
     return groups
-
-
-def _alias(x: Tensor) -> Tensor:
-    """The same memory without history."""
-    return Tensor(x.storage, x.shape, x.itemsize)
-
-
-class Compiled(Units):
-    """Some consecutive units of a block, compiled as one: one autograd node."""
-
-    # -- autograd -------------------------------------------------------------------------------
-    def forward(self, values: dict[str, Tensor]) -> None:
-        """Takes its inputs from ``values`` and puts its outputs there."""
-        t = self.t
-        local = {name: _alias(values[name]) for name in self.inputs}
-        self._begin(next(iter(local.values())).shape[:2])
-        t.cpu("compiled_forward")
-        with t.launching_by("compiled_launch"):
-            for unit in self.units:
-                getattr(self, f"forward_{NAMES[unit]}")(local)
-        if DOWN not in self.units:
-            t.saves()
-        parameters = _parameters(self.block, self.units)
-        first, *others = self.outputs
-        main = t.apply(
-            _alias(local[first]),
-            [*(values[name] for name in self.inputs), *parameters],
-            self.backward,
-        )
-        values[first] = main
-        for name in others:  # a further output hands its gradient over and adds nothing to the first one's
-            values[name] = t.apply(
-                _alias(local[name]), [main], partial(self._receive, name)
-            )
-
-    def _receive(self, name: str, g: Tensor) -> list[Tensor | None]:
-        self.gradients[name] = g
-        return [None]
-
-    def backward(self, g: Tensor) -> list[Tensor | None]:
-        """Gradients of the inputs and then of all parameters, handed over together at the end."""
-        self.gradients[self.outputs[0]] = g
-        del g
-        self.t.cpu("compiled_backward")
-        weights: dict[int, list[Tensor]] = {}
-        late: Late = []
-        with self.t.launching_by("compiled_launch"):
-            for unit in reversed(self.units):
-                weights[unit] = []
-                getattr(self, f"backward_{NAMES[unit]}")(
-                    self.gradients, weights[unit], late
-                )
-            for launch in late:
-                launch()
-        ordered = [w for u in self.units for w in weights[u]]
-        biases = [b for u in self.units for b in unit_biases(self.block, u)]
-        ordered += [self.bias_gradients[b] for b in biases]
-        self.saved.clear()
-        return [*(self.gradients.get(name) for name in self.inputs), *ordered]
-
-
-class Graph(Compiled):
-    """Of a block with queries, keys and values from projections of their own."""
-
-
-class LatentGraph(LatentUnits, Compiled):
-    """Of a block with latent attention."""

@@ -31,9 +31,10 @@ class Units(Heads):
     ) -> None:
         super().__init__(t, block)
         self.units = units
-        self.gated = getattr(block.ffn, "gated", False)
+        feed_forward = getattr(block, "ffn", None)  # not every layer of a hybrid's
+        self.gated = getattr(feed_forward, "gated", False)
         # The square of a ReLU is one kernel like it.
-        self.activation = getattr(block.ffn, "activation", "").removesuffix("2")
+        self.activation = getattr(feed_forward, "activation", "").removesuffix("2")
         made = [name for u in units for name in MAKES[u]]
         used = [name for u in units for name in uses(u, self.gated)]
         self.inputs = list(dict.fromkeys(name for name in used if name not in made))

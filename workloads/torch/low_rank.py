@@ -5,24 +5,33 @@ from __future__ import annotations
 from workloads.job.adapter import Adapter, Target
 from workloads.torch import four_bits
 from workloads.torch.adapter import FP32, Exchanges, LowRank
-from workloads.torch.block import Block
+from workloads.torch.block import Attention, Block
+from workloads.torch.latent_attention import LatentAttention
 from workloads.torch.modules import FeedForward, Module
 from workloads.torch.moe import MixtureOfExperts
+from workloads.torch.scan_layers import Scan
 from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Transformer
 
+Names = dict[Target, tuple[str, ...]]
 #: Weights of a block by what they project.
-ATTENTION: dict[Target, tuple[str, ...]] = {
+ATTENTION: Names = {
     "qkv": ("wqkv", "wq", "wk", "wv", "wq_a", "wq_b", "wkv_a", "wkv_b"),
     "proj": ("wo",),
 }
-FEED_FORWARD: dict[Target, tuple[str, ...]] = {"fc1": ("w1", "w3"), "fc2": ("w2",)}
-
+FEED_FORWARD: Names = {"fc1": ("w1", "w3"), "fc2": ("w2",)}
+SCANS: Names = {"in_proj": ("in_proj", "in_proj_narrow"), "out_proj": ("out_proj",)}
+#: What makes decays and gates of Kimi delta attention: nobody puts adapters beside it.
+BOTTLENECKS = ("bottleneck", "bottleneck_up")
+ATTENDS = (Attention, LatentAttention)
 
 #: Linear layers of a block, all of which bitsandbytes replaces; embedding, norms and head stay as they are.
 PROJECTIONS = {
-    name for names in (*ATTENTION.values(), *FEED_FORWARD.values()) for name in names
-}
+    name
+    for part in (ATTENTION, FEED_FORWARD, SCANS)
+    for names in part.values()
+    for name in names
+} | set(BOTTLENECKS)
 
 
 def adapt(t: Tape, net: Transformer, choices: Adapter) -> None:
@@ -35,9 +44,10 @@ def adapt(t: Tape, net: Transformer, choices: Adapter) -> None:
         four_bits.pack(t, linear, choices.base == "nf4-double")
     for block in net.all_blocks:
         made = _adapters(t, _projections(block, choices), choices, block)
-        if isinstance(block.ffn, MixtureOfExperts):
-            of_experts = _adapters(t, _experts(block.ffn, choices), choices, block)
-            block.ffn.expert_parameters = [*block.ffn.expert_parameters, *of_experts]
+        layer = block.experts
+        if layer is not None:
+            of_experts = _adapters(t, _experts(layer, choices), choices, block)
+            layer.expert_parameters = [*layer.expert_parameters, *of_experts]
             made += of_experts
         block.parameters = [*block.parameters, *made]
         net.parameters = [*net.parameters, *made]
@@ -50,36 +60,44 @@ def _adapters(
     t: Tape, modules: Projections, choices: Adapter, block: Block
 ) -> list[Tensor]:
     """New matrices beside the weights of modules that are named."""
-    experts, shares = isinstance(block.ffn, MixtureOfExperts), block.parallel.adapter
+    experts, shares = block.experts is not None, block.parallel.adapter
     return [
         each
         for module, names in modules
         for w in module.parameters
         if w.name in names
         for each in _beside(
-            t, w, choices, shares(module, w, experts and module is not block.attention)
+            t,
+            w,
+            choices,
+            shares(module, w, experts and not isinstance(module, ATTENDS)),
         )
     ]
 
 
 def _projections(block: Block, choices: Adapter) -> Projections:
     """Modules of a block with the names of their weights that get an adapter, but for the experts of a rank."""
-    attention = [n for each in choices.places for n in ATTENTION.get(each, ())]
-    made: Projections = [(block.attention, tuple(attention))]
-    if isinstance(block.ffn, FeedForward):
-        made.append((block.ffn, _forward(choices)))
-    shared = getattr(block.ffn, "shared", None)
-    return made if shared is None else [*made, (shared, _forward(choices))]
+    made: Projections = []
+    for part in block.parts:
+        if isinstance(part, ATTENDS):
+            made.append((part, _names(choices, ATTENTION)))
+        elif isinstance(part, Scan):
+            made.append((part, _names(choices, SCANS)))
+        elif isinstance(part, FeedForward):
+            made.append((part, _names(choices, FEED_FORWARD)))
+        elif isinstance(part, MixtureOfExperts) and part.shared is not None:
+            made.append((part.shared, _names(choices, FEED_FORWARD)))
+    return made
 
 
 def _experts(layer: MixtureOfExperts, choices: Adapter) -> Projections:
     """The same of a rank's experts, whose adapters no other rank of the expert-parallel group has."""
-    return [(expert, _forward(choices)) for expert in layer.local]
+    return [(expert, _names(choices, FEED_FORWARD)) for expert in layer.local]
 
 
-def _forward(choices: Adapter) -> tuple[str, ...]:
-    """Names of weights of a feed-forward network that get an adapter."""
-    return tuple(n for each in choices.places for n in FEED_FORWARD.get(each, ()))
+def _names(choices: Adapter, of_part: Names) -> tuple[str, ...]:
+    """Names of weights of a part that get an adapter."""
+    return tuple(n for each in choices.places for n in of_part.get(each, ()))
 
 
 def _beside(

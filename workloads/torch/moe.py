@@ -58,10 +58,20 @@ class MixtureOfExperts(Module):
         trained = m.router_bias and m.bias
         self.corrected = m.router_bias and not m.bias
         self.gate = self.project(t, m.experts, m.hidden, "gate", trained)
+        # Where experts see narrower tokens, two projections that are no expert's (Nemotron 3 Super).
+        self.down = self.add_if(
+            t, bool(m.moe_latent), m.moe_latent, m.hidden, name="latent_down"
+        )
+        self.up = self.add_if(
+            t, bool(m.moe_latent), m.hidden, m.moe_latent, name="latent_up"
+        )
         self.count = m.experts // self.shards
+        routed = replace(m, hidden=m.routed_hidden)
         grouped = t.choices is not None and t.choices.experts == "grouped"
-        self.grouped = GroupedFeedForward(t, m, self.count, parts) if grouped else None
-        self.local = [] if grouped else self._apart(t, m, parts)
+        self.grouped = (
+            GroupedFeedForward(t, routed, self.count, parts) if grouped else None
+        )
+        self.local = [] if grouped else self._apart(t, routed, parts)
         networks = [self.grouped] if self.grouped is not None else self.local
         self.expert_parameters = [p for each in networks for p in each.parameters]
         self.parameters += self.expert_parameters
@@ -96,11 +106,14 @@ class MixtureOfExperts(Module):
             return self._run_experts(t, self._dispatch(t, x, order), column, row)
 
         sharded = self.sharded
-        out = experts(flat) if sharded is None else sharded.forward(flat, experts)
-        zeros = _zeros_like(t, flat)  # onto which the experts' results are added
+        seen = flat if self.down is None else F.linear(t, flat, self.down)
+        out = experts(seen) if sharded is None else sharded.forward(seen, experts)
+        zeros = _zeros_like(t, seen)  # onto which the experts' results are added
         weights = self._weights(t, probabilities, tokens, order)
         where = I.integer(t, "floor_divide", order.elements)
         y = I.index_add(t, zeros.shape[0], I.scale_rows(t, out, weights), where)
+        if self.up is not None:
+            y = F.linear(t, y, self.up)
         if self.shared is not None:
             y = F.add(t, y, self._seen_by_all(t, self.shared, flat))
         return _reshape(t, y, (b, s, h))

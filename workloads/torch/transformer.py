@@ -9,6 +9,7 @@ from workloads.torch import functional as F
 from workloads.torch import liger
 from workloads.torch.block import Block, BlockParallel, Norm
 from workloads.torch.further import Further
+from workloads.torch.hybrid_block import layer_of
 from workloads.torch.modules import Module
 from workloads.torch.tape import Tape, Tensor
 
@@ -42,7 +43,7 @@ class Transformer(Module):
         self.embedding_norm = Norm(t, m) if embedded else None
         if self.embedding_norm is not None:
             self.parameters += self.embedding_norm.parameters
-        self.blocks = [Block(t, m, i, self.parallel) for i in layers]
+        self.blocks = [layer_of(t, m, i, self.parallel) for i in layers]
         for block in self.blocks:
             self.parameters += block.parameters
         self.norm = Norm(t, m) if last else None

@@ -184,8 +184,9 @@ class WrappedModel:
         own = low_rank.trained(net.parameters)
         if self.job.parallel.ep == 1:
             return own
-        layers = [getattr(b.ffn, "expert_parameters", []) for b in net.all_blocks]
-        return _without(own, [p for layer in layers for p in layer])
+        layers = [b.experts for b in net.all_blocks if b.experts is not None]
+        spread = [p for layer in layers for p in layer.expert_parameters]
+        return _without(own, spread)
 
     def _count(self, net: Transformer) -> int:
         """Parameters of the whole model that this rank's stage stands for (sharded ones counted in full)."""

@@ -1,0 +1,89 @@
+"""A compiled graph as autograd sees it: some consecutive units of a block, one node."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from workloads.torch.block import Block
+from workloads.torch.block_units import DOWN, NAMES, parameters_of, unit_biases
+from workloads.torch.compiled_latent import LatentUnits
+from workloads.torch.compiled_units import Late, Units
+from workloads.torch.latent_attention import LatentAttention
+from workloads.torch.tape import Tensor
+
+
+def _alias(x: Tensor) -> Tensor:
+    """The same memory without history."""
+    return Tensor(x.storage, x.shape, x.itemsize)
+
+
+class Compiled(Units):
+    """Some consecutive units of a block, compiled as one: one autograd node."""
+
+    @property
+    def ends(self) -> bool:
+        """Whether the block ends in this graph: the product at its end says what is not computed again."""
+        return DOWN in self.units
+
+    # -- autograd -------------------------------------------------------------------------------
+    def forward(self, values: dict[str, Tensor]) -> None:
+        """Takes its inputs from ``values`` and puts its outputs there."""
+        t = self.t
+        local = {name: _alias(values[name]) for name in self.inputs}
+        self._begin(next(iter(local.values())).shape[:2])
+        t.cpu("compiled_forward")
+        with t.launching_by("compiled_launch"):
+            for unit in self.units:
+                getattr(self, f"forward_{NAMES[unit]}")(local)
+        if not self.ends:
+            t.saves()
+        parameters = parameters_of(self.block, self.units)
+        first, *others = self.outputs
+        main = t.apply(
+            _alias(local[first]),
+            [*(values[name] for name in self.inputs), *parameters],
+            self.backward,
+        )
+        values[first] = main
+        for name in others:  # a further output hands its gradient over and adds nothing to the first one's
+            values[name] = t.apply(
+                _alias(local[name]), [main], partial(self._receive, name)
+            )
+
+    def _receive(self, name: str, g: Tensor) -> list[Tensor | None]:
+        self.gradients[name] = g
+        return [None]
+
+    def backward(self, g: Tensor) -> list[Tensor | None]:
+        """Gradients of the inputs and then of all parameters, handed over together at the end."""
+        self.gradients[self.outputs[0]] = g
+        del g
+        self.t.cpu("compiled_backward")
+        weights: dict[int, list[Tensor]] = {}
+        late: Late = []
+        with self.t.launching_by("compiled_launch"):
+            for unit in reversed(self.units):
+                weights[unit] = []
+                getattr(self, f"backward_{NAMES[unit]}")(
+                    self.gradients, weights[unit], late
+                )
+            for launch in late:
+                launch()
+        ordered = [w for u in self.units for w in weights[u]]
+        biases = [b for u in self.units for b in unit_biases(self.block, u)]
+        ordered += [self.bias_gradients[b] for b in biases]
+        self.saved.clear()
+        return [*(self.gradients.get(name) for name in self.inputs), *ordered]
+
+
+class Graph(Compiled):
+    """Of a block with queries, keys and values from projections of their own."""
+
+
+class LatentGraph(LatentUnits, Compiled):
+    """Of a block with latent attention."""
+
+
+def graph_of(block: Block) -> type[Compiled]:
+    """The kind of graph that a block is made of."""
+    return LatentGraph if isinstance(block.attention, LatentAttention) else Graph
