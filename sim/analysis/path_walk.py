@@ -96,9 +96,13 @@ class _Walk:
     def __init__(self, graph: OpGraph, run: Run, family: Family | None) -> None:
         self.graph, self.run = graph, run
         self.family = family or self._family
-        self.launch = [times.ravel() for times in run.launch]
-        self.start = [times.ravel() for times in run.start]
-        self.end = [times.ravel() for times in run.end]
+        # By program: lists, whose single items are quicker than an array's.
+        self.launch = [times.ravel().tolist() for times in run.launch]
+        self.start = [times.ravel().tolist() for times in run.start]
+        self.end = [times.ravel().tolist() for times in run.end]
+        self.kinds = [p.kind.tolist() for p in graph.programs]
+        self.payloads = [p.payload.tolist() for p in graph.programs]
+        self.sizes = list(map(len, graph.programs))
         self.previous = [_previous(p) for p in graph.programs]
         self.members = _members(graph)
 
@@ -131,16 +135,16 @@ class _Walk:
 
     def _last(self, end: float) -> _Place:
         """The operation that ends last, of those that end by `end`."""
-        ends = [np.where(times <= end + SAME, times, -1.0) for times in self.end]
+        ends = [np.where(t <= end + SAME, t, -1.0).ravel() for t in self.run.end]
         program = max(range(len(ends)), key=lambda k: float(ends[k].max()))
         return _Place(program, int(ends[program].argmax()))
 
     def _pass(self, place: _Place, now: float) -> _Passed:
         """What was going on at a place until `now`, and what let it begin."""
-        p = self.graph.programs[place.program]
+        _, i = self._operation(place)
         if place.launch:
             return self._host(place, now)
-        kind = p.kind[place.op % len(p)]
+        kind = self.kinds[place.program][i]
         if kind == SYNC:
             return self._sync(place, now)
         if kind == KERNEL:
@@ -154,13 +158,13 @@ class _Walk:
     def _operation(self, place: _Place) -> tuple[Program, int]:
         """The program of a place, and its operation within a step."""
         p = self.graph.programs[place.program]
-        return p, place.op % len(p)
+        return p, place.op % self.sizes[place.program]
 
     def _kernel(self, place: _Place, now: float) -> Iterator[Segment]:
         """A kernel until `now`; of a row of layers, behind it, what they waited for their own exchanges."""
         r, op, _ = place
         p, i = self._operation(place)
-        begun, ends = min(float(self.start[r][op]), now), float(self.end[r][op])
+        begun, ends = min(self.start[r][op], now), self.end[r][op]
         for axis, seconds in self.run.exposed[r].get(op, {}).items():
             ends -= seconds
             start = max(begun, min(ends, now))
@@ -190,7 +194,7 @@ class _Walk:
         transfers = [self._transfer(c, place) for c in p.parts[int(p.payload[i])]]
         last = max(transfers)
         begun, begun_at = last.begun, _Place(last.program, last.op)
-        own = float(self.start[r][op])
+        own = self.start[r][op]
         # A send that waits for nobody may be over when its receiver comes.
         if begun > now or last.done < own - SAME:
             begun, begun_at = min(own, now), place
@@ -209,28 +213,27 @@ class _Walk:
             (k, op) for k, op in members if sender in (-1, self.graph.programs[k].rank)
         ]
         begun, k, op = max(
-            ((float(self.start[k][op]), k, op) for k, op in starters or members),
+            ((self.start[k][op], k, op) for k, op in starters or members),
             key=itemgetter(0),
         )
-        ends = [float(self.end[k][op]) for k, op in members]
+        ends = [self.end[k][op] for k, op in members]
         done = min(ends)
         if self.run.plans[c].buffered:
             # A sender whose last bytes lie in its buffers is done before its receiver.
-            done = min(max(ends), float(self.end[place.program][place.op]))
+            done = min(max(ends), self.end[place.program][place.op])
         return _Transfer(done, begun, k, op, c)
 
     def _members_of(self, c: int, place: _Place) -> list[tuple[int, int]]:
         """(program, operation) of all that take part in a rendezvous in the step of `place`."""
-        programs = self.graph.programs
-        step = place.op // len(programs[place.program])
-        return [(k, i + step * len(programs[k])) for k, i in self.members[c]]
+        step = place.op // self.sizes[place.program]
+        return [(k, i + step * self.sizes[k]) for k, i in self.members[c]]
 
     def _cause(self, place: _Place, begun: float) -> tuple[_Place, Segment]:
         """What let an operation of the GPU start: its launch, or whatever ended last before it."""
         r, op, _ = place
         p, i = self._operation(place)
         ended, cause = self._awaited(place, begun)
-        launched = float(self.launch[r][op])
+        launched = self.launch[r][op]
         free, arrived = ended + _at(p.gap, i), launched + _at(p.latency, i)
         holder = self._holder(place, begun, max(free, arrived))
         if holder >= 0:
@@ -246,42 +249,43 @@ class _Walk:
         p, i = self._operation(place)
         base, previous = op - i, self.previous[r][i]
         before = [base + d for d in p.deps[i]]
-        before.append(base + previous if previous < i else base - len(p) + previous)
-        ends = [(float(self.end[r][d]), d) for d in before if d >= 0]
-        return max((end for end in ends if end[0] <= begun + SAME), default=(-1.0, -1))
+        last = base if previous < i else base - self.sizes[r]
+        before.append(last + previous)
+        ends, latest = self.end[r], begun + SAME
+        found = [(ends[d], d) for d in before if d >= 0 and ends[d] <= latest]
+        return max(found, default=(-1.0, -1))
 
     def _holder(self, place: _Place, begun: float, earliest: float) -> int:
         """The operation that held the SMs until then, of a communication that could begin earlier; -1: none."""
-        p, i = self._operation(place)
-        if p.kind[i] != COMM or earliest >= begun - SAME:
+        _, i = self._operation(place)
+        if self.kinds[place.program][i] != COMM or earliest >= begun - SAME:
             return -1
         return self._ended_at(place.program, begun)
 
     def _ended_at(self, r: int, time: float) -> int:
         """An operation of the GPU that ended at a moment; -1: none."""
         kinds = self.graph.programs[r].kind
-        near = np.flatnonzero(np.abs(self.end[r] - time) <= SAME)
+        start, end = self.run.start[r].ravel(), self.run.end[r].ravel()
+        near = np.flatnonzero(np.abs(end - time) <= SAME)
         on_gpu = kinds[near % len(kinds)] != SYNC
-        earlier = self.start[r][near] < time - SAME
+        earlier = start[near] < time - SAME
         near = near[on_gpu & earlier]
         return int(near[0]) if len(near) else -1
 
     def _family(self, r: int, i: int) -> str:
         """Family of a modelled kernel, by its kind."""
-        return family_of(
-            self.graph.kernels[int(self.graph.programs[r].payload[i])].kind
-        )
+        return family_of(self.graph.kernels[self.payloads[r][i]].kind)
 
     def _sync(self, place: _Place, now: float) -> _Passed:
         """A wait of the host ended with the last thing it waited for, or found all done."""
         r, op, _ = place
         p, i = self._operation(place)
         awaited = [op - i + d for d in p.deps[i] if op - i + d >= 0]
-        ends = [(float(self.end[r][d]), d) for d in awaited]
+        ends = [(self.end[r][d], d) for d in awaited]
         ended, last = max(ends, default=(-1.0, -1))
         launched = self.launch[r][op]
         waited = ended > launched
-        begun = min(ended if waited else float(launched), now)
+        begun = min(ended if waited else launched, now)
         cause = _Place(r, last) if waited else _Place(r, op, launch=True)
         return cause, [Segment(p.rank, HOST, p.names[i], begun, now, "host")]
 
@@ -289,7 +293,7 @@ class _Walk:
         """The host's work before a launch, and what it came from."""
         r, op, _ = place
         p, i = self._operation(place)
-        begun = min(float(self.launch[r][op]) - float(p.host[i]), now)
+        begun = min(self.launch[r][op] - float(p.host[i]), now)
         segment = Segment(p.rank, HOST, p.names[i], begun, now, "host")
         return self._before_launch(place, begun), [segment]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 
-# Objects made between two searches for cycles of garbage: Python's 700 cost a sixth of a prediction, which has few.
-BETWEEN_COLLECTIONS = 100_000
+# Objects made between two searches for cycles of garbage: Python's 700 cost a sixth of a prediction, which has few, and
+# 100,000 a twentieth of one with many events.
+BETWEEN_COLLECTIONS = 200_000
 
 
 def collect_rarely() -> None:
