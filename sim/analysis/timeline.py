@@ -281,6 +281,8 @@ def _length(columns: Mapping[str, Any]) -> int:
 
 
 def _is_sequence(value: Any) -> bool:
+    if isinstance(value, list):  # of which numpy would make an array to say so
+        return True
     return not isinstance(value, str) and np.ndim(value) > 0
 
 

@@ -150,7 +150,7 @@ class Course:
     times: int
     cut: float
 
-    @property
+    @cached_property
     def duration(self) -> float:
         """Seconds on an idle network."""
         return self.times * self.cycle.period - self.cut
@@ -188,6 +188,19 @@ class Course:
     def _done(self) -> dict[float, Done]:
         return {}
 
+    def between(self, begin: float, end: float) -> Between:
+        """What is done between two places; remembered where what is done by them is."""
+        found = self._between.get((begin, end))
+        if found is None:
+            found = Between.of(self.cycle, self.done(begin), self.done(end))
+            if begin in self._done and end in self._done:
+                self._between[begin, end] = found
+        return found
+
+    @cached_property
+    def _between(self) -> dict[tuple[float, float], Between]:
+        return {}
+
 
 @dataclass(frozen=True)
 class Done:
@@ -195,6 +208,23 @@ class Done:
 
     passed: list[float]
     waited: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Between:
+    """Bytes that each exchange has moved, and seconds for which computation has waited, by axis."""
+
+    moved: list[tuple[Plan, float]]
+    waited: dict[str, float]
+
+    @classmethod
+    def of(cls, cycle: Cycle, before: Done, now: Done) -> Between:
+        passed = zip(cycle.exchanges, before.passed, now.passed, strict=True)
+        moved = [(one.plan, (b - a) * one.plan.size) for one, a, b in passed]
+        waited = {
+            axis: whole - before.waited[axis] for axis, whole in now.waited.items()
+        }
+        return cls(moved, waited)
 
 
 def _passed(course: Course, place: float) -> list[float]:

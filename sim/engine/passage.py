@@ -98,13 +98,11 @@ class Passage(Running):
         for number, _, _ in self.flows:
             self.network.set_flow(number, -1, 0.0)
         self.flows = []
-        before, now = self.course.done(self.place), self.course.done(place)
-        for exchange, a, b in zip(
-            self.course.cycle.exchanges, before.passed, now.passed, strict=True
-        ):
-            self.network.count(exchange.plan, (b - a) * exchange.plan.size)
-        for axis, waited in now.waited.items():
-            self.expose(axis, waited - before.waited[axis])
+        done = self.course.between(self.place, place)
+        for plan, size in done.moved:
+            self.network.count(plan, size)
+        for axis, waited in done.waited.items():
+            self.expose(axis, waited)
 
     def expose(self, axis: str, time: float) -> None:
         """Its computation has waited for exchanges of an axis."""
