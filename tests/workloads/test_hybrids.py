@@ -10,8 +10,10 @@ import pytest
 
 from sim.analysis.prediction import Prediction
 from sim.errors import InputError
+from sim.graph.opgraph import Chain
 from sim.predict import predict
 from sim.spec.load import parse_scenario
+from tests.executed import executed
 from workloads.job.model import Model
 from workloads.models import hybrid
 from workloads.models.counts import active_parameters, total_parameters
@@ -26,6 +28,8 @@ SMALL: dict[str, Any] = {
 }
 MAMBA = {"layer_pattern": "M-M*-M-", "mamba_heads": 32, "mamba_groups": 8}
 LINEAR = {"linear_key_heads": 8, "linear_value_heads": 16}
+DELTA = {"layer_pattern": "G-*-G-*-"} | LINEAR
+KIMI = {"layer_pattern": "K-*-K-*-"} | LINEAR
 ARGUMENTS = """torchrun pretrain_mamba.py --num-layers 52 --hidden-size 4096
 --num-attention-heads 32 --group-query-attention --num-query-groups 8 --kv-channels 128
 --ffn-hidden-size 21504 --vocab-size 131072 --squared-relu --disable-bias-linear
@@ -159,9 +163,57 @@ def test_groups_that_ranks_cannot_share_are_refused() -> None:
         run(MAMBA | {"mamba_groups": 2}, tp=4)
 
 
-def test_scans_over_parts_of_a_sequence_are_refused() -> None:
+@pytest.mark.parametrize("groups", [8, 2, 1])
+@pytest.mark.parametrize("cp", [2, 4])
+def test_scans_of_parts_of_a_sequence_take_whole_sequences_of_some_heads(
+    groups: int, cp: int
+) -> None:
+    """By hand: z, x, B, C and steps of a Mamba layer there, its result back; groups fewer than ranks are repeated."""
+    model = SMALL | MAMBA | {"mamba_groups": groups, "layer_pattern": "M" * 4}
+    tokens = 2048 // cp
+    tables = {
+        "cluster": {"name": "dgx-h100", "gpus": cp},
+        "model": model,
+        "training": {"framework": "megatron", "seq_len": 2048},
+        "parallel": {"tp": 1, "cp": cp},
+    }
+    done = executed(parse_scenario(tables, "test"))
+    layer = max(
+        (
+            chain
+            for chain in done.lowered.graph.kernels
+            if isinstance(chain, Chain) and chain.name == "layer forward"
+        ),
+        key=lambda chain: len(chain.graph.comms),
+    )
+    spec = done.model
+    width = spec.mamba_heads * spec.mamba_head_dim
+    keys = max(groups, cp) * spec.mamba_state
+    sent = [width, width, keys, keys, spec.mamba_heads, width]
+    moved = [comm.size for comm in layer.graph.comms if comm.axis == "cp"]
+    there = [2.0 * tokens * count for count in sent]
+    # A forward pass, or a backward pass behind it: the result's gradient there, the others' back.
+    assert moved in (there, [*there, there[-1], *there[:-1]])
+    shapes = {k.shape for k in layer.graph.kernels if k.kind == "mamba2_fwd"}
+    whole = (1, 2048, max(1, groups // cp), spec.mamba_state)
+    assert {shape[:4] for shape in shapes} == {whole}
+
+
+@pytest.mark.parametrize("model", ["mamba", "delta"])
+def test_more_ranks_for_a_sequence_are_faster(model: str) -> None:
+    """Never by more than there are of them."""
+    keys = MAMBA if model == "mamba" else DELTA
+    one, two = (run(keys, cp=cp, training={"seq_len": 8192}) for cp in (1, 2))
+    assert one.step_time / 2 < two.step_time < one.step_time
+
+
+def test_scans_that_parts_of_a_sequence_do_not_fit_are_refused() -> None:
+    with pytest.raises(InputError, match="mamba_heads"):
+        run(MAMBA | {"mamba_groups": 3, "mamba_heads": 24}, cp=2)
     with pytest.raises(InputError, match=r"parallel\.cp"):
-        run(MAMBA, cp=2)
+        run(KIMI, cp=2)
+    with pytest.raises(InputError, match=r"parallel\.cp"):
+        run(DELTA, cp=2, training={"framework": "automodel"})
 
 
 def test_every_letter_has_a_part() -> None:

@@ -258,17 +258,35 @@ def _adapted_model(s: Job, model: ModelShape) -> Iterator[Mistake]:
 def _hybrid(s: Job, model: ModelShape) -> Iterator[Mistake]:
     """Scans see whole sequences; a rank of the tensor-parallel group has whole groups of their heads."""
     pattern, tp, cp = model.layer_pattern, s.parallel.tp, s.parallel.cp
-    if not pattern:
-        return
     scans = set(pattern) & set(hybrid.SCANS)
-    if scans and cp > 1:
-        hint = "scans over parts of a sequence are not simulated yet"
-        yield Mistake(s.where, "parallel.cp", str(cp), "1 with a hybrid", hint)
     for part in sorted(scans):
         key = "mamba_groups" if part == hybrid.MAMBA else "linear_key_heads"
         if getattr(model, key) % tp:
             expected = f"a multiple of tp = {tp}"
             yield Mistake(s.where, f"model.{key}", str(getattr(model, key)), expected)
+        elif cp > 1:
+            yield from _spread_scan(s, model, part)
+
+
+def _spread_scan(s: Job, model: ModelShape, part: str) -> Iterator[Mistake]:
+    """Under context parallelism a rank has some heads of a scan, and the groups of keys that they read."""
+    tp, cp = s.parallel.tp, s.parallel.cp
+    if part == hybrid.MAMBA:
+        groups, heads = model.mamba_groups // tp, model.mamba_heads // tp
+        whole = heads % cp == 0 and (groups % cp == 0 or cp % groups == 0)
+        said = f"{model.mamba_groups} groups of {model.mamba_heads} heads"
+        key = "model.mamba_heads"
+    else:
+        whole = model.linear_key_heads // tp % cp == 0
+        said, key = str(model.linear_key_heads), "model.linear_key_heads"
+    if part == hybrid.KIMI or (
+        part == hybrid.DELTA and s.training.framework != "megatron"
+    ):
+        hint = f"this scan over parts of a sequence is not simulated with {s.training.framework}"
+        yield Mistake(s.where, "parallel.cp", str(cp), "1 with this hybrid", hint)
+    elif not whole:
+        expected = f"whole heads for each of tp * cp = {tp * cp} ranks"
+        yield Mistake(s.where, key, said, expected)
 
 
 def _fp8_attention(s: Job) -> Iterator[Mistake]:
@@ -391,7 +409,7 @@ FRAMEWORK = Framework(
             "adapter.targets adapter.experts model.kv_lora_rank model.layer_pattern",
             _adapted_model,
         ),
-        ("parallel.tp parallel.cp model.layer_pattern", _hybrid),
+        ("parallel.tp parallel.cp training.framework model.layer_pattern", _hybrid),
         (
             "megatron.pipeline_layout megatron.account_for_embedding megatron.account_for_loss "
             "parallel.pp parallel.vpp model.layers model.mtp_layers",

@@ -2,7 +2,7 @@
 
 A projection makes all that a scan wants, a causal convolution mixes neighbouring tokens, the scan runs over chunks of
 the sequence, a norm and a gate, and a projection back. Heads, and the groups of keys that they share, are spread over
-the tensor-parallel group; the scan sees the whole sequence.
+the tensor-parallel group; the scan sees the whole sequence, under context parallelism of some heads (scan_exchange.py).
 Source: megatron/core/ssm/{mamba_mixer,gated_delta_net/gdn}.py; for Kimi delta attention its model's own code.
 """
 
@@ -11,8 +11,16 @@ from __future__ import annotations
 from workloads.megatron.adapter import adapted_column, adapted_row, pair_of
 from workloads.megatron.elementwise import fused, unsaved
 from workloads.megatron.linear import column_linear
+from workloads.megatron.scan_exchange import (
+    ranks_of,
+    repeated,
+    spread,
+    to_heads,
+    to_sequence,
+)
 from workloads.megatron.shard import Shard, kept, whole
 from workloads.models import hybrid
+from workloads.models.hybrid import Sizes
 from workloads.models.model import ModelSpec
 from workloads.torch.scans import (
     NORMS,
@@ -36,21 +44,30 @@ class Mamba(MambaWeights):
 
     def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
         super().__init__(t, m, hybrid.sizes_of(m, hybrid.MAMBA).of_rank(s.group.size))
-        self.s = s
+        self.s, self.spread = s, spread(self.sizes, s)
         self.into = pair_of(self, t, "in_proj", self.projection, s, row=False)
         self.out = pair_of(self, t, "out_proj", self.output, s, row=True)
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         y = adapted_column(t, x, self.projection, self.into, self.s)
+        y = to_heads(t, y, self._sent, self.s)
         y = batch_first(t, y)
-        y = convolved_scan(t, y, self.sizes, self._shape)
+        shape = _whole_shape(self.s, self.spread, self.chunk)
+        y = convolved_scan(t, y, self.spread, shape)
         y = batch_first(t, y)
+        y = to_sequence(t, y, self.s)
         y = measured(t, "gated_norm", y, [y, self.norm], self._shape)
         return adapted_row(t, y, self.output, self.out, kept(self.s, "mamba_out"))
 
     @property
     def _shape(self) -> tuple[int, ...]:
         return kernel_shape(self.s.batch, self.s.tokens, self.sizes, self.chunk)
+
+    @property
+    def _sent(self) -> tuple[int, ...]:
+        """Columns that go from rank to rank: z, x, B, C and the heads' steps, each by itself."""
+        own, keys = self.sizes, repeated(self.sizes, self.s)
+        return own.value_width, own.value_width, keys, keys, own.values
 
 
 class Delta(DeltaWeights):
@@ -60,7 +77,7 @@ class Delta(DeltaWeights):
 
     def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
         super().__init__(t, m, hybrid.sizes_of(m, self.part).of_rank(s.group.size))
-        self.s = s
+        self.s, self.spread = s, spread(self.sizes, s)
         self.into = pair_of(self, t, "in_proj", self.projection, s, row=False)
         self.out = pair_of(self, t, "out_proj", self.output, s, row=True)
 
@@ -73,13 +90,15 @@ class Delta(DeltaWeights):
         self.projection = self.add(t, self._width, self.m.hidden, name="in_proj")
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
-        y = batch_first(t, self._project(t, x))
-        mixed = self._part(t, y, self.sizes.convolved)
+        y = to_heads(t, self._project(t, x), (self._width,), self.s)
+        y = batch_first(t, y)
+        mixed = self._part(t, y, self.spread.convolved)
         mixed = measured(t, "fla_conv1d", mixed, [mixed], self._shape)
         mixed = self._prepared(t, mixed)
         y = self._scan(t, mixed)
         y = gated_by_head(t, y, self.norm)
         y = batch_first(t, y)
+        y = to_sequence(t, y, self.s)
         return adapted_row(t, y, self.output, self.out, self.s)
 
     def _project(self, t: Tape, x: Tensor) -> Tensor:
@@ -88,7 +107,7 @@ class Delta(DeltaWeights):
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        return kernel_shape(self.s.batch, self.s.tokens, self.sizes, self.chunk)
+        return _whole_shape(self.s, self.spread, self.chunk)
 
     def _part(self, t: Tape, x: Tensor, width: int) -> Tensor:
         """Some columns of a projection, without a copy."""
@@ -97,14 +116,15 @@ class Delta(DeltaWeights):
 
     def _prepared(self, t: Tape, x: Tensor) -> Tensor:
         """Norms of queries and keys; decays in fp32 and strengths by a softplus and a sigmoid."""
-        own, tokens = self.sizes, x.elements // x.shape[-1]
+        own, tokens = self.spread, x.elements // x.shape[-1]
         keys = 2.0 * tokens * own.key_width * x.itemsize
-        decays = tokens * self.decay_width * (x.itemsize + WIDE)
+        width = self.decay_width // ranks_of(self.s)
+        decays = tokens * width * (x.itemsize + WIDE)
         forward, backward = 2 * keys + decays, 3 * keys + 2 * decays
         return fused(t, [x], x.shape, forward, backward, kernels=(NORMS + 1, NORMS + 1))
 
     def _scan(self, t: Tape, x: Tensor) -> Tensor:
-        y = t.empty((*x.shape[:-1], self.sizes.value_width), x.itemsize)
+        y = t.empty((*x.shape[:-1], self.spread.value_width), x.itemsize)
         return measured(t, self.kernel, y, [x], self._shape)
 
 
@@ -145,6 +165,11 @@ class Kimi(Delta):
             return [t.empty(y.shape, y.itemsize), t.empty(wide.shape, wide.itemsize)]
 
         return t.apply(both, [y, wide], backward)
+
+
+def _whole_shape(s: Shard, own: Sizes, chunk: int) -> tuple[int, ...]:
+    """A scan of the whole sequence, where a rank has a part of it otherwise."""
+    return kernel_shape(s.batch, s.tokens * ranks_of(s), own, chunk)
 
 
 def batch_first(t: Tape, x: Tensor) -> Tensor:
