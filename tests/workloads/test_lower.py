@@ -326,6 +326,11 @@ def test_work_is_the_same_however_it_is_spread() -> None:
         (EXPERTS, {"tp": 2, "etp": 1}, "parallel.etp"),
         (
             EXPERTS,
+            {"dp": 2, "tp": 2, "ep": 2, "etp": 1},
+            "parallel.sequence_parallel",
+        ),
+        (
+            EXPERTS,
             {"dp": 4, "ep": 2, "data_parallel": "zero1"},
             "parallel.data_parallel",
         ),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sim.errors import InputError
-from tests.executed import executed
+from tests.executed import executed, step_time
 from tests.workloads.small import (
     EXPERTS,
     HIDDEN,
@@ -20,6 +22,7 @@ from tests.workloads.small import (
     scenario,
     volume,
 )
+from workloads import recipes
 
 OF_EXPERTS = LAYERS * 4 * 3 * HIDDEN * 512  # parameters
 ACTIVATION = 2.0 * 2 * SEQ * HIDDEN
@@ -119,8 +122,66 @@ def test_split_experts_share_their_work() -> None:
     assert flops(4) - gate == pytest.approx((flops(1) - gate) / 4)
 
 
-def test_whole_experts_on_tensor_parallel_ranks_are_refused() -> None:
-    with pytest.raises(InputError, match="whole experts"):
+def whole(ep: int, **how: Any) -> Any:
+    """Experts whole on the ranks of a tensor-parallel pair, among others."""
+    given = {"dp": 2, "tp": 2, "sequence_parallel": True, "data_parallel": "fsdp"}
+    return lowered(EXPERTS, None, **({"ep": ep, "etp": 1} | given | how))
+
+
+@pytest.mark.parametrize("ep", [2, 4])
+def test_whole_experts_send_the_tokens_of_their_part_of_the_sequence(ep: int) -> None:
+    """A rank sends two copies of each of its tokens, there and back, forward and backward; its pair sends the others."""
+    found = whole(ep)
+    per_exchange = 2 * ACTIVATION / 2
+    assert volume(found, "ep all_to_all") == pytest.approx(4 * LAYERS * per_exchange)
+    # Attention's four sums alone: nothing is gathered or summed for experts.
+    assert volume(found, "tp reduce_scatter") == 4 * LAYERS * ACTIVATION
+
+
+@pytest.mark.parametrize(("ep", "copies"), [(2, 2), (4, 1)])
+def test_whole_experts_are_sharded_over_the_ranks_that_have_them(
+    ep: int, copies: int
+) -> None:
+    found = whole(ep)
+    own = 2.0 * OF_EXPERTS / ep if copies > 1 else 0.0
+    assert volume(found, "edp all_gather") == 2 * own
+    assert volume(found, "edp reduce_scatter") == own
+
+
+def test_whole_experts_do_the_same_work_as_split_ones() -> None:
+    """Products of blocks, but for the gate's, which ranks that split experts all compute."""
+
+    def flops(found: Any) -> float:
+        return sum(op.kernel.flops for op in ops(found) if op.kernel and op.layer >= 0)
+
+    tokens = 2 * SEQ
+    gate = 3 * LAYERS * 2 * tokens * HIDDEN * 4
+    split = whole(2, etp=2)
+    assert flops(split) - flops(whole(2)) == pytest.approx(gate / 2)
+
+
+@pytest.mark.parametrize("ep", [2, 4])
+@pytest.mark.parametrize("way", ["fsdp", "ddp"])
+def test_whole_experts_folded_are_unfolded(ep: int, way: str) -> None:
+    """One replica stands for all; with a slow GPU's layout every rank is simulated, to the same time."""
+    layout = {"dp": 2, "tp": 2, "ep": ep, "etp": 1, "sequence_parallel": True}
+    folded = scenario(EXPERTS, data_parallel=way, **layout)
+    slow = replace(folded, faults=replace(folded.faults, slow_rank=0, slow_factor=1.0))
+    assert len(executed(slow).lowered.graph.programs) == 4
+    times = [step_time(executed(one)) for one in (folded, slow)]
+    assert times[0] == pytest.approx(times[1], rel=1e-9)
+
+
+def test_shared_experts_beside_whole_ones_are_split() -> None:
+    """Gathered once forward and summed once, backward the same, over other layers' exchanges."""
+    model = {**EXPERTS, "shared_experts": 1}
+    given = {"dp": 2, "tp": 2, "sequence_parallel": True, "data_parallel": "fsdp"}
+    found = lowered(model, None, ep=2, etp=1, **given)
+    assert volume(found, "tp reduce_scatter") == 6 * LAYERS * ACTIVATION
+
+
+def test_whole_experts_that_nobody_spreads_are_refused() -> None:
+    with pytest.raises(InputError, match=r"parallel\.etp"):
         scenario(EXPERTS, tp=2, etp=1)
 
 
@@ -140,3 +201,34 @@ def test_without_spread_experts_ranks_meet_once(model: dict[str, Any]) -> None:
 
     assert rounds(1) == 1
     assert model is MLP or (rounds(2), rounds(4)) == (2, 1)
+
+
+TITAN = """
+[model]
+name = "deepseek_v3"
+flavor = "16B"
+[training]
+local_batch_size = 4
+seq_len = 4096
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 2
+expert_parallel_degree = 8
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "etp"),
+    [
+        ("", 1),
+        ("expert_tensor_parallel_degree = 1", 1),
+        ("expert_tensor_parallel_degree = 2", None),
+    ],
+)
+def test_torchtitans_experts_are_whole(tmp_path: Path, more: str, etp: Any) -> None:
+    path = tmp_path / "titan.toml"
+    path.write_text(TITAN + more + "\n")
+    recipe = recipes.read(recipes.document_of(path))
+    keys = {setting.key: setting.value for setting in recipe.settings}
+    assert keys.get("parallel.etp") == etp
+    assert not recipe.lost

@@ -228,11 +228,23 @@ def experts(s: Job) -> Iterator[Mistake]:
     if p.imbalance != "uniform":
         key, found = "parallel.imbalance", str(p.imbalance)
         yield Mistake(s.where, key, found, "nothing", f"for {MEGATRON} only")
-    if p.etp == 1 and p.tp > 1:
+    if p.etp != 1 or p.tp == 1:
+        return
+    if p.ep == 1:
+        hint = "experts that no ranks share are split over the tensor-parallel ones"
+        expected = f"tp = {p.tp}, or nothing with ep = 1"
+        yield Mistake(s.where, "parallel.etp", "1", expected, hint)
+    elif not p.sequence_parallel:
+        hint = "each rank routes its part of the sequence"
+        expected = "true with etp = 1"
+        yield Mistake(s.where, "parallel.sequence_parallel", "false", expected, hint)
+    if {"fc1", "fc2"} & set(s.adapter.places):
         hint = (
-            f"whole experts on tensor-parallel ranks are simulated with {MEGATRON} only"
+            "adapters beside whole experts on tensor-parallel ranks are not simulated"
         )
-        yield Mistake(s.where, "parallel.etp", "1", f"tp = {p.tp}, or nothing", hint)
+        found = ", ".join(s.adapter.targets)
+        expected = 'targets ["qkv", "proj"] with etp = 1'
+        yield Mistake(s.where, "adapter.targets", found, expected, hint)
 
 
 def order(s: Job) -> Iterator[Mistake]:

@@ -49,7 +49,9 @@ def refusals(s: Job) -> Iterator[Mistake]:
     if p.ep > 1 and sharded and s.pytorch.fsdp == "1":
         hint = "experts with shards of their own are FSDP2's"
         yield Mistake(s.where, "pytorch.fsdp", '"1"', '"2" with ep > 1', hint)
-    if sharded and (p.fsdp_shards or p.ep) % p.ep:
+    # With whole experts each of a shard's tensor-parallel ranks has some.
+    among = p.tp if p.etp == 1 else 1
+    if sharded and (p.fsdp_shards or p.ep) * among % p.ep:
         hint = "a copy of the parameters has all experts"
         found, expected = str(p.fsdp_shards), f"a multiple of ep = {p.ep}"
         yield Mistake(s.where, "parallel.fsdp_shards", found, expected, hint)
@@ -114,7 +116,8 @@ FRAMEWORK = Framework(
             _pytorch_trainer.optimizer_rule,
         ),
         (
-            "parallel parallel.tp parallel.etp parallel.imbalance",
+            "parallel parallel.tp parallel.etp parallel.ep parallel.sequence_parallel parallel.imbalance "
+            "adapter.targets",
             _pytorch_trainer.experts,
         ),
         ("parallel parallel.order parallel.ep", _pytorch_trainer.order),

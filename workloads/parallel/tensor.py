@@ -19,7 +19,7 @@ from workloads.torch.adapter import Exchanges
 from workloads.torch.block import BlockParallel
 from workloads.torch.latent_attention import LatentAttention, Whole
 from workloads.torch.modules import FeedForward, Linear, Module
-from workloads.torch.moe import MixtureOfExperts
+from workloads.torch.moe import MixtureOfExperts, reshape
 from workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
@@ -35,10 +35,14 @@ class TensorParallel(BlockParallel):
     """Sharded projections over a group of tensor-parallel ranks."""
 
     def __init__(
-        self, group: Group, sequence: bool = False, experts: Group | None = None
+        self,
+        group: Group,
+        sequence: bool = False,
+        experts: Group | None = None,
+        whole_experts: bool = False,
     ) -> None:
         self.group, self.shards, self.sequence = group, group.size, sequence
-        self.experts = experts
+        self.experts, self.whole_experts = experts, whole_experts
         self.whole_projections = Whole(self.gathered, self.spread)
 
     def column(
@@ -184,6 +188,8 @@ class TensorParallel(BlockParallel):
     def feed_forward(  # type: ignore[no-untyped-def]
         self, t: Tape, m: ModelSpec, experts: bool
     ):
+        if experts and self.whole_experts:
+            return WholeExperts(t, m, self.experts, self)
         if experts:
             return SplitExperts(t, m, self.experts, self)
         return FeedForward(t, m, self.shards)
@@ -207,3 +213,34 @@ class SplitExperts(MixtureOfExperts):
     ) -> Tensor:
         routed = super().forward(t, self.parallel.whole(t, x))
         return self.parallel.summed(t, routed)
+
+
+class WholeExperts(MixtureOfExperts):
+    """Experts that lie whole on ranks, those of a tensor-parallel group among them, as torchtitan spreads them.
+
+    Every rank routes its own part of the sequence, and nothing of it is gathered. Experts that see every token are
+    split as other feed-forward layers are (torchtitan, models/common/moe_sharding.py).
+    """
+
+    def __init__(
+        self, t: Tape, m: ModelSpec, group: Group | None, parallel: TensorParallel
+    ) -> None:
+        self.parallel = parallel
+        super().__init__(t, m, group)
+
+    def forward(
+        self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear
+    ) -> Tensor:
+        return super().forward(t, x)  # whole weights' products are local
+
+    def _shared(self, t: Tape, m: ModelSpec, parts: int) -> FeedForward:
+        return super()._shared(t, m, self.parallel.shards)
+
+    def _seen_by_all(
+        self, t: Tape, shared: FeedForward, x: Tensor, shape: tuple[int, int, int]
+    ) -> Tensor:
+        rows = x.shape
+        gathered = self.parallel.whole(t, reshape(t, x, shape))
+        b, s, h = gathered.shape
+        y = super()._seen_by_all(t, shared, gathered, (b, s, h))
+        return reshape(t, self.parallel.summed(t, y), rows)

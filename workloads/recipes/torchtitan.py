@@ -71,7 +71,21 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
         draft.assume(
             "tensor parallelism splits the norms along the sequence, as torchtitan does"
         )
+    _experts(draft, document)
     return draft.recipe()
+
+
+def _experts(draft: Draft, document: Document) -> None:
+    """Experts are whole on tensor-parallel ranks too, unless an older file splits them (today's has no such key)."""
+    key = "parallelism.expert_tensor_parallel_degree"
+    tp, ep = draft.get("parallel.tp", 1), draft.get("parallel.ep", 1)
+    degree, where = draft.count(document, key, 1), document.place(key)
+    if degree not in (1, tp):
+        draft.lose(
+            where, key, str(degree), "experts split over some tensor-parallel ranks"
+        )
+    elif tp > 1 and ep > 1 and degree == 1:
+        draft.set("parallel.etp", 1, key, where)
 
 
 def _local(document: Document) -> str:

@@ -94,7 +94,7 @@ class MixtureOfExperts(Module):
     ) -> Tensor:
         b, s, h = x.shape
         t.cpu("module")
-        flat = _reshape(t, x, (b * s, h))
+        flat = reshape(t, x, (b * s, h))
         del x
         probabilities = self._scores(t, flat)
         tokens = I.integer(t, "arange", b * s)
@@ -115,11 +115,13 @@ class MixtureOfExperts(Module):
         if self.up is not None:
             y = F.linear(t, y, self.up)
         if self.shared is not None:
-            y = F.add(t, y, self._seen_by_all(t, self.shared, flat))
-        return _reshape(t, y, (b, s, h))
+            y = F.add(t, y, self._seen_by_all(t, self.shared, flat, (b, s, h)))
+        return reshape(t, y, (b, s, h))
 
-    def _seen_by_all(self, t: Tape, shared: FeedForward, x: Tensor) -> Tensor:
-        """What shared experts make of every token."""
+    def _seen_by_all(
+        self, t: Tape, shared: FeedForward, x: Tensor, shape: tuple[int, int, int]
+    ) -> Tensor:
+        """What shared experts make of every token; ``shape``: samples, tokens and width of ``x``."""
         first, factor = (
             None if w is None else F.linear(t, x, w) for w in (shared.w1, shared.w3)
         )
@@ -220,7 +222,7 @@ def _zeros_like(t: Tape, x: Tensor) -> Tensor:
     return zeros
 
 
-def _reshape(t: Tape, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+def reshape(t: Tape, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """A view that autograd sees (gradients of several users meet at it)."""
     t.cpu("view")
     before = x.shape

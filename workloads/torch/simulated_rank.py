@@ -103,13 +103,26 @@ class SimulatedRank:
         parts = [range(d, d + size) for d in self._every(size)]
         return self._part("cp", parts, self.where[0] // size * size)
 
-    def expert_parallel(self, size: int) -> Group:
-        """The ranks that hold the other experts: `size` neighbours on the data-parallel axis."""
+    def expert_parallel(self, size: int, whole: bool = False) -> Group:
+        """The ranks that hold the other experts: `size` neighbours on the data-parallel axis.
+
+        `whole`: each tensor-parallel rank has experts of its own, and they are the nearest neighbours.
+        """
+        if whole:
+            return self._place("ep", self._blocks(size))
         parts = [range(d, d + size) for d in self._every(size)]
         return self._part("ep", parts, self.where[0] // size * size)
 
-    def expert_copies(self, size: int, among: int) -> Group:
+    def expert_copies(self, size: int, among: int, whole: bool = False) -> Group:
         """The ranks that hold the same experts, of the `among` neighbours; `size` ranks hold all of them."""
+        if whole:
+            blocks = self._blocks(among * self.layout.tp)
+            every = [
+                range(each.start + i, each.stop, size)
+                for each in blocks
+                for i in range(size)
+            ]
+            return self._place("edp", every)
         parts = [
             range(first + place, first + among, size)
             for first in self._every(among)
@@ -117,6 +130,26 @@ class SimulatedRank:
         ]
         own = self.where[0]
         return self._part("edp", parts, own // among * among + own % size)
+
+    def _blocks(self, size: int) -> list[range]:
+        """So many neighbours of a stage's ranks, those of a tensor-parallel group beside each other."""
+        ranks = self.layout.dp * self.layout.tp
+        return [range(first, first + size) for first in range(0, ranks, size)]
+
+    def _place(self, axis: str, parts: list[range]) -> Group:
+        """The one of these groups of a stage's ranks that this rank is in."""
+        replica, stage, shard = self.where
+        tp = self.layout.tp
+
+        def ranks(part: range) -> tuple[int, ...]:
+            places = (divmod(each, tp) for each in part)
+            return tuple(self.layout.rank(d, stage, t) for d, t in places)
+
+        own = replica * tp + shard
+        mine = next(ranks(part) for part in parts if own in part)
+        if not self.replicas:
+            return Group(axis, mine, [mine], len(mine))
+        return Group(axis, mine, sorted(map(ranks, parts)), 1)
 
     def pipeline(self) -> list[int]:
         """The ranks of its pipeline, in the order of the axis."""

@@ -67,8 +67,9 @@ class WrappedModel:
         self.dp_group = rank.data_parallel()
         self.tp_group = rank.tensor_parallel()
         ep, shards = job.parallel.ep, job.parallel.fsdp_shards or self.dp_group.size
-        self.ep_group = rank.expert_parallel(ep)
-        self.expert_copies = rank.expert_copies(ep, self.dp_group.size)
+        self.whole_experts = whole = job.parallel.etp == 1 and job.parallel.tp > 1
+        self.ep_group = rank.expert_parallel(ep, whole)
+        self.expert_copies = rank.expert_copies(ep, self.dp_group.size, whole)
         self.host: HostMemory | None = None
         if job.parallel.offload != "none":
             wide = 4 if job.pytorch.master_weights else tape.itemsize
@@ -80,7 +81,7 @@ class WrappedModel:
             job.parallel.reshards,
             rank.shards(shards),
             rank.copies(shards),
-            rank.expert_copies(ep, shards) if ep > 1 else None,
+            rank.expert_copies(ep, shards, whole) if ep > 1 else None,
             self.host,
         )
         if job.parallel.cp > 1:
@@ -168,7 +169,8 @@ class WrappedModel:
         spread = self.ep_group if self.job.parallel.ep > 1 else None
         if self.job.parallel.tp > 1:
             sequence = self.job.parallel.sequence_parallel
-            return TensorParallel(self.tp_group, sequence, spread)
+            whole = self.whole_experts
+            return TensorParallel(self.tp_group, sequence, spread, whole)
         if self.spec.experts and spread is not None:
             return ExpertParallel(spread)
         return BlockParallel()
