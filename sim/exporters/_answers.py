@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sim.analysis.beside import kernels_instead
 from sim.analysis.prediction import MemoryVerdict, Prediction
 from sim.exporters._words import shares
 from sim.units import format_bytes, format_duration, percent
@@ -67,7 +68,23 @@ def of_comparison(comparison: Mapping[str, Any]) -> str:
         return f"The change saves nothing{_idle(comparison)}: {times}.{still}"
     word = "less" if gain > 0 else "more"
     speed = f"{comparison['speedup']:.3f} times as fast"
-    return f"With the change {times}, {percent(abs(gain))} {word}: {speed}."
+    beside = _beside(comparison)
+    return f"With the change {times}, {percent(abs(gain))} {word}: {speed}.{beside}"
+
+
+def _beside(comparison: Mapping[str, Any]) -> str:
+    """Why links that are faster made the step longer, or slower ones shorter, where kernels beside them did."""
+    if not comparison.get("changed_kinds") or comparison.get("choices"):
+        return ""
+    one, other = (comparison[side]["breakdown"] for side in ("base", "changed"))
+    kernels = kernels_instead(one, other)
+    if not kernels:
+        return ""
+    less, more = ("less", "more") if kernels > 0 else ("more", "less")
+    return (
+        f" Communication is waited for {less}, but kernels take {format_duration(abs(kernels))} {more}:"
+        " others run beside it than before."
+    )
 
 
 def _idle(comparison: Mapping[str, Any]) -> str:

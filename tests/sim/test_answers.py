@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
 
 import cli
+from sim.analysis.beside import kernels_instead
 from sim.analysis.memory import outside
 from sim.exporters._answers import of_comparison
 from sim.predict import plan
@@ -90,6 +93,41 @@ def test_a_what_if_says_what_it_saves() -> None:
     """Twice the bandwidth of links that are used: how much less the step takes."""
     line = first("whatif", "llama1b-ddp4", "--set", "nvlink.bandwidth=2x")
     assert line.startswith("With the change ") and "times as fast" in line
+
+
+def test_links_that_make_a_step_longer_say_what_takes_longer() -> None:
+    """Kernels of which others run beside communication; said of links alone, where NCCL chose nothing else."""
+    base = {"compute": 0.080, "exposed_dp": 0.010}
+    after = {"compute": 0.084, "exposed_dp": 0.008}
+    table = {
+        "base": {"step_time": 0.090, "breakdown": base},
+        "changed": {"step_time": 0.092, "breakdown": after},
+        "speedup": 0.090 / 0.092,
+        "changed_kinds": ["nvlink"],
+        "choices": [],
+    }
+    said = of_comparison(table)
+    assert "waited for less, but kernels take 4 ms more" in said
+    assert "but kernels" not in of_comparison({**table, "changed_kinds": []})
+    assert "but kernels" not in of_comparison({**table, "choices": [{}]})
+
+
+@given(
+    st.fixed_dictionaries(
+        dict.fromkeys(("compute", "exposed_dp", "host"), st.floats(0, 1))
+    ),
+    st.fixed_dictionaries(
+        dict.fromkeys(("compute", "exposed_dp", "host"), st.floats(0, 1))
+    ),
+)
+def test_kernels_explain_a_difference_of_their_sign_or_none(
+    before: dict[str, float], after: dict[str, float]
+) -> None:
+    kernels = kernels_instead(before, after)
+    assert kernels == -kernels_instead(after, before)
+    if kernels:
+        assert kernels == after["compute"] - before["compute"]
+        assert (after["exposed_dp"] - before["exposed_dp"]) * kernels < 0
 
 
 def test_a_what_if_of_idle_links_says_why_it_saves_nothing() -> None:
