@@ -18,6 +18,9 @@ from topologies.fabric import Fabric
 from workloads.job.rl import Rl
 from workloads.models.model import ModelSpec, load_model
 
+# Rollouts that are predicted one by one: forty times those of the largest published step, and more.
+MOST_ROLLOUTS = 1_000_000
+
 
 @dataclass(frozen=True)
 class Pools:
@@ -125,6 +128,11 @@ def _wrong_lengths(scenario: Scenario) -> Iterator[Mistake]:
     if batch and rl.rollouts % batch:
         expected = f"a divisor of the step's {rl.rollouts} rollouts"
         yield Mistake(where, "rl.train_global_batch", str(batch), expected)
+    ahead = rl.rollouts * max(1, rl.off_policy_steps) * max(1.0, rl.batch_multiplier)
+    if ahead > MOST_ROLLOUTS:
+        found = f"{ahead:.3g} rollouts: prompts * generations of so many steps"
+        expected = f"at most {MOST_ROLLOUTS}"
+        yield Mistake(where, "rl.off_policy_steps", found, expected)
     if rl.generation_memory > 1:
         found = f"{rl.generation_memory:g}"
         yield Mistake(where, "rl.generation_memory", found, "a share: at most 1")

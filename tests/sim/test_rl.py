@@ -268,6 +268,7 @@ def test_a_constant_that_is_slower_makes_the_step_slower(path: Path) -> None:
         ("rl.generation_gpus=4", "off_policy_steps"),
         ("rl.generation_tp=3", "a divisor"),
         ("rl.generation_memory=1.5", "a share"),
+        ("rl.off_policy_steps=99999999999999999999", "at most 1000000"),
         ("rl.generation_memory=0.03", "the longest rollout"),
         ("parallel.dp=3", "it follows"),
         ("model.name=resnet50", "a transformer"),
