@@ -202,6 +202,27 @@ def read_text(
         ) from None
 
 
+#: Bytes of a file that somebody writes by hand: a thousand times those of the largest here.
+WRITTEN = 2**24
+
+
+def written_text(path: Path, largest: int = WRITTEN) -> str:
+    """The text of a file that somebody wrote, as `Path.read_text` has it; a device without end is no such file.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    ValueError
+        If it has more than `largest` bytes, or is not in UTF-8.
+    """
+    with path.open("rb") as file:
+        data = file.read(largest + 1)
+    if len(data) > largest:
+        raise ValueError(f"more than {largest >> 20} MiB")
+    return data.decode("utf-8")
+
+
 # A key with more parts is no table of ours, and costs the parser the square of them.
 # Begins only where a part does: from every letter of a long word it would take the square of its length.
 DOTTED = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]+\s*\.\s*){32}")

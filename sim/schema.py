@@ -208,7 +208,7 @@ def read(
         With every mistake in it, or why it is no TOML.
     """
     try:
-        table = files.toml(path.read_text(encoding="utf-8"))
+        table = files.toml(files.written_text(path))
     except FileNotFoundError:
         raise InputError(Mistake(str(path), "", "no such file", expected)) from None
     except OSError as error:

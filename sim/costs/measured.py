@@ -114,7 +114,7 @@ def _rows(where: Path, table: Mapping[str, Any]) -> list[Row]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return files.toml(path.read_text(encoding="utf-8"))
+        return files.toml(files.written_text(path))
     except (OSError, ValueError) as error:
         raise InputError(Mistake(str(path), "", str(error), EXPECTED)) from None
 

@@ -146,7 +146,7 @@ def _file(where: str, file: str | None, place: str) -> tuple[Tables, list[Mistak
     found, expected = f'"{file}" with jobs of its own', "a scenario of one job"
     tables: Tables = {}
     try:
-        tables = files.toml((Path(where).parent / file).read_text(encoding="utf-8"))
+        tables = files.toml(files.written_text(Path(where).parent / file))
     except FileNotFoundError:
         found = f'"{file}": no such file'
         expected = "a scenario file beside this one"

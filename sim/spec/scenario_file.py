@@ -41,7 +41,7 @@ def tables_of(path: Path) -> dict[str, Any]:
         return _recipe(path)
     expected = "a scenario file (TOML), a recorded program (.capture) or a recipe"
     try:
-        tables = files.toml(path.read_text(encoding="utf-8"))
+        tables = files.toml(files.written_text(path))
         return tables if SCENARIO & tables.keys() else _of_trainer(path, tables)
     except FileNotFoundError:
         hints = (

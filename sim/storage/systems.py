@@ -237,7 +237,7 @@ def read_table(path: Path) -> dict[str, Any]:
         With every mistake.
     """
     try:
-        document = files.toml(path.read_text(encoding="utf-8"))
+        document = files.toml(files.written_text(path))
     except (OSError, ValueError) as error:
         raise InputError(Mistake(path.name, "", str(error), "a TOML file")) from None
     table: dict[str, Any] = {}

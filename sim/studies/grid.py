@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sim import __version__
+from sim import __version__, files
 from sim.errors import InputError, Mistake
 from sim.strict import flatten
 
@@ -123,7 +123,7 @@ def _texts(path: Path) -> list[str]:
     if path.suffix != ".toml":
         return []
     try:
-        table = dict(flatten(tomllib.loads(path.read_text(encoding="utf-8"))))
+        table = dict(flatten(tomllib.loads(files.written_text(path))))
     except (OSError, ValueError):
         return []
     texts = [value for value in table.values() if isinstance(value, str)]

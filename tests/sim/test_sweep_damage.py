@@ -54,3 +54,13 @@ def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
     words = ["plot", str(tmp_path), "--x", "training.micro_batch"]
     done = CliRunner().invoke(cli.main, words)
     assert done.exit_code == 2 and "no column error, step_time" in done.stderr
+
+
+def test_lists_in_place_of_values_are_refused(tmp_path: Path) -> None:
+    """A column that a sweep never writes is named."""
+    path = tmp_path / "results.parquet"
+    table = {"set.training.micro_batch": [[1, 2]], "error": [""], "step_time": [1.0]}
+    pq.write_table(pa.table(table), path)
+    words = ["plot", str(tmp_path), "--x", "training.micro_batch"]
+    done = CliRunner().invoke(cli.main, words)
+    assert done.exit_code == 2 and "lists in set.training.micro_batch" in done.stderr

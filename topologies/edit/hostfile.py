@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from sim import files
 from sim.errors import InputError, Mistake
 
 _LINE = re.compile(
@@ -48,8 +49,8 @@ def read(file: str | Path) -> list[Line]:
     """
     path = Path(file)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = files.written_text(path)
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(
             Mistake(str(path), "", (reason or str(error)).lower(), "a file of hosts")

@@ -150,7 +150,7 @@ def _where(path: Path) -> str:
 def _merged(path: Path, above: tuple[Path, ...] = ()) -> Table:
     """The file's keys laid over those of the file it extends; tables are merged key by key."""
     try:
-        table = files.toml(path.read_text(encoding="utf-8"))
+        table = files.toml(files.written_text(path))
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise InputError(
             Mistake(_where(path), "", str(error), "a cluster file in TOML")

@@ -8,14 +8,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sim import files
 from sim.errors import InputError, Mistake
+
+#: Bytes of a log.
+LARGEST = 2**28
 
 
 def text_of(path: Path) -> str:
     """The text of a file; what keeps it from being read is an InputError."""
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return files.written_text(path, LARGEST)
+    except (OSError, ValueError) as error:
         raise InputError(
             Mistake(str(path), "", str(error), "rows of measured collectives")
         ) from None

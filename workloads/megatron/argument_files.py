@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from sim.errors import InputError, Mistake
 from workloads.substitution import (
@@ -109,25 +109,49 @@ def _taken(lines: str) -> tuple[str, Mapping[str, str]]:
     Of an unknown condition all branches stay.
     """
     kept: list[str] = []
-    variables = Bounded()
-    branches: list[
-        bool | None
-    ] = []  # of every `if` around: whether its branch is taken
+    variables, branches = Bounded(), _Branches()
     for line in lines.splitlines():
         words = line.strip()
         if re.match(r"if\b", words):
             head = _put_in(words, variables)
-            branches.append(None if False in branches else _holds(head))
-        elif re.match(r"elif\b", words) and branches:
-            branches[-1] = None if branches[-1] is not True else False
-        elif re.match(r"else\b", words) and branches:
-            branches[-1] = None if branches[-1] is None else not branches[-1]
-        elif re.match(r"fi\b", words) and branches:
-            branches.pop()
-        elif False not in branches:
+            branches.begin(_holds(head))
+        elif re.match(r"elif\b", words):
+            branches.turn(lambda taken: None if taken is not True else False)
+        elif re.match(r"else\b", words):
+            branches.turn(lambda taken: None if taken is None else not taken)
+        elif re.match(r"fi\b", words) and branches.taken:
+            branches.end()
+        elif not branches.ruled_out:
             kept.append(line)
             _assign(line, variables)
     return "\n".join(kept), variables
+
+
+class _Branches:
+    """Of every `if` around a line: whether its branch is taken; None: nobody knows."""
+
+    def __init__(self) -> None:
+        self.taken: list[bool | None] = []
+        self.ruled_out = 0  # branches around that are not taken
+
+    def begin(self, holds: bool | None) -> None:
+        """An `if`; within a branch that is not taken nobody asks."""
+        self._put(None if self.ruled_out else holds)
+
+    def turn(self, other: Callable[[bool | None], bool | None]) -> None:
+        """Another branch of the innermost `if`, from whether the one before it was taken."""
+        if self.taken:
+            self._put(other(self.end()))
+
+    def end(self) -> bool | None:
+        """Ends the innermost `if`."""
+        taken = self.taken.pop()
+        self.ruled_out -= taken is False
+        return taken
+
+    def _put(self, taken: bool | None) -> None:
+        self.taken.append(taken)
+        self.ruled_out += taken is False
 
 
 def _holds(head: str) -> bool | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +75,22 @@ def _read(path: Path) -> pd.DataFrame:
         runs = pd.read_parquet(path)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise InputError(Mistake(str(path), "", str(error)[:200], expected)) from None
+    lists = [name for name in map(str, runs.columns) if _has_lists(runs[name])]
+    if lists:
+        found = f"lists in {', '.join(lists)}"
+        raise InputError(Mistake(str(path), "", found, expected))
     missing = [name for name in NEEDED if name not in runs.columns]
     if missing:
         found = f"no column {', '.join(missing)}"
         raise InputError(Mistake(str(path), "", found, expected))
     return runs
+
+
+def _has_lists(column: pd.Series) -> bool:
+    """Whether a column has values that are no single ones, which a sweep never writes."""
+    return column.dtype == object and bool(
+        column.map(lambda value: not isinstance(value, Hashable)).any()
+    )
 
 
 def _keys(runs: pd.DataFrame) -> list[str]:
