@@ -301,6 +301,51 @@ def test_recipes_say_adapters_of_experts(
     assert not [m for m in recipe.lost if "peft" in str(m)]
 
 
+TRAINER = """model_name_or_path: deepseek-ai/DeepSeek-V2-Lite
+use_peft: true
+lora_r: 8
+lora_target_modules: {targets}
+bf16: true
+per_device_train_batch_size: 2
+max_seq_length: 2048
+"""
+
+
+@pytest.mark.parametrize(
+    ("targets", "expected"),
+    [
+        ("q_proj,v_proj", ["q_up"]),
+        ("kv_a_proj_with_mqa,kv_b_proj,o_proj", ["kv_down", "kv_up", "proj"]),
+        ("q_a_proj", None),  # its queries are not compressed: nothing would be trained
+    ],
+)
+def test_trainers_say_adapters_of_latent_attention(
+    tmp_path: Path, targets: str, expected: list[str] | None
+) -> None:
+    path = tmp_path / "x_sft.yaml"
+    path.write_text(TRAINER.format(targets=targets))
+    recipe = recipes.read(recipes.document_of(path))
+    keys = {setting.key: setting.value for setting in recipe.settings}
+    assert keys.get("adapter.targets") == expected
+    assert bool(recipe.lost) == (expected is None)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.sets(st.sampled_from(("q_down", "q_up", "kv_down", "kv_up", "proj")), min_size=1)
+)
+def test_the_same_of_pytorchs_own_modules(targets: set[str]) -> None:
+    """As many trained parameters as in Megatron's layers; "qkv" stands for all but the output's."""
+    counted = []
+    for framework in ("megatron", "pytorch-eager"):
+        chosen = {**ALL, "targets": sorted(targets)}
+        done = executed(scenario(chosen, LATENT, framework=framework))
+        each = 4 if framework == "megatron" else 2  # bytes of a gradient
+        sizes = done.lowered.memory.values()
+        counted.append(sum(m.at_peak["gradients"] for m in sizes) / each)
+    assert counted[0] == counted[1]
+
+
 @pytest.mark.parametrize("model", [BASE, EXPERTS, LATENT, SCANS, FURTHER])
 def test_every_projection_can_have_an_adapter(model: dict[str, Any]) -> None:
     """Those named of a model train something, each; the others are refused alone."""

@@ -148,10 +148,9 @@ def grouped(s: Job, model: ModelShape) -> Iterator[Mistake]:
 
 
 def _adapted(model: ModelShape) -> tuple[str, ...]:
-    """Projections beside which adapters can be: those of latent attention count as one before and one behind it."""
-    inward = ("q_down", "q_up", "kv_down", "kv_up")
-    names = ("qkv" if name in inward else name for name in projections_of(model))
-    return tuple(dict.fromkeys(names))
+    """Projections beside which adapters can be; in latent attention "qkv" stands for all but the output's."""
+    names = projections_of(model)
+    return ("qkv", *names) if "kv_down" in names else names
 
 
 def adapted_model(s: Job, model: ModelShape) -> Iterator[Mistake]:

@@ -93,7 +93,11 @@ def _targets(draft: Draft, document: Document, words: Words) -> None:
             where, words.targets, found, "adapters of attention and feed-forward"
         )
     model = _model(draft)
-    known = tuple(each for each in known if each in projections_of(model))
+    here = projections_of(model)
+    if known and not set(known) & set(here):
+        found, what = ", ".join(map(str, names)), "projections that the model has"
+        draft.lose(where, words.targets, found, what)
+    known = tuple(each for each in known if each in here)
     if {"fc1", "fc2"} & set(known) and model.experts:
         if words.experts:
             _experts(draft, document, names, model)

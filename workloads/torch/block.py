@@ -161,9 +161,14 @@ class Block(Module):
         )
 
     @property
-    def parts(self) -> list[object]:
-        """What is behind a norm each."""
-        return [self.attention, self.ffn]
+    def branches(self) -> list[tuple[Norm, Part]]:
+        """Norms and what is behind each, in the order in which they are added to the residual."""
+        return [(self.norm1, self.attention), (self.norm2, self.ffn)]
+
+    @property
+    def parts(self) -> list[Part]:
+        """What is behind the norms."""
+        return [part for _, part in self.branches]
 
     @property
     def experts(self) -> MixtureOfExperts | None:
@@ -181,20 +186,16 @@ class Block(Module):
         p = self.parallel
         t.cpu("module")
         with p.context(t):
-            x = F.add(
-                t,
-                x,
-                self.attention.forward(t, self.norm1.forward(t, x), p.column, p.row),
-            )
-            x = F.add(
-                t, x, self.ffn.forward(t, self.norm2.forward(t, x), p.column, p.row)
-            )
+            for norm, part in self.branches:
+                y = part.forward(t, norm.forward(t, x), p.column, p.row)
+                x = F.add(t, x, y)
+                del y
         t.layer = outer
         return x
 
 
-class FeedForwardLayer(Protocol):
-    """What a block needs of its feed-forward part."""
+class Part(Protocol):
+    """What stands behind a norm: attention, a feed-forward network, experts, or a scan."""
 
     parameters: list[Tensor]
 
@@ -221,7 +222,7 @@ class BlockParallel:
             return LatentAttention(t, m, self.shards, self.whole_projections)
         return Attention(t, m, self.shards, window)
 
-    def feed_forward(self, t: Tape, m: ModelSpec, experts: bool) -> FeedForwardLayer:
+    def feed_forward(self, t: Tape, m: ModelSpec, experts: bool) -> Part:
         """A block's feed-forward part, with experts or dense."""
         return MixtureOfExperts(t, m) if experts else FeedForward(t, m)
 

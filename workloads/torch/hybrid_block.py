@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from workloads.models import hybrid
 from workloads.models.model import ModelSpec
-from workloads.torch import functional as F
-from workloads.torch.block import Block, BlockParallel, Norm
+from workloads.torch.block import Block, BlockParallel, Norm, Part
 from workloads.torch.modules import Module
 from workloads.torch.scan_layers import LAYERS
 from workloads.torch.tape import Tape, Tensor
@@ -39,27 +38,14 @@ class HybridBlock(Block):
         return self.ffn
 
     @property
-    def parts(self) -> list[object]:
-        """What is behind a norm."""
-        return [self.part]
+    def branches(self) -> list[tuple[Norm, Part]]:
+        """The only one."""
+        return [(self.norm1, self.part)]
 
     @property
     def inner_norm(self) -> list[Tensor]:
         """There is no second norm."""
         return []
-
-    def forward(self, t: Tape, x: Tensor) -> Tensor:
-        outer, t.layer = t.layer, self.index
-        p = self.parallel
-        t.cpu("module")
-        with p.context(t):
-            x = F.add(
-                t,
-                x,
-                self.part.forward(t, self.norm1.forward(t, x), p.column, p.row),
-            )
-        t.layer = outer
-        return x
 
 
 def layer_of(t: Tape, m: ModelSpec, index: int, parallel: BlockParallel) -> Block:

@@ -15,8 +15,14 @@ from workloads.torch.transformer import Transformer
 
 Names = dict[Target, tuple[str, ...]]
 #: Weights of a block by what they project.
-ATTENTION: Names = {
-    "qkv": ("wqkv", "wq", "wk", "wv", "wq_a", "wq_b", "wkv_a", "wkv_b"),
+ATTENTION: Names = {"qkv": ("wqkv", "wq", "wk", "wv"), "proj": ("wo",)}
+#: Of latent attention, where "qkv" stands for all that lead to queries, keys and values.
+LATENT: Names = {
+    "qkv": ("wq", "wq_a", "wq_b", "wkv_a", "wkv_b"),
+    "q_down": ("wq_a",),
+    "q_up": ("wq", "wq_b"),
+    "kv_down": ("wkv_a",),
+    "kv_up": ("wkv_b",),
     "proj": ("wo",),
 }
 FEED_FORWARD: Names = {"fc1": ("w1", "w3"), "fc2": ("w2",)}
@@ -28,7 +34,7 @@ ATTENDS = (Attention, LatentAttention)
 #: Linear layers of a block, all of which bitsandbytes replaces; embedding, norms and head stay as they are.
 PROJECTIONS = {
     name
-    for part in (ATTENTION, FEED_FORWARD, SCANS)
+    for part in (ATTENTION, LATENT, FEED_FORWARD, SCANS)
     for names in part.values()
     for name in names
 } | set(BOTTLENECKS)
@@ -79,7 +85,9 @@ def _projections(block: Block, choices: Adapter) -> Projections:
     """Modules of a block with the names of their weights that get an adapter, but for the experts of a rank."""
     made: Projections = []
     for part in block.parts:
-        if isinstance(part, ATTENDS):
+        if isinstance(part, LatentAttention):
+            made.append((part, _names(choices, LATENT)))
+        elif isinstance(part, Attention):
             made.append((part, _names(choices, ATTENTION)))
         elif isinstance(part, Scan):
             made.append((part, _names(choices, SCANS)))
