@@ -8,9 +8,10 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from sim import schema
-from sim.costs import attention, terms
+from sim.costs import attention, attention_widths, terms
 from sim.costs.adamw import Adamw
 from sim.costs.attention import Ratios
+from sim.costs.attention_widths import Widths
 from sim.costs.draw import ATTENTION, Draw
 from sim.costs.gemm import TileModel
 from sim.costs.kinds import DTYPE_BYTES, KINDS, SCANS
@@ -192,6 +193,8 @@ class GpuFacts:
         Time of attention in fp8 over that in 16 bits, by one library; None: as `like`.
     attention_over
         Time of attention over that on another GPU, by one library; None where nobody measured both.
+    attention_widths
+        Time of attention with wide heads over that with heads of 128; None: as `like`, if its units are the same.
     scans
         Time of scans, by name ("mamba2"), over that on the GPU where they were measured (`sim.costs.scans`).
     guessed_load
@@ -269,6 +272,9 @@ class GpuFacts:
     )
     attention_fp8: Ratios | None = fact(attention.IN_FP8, attention.ratios, None)  # noqa: RUF009
     attention_over: Ratios | None = fact(attention.ON_BOTH, attention.ratios, None)  # noqa: RUF009
+    attention_widths: Widths | None = fact(  # noqa: RUF009
+        attention_widths.WIDE, attention_widths.widths, None
+    )
     scans: Mapping[str, float] = fact(
         Table(dict.fromkeys(SCANS, POSITIVE)), _numbers, {}
     )

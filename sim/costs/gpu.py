@@ -8,6 +8,7 @@ from typing import Any
 
 from sim.costs import aten, gemm, scans, terms
 from sim.costs.attention import is_fp8, widened
+from sim.costs.attention_widths import Stand
 from sim.costs.facts import GpuFacts
 from sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
 from sim.costs.gpu_times import ATTENTIONS, GpuTimes
@@ -52,6 +53,8 @@ class Gpu(GpuTimes):
             return scans.grade(kernel, self)
         if kernel.kind == "bmm":
             return "guess"
+        if (wide := self.stand(kernel)) is not None:
+            return self._grade_of_wide(wide)
         if (read := self._surface(kernel)) is not None:
             return _grade_of(kernel, *read)
         if kernel.kind == "adamw" and self.facts.adamw is not None:
@@ -79,6 +82,13 @@ class Gpu(GpuTimes):
             else model.measured(kernel)
         )
         return "measured" if at_row else "fitted"
+
+    def _grade_of_wide(self, wide: Stand) -> str:
+        """Of attention with wide heads: no better than a ratio; a guess where nobody measured that."""
+        grade = self._grade(wide.kernel)
+        if self.widths is None:
+            return "guess"
+        return "fitted" if grade == "measured" else grade
 
     def _grade_without_table(self, kernel: Kernel) -> str:
         """Of a kernel whose kind has no table here: another GPU's time, or what datasheets say."""
@@ -109,6 +119,11 @@ class Gpu(GpuTimes):
             return self._scan_stands_on(kernel)
         if kernel.kind == "bmm":
             return "one tall GEMM in place of a batch"
+        if (wide := self.stand(kernel)) is not None:
+            in_proportion = "heads of 128, as their products are wide"
+            return self.stands_on(wide.kernel) or (
+                in_proportion if self.widths is None else "heads of 128, by ratios"
+            )
         if (read := self._surface(kernel)) is not None:
             return _in_place(kernel, *read)
         if kernel.kind == "adamw" and self.facts.adamw is not None:

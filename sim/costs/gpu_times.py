@@ -9,6 +9,7 @@ from pathlib import Path
 from sim.costs import aten, gemm, generated, scans, terms
 from sim.costs.adamw import Adamw
 from sim.costs.attention import is_fp8, widened
+from sim.costs.attention_widths import Stand, Widths, stand
 from sim.costs.counterparts import counterpart
 from sim.costs.draw import Draw
 from sim.costs.facts import GpuFacts
@@ -93,6 +94,7 @@ class GpuTimes:
         self._known: dict[Kernel, float] = {}
         self._ratios: dict[Kernel, float | None] = {}
         self._evidence: dict[Kernel, str] = {}
+        self._row_widths: dict[terms.Group, frozenset[int]] = {}
         self._tiles = facts.tiles
         self._libraries = LibrarySteps(
             name, facts.libraries, self.roofline, self.tile_time
@@ -202,6 +204,9 @@ class GpuTimes:
                 return self._batch(kernel)
             if is_fp8(kernel):
                 return self.duration(widened(kernel)) * self.fp8_share(kernel)
+            if (wide := self.stand(kernel)) is not None:
+                known = self._known[kernel] = self._wide(wide, kernel)
+                return known
             if (surface := self._surface(kernel)) is not None:
                 pauses = (surface[0].starts(kernel) - 1) * self.gap
                 known = self._known[kernel] = self.running(kernel) + pauses
@@ -213,6 +218,32 @@ class GpuTimes:
                 self.floor,
             )
         return known
+
+    def stand(self, kernel: Kernel) -> Stand | None:
+        """Attention with heads of 128 that stands for one with other heads; None for what tables have."""
+        wide = stand(kernel, self.widths)
+        return None if wide is None or self._has_width(kernel) else wide
+
+    def _has_width(self, kernel: Kernel) -> bool:
+        """Whether this GPU's own table has attention with such heads."""
+        group = terms.group(kernel)
+        if group not in self._row_widths:
+            rows = self.tables.rows(group)
+            self._row_widths[group] = frozenset(row.kernel.shape[4] for row in rows)
+        return kernel.shape[4] in self._row_widths[group]
+
+    @cached_property
+    def widths(self) -> Widths | None:
+        """What attention with wide heads takes here, or on the GPU that this one is like, if its units are the same."""
+        like, facts = self.like, self.facts
+        same = like is not None and like.facts.capability == facts.capability
+        if facts.attention_widths is not None or like is None or not same:
+            return facts.attention_widths
+        return like.widths
+
+    def _wide(self, wide: Stand, kernel: Kernel) -> float:
+        """Seconds of attention that another one stands for, no less than its limits allow."""
+        return max(wide.share * self.duration(wide.kernel), self.roofline.bound(kernel))
 
     def _batch(self, kernel: Kernel) -> float:
         """Seconds of a batch of products: as one tall product, or without tensor cores where rows lie badly."""

@@ -117,12 +117,31 @@ def test_a_config_is_the_named_model(
 
 
 @pytest.mark.parametrize(
+    ("keys", "pattern"),
+    [
+        ({}, "GEGEGE*E"),
+        ({"mlp_only_layers": [0, 2]}, "G-GEG-*E"),
+        ({"decoder_sparse_step": 2}, "G-GEG-*E"),
+        ({"num_experts": 0}, "G-G-G-*-"),
+        ({"num_experts": 0, "layer_types": ["full_attention"] * 4}, "*-*-*-*-"),
+    ],
+)
+def test_layers_of_qwen3_next_are_routed_or_plain(
+    keys: dict[str, Any], pattern: str, tmp_path: Path
+) -> None:
+    """As Qwen3NextDecoderLayer chooses, layer by layer."""
+    made = read(NEXT | {"num_hidden_layers": 4} | keys, tmp_path)
+    assert made.layer_pattern == pattern
+    assert (made.experts > 0) == ("E" in pattern)
+    assert (made.linear_key_heads > 0) == ("G" in pattern)
+
+
+@pytest.mark.parametrize(
     ("config", "key"),
     [
         (NANO | {"hybrid_override_pattern": None}, "hybrid_override_pattern"),
         (NANO | {"mlp_hidden_act": "silu"}, "mlp_hidden_act"),
         (NANO | {"moe_shared_expert_intermediate_size": 1000}, "shared_expert"),
-        (NEXT | {"mlp_only_layers": [3]}, "mlp_only_layers"),
         (NEXT | {"layer_types": ["sliding_attention"] * 48}, "layer_types"),
         (LINEAR | {"linear_attn_config": None}, "linear_attn_config"),
     ],

@@ -149,7 +149,7 @@ class LatentAttention(Module):
             self._scores(t, False)
             return [sums, t.empty((s.batch * self.heads, s.tokens, s.seq_len))]
         dim = (self.m.query_dim + self.m.v_head_dim) // 2
-        attend_ring(t, "fwd", Heads(self.heads, self.heads, dim), s)
+        attend_ring(t, "fwd", self._wide_heads(dim), s)
         return [sums]
 
     def _backward_kernels(self, t: Tape) -> None:
@@ -159,7 +159,12 @@ class LatentAttention(Module):
             self._scores(t, True)
             return
         dim = round((3 * self.m.query_dim + 2 * self.m.v_head_dim) / 5)
-        attend_ring(t, "bwd", Heads(self.heads, self.heads, dim), self.s)
+        attend_ring(t, "bwd", self._wide_heads(dim), self.s)
+
+    def _wide_heads(self, dim: int) -> Heads:
+        """This rank's heads, as wide as their products are on average."""
+        narrow = self.m.v_head_dim != self.m.query_dim
+        return Heads(self.heads, self.heads, dim, latent=narrow)
 
     def _scores(self, t: Tape, backward: bool) -> None:
         """Batched products around a softmax of all scores: where no fused kernel takes such heads."""

@@ -65,11 +65,12 @@ def _attend_spread(t: Tape, way: Way, heads: Heads, s: Shard) -> None:
     """
     assert s.context is not None
     ranks = s.context.size
-    spread = Heads(heads.queries // ranks, max(1, heads.keys // ranks), heads.dim)
+    keys = max(1, heads.keys // ranks)
+    spread = replace(heads, queries=heads.queries // ranks, keys=keys)
     row = 2.0 * s.batch * s.tokens * heads.dim
-    queries, keys = row * heads.queries, row * max(heads.keys, ranks)
-    inwards = (queries, keys, keys) if way == "fwd" else (queries, queries)
-    outwards = (queries,) if way == "fwd" else (queries, keys, keys)
+    sent, shared = row * heads.queries, row * max(heads.keys, ranks)
+    inwards = (sent, shared, shared) if way == "fwd" else (sent, sent)
+    outwards = (sent,) if way == "fwd" else (sent, shared, shared)
     _exchange(t, inwards, s.context)
     t.launch(_block(way, spread, replace(s, tokens=s.tokens * ranks)))
     _exchange(t, outwards, s.context)
@@ -89,7 +90,8 @@ def _block(way: Way, heads: Heads, s: Shard) -> Kernel:
     generation = "flash2_" if s.options.attention == "flash2" else ""
     shape = (s.batch, heads.queries, heads.keys, s.tokens, heads.dim)
     dtype = "fp8" if s.options.fp8_dot_product_attention else "bf16"
-    return Kernel(f"{generation}attention_{way}", shape, dtype)
+    layout = "latent" if heads.latent and not generation else ""
+    return Kernel(f"{generation}attention_{way}", shape, dtype, layout)
 
 
 def quantize_operands(t: Tape, way: Way, heads: Heads, s: Shard) -> None:

@@ -81,13 +81,14 @@ class Shard:
 class Heads:
     """Attention heads of one rank: of queries, of keys and values, and the elements of each.
 
-    ``alibi``: a bias by distance is added to their scores.
+    ``alibi``: a bias by distance is added to their scores; ``latent``: values are narrower than queries.
     """
 
     queries: int
     keys: int
     dim: int
     alibi: bool = False
+    latent: bool = False
 
 
 def unquantized(s: Shard) -> Shard:

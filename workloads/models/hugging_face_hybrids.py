@@ -6,6 +6,7 @@ Source: transformers, models/{nemotron_h,qwen3_next}/configuration_*.py; Kimi Li
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from sim.errors import InputError, Mistake
@@ -80,29 +81,38 @@ def nemotron_h(config: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def qwen3_next(config: dict[str, Any], where: str) -> dict[str, Any]:
-    """Experts behind the gated delta rule, and behind attention in some layers."""
-    if config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1:
-        expected = "experts in every layer"
-        raise InputError(Mistake(where, "mlp_only_layers", "some", expected))
-    defaults = {"num_experts": 512, "num_experts_per_tok": 10}
-    return _gated(config, where, 48) | _experts({**defaults, **config}, where)
+    """Experts, or a plain feed-forward part, behind the gated delta rule and attention."""
+    config = {"num_experts": 512, "num_experts_per_tok": 10} | config
+    mixers = _mixers(config, where, 48)
+    behind = [_behind(layer, config) for layer in range(len(mixers))]
+    made = _gated(config, where, mixers, behind)
+    return made | _experts(config, where) if EXPERTS in behind else made
+
+
+def _behind(layer: int, config: dict[str, Any]) -> str:
+    """What is behind a layer's mixer (transformers, Qwen3NextDecoderLayer)."""
+    plain = config.get("mlp_only_layers") or ()
+    every = config.get("decoder_sparse_step", 1)
+    routed = config["num_experts"] > 0 and (layer + 1) % every == 0
+    return EXPERTS if routed and layer not in plain else FEED_FORWARD
 
 
 def qwen3_5(config: dict[str, Any], where: str) -> dict[str, Any]:
     """Qwen3.5's text model: that of Qwen3-Next with feed-forward layers."""
-    return _gated(config, where, 32, FEED_FORWARD)
+    mixers = _mixers(config, where, 32)
+    return _gated(config, where, mixers, FEED_FORWARD * len(mixers))
 
 
 def qwen3_5_moe(config: dict[str, Any], where: str) -> dict[str, Any]:
     """Qwen3.5's text model with experts."""
     defaults = {"num_experts": 256, "num_experts_per_tok": 8}
-    return _gated(config, where, 40) | _experts({**defaults, **config}, where)
+    mixers = _mixers(config, where, 40)
+    made = _gated(config, where, mixers, EXPERTS * len(mixers))
+    return made | _experts({**defaults, **config}, where)
 
 
-def _gated(
-    config: dict[str, Any], where: str, layers: int, behind: str = EXPERTS
-) -> dict[str, Any]:
-    """Every `full_attention_interval`-th layer attends; the others have the gated delta rule."""
+def _mixers(config: dict[str, Any], where: str, layers: int) -> str:
+    """A letter for each layer: every `full_attention_interval`-th attends, the others have the gated delta rule."""
     kinds = config.get("layer_types") or [
         "linear_attention"
         if (layer + 1) % config.get("full_attention_interval", 4)
@@ -113,11 +123,25 @@ def _gated(
     if strange := sorted(set(kinds) - set(letters)):
         expected = " or ".join(letters)
         raise InputError(Mistake(where, "layer_types", strange[0], expected))
-    return _shared(config, where) | {
-        "layer_pattern": "".join(letters[kind] + behind for kind in kinds),
+    return "".join(letters[kind] for kind in kinds)
+
+
+def _gated(
+    config: dict[str, Any], where: str, mixers: str, behind: Iterable[str]
+) -> dict[str, Any]:
+    """Layers of a mixer and what is behind it."""
+    made = _shared(config, where) | {
+        "layer_pattern": "".join(map("".join, zip(mixers, behind, strict=True))),
         "head_dim": config.get("head_dim", 256),
         "qk_norm": True,
         "attention_gate": True,
+    }
+    return made | _delta_rule(config) if DELTA in mixers else made
+
+
+def _delta_rule(config: dict[str, Any]) -> dict[str, Any]:
+    """Sizes of the gated delta rule."""
+    return {
         "linear_key_heads": config.get("linear_num_key_heads", 16),
         "linear_value_heads": config.get("linear_num_value_heads", 32),
         "linear_key_dim": config.get("linear_key_head_dim", 128),

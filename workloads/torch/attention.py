@@ -244,7 +244,9 @@ def attention_kernel(
     width = widths.backward if backward else widths.forward
     flops = float(samples * heads * tokens**2 * widths.products(backward))
     shape = (samples, heads, groups, tokens, width)
-    return Kernel(name, shape, bytes=moved, flops=flops)
+    latent = widths.query != widths.value and not name.startswith("flash2")
+    layout = "latent" if latent else ""
+    return Kernel(name, shape, layout=layout, bytes=moved, flops=flops)
 
 
 @dataclass(frozen=True)
