@@ -93,6 +93,23 @@ def test_a_pause_and_lighter_kernels_fill_the_budget_again() -> None:
 
 
 @given(KERNELS)
+def test_kernels_counted_one_by_one_fill_the_budget_as_their_mean_does(
+    kernels: list[tuple[str, float, float]],
+) -> None:
+    """Also beside each other: what two kernels leave of the limit at one moment is counted once."""
+    mean, own, now = Meter(POWER), Meter(POWER), 0.0
+    for _, pause, duration in kernels:
+        now += min(pause, 1e-3)
+        mean.other(now, duration)
+        assert own.run(now, duration, POWER.other, 1.0) == duration
+        assert own.left == mean.left <= POWER.budget
+    apart = Meter(POWER, left=0.0)
+    for begin in (0.0, 0.004):
+        apart.run(begin, 0.006, POWER.other, 1.0)
+    assert apart.left == pytest.approx(0.010 * (1.0 - POWER.other))
+
+
+@given(KERNELS)
 def test_the_time_at_full_clock_undoes_what_the_meter_did(
     kernels: list[tuple[str, float, float]],
 ) -> None:

@@ -119,25 +119,26 @@ class Meter:
         power = self.power
         return self.run(now, duration, power.product, power.slowest)
 
+    def other(self, now: float, duration: float) -> None:
+        """Another kernel of `duration` starts `now`."""
+        self.run(now, duration, self.power.other, 1.0)
+
     def run(self, now: float, duration: float, drawn: float, slowest: float) -> float:
         """Seconds of a kernel that starts `now` and would take `duration` at the highest clock.
 
-        There it draws so much; at the clock at which it draws the limit it takes `slowest` times as long.
+        There it draws so much; at the clock at which it draws the limit it takes `slowest` times as long. A moment in
+        which two kernels draw less than the limit fills the budget once.
         """
-        self._rest(now)
-        excess = drawn - 1.0
-        fast = min(duration, self.left / excess) if excess > 0 else duration
+        since, excess = self._rest(now), drawn - 1.0
+        if excess <= 0.0:
+            self.until = max(since, now + duration)
+            self._add(-excess * (self.until - since))
+            return duration
+        fast = min(duration, self.left / excess)
         time = fast + (duration - fast) * slowest
         self._add(-excess * fast)
-        self.until = max(self.until, now + time)
+        self.until = max(since, now + time)
         return time
-
-    def other(self, now: float, duration: float) -> None:
-        """Another kernel of `duration` starts `now`."""
-        since = self._rest(now)
-        end = max(since, now + duration)
-        self._add((1.0 - self.power.other) * (end - since))
-        self.until = end
 
     def free_share(self, now: float, duration: float) -> float:
         """Time at the highest clock over the measured `duration` of a product that started `now`; for calibration."""

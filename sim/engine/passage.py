@@ -17,6 +17,10 @@ from sim.engine.cycle import Course, Exchange, Moment
 from sim.engine.fluid import Network, Transfer
 from sim.engine.rendezvous import ROUNDING, Running
 
+# Of the time that computation takes on an idle network: a chain may be shorter than its exchanges where noise or a
+# constant that is off shortens it as a whole, and kernels still take time.
+LEAST = 1e-6
+
 
 class Passage(Running):
     """A chain under way, from its begin on.
@@ -77,7 +81,7 @@ class Passage(Running):
         if not cycle.computing:
             return 1.0
         period = cycle.period * self.time / nominal / self.speed
-        return max(0.0, period - cycle.waiting) / cycle.computing
+        return max(LEAST, (period - cycle.waiting) / cycle.computing)
 
     # -- as one flow ----------------------------------------------------------------------------
     def _flow(self) -> None:
