@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.analysis.beside import kernels_instead
+from sim.analysis.beside import kernels_instead, waiting_instead
 from sim.analysis.prediction import MemoryVerdict, Prediction
 from sim.exporters._words import shares
 from sim.units import format_bytes, format_duration, percent
@@ -73,17 +73,36 @@ def of_comparison(comparison: Mapping[str, Any]) -> str:
 
 
 def _beside(comparison: Mapping[str, Any]) -> str:
-    """Why links that are faster made the step longer, or slower ones shorter, where kernels beside them did."""
-    if not comparison.get("changed_kinds") or comparison.get("choices"):
+    """Why the step went against its hardware, where communication runs beside other kernels than before."""
+    if comparison.get("choices"):
         return ""
     one, other = (comparison[side]["breakdown"] for side in ("base", "changed"))
-    kernels = kernels_instead(one, other)
-    if not kernels:
+    if comparison.get("changed_kinds"):
+        return _kernels(kernels_instead(one, other))
+    if comparison.get("same_operations"):
+        return _waiting(waiting_instead(one, other))
+    return ""
+
+
+def _kernels(longer: float) -> str:
+    """Links that are faster made the step longer, or slower ones shorter: kernels take so many seconds more."""
+    if not longer:
         return ""
-    less, more = ("less", "more") if kernels > 0 else ("more", "less")
+    less, more = ("less", "more") if longer > 0 else ("more", "less")
     return (
-        f" Communication is waited for {less}, but kernels take {format_duration(abs(kernels))} {more}:"
+        f" Communication is waited for {less}, but kernels take {format_duration(abs(longer))} {more}:"
         " others run beside it than before."
+    )
+
+
+def _waiting(longer: float) -> str:
+    """GPUs that are faster made the step longer, or slower ones shorter: so many seconds more are waited."""
+    if not longer:
+        return ""
+    less, more = ("less", "more") if longer > 0 else ("more", "less")
+    return (
+        f" Kernels take {less}, but communication is waited for {format_duration(abs(longer))} {more}:"
+        " it meets other kernels than before, for whose SMs it waits."
     )
 
 

@@ -45,6 +45,9 @@ COMPARED = table(
     ),
     breakdown_difference=named(SECONDS),
     changed_kinds=items(text(), "kinds of links that the changes are about"),
+    same_operations=flag(
+        "whether both steps run the same operations, on a cluster that `set` changes"
+    ),
     choices=items(
         table(
             "a kind of communication that NCCL runs otherwise after the changes",

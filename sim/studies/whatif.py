@@ -51,6 +51,7 @@ def compared(
         **table,
         "difference_interval": interval_of(one, other),
         "changed_kinds": changed_kinds(one.result, overrides),
+        "same_operations": before.lowered is after.lowered,
         "choices": [asdict(choice) for choice in changed_choices(before, after)],
     }
 

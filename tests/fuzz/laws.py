@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sim.analysis.beside import kernels_instead
+from sim.analysis.beside import kernels_instead, waiting_instead
 from sim.analysis.choices import changed_choices
 from sim.analysis.json_text import finite
 from sim.errors import PrestepError
@@ -186,15 +186,16 @@ def _no_slower(
     before, step = step_time(done), step_time(other)
     if sign * (step / before - 1) <= SLOWER or _chosen_badly(done, other, sign):
         return
-    links = any(f"{kind}.bandwidth" in what for kind in LINKS)
-    if not (links and _kernels_instead(done, other)):
+    if not _named(done, other, what):
         yield f"{what}: {before:.6g} s becomes {step:.6g} s"
 
 
-def _kernels_instead(done: Executed, other: Executed) -> bool:
-    """Whether kernels beside communication take longer while it is waited for less; the what-if says so, of links."""
+def _named(done: Executed, other: Executed, what: str) -> bool:
+    """Whether the what-if says why: of links, kernels that take longer; of GPUs, communication that waits for them."""
     one, two = (reported(side.planned, side.run).breakdown for side in (done, other))
-    return bool(kernels_instead(one, two))
+    if any(f"{kind}.bandwidth" in what for kind in LINKS):
+        return bool(kernels_instead(one, two))
+    return "gpu." in what and bool(waiting_instead(one, two))
 
 
 def _chosen_badly(done: Executed, other: Executed, sign: int) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cli
-from sim.analysis.beside import kernels_instead
+from sim.analysis.beside import kernels_instead, waiting_instead
 from sim.analysis.memory import outside
 from sim.exporters._answers import of_comparison
 from sim.predict import plan
@@ -112,6 +112,31 @@ def test_links_that_make_a_step_longer_say_what_takes_longer() -> None:
     assert "but kernels" not in of_comparison({**table, "choices": [{}]})
 
 
+def test_gpus_that_make_a_step_longer_say_what_is_waited_for() -> None:
+    """Of changed hardware alone: another layout waits for other communication."""
+    table = {
+        "base": {
+            "step_time": 0.090,
+            "breakdown": {"compute": 0.08, "exposed_dp": 0.01},
+        },
+        "changed": {
+            "step_time": 0.092,
+            "breakdown": {"compute": 0.076, "exposed_dp": 0.016},
+        },
+        "speedup": 0.090 / 0.092,
+        "changed_kinds": [],
+        "same_operations": True,
+        "choices": [],
+    }
+    assert "waited for 6 ms more: it meets other kernels" in of_comparison(table)
+    back = {**table, "base": table["changed"], "changed": table["base"]}
+    assert (
+        "Kernels take more, but communication is waited for 6 ms less"
+        in of_comparison(back)
+    )
+    assert "waited for" not in of_comparison({**table, "same_operations": False})
+
+
 @given(
     st.fixed_dictionaries(
         dict.fromkeys(("compute", "exposed_dp", "host"), st.floats(0, 1))
@@ -123,8 +148,9 @@ def test_links_that_make_a_step_longer_say_what_takes_longer() -> None:
 def test_kernels_explain_a_difference_of_their_sign_or_none(
     before: dict[str, float], after: dict[str, float]
 ) -> None:
-    kernels = kernels_instead(before, after)
+    kernels, waiting = kernels_instead(before, after), waiting_instead(before, after)
     assert kernels == -kernels_instead(after, before)
+    assert not (kernels and waiting)
     if kernels:
         assert kernels == after["compute"] - before["compute"]
         assert (after["exposed_dp"] - before["exposed_dp"]) * kernels < 0

@@ -73,6 +73,7 @@ def _compared(base: Scenario, changed: Scenario, overrides: Sequence[str]) -> Ta
             **table,
             "difference_interval": None,
             "changed_kinds": [],
+            "same_operations": False,
             "choices": [],
         }
     return study.compared(base, changed, overrides)
