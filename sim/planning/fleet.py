@@ -56,8 +56,10 @@ class Fleet:
         if not self.speeds:
             return together
         counted = Counter(self.speeds)
-        # Of as many, those as the model: which rank comes first says nothing.
-        usual = max(counted, key=lambda speed: (counted[speed], speed == AS_MODEL))
+        # Of as many, those as the model, or else the fastest: which rank comes first says nothing.
+        usual = max(
+            counted, key=lambda one: (counted[one], one == AS_MODEL, _pace(one))
+        )
         if self.speeds[rank] == usual == AS_MODEL:
             return together
         own = self._ratios(graph, self.speeds[rank], alone)
@@ -78,6 +80,11 @@ class Fleet:
             for kernel, spins in zip(graph.kernels, alone, strict=True)
         ]
         return np.array(ratios)
+
+
+def _pace(speed: Speed) -> float:
+    """Which of two GPUs is the faster, roughly."""
+    return speed.flops * speed.clock * speed.hbm_bandwidth * min(1.0, speed.power_limit)
 
 
 def rest_of(together: float, slower: float) -> float:

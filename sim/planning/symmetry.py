@@ -43,9 +43,13 @@ def unlike(fabric: Fabric, fleet: Fleet, faults: Faults, gpus: Sequence[str]) ->
 
 
 def _slowness(speed: Speed) -> float:
-    """Which GPU is the slowest, roughly: arithmetic goes with the root of what may be drawn."""
+    """Which GPU is the slowest, roughly: arithmetic goes with the root of what may be drawn.
+
+    As if each bounded half of the time: a GPU that is slower in one and alike in the other is the slower one.
+    """
     limit = math.sqrt(min(1.0, speed.power_limit))
-    return max(1.0 / (speed.flops * speed.clock * limit), 1.0 / speed.hbm_bandwidth)
+    arithmetic = 1.0 / (speed.flops * speed.clock * limit)
+    return (arithmetic + 1.0 / speed.hbm_bandwidth) / 2
 
 
 def _changed_hosts(fabric: Fabric) -> dict[str, Hashable]:

@@ -76,20 +76,26 @@ TRIES = 25
 def drawn(seed: int) -> tuple[dict[str, Any], Scenario] | None:
     """Tables of a scenario that can be planned, and the scenario; None where this seed gives none."""
     chance = random.Random(seed)
-    tables = _tables(chance)
+    return mended(_tables(chance), chance)
+
+
+def mended(
+    tables: dict[str, Any], chance: random.Random
+) -> tuple[dict[str, Any], Scenario] | None:
+    """The tables without keys that make them wrong, and the scenario that can be planned; None if nothing helps."""
     for _ in range(TRIES):
         try:
             scenario = parse_scenario(tables, "drawn")
             plan(scenario)
         except InputError as error:
-            if not _mended(tables, error, chance):
+            if not _less(tables, error, chance):
                 return None
         else:
             return tables, scenario
     return None
 
 
-def _mended(tables: dict[str, Any], error: InputError, chance: random.Random) -> bool:
+def _less(tables: dict[str, Any], error: InputError, chance: random.Random) -> bool:
     """Leaves out the keys that mistakes are about; whether there were any."""
     done = False
     for mistake in error.mistakes:

@@ -1,8 +1,9 @@
 """Laws that every scenario keeps: what of them is broken, in words.
 
-    python -m tests.fuzz.laws 500 [--first 0] [--only faster]
+    python -m tests.fuzz.laws 500 [--first 0] [--only faster] [--of features]
 
-draws scenarios of all keys (`tests.fuzz.drawn`) and prints each law that one breaks.
+draws scenarios of all keys (`tests.fuzz.drawn`), or of features that need several (`tests.fuzz.featured`), and prints
+each law that one breaks.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from sim.spec.sections import Scenario
 from sim.studies.whatif import compared
 from tests.executed import Executed, executed, step_time
 from tests.fuzz.drawn import drawn
+from tests.fuzz.featured import featured
 from tests.fuzz.running import impossible
 
 #: More of something may cost so much, as a share of the step.
@@ -36,6 +38,13 @@ ALIKE = 1e-9
 NEARLY = 1e-6  # what a change of 1e-7 may move
 #: Kinds of links whose bandwidths are changed.
 LINKS = ("nvlink", "nic", "spine")
+#: What a change of nothing is tried on.
+CHANGEABLE = (
+    *(f"{kind}.{what}" for kind in LINKS for what in ("bandwidth", "latency")),
+    *("gpu.flops", "gpu.hbm_bandwidth", "gpu.clock", "gpu.power_limit"),
+    *("gpu[0].flops", "gpu[0].clock", "pcie.bandwidth"),
+)
+DRAWS = {"keys": drawn, "features": featured}
 Tables = dict[str, Any]
 
 
@@ -45,6 +54,11 @@ def changed(tables: Tables, **sections: dict[str, Any]) -> Scenario:
     for name, keys in sections.items():
         again[name] = {**again.get(name, {}), **keys}
     return parse_scenario(again, "drawn")
+
+
+def _set(tables: Tables, change: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """The cluster's changes with another one on top."""
+    return {"cluster": {"set": {**tables["cluster"].get("set", {}), **change}}}
 
 
 def sound(tables: Tables, done: Executed) -> Iterator[str]:
@@ -85,8 +99,11 @@ def faster(tables: Tables, done: Executed) -> Iterator[str]:
         {"spine.bandwidth": "2x"},
         {"gpu.flops": "1.5x"},
         {"gpu.hbm_bandwidth": "1.5x"},
+        {"gpu.clock": "1.2x"},
+        {"nvlink.latency": "0.5x"},
+        {"nic.latency": "0.5x"},
     ):
-        yield from _no_slower(tables, done, str(change), cluster={"set": change})
+        yield from _no_slower(tables, done, str(change), **_set(tables, change))
     yield from _no_slower(tables, done, "host", cluster={"host_factor": 0.5})
 
 
@@ -97,8 +114,10 @@ def slower(tables: Tables, done: Executed) -> Iterator[str]:
         {"nic.bandwidth": "0.5x"},
         {"gpu.flops": "0.5x"},
         {"gpu.hbm_bandwidth": "0.5x"},
+        {"gpu.clock": "0.8x"},
+        {"nvlink.latency": "2x"},
     ):
-        yield from _no_slower(tables, done, str(change), -1, cluster={"set": change})
+        yield from _no_slower(tables, done, str(change), -1, **_set(tables, change))
     yield from _no_slower(tables, done, "host", -1, cluster={"host_factor": 4.0})
 
 
@@ -132,6 +151,20 @@ def agreed(tables: Tables, done: Executed) -> Iterator[str]:
         yield "a change that changes nothing moves a figure"
 
 
+def unmoved(tables: Tables, done: Executed) -> Iterator[str]:
+    """A factor of 1 on anything, is no change at all."""
+    before = step_time(done)
+    for quantity in CHANGEABLE:
+        if quantity in tables["cluster"].get("set", {}):
+            continue  # it would be taken back
+        try:
+            other = executed(changed(tables, **_set(tables, {quantity: "1x"})))
+        except PrestepError:
+            continue  # this cluster has none
+        if step_time(other) != before:
+            yield f"{before} s becomes {step_time(other)} s with 1x {quantity}"
+
+
 def more(tables: Tables, done: Executed) -> Iterator[str]:
     """Twice the work is no faster."""
     training = tables["training"]
@@ -148,8 +181,11 @@ def unfolded(tables: Tables, done: Executed) -> Iterator[str]:
         return
     if tables["parallel"].get("data_parallel") == "zero1" and not _cuts_evenly(tables):
         return  # ranks update tensors of unequal sizes, and the one with most stands for all
-    for attribute in ("flops", "clock"):
-        apart = changed(tables, cluster={"set": {f"gpu[0].{attribute}": "0.9999999x"}})
+    for attribute in ("flops", "clock", "hbm_bandwidth"):
+        change = {f"gpu[0].{attribute}": "0.9999999x"}
+        if change.keys() & tables["cluster"].get("set", {}).keys():
+            continue
+        apart = changed(tables, **_set(tables, change))
         step = step_time(executed(apart))
         if not math.isclose(step, step_time(done), rel_tol=NEARLY):
             yield f"{step_time(done)} folded, {step} with one GPU's {attribute} apart"
@@ -225,14 +261,14 @@ LAWS: dict[str, Callable[[Tables, Executed], Iterator[str]]] = {
     law.__name__: law
     for law in (
         *(sound, repeated, faster, slower, more, fuller),
-        *(unfolded, relabelled, agreed),
+        *(unfolded, relabelled, agreed, unmoved),
     )
 }
 
 
-def broken(seed: int, only: str = "") -> Iterator[str]:
+def broken(seed: int, only: str = "", of: str = "keys") -> Iterator[str]:
     """Laws that the scenario of a seed breaks; nothing where it is none."""
-    found = drawn(seed)
+    found = DRAWS[of](seed)
     if found is None:
         return
     tables, scenario = found
@@ -249,12 +285,13 @@ def main() -> int:
     parser.add_argument("count", type=int)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--only", default="", help="laws whose name has this in it")
+    parser.add_argument("--of", choices=[*DRAWS], default="keys", help="what is drawn")
     told = parser.parse_args()
     kinds = Counter[str]()
     for seed in range(told.first, told.first + told.count):
         begun = time.process_time()
         try:
-            for text in broken(seed, told.only):
+            for text in broken(seed, told.only, told.of):
                 kinds[text.partition(":")[0]] += 1
                 print(f"{seed}: {text}", flush=True)
         except Exception:

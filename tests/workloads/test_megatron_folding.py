@@ -259,3 +259,28 @@ def test_a_degraded_link_unfolds_the_replicas_on_its_host() -> None:
         scenario(parallel, **LARGE, sets={"nvlink.bandwidth": "0.2x"})
     )
     assert len(everywhere.lowered.graph.programs) == 2
+
+
+@pytest.mark.parametrize("fast", [0, 1])
+def test_a_team_goes_at_the_pace_of_its_slowest(fast: int) -> None:
+    """Whichever of them is simulated: one fast GPU of two helps nobody, both do."""
+    parallel = {"tp": 2, "sequence_parallel": True}
+    usual, one, both = (
+        step_time(executed(scenario(parallel, sets=sets, **LARGE)))
+        for sets in ({}, {f"gpu[{fast}].flops": "1.5x"}, {"gpu.flops": "1.5x"})
+    )
+    assert one == pytest.approx(usual, rel=1e-9) and both < 0.95 * usual
+
+
+@pytest.mark.parametrize("change", ["gpu.hbm_bandwidth", "gpu.clock", "gpu.flops"])
+@pytest.mark.parametrize("slow", [0, 1])
+def test_less_of_all_gpus_is_no_faster_where_one_was_slow(
+    slow: int, change: str
+) -> None:
+    """The slow one remains the slowest, though none is as its model any more."""
+    sets = {f"gpu[{slow}].flops": "0.7x"}
+    before, after = (
+        step_time(executed(scenario({"tp": 2}, sets=sets | more, **LARGE)))
+        for more in ({}, {change: "0.8x"})
+    )
+    assert after > before

@@ -27,7 +27,7 @@ class Kind:
     odd : tuple of frozenset
         By stage: the unusual marks among a team's ranks.
     pacers : tuple of int
-        By stage: the rank whose speed the team has; -1: that of the usual GPU.
+        By stage: the rank whose speed the team has, the slowest of it; -1: all are as usual.
     """
 
     replicas: tuple[int, ...]
@@ -79,19 +79,27 @@ def _kind(
     teams: Mapping[tuple[int, int], list[int]],
 ) -> Kind:
     """The kind of blocks that are alike; the first says how."""
-    size, slowness = len(grid.teams[0]) * grid.cp * grid.tp, unlike.slowness or {}
     unusual = [teams.get((blocks[0], stage), []) for stage in range(grid.pp)]
     return Kind(
         replicas=tuple(d for block in blocks for d in grid.teams[block]),
         odd=tuple(frozenset(unlike.marks[r] for r in ranks) for ranks in unusual),
-        pacers=tuple(_pacer(ranks, size, slowness) for ranks in unusual),
+        pacers=tuple(
+            _pacer(_team(grid, blocks[0], stage), unlike.slowness or {}) if odd else -1
+            for stage, odd in enumerate(unusual)
+        ),
     )
 
 
-def _pacer(odd: Sequence[int], size: int, slowness: Mapping[int, float]) -> int:
-    """The slowest of a team of `size` ranks, of which `odd` ones differ."""
-    if not odd:
-        return -1
-    slowest = max(odd, key=lambda rank: slowness.get(rank, 1.0))
-    fast = slowness.get(slowest, 1.0) <= 1.0 and len(odd) < size
-    return -1 if fast or slowest not in slowness else slowest
+def _team(grid: Grid, block: int, stage: int) -> Sequence[int]:
+    """Ranks of a block that exchange something in every layer of a stage; the simulated one first."""
+    return [
+        grid.rank(d, stage, t, c)
+        for d in grid.teams[block]
+        for c in range(grid.cp)
+        for t in range(grid.tp)
+    ]
+
+
+def _pacer(team: Sequence[int], slowness: Mapping[int, float]) -> int:
+    """The slowest of a team: the first of those as slow."""
+    return max(team, key=lambda rank: slowness.get(rank, 1.0))
