@@ -72,7 +72,7 @@ def test_what_the_engine_does_anyway_is_refused(key: str) -> None:
     [
         (1, "deepspeed-eager", "zero1"),
         (2, "deepspeed-eager", "zero2"),
-        (3, "pytorch-eager", "fsdp"),
+        (3, "deepspeed-eager", "zero3"),
     ],
 )
 def test_a_trainer_of_hugging_face_under_deepspeed_runs_transformers_modules(

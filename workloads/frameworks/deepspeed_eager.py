@@ -1,4 +1,4 @@
-"""DeepSpeed's engine around PyTorch's modules, operator by operator (Hugging Face's trainers): ZeRO 1 and 2."""
+"""DeepSpeed's engine around PyTorch's modules, operator by operator (Hugging Face's trainers): ZeRO 1, 2 and 3."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from dataclasses import replace
 from sim.errors import Mistake
 from workloads.frameworks import pytorch_eager
 from workloads.frameworks._megatron_optimizer import offloaded, offloaded_caveat
-from workloads.frameworks._pytorch_trainer import offload, zero2
+from workloads.frameworks._pytorch_trainer import OF_FSDP, offload, stated, zero2
 from workloads.job import Job
 from workloads.models.model import ModelSpec
+from workloads.models.shape import ModelShape
 
 EAGER = pytorch_eager.FRAMEWORK
+FUSED_LOSS = "fused_linear_cross_entropy"
 
 
 def _layout(s: Job) -> Iterator[Mistake]:
@@ -39,10 +41,53 @@ def _engine(s: Job) -> Iterator[Mistake]:
             yield Mistake(s.where, f"pytorch.{key}", "true", "false", hint)
 
 
+def _stage3(s: Job) -> Iterator[Mistake]:
+    """FSDP's choices, which ZeRO 3 does not have: it decides itself what it keeps, and every rank has one part."""
+    if s.parallel.data_parallel != "zero3":
+        return
+    hint = 'FSDP is training.framework = "pytorch-eager"'
+    for key, value in stated(s, OF_FSDP):
+        yield Mistake(s.where, key, f'"{value}"', "nothing with zero3", hint)
+    for key in ("reshard_after_forward", "fsdp_shards"):
+        value = getattr(s.parallel, key)
+        if value is not None:
+            found = str(value).lower()
+            yield Mistake(s.where, f"parallel.{key}", found, "nothing", hint)
+    if FUSED_LOSS in s.pytorch.liger:
+        told = "the head's weight is used where no hook gathers it"
+        expected = f"nothing, or kernels but {FUSED_LOSS}, with zero3"
+        found = str(list(s.pytorch.liger))
+        yield Mistake(s.where, "pytorch.liger", found, expected, told)
+
+
+def _modules(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """Models whose modules use parameters of others, or which hooks were not hung on."""
+    if s.parallel.data_parallel != "zero3":
+        return
+    hint = "prestep capture takes the program itself"
+    if model.kind != "transformer":
+        expected = "a transformer with zero3"
+        yield Mistake(s.where, "model.kind", f'"{model.kind}"', expected, hint)
+        return
+    for key, found in (
+        ("experts", model.experts),
+        ("mtp_layers", model.mtp_layers),
+        ("kv_lora_rank", getattr(model, "kv_lora_rank", 0)),
+        ("layer_pattern", model.layer_pattern),
+    ):
+        if found:
+            yield Mistake(s.where, f"model.{key}", str(found), "none with zero3", hint)
+
+
 def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
     """What rests on no measurement."""
     yield from EAGER.caveats(s, model)
     yield from offloaded_caveat(s)
+    if s.parallel.data_parallel == "zero3":
+        yield (
+            "ZeRO-3: the host bounded measured steps of up to 8,192 tokens a GPU, and hosts differ by a factor of two: "
+            "measure one step, and set cluster.host_factor"
+        )
 
 
 FRAMEWORK = replace(
@@ -50,8 +95,8 @@ FRAMEWORK = replace(
     precisions=(),
     updates=("adam",),
     context_parallel=False,
-    data_parallel=("none", "zero1", "zero2"),
-    sharded=(),
+    data_parallel=("none", "zero1", "zero2", "zero3"),
+    sharded=("zero3",),
     rules=(
         *(rule for rule in EAGER.rules if rule[1] not in (zero2, offload)),
         (
@@ -61,9 +106,14 @@ FRAMEWORK = replace(
         ("parallel parallel.offload parallel.data_parallel", offloaded),
         ("training training.optimizer", _optimizer),
         ("pytorch", _engine),
+        ("parallel parallel.data_parallel pytorch", _stage3),
+    ),
+    model_rules=(
+        *EAGER.model_rules,
+        ("parallel.data_parallel model.kind", _modules),
     ),
     caveats=caveats,
     adapters=False,
     fp32_adapters=False,
-    tries={"parallel.data_parallel": ("zero1", "zero2")},
+    tries={"parallel.data_parallel": ("zero1", "zero2", "zero3")},
 )

@@ -48,6 +48,7 @@ class ZeroPartitions:
     """
 
     view = True  # gradients lie in the buckets
+    buffers = 2  # one bucket is filled while another is reduced
 
     def __init__(
         self, t: Tape, parameters: list[Tensor], group: Group, stage: int
@@ -58,7 +59,7 @@ class ZeroPartitions:
         self.filled = 0
         self.total = sum(p.elements for p in parameters)
         size = float(min(self.bucket, self.total) * t.itemsize)
-        self.flat = [Storage(t.memory, size, "buffers") for _ in range(2)]
+        self.flat = [Storage(t.memory, size, "buffers") for _ in range(self.buffers)]
         self.states = self._resident()
         self.members: list[Tensor] = []
         for p in parameters:
@@ -136,10 +137,14 @@ class ZeroPartitions:
         t.launch(Kernel("fused", (n,), bytes=FLATTEN * n))
         self._over(n, WIDENED)
         self._over(n, SCALED)
-        t.cpu("optimizer_step")
-        t.launch(Kernel("adamw", (n * ADAM // 14, 1)))
+        self._adam(n)
         self._over(n, NARROWED)
         self._gather()
+
+    def _adam(self, n: int) -> None:
+        """PyTorch's fused kernel over so many elements in fp32."""
+        self.t.cpu("optimizer_step")
+        self.t.launch(Kernel("adamw", (n * ADAM // 14, 1)))
 
     def _over(self, n: int, operation: Operation) -> None:
         """One of ATen's operations, whose times were measured, over so many elements."""

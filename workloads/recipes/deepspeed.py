@@ -18,7 +18,8 @@ WAYS = {0: "ddp", 1: "zero1", 2: "zero2", 3: "zero3"}
 AUTO = "auto"
 MEGATRONS = (
     "Megatron's layers under DeepSpeed's engine: steps of Hugging Face's modules, which are less fused, and of "
-    "ZeRO-2 and 3 were 10 to 70 % longer when measured; `prestep capture` takes the program itself"
+    "ZeRO-2 and 3 were 10 to 70 % longer when measured, those of ZeRO-3 up to five times as long; `prestep capture` "
+    "takes the program itself"
 )
 
 

@@ -302,7 +302,7 @@ def _engine(draft: Draft, said: Document, engines: list[Document]) -> None:
 
 
 def _around_modules(draft: Draft, said: Document) -> None:
-    """DeepSpeed around transformers' modules, where they are simulated: its ZeRO 1 and 2, FSDP2 for stage 3."""
+    """DeepSpeed around transformers' modules, where they are simulated; FSDP2 for ZeRO 3 in the host's memory."""
     way = draft.get("parallel.data_parallel")
     name = draft.get("model.name")
     model = read_model(MODELS / f"{name}.toml") if name else None
@@ -313,14 +313,11 @@ def _around_modules(draft: Draft, said: Document) -> None:
     if parts or split or not (adam and bf16) or way not in ("zero1", "zero2", "zero3"):
         return
     draft.assumed.remove(deepspeed.MEGATRONS)
-    if way == "zero3":
+    if way == "zero3" and draft.get("parallel.offload", "none") != "none":
         draft.set("training.framework", "pytorch-eager")
         draft.set("parallel.data_parallel", "fsdp", "zero_optimization.stage")
         draft.set("pytorch.master_weights", True)
         draft.set("pytorch.clip_gradients", True)
-        draft.assume(
-            "ZeRO-3 counts as PyTorch's FSDP2: measured steps, which the host bounds, took 1.3 to 5 times as long"
-        )
     else:
         draft.set("training.framework", "deepspeed-eager")
         draft.assume("gradients are reduced beside backward (overlap_comm)")

@@ -7,6 +7,7 @@ attention and before the feed-forward network, rotary embedding as elementwise o
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import Protocol
 
 from workloads.models.model import ModelSpec
@@ -73,10 +74,16 @@ class Attention(Module):
         self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear
     ) -> Tensor:
         t.cpu("module")
+        own = [] if self.sinks is None else [self.sinks]
+        if t.written_out:  # transformers passes the input by name
+            return t.call_by_name(own, lambda: self._attended(t, x, column, row))
+        return t.call(own, x, lambda x: self._attended(t, x, column, row))
+
+    def _attended(self, t: Tape, x: Tensor, column: Linear, row: Linear) -> Tensor:
         q, k, v, *gate = self._heads(t, x, column)
         if self.norms:  # head by head, before the rotation
-            of_q, of_k = self.norms[:1], self.norms[1:]
-            q, k = F.norm(t, "rms", q, of_q), F.norm(t, "rms", k, of_k)
+            of_q, of_k = self.norms
+            q, k = self._normed(t, q, of_q), self._normed(t, k, of_k)
         if self.rotary and t.by_liger("rope"):
             q = liger.rope(t, q, k)
         elif self.rotary:
@@ -89,6 +96,9 @@ class Attention(Module):
             o = F.mul(t, o, F.sigmoid(t, each))
         del gate
         return row(t, o, self.wo, self.biases.get(self.wo))
+
+    def _normed(self, t: Tape, x: Tensor, weight: Tensor) -> Tensor:
+        return t.call([weight], x, lambda x: F.norm(t, "rms", x, [weight]))
 
     def _heads(self, t: Tape, x: Tensor, column: Linear) -> list[Tensor]:
         """Queries, keys and values, (batch, heads, seq, head_dim) each; then gates of the output, if it has some."""
@@ -127,6 +137,9 @@ class Norm(Module):
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         t.cpu("module")
+        return t.call(self.parameters, x, partial(self._normed, t))
+
+    def _normed(self, t: Tape, x: Tensor) -> Tensor:
         if self.kind == "rms" and t.by_liger("rms_norm"):
             return liger.rms_norm(t, x, self.parameters[0])
         return F.norm(t, self.kind, x, self.parameters)
@@ -186,11 +199,16 @@ class Block(Module):
         p = self.parallel
         t.cpu("module")
         with p.context(t):
-            for norm, part in self.branches:
-                y = part.forward(t, norm.forward(t, x), p.column, p.row)
-                x = F.add(t, x, y)
-                del y
+            x = t.call([], x, partial(self._branches, t))
         t.layer = outer
+        return x
+
+    def _branches(self, t: Tape, x: Tensor) -> Tensor:
+        p = self.parallel
+        for norm, part in self.branches:
+            y = part.forward(t, norm.forward(t, x), p.column, p.row)
+            x = F.add(t, x, y)
+            del y
         return x
 
 

@@ -19,8 +19,12 @@ Step = Callable[[Tape, Tensor], Tensor]
 
 
 def linear(t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``x @ w.T (+ bias)``, with what an adapter adds to it."""
-    return with_adapter(t, x, w, layer_of(t, x, w, bias))
+    """``x @ w.T (+ bias)``, a module of its own, with what an adapter adds to it."""
+
+    def run(x: Tensor) -> Tensor:
+        return with_adapter(t, x, w, layer_of(t, x, w, bias))
+
+    return t.call([w] if bias is None else [w, bias], x, run)
 
 
 def layer_of(t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -353,7 +357,11 @@ class _Norm:
 
 
 def embedding(t: Tape, ids: tuple[int, int], w: Tensor) -> Tensor:
-    """Row lookup; backward sorts the ids and scatters (PyTorch's dense embedding gradient)."""
+    """Row lookup, a module; backward sorts the ids and scatters (PyTorch's dense embedding gradient)."""
+    return t.call_by_name([w], lambda: _looked_up(t, ids, w))
+
+
+def _looked_up(t: Tape, ids: tuple[int, int], w: Tensor) -> Tensor:
     vocab, hidden = w.shape
     tokens = ids[0] * ids[1]
     t.cpu("embedding")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 from workloads.models.model import ModelSpec
@@ -87,7 +88,9 @@ class FeedForward(Module):
         self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear
     ) -> Tensor:
         t.cpu("module")
+        return t.call([], x, partial(self._run, t, column, row))
 
+    def _run(self, t: Tape, column: Linear, row: Linear, x: Tensor) -> Tensor:
         def up(w: Tensor) -> Tensor:
             return column(t, x, w, self.biases.get(w))
 
@@ -100,7 +103,12 @@ class FeedForward(Module):
         if self.w3 is not None and t.by_liger("glu"):
             inner = liger.gated(t, up(self.w1), up(self.w3))
             return row(t, inner, self.w2, self.biases.get(self.w2))
-        inner = F.activation(t, self.activation, up(self.w1))
+        inner = self._activated(t, up(self.w1))
         if self.w3 is not None:
             inner = F.mul(t, inner, up(self.w3))
         return row(t, inner, self.w2, self.biases.get(self.w2))
+
+    def _activated(self, t: Tape, x: Tensor) -> Tensor:
+        """The activation, which is a module of its own in transformers."""
+        run = partial(F.activation, t, self.activation)
+        return t.call([], x, run) if t.written_out else run(x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from sim.graph.kernel import Kernel
@@ -12,6 +13,8 @@ from workloads.models.model import ModelSpec
 from workloads.optimizer import optimizer
 from workloads.parallel.group import Group
 from workloads.parallel.pipeline import Line, Pipeline, Stage, layers_of_stages
+from workloads.parallel.zero3 import ShardedParameters
+from workloads.parallel.zero3_course import Course
 from workloads.precision import precision
 from workloads.schedules import checked, rank_of_stages
 from workloads.schedules.runtime import operations
@@ -19,6 +22,7 @@ from workloads.torch.grid import Grid
 from workloads.torch.loss_scaling import LossScaler, scale
 from workloads.torch.memory import Storage
 from workloads.torch.optimizer_step import OptimizerStep
+from workloads.torch.recorder import Shared
 from workloads.torch.run_block import RunBlock, as_written
 from workloads.torch.simulated_rank import SimulatedRank
 from workloads.torch.tape import Tape, Tensor
@@ -57,6 +61,7 @@ class RankStep:
         run_block: RunBlock | None = None,
     ) -> None:
         self.job, self.tape = job, tape
+        self.run_block = run_block
         tape.choices = job.pytorch
         numbers = precision(job.training.precision)
         tape.products, tape.itemsize = numbers.products, numbers.parameter
@@ -128,6 +133,8 @@ class RankStep:
     def _plain(self) -> Callable[[], None]:
         """Builds the whole model; what runs the step's microbatches on it."""
         forward = self.model.whole()
+        if isinstance(self.model.ddp, ShardedParameters):
+            self.model.ddp.follow(self._course())
         microbatches = grad_accumulation_of(self.job)
 
         def run() -> None:
@@ -137,6 +144,22 @@ class RankStep:
                 self._forward_backward(forward)
 
         return run
+
+    def _course(self) -> list[list[int]]:
+        """Parameters of the modules in the order of a microbatch, which ZeRO 3 records in the first step."""
+        t, whole = self.tape, replace(self.job.parallel, data_parallel="none")
+        first = Tape(t.rank, Shared(), t.costs)
+        course = first.hooks = Course(first)
+        step = RankStep(
+            replace(self.job, parallel=whole),
+            self.model.spec,
+            self.rank.layout,
+            first,
+            self.rank.replicas,
+            self.run_block,
+        )
+        step._forward_backward(step.model.whole())
+        return course.numbered(step.model.parameters)
 
     def _forward_backward(self, forward: Callable[[], Tensor]) -> None:
         t = self.tape

@@ -8,7 +8,7 @@ run in reverse order of creation, and a tensor's memory is freed when Python dro
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from workloads.parallel.context import Ring
     from workloads.torch.adapter import LowRank
     from workloads.torch.four_bits import FourBits
+    from workloads.torch.module_hooks import ModuleHooks
 
 Backward = Callable[["Tensor"], "list[Tensor | None]"]
 
@@ -122,6 +123,8 @@ class Tape(Recorder):
         Ranks that have the other parts of the sequence.
     deferred : list, optional
         Weight gradients that are put off (zero-bubble schedules); None: none are.
+    hooks : ModuleHooks, optional
+        What an engine hangs on every module; None: nothing.
     retained : list
         With these the graph, and so what it saved, stays alive.
     """
@@ -138,6 +141,7 @@ class Tape(Recorder):
         self.choices: PyTorch | None = None
         self.ring: Ring | None = None
         self.deferred: list[Callable[[], None]] | None = None
+        self.hooks: ModuleHooks | None = None
         self.retained: list[Backward] = []
         self._seq = 0
 
@@ -155,6 +159,24 @@ class Tape(Recorder):
     def by_liger(self, part: str) -> bool:
         """Whether a part of the model is one of Liger's kernels."""
         return self.choices is not None and part in self.choices.liger
+
+    def call(
+        self, parameters: Sequence[Tensor], x: Tensor, run: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Runs a module that has these parameters itself, inside the hooks that an engine hung on it."""
+        if self.hooks is None:
+            return run(x)
+        hooks = self.hooks
+        return self.call_by_name(parameters, lambda: run(hooks.take(parameters, x)))
+
+    def call_by_name(
+        self, parameters: Sequence[Tensor], run: Callable[[], Tensor]
+    ) -> Tensor:
+        """The same of a module whose input is no tensor with a gradient, or passed by name: hooks do not see it."""
+        if self.hooks is None:
+            return run()
+        self.hooks.enter(parameters)
+        return self.hooks.leave(parameters, run())
 
     def documents(self, batch: int, tokens: int) -> tuple[int, int]:
         """Samples, and tokens of each, that attention sees: documents where several are packed into a sample."""

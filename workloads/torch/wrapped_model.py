@@ -17,6 +17,7 @@ from workloads.parallel.offload import HostMemory
 from workloads.parallel.pipeline import Stage
 from workloads.parallel.sharded_module import ShardedModule, Sharding
 from workloads.parallel.tensor import TensorParallel
+from workloads.parallel.zero3 import ShardedParameters
 from workloads.parallel.zero_offload import OffloadedPartitions
 from workloads.parallel.zero_partitions import ZeroPartitions
 from workloads.parallel.zero_redundancy import ZeroRedundancy
@@ -163,7 +164,9 @@ class WrappedModel:
         experts = _without(self.parameters, self.averaged)
         self.ddp = self._data_parallel(self.averaged, experts)
         self.run_block.bucket_cap = self.ddp.cap if self.ddp is not None else None
-        return lambda: self._losses(net.outputs(t, tokens, self.run_block))
+        return lambda: t.call_by_name(
+            [], lambda: self._losses(net.outputs(t, tokens, self.run_block))
+        )
 
     def _parallel(self) -> BlockParallel:
         spread = self.ep_group if self.job.parallel.ep > 1 else None
@@ -199,15 +202,18 @@ class WrappedModel:
         self, parameters: list[Tensor], experts: Sequence[Tensor] = ()
     ) -> ddp.DistributedDataParallel | ZeroPartitions | None:
         if self._partitioned:
-            return self._partitions(parameters, 2 if self.mode == "zero2" else 1)
+            return self._partitions(parameters)
         if self.mode not in ("ddp", "zero1") or self.dp_group.size == 1:
             return None
         parallel, copies = self.job.parallel, self.expert_copies
         return ddp.wrap(self.tape, parallel, parameters, self.dp_group, experts, copies)
 
-    def _partitions(self, parameters: list[Tensor], stage: int) -> ZeroPartitions:
+    def _partitions(self, parameters: list[Tensor]) -> ZeroPartitions:
         """DeepSpeed's partition, on the GPU or on its host."""
         t, group = self.tape, self.dp_group
+        if self.mode == "zero3":
+            return ShardedParameters(t, parameters, group)
+        stage = 2 if self.mode == "zero2" else 1
         if self.host is None:
             return ZeroPartitions(t, parameters, group, stage)
         last = grad_accumulation_of(self.job) - 1
