@@ -147,7 +147,9 @@ def _memory(result: Mapping[str, Any]) -> Iterator[str]:
     verdict = result.get("out_of_memory")
     if isinstance(verdict, dict) and verdict.get("fits") is False:
         owner = verdict.get("largest_owner")
-        yield f"It does not fit: rank {verdict.get('rank')} runs out of memory, most of it {owner}."
+        host, rank = verdict.get("host"), verdict.get("rank")
+        who = f"rank {rank}" if host is None else f"host {host}"
+        yield f"It does not fit: {who} runs out of memory, most of it {owner}."
 
 
 def _sure(result: Mapping[str, Any]) -> Iterator[str]:

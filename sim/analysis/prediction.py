@@ -50,10 +50,12 @@ class Memory:
 
 @dataclass(frozen=True)
 class MemoryVerdict:
-    """Whether the fullest rank fits: `needed` and `capacity` in bytes (capacity None: not known, so it fits).
+    """Whether the fullest rank fits, or the fullest host.
 
-    `outside` of what is needed is not PyTorch's allocator's (CUDA's context, NCCL's buffers); `usual` is what is needed
-    with the memory that the allocator usually holds without using it (it gives some of that back before it gives up).
+    `needed` and `capacity` are in bytes (capacity None: not known, so it fits). `host` is the host whose memory is too
+    small for what its ranks keep there; None: it is the rank's GPU's. `outside` of what is needed is not PyTorch's
+    allocator's (CUDA's context, NCCL's buffers); `usual` is what is needed with the memory that the allocator usually
+    holds without using it (it gives some of that back before it gives up).
     """
 
     fits: bool
@@ -63,6 +65,14 @@ class MemoryVerdict:
     largest_owner: str
     outside: float = 0.0
     usual: float = 0.0
+    host: str | None = None
+
+    @property
+    def where(self) -> str:
+        """Whose memory it is, in words."""
+        if self.host is None:
+            return f"on rank {self.rank}"
+        return f"in the memory of host {self.host}"
 
     @property
     def tight(self) -> bool:
@@ -109,6 +119,12 @@ class Prediction:
         Seconds by share, in the order of `sim.analysis.metrics`; they sum to `step_time`.
     peak_memory : mapping
         `Memory` by rank.
+    on_host : mapping
+        Rank -> owner -> bytes that it keeps in its host's memory; ranks that keep none are not there.
+    hosts : mapping
+        Host of every rank that does.
+    host_capacity : float or None
+        Bytes of a host's memory; None: nobody says.
     memory_capacity : float or None
         Bytes of a GPU.
     outside : mapping
@@ -157,6 +173,9 @@ class Prediction:
     breakdown: Mapping[str, float]
     peak_memory: Mapping[int, Memory] = field(default_factory=dict)
     memory_capacity: float | None = None
+    on_host: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    host_capacity: float | None = None
     outside: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     reserved: Mapping[int, float] = field(default_factory=dict)
     modules: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
@@ -206,10 +225,42 @@ class Prediction:
 
     @property
     def out_of_memory(self) -> MemoryVerdict | None:
-        """Verdict on the fullest rank; None if memory was not predicted."""
+        """Verdict on the fullest rank, or on the fullest host if it is too small; None if memory was not predicted."""
         rank = self.fullest_rank
         if rank is None:
             return None
+        host = self.host_verdict
+        return host if host is not None and not host.fits else self._verdict_on(rank)
+
+    @cached_property
+    def kept_on_hosts(self) -> dict[str, dict[str, float]]:
+        """Host -> owner -> bytes that all of its ranks keep in its memory."""
+        kept: dict[str, dict[str, float]] = {}
+        for rank, owners in self.on_host.items():
+            whole = kept.setdefault(self.hosts[rank], {})
+            for owner, size in owners.items():
+                whole[owner] = whole.get(owner, 0.0) + size
+        return kept
+
+    @cached_property
+    def host_verdict(self) -> MemoryVerdict | None:
+        """On the host whose ranks keep most there; None: none do."""
+        kept = self.kept_on_hosts
+        if not kept:
+            return None
+        host = max(kept, key=lambda name: math.fsum(kept[name].values()))
+        needed, capacity = math.fsum(kept[host].values()), self.host_capacity
+        return MemoryVerdict(
+            fits=capacity is None or needed <= capacity,
+            rank=min(rank for rank, name in self.hosts.items() if name == host),
+            needed=needed,
+            capacity=capacity,
+            largest_owner=max(kept[host], key=kept[host].__getitem__),
+            usual=needed,
+            host=host,
+        )
+
+    def _verdict_on(self, rank: int) -> MemoryVerdict:
         owners, capacity = self.owners(rank), self.memory_capacity
         allocated = self.peak_memory[rank].total
         outside = math.fsum(self.outside.get(rank, {}).values())
@@ -295,6 +346,9 @@ class Prediction:
             },
             "memory_by_module": {str(r): dict(m) for r, m in self.modules.items()},
             "out_of_memory": None if verdict is None else asdict(verdict),
+            "host_memory": {
+                str(rank): dict(owners) for rank, owners in self.on_host.items()
+            },
         }
 
     def to_json(self) -> str:

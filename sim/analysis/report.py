@@ -150,8 +150,22 @@ def _memory(planned: Planned, step: float) -> dict[str, Any]:
         "peak_memory": _of_every_rank(planned.graph, allocated),
         "outside": _of_every_rank(planned.graph, outside(planned)),
         "memory_capacity": planned.gpu.memory,
+        **_host_memory(planned),
         "reserved": _of_every_rank(planned.graph, reserved),
         "modules": _of_every_rank(planned.graph, modules),
+    }
+
+
+def _host_memory(planned: Planned) -> dict[str, Any]:
+    """What ranks keep in the memory of their hosts, and how much a host has."""
+    fabric, memory = planned.fabric, planned.lowered.memory
+    kept = {rank: one.on_host for rank, one in memory.items() if one.on_host}
+    every = _of_every_rank(planned.graph, kept)
+    own = planned.scenario.cluster.host_memory
+    return {
+        "on_host": every,
+        "hosts": {rank: fabric.host_of(planned.gpus[rank]) for rank in every},
+        "host_capacity": fabric.cluster_facts.host_memory if own is None else own,
     }
 
 

@@ -35,7 +35,7 @@ def of_run(result: Prediction, remedies: Sequence[str] = ()) -> str:
 def _too_much(verdict: MemoryVerdict, remedies: Sequence[str]) -> str:
     over = format_bytes(verdict.needed - (verdict.capacity or 0.0))
     owner = verdict.largest_owner
-    lead = f"Does not fit: {over} too much on rank {verdict.rank}, most of it {owner}"
+    lead = f"Does not fit: {over} too much {verdict.where}, most of it {owner}"
     if not remedies:
         return f"{lead}."
     return f"{lead}. It would fit with {', or with '.join(remedies)}."

@@ -114,7 +114,7 @@ def _time_tiles(result: Prediction) -> Iterator[Tile]:
 def _memory_tile(verdict: MemoryVerdict) -> Tile:
     room = "" if verdict.capacity is None else f"of {format_bytes(verdict.capacity)} "
     fits = "" if verdict.fits else ": OUT OF MEMORY"
-    text = f"{room}on rank {verdict.rank}{fits}"
+    text = f"{room}{verdict.where}{fits}"
     return "memory", format_bytes(verdict.needed), text
 
 
@@ -245,9 +245,14 @@ def _parts_of(cost: Mapping[str, Any]) -> str:
 
 
 def memory(result: Prediction) -> Iterator[tuple[str, float]]:
-    """Rows (owner, bytes) of the fullest rank, largest first."""
-    if result.fullest_rank is not None:
-        owners = result.owners(result.fullest_rank)
+    """Rows (owner, bytes) of the fullest rank, or of the host that is too small, largest first."""
+    verdict = result.out_of_memory
+    if verdict is not None:
+        owners = (
+            result.owners(verdict.rank)
+            if verdict.host is None
+            else result.kept_on_hosts[verdict.host]
+        )
         yield from sorted(
             ((o, size) for o, size in owners.items() if size > 0),
             key=lambda row: -row[1],
@@ -272,9 +277,9 @@ def memory_verdict(result: Prediction) -> str:
     verdict = result.out_of_memory
     if verdict is None:
         return ""
-    peak = f"peak {format_bytes(verdict.needed)} on rank {verdict.rank}"
+    peak = f"peak {format_bytes(verdict.needed)} {verdict.where}"
     if verdict.capacity is None:
-        return f"{peak} (capacity not known)"
+        return f"{peak} (capacity not known){_on_host(result)}"
     of = f"{peak} of {format_bytes(verdict.capacity)}"
     if verdict.fits:
         tight = (
@@ -284,9 +289,21 @@ def memory_verdict(result: Prediction) -> str:
         )
         return (
             f"{of}: fits, {format_bytes(verdict.capacity - verdict.needed)} free{tight}"
+            f"{_on_host(result)}"
         )
     over = format_bytes(verdict.needed - verdict.capacity)
     return f"OUT OF MEMORY: {of}, {over} too much; the largest part is {verdict.largest_owner}"
+
+
+def _on_host(result: Prediction) -> str:
+    """What the fullest host keeps for its ranks, where they keep something there."""
+    verdict = result.host_verdict
+    if verdict is None:
+        return ""
+    kept = f"; {format_bytes(verdict.needed)} {verdict.where}"
+    if verdict.capacity is None:
+        return f"{kept} (cluster.host_memory says how much it has)"
+    return f"{kept}, which has {format_bytes(verdict.capacity)}"
 
 
 def title(result: Prediction) -> str:

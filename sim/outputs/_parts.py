@@ -43,7 +43,7 @@ INTERVAL = or_null(
 
 VERDICT = or_null(
     table(
-        "the fullest rank",
+        "the fullest rank, or a host that is too small for what its ranks keep there",
         fits=flag(),
         rank=whole(),
         needed=number("bytes, with what is outside of PyTorch's allocator"),
@@ -51,6 +51,9 @@ VERDICT = or_null(
         largest_owner=text("what takes most of it"),
         outside=number("bytes outside of PyTorch's allocator"),
         usual=number("bytes needed with the allocator's usual fragmentation"),
+        host=or_null(
+            text("the host whose memory is too small; null: it is a GPU's memory")
+        ),
     )
 )
 

@@ -49,6 +49,9 @@ STEP = table(
         named(number("bytes")), "of a captured program: rank -> module -> bytes"
     ),
     out_of_memory=VERDICT,
+    host_memory=named(
+        named(number("bytes")), "rank -> owner -> bytes kept in its host's memory"
+    ),
     energy=_sections.ENERGY,
     critical_path=CRITICAL_PATH,
     links=LINKS,

@@ -43,6 +43,12 @@ class Cluster:
         "over host_factor, of the ranks of a host in turn, where they differ: [1, 1.4]",
         above=0,
     )
+    host_memory: float | None = key(
+        None,
+        "memory of a host, for what is kept there instead of on its GPUs; default: the cluster's",
+        above=0,
+        unit="bytes",
+    )
     numa: Literal["local", "wrong"] = key(
         "local",
         "wrong: processes and their memory are on another socket than their GPUs",

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sim.analysis.choices import Choice
+from sim.analysis.prediction import MemoryVerdict
 from sim.exporters._answers import of_comparison
 from sim.exporters._words import share_name
 from sim.units import format_bytes, format_duration, percent
@@ -60,7 +61,8 @@ def _told(comparison: Table) -> Iterator[str]:
         verdict = side["out_of_memory"]
         if verdict is not None and not verdict["fits"]:
             over = format_bytes(verdict["needed"] - (verdict["capacity"] or 0.0))
-            yield f"! {which} does not fit: {over} too much on rank {verdict['rank']}"
+            where = MemoryVerdict(**verdict).where
+            yield f"! {which} does not fit: {over} too much {where}"
     said = dict.fromkeys(text for side in sides.values() for text in side["warnings"])
     for warning in said:
         found = [which for which, side in sides.items() if warning in side["warnings"]]

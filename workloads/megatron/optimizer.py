@@ -25,7 +25,11 @@ def resident(rank: Rank) -> list[Storage]:
     types = state_types(rank.s)
     moments = types.both_moments * (states - hidden)
     moments += FP32 * rank.optimizer.moments * hidden
-    on_host = (1 + ADAMW_MOMENTS) * FP32 * host_optimizer.elements(rank, states)
+    away = host_optimizer.elements(rank, states)
+    on_host = (1 + ADAMW_MOMENTS) * FP32 * away
+    if away:
+        memory.keep_on_host("optimizer", float(on_host))
+        memory.keep_on_host("gradients", float(FP32 * away))
     held = types.main * states + moments - on_host
     return [
         Storage(memory, float(parameters), "parameters"),

@@ -96,6 +96,9 @@ class FullyShard:
         for p in parameters:
             p.storage = None
         self.sharded = Storage(t.memory, 0.0 if host else self.shard, "parameters")
+        if host is not None:
+            host.keep("parameters", self.shard / t.itemsize)
+            host.keep("gradients", self.gradient / t.itemsize / group.size)
         self.unsharded: Storage | None = None
         self.gathered: Storage | None = None
         self.grad: Storage | None = None

@@ -43,6 +43,10 @@ class HostMemory:
     wide: int
     pinned: bool = True
 
+    def keep(self, owner: str, elements: float, wide: float | None = None) -> None:
+        """Counts numbers of `wide` bytes that stay there."""
+        self.tape.memory.keep_on_host(owner, elements * (wide or self.wide))
+
     def to_gpu(self, elements: float, stream: str, wide: int | None = None) -> None:
         """Copies stored parameters to the GPU; `wide`: numbers of so many bytes."""
         self._copy(TO_GPU, elements * (wide or self.wide), stream)

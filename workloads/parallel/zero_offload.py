@@ -49,6 +49,10 @@ class OffloadedPartitions(ZeroPartitions):
     ) -> None:
         super().__init__(t, parameters, group, stage)
         self.host, self.last = host, last
+        host.keep("optimizer", 3 * self.own, WIDE)  # weights and both moments
+        host.keep("gradients", self.own, WIDE)
+        if last > 0:  # sums over microbatches (accumulated_grads_in_cpu)
+            host.keep("gradients", self.own, t.itemsize)
 
     def _resident(self) -> Storage:
         """A buffer for the largest gradient on its way (temp_grad_buffer_for_gpu_offload)."""

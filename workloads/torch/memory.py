@@ -26,6 +26,8 @@ class Memory:
         Bytes that the allocator holds after the step; 0 where it is not simulated.
     modules : dict
         Bytes at the peak by the path of the module that asked for them, where that is known.
+    on_host : dict
+        Bytes that the rank keeps in its host's memory instead, all step long, by owner.
     log : list
         Since the step began: operations issued, owner, bytes that came or went.
     """
@@ -39,6 +41,7 @@ class Memory:
         self.first_buckets = 0.0
         self.reserved = 0.0
         self.modules: dict[str, float] = {}
+        self.on_host: dict[str, float] = {}
         self.issued: Sized = ()
         self.log: list[tuple[int, str, float]] = []
 
@@ -56,6 +59,10 @@ class Memory:
         self.log.append((len(self.issued), owner, -size))
         self.alive[owner] -= size
         self.now -= size
+
+    def keep_on_host(self, owner: str, size: float) -> None:
+        """Counts what the rank has in its host's memory."""
+        self.on_host[owner] = self.on_host.get(owner, 0.0) + size
 
     def reset_peak(self) -> None:
         """The step begins: what is alive now is the peak so far."""

@@ -67,6 +67,9 @@ class OptimizerStep:
         """Memory of the moments of the stored parameters."""
         memory = self.tape.memory
         if self.host is not None:
+            elements = sum(p.elements for p in stored)
+            each = self.rule.bytes_of_moment(elements, self.moment)
+            self.tape.memory.keep_on_host("optimizer", self.rule.moments * each)
             return []
         if self.rule.update == "adafactor":
             sizes = [updates.adafactor_state(p, self.wide) for p in stored]

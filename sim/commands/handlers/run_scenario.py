@@ -125,7 +125,9 @@ def _show(result: Prediction, planned: Planned, json_: bool) -> None:
         click.echo(result.to_json())
         return
     # A program decides its layout for itself.
-    told = _lacks_memory(result) and planned.model.kind != CAPTURED
+    verdict = result.out_of_memory
+    on_gpu = verdict is not None and not verdict.fits and verdict.host is None
+    told = on_gpu and planned.model.kind != CAPTURED
     remedies = room.remedies(planned, result.outside) if told else ()
     click.echo(terminal.render(result, colour=coloured(), remedies=remedies))
 

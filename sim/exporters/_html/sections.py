@@ -208,7 +208,7 @@ def memory(result: Prediction) -> str:
 def _over_time(result: Prediction, verdict: MemoryVerdict) -> str:
     """The same rank's memory over the last step."""
     owned = None if result.details is None else alive(result.details, verdict.rank)
-    if owned is None:
+    if owned is None or verdict.host is not None:
         return ""
     room = None if verdict.capacity is None else verdict.capacity - verdict.outside
     text = (
