@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from sim.collectives.nccl.outcome import BALANCED, NVLS, RING, SPLIT, TREE, Channels
 from sim.collectives.nccl.system import System, Way, nearest
@@ -30,6 +31,16 @@ def _deep(levels: int) -> Iterator[None]:
         sys.setrecursionlimit(before)
 
 
+class Toll(NamedTuple):
+    """What a way takes at a speed: hops, and of every link its number, what is needed there and what is taken, in MB/s."""
+
+    hops: int
+    links: tuple[tuple[int, float, int], ...]
+
+
+NOTHING = Toll(0, ())  # where a channel begins that no net brings in
+
+
 class Walk:
     """One search at given speeds, types and patterns; `best` is replaced when something better is found."""
 
@@ -42,76 +53,83 @@ class Walk:
         self.orders: list[list[int]] = []
         self.nets: list[list[int]] = []
         self.used: list[set[int]] = []
+        self.n = len(system.gpus)
         self.hops = 0
         self.room = list(system.room)
         self.speed = list(system.speed)
         self.switched = bool(system.up)
+        self.net_speed = self.between  # of ways to nets: a balanced tree's data is split over two of them
+        if wanted.pattern == BALANCED:
+            self.net_speed = self.between // 2
+        # What the walk asks for again at every step, each worked out once.
         self.choices: dict[int | None, list[int]] = {}
-        self.ways_back: dict[int, list[Way]] = {}
-        # By the id of a way, which lives as long as the system or `ways_back`.
-        self.needed: dict[tuple[int, int], list[tuple[int, float, int]]] = {}
+        self.beginnings: dict[int, tuple[list[Toll | None], list[int]]] = {}
+        self.exits: dict[int, dict[int, Toll]] = {}
+        self.onto: dict[int, list[Toll | None]] = {}
+        self.pairs: dict[int, list[int]] = {}
+        self.rankings: dict[tuple[int, int], list[tuple[int, tuple[int, int]]]] = {}
 
     def run(self) -> None:
         """Walks all ways until the budget is spent or the answer is perfect."""
-        levels = 4 * (len(self.system.gpus) + 4) * (self.wanted.most + 1)
+        levels = 4 * (self.n + 4) * (self.wanted.most + 1)
         with _deep(levels):
             self.channel()
 
     # ways -----------------------------------------------------------------------------------------------------
 
-    def take(self, way: Way, speed: int) -> bool:
+    def take(self, toll: Toll) -> bool:
         """Takes the speed from every link of a way, or nothing if one has too little."""
-        room, needs = self.room, self.needs(way, speed)
-        for at, need, _ in needs:
+        room = self.room
+        hops, links = toll
+        for at, need, _ in links:
             if room[at] < need:
                 return False
-        for at, _, taken in needs:
+        for at, _, taken in links:
             room[at] -= taken
-        self.hops += way.hops
+        self.hops += hops
         return True
 
-    def give(self, way: Way, speed: int) -> None:
+    def give(self, toll: Toll) -> None:
         """Gives back what `take` took."""
         room = self.room
-        for at, _, taken in self.needs(way, speed):
+        hops, links = toll
+        for at, _, taken in links:
             room[at] += taken
-        self.hops -= way.hops
+        self.hops -= hops
 
-    def needs(self, way: Way, speed: int) -> list[tuple[int, float, int]]:
-        """The links of a way, with what a speed needs of each and what it takes, in whole MB/s."""
-        key = id(way), speed
-        if key not in self.needed:
-            costs = zip(way.links, way.cost, strict=True)
-            needs = [(at, speed * cost, round(speed * cost)) for at, cost in costs]
-            self.needed[key] = needs
-        return self.needed[key]
+    def inside_from(self, gpu: int) -> list[Toll | None]:
+        """Tolls of the ways to every other GPU; None of those that are too far."""
+        if gpu not in self.onto:
+            ways, limit = self.system.between[gpu], self.wanted.type_inside
+            self.onto[gpu] = _tolls(ways, self.inside, limit)
+        return self.onto[gpu]
 
     # channels -------------------------------------------------------------------------------------------------
 
     def channel(self) -> None:
         """All ways to begin the next channel."""
-        count, n = len(self.orders), len(self.system.gpus)
+        count, n = len(self.orders), self.n
         self.orders.append([])
         self.nets.append([-1, -1])
         self.used.append(set())
         if self.system.nets:
             self.from_nets(count)
         elif self.wanted.pattern == NVLS:
-            self.enter(None, count, 0, -1, -1, FREE)  # as many heads as GPUs, in order
+            self.enter(NOTHING, count, 0, -1, -1, FREE)  # as many heads as GPUs, in order
         else:
             back = n - 1 if self.wanted.pattern == RING else -1
             begin = self.orders[count - 1][0] if count else 0
-            self.enter(None, begin, 0, -1, back, AGAIN if count else IN_ORDER)
+            self.enter(NOTHING, begin, 0, -1, back, AGAIN if count else IN_ORDER)
             if not self.wanted.same or count == 0:
                 for gpu in range(n):
-                    self.enter(None, gpu, 0, -1, back, FREE)
+                    self.enter(NOTHING, gpu, 0, -1, back, FREE)
         self.orders.pop()
         self.nets.pop()
         self.used.pop()
 
     def from_nets(self, count: int) -> None:
         """Channels that come in by each net that has room."""
-        pattern, n = self.wanted.pattern, len(self.system.gpus)
+        pattern, n = self.wanted.pattern, self.n
         back = {RING: n - 1, SPLIT: 1}.get(pattern, 0)
         speed = int(self.between / 1000) * 1000  # NCCL keeps whole GB/s here
         nets = self.choice(None)
@@ -131,16 +149,15 @@ class Walk:
         """Channels that come in by `net`; whether a head of NVLink SHARP was tried."""
         if self.wanted.pattern == NVLS:
             return self.begin_head(net, count, back)
-        ways = self.back(net)
+        tolls, near = self.back(net)
         if count and self.wanted.same:
             first = self.orders[count - 1][0]
-            self.enter(ways[first], first, 0, back, -1, AGAIN)
+            self.enter(tolls[first], first, 0, back, -1, AGAIN)
             return False
         if count == 0 and not self.switched:
-            self.begin_in_order(ways[0], back)
-        owner = self.system.owners[net]
-        for gpu in sorted(nearest(ways), key=lambda gpu: gpu != owner):
-            self.enter(ways[gpu], gpu, 0, back, -1, FREE)
+            self.begin_in_order(tolls[0], back)
+        for gpu in near:
+            self.enter(tolls[gpu], gpu, 0, back, -1, FREE)
         return False
 
     def begin_head(self, net: int, count: int, back: int) -> bool:
@@ -148,13 +165,13 @@ class Walk:
         owner = self.system.owners[net]
         if owner is None or any(order[0] == owner for order in self.orders[:count]):
             return False
-        self.enter(self.back(net)[owner], owner, 0, back, -1, FREE)
+        self.enter(self.back(net)[0][owner], owner, 0, back, -1, FREE)
         return True
 
-    def begin_in_order(self, way: Way, back: int) -> None:
+    def begin_in_order(self, toll: Toll | None, back: int) -> None:
         """The GPUs by number, within a budget of its own."""
         left, self.time = self.time, STEPS_PCI
-        self.enter(way, 0, 0, back, -1, IN_ORDER)
+        self.enter(toll, 0, 0, back, -1, IN_ORDER)
         self.time = -1 if self.time == -1 else left
 
     def both(self, way: Way, opposite: Way) -> int:
@@ -170,14 +187,19 @@ class Walk:
         type_ = self.both(way, opposite)
         return way if way.type == type_ else replace(way, type=type_)
 
-    def back(self, net: int) -> list[Way]:
-        """Ways from a net to every GPU."""
-        if net not in self.ways_back:
-            self.ways_back[net] = [
+    def back(self, net: int) -> tuple[list[Toll | None], list[int]]:
+        """Tolls of the ways from a net to every GPU (None: too far); the GPUs to begin with, the net's owner first."""
+        if net not in self.beginnings:
+            ways = [
                 self.farther(way, self.system.out[gpu][net])
                 for gpu, way in enumerate(self.system.back[net])
             ]
-        return self.ways_back[net]
+            owner = self.system.owners[net]
+            self.beginnings[net] = (
+                _tolls(ways, self.between, self.wanted.type_between),
+                sorted(nearest(ways), key=lambda gpu: gpu != owner),
+            )
+        return self.beginnings[net]
 
     def choice(self, gpu: int | None) -> list[int]:
         """Nets in the order in which they are tried: those that GPUs prefer, then the others by distance."""
@@ -186,7 +208,7 @@ class Walk:
         return self.choices[gpu]
 
     def ordered(self, gpu: int | None) -> list[int]:
-        gpus = range(len(self.system.gpus)) if gpu is None else (gpu,)
+        gpus = range(self.n) if gpu is None else (gpu,)
         nets = [net for g in gpus for net in self.system.preferred[g]]
         for type_ in range(self.wanted.type_between + 1):
             for g in gpus:
@@ -197,33 +219,23 @@ class Walk:
     # steps ----------------------------------------------------------------------------------------------------
 
     def enter(
-        self,
-        way: Way | None,
-        gpu: int,
-        step: int,
-        net: int,
-        first: int,
-        order: int,
-        inside: bool = False,
+        self, toll: Toll | None, gpu: int, step: int, net: int, first: int, order: int
     ) -> None:
-        """Goes on to a GPU if the way has room."""
-        speed = self.inside if inside else self.between
-        limit = self.wanted.type_inside if inside else self.wanted.type_between
-        if way is not None and (way.type > limit or not self.take(way, speed)):
+        """Goes on to a GPU if the way there is short enough and has room."""
+        if toll is None or not self.take(toll):
             return
         used = self.used[-1]
         used.add(gpu)
         self.step(gpu, step, net, first, order)
         used.discard(gpu)
-        if way is not None:
-            self.give(way, speed)
+        self.give(toll)
 
     def step(self, gpu: int, step: int, net: int, first: int, order: int) -> None:
         """A GPU as the channel's next, within the budget of steps."""
         if self.time <= 0:
             return
         self.time -= 1
-        if step == len(self.system.gpus):
+        if step == self.n:
             self.record()
             return
         here = self.orders[-1]
@@ -238,47 +250,53 @@ class Walk:
 
     def onward(self, gpu: int, step: int, net: int, first: int, order: int) -> None:
         """To the next GPU; from the last back to the first of a ring, or to the end of a chain."""
-        n, between = len(self.system.gpus), self.system.between[gpu]
-        if step < n - 1:
+        tolls = self.inside_from(gpu)
+        if step < self.n - 1:
             used = self.used[-1]
             for other in self.following(gpu, step, net, order):
                 if other not in used:
-                    self.enter(between[other], other, step + 1, net, first, order, True)
+                    self.enter(tolls[other], other, step + 1, net, first, order)
         elif step == first:
             begin = self.orders[-1][0]
-            way = between[begin]
-            if way.type <= self.wanted.type_inside and self.take(way, self.inside):
+            toll = tolls[begin]
+            if toll is not None and self.take(toll):
                 self.step(begin, step + 1, net, -1, order)
-                self.give(way, self.inside)
+                self.give(toll)
         else:
-            self.step(gpu, n, -1, -1, order)
+            self.step(gpu, self.n, -1, -1, order)
 
     def leave(self, gpu: int, step: int, first: int, order: int) -> None:
         """Back to a net, then on."""
-        balanced = self.wanted.pattern == BALANCED
-        speed = self.between // 2 if balanced else self.between
-        for net in self.choice(gpu):
-            way = self.system.out[gpu][net]
-            far = self.both(way, self.system.back[net][gpu]) > self.wanted.type_between
-            if far or not self.allowed(net, step) or not self.take(way, speed):
+        exits, only = self.ways_out(gpu), self.only(step)
+        following = 1 if self.wanted.pattern == BALANCED and step == 0 else -1
+        for net in exits if only is None else (only,):
+            toll = exits.get(net)
+            if toll is None or not self.take(toll):
                 continue
             self.nets[-1][1] = net
-            self.step(gpu, step, 1 if balanced and step == 0 else -1, first, order)
-            self.give(way, speed)
+            self.step(gpu, step, following, first, order)
+            self.give(toll)
 
-    def allowed(self, net: int, step: int) -> bool:
-        """Whether a channel that came in by one net may leave by another."""
-        start, count = self.nets[-1][0], len(self.orders) - 1
-        if self.wanted.pattern == TREE and net != start:
-            return False
-        if self.wanted.pattern == RING and self.wanted.cross == 2:
-            if count % 2 and net != self.nets[count - 1][0]:
-                return False
-        elif self.wanted.cross == 0 and net != start:
-            return False
-        return not (
-            self.wanted.pattern == BALANCED and step != 0 and net != self.nets[-1][1]
-        )
+    def ways_out(self, gpu: int) -> dict[int, Toll]:
+        """Tolls of the ways from a GPU to the nets that are near enough, in the order in which they are tried."""
+        if gpu not in self.exits:
+            out, back = self.system.out[gpu], self.system.back
+            self.exits[gpu] = {
+                net: _toll(out[net], self.net_speed)
+                for net in self.choice(gpu)
+                if self.both(out[net], back[net][gpu]) <= self.wanted.type_between
+            }
+        return self.exits[gpu]
+
+    def only(self, step: int) -> int | None:
+        """The net by which a channel has to leave, by the one that it came in by and its pattern; None: any."""
+        (start, chosen), count = self.nets[-1], len(self.orders) - 1
+        pattern, cross = self.wanted.pattern, self.wanted.cross
+        if pattern == BALANCED and step != 0:
+            return chosen  # as on the channel's first GPU
+        if pattern == RING and cross == 2:
+            return self.nets[count - 1][0] if count % 2 else None
+        return start if pattern == TREE or cross == 0 else None
 
     def following(self, gpu: int, step: int, net: int, order: int) -> list[int]:
         """GPUs to try next, best first; on NVSwitches only the neighbours by number."""
@@ -286,57 +304,65 @@ class Walk:
             return [step + 1]
         if order == AGAIN:
             return [self.orders[-2][step + 1]]
-        ways, used = self.system.between[gpu], self.used[-1]
         if self.switched:
-            pair = self.neighbours(gpu)
-            return [other for other in pair if other not in used and ways[other].hops]
+            return self.neighbours(gpu)
         return self.ranked(gpu, net >= 0, step + 1 == net)
 
     def neighbours(self, gpu: int) -> list[int]:
         """The GPUs before and after one by number, in the order in which a pattern tries them."""
-        n = len(self.system.gpus)
-        after, before = (gpu + 1) % n, (gpu - 1) % n
-        tried = {RING: (before, after), NVLS: (after,), TREE: (after,)}
-        return list(dict.fromkeys(tried.get(self.wanted.pattern, (after, before))))
+        if gpu not in self.pairs:
+            after, before = (gpu + 1) % self.n, (gpu - 1) % self.n
+            tried = {RING: (before, after), NVLS: (after,), TREE: (after,)}
+            pair = dict.fromkeys(tried.get(self.wanted.pattern, (after, before)))
+            ways = self.system.between[gpu]
+            self.pairs[gpu] = [other for other in pair if ways[other].hops]
+        return self.pairs[gpu]
 
     def ranked(self, gpu: int, by_net: bool, at_net: bool) -> list[int]:
-        """All other GPUs, best first; backwards where the way between them decides nothing and no net is next."""
-        n, ways, used = len(self.system.gpus), self.system.between[gpu], self.used[-1]
-        others = [(k, (gpu + k) % n) for k in range(1, n)]
-        scored = sorted(
-            (self.score(gpu, other, k, by_net), other)
-            for k, other in others
-            if ways[other].hops and other not in used
-        )
-        ranked = [other for _, other in scored]
-        alike = len({score[3:5] for score, _ in scored}) <= 1
-        return ranked[::-1] if by_net and not at_net and alike else ranked
+        """All GPUs left, best first; backwards where the way between them decides nothing and no net is next."""
+        ranking, used = self.ranking(gpu, self.nets[-1][0] if by_net else -1), self.used[-1]
+        left = [place for place in ranking if place[0] not in used]
+        ranked = [other for other, _ in left]
+        if by_net and not at_net and len({way for _, way in left}) <= 1:
+            ranked.reverse()
+        return ranked
 
-    def score(self, gpu: int, other: int, place: int, by_net: bool) -> tuple[int, ...]:
-        """Best first: speed and hops from the net that the channel came by, then between the two, then number."""
-        way = self.system.between[gpu][other]
-        out = (0, 0, 0)
-        if by_net:
-            back = self.system.back[self.nets[-1][0]][other]
-            out = (-(back.speed // 1000), -(self.system.pcie[other] // 1000), back.hops)
-        return (*out, -(way.speed // 1000), way.hops, place)
+    def ranking(self, gpu: int, net: int) -> list[tuple[int, tuple[int, int]]]:
+        """All other GPUs, best first, with speed and hops of the way there; `net`: the channel came in by it, or -1."""
+        if (gpu, net) not in self.rankings:
+            n, ways = self.n, self.system.between[gpu]
+            others = ((k, (gpu + k) % n) for k in range(1, n))
+            scored = sorted(
+                (*self.score(other, net), -(way.speed // 1000), way.hops, k, other)
+                for k, other in others
+                if (way := ways[other]).hops
+            )
+            self.rankings[gpu, net] = [(score[-1], score[3:5]) for score in scored]
+        return self.rankings[gpu, net]
+
+    def score(self, gpu: int, net: int) -> tuple[int, int, int]:
+        """Speed and hops of a GPU's way from the net that the channel came in by; nothing without one."""
+        if net < 0:
+            return 0, 0, 0
+        back = self.system.back[net][gpu]
+        return -(back.speed // 1000), -(self.system.pcie[gpu] // 1000), back.hops
 
     def head(self, gpu: int) -> None:
         """NVLink SHARP: every GPU's links to the switches are loaded once, the head's twice."""
-        taken: list[tuple[Way, int]] = []
+        taken: list[Toll] = []
         ways = [
             *((w, k) for k, w in enumerate(self.system.down)),
             *((w, k) for k, w in enumerate(self.system.up)),
         ]
         for way, k in ways:
-            speed = self.inside * (2 if k == gpu else 1)
-            if way.type > self.wanted.type_inside or not self.take(way, speed):
+            toll = _toll(way, self.inside * (2 if k == gpu else 1))
+            if way.type > self.wanted.type_inside or not self.take(toll):
                 break
-            taken.append((way, speed))
+            taken.append(toll)
         else:
-            self.step(gpu, len(self.system.gpus), -1, -1, FREE)
-        for way, speed in taken:
-            self.give(way, speed)
+            self.step(gpu, self.n, -1, -1, FREE)
+        for toll in taken:
+            self.give(toll)
 
     # answers --------------------------------------------------------------------------------------------------
 
@@ -360,8 +386,21 @@ class Walk:
         if count < self.wanted.least:
             return False
         if self.wanted.pattern == NVLS:
-            more = best.count < count <= len(self.system.gpus)
+            more = best.count < count <= self.n
             return more or count * self.wanted.between > best.count * best.between
         now, then = count * self.wanted.inside, best.count * best.inside
         same = self.wanted.pattern == best.pattern and self.wanted.cross == best.cross
         return now > then or (now == then and same and self.hops < best.hops)
+
+
+def _tolls(ways: Sequence[Way], speed: int, limit: int) -> list[Toll | None]:
+    """What each of some ways takes; None of those that are farther than the limit."""
+    return [_toll(way, speed) if way.type <= limit else None for way in ways]
+
+
+def _toll(way: Way, speed: int) -> Toll:
+    """What a way takes of its links at a speed in MB/s, of each a whole number."""
+    costs = zip(way.links, way.cost, strict=True)
+    return Toll(
+        way.hops, tuple((at, speed * cost, round(speed * cost)) for at, cost in costs)
+    )
