@@ -19,7 +19,7 @@ from sim.costs.power import Meter
 from sim.engine import stuck
 from sim.engine.execution import Run, Timed
 from sim.engine.fluid import Network
-from sim.engine.host_thread import host_thread
+from sim.engine.host_thread import HostThread
 from sim.engine.meetings import Meetings
 from sim.engine.rendezvous import Rank, ended
 from sim.engine.streams import Stream, streams_of
@@ -63,7 +63,8 @@ class Engine:
         timed, number = self.timed, rank.program.rank
         noise = None if timed.noise is None else timed.noise.launches[number]
         limit = timed.graph.launch_limit
-        self.env.process(host_thread(rank, self.steps, limit, start, noise))
+        rank.host = HostThread(rank, self.steps, limit, start, noise)
+        self.env.process(rank.host.process())
         limited = timed.limited.get(number)
         power = timed.power if limited is None else limited.power
         meter = None if power is None else Meter(power, timed.budget, start)

@@ -19,6 +19,7 @@ from sim.graph.opgraph import Program
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
+    from sim.engine.host_thread import HostThread
 
 # Seconds of a kernel that are no more than rounding errors: it ends at once.
 ROUNDING = 1e-12
@@ -73,6 +74,7 @@ def ended(ranks: Sequence[Rank]) -> float:
 class Rank:
     """State of one simulated rank while it runs."""
 
+    host: HostThread
     kernel_end: simpy.Event | None = None
     _issue: simpy.Event | None = None
 
@@ -127,9 +129,16 @@ class Rank:
                 self._issue = None
 
     def issue(self) -> simpy.Event:
+        """Event of the next launches: the host thread goes on as soon as it can."""
         if self._issue is None:
             self._issue = self.env.event()
+            self.host.watch()
         return self._issue
+
+    @property
+    def waits_for_launch(self) -> bool:
+        """Whether a stream has nothing to do until the host thread goes on."""
+        return self._issue is not None
 
     def work(self, stream: int, contention: float) -> None:
         """A stream goes on with a kernel: transfers beside it take longer by the factor `contention`."""

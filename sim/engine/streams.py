@@ -119,8 +119,10 @@ class Stream:
         """What operation `g` still waits for: its launch, or another operation's end."""
         rank = self.rank
         if rank.issued <= g:
-            rank.rest(self.number)
-            return rank.issue()
+            rank.host.advance()
+            if rank.issued <= g:
+                rank.rest(self.number)
+                return rank.issue()
         for d in deps:
             before = base + d
             if before >= 0 and rank.end[before] < 0:

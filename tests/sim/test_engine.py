@@ -14,8 +14,9 @@ from sim.analysis.arrow_timeline import to_arrow
 from sim.analysis.spans import timeline_of
 from sim.analysis.timeline import check
 from sim.engine.engine import Run, Stuck, execute
+from sim.engine.rendezvous import Rank
 from sim.engine.streams import Stream
-from sim.graph.opgraph import Comm, OpGraph
+from sim.graph.opgraph import SYNC, Comm, OpGraph
 from tests.sim.graphs import US, Op, all_reduce, beside, graph, timed
 
 few = settings(max_examples=25, deadline=None)
@@ -401,3 +402,37 @@ def test_moving_the_clock_without_an_event_changes_nothing(made: OpGraph) -> Non
         pairs = zip(getattr(without, column), getattr(with_events, column), strict=True)
         assert all(np.array_equal(one, other) for one, other in pairs)
     assert without.ready == with_events.ready
+
+
+@few
+@given(programs())
+def test_launch_times_follow_from_host_costs_and_ends(made: OpGraph) -> None:
+    """Of an operation: its host's cost after the one before, or after the end that left room for it in the queue."""
+    done, limit = run(made, steps=3), made.launch_limit
+    for program, launch, end in zip(made.programs, done.launch, done.end, strict=True):
+        clock, n = 0.0, len(program)
+        for g, (launched, ended) in enumerate(
+            zip(launch.ravel(), end.ravel(), strict=True)
+        ):
+            freed = end.ravel()[g - limit] if g >= limit else 0.0
+            clock = max(clock, freed) + program.host[g % n]
+            assert launched == clock
+            clock = ended if program.kind[g % n] == SYNC else clock
+
+
+@few
+@given(programs())
+def test_when_launch_times_are_worked_out_changes_nothing(made: OpGraph) -> None:
+    """At the end of every operation, as the thread does, or when a stream asks: all times are the same."""
+    lazily, finish = run(made, steps=3), Rank.finish
+
+    def finish_and_launch(rank: Rank, g: int, time: float) -> None:
+        finish(rank, g, time)
+        rank.host.advance()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Rank, "finish", finish_and_launch)
+        at_once = run(made, steps=3)
+    for column in ("launch", "start", "end"):
+        pairs = zip(getattr(lazily, column), getattr(at_once, column), strict=True)
+        assert all(np.array_equal(one, other) for one, other in pairs)

@@ -207,7 +207,9 @@ def test_the_pages_have_the_figures_of_this_tree(
         ACCURACY.read_text(encoding="utf-8"),
     )
     assert written(readme, printed(), PRINTED) == readme
-    reports, untold = reports_of(SETS)  # in this process: others would import everything again, for every set
+    reports, untold = reports_of(
+        SETS
+    )  # in this process: others would import everything again, for every set
     assert _between(readme) == _spaced(headline(reports))
     assert _between(accuracy).startswith(_spaced(summary(reports, untold)))
     assert picture.PICTURE.read_text(encoding="utf-8") == picture.picture()

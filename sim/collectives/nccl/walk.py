@@ -32,7 +32,7 @@ def _deep(levels: int) -> Iterator[None]:
 
 
 class Toll(NamedTuple):
-    """What a way takes at a speed: hops, and of every link its number, what is needed there and what is taken, in MB/s."""
+    """What a way takes at a speed: hops; number of every link, MB/s that it must have left, and MB/s taken."""
 
     hops: int
     links: tuple[tuple[int, float, int], ...]
@@ -58,7 +58,9 @@ class Walk:
         self.room = list(system.room)
         self.speed = list(system.speed)
         self.switched = bool(system.up)
-        self.net_speed = self.between  # of ways to nets: a balanced tree's data is split over two of them
+        self.net_speed = (
+            self.between
+        )  # of ways to nets: a balanced tree's data is split over two of them
         if wanted.pattern == BALANCED:
             self.net_speed = self.between // 2
         # What the walk asks for again at every step, each worked out once.
@@ -115,7 +117,9 @@ class Walk:
         if self.system.nets:
             self.from_nets(count)
         elif self.wanted.pattern == NVLS:
-            self.enter(NOTHING, count, 0, -1, -1, FREE)  # as many heads as GPUs, in order
+            self.enter(
+                NOTHING, count, 0, -1, -1, FREE
+            )  # as many heads as GPUs, in order
         else:
             back = n - 1 if self.wanted.pattern == RING else -1
             begin = self.orders[count - 1][0] if count else 0
@@ -320,7 +324,10 @@ class Walk:
 
     def ranked(self, gpu: int, by_net: bool, at_net: bool) -> list[int]:
         """All GPUs left, best first; backwards where the way between them decides nothing and no net is next."""
-        ranking, used = self.ranking(gpu, self.nets[-1][0] if by_net else -1), self.used[-1]
+        ranking, used = (
+            self.ranking(gpu, self.nets[-1][0] if by_net else -1),
+            self.used[-1],
+        )
         left = [place for place in ranking if place[0] not in used]
         ranked = [other for other, _ in left]
         if by_net and not at_net and len({way for _, way in left}) <= 1:
