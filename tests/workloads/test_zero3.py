@@ -12,7 +12,7 @@ from sim.errors import InputError
 from sim.predict import plan, predict
 from sim.spec.load import parse_scenario
 from sim.spec.sections import Scenario
-from workloads.frameworks import framework
+from sim.studies.search import search
 from workloads.parallel.zero3_course import LIVE, PERSISTENT, PREFETCH, Coordinator
 
 LLAMA: dict[str, Any] = {
@@ -186,5 +186,8 @@ def test_one_rank_shards_nothing() -> None:
     assert alone.step_time == plain.step_time
 
 
-def test_a_search_tries_it() -> None:
-    assert "zero3" in framework("deepspeed-eager").tries["parallel.data_parallel"]
+def test_a_search_simulates_it() -> None:
+    """Beside stages 1 and 2."""
+    found = search(job(SMALL), 2).ranked
+    ways = {dict(one.candidate.chosen)["parallel.data_parallel"] for one in found}
+    assert "zero3" in ways

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,4 +21,14 @@ def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
     return lower.lower(scenario, model, site, engine=engine.DEEPSPEED)
 
 
-FRAMEWORK = replace(megatron.FRAMEWORK, lower=lower)
+def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
+    """What is Megatron's, and not DeepSpeed's, where each rank has a part of the parameters."""
+    yield from megatron.FRAMEWORK.caveats(s, model)
+    if s.parallel.data_parallel == "zero3":
+        yield (
+            "ZeRO-3 around Megatron's layers counts as full sharding, without the Python of DeepSpeed's hooks: "
+            'framework = "deepspeed-eager" has them, around plain modules'
+        )
+
+
+FRAMEWORK = replace(megatron.FRAMEWORK, lower=lower, caveats=caveats)

@@ -48,11 +48,12 @@ def _stage3(s: Job) -> Iterator[Mistake]:
     hint = 'FSDP is training.framework = "pytorch-eager"'
     for key, value in stated(s, OF_FSDP):
         yield Mistake(s.where, key, f'"{value}"', "nothing with zero3", hint)
-    for key in ("reshard_after_forward", "fsdp_shards"):
-        value = getattr(s.parallel, key)
-        if value is not None:
-            found = str(value).lower()
-            yield Mistake(s.where, f"parallel.{key}", found, "nothing", hint)
+    shards = s.parallel.fsdp_shards
+    if shards is not None:
+        yield Mistake(s.where, "parallel.fsdp_shards", str(shards), "nothing", hint)
+    if s.parallel.reshard_after_forward is False:
+        key = "parallel.reshard_after_forward"
+        yield Mistake(s.where, key, "false", "nothing", hint)
     if FUSED_LOSS in s.pytorch.liger:
         told = "the head's weight is used where no hook gathers it"
         expected = f"nothing, or kernels but {FUSED_LOSS}, with zero3"
