@@ -32,6 +32,7 @@ from sim.spec.placing import allotted, placements
 from sim.spec.rules.layout import check_layout, countable
 from sim.spec.sections import Scenario
 from sim.storage import feeding, refused_saves
+from sim.tools.stack import with_room
 from topologies import load_cluster
 from topologies.core.routing import Routing
 from topologies.fabric import Fabric
@@ -76,6 +77,7 @@ def step_time(scenario: Scenario) -> float:
     return time_of(planned, execute(planned))
 
 
+@with_room
 def plan(
     scenario: Scenario,
     fabric: Fabric | None = None,

@@ -35,6 +35,7 @@ from sim.planning.planned import Planned
 from sim.spec.load import sections_in_use
 from sim.spec.rules.idle import idle
 from sim.storage.feeding import path_with, with_data
+from sim.tools.stack import with_room
 from workloads.frameworks import framework_of
 from workloads.job.faults import Faults
 from workloads.job.layout import microbatches_of
@@ -50,6 +51,7 @@ JITTER_WARNING = (
 )
 
 
+@with_room
 def report(
     planned: Planned,
     run: Run,

@@ -24,6 +24,7 @@ from sim.engine.meetings import Meetings
 from sim.engine.rendezvous import Rank, ended
 from sim.engine.streams import Stream, streams_of
 from sim.errors import PrestepError
+from sim.tools.stack import with_room
 
 __all__ = ["Engine", "Run", "Stuck", "Timed", "execute", "execute_together"]
 
@@ -94,6 +95,7 @@ class Engine:
             raise Stuck(stuck.explain(self.graph, self.ranks, self.meetings.opened))
 
 
+@with_room
 def execute(timed: Timed, steps: int = 3) -> Run:
     """Runs ``steps`` training steps back to back.
 
@@ -108,6 +110,7 @@ def execute(timed: Timed, steps: int = 3) -> Run:
     return _run_of(engine)
 
 
+@with_room
 def execute_together(jobs: Sequence[tuple[Timed, int, float]]) -> tuple[Run, ...]:
     """Runs several graphs on one network: (graph with its times, steps, start of the first step in seconds) each.
 

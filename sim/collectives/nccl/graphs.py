@@ -14,12 +14,14 @@ from dataclasses import replace
 from sim.collectives.nccl.outcome import BALANCED, NVLS, RING, SPLIT, TREE, Channels
 from sim.collectives.nccl.system import DIS, LOC, NVL, PIX, PXN, SYS, System, Way
 from sim.collectives.nccl.walk import Walk
+from sim.tools.stack import with_room
 
 __all__ = ["BALANCED", "NVLS", "RING", "SPLIT", "TREE", "Channels", "compute"]
 # Budgets of one walk and of all of them.
 STEPS_SAME, STEPS, STEPS_ALL = 2**8, 2**14, 2**19
 
 
+@with_room
 def compute(
     system: System,
     pattern: int,
