@@ -304,6 +304,42 @@ def _fp8_attention(s: Job) -> Iterator[Mistake]:
         )
 
 
+def _whole_rotation(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """What Megatron refuses beside one kernel for cut and rotation (attention.py, transformer_config.py)."""
+    if not s.megatron.fused_single_qkv_rope:
+        return
+    for found, said in (
+        (s.training.packed is not None, "training.packed"),
+        (not s.megatron.rope_fusion, "megatron.rope_fusion = false"),
+        (not model.rotary, "a model without rotated positions"),
+        (model.latent, "latent attention"),
+        (model.qk_norm, "norms of queries and keys"),
+        (model.attention_gate, "a gate of attention's output"),
+    ):
+        if found:
+            hint = f"Megatron's kernel takes no {said}"
+            key = "megatron.fused_single_qkv_rope"
+            yield Mistake(s.where, key, "true", "false", hint)
+
+
+def _op_fuser(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """What Transformer Engine's operation fuser does not take, or is simulated by another key."""
+    key = "megatron.use_transformer_engine_op_fuser"
+    if not s.megatron.use_transformer_engine_op_fuser:
+        return
+    places = set(s.adapter.places) & {"fc1", "fc2"}
+    for found, hint in (
+        (model.experts > 0, "experts' fused kernels are megatron.moe_fused_mlp"),
+        (
+            s.adapter.on and s.parallel.tp > 1,
+            "fused adapters are not spread over tensor-parallel ranks",
+        ),
+        (bool(places), "a fused feed-forward part takes no adapters"),
+    ):
+        if found:
+            yield Mistake(s.where, key, "true", "false", hint)
+
+
 def _deferred_head(s: Job) -> Iterator[Mistake]:
     """What Megatron refuses beside gradients of the head that come last, and what is not simulated beside them."""
     p, key = s.parallel, "megatron.defer_embedding_wgrad_compute"
@@ -410,6 +446,15 @@ FRAMEWORK = Framework(
             _adapted_model,
         ),
         ("parallel.tp parallel.cp training.framework model.layer_pattern", _hybrid),
+        (
+            "megatron.fused_single_qkv_rope megatron.rope_fusion training.packed model.positions model.qk_norm "
+            "model.attention_gate model.kv_lora_rank",
+            _whole_rotation,
+        ),
+        (
+            "megatron.use_transformer_engine_op_fuser parallel.tp adapter.targets model.experts",
+            _op_fuser,
+        ),
         (
             "megatron.pipeline_layout megatron.account_for_embedding megatron.account_for_loss "
             "parallel.pp parallel.vpp model.layers model.mtp_layers",

@@ -105,6 +105,20 @@ class Megatron:
         "p2p",
         "context parallelism: rounds of keys and values, or heads spread instead of the sequence by all-to-alls",
     )
+    nvfp4_rht: bool = key(
+        True,
+        "NVFP4: what products for weights' gradients take is rotated before it is cast (random Hadamard transform)",
+    )
+    keep_fp8_weight_transpose_cache: bool = key(
+        True,
+        "fp8 with a scale for a tensor: weights are transposed once; else in every backward pass (AMD's Transformer "
+        "Engine)",
+    )
+    use_transformer_engine_op_fuser: bool = key(
+        False,
+        "dense feed-forward parts, and adapters with their projections, run as Transformer Engine's fused operations: "
+        "the activation quantizes what it makes, an adapter's last product scales and adds",
+    )
     fp8_dot_product_attention: bool = key(
         False,
         "fused attention takes queries, keys, values and gradients in fp8, beside layers in fp8 or NVFP4",
@@ -191,6 +205,11 @@ class Megatron:
         True,
         "rotation in one kernel; else in eager operators (YaRN with a scale, which the fused kernel lacks)",
     )
+    fused_single_qkv_rope: bool = key(
+        False,
+        "one kernel cuts queries, keys and values from the projection's output and rotates them; backward it rotates "
+        "and joins their gradients",
+    )
     bias_fusion: bool = key(
         True, "bias, activation, dropout and residual in one kernel"
     )
@@ -218,6 +237,10 @@ class Megatron:
     overlap_moe_expert_parallel_comm: bool = key(
         False,
         "tokens travel beside the computation of another microbatch (1F1B with all-to-all overlap)",
+    )
+    moe_router_fusion: bool = key(
+        False,
+        "scores, choice and auxiliary loss by a kernel each; else by elementwise operators",
     )
     moe_permute_fusion: bool = key(
         True, "tokens are permuted by one kernel instead of sorted and indexed"

@@ -90,16 +90,26 @@ class Attention(Module):
         """Queries and keys rotated by their positions, where the model does that."""
         if not self.m.rotary:
             return y
+        if self._rotated_whole:
+            return fused(t, [unsaved(y)], y.shape, 2.0 * y.size, 2.0 * y.size)
         kernels = FUSED_ROTATION if self.s.options.rope_fusion else EAGER_ROTATION
         size = self._turned(y)
         forward, backward = kernels[0] * size, kernels[1] * size
         return fused(t, [unsaved(y)], y.shape, forward, backward, kernels=kernels)
 
+    @property
+    def _rotated_whole(self) -> bool:
+        """One kernel cuts the projection's output in three and rotates two; backward it joins three gradients.
+
+        Transformer Engine, fused_rope.cu, fused_qkv_rope_forward_kernel: all of it is read and written.
+        """
+        return self.m.rotary and self.s.options.fused_single_qkv_rope
+
     def _attend(self, t: Tape, qkv: Tensor) -> Tensor:
         unfused = self.s.options.attention == "unfused"
         core = unfused_attention if unfused else flash_attention
         seen = in_window(in_documents(self.s), self.window)
-        return core(t, qkv, self.heads, seen)
+        return core(t, qkv, self.heads, seen, not self._rotated_whole)
 
 
 def _heads(m: ModelSpec, ranks: int) -> Heads:
@@ -161,8 +171,13 @@ def in_window(s: Shard, window: int) -> Shard:
     return replace(s, batch=s.batch * blocks, tokens=block, context=None)
 
 
-def flash_attention(t: Tape, qkv: Tensor, heads: Heads, s: Shard) -> Tensor:
-    """One kernel forward and one backward: saves queries, keys, values, output and a float per row."""
+def flash_attention(
+    t: Tape, qkv: Tensor, heads: Heads, s: Shard, joins: bool = True
+) -> Tensor:
+    """One kernel forward and one backward: saves queries, keys, values, output and a float per row.
+
+    ``joins``: backward, gradients of queries, keys and values are put together here, for the projection's backward.
+    """
     y = t.empty((*qkv.shape[:-1], heads.queries * heads.dim), qkv.itemsize)
     lse = t.empty((s.batch, heads.queries, s.tokens), 4)
     t.cpu("attention")
@@ -176,8 +191,8 @@ def flash_attention(t: Tape, qkv: Tensor, heads: Heads, s: Shard) -> Tensor:
         quantize_operands(t, "bwd", heads, s)
         attend_ring(t, "bwd", heads, s)
         grad = t.empty(qkv.shape, qkv.itemsize)
-        # dq, dk and dv come as tensors of their own and are put together for the projection's backward.
-        t.launch(Kernel("cat", (grad.elements,), bytes=2 * grad.size))
+        if joins:
+            t.launch(Kernel("cat", (grad.elements,), bytes=2 * grad.size))
         return [grad]
 
     return t.apply(y, [qkv], backward)

@@ -42,8 +42,13 @@ def rows_of_a_block(length: int) -> int:
     return THREADS // min(padded, WARP) * (2 if padded <= SHORT else 1)
 
 
-def unfused_attention(t: Tape, qkv: Tensor, heads: Heads, s: Shard) -> Tensor:
-    """Batched GEMMs around a masked softmax that holds all scores in memory (CoreAttention)."""
+def unfused_attention(
+    t: Tape, qkv: Tensor, heads: Heads, s: Shard, joins: bool = True
+) -> Tensor:
+    """Batched GEMMs around a masked softmax that holds all scores in memory (CoreAttention).
+
+    ``joins`` as of `flash_attention`.
+    """
     scores = _Scores.of(heads, s)
     saved = scores.forward(t, qkv.itemsize)
     y = t.empty((*qkv.shape[:-1], heads.queries * heads.dim), qkv.itemsize)
@@ -53,7 +58,8 @@ def unfused_attention(t: Tape, qkv: Tensor, heads: Heads, s: Shard) -> Tensor:
         _ = (g, saved)
         scores.backward(t)
         grad = t.empty(qkv.shape, qkv.itemsize)
-        t.launch(Kernel("cat", (grad.elements,), bytes=2 * grad.size))
+        if joins:
+            t.launch(Kernel("cat", (grad.elements,), bytes=2 * grad.size))
         return [grad]
 
     return t.apply(y, [qkv], backward)

@@ -107,12 +107,17 @@ def bias_dropout_add(
 
 
 def activate(
-    t: Tape, x: Tensor, bias: Tensor | None, gated: bool, o: Megatron
+    t: Tape,
+    x: Tensor,
+    bias: Tensor | None,
+    gated: bool,
+    o: Megatron,
+    written: float = 2.0,
 ) -> Tensor:
-    """Bias and GELU, or SwiGLU, as one kernel: saves its input."""
+    """Bias and GELU, or SwiGLU, as one kernel: saves its input. ``written``: bytes of an element that it writes."""
     halves = 2 if gated else 1
     shape = (*x.shape[:-1], x.shape[-1] // halves)
-    output = x.size / halves
+    output, narrow = x.size / halves, written / x.itemsize
     biases = [] if bias is None else [bias]
     kernels = 1 if o.bias_fusion or bias is None else 2
     between = (kernels - 1) * 2 * x.size
@@ -120,8 +125,8 @@ def activate(
         t,
         [x, *biases],
         shape,
-        x.size + output + between,
-        x.size + output + x.size,
+        x.size + output * narrow + between,
+        x.size + output + x.size * narrow,
         parameters=len(biases),
         kernels=(kernels, 1),
     )

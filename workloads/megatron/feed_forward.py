@@ -5,7 +5,7 @@ from __future__ import annotations
 from workloads.megatron.adapter import adapted_column, adapted_row, pair_of
 from workloads.megatron.eager import gated_activation
 from workloads.megatron.elementwise import activate
-from workloads.megatron.shard import Shard
+from workloads.megatron.shard import Shard, fused_ops
 from workloads.models.model import ModelSpec
 from workloads.torch.modules import Module
 from workloads.torch.tape import Tape, Tensor
@@ -16,7 +16,7 @@ class FeedForward(Module):
 
     def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
         super().__init__()
-        self.m, self.s = m, s
+        self.m, self.s = m, fused_ops(s)
         inner = m.ffn // s.group.size
         up = inner * (2 if m.gated else 1)
         self.fc1 = self.add(t, up, m.hidden, name="linear_fc1")
@@ -37,4 +37,5 @@ class FeedForward(Module):
         s, gated = self.s, self.m.gated
         if gated and self.fc1_bias is None and s.eager("activation"):
             return gated_activation(t, y)
-        return activate(t, y, self.fc1_bias, gated, s.options)
+        written = s.numbers.written
+        return activate(t, y, self.fc1_bias, gated, s.options, written)

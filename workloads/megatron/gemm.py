@@ -27,6 +27,8 @@ SCALAR = Kernel("memset", (4,), bytes=4.0)
 FROZEN = {"delayed": 3.0, "dynamic": 5.0, "rowwise": 5.0, "mx": 8.0 * 3.1 / 4.2}
 
 
+# Bytes of an element in 16 bits.
+WIDE = 2.0
 # Bytes of an element with its share of its block's scale.
 NVFP4, MXFP8 = 1 / 2 + 1 / 16, 1 + 1 / 32
 
@@ -49,10 +51,24 @@ class Numbers:
     added: float | None = None  # None: the gradient read, the buffer read and written
     frozen: bool = False  # weights have no gradients
     scatters: bool = False  # with ``overlap``: input gradients are reduce-scattered beside their own product
+    rotates: bool = (
+        True  # NVFP4: columns are rotated on their way (random Hadamard transform)
+    )
+    transposes_weights: bool = (
+        False  # fp8 weights are transposed in every backward pass, not once
+    )
+    casts: bool = False  # the activation between two projections quantizes what it makes (operation fuser)
+    recasts: float = 0.0  # share of microbatches where the fuser casts weights that an earlier one had cast
 
     @property
     def quantizing(self) -> float:
-        """Bytes moved to quantize an element of an operand."""
+        """Bytes moved to quantize an element of an operand.
+
+        In NVFP4 it is read for its largest value, and again for rows and columns, which one kernel writes, rotated or
+        not (Transformer Engine, pytorch/csrc/quantizer.cpp, NVFP4Quantizer::quantize_impl).
+        """
+        if self.products == "nvfp4":
+            return FOUND + WIDE + (1 if self.frozen else 2) * NVFP4
         if self.frozen:
             return FROZEN[self.scaling]
         return (QUANTIZING if self.transposes else UNTRANSPOSED)[self.scaling]
@@ -63,6 +79,35 @@ class Numbers:
         return self.products == "nvfp4" or (
             self.products == "fp8" and self.scaling == "dynamic"
         )
+
+    @property
+    def activation_finds(self) -> bool:
+        """The activation's kernel finds the largest value of what it makes; rotated values have another."""
+        rotated = self.products == "nvfp4" and self.rotates
+        return self.casts and self.agreed and not rotated
+
+    @property
+    def activation_writes(self) -> bool:
+        """The activation's kernel writes quantized values itself: their scales are there, or are those of blocks."""
+        known = self.scaling in ("delayed", "mx")
+        return self.casts and self.products == "fp8" and known
+
+    @property
+    def written(self) -> float:
+        """Bytes of an element that the activation's kernel writes."""
+        if not self.activation_writes:
+            return WIDE
+        return 1.0 if self.scaling == "delayed" else (2 - self.frozen) * MXFP8
+
+    @property
+    def left(self) -> float:
+        """Bytes of an element that are moved behind an activation that writes it quantized.
+
+        The transposed copy is made of the fp8 one; of MXFP8 what its fitted bytes have beyond reading and writing.
+        """
+        if self.scaling == "delayed":
+            return 2.0 * (self.quantizing - WIDE - self.written)
+        return self.quantizing - WIDE - self.written
 
     def gathered_size(self, itemsize: int, readings: int = 1) -> float:
         """Bytes of an element on its way to the products that read it, by rows or by columns.
@@ -94,24 +139,53 @@ def gemm(
 
 
 def quantize(
-    t: Tape, elements: int, o: Numbers, agree: Callable[[], None] | None = None
+    t: Tape,
+    elements: int,
+    o: Numbers,
+    agree: Callable[[], None] | None = None,
+    activated: bool = False,
 ) -> None:
     """An operand of an fp8 GEMM: read in bf16, written in fp8 as it is and transposed (fp8 GEMMs take rows only).
 
     Where its largest value is found first, that is a kernel of its own between two of one thread, which clear the
     value and make the scale of it (Transformer Engine, common/recipe/current_scaling.cu); ``agree`` is what ranks that
-    have a part each do before the scale is made. In NVFP4 the operand is read once more for its scale and rotated
-    (random Hadamard transform): as many bytes.
+    have a part each do before the scale is made. ``activated``: an activation's kernel made the operand, and did a part
+    of this where the operation fuser has it.
     """
     if not o.products:
+        return
+    if activated and o.activation_writes:
+        if o.left:
+            t.cpu("quantize")
+            pass_over(t, elements, o.left * elements)
         return
     t.cpu("quantize")
     moved = o.quantizing * elements
     if o.agreed:
         t.launch(SCALAR)
-        pass_over(t, elements, FOUND * elements)
+        if not (activated and o.activation_finds):
+            pass_over(t, elements, FOUND * elements)
         if agree is not None:
             agree()
         t.launch(SCALAR)
         moved -= FOUND * elements
     pass_over(t, elements, moved)
+
+
+def cast_again(t: Tape, elements: int, o: Numbers) -> None:
+    """A weight that the operation fuser casts in every microbatch, others in a step's first one only.
+
+    Counted in every pass: as many bytes as the casts of a step's later microbatches move on average (Transformer
+    Engine, ops/basic/basic_linear.py; module/linear.py, is_first_microbatch).
+    """
+    if o.casts and o.products and o.recasts and o.scaling != "rowwise":
+        t.cpu("quantize", o.recasts)
+        pass_over(t, elements, o.recasts * o.quantizing * elements)
+
+
+def transpose_weight(t: Tape, elements: int, o: Numbers) -> None:
+    """A weight in fp8 that is transposed for its input's gradient, where no copy is kept: read and written."""
+    one_scale = o.scaling in ("delayed", "dynamic")
+    if o.transposes_weights and o.products == "fp8" and o.transposes and one_scale:
+        t.cpu("quantize")
+        pass_over(t, elements, 2.0 * elements)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from workloads.megatron.elementwise import pass_over, unsaved
-from workloads.megatron.gemm import gemm, quantize
+from workloads.megatron.gemm import cast_again, gemm, quantize, transpose_weight
 from workloads.megatron.shard import Shard
 from workloads.megatron.tensor_parallel import begin, finish, reduce
 from workloads.megatron.user_buffers import scatter_of
@@ -29,6 +29,7 @@ def column_linear(t: Tape, x: Tensor, w: Tensor, s: Shard) -> Tensor:
     n, k = w.shape
     t.cpu("linear")
     quantize(t, x.elements, s.numbers, agreement(t, s))
+    cast_again(t, n * k, s.numbers)
     _gathered_product(t, column.gathered, (column.rows, n, k), "nt", s)
     y = t.empty((*column.whole[:-1], n), x.itemsize)
     return t.apply(y, [x, w], lambda g: column.backward(t, g))
@@ -78,7 +79,7 @@ class _Column:
         """Gradients of the input and the weight."""
         n, k = self.w.shape
         t.cpu("linear_backward")
-        quantize(t, self.rows * n, self.s.numbers)
+        quantize(t, self.rows * n, self.s.numbers, activated=True)
         operand = self._gather_again(t)
         grad = self._input_gradient(t)
         if self.s.gathers and self.w.requires_grad:
@@ -105,6 +106,7 @@ class _Column:
         if not self.needs:
             return None
         n, k = self.w.shape
+        transpose_weight(t, n * k, self.s.numbers)
         grad = t.empty(self.whole, self.x.itemsize)
         if self._scatters:
             _scatter_beside(t, (self.rows, k, n), self.s, "dgrad", "nn")
@@ -129,7 +131,8 @@ def row_linear(t: Tape, x: Tensor, w: Tensor, s: Shard, part: str = "proj") -> T
     """
     n, x = w.shape[0], saved(x, w)
     t.cpu("linear")
-    quantize(t, x.elements, s.numbers)
+    quantize(t, x.elements, s.numbers, activated=True)
+    cast_again(t, w.elements, s.numbers)
     y = t.empty((*x.shape[:-1], n), x.itemsize)
     _row_products(t, y, w, s, part)
     if s.gathers:
@@ -158,6 +161,7 @@ def _row_gradients(
     rows = x.elements // k
     t.cpu("linear_backward")
     quantize(t, g.elements, s.numbers, agreement(t, s))
+    transpose_weight(t, n * k, s.numbers)
     grad = t.empty(x.shape, x.itemsize)
     readings = 2 if w.requires_grad else 1
     size = rows * n * s.numbers.gathered_size(g.itemsize, readings)

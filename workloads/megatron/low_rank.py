@@ -16,6 +16,8 @@ from workloads.torch.tape import Tape, Tensor
 # Bytes of an element: dropout reads, writes, and keeps a byte of mask; backward the same. Scaling reads and writes. A
 # sum reads both and writes; where it is made by the kernel that reads it, that reads the second.
 DROPPED, SCALED, ADDED, ADDED_BY_READER = 5.0, 4.0, 6.0, 2.0
+# The same by Transformer Engine's kernel, whose mask is bits.
+DROPPED_BITS = 4 + 1 / 8
 REDUCING = ("all_reduce", "reduce_scatter")
 
 
@@ -68,13 +70,23 @@ def dropped(t: Tape, x: Tensor, s: Shard, position: Literal["pre", "post"]) -> T
     """Dropout ahead of an adapter or behind it, as asked for: a kernel of its own, whose mask is kept."""
     if not s.adapter.dropout or s.adapter.dropout_position != position:
         return x
-    n = DROPPED * x.elements
-    return fused(t, [unsaved(x)], x.shape, n, n, x.elements)
+    bits = s.options.use_transformer_engine_op_fuser
+    n = (DROPPED_BITS if bits else DROPPED) * x.elements
+    return fused(t, [unsaved(x)], x.shape, n, n, x.elements / (8 if bits else 1))
+
+
+def in_product(s: Shard) -> bool:
+    """Whether the last product scales and adds (Transformer Engine's operation fuser, ForwardLinearScaleAdd).
+
+    What comes between them, dropout, prevents it.
+    """
+    between = s.adapter.dropout and s.adapter.dropout_position == "post"
+    return s.options.use_transformer_engine_op_fuser and not between
 
 
 def scaled(t: Tape, x: Tensor, s: Shard, place: Literal["output", "inner"]) -> Tensor:
     """Times alpha over rank, where an adapter does that here."""
-    if s.adapter.scaled != place:
+    if s.adapter.scaled != place or (place == "output" and in_product(s)):
         return x
     n = SCALED * x.elements
     return fused(t, [unsaved(x)], x.shape, n, n)
@@ -83,7 +95,7 @@ def scaled(t: Tape, x: Tensor, s: Shard, place: Literal["output", "inner"]) -> T
 def added(t: Tape, x: Tensor, y: Tensor, s: Shard) -> Tensor:
     """The sum; both get its gradient as it is."""
     inputs = [unsaved(x), unsaved(y)]
-    if s.compiled:
+    if s.compiled or in_product(s):
         return fused(
             t, inputs, x.shape, ADDED_BY_READER * x.elements, 0.0, kernels=(1, 0)
         )

@@ -86,7 +86,7 @@ class Experts(Module):
                 shared.append(self._share(t, self.shared, x))
 
         with t.capture("moe_router" in o.cuda_graph_scope, False):
-            routed = route(t, x, self.gate, self.s.numbers)
+            routed = route(t, x, self.gate, self.s.numbers, o.moe_router_fusion)
         t.cpu("moe_counts", self._counts)
         beside = share if o.moe_shared_expert_overlap else None
         # Without a name for the rows, which are freed once the first products have read them.

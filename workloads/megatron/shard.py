@@ -106,6 +106,13 @@ def kept(s: Shard, part: KeptPart) -> Shard:
     return s
 
 
+def fused_ops(s: Shard) -> Shard:
+    """For a feed-forward part, which Transformer Engine's operation fuser may run (TEFusedMLP)."""
+    if not s.options.use_transformer_engine_op_fuser:
+        return s
+    return replace(s, numbers=replace(s.numbers, casts=True))
+
+
 def alone(group: Group) -> Group:
     """The group's first rank by itself."""
     return replace(group, ranks=group.ranks[:1], copies=[group.ranks[:1]])

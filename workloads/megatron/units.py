@@ -8,6 +8,7 @@ from functools import cached_property
 
 from sim.graph.kernel import Kernel
 from workloads.job import Job
+from workloads.job.layout import microbatches_of
 from workloads.job.pytorch import PyTorch
 from workloads.megatron.adapter import freeze
 from workloads.megatron.further import Further
@@ -235,6 +236,7 @@ def _shard(
 def _numbers(scenario: Job, added: float | None) -> Numbers:
     """How projections compute; ``added`` as in `Numbers`, where an engine accumulates gradients its own way."""
     o = scenario.megatron
+    kept_cast = o.fp8_param_gather or scenario.adapter.fp8_weights
     return Numbers(
         products=precision(scenario.training.precision).products,
         wide=4 if o.main_grads == "fp32" else 2,
@@ -246,4 +248,7 @@ def _numbers(scenario: Job, added: float | None) -> Numbers:
         added=added,
         frozen=scenario.adapter.on,
         scatters=o.tp_comm_overlap and o.tp_comm_overlap_rs_dgrad,
+        rotates=o.nvfp4_rht,
+        transposes_weights=not o.keep_fp8_weight_transpose_cache,
+        recasts=0.0 if kept_cast else 1 - 1 / microbatches_of(scenario),
     )

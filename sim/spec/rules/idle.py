@@ -96,6 +96,21 @@ NEEDS = (
         "a precision of 8 or 4 bits",
     ),
     Needs(
+        "megatron.nvfp4_rht",
+        lambda s, _: s.training.precision == "nvfp4",
+        "precision = nvfp4",
+    ),
+    Needs(
+        "megatron.keep_fp8_weight_transpose_cache",
+        lambda s, _: s.training.precision == "fp8",
+        "precision = fp8",
+    ),
+    Needs(
+        "megatron.use_transformer_engine_op_fuser",
+        lambda s, _: s.adapter.on or precision(s.training.precision).quantized,
+        "adapters, or a precision of 8 or 4 bits",
+    ),
+    Needs(
         "parallel.sequence_parallel megatron.tp_comm_overlap* "
         "megatron.async_tensor_model_parallel_allreduce "
         "megatron.scatter_gather_tensors_in_pipeline",
