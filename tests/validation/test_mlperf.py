@@ -15,6 +15,7 @@ from sim.errors import InputError
 from sim.spec.load import load_scenario, parse_scenario
 from validation.formats import mlperf_scripts
 from validation.formats.mlperf_scripts import CONFIGS, switches, variables_of
+from validation.formats.published_setups import Setup
 from validation.report import step_noise as report
 from validation.report.published import Case
 from validation.report.step_noise import StepNoise
@@ -196,3 +197,27 @@ def test_only_rows_that_no_constant_was_taken_from_judge_the_noise() -> None:
     assert report.check(doubled, 0.5).value == pytest.approx(1.0)
     assert report.figures(rows)["judged"] == {"n": 2, "median_ratio": 0.5}
     assert report.figures(rows)["fitted"]["n"] == 1
+
+
+@pytest.mark.parametrize(
+    ("gpu", "layers"), [("MI300X 192GB", 21), ("MI325X 256GB", None)]
+)
+def test_layers_that_run_again_are_those_of_the_rows_own_gpu(
+    gpu: str, layers: int | None
+) -> None:
+    """They are for its memory: the script that a readme names may be another GPU's."""
+    said = "config config_MI300X_1x8x1.sh; ACG=full; ACM=block; ACL=21"
+    row = row_of("mlperf5-0020", hardware=gpu, notes=said)
+    sections = mlperf_scripts.with_script(Setup(slice=""), row).sections or {}
+    found = sections.get("megatron", {}).get("recompute_num_layers")
+    assert found == layers
+
+
+def test_what_a_line_exports_behind_a_value_is_a_variable_of_its_own() -> None:
+    """Scripts were read line by line."""
+    text = "full && export ACM=block && export ACL=21 ;"
+    assert dict(mlperf_scripts.apart("ACG", text)) == {
+        "ACG": "full",
+        "ACM": "block",
+        "ACL": "21",
+    }

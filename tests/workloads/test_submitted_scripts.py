@@ -11,7 +11,7 @@ import pytest
 from sim.errors import InputError
 from sim.spec.load import load_scenario
 from sim.studies.search.scenario_file import text_beside
-from validation.formats.mlperf_scripts import FILES
+from validation.formats.mlperf_scripts import FILES, apart
 
 SCRIPTS: dict[str, dict[str, Any]] = {
     name: entry
@@ -42,9 +42,8 @@ def test_every_script_becomes_a_scenario_that_is_read_again(
     benchmark = name.rpartition("/")[2]
     folder = tmp_path / benchmark
     folder.mkdir()
-    # Ends of commands came along with some values.
-    variables = {k: v.rstrip(" ;\\") for k, v in SCRIPTS[name]["env"].items()}
-    lines = (f"export {key}={json.dumps(value)}" for key, value in variables.items())
+    pairs = [pair for each in SCRIPTS[name]["env"].items() for pair in apart(*each)]
+    lines = (f"export {key}={json.dumps(value)}" for key, value in pairs)
     script = written(folder, *lines)
     chosen = ("cluster.name=rail-h100", "recipe.lenient=true")
     try:

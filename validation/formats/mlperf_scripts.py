@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 from validation.formats.published_setups import Setup
 from workloads.recipes._rules import Rule, rules
-from workloads.recipes.mlperf import RULES
+from workloads.recipes.mlperf import RULES, recomputed
 
 FOLDER = Path(__file__).parents[1] / "cases" / "mlperf"
 CONFIGS = FOLDER / "configs.json"
@@ -27,6 +27,8 @@ FILES = (CONFIGS, FOLDER.parent / "lora" / "configs.json")
 SYSTEM = r"training_results_(v[\d.]+)/tree/[^/]+/([^/]+)/results/([^/]+)/([^/\s]+)"
 #: The script that a row's notes name, and the variables that they repeat.
 SCRIPT = r"\bconfig (config_[\w.-]+?\.sh)\b"
+#: AMD's GPUs in the name of a script.
+OF_AMD = r"MI\d{3}X"
 VARIABLE = r"\b([A-Z][A-Z0-9_]{2,})=(\S+?)(?=[\s;]|$)"
 
 
@@ -51,7 +53,20 @@ def with_script(setup: Setup, row: Mapping[str, str]) -> Setup:
         for name in sorted(filter(switch.fits, variables)):
             for section, keys in switch.tables(name, variables[name]).items():
                 sections.setdefault(section, {}).update(keys)
+    for tables in _recomputed(row, variables):
+        for section, keys in tables.items():
+            sections.setdefault(section, {}).update(keys)
     return replace(setup, sections=sections, unsaid=_unsaid(variables))
+
+
+def _recomputed(
+    row: Mapping[str, str], variables: Mapping[str, str]
+) -> list[Mapping[str, Mapping[str, Any]]]:
+    """Layers that run again. They are for a GPU's memory: the script that a readme names may be another GPU's."""
+    script = re.search(SCRIPT, row.get("notes", ""))
+    named = re.search(OF_AMD, script[1]) if script else None
+    other = named is not None and named[0] not in row.get("hardware", "")
+    return [] if other else list(recomputed(variables).values())
 
 
 def variables_of(row: Mapping[str, str]) -> dict[str, str]:
@@ -64,9 +79,17 @@ def variables_of(row: Mapping[str, str]) -> dict[str, str]:
     entry = _configs().get("/".join(address.groups()), {}) if address else {}
     same = str(entry.get("config", "")).rpartition("/")[2] == script[1]
     told = dict(re.findall(VARIABLE, notes))
-    # Ends of commands came along with some values.
     exported = entry["env"].items() if same else ()
-    return {**{name: value.rstrip(" ;") for name, value in exported}, **told}
+    return {**dict(pair for each in exported for pair in apart(*each)), **told}
+
+
+def apart(name: str, text: str) -> Iterator[tuple[str, str]]:
+    """A variable's value without the end of its command, and those that the same line exports behind it."""
+    value, *others = re.split(r"\s*&&\s*export\s+", text)
+    yield name, value.rstrip(" ;\\")
+    for other in others:
+        further, _, said = other.partition("=")
+        yield further, said.rstrip(" ;\\")
 
 
 @lru_cache(maxsize=1)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workloads.job.adapter import targets_of
+from workloads.job.adapter import USUAL, targets_of
 from workloads.models.model import MODELS, read_model
 from workloads.models.projections import projections_of
 from workloads.recipes._documents import Document
@@ -92,7 +92,7 @@ def _targets(draft: Draft, document: Document, words: Words) -> None:
         draft.lose(
             where, words.targets, found, "adapters of attention and feed-forward"
         )
-    model = _model(draft)
+    model = model_of(draft)
     here = projections_of(model)
     if known and not set(known) & set(here):
         found, what = ", ".join(map(str, names)), "projections that the model has"
@@ -107,12 +107,17 @@ def _targets(draft: Draft, document: Document, words: Words) -> None:
             known = tuple(each for each in known if each not in ("fc1", "fc2"))
     if known:
         draft.set("adapter.targets", list(known), words.targets, where)
+    else:
+        usual = ", ".join(each for each in USUAL if each in here) or "no projection"
+        draft.assume(
+            f"adapters in {usual}: {words.targets} names none that is simulated"
+        )
     if stated is None:
         draft.assume(f"adapters in {', '.join(words.usual_targets)}, the usual targets")
 
 
 def _experts(
-    draft: Draft, document: Document, names: Sequence[object], model: _Model
+    draft: Draft, document: Document, names: Sequence[object], model: ModelParts
 ) -> None:
     """Which adapters experts have, and of which rank."""
     if draft.get("training.framework") == "automodel":
@@ -131,7 +136,7 @@ def _experts(
 
 
 @dataclass(frozen=True)
-class _Model:
+class ModelParts:
     """What decides on projections, of the model that was decided on."""
 
     experts: int
@@ -142,7 +147,8 @@ class _Model:
     mtp_layers: int
 
 
-def _model(draft: Draft) -> _Model:
+def model_of(draft: Draft) -> ModelParts:
+    """What a recipe has said of its model so far."""
     name = draft.get("model.name")
     named = read_model(MODELS / f"{name}.toml") if name else None
 
@@ -151,7 +157,7 @@ def _model(draft: Draft) -> _Model:
             return getattr(named, key) or 0
         return draft.get(f"model.{key}") or 0
 
-    return _Model(
+    return ModelParts(
         int(said("experts")),
         int(said("experts_per_token")),
         bool(said("kv_lora_rank")),

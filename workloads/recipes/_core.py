@@ -78,6 +78,19 @@ def settle_offload(draft: Draft) -> None:
     draft.drop("parallel.offload_fraction", "megatron.overlap_cpu_optimizer_d2h_h2d")
 
 
+def settle_fuser(draft: Draft) -> None:
+    """The operation fuser is simulated of dense layers; of experts, megatron.moe_fused_mlp has their grouped kernel."""
+    key = "megatron.use_transformer_engine_op_fuser"
+    setting = draft.settings.get(key)
+    if setting is None or not setting.value or not _adapter.model_of(draft).experts:
+        return
+    draft.drop(key)
+    what = (
+        "experts as fused operations; megatron.moe_fused_mlp has their grouped kernel"
+    )
+    draft.lose(setting.where, setting.said, "true", what)
+
+
 def without_fp8(draft: Draft) -> None:
     """Attention stays in 16 bits where layers do, whatever its own switch says."""
     if not precision(draft.get("training.precision")).quantized:
@@ -283,6 +296,7 @@ def adapters(draft: Draft, document: Document) -> None:
             _adapter.lora(draft, document, words, said)
         elif scheme:
             draft.lose(document.place(said), said, shown(value), _adapter.LOST)
+    settle_fuser(draft)
 
 
 def _shared(draft: Draft, document: Document) -> None:

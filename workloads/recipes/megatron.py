@@ -18,7 +18,7 @@ from workloads.megatron.argument_names import (
 )
 from workloads.megatron.arguments import NEEDED, given_in, translated
 from workloads.recipes import _megatron_deepspeed, _models, _pipeline, mlperf
-from workloads.recipes._core import MODULES, settle_offload
+from workloads.recipes._core import MODULES, settle_fuser, settle_offload
 from workloads.recipes._documents import Document, Entry
 from workloads.recipes._reading import Draft, Recipe
 from workloads.recipes._rules import rules, written
@@ -92,6 +92,7 @@ def arguments(
     if draft.get("parallel.data_parallel") != "zero1":
         draft.drop("megatron.overlap_param_gather")
     settle_offload(draft)
+    settle_fuser(draft)
 
 
 def _without_open(

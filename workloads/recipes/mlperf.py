@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from workloads.recipes import _core, _models, _shell
 from workloads.recipes._documents import Document
 from workloads.recipes._reading import Draft, Recipe, shown
-from workloads.recipes._rules import rules
+from workloads.recipes._rules import rules, written
 
 #: How people know such a recipe.
 LOOKS = "a script that exports MINIBS, DGXNNODES or DGXSYSTEM"
@@ -50,6 +52,17 @@ LORA = {
 }
 
 
+#: Granularity, method and number of layers that run again: AMD's names and those of NVIDIA's configurations.
+RECOMPUTED = (
+    ("ACG", "ACM", "ACL"),
+    ("ACT_CKPT_GRANULARITY", "ACT_CKPT_METHOD", "ACT_CKPT_NUM_LAYERS"),
+    ("RECOMPUTE_GRANULARITY", "RECOMPUTE_METHOD", "RECOMPUTE_NUM_LAYERS"),
+)
+
+#: What the first of them may be.
+GRANULARITIES = ("full", "selective", "null", "none", "empty")
+
+
 def recognise(document: Document) -> bool:
     return document.kind == "shell" and bool(
         re.search(OWN, document.text, re.MULTILINE)
@@ -69,6 +82,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     _layout(draft, script)
     _batch(draft, script)
     draft.read(script, rules(RULES))
+    _recomputed(draft, script)
     _core.without_fp8(draft)
     nodes, gpus = (
         _first(script, "DGXNNODES", "NNODES"),
@@ -78,6 +92,32 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     if draft.hosts and script.get(gpus):
         draft.gpus = draft.hosts * draft.count(script, gpus, 1)
     return draft.recipe()
+
+
+def _recomputed(draft: Draft, script: Document) -> None:
+    """Layers that run again; a word for them that nobody knows is lost."""
+    said = {name: entry.value for name, entry in script.entries.items()}
+    for name, tables in recomputed(said).items():
+        draft.take(tables, name, script.place(name))
+    for name, *_ in RECOMPUTED:
+        if written(said.get(name)) not in GRANULARITIES:
+            known = f"one of {', '.join(GRANULARITIES)}"
+            draft.lose(script.place(name), name, shown(said[name]), known)
+
+
+def recomputed(said: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Tables of a scenario for layers that run again, by the variable that says which."""
+    for granularity, method, count in RECOMPUTED:
+        how, layers = written(said.get(granularity)), written(said.get(count))
+        if how == "selective":
+            return {granularity: {"training": {"recompute": "selective"}}}
+        if how == "full" and written(said.get(method)) == "block":
+            some = layers.isdecimal() and int(layers) > 0
+            keys = {"recompute_num_layers": int(layers)} if some else {}
+            return {count: {"megatron": keys}}
+        if how == "full":
+            return {granularity: {"training": {"recompute": "full"}}}
+    return {}
 
 
 def _first(script: Document, *names: str) -> str:

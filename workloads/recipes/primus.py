@@ -195,6 +195,10 @@ def _megatron(
         key.rpartition(".")[2].replace("_", "-"): value for key, value in words.items()
     }
     megatron.arguments(draft, _negated(arguments), document, named=not complete)
+    if draft.get("megatron.moe_router_fusion"):
+        draft.assume(
+            "Primus-Turbo's kernel for routing counts as Transformer Engine's two"
+        )
     for key, value in patched.items():
         draft.set(key, value)
     _pipeline.uneven(draft)
