@@ -22,6 +22,11 @@ from sim.schema import Items, Number, Schema, Table, Text
 NARROW, REFERENCE = 64, 128
 #: Layout of attention whose values are narrower than its queries.
 LATENT = "latent"
+#: PyTorch's operations of cuDNN's attention, whose tables have no latent ones, and which of `KINDS` they are like.
+OPERATIONS = {
+    "aten _scaled_dot_product_cudnn_attention": "attention_fwd",
+    "aten _scaled_dot_product_cudnn_attention_backward": "attention_bwd",
+}
 OVER = ("192", "256", LATENT)
 _RATIOS = Table({kind: Items(Number(above=True)) for kind in KINDS}, KINDS)
 _KEYS: dict[str, Schema] = {"source": Text(), "tokens": Items(Number(above=True))}
@@ -77,6 +82,8 @@ def stand(kernel: Kernel, widths: Widths | None) -> Stand | None:
 
     Without `widths`, wider heads take time as their products do, and narrower ones are in the tables.
     """
+    if kernel.kind in OPERATIONS:
+        return _of_operation(kernel, widths) if LATENT in kernel.layout else None
     if kernel.kind not in KINDS or kernel.shape[4] <= NARROW:
         return None
     if kernel.shape[4] == REFERENCE and not kernel.layout:
@@ -86,6 +93,24 @@ def stand(kernel: Kernel, widths: Widths | None) -> Stand | None:
     if kernel.shape[4] < REFERENCE:
         return None if not kernel.layout else Stand(replace(kernel, layout=""), 1.0)
     return Stand(of_reference(kernel), kernel.shape[4] / REFERENCE)
+
+
+def _of_operation(kernel: Kernel, widths: Widths | None) -> Stand:
+    """PyTorch's operation on heads of 128, as much longer as attention is without its mask or its dropout."""
+    width = kernel.shape[5]
+    part = REFERENCE / width
+    marks = [mark for mark in kernel.layout.split("_") if mark != LATENT]
+    shape = (*kernel.shape[:5], REFERENCE)
+    plain = replace(
+        kernel,
+        shape=shape,
+        layout="_".join(marks),
+        bytes=part * kernel.bytes,
+        flops=part * kernel.flops,
+    )
+    alike = Kernel(OPERATIONS[kernel.kind], (*kernel.shape[:4], width), layout=LATENT)
+    share = 1.0 / part if widths is None else widths.stand(alike).share
+    return Stand(plain, share)
 
 
 def of_reference(kernel: Kernel) -> Kernel:

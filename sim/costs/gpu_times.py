@@ -226,6 +226,8 @@ class GpuTimes:
 
     def _has_width(self, kernel: Kernel) -> bool:
         """Whether this GPU's own table has attention with such heads."""
+        if kernel.kind not in ATTENTIONS:
+            return False
         group = terms.group(kernel)
         if group not in self._row_widths:
             rows = self.tables.rows(group)

@@ -345,3 +345,34 @@ def test_tensor_cores_of_fp32_only_where_allowed() -> None:
     )
     gpu = load("h100")
     assert seconds(gpu, allowed) < 0.3 * seconds(gpu, exact)
+
+
+def test_what_is_added_to_every_row_is_copied_first() -> None:
+    """baddbmm: a row of distances for each head (Bloom) is spread over the result; a whole matrix is read in place."""
+    whole = Operand("bf16", (32, 128, 128))
+    left, right = Operand("bf16", (32, 128, 64)), Operand("bf16", (32, 64, 128))
+    row = Operand("bf16", (32, 1, 128))
+    spread = kernels_of(call("baddbmm", row, left, right, results=(whole,)))
+    placed = kernels_of(call("baddbmm", whole, left, right, results=(whole,)))
+    assert [kernel.kind for kernel in spread][:-1] == ["aten copy"]
+    assert len(placed) == 1
+
+
+def test_a_safe_softmax_looks_for_rows_that_are_hidden_whole() -> None:
+    kinds = [
+        kernel.kind.removeprefix("aten ")
+        for kernel in kernels_of(call("_safe_softmax", SCORES, -1, results=(SCORES,)))
+    ]
+    assert kinds == ["_safe_softmax", "isneginf", "all", "where"]
+
+
+def test_latent_attention_takes_less_than_heads_as_wide_as_its_queries() -> None:
+    wide = Operand("bf16", (2, 16, 2048, 192))
+    narrow = Operand("bf16", (2, 16, 2048, 128))
+
+    def seconds(query: Operand, value: Operand) -> float:
+        arguments = (query, query, value, None, True, 0.0, True)
+        made = call("_scaled_dot_product_cudnn_attention", *arguments, results=(value,))
+        return sum(load("h100").duration(kernel) for kernel in kernels_of(made))
+
+    assert seconds(narrow, narrow) < seconds(wide, narrow) < seconds(wide, wide)

@@ -408,3 +408,56 @@ nameless = dist.new_group([0, 1])
         "optimizer",
     }
     assert {"0", "1", "2"} >= set(recorded.ranks[0].modules.values()) != set()
+
+
+CHOICES = """
+import torch, torch.nn.functional as F
+halves = {"device": "cuda", "dtype": torch.bfloat16}
+scale = torch.nn.Parameter(torch.ones(1, **halves))
+optimizer = torch.optim.SGD([scale], lr=0.1)
+query, value = torch.randn(2, 16, 128, 192, **halves), torch.randn(2, 16, 128, 128, **halves)
+many, one = torch.randn(2, 8, 128, 64, **halves), torch.randn(2, 1, 128, 64, **halves)
+hidden = torch.ones(2, 1, 128, 128, dtype=torch.bool, device="cuda")
+for _ in range(4):
+    latent = F.scaled_dot_product_attention(query * scale, query, value, is_causal=True)
+    shared = F.scaled_dot_product_attention(many * scale, one, one, is_causal=True)
+    masked = F.scaled_dot_product_attention(many * scale, many, many, hidden)
+    scores = F.softmax(many * scale, -1, dtype=torch.float32)
+    loss = latent.sum() + shared.sum() + masked.sum() + scores.sum()
+    loss.backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+
+@pytest.fixture(scope="module")
+def choices(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    path = tmp_path_factory.mktemp("choices") / "choices.py"
+    path.write_text(CHOICES)
+    return capture(path)
+
+
+def test_latent_attention_goes_to_cudnn(choices: Recording) -> None:
+    """Values narrower than queries: recorded on an H100 with DeepSeek-V3 of transformers."""
+    first = operation(choices, "_scaled_dot_product_cudnn_attention")
+    widths = [operand.shape[-1] for operand in first.operands[:3]]
+    assert widths == [192, 192, 128]
+
+
+def test_heads_that_share_a_key_unasked_are_computed_apart(choices: Recording) -> None:
+    """No fused kernel takes them without `enable_gqa`: recorded on an H100 with Falcon of transformers."""
+    assert operation(choices, "_safe_softmax").operands[0].shape[1] == 8
+
+
+def test_a_boolean_mask_becomes_numbers_in_one_pass(choices: Recording) -> None:
+    calls = [each.name.split(".")[1] for each in choices.operations]
+    fused = [at for at, name in enumerate(calls) if "cudnn_attention" in name]
+    assert calls[fused[1] - 1] == "where"
+
+
+def test_softmax_converts_bf16_before(choices: Recording) -> None:
+    """fp16 it converts as it goes."""
+    wide = next(
+        each
+        for each in choices.operations
+        if each.name.split(".")[1] == "_softmax" and each.operands[0].shape[-1] == 64
+    )
+    assert wide.operands[0].dtype == "fp32"

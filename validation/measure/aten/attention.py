@@ -41,6 +41,15 @@ WIDE = (
 )  # fmt: skip
 
 
+#: With a mask of each sample's: windows and padding, as transformers masks them.
+MASKED = (
+    (1, 32, 32, 4096, 128), (1, 16, 16, 4096, 128), (2, 16, 16, 2048, 128), (1, 32, 8, 2048, 128),
+    (1, 16, 16, 8192, 128), (4, 16, 16, 1024, 128), (8, 16, 4, 1024, 128), (8, 32, 32, 512, 128),
+    (2, 32, 32, 1024, 64), (8, 16, 16, 1024, 64), (1, 32, 8, 4096, 64), (2, 16, 16, 4096, 64),
+    (16, 12, 12, 1024, 64), (4, 4, 4, 1024, 256), (1, 8, 8, 4096, 256),
+)  # fmt: skip
+
+
 def cases() -> Iterator[Case]:
     for round, shapes in ((0, CAUSAL), (1, CAUSAL_MORE)):
         for shape in shapes:
@@ -49,6 +58,8 @@ def cases() -> Iterator[Case]:
         yield from _backends(shape, {"causal": False}, at // 3)
     for shape in WIDE:
         yield from _wide(shape)
+    for shape in MASKED:
+        yield from attention(shape, "cudnn", {"causal": False, "mask": True}, 3)
     for shape in WHOLE:
         for causal in (False, True):
             setting = {"causal": causal, "dtype": "fp32"}

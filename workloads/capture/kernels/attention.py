@@ -58,10 +58,23 @@ def fused(operation: Operation) -> tuple[Kernel, ...]:
     kv_heads, kv_length = key.shape[1:3]
     causal = _causal(operation, call)
     scores = float(batch * heads * length * kv_length) * (0.5 if causal else 1.0)
-    shape = (batch, heads, kv_heads, length, kv_length, dim)
-    layout = "_".join(_marks(operation, call, causal))
-    flops = 2.0 * call.products * scores * dim
+    value = tensor(operation, call.query + 2)
+    narrow = value.shape[-1] if value is not None else dim
+    shape = (batch, heads, kv_heads, length, kv_length, _width(call, dim, narrow))
+    layout = "_".join(_marks(operation, call, causal) + ["latent"] * (narrow != dim))
+    flops = 2.0 * scores * _widths(call, dim, narrow)
     return launched(operation, shape, layout, query.dtype, flops=flops)
+
+
+def _widths(call: Call, query: int, value: int) -> int:
+    """Widths of all products together: scores are as wide as queries, and weigh values."""
+    of_values = call.products // 2
+    return (call.products - of_values) * query + of_values * value
+
+
+def _width(call: Call, query: int, value: int) -> int:
+    """Of heads whose products are as wide on average."""
+    return round(_widths(call, query, value) / call.products)
 
 
 def flexible(operation: Operation) -> tuple[Kernel, ...]:

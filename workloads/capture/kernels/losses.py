@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from sim.graph.kernel import Kernel
 from workloads.capture.kernels.copies import packed
+from workloads.capture.kernels.pointwise import elementwise
+from workloads.capture.kernels.reductions import reduction
 from workloads.capture.kernels.tensors import (
     argument,
     first,
@@ -13,7 +15,7 @@ from workloads.capture.kernels.tensors import (
     tensor,
     types,
 )
-from workloads.capture.operation import ELEMENT_BYTES, Operation
+from workloads.capture.operation import ELEMENT_BYTES, Operand, Operation
 
 
 def _over_rows(operation: Operation, at: int) -> tuple[Kernel, ...]:
@@ -29,6 +31,24 @@ def _over_rows(operation: Operation, at: int) -> tuple[Kernel, ...]:
 def softmax(operation: Operation) -> tuple[Kernel, ...]:
     """_softmax(scores, dimension, ...)."""
     return _over_rows(operation, 1)
+
+
+def safe_softmax(operation: Operation) -> tuple[Kernel, ...]:
+    """_safe_softmax(scores, dimension): rows that are hidden whole become zeros, as they are not otherwise.
+
+    A softmax, which scores are minus infinity, whether all of a row are, and a choice (ATen/native/SoftMax.cpp).
+    """
+    scores = first(operation)
+    result = operation.results[0] if operation.results else scores
+    hidden = Operand("bool", scores.shape, device=scores.device)
+    rows = Operand("bool", (*scores.shape[:-1], 1), device=scores.device)
+    zero = Operand(result.dtype, (), device=scores.device)
+    return (
+        *softmax(operation),
+        *elementwise(Operation("aten.isneginf.default", (scores,), (), (hidden,))),
+        *reduction(Operation("aten.all.dim", (hidden, -1, True), (), (rows,))),
+        *elementwise(Operation("aten.where.self", (rows, zero, result), (), (result,))),
+    )
 
 
 def softmax_backward(operation: Operation) -> tuple[Kernel, ...]:
@@ -63,7 +83,7 @@ def elements(operation: Operation) -> tuple[Kernel, ...]:
 RULES = {
     "_softmax": softmax,
     "_log_softmax": softmax,
-    "_safe_softmax": softmax,
+    "_safe_softmax": safe_softmax,
     "_masked_softmax": softmax,
     "_softmax_backward_data": softmax_backward,
     "_log_softmax_backward_data": softmax_backward,

@@ -6,7 +6,14 @@ import math
 from math import prod
 
 from sim.graph.kernel import Kernel
-from workloads.capture.kernels.tensors import format_of, launched, strides_of, tensor
+from workloads.capture.kernels.copies import copied
+from workloads.capture.kernels.tensors import (
+    first,
+    format_of,
+    launched,
+    strides_of,
+    tensor,
+)
 from workloads.capture.operation import ELEMENT_BYTES, Operand, Operation
 
 
@@ -62,6 +69,17 @@ def added(operation: Operation) -> tuple[Kernel, ...]:
     return _product(operation, tensor(operation, 1), tensor(operation, 2))
 
 
+def copied_then_added(operation: Operation) -> tuple[Kernel, ...]:
+    """baddbmm: what is added to every row is copied to the result first, which the product then reads.
+
+    Source: ATen/native/cuda/Blas.cpp, baddbmm_out_cuda_impl; recorded on an H100 (Bloom's distances).
+    """
+    result = operation.results[0] if operation.results else None
+    if result is None or first(operation).shape == result.shape:
+        return added(operation)
+    return *copied(first(operation), result), *added(operation)
+
+
 def grouped(operation: Operation) -> tuple[Kernel, ...]:
     """_grouped_mm: rows of one operand belong to the experts of the other."""
     left, right = tensor(operation, 0), tensor(operation, 1)
@@ -90,7 +108,7 @@ RULES = {
     "_scaled_mm": two,
     "addmm": added,
     "addmm_": added,
-    "baddbmm": added,
+    "baddbmm": copied_then_added,
     "baddbmm_": added,
     "addbmm": added,
     "_addmm_activation": added,

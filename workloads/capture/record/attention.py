@@ -37,13 +37,20 @@ class Call:
 
     @property
     def plain(self) -> bool:
-        """Batches of heads, all equally wide."""
-        return self.query.dim() == 4 and self.width == self.value.shape[-1]
+        """Batches of as many heads each, unless the program lets heads share keys (sdp_utils_cpp.h)."""
+        heads = {x.shape[1] for x in (self.query, self.key, self.value) if x.dim() == 4}
+        return self.query.dim() == 4 and (self.enable_gqa or len(heads) == 1)
+
+    @property
+    def even(self) -> bool:
+        """Heads of values are as wide as those of queries; latent attention has them narrower."""
+        return self.width == int(self.value.shape[-1])
 
     @property
     def aligned(self) -> bool:
         """Halves in rows of whole vectors, which tensor cores take."""
-        return self.plain and self.half and self.width % 8 == 0
+        whole = self.width % 8 == 0 and self.value.shape[-1] % 8 == 0
+        return self.plain and self.half and whole
 
     @property
     def gradients(self) -> bool:
@@ -66,7 +73,8 @@ def choose(call: Call, capability: tuple[int, int]) -> Any:
 
     Halves go to cuDNN on Hopper and later, else to FlashAttention without a mask; what is left to the memory-efficient
     kernels where shapes allow it. Recorded on H100 and H200 with PyTorch 2.11: cuDNN is taken first, also for gemma2's
-    heads of 256. What the program switched off (`torch.nn.attention.sdpa_kernel`) is not taken.
+    heads of 256 and for latent attention; heads that share a key without `enable_gqa` (Falcon's) are computed in
+    separate operations. What the program switched off (`torch.nn.attention.sdpa_kernel`) is not taken.
     """
     if torch._C._get_cudnn_sdp_enabled() and _fits_cudnn(call, capability):
         return _cudnn(call)
@@ -84,11 +92,11 @@ def _fits_cudnn(call: Call, capability: tuple[int, int]) -> bool:
 
 
 def _fits_flash(call: Call) -> bool:
-    return call.aligned and call.attn_mask is None and call.width <= 256
+    return call.aligned and call.even and call.attn_mask is None and call.width <= 256
 
 
 def _fits_efficient(call: Call) -> bool:
-    return call.plain and not call.grouped and call.width % 4 == 0
+    return call.plain and call.even and not call.grouped and call.width % 4 == 0
 
 
 def _cudnn(call: Call) -> Any:
@@ -96,13 +104,25 @@ def _cudnn(call: Call) -> Any:
         call.query,
         call.key,
         call.value,
-        call.attn_mask,
+        _added(call),
         call.gradients,
         call.dropout_p,
         call.is_causal,
         False,
         scale=call.scale,
     )[0]
+
+
+def _added(call: Call) -> torch.Tensor | None:
+    """The mask as numbers that are added to the scores: of a boolean one minus infinity where it hides one.
+
+    One pass for every call (attention.cpp, convert_boolean_attn_mask_).
+    """
+    mask = call.attn_mask
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    numbers = {"dtype": call.query.dtype, "device": call.query.device}
+    return torch.where(mask, 0.0, torch.full((), -torch.inf, **numbers))
 
 
 def _flash(call: Call) -> Any:
@@ -131,14 +151,11 @@ def _efficient(call: Call) -> Any:
 
 
 def _bias(call: Call) -> torch.Tensor | None:
-    """The mask as numbers that are added to the scores, for every head."""
-    if call.attn_mask is None:
+    """The mask for every head."""
+    mask = _added(call)
+    if mask is None:
         return None
-    mask = call.attn_mask.expand(*call.query.shape[:3], call.key.shape[2])
-    if mask.dtype != torch.bool:
-        return mask
-    zeros = torch.zeros_like(mask, dtype=call.query.dtype)
-    return zeros.masked_fill_(mask.logical_not(), float("-inf"))
+    return mask.expand(*call.query.shape[:3], call.key.shape[2])
 
 
 def _math(call: Call) -> Any:
@@ -146,7 +163,7 @@ def _math(call: Call) -> Any:
         call.query,
         call.key,
         call.value,
-        call.attn_mask,
+        _added(call),
         call.dropout_p,
         call.is_causal,
         scale=call.scale,
