@@ -59,7 +59,7 @@ def trained(pools: Pools) -> Trained:
         made = predict(as_training(pools, forward.seq_len, _enough(pools)))
     timeline = made.timeline
     assert timeline is not None  # a prediction of its own scenario has it
-    pass_ = forward_time(timeline, forward.microbatches)
+    pass_ = forward_time(timeline, forward.microbatches, scenario.parallel.pp)
     return Trained(prediction, scenario, batch, rl.rollouts // samples, pass_)
 
 
@@ -102,14 +102,17 @@ def _rounded(pools: Pools, tokens: int) -> int:
     return unit * math.ceil(tokens / unit)
 
 
-def forward_time(timeline: Timeline, microbatches: int) -> float:
-    """Seconds of forward passes alone: they fill the pipeline once, then its slowest stage paces them."""
-    stages = _forward_by_rank(timeline)
-    return sum(stages) + (microbatches - 1) * max(stages)
+def forward_time(timeline: Timeline, microbatches: int, stages: int) -> float:
+    """Seconds of forward passes alone: they fill the pipeline once, then its slowest stage paces them.
+
+    Where several pipelines of so many `stages` are simulated, filling one takes what it does in the mean.
+    """
+    times = _forward_by_rank(timeline)
+    return sum(times) * stages / len(times) + (microbatches - 1) * max(times)
 
 
 def _forward_by_rank(timeline: Timeline) -> list[float]:
-    """Median seconds of a microbatch's forward pass on each pipeline stage, in the last step."""
+    """Median seconds of a microbatch's forward pass on each simulated rank, in the last step."""
     last = timeline.of_step(int(timeline["step"].max()))
     mine = (last["phase"] == "forward") & (last["stream"] == "compute")
     rank, microbatch = last["rank"][mine], last["microbatch"][mine]

@@ -214,6 +214,17 @@ def test_a_forward_pass_is_less_than_training(path: Path) -> None:
     assert 0 < made.trained.pass_ < made.trained.training
 
 
+def test_a_forward_pass_fills_one_pipeline_however_many_are_simulated(
+    path: Path,
+) -> None:
+    """A GPU that is hardly slower has its own pipeline simulated beside the one that stands for the others."""
+    layout = ("parallel.tp=1", "parallel.pp=2")
+    folded, apart = (
+        step(path, *layout, *more) for more in ((), ("gpu[0].flops=0.9999999x",))
+    )
+    assert apart.trained.pass_ == pytest.approx(folded.trained.pass_, rel=1e-6)
+
+
 def test_without_a_reference_there_is_one_pass_less(path: Path) -> None:
     both, one = step(path), step(path, "rl.reference=false")
     assert both.phases["logprobs"] == pytest.approx(2 * one.phases["logprobs"])

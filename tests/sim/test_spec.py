@@ -312,6 +312,19 @@ def test_layers_divide_over_stages_unless_uneven_ones_are_asked_for() -> None:
     )
 
 
+@pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])
+def test_a_schedule_of_two_stages_a_rank_wants_two_layers_a_rank(
+    framework: str,
+) -> None:
+    """DualPipe has two stages a rank though `vpp` is not said; PyTorch's ended as a mistake of prestep."""
+    parallel = {"pp": 4, "schedule": "dualpipe", "microbatches": 8}
+    training = {"framework": framework}
+    for layers, keys in ((4, ["model.layers"]), (8, [])):
+        model = {"name": "llama3.2-1b", "layers": layers}
+        found = layout_mistakes(4, model=model, parallel=parallel, training=training)
+        assert list(found) == keys
+
+
 def test_ranks_share_heads_of_keys_and_values_under_megatron() -> None:
     """16 ranks share the 8 heads of Llama 3 70B two by two; 5 heads nobody can share; others want whole heads."""
     megatron = {"framework": "megatron"}

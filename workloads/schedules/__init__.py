@@ -81,6 +81,17 @@ def _files() -> dict[str, str]:
     }
 
 
+def chunks_of(name: str, chunks: int) -> int:
+    """Stages of every pipeline rank: those of the schedule itself, where it has so many and one is said.
+
+    Raises
+    ------
+    InputError
+        If there is no schedule of that name.
+    """
+    return _chunks(find(name), chunks if chunks > 1 else None)
+
+
 def check(
     name: str,
     ranks: int,

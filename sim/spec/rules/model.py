@@ -9,6 +9,7 @@ from sim.spec.rules import experts
 from sim.spec.sections import Scenario
 from workloads.frameworks import Rule, framework_of
 from workloads.models.shape import ModelShape
+from workloads.schedules import chunks_of
 
 
 def _layers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
@@ -23,12 +24,14 @@ def _layers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
         if ends
         else str(model.layers)
     )
-    if counted < stages:
+    least = s.parallel.pp * chunks_of(s.parallel.schedule, s.parallel.vpp)
+    if s.parallel.pp > 1 and counted < max(stages, least):
+        needed = f"pp * vpp = {stages}" if least <= stages else str(least)
         yield Mistake(
             s.where,
             "model.layers",
             found,
-            f"at least pp * vpp = {stages}, one for each stage",
+            f"at least {needed}, one for each stage",
         )
     elif counted % stages and not uneven:
         hint = "or parallel.uneven_stages = true"
@@ -88,7 +91,10 @@ def _positions(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
 
 # Keys a rule rests on -> the rule, as in `sim.spec.rules.layout`.
 RULES: list[Rule] = [
-    ("parallel.pp parallel.vpp training.framework model.layers", _layers),
+    (
+        "parallel.pp parallel.vpp parallel.schedule training.framework model.layers",
+        _layers,
+    ),
     ("parallel.tp model.heads model.kv_heads model.ffn", _tensor),
     (
         "parallel.ep parallel.tp parallel.etp parallel.imbalance model.experts",
