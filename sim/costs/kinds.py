@@ -138,6 +138,22 @@ def _attention(kernel: Kernel) -> Work:
     return attention_flops(kernel), 2.0 * batch * seq * dim * tensors
 
 
+def _sparse_attention(kernel: Kernel) -> Work:
+    """Attention of every query's heads to keys of its own choice, which are values: two products, backward five."""
+    tokens, heads, keys, dim = kernel.shape
+    back = kernel.kind.endswith("_bwd")
+    # Queries and outputs, backward with their gradients; keys are fewer, and read from the cache.
+    moved = 2.0 * tokens * heads * dim * (4 if back else 2)
+    return 2.0 * tokens * heads * keys * dim * (5 if back else 2), moved
+
+
+def _index_scores(kernel: Kernel) -> Work:
+    """A score for each key that every query has, summed over heads: one product, written in fp32."""
+    tokens, heads, keys, dim = kernel.shape
+    moved = 2.0 * tokens * heads * dim + 4.0 * tokens * keys
+    return 2.0 * tokens * heads * keys * dim, moved
+
+
 def _conv(kernel: Kernel) -> Work:
     n, c, h, w, k, r, s, stride = kernel.shape
     p, q = -(-h // stride), -(-w // stride)
@@ -239,6 +255,9 @@ KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
         for name, rule in SCANS.items()
         for way in ("fwd", "bwd")
     },
+    "sparse_attention_fwd": ("tokens, heads, keys, head_dim", _sparse_attention),
+    "sparse_attention_bwd": ("tokens, heads, keys, head_dim", _sparse_attention),
+    "index_scores": ("tokens, heads, keys, head_dim", _index_scores),
     "conv_fwd": ("n, c, h, w, k, r, s, stride", _conv),
     "conv_dgrad": ("n, c, h, w, k, r, s, stride", _conv),
     "conv_wgrad": ("n, c, h, w, k, r, s, stride", _conv),

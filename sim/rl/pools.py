@@ -145,6 +145,11 @@ def _wrong_pools(scenario: Scenario, model: ModelSpec, count: int) -> Iterator[M
         expected = "a transformer, which generates tokens"
         yield Mistake(where, "rl", f"a {model.kind}", expected)
         return
+    if model.compressed:
+        expected = "nothing: generation from compressed keys is not simulated"
+        found = f"{len(model.compress_ratios)} ratios"
+        yield Mistake(where, "model.compress_ratios", found, expected)
+        return
     if rl.generation_gpus is not None and rl.off_policy_steps == 0:
         hint = "with off_policy_steps = 1 they are GPUs of their own"
         expected = "nothing: with off_policy_steps = 0 all GPUs generate"

@@ -101,6 +101,8 @@ PRINTED = {
     "nemotron4-340b": (341.0, 0.1),  # arXiv:2406.11704: 9.4 embedding, 331.6 other
     "grok-1": (314, 5),
     "kimi-k2": (1030, 15),
+    "deepseek-v4-flash": (284, 0.5),  # model cards, without further layers
+    "deepseek-v4-pro": (1600, 50),
     "llama4-scout": (109, 1.5),
     "llama4-maverick": (400, 1.0),  # model cards
 }
@@ -136,6 +138,27 @@ def test_parameters_are_those_printed(name: str, printed: tuple[float, float]) -
     assert total_parameters(named(name)) / 1e9 == pytest.approx(
         printed[0], abs=printed[1]
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"), [("deepseek-v4-flash", 13), ("deepseek-v4-pro", 49)]
+)
+def test_active_parameters_without_the_embedding(name: str, printed: int) -> None:
+    """As the model cards round them."""
+    m = named(name)
+    assert round((active_parameters(m) - m.vocab * m.hidden) / 1e9) == printed
+
+
+@pytest.mark.parametrize(("tflops", "tokens"), [(748, 8224), (706, 7776)])
+def test_flops_of_compressed_attention_are_those_published(
+    tflops: int, tokens: int
+) -> None:
+    """Megatron-Bridge prints both for DeepSeek-V4-Flash, 4,096 tokens: their ratio is its count (flop_utils.py)."""
+    m = named("deepseek-v4-flash", mtp_layers=1)
+    published = tflops * 1e12 / tokens
+    for causal in (True, False):
+        counted = flops_per_token(m, 4096, causal=causal)
+        assert counted == pytest.approx(published, rel=0.01)
 
 
 @pytest.mark.parametrize(("name", "printed"), ACTIVE.items())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sim.errors import InputError, Mistake
 from workloads import histogram, routing
-from workloads.frameworks import ALL, Framework
+from workloads.frameworks import ALL, Framework, _compressed
 from workloads.frameworks._megatron_optimizer import (
     offloaded,
     offloaded_caveat,
@@ -84,6 +84,11 @@ def caveats(s: Job, model: ModelShape) -> Iterator[str]:
     yield from offloaded_caveat(s)
     if s.adapter.on:
         yield from _adapter_caveats(s, model)
+    if model.compress_ratios:
+        yield (
+            "compressed attention: layers follow Megatron's source, sparse kernels the rate that FlashMLA's README "
+            "prints; no step with them was measured"
+        )
 
 
 def _adapter_caveats(s: Job, model: ModelShape) -> Iterator[str]:
@@ -454,6 +459,16 @@ FRAMEWORK = Framework(
         (
             "megatron.use_transformer_engine_op_fuser parallel.tp adapter.targets model.experts",
             _op_fuser,
+        ),
+        (
+            "parallel.tp parallel.cp training training.packed training.recompute megatron.attention "
+            "megatron.recompute_modules megatron.fp8_dot_product_attention adapter.targets model.compress_ratios",
+            _compressed.in_megatron,
+        ),
+        (
+            "parallel.pp parallel.vpp megatron.pipeline_layout megatron.overlap_moe_expert_parallel_comm "
+            "model.hash_layers model.layers",
+            _compressed.hashed,
         ),
         (
             "megatron.pipeline_layout megatron.account_for_embedding megatron.account_for_loss "

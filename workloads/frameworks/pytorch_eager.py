@@ -6,7 +6,13 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sim.errors import Mistake
-from workloads.frameworks import ALL, Framework, _pytorch_model, _pytorch_trainer
+from workloads.frameworks import (
+    ALL,
+    Framework,
+    _compressed,
+    _pytorch_model,
+    _pytorch_trainer,
+)
 from workloads.frameworks._pytorch_trainer import FSDP
 from workloads.job import Job
 from workloads.job.layout import splits_backward
@@ -124,6 +130,7 @@ FRAMEWORK = Framework(
     ),
     model_rules=(
         ("model", _pytorch_model.parts),
+        ("training model.compress_ratios model.streams", _compressed.elsewhere),
         (
             "parallel.tp parallel.cp training.precision model.layer_pattern model.moe_latent",
             _pytorch_model.hybrids,

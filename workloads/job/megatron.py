@@ -213,6 +213,15 @@ class Megatron:
     bias_fusion: bool = key(
         True, "bias, activation, dropout and residual in one kernel"
     )
+    use_fused_mhc: bool = key(
+        False,
+        "several residual streams are mixed by fused kernels (cuTile's on Blackwell); else by what torch.compile makes",
+    )
+    dsa_indexer_loss_coeff: float = key(
+        0.0,
+        "compressed attention: weight of the loss that trains its indexer, over the keys chosen; 0: it is not trained",
+        low=0,
+    )
     cross_entropy_fusion: bool = key(True, "loss in one pass")
     cross_entropy_fusion_impl: Literal["native", "te", "torch", "torch-fp32"] = key(
         "native",

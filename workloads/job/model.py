@@ -62,7 +62,7 @@ class Model:
     router_bias: bool | None = key(None, "the router has a bias; default false")
     q_lora_rank: int | None = key(
         None,
-        "latent attention: width that queries are compressed to; default none",
+        "latent and compressed attention: width that queries are compressed to; default none",
         low=1,
     )
     kv_lora_rank: int | None = key(
@@ -71,7 +71,9 @@ class Model:
         low=1,
     )
     rope_head_dim: int | None = key(
-        None, "latent attention: rotated part of a head, beside head_dim", low=1
+        None,
+        "rotated part of a head: of latent attention beside head_dim, of compressed attention within it",
+        low=1,
     )
     v_head_dim: int | None = key(
         None, "latent attention: width of a value head; default head_dim", low=1
@@ -117,8 +119,47 @@ class Model:
     mtp_layers: int | None = key(
         None, "further layers that predict later tokens (multi-token prediction)", low=0
     )
+    compress_ratios: tuple[int, ...] | None = key(
+        None,
+        "compressed attention (DeepSeek-V4): for each layer how many tokens share a compressed key: 0 none (a window "
+        "alone), 4 chosen by an indexer, 128 all are seen; one more for multi-token prediction, default 0",
+        low=0,
+    )
+    index_heads: int | None = key(
+        None, "compressed attention: heads of the indexer; default 64", low=1
+    )
+    index_head_dim: int | None = key(
+        None, "compressed attention: width of the indexer's heads; default 128", low=1
+    )
+    index_topk: int | None = key(
+        None,
+        "compressed attention: compressed keys that the indexer chooses for a query; default 512",
+        low=1,
+    )
+    o_groups: int | None = key(
+        None,
+        "compressed attention: groups of heads that are projected apart; default 8",
+        low=1,
+    )
+    o_lora_rank: int | None = key(
+        None,
+        "compressed attention: width that a group's output is compressed to; default 1024",
+        low=1,
+    )
+    streams: int | None = key(
+        None,
+        "residual streams, mixed around attention and feed-forward (hyper-connections); default 1",
+        low=1,
+    )
+    hash_layers: int | None = key(
+        None,
+        "first layers whose experts the token's number chooses, by a table; default 0",
+        low=0,
+    )
     window: int | None = key(
-        None, "tokens that attention looks back; default all", low=1
+        None,
+        "tokens that attention looks back; default all, of compressed attention 128",
+        low=1,
     )
     window_every: int | None = key(
         None,

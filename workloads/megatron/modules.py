@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from workloads.job.megatron import GraphedModule, RecomputedModule
 from workloads.megatron.attention import Attention
+from workloads.megatron.compressed_attention import CompressedAttention
 from workloads.megatron.cross_entropy import cross_entropy
 from workloads.megatron.eager import rms_norm
 from workloads.megatron.elementwise import bias_dropout_add, fused, pass_over, unsaved
 from workloads.megatron.feed_forward import FeedForward
+from workloads.megatron.hyper_connection import (
+    Contraction,
+    HyperConnection,
+    expanded,
+)
 from workloads.megatron.linear import column_linear
 from workloads.megatron.mla import LatentAttention
 from workloads.megatron.moe import Experts
@@ -38,20 +45,25 @@ class Norm(Module):
 
 
 class Layer(Module):
-    """A transformer layer: attention and feed-forward, each behind a norm and added to the residual stream."""
+    """A transformer layer: attention and feed-forward, each behind a norm and added to the residual stream.
+
+    Around either the streams are mixed where there are several.
+    """
 
     def __init__(
-        self, t: Tape, m: ModelSpec, s: Shard, experts: bool = False, window: int = 0
+        self,
+        t: Tape,
+        m: ModelSpec,
+        s: Shard,
+        experts: bool = False,
+        window: int = 0,
+        ratio: int = 0,
     ) -> None:
         super().__init__()
         self.s = s
         eager = s.eager("norm")
         self.norm1 = Norm(t, m, eager)
-        self.attention = (
-            LatentAttention(t, m, kept(s, "attn"))
-            if m.latent
-            else Attention(t, m, kept(s, "attn"), window)
-        )
+        self.attention = _attention(t, m, kept(s, "attn"), window, ratio)
         self.norm2 = Norm(t, m, eager)
         self.ffn = (
             Experts(t, m, s, s.spread)
@@ -60,21 +72,37 @@ class Layer(Module):
         )
         for part in (self.norm1, self.attention, self.norm2, self.ffn):
             self.parameters += part.parameters
+        self.connections = [HyperConnection(t, m, s) for _ in _PARTS if m.streams > 1]
+        for connection in self.connections:
+            self.parameters += connection.parameters
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         o = self.s.options
         t.cpu("module", 4)
         with t.capture("attn" in o.cuda_graph_scope):
-            y = self.attention.forward(t, self._norm(t, self.norm1, x))
-            x = bias_dropout_add(t, y, self.attention.proj_bias, x, o)
+            y, join = self._enter(t, x, 0)
+            y = self.attention.forward(t, self._norm(t, self.norm1, y))
+            x = join(y, self.attention.proj_bias)
         if isinstance(self.ffn, Experts):
             with self._captured(t, "moe_router"):
-                y = self._norm(t, self.norm2, x)
+                y, join = self._enter(t, x, 1)
+                y = self._norm(t, self.norm2, y)
             y = self._feed_forward(t, y, "moe")
         else:
             with self._captured(t, "mlp"):
-                y = self._feed_forward(t, self._norm(t, self.norm2, x), "mlp")
-        return bias_dropout_add(t, y, self.ffn.fc2_bias, x, o)
+                y, join = self._enter(t, x, 1)
+                y = self._feed_forward(t, self._norm(t, self.norm2, y), "mlp")
+        return join(y, self.ffn.fc2_bias)
+
+    def _enter(self, t: Tape, x: Tensor, part: int) -> tuple[Tensor, Join]:
+        """A part's input, and how its output and bias are added to the residual stream."""
+        if not self.connections:
+            options = self.s.options
+            return x, lambda y, bias: bias_dropout_add(t, y, bias, x, options)
+        connection = self.connections[part]
+        y, streams, mixing = connection.into(t, x)
+        # Models with several streams have no biases there.
+        return y, lambda y, _: connection.out(t, y, streams, mixing)
 
     def _captured(self, t: Tape, part: GraphedModule) -> AbstractContextManager[None]:
         """A part behind attention; one graph holds what is captured of a layer."""
@@ -93,6 +121,20 @@ class Layer(Module):
         if module in self.s.options.recompute_modules:
             return again(t, lambda given: self.ffn.forward(t, given), x)
         return self.ffn.forward(t, x)
+
+
+_PARTS = ("attention", "feed-forward")
+# Adds the output of a part and its bias to the residual stream.
+Join = Callable[[Tensor, "Tensor | None"], Tensor]
+
+
+def _attention(
+    t: Tape, m: ModelSpec, s: Shard, window: int, ratio: int
+) -> LatentAttention | CompressedAttention | Attention:
+    """Of a layer, by its model's kind."""
+    if m.compressed:
+        return CompressedAttention(t, m, s, ratio)
+    return LatentAttention(t, m, s) if m.latent else Attention(t, m, s, window)
 
 
 def padded_vocab(vocab: int, shards: int, multiple: int) -> int:
@@ -136,7 +178,8 @@ class Embedding(Module):
         if s.options.hidden_dropout:
             moved = 2.5 * x.size
             x = fused(t, [unsaved(x)], x.shape, moved, moved, x.elements)
-        return self._part(t, x) if s.sequence else x
+        x = self._part(t, x) if s.sequence else x
+        return expanded(t, x, self.m.streams)
 
     def _part(self, t: Tape, x: Tensor) -> Tensor:
         """This rank's part of the sequence."""
@@ -151,7 +194,7 @@ class Embedding(Module):
 
 
 class Head(Module):
-    """Final norm, logits of this rank's words, and the cross entropy over all ranks' words.
+    """One stream of all, final norm, logits of this rank's words, and the cross entropy over all ranks' words.
 
     Logits are a product in 16 bits, whatever the layers' format, and without user buffers: the head is Megatron's own
     projection, not Transformer Engine's (GPTModel.output_layer), and lies outside the layers' fp8 context.
@@ -162,13 +205,14 @@ class Head(Module):
         plain = unquantized(s)
         numbers = replace(plain.numbers, overlap=False)
         self.m, self.s = m, replace(plain, numbers=numbers)
+        self.contraction = Contraction(t, m)
         self.norm = Norm(t, m, s.eager("norm"))
-        self.parameters += self.norm.parameters
+        self.parameters += self.contraction.parameters + self.norm.parameters
         self.vocab = local_vocab(m, s)
         self.weight = self.add(t, self.vocab, m.hidden, name="head")
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s
-        normed = self.norm.forward(t, x)
+        normed = self.norm.forward(t, self.contraction.forward(t, x))
         logits = column_linear(t, normed, self.weight, s)
         return cross_entropy(t, logits, s)

@@ -28,9 +28,9 @@ from workloads.torch.again import NEVER, Again
 from workloads.torch.modules import Module
 from workloads.torch.tape import Tape, Tensor
 
-# What tells layers apart: their part, whether of experts, how far they look back, whether tokens travel aside, whether
-# all runs again, loads of experts, whether nothing before is trained, type of products.
-Key = tuple[str, bool, int, bool, bool, Loads, bool, str]
+# What tells layers apart: their part, whether of experts, how far they look back, tokens of a compressed key, whether
+# tokens travel aside, whether all runs again, loads of experts, whether nothing before is trained, type of products.
+Key = tuple[str, bool, int, int, bool, bool, Loads, bool, str]
 
 
 class Units:
@@ -54,7 +54,7 @@ class Units:
         self.loss_scaled = precision(s.precision).scaled_loss
         shard = _shard(scenario, tp, cp, spread, added)
         self.shard = replace(shard, trainer=trainer)
-        self.inner = (self.shard.rows, s.micro_batch, m.hidden)
+        self.inner = (self.shard.rows, s.micro_batch, m.residual)
         self.frozen = scenario.adapter.on
         self._layers: dict[Key, Unit] = {}
         self._further: dict[bool, Unit] = {}
@@ -73,14 +73,15 @@ class Units:
         products = shard.numbers.products
         loads = shard.loads if experts else ()
         letter = self.m.part_of(index)
-        key = (letter, experts, window, aside, whole, loads, first, products)
+        ratio = self.m.ratio_of(index)
+        key = (letter, experts, window, ratio, aside, whole, loads, first, products)
         if key not in self._layers:
             again = replace(self.recompute, full=True) if whole else self.recompute
 
             def build(t: Tape) -> Module:
                 if letter:
                     return HybridLayer(t, self.m, shard, letter, window)
-                return Layer(t, self.m, shard, experts, window)
+                return Layer(t, self.m, shard, experts, window, ratio)
 
             source = Source(
                 "layer",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from workloads.models import hybrid
+from workloads.models import compressed, hybrid
 
 if TYPE_CHECKING:
     from workloads.models.model import ModelSpec
@@ -16,8 +16,10 @@ def norm_parameters(m: ModelSpec, width: int) -> int:
     return width * (2 if m.norm_bias else 1)
 
 
-def attention_parameters(m: ModelSpec) -> int:
+def attention_parameters(m: ModelSpec, layer: int = 0) -> int:
     """Projections with their biases, norms inside the attention, and sinks."""
+    if m.compressed:
+        return compressed.parameters(m, m.ratio_of(layer))
     q, kv = m.heads * m.query_dim, m.kv_heads * m.head_dim
     if m.latent:
         up = (
@@ -46,9 +48,13 @@ def router_parameters(m: ModelSpec) -> int:
     return m.hidden * m.experts + (m.experts if m.router_bias else 0)
 
 
-def layer_parameters(m: ModelSpec, experts: bool, used: int | None = None) -> int:
+def layer_parameters(
+    m: ModelSpec, experts: bool, used: int | None = None, layer: int = 0
+) -> int:
     """Parameters of a layer, with or without experts, of which ``used`` count (default all)."""
-    total = attention_parameters(m) + 2 * norm_parameters(m, m.hidden)
+    total = attention_parameters(m, layer) + 2 * norm_parameters(m, m.hidden)
+    if m.streams > 1:
+        total += 2 * compressed.connection_parameters(m)
     if not experts:
         return total + feed_forward_parameters(m, m.ffn)
     return total + expert_parameters(m, used)
@@ -68,7 +74,7 @@ def parameters_at(m: ModelSpec, layer: int) -> int:
     """Of the layer of that index."""
     part = m.part_of(layer)
     if not part:
-        return layer_parameters(m, m.has_experts(layer))
+        return layer_parameters(m, m.has_experts(layer), layer=layer)
     norm = norm_parameters(m, m.hidden)
     if part == hybrid.ATTENTION:
         return norm + attention_parameters(m)
@@ -84,7 +90,8 @@ def prediction_parameters(m: ModelSpec) -> int:
     return (
         3 * norm_parameters(m, m.hidden)
         + 2 * m.hidden**2
-        + layer_parameters(m, bool(m.experts))
+        + layer_parameters(m, bool(m.experts), layer=m.layers)
+        + compressed.contraction_parameters(m)
     )
 
 
@@ -105,6 +112,7 @@ def stage_parameters(
             0 if m.tied_embeddings else m.vocab * m.hidden
         )
         total += m.mtp_layers * prediction_parameters(m)
+        total += compressed.contraction_parameters(m)
     return total
 
 
@@ -130,6 +138,8 @@ def pairs(m: ModelSpec, layer: int, seq: int, causal: bool = True) -> float:
     """Keys that a query of a sequence looks at, on average."""
     if not m.attends(layer):
         return 0.0
+    if m.compressed:
+        return compressed.keys(m, m.ratio_of(layer), seq)
     window = m.window_of(layer)
     if window and window < seq:
         return window - window**2 / (2 * seq)
@@ -138,27 +148,41 @@ def pairs(m: ModelSpec, layer: int, seq: int, causal: bool = True) -> float:
 
 def attention_flops(m: ModelSpec, seq: int, causal: bool = True) -> float:
     """Of scores and their products with values, forward, for one token and all layers."""
+    if m.compressed:
+        layers = sum(_score_flops(m, i, seq, causal) for i in range(m.layers))
+        return layers + m.mtp_layers * _score_flops(m, m.layers, seq, causal)
     value = m.v_head_dim if m.latent else m.head_dim
     layers = sum(pairs(m, i, seq, causal) for i in range(m.layers))
     keys = layers + m.mtp_layers * pairs(m, m.layers, seq, causal)
     return 2.0 * m.heads * (m.query_dim + value) * keys
 
 
+def _score_flops(m: ModelSpec, layer: int, seq: int, causal: bool) -> float:
+    """Of a layer's scores and their products with values, and of the scores of an indexer."""
+    if m.compressed:
+        return compressed.score_flops(m, m.ratio_of(layer), seq, causal)
+    value = m.v_head_dim if m.latent else m.head_dim
+    return 2.0 * m.heads * (m.query_dim + value) * pairs(m, layer, seq, causal)
+
+
 def layer_flops(m: ModelSpec, layer: int, seq: int, causal: bool = True) -> float:
     """Of a layer's matrix products, forward, for one token: 2 for each weight met, and its attention."""
-    value = m.v_head_dim if m.latent else m.head_dim
-    scores = 2.0 * m.heads * (m.query_dim + value) * pairs(m, layer, seq, causal)
+    scores = _score_flops(m, layer, seq, causal)
     part = m.part_of(layer)
     if part in hybrid.SCANS:
         return 2.0 * hybrid.weights(m, part) + hybrid.scan_flops(m, part)
-    weights = _attention_weights(m) if m.attends(layer) else 0
+    weights = _attention_weights(m, layer) if m.attends(layer) else 0
+    if m.streams > 1:
+        weights += 2 * compressed.mixing(m.streams) * m.residual
     if part != hybrid.ATTENTION:
         weights += _feed_forward_weights(m, m.has_experts(layer))
     return 2.0 * weights + scores
 
 
-def _attention_weights(m: ModelSpec) -> int:
+def _attention_weights(m: ModelSpec, layer: int) -> int:
     """Weights of an attention's projections, without biases."""
+    if m.compressed:
+        return compressed.weights(m, m.ratio_of(layer))
     q, kv = m.heads * m.query_dim, m.kv_heads * m.head_dim
     if not m.latent:
         return 2 * m.hidden * (q + kv) + (m.hidden * q if m.attention_gate else 0)
@@ -184,7 +208,9 @@ def flops_per_token(
     """Of training: forward and twice that backward (with recomputation the layers' forward pass twice), in matrix
     products only. ``causal`` counts half the scores, as a causal kernel computes; some formulas count all."""
     layers = sum(layer_flops(m, i, seq, causal) for i in range(m.layers))
-    further = layer_flops(m, m.layers, seq, causal) + 4.0 * m.hidden**2
+    # The next word's embedding and each stream have a projection of their own, one to the other's width.
+    further = layer_flops(m, m.layers, seq, causal)
+    further += 2.0 * (1 + m.streams) * m.hidden**2
     layers += m.mtp_layers * further
     return (4.0 if recomputed else 3.0) * layers + 6.0 * m.hidden * m.vocab * (
         1 + m.mtp_layers

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sim.errors import InputError, Mistake, unknown
-from workloads.models import hugging_face_hybrids
+from workloads.models import hugging_face_compressed, hugging_face_hybrids
 
 _ACTIVATIONS = {
     "silu": "silu",
@@ -358,4 +358,5 @@ _FAMILIES: dict[
     "mpt": (_MPT_NAMES, _mpt),
     "nemotron": (_LLAMA_NAMES, _nemotron),
     **hugging_face_hybrids.FAMILIES,
+    **hugging_face_compressed.FAMILIES,
 }

@@ -13,7 +13,7 @@ from typing import Any
 from sim import files, strict
 from sim.errors import InputError, Mistake, unknown
 from workloads.job.model import Model
-from workloads.models import hybrid
+from workloads.models import compressed, hybrid
 
 __all__ = [
     "MODELS",
@@ -40,7 +40,7 @@ class ModelSpec:
 
     `ffn` is the inner width of the feed-forward layer, `moe_ffn` that of one expert; a resnet's `layers` is its depth.
     `max_positions` are rows of a learned position embedding. With latent attention (`kv_lora_rank`) a query or key head
-    has `head_dim` plus `rope_head_dim` elements.
+    has `head_dim` plus `rope_head_dim` elements; with compressed attention (`compress_ratios`) `head_dim` has both.
     """
 
     name: str
@@ -94,6 +94,14 @@ class ModelSpec:
     linear_value_dim: int = 0
     attention_gate: bool = False
     moe_latent: int = 0
+    compress_ratios: tuple[int, ...] = ()
+    index_heads: int = 0
+    index_head_dim: int = 0
+    index_topk: int = 0
+    o_groups: int = 0
+    o_lora_rank: int = 0
+    streams: int = 1
+    hash_layers: int = 0
 
     @property
     def rotary(self) -> bool:
@@ -109,6 +117,20 @@ class ModelSpec:
     def query_dim(self) -> int:
         """Elements of a query head."""
         return self.head_dim + (self.rope_head_dim if self.latent else 0)
+
+    @property
+    def compressed(self) -> bool:
+        """Attention is over a window and compressed keys (`workloads.models.compressed`)."""
+        return bool(self.compress_ratios)
+
+    def ratio_of(self, layer: int) -> int:
+        """Tokens that share a compressed key of a layer; 0: there are none, as of further layers where nobody says."""
+        return next(iter(self.compress_ratios[layer:]), 0)
+
+    @property
+    def residual(self) -> int:
+        """Width of what goes from layer to layer: all streams beside each other."""
+        return self.hidden * self.streams
 
     def has_experts(self, layer: int) -> bool:
         """Whether a layer's feed-forward part has experts: not the first ones, and every ``moe_every``-th."""
@@ -267,9 +289,8 @@ _PLAIN = (
     "router_bias",
     "q_lora_rank",
     "kv_lora_rank",
-    "rope_head_dim",
     "mtp_layers",
-    "window",
+    "hash_layers",
     "window_every",
     "sinks",
     "clamped",
@@ -295,10 +316,12 @@ def _transformer(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mista
         **_attention(s),
         **_feed_forward(s),
         **hybrid.keys_of(s),
+        **compressed.keys_of(s),
         **{key: getattr(s, key) or type(getattr(ModelSpec, key))() for key in _PLAIN},
     )
     mistakes = _check_transformer(s, spec, where) + _check_parts(s, spec, where)
-    return spec, mistakes + hybrid.mistakes_of(s, spec, where)
+    mistakes += hybrid.mistakes_of(s, spec, where)
+    return spec, mistakes + compressed.mistakes_of(s, spec, where)
 
 
 def _attention(s: Model) -> dict[str, Any]:
@@ -362,8 +385,9 @@ _NEEDS = {
         "moe_every",
         "router_bias",
         "moe_latent",
+        "hash_layers",
     ),
-    "kv_lora_rank": ("q_lora_rank", "rope_head_dim", "v_head_dim"),
+    "kv_lora_rank": ("v_head_dim",),
     "window": ("window_every",),
 }
 
@@ -375,6 +399,12 @@ def _check_parts(said: Model, spec: ModelSpec, where: str) -> list[Mistake]:
         for base, keys in _NEEDS.items()
         for key in keys
         if getattr(said, key) and not getattr(spec, base)
+    ]
+    mistakes += [
+        Mistake(where, f"model.{key}", str(getattr(said, key)), expected)
+        for key in ("q_lora_rank", "rope_head_dim")
+        for expected in ("kv_lora_rank or compress_ratios beside it",)
+        if getattr(said, key) and not (spec.latent or spec.compressed)
     ]
     if spec.experts and not any(map(spec.has_experts, range(spec.layers))):
         found = f"dense_layers = {spec.dense_layers}, moe_every = {spec.moe_every}"

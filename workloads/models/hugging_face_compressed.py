@@ -1,0 +1,143 @@
+"""Hugging Face config.json of DeepSeek-V4 -> the keys of a model.
+
+Every key of the file is read or known to change no time; another is named. compress_ratios say layers' attention, or
+layer_types and compress_rates; a ratio for each layer of multi-token prediction may follow.
+Source: deepseek-ai/DeepSeek-V4-Flash, config.json; Megatron-Bridge, models/deepseek/deepseek_v4_bridge.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.errors import InputError, Mistake
+from workloads.models.compressed import HEAVY, INDEXED, RATIOS, WINDOW
+
+NAMES = {
+    "hidden": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "ffn": "moe_intermediate_size",
+    "vocab": "vocab_size",
+}
+#: Our key and theirs, of what is taken as it is.
+_PLAIN = {
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "rope_head_dim": "qk_rope_head_dim",
+    "q_lora_rank": "q_lora_rank",
+    "o_groups": "o_groups",
+    "o_lora_rank": "o_lora_rank",
+    "window": "sliding_window",
+    "index_heads": "index_n_heads",
+    "index_head_dim": "index_head_dim",
+    "index_topk": "index_topk",
+    "streams": "hc_mult",
+    "moe_ffn": "moe_intermediate_size",
+    "experts": "n_routed_experts",
+    "experts_per_token": "num_experts_per_tok",
+    "shared_experts": "n_shared_experts",
+}
+#: What says each layer's attention and experts, in the two ways that there are.
+_LAYERS = ("compress_ratios", "layer_types", "compress_rates")
+_HASHED = ("num_hash_layers", "mlp_layer_types")
+_READ = ("num_nextn_predict_layers", "tie_word_embeddings", "swiglu_limit")
+#: Keys that change no time of a step: names, formats of the checkpoint, numbers that are computed with.
+_PASSED = {
+    *("architectures", "model_type", "auto_map", "torch_dtype", "dtype", "use_cache"),
+    *("transformers_version", "quantization_config", "expert_dtype", "_name_or_path"),
+    *("bos_token_id", "eos_token_id", "pad_token_id", "initializer_range"),
+    *("rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters"),
+    *("compress_rope_theta", "partial_rotary_factor", "max_position_embeddings"),
+    *("hc_eps", "hc_sinkhorn_iters", "scoring_func", "topk_method", "norm_topk_prob"),
+    *("routed_scaling_factor", "attention_dropout", "router_aux_loss_coef"),
+    *("output_router_logits", "router_jitter_noise", "n_group", "topk_group"),
+}
+#: Keys that are understood with one value alone.
+_ONLY = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
+_KINDS = {
+    "sliding_attention": WINDOW,
+    "compressed_sparse_attention": INDEXED,
+    "heavily_compressed_attention": HEAVY,
+}
+
+
+def deepseek_v4(config: dict[str, Any], where: str) -> dict[str, Any]:
+    """Keys of a model.
+
+    Raises
+    ------
+    InputError
+        For keys that nobody knows, and values that are not simulated.
+    """
+    if mistakes := [*_unknown(config, where), *_others(config, where)]:
+        raise InputError(mistakes)
+    further = config.get("num_nextn_predict_layers") or 0
+    return {
+        **{ours: config.get(theirs) for ours, theirs in _PLAIN.items()},
+        "compress_ratios": _ratios(config, where, further),
+        "hash_layers": _hashed(config, where) or None,
+        "mtp_layers": further or None,
+        "tied_embeddings": config.get("tie_word_embeddings", False),
+        "clamped": bool(config.get("swiglu_limit")) or None,
+        "router_bias": True,
+        "norm": "rms",
+    }
+
+
+def _unknown(config: dict[str, Any], where: str) -> list[Mistake]:
+    """Keys of the file that are neither read nor known to be of no account."""
+    known = {*NAMES.values(), *_PLAIN.values(), *_LAYERS, *_HASHED, *_READ}
+    known |= {*_PASSED, *_ONLY}
+    expected = "a key of DeepSeek-V4's config.json"
+    return [
+        Mistake(where, key, "a key that is not read", expected)
+        for key in sorted(set(config) - known)
+    ]
+
+
+def _others(config: dict[str, Any], where: str) -> list[Mistake]:
+    return [
+        Mistake(where, key, repr(config[key]), repr(only))
+        for key, only in _ONLY.items()
+        if config.get(key, only) != only
+    ]
+
+
+def _ratios(config: dict[str, Any], where: str, further: int) -> list[int]:
+    """Of the layers, and of those of multi-token prediction where the file has them."""
+    said = config.get("compress_ratios")
+    if said is None:
+        said = _by_kind(config, where)
+    if not isinstance(said, list) or set(map(str, said)) - set(map(str, RATIOS)):
+        expected = f"a list of {', '.join(map(str, RATIOS))}"
+        raise InputError(Mistake(where, "compress_ratios", repr(said)[:60], expected))
+    # A ratio for each stage of speculative decoding may follow, which are not trained as further predictions.
+    layers = int(config["num_hidden_layers"])
+    return said[: layers + further] if len(said) >= layers + further else said
+
+
+def _by_kind(config: dict[str, Any], where: str) -> list[int]:
+    """Ratios of layers that are named by their kind."""
+    kinds, rates = config.get("layer_types"), config.get("compress_rates") or {}
+    if not isinstance(kinds, list):
+        raise InputError(Mistake(where, "compress_ratios", "nothing", "a list"))
+    if strange := sorted(set(map(str, kinds)) - set(_KINDS)):
+        expected = " or ".join(_KINDS)
+        raise InputError(Mistake(where, "layer_types", strange[0], expected))
+    return [rates.get(kind, _KINDS[kind]) for kind in kinds]
+
+
+def _hashed(config: dict[str, Any], where: str) -> int:
+    """First layers whose experts the token's number chooses."""
+    said = config.get("num_hash_layers")
+    if isinstance(said, int):
+        return said
+    kinds = list(config.get("mlp_layer_types") or ())
+    count = next((at for at, kind in enumerate(kinds) if kind != "hash_moe"), 0)
+    if "hash_moe" in kinds[count:]:
+        expected = "hash_moe in the first layers only"
+        raise InputError(Mistake(where, "mlp_layer_types", "hash_moe later", expected))
+    return count
+
+
+FAMILIES = {"deepseek_v4": (NAMES, deepseek_v4)}
