@@ -16,9 +16,12 @@ from sim.errors import InputError
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import KERNEL
 from sim.predict import predict
+from sim.rl import pools as rl_pools
+from sim.serving.pools import pools_of
 from sim.spec.load import parse_scenario
 from workloads.host_costs import host_costs
 from workloads.lowered import Place
+from workloads.megatron.arguments import given_in, translated
 from workloads.megatron.grid import Grid
 from workloads.megatron.groups import Groups
 from workloads.megatron.sparse_attention import BLOCK
@@ -401,3 +404,55 @@ def test_what_a_config_says_and_nobody_reads_is_named(
     with pytest.raises(InputError) as caught:
         read(tmp_path, FLASH | changes)
     assert key in str(caught.value)
+
+
+ARGUMENTS = """torchrun pretrain_gpt.py --num-layers 43 --hidden-size 4096 --num-attention-heads 64
+--kv-channels 512 --swiglu --disable-bias-linear --normalization RMSNorm --vocab-size 129280
+--untie-embeddings-and-output-weights --position-embedding-type rope --multi-latent-attention
+--q-lora-rank 1024 --qk-pos-emb-head-dim 64 --v-head-dim 512 --qk-layernorm --o-groups 8 --o-lora-rank 1024
+--experimental-attention-variant dsv4_hybrid --csa-window-size 128
+--csa-compress-ratios ([0,0,4]+[128,4]*20+[0]) --csa-compress-rotary-base 40000
+--dsa-indexer-n-heads 64 --dsa-indexer-head-dim 128 --dsa-indexer-topk 512
+--dsa-indexer-loss-coeff 1e-2 --dsa-indexer-use-sparse-loss --num-experts 256 --moe-n-hash-layers 3
+--moe-ffn-hidden-size 2048 --moe-shared-expert-intermediate-size 2048 --moe-router-topk 6
+--moe-router-enable-expert-bias --activation-func-clamp-value 10.0 --enable-hyper-connections
+--num-residual-streams 4 --mhc-sinkhorn-iterations 20 --use-fused-mhc --mtp-num-layers 1
+--seq-length 4096 --micro-batch-size 1 --bf16
+""".replace("\n", " ")
+
+
+def test_arguments_of_megatron_are_the_named_model(tmp_path: Path) -> None:
+    """Those of its example (moe_recipes/deepseek_v4_flash)."""
+    path = tmp_path / "flash.txt"
+    path.write_text(ARGUMENTS)
+    said = load_model(parse_scenario(tables({"file": str(path)}), "test").model)
+    named = {"name": "deepseek-v4-flash", "mtp_layers": 1}
+    m = load_model(parse_scenario(tables(named), "test").model)
+    assert total_parameters(said) == total_parameters(m)
+    assert [said.ratio_of(i) for i in range(44)] == [m.ratio_of(i) for i in range(44)]
+    made = translated(given_in(ARGUMENTS, str(path)), str(path)).sections["megatron"]
+    assert made["use_fused_mhc"] and made["dsa_indexer_loss_coeff"] == 0.01
+
+
+@pytest.mark.parametrize(
+    ("said", "instead", "told"),
+    [
+        ("dsv4_hybrid", "dsa", "dsv4_hybrid"),
+        ("--dsa-indexer-use-sparse-loss", "", "all keys"),
+        ("([0,0,4]+[128,4]*20+[0])", "none", "csa-compress-ratios"),
+    ],
+)
+def test_arguments_that_are_not_simulated(said: str, instead: str, told: str) -> None:
+    made = translated(given_in(ARGUMENTS.replace(said, instead), "a.sh"), "a.sh")
+    assert told in " ".join(map(str, made.mistakes))
+
+
+def test_nobody_generates_from_compressed_keys() -> None:
+    """Neither a server nor the rollouts of reinforcement learning."""
+    said = tables(DENSE, dp=8)
+    with pytest.raises(InputError, match="compressed keys"):
+        rl_pools.pools_of(parse_scenario(said | {"rl": {"prompts": 8}}, "test"))
+    served = {key: said[key] for key in ("cluster", "model")}
+    served["inference"] = {"prefill_gpus": 4, "decode_gpus": 4, "prompt": 128}
+    with pytest.raises(InputError, match="compressed keys"):
+        pools_of(parse_scenario(served, "test"))

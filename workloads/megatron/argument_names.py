@@ -23,6 +23,13 @@ NUMBERS = {
     "mamba-state-dim": "model.mamba_state",
     "mamba-num-groups": "model.mamba_groups",
     "moe-latent-size": "model.moe_latent",
+    "moe-n-hash-layers": "model.hash_layers",
+    "o-groups": "model.o_groups",
+    "o-lora-rank": "model.o_lora_rank",
+    "csa-window-size": "model.window",
+    "dsa-indexer-n-heads": "model.index_heads",
+    "dsa-indexer-head-dim": "model.index_head_dim",
+    "dsa-indexer-topk": "model.index_topk",
     "seq-length": "training.seq_len",
     "micro-batch-size": "training.micro_batch",
     "global-batch-size": "training.global_batch",
@@ -48,7 +55,14 @@ LATENT = {
     "qk-pos-emb-head-dim": "rope_head_dim",
     "v-head-dim": "v_head_dim",
 }
+# Of compressed attention (DeepSeek-V4), whose heads of values are those of queries.
+COMPRESSED = {
+    "q-lora-rank": "q_lora_rank",
+    "qk-pos-emb-head-dim": "rope_head_dim",
+    "v-head-dim": "head_dim",
+}
 REALS = {
+    "dsa-indexer-loss-coeff": "megatron.dsa_indexer_loss_coeff",
     "attention-dropout": "megatron.attention_dropout",
     "hidden-dropout": "megatron.hidden_dropout",
     "moe-expert-capacity-factor": "megatron.moe_capacity",
@@ -93,6 +107,7 @@ SWITCHES: dict[str, tuple[str, Any]] = {
         "megatron.async_tensor_model_parallel_allreduce",
         False,
     ),
+    "use-fused-mhc": ("megatron.use_fused_mhc", True),
     "no-rope-fusion": ("megatron.rope_fusion", False),
     "fused-single-qkv-rope": ("megatron.fused_single_qkv_rope", True),
     "no-bias-dropout-fusion": ("megatron.bias_fusion", False),
@@ -155,6 +170,11 @@ OTHERS = (
     "quick-geglu",
     "num-layers-per-virtual-pipeline-stage",
     "is-hybrid-model",
+    "experimental-attention-variant",
+    "csa-compress-ratios",
+    "enable-hyper-connections",
+    "num-residual-streams",
+    "dsa-indexer-use-sparse-loss",
 )
 # No time of a step depends on these (or no more than is known here): data, files, logs, optimizer's numbers, launchers.
 PASSED = re.compile(
@@ -168,6 +188,7 @@ PASSED = re.compile(
     r"enable-experimental|cross-entropy-fusion-impl|no-mmap|trust|te-rng|no-check|empty-unused|"
     r"high-priority|first-last|fp8-(recipe|amax|margin|interval)|mtp-loss|moe-permute-padding|use-legacy|"
     r"no-async|async-save|calculate|disable-straggler|create-attention|reset|eod|rerun|straggler|"
-    r"moe-token-drop|delay-wgrad|transformer-impl"
+    r"moe-token-drop|delay-wgrad|transformer-impl|"
+    r"csa-compress-rotary|mhc-(sinkhorn|init)|apply-dsa-kernel-fusion"
     r")"
 )

@@ -17,6 +17,7 @@ from typing import Any
 from sim.errors import InputError, Mistake, did_you_mean
 from workloads.megatron.argument_files import read_shell, read_yaml
 from workloads.megatron.argument_names import (
+    COMPRESSED,
     LATENT,
     NUMBERS,
     OTHERS,
@@ -45,6 +46,7 @@ LATENT_DEFAULTS = {
 }
 NEEDED = ("num-layers", "hidden-size", "num-attention-heads")
 POSITIONS, CHOSEN = 2048, 2  # learned positions, and experts of a token
+STREAMS = 4  # residual streams of hyper-connections
 MOST_LAYERS = 10_000  # of any model (a guess)
 GATED_BLOCK = 64  # the width of a gated feed-forward layer is a multiple of it
 # And of its switches: keys of [megatron].
@@ -227,12 +229,50 @@ def _attention(given: Given, model: dict[str, Any], where: str) -> None:
     groups = "num-query-groups"
     if _said(given, "group-query-attention") and groups in given:
         model["kv_heads"] = int(_number(groups, given[groups], where, int))
-    if _said(given, "multi-latent-attention"):
+    if _said(given, "enable-hyper-connections"):
+        name = "num-residual-streams"
+        model["streams"] = _number_or(given, name, STREAMS, where)
+    if "experimental-attention-variant" in given:
+        _compressed(given, model, where)
+    elif _said(given, "multi-latent-attention"):
         model |= LATENT_DEFAULTS
         for name, key in LATENT.items():
             if name in given:
                 model[key] = int(_number(name, given[name], where, int))
         model.pop("qk_norm", None)  # latent attention norms its compressed states
+
+
+def _compressed(given: Given, model: dict[str, Any], where: str) -> None:
+    """Attention over compressed keys, with a ratio for each layer."""
+    name = "experimental-attention-variant"
+    _word(name, given[name], {"dsv4_hybrid": True}, where)
+    for argument, key in COMPRESSED.items():
+        if argument in given:
+            model[key] = int(_number(argument, given[argument], where, int))
+    name = "csa-compress-ratios"
+    ratios = repeated("".join(given.get(name, [])))
+    if not ratios:
+        expected = "a ratio for each layer, as in ([0,0,4]+[128,4]*20+[0])"
+        raise InputError(Mistake(where, f"--{name}", "nothing", expected))
+    layers = model["layers"] + model.get("mtp_layers", 0)
+    model["compress_ratios"] = ratios[:layers]
+    model["kv_heads"] = 1
+    model.pop("qk_norm", None)  # it norms its compressed states
+    loss, sparse = "dsa-indexer-loss-coeff", "dsa-indexer-use-sparse-loss"
+    if loss in given and not _said(given, sparse):
+        expected = f"beside it --{sparse}: a loss over all keys is not simulated"
+        found = " ".join(given[loss])
+        raise InputError(Mistake(where, f"--{loss}", found, expected))
+
+
+def repeated(text: str) -> list[int]:
+    """Whole numbers in lists that are repeated and joined: ([0,4]+[128,4]*20)."""
+    found: list[int] = []
+    for inner, times in re.findall(r"\[([\d,\s]*)\](?:\s*\*\s*(\d{1,9}))?", text):
+        numbers = [int(n[:9]) for n in re.findall(r"\d+", inner)]
+        # More layers than any model has are no list of layers.
+        found += numbers * min(MOST_LAYERS, int(times or 1))
+    return found
 
 
 def _listed(text: str) -> list[int]:
