@@ -286,7 +286,8 @@ def test_hashed_experts_are_on_the_first_stage() -> None:
 
 
 @pytest.mark.parametrize(
-    "framework", ["pytorch-eager", "pytorch-compiled", "automodel", "deepspeed"]
+    "framework",
+    ["pytorch-eager", "pytorch-compiled", "automodel", "deepspeed", "deepspeed-eager"],
 )
 def test_other_frameworks_say_who_has_such_layers(framework: str) -> None:
     said = tables(DENSE, training={"framework": framework})
