@@ -61,6 +61,11 @@ def _set(tables: Tables, change: dict[str, str]) -> dict[str, dict[str, Any]]:
     return {"cluster": {"set": {**tables["cluster"].get("set", {}), **change}}}
 
 
+def _untouched(tables: Tables, change: dict[str, str]) -> bool:
+    """Whether the scenario changes none of these itself: its own change would be taken back."""
+    return not change.keys() & tables["cluster"].get("set", {}).keys()
+
+
 def sound(tables: Tables, done: Executed) -> Iterator[str]:
     """Figures are finite and not negative, shares sum to the step, and no bound lies above it."""
     result = reported(done.planned, done.run)
@@ -103,7 +108,8 @@ def faster(tables: Tables, done: Executed) -> Iterator[str]:
         {"nvlink.latency": "0.5x"},
         {"nic.latency": "0.5x"},
     ):
-        yield from _no_slower(tables, done, str(change), **_set(tables, change))
+        if _untouched(tables, change):
+            yield from _no_slower(tables, done, str(change), **_set(tables, change))
     yield from _no_slower(tables, done, "host", cluster={"host_factor": 0.5})
 
 
@@ -117,7 +123,8 @@ def slower(tables: Tables, done: Executed) -> Iterator[str]:
         {"gpu.clock": "0.8x"},
         {"nvlink.latency": "2x"},
     ):
-        yield from _no_slower(tables, done, str(change), -1, **_set(tables, change))
+        if _untouched(tables, change):
+            yield from _no_slower(tables, done, str(change), -1, **_set(tables, change))
     yield from _no_slower(tables, done, "host", -1, cluster={"host_factor": 4.0})
 
 
@@ -155,8 +162,8 @@ def unmoved(tables: Tables, done: Executed) -> Iterator[str]:
     """A factor of 1 on anything, is no change at all."""
     before = step_time(done)
     for quantity in CHANGEABLE:
-        if quantity in tables["cluster"].get("set", {}):
-            continue  # it would be taken back
+        if not _untouched(tables, {quantity: "1x"}):
+            continue
         try:
             other = executed(changed(tables, **_set(tables, {quantity: "1x"})))
         except PrestepError:
@@ -183,7 +190,7 @@ def unfolded(tables: Tables, done: Executed) -> Iterator[str]:
         return  # ranks update tensors of unequal sizes, and the one with most stands for all
     for attribute in ("flops", "clock", "hbm_bandwidth"):
         change = {f"gpu[0].{attribute}": "0.9999999x"}
-        if change.keys() & tables["cluster"].get("set", {}).keys():
+        if not _untouched(tables, change):
             continue
         apart = changed(tables, **_set(tables, change))
         step = step_time(executed(apart))
