@@ -266,7 +266,7 @@ def _data_parallel_bytes(kind: str, adapter: Any) -> dict[str, float]:
 
 def test_adapters_elsewhere_are_refused_by_name() -> None:
     with pytest.raises(InputError, match=r"adapter\.kind"):
-        scenario(LORA, framework="pytorch-compiled")
+        scenario(LORA, framework="deepspeed-eager")
     with pytest.raises(InputError, match=r"adapter\.dropout"):
         scenario({**LORA, "dropout": 1.0})
     with pytest.raises(InputError, match="orthogonal"):

@@ -189,3 +189,15 @@ def test_adapters_beside_layers_of_pytorch_are_pefts(recipe: Path) -> None:
     scenario = load_scenario(recipe, ["cluster.name=dgx-h100"])
     assert scenario.training.framework == "pytorch-eager"
     assert scenario.adapter.on and scenario.adapter.rank
+
+
+def test_adapters_beside_compiled_layers_are_read(recipe: Path) -> None:
+    plain = DENSE.replace("linear: te", "linear: torch").replace(
+        "pp_size: 4", "pp_size: 1"
+    )
+    recipe.write_text(plain + PEFT + "compile:\n  enabled: true\n", encoding="utf-8")
+    scenario = load_scenario(
+        recipe, ["cluster.name=dgx-h100", "training.global_batch=128"]
+    )
+    assert scenario.training.framework == "pytorch-compiled"
+    assert list(scenario.adapter.places) == ALL

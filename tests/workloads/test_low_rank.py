@@ -216,11 +216,8 @@ def test_grouped_experts_have_no_layers_to_adapt() -> None:
 
 
 def test_what_is_not_simulated_is_named() -> None:
-    """Muon, Megatron's keys, compiled blocks, models without projections."""
-    for keys, said in (
-        ({"training": {"optimizer": "muon"}}, "training.optimizer"),
-        ({"training": {"framework": "pytorch-compiled"}}, "adapter.kind"),
-    ):
+    """Muon, Megatron's keys, models without projections."""
+    for keys, said in (({"training": {"optimizer": "muon"}}, "training.optimizer"),):
         with pytest.raises(InputError, match=said):
             scenario(LORA, **keys)
     for key, value in (("fp8_weights", True), ("all_to_all", False)):

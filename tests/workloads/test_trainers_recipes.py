@@ -118,6 +118,11 @@ def test_adapters_of_hugging_face_are_a_section(tmp_path: Path) -> None:
     assert (lora.adapter.rank, lora.adapter.dropout) == (32, 0.1)
     assert lora.adapter.places == ("qkv", "proj", "fc1", "fc2")
     assert step_time(lora) < step_time(plain)
+    text = SFT + LORA + "torch_compile: true\n"
+    compiled = load_scenario(written(tmp_path, "compiled.yaml", text), [CLUSTER])
+    assert compiled.training.framework == "pytorch-compiled"
+    assert compiled.adapter == lora.adapter
+    assert step_time(compiled) < step_time(lora)
 
 
 @pytest.mark.parametrize(("stage", "way"), [(3, "fsdp"), (2, "zero1"), (1, "zero1")])

@@ -72,20 +72,49 @@ def _buckets(s: Job) -> Iterator[Mistake]:
     yield Mistake(s.where, key, f'"{way}"', expected, hint)
 
 
+def _adapters(s: Job) -> Iterator[Mistake]:
+    """Beside layers that are split, quantized or in four bits."""
+    where, adapter = s.where, s.adapter
+    if not adapter.on:
+        return
+    plain = 'training.framework = "pytorch-eager"'
+    if s.parallel.tp > 1:
+        hint = f"exchanges of thin values in compiled blocks are not simulated: {plain}"
+        expected = "1 with [adapter]"
+        yield Mistake(where, "parallel.tp", str(s.parallel.tp), expected, hint)
+    number = s.training.precision
+    if precision(number).quantized:
+        hint = "torchao's layers beside adapters are not simulated"
+        yield Mistake(where, "training.precision", f'"{number}"', "bf16", hint)
+    if adapter.base != "bf16":
+        hint = f"bitsandbytes' kernels are outside compiled graphs: {plain}"
+        yield Mistake(where, "adapter.base", f'"{adapter.base}"', '"bf16"', hint)
+
+
+def _latent(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """Adapters beside latent attention's projections."""
+    if not s.adapter.on or model.kind != "transformer" or not model.latent:
+        return
+    hint = 'compiled blocks with adapters have plain attention: training.framework = "pytorch-eager"'
+    expected = '"none" with kv_lora_rank'
+    yield Mistake(s.where, "adapter.kind", f'"{s.adapter.kind}"', expected, hint)
+
+
 EAGER = pytorch_eager.FRAMEWORK
 FRAMEWORK = replace(
     EAGER,
     lower=lower,
     precisions=("quantized", "scaled loss"),
-    adapters=False,
     rules=(
         ("pytorch training", _kernels),
         ("parallel parallel.tp parallel.data_parallel", _buckets),
+        ("adapter adapter.base parallel.tp training.precision", _adapters),
         *EAGER.rules,
     ),
     model_rules=(
         *EAGER.model_rules,
         ("training model.kind", _blocks),
         ("training parallel.tp model.experts", _quantized),
+        ("adapter model.kind", _latent),
     ),
 )

@@ -60,7 +60,9 @@ class Adapter:
         "Face have for them. A projection that the model does not have is passed over",
     )
     dropout: float = key(
-        0.0, "share of an adapter's inputs dropped: a kernel of its own", low=0
+        0.0,
+        "share of an adapter's inputs dropped: a kernel of its own, but in compiled blocks",
+        low=0,
     )
     dropout_position: Literal["pre", "post"] = key(
         "pre", "dropout on an adapter's input or on its output"
@@ -76,8 +78,8 @@ class Adapter:
     )
     fp32: bool = key(
         False,
-        "pytorch-eager: adapters are kept in fp32 and run under autocast (PEFT's autocast_adapter_dtype), which "
-        "converts their inputs to fp32 and back",
+        "pytorch-eager, pytorch-compiled: adapters are kept in fp32 and run under autocast (PEFT's "
+        "autocast_adapter_dtype), which converts their inputs to fp32 and back (compiled: their matrices alone)",
     )
     experts: Literal["shared", "each", "frozen"] = key(
         "shared",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from workloads.frameworks._pytorch_model import missing_parts
 from workloads.frameworks.automodel import PYTORCH, UNUSED
 from workloads.models.model import MODELS, read_model
+from workloads.precision import precision
 from workloads.recipes._documents import Document
 from workloads.recipes._reading import Draft
 from workloads.recipes._rules import written
@@ -77,6 +78,18 @@ def choose(
     what = "such float8" if shared or fp8_biases else "split blocks"
     draft.assume(
         f"compiled blocks with {what} count as Megatron's fused layers, as in `prestep validate published`"
+    )
+
+
+def has_adapters(draft: Draft) -> bool:
+    """Whether the framework that was chosen has adapters beside such layers: compiled ones not of every kind."""
+    if draft.get("training.framework") != "pytorch-compiled":
+        return True
+    name = draft.get("model.name")
+    stated = draft.get("model.kv_lora_rank")
+    latent = read_model(MODELS / f"{name}.toml").kv_lora_rank if name else stated
+    return (
+        not latent and not precision(draft.get("training.precision", "bf16")).quantized
     )
 
 

@@ -260,10 +260,9 @@ def _adapters(draft: Draft, document: Document) -> None:
     if said is None:
         return
     key = "peft._target_" if "peft._target_" in document.entries else said
-    if draft.get("training.framework") == "pytorch-compiled":
-        draft.lose(
-            document.place(key), "peft", "adapters", "adapters in compiled blocks"
-        )
+    if not _compiled.has_adapters(draft):
+        what = "adapters beside quantized layers or latent attention, compiled"
+        draft.lose(document.place(key), "peft", "adapters", what)
         return
     _adapter.lora(draft, document, _adapter.AUTOMODEL, key)
     other = "peft.use_dora"

@@ -378,8 +378,9 @@ def _adapters(draft: Draft, said: Document) -> None:
         draft.assume(
             f"DeepSpeed's {stage} beside adapters counts as PyTorch's {way}: frozen weights have no gradients"
         )
-    if draft.get("training.framework") == "pytorch-compiled":
-        draft.lose(where, named, "adapters", "adapters in compiled blocks")
+    if not _compiled.has_adapters(draft):
+        what = "adapters beside quantized layers or latent attention, compiled"
+        draft.lose(where, named, "adapters", what)
         return
     _adapter.lora(draft, said, PEFT, named)
     if draft.get("training.precision") in ("bf16", "fp16"):

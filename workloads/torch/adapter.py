@@ -62,6 +62,11 @@ class LowRank:
     choices: Adapter
     exchanges: Exchanges = Exchanges()
 
+    @property
+    def matrices(self) -> tuple[Tensor, Tensor]:
+        """What is trained."""
+        return self.into, self.out
+
     def added(self, t: Tape, x: Tensor, y: Tensor) -> Tensor:
         """The projection's output with the adapter's for the same input."""
         t.cpu("module", 2)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from workloads.torch.adapter import LowRank
 from workloads.torch.block import Block
 from workloads.torch.modules import Module
-from workloads.torch.tape import Tensor
+from workloads.torch.tape import Tape, Tensor
 
 # Units that are never cut, in forward order, with the values they use and make.
 NORM, ATTENTION, OUTPUT, GATE, UP, DOWN = range(6)
@@ -49,3 +50,15 @@ def parameters_of(block: Block, units: Sequence[int]) -> list[Tensor]:
     """The parameters of some units, biases behind all others."""
     biases = [b for u in units for b in unit_biases(block, u)]
     return [p for u in units for p in unit_parameters(block, u)] + biases
+
+
+def adapters_of(t: Tape, block: Block) -> dict[Tensor, LowRank]:
+    """The adapters beside a block's weights; those beside experts are no unit's."""
+    return {w: t.adapters[w] for w in block.parameters if w in t.adapters}
+
+
+def adapter_matrices(t: Tape, block: Block, units: Sequence[int]) -> list[Tensor]:
+    """The matrices of adapters beside some units' weights."""
+    weights = [w for u in units for w in unit_parameters(block, u)]
+    beside = [t.adapters[w] for w in weights if w in t.adapters]
+    return [each for adapter in beside for each in adapter.matrices]

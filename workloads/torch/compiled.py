@@ -12,7 +12,14 @@ from collections.abc import Iterator, Sequence
 
 from workloads.torch import functional as F
 from workloads.torch.block import Block
-from workloads.torch.block_units import DOWN, OUTPUT, UP, parameters_of, uses
+from workloads.torch.block_units import (
+    DOWN,
+    OUTPUT,
+    UP,
+    adapter_matrices,
+    parameters_of,
+    uses,
+)
 from workloads.torch.compiled_graph import graph_of
 from workloads.torch.compiled_hybrid import compiled_layer, experts_between
 from workloads.torch.hybrid_block import HybridBlock
@@ -38,7 +45,7 @@ def compiled_block(
     values = {"x": x}
     del x
     graph = graph_of(block)
-    for units, later in _graphs(block, bucket_cap):
+    for units, later in _graphs(t, block, bucket_cap):
         graph(t, block, units, later | {"y"}).forward(values)
         values = {
             name: value
@@ -52,15 +59,21 @@ def compiled_block(
     return values["y"]
 
 
+def _trained(t: Tape, block: Block, unit: int) -> float:
+    """Bytes of a unit's parameters that DDP puts into buckets."""
+    own = parameters_of(block, [unit]) + adapter_matrices(t, block, [unit])
+    return sum(p.size for p in own if p.requires_grad)
+
+
 def _graphs(
-    block: Block, bucket_cap: float | None
+    t: Tape, block: Block, bucket_cap: float | None
 ) -> Iterator[tuple[list[int], set[str]]]:
     """The units of every graph of a block, with the values that later graphs, or experts, use."""
     dense = isinstance(block.ffn, FeedForward)
     gated = isinstance(block.ffn, FeedForward) and block.ffn.gated
     last = DOWN if dense else OUTPUT
     units = [u for u in range(last + 1) if u != UP or gated]
-    sizes = [sum(p.size for p in parameters_of(block, [u])) for u in units]
+    sizes = [_trained(t, block, u) for u in units]
     graphs = [[units[i] for i in group] for group in cut(sizes, bucket_cap)]
     experts = set() if dense else {"n2", "x2"}
     for i, graph in enumerate(graphs):

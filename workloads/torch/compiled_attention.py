@@ -18,9 +18,12 @@ class Heads(Split):
     ----------
     saved : dict
         Values that backward finds, by name.
+    live : set of str
+        Values whose gradients are wanted.
     """
 
     saved: dict[str, Tensor]
+    live: set[str]
 
     @property
     def width(self) -> int:
@@ -55,27 +58,37 @@ class Heads(Split):
         if not self._plain.norms:
             return x
         width = self._widths()[name]
-        self._fused("fused_norm", width, 2)
+        beside = 0.0 if self._plain.gated else 2 * self._read(self._projection(name))
+        self._fused("fused_norm", width, 2 + beside)
         self.saved[f"{name} before"] = x
         return self._new(width)
 
-    def _head_norm_gradients(self, *names: str) -> list[Tensor]:
+    def _head_norm_gradients(self, *names: str) -> list[Tensor | None]:
         """Backward of the heads' norms: gradients of queries and keys in place, and those of the weights."""
         norms = self._plain.norms
         for name in names if norms else ():
-            self._fused("fused_norm_bwd", self._widths()[name], 3)
+            passes = 3 + self._scaled(self._projection(name))
+            self._fused("fused_norm_bwd", self._widths()[name], passes)
             del self.saved[f"{name} before"]
             head = self._plain.head_dim
+            if not norms[0].requires_grad:
+                continue
             self.t.launch(Kernel("fused_sum", (head,), bytes=66.0 * head))
-        return [self.t.empty(p.shape, p.itemsize) for p in norms]
+        return [self._grad_like(p) for p in norms]
 
-    def _rotated(self, x: Tensor, heads: int) -> Tensor:
+    def _grad_like(self, p: Tensor) -> Tensor | None:
+        """A gradient that a kernel has made; None: the parameter is frozen."""
+        return self.t.empty(p.shape, p.itemsize) if p.requires_grad else None
+
+    def _rotated(self, x: Tensor, name: str) -> Tensor:
         """Queries or keys after the rotary embedding, if the model has one."""
-        a = self._plain
+        a, width = self._plain, self._widths()[name]
         if not a.rotary:
             return x
-        rotated = self._new(heads * a.head_dim)
-        self._fused("fused_rope", heads * a.head_dim, 2)
+        rotated = self._new(width)
+        added = bool(a.norms) or a.gated  # by an earlier kernel
+        beside = 0.0 if added else self._read(self._projection(name))
+        self._fused("fused_rope", width, 2 + beside)
         return rotated
 
     def _attention_kernel(self, kind: str) -> Kernel:
@@ -120,7 +133,7 @@ class Heads(Split):
         self.saved["share"] = self._new(self._plain.heads, 4)
         return self._plain.sinks
 
-    def _sinks_gradient(self) -> list[Tensor]:
+    def _sinks_gradient(self) -> list[Tensor | None]:
         """Backward of that: the output's gradient in one kernel with sums of rows, which are summed for each head."""
         sinks = self._plain.sinks
         if sinks is None:
@@ -128,9 +141,10 @@ class Heads(Split):
         heads = self._plain.heads
         self._fused("fused_mul_bwd", self._widths()["q"], 3)
         rows = self.tokens * heads
-        self.t.launch(Kernel("fused_reduction", (rows,), bytes=12.0 * rows))
+        if sinks.requires_grad:
+            self.t.launch(Kernel("fused_reduction", (rows,), bytes=12.0 * rows))
         del self.saved["share"]
-        return [self.t.empty(sinks.shape, sinks.itemsize)]
+        return [self._grad_like(sinks)]
 
     def _queries_of(self, x: Tensor) -> Tensor:
         """Queries of what their projection made; the gates beside them, if there are some, are kept."""
@@ -168,4 +182,8 @@ class Heads(Split):
         rotary = self._plain.rotary
         kind = "fused_rope_bwd" if rotary else "fused_transpose"
         for name in names:
-            self._fused(kind, self._widths()[name], 2)
+            w = self._projection(name)
+            if "n1" not in self.live and w not in self.adapters:
+                continue  # nobody wants it
+            beside = 0 if self._plain.norms else self._scaled(w)
+            self._fused(kind, self._widths()[name], 2 + beside)

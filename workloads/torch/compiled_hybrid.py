@@ -16,7 +16,7 @@ from workloads.torch.block import Block
 from workloads.torch.block_units import ATTENTION, DOWN, GATE, NORM, OUTPUT, UP
 from workloads.torch.compiled_graph import Compiled, graph_of
 from workloads.torch.compiled_latent import LatentUnits
-from workloads.torch.compiled_units import Late
+from workloads.torch.compiled_units import Grads, Late
 from workloads.torch.hybrid_block import HybridBlock
 from workloads.torch.modules import FeedForward
 from workloads.torch.moe import MixtureOfExperts
@@ -77,6 +77,18 @@ class OneNorm(Compiled):
         self.inputs, self.outputs = ["x"], list(wanted)
         self.whole = False  # weight gradients come where they can
 
+    def _takes(self, unit: int) -> tuple[str, ...]:
+        """The norm's output by its one name, and no residual within."""
+        if unit == GATE:
+            return ("n1", "n2")
+        if unit == DOWN:
+            return ("prod",) if self.gated else ("act",)
+        return super()._takes(unit)
+
+    def _makes(self, unit: int) -> tuple[str, ...]:
+        """The norm's output by both names, and the layer's."""
+        return {NORM: ("n1", "n2"), OUTPUT: ("y",)}.get(unit, super()._makes(unit))
+
     @property
     def ends(self) -> bool:
         """All but a norm alone."""
@@ -93,31 +105,32 @@ class OneNorm(Compiled):
         self._keep("merged", v.pop("merged"), wo)
         self.t.saves()  # what comes after is not computed again
         self._summed(self._linear(wo, "merged"))
-        self._fused("fused_add", self.width, 3)
+        self._fused("fused_add", self.width, 3 + self._read(wo))
         v["y"] = self._new(self.width)
 
     # -- backward -------------------------------------------------------------------------------
-    def backward_output(
-        self, g: dict[str, Tensor], w: list[Tensor], late: Late
-    ) -> None:
+    def backward_output(self, g: dict[str, Tensor], w: Grads, late: Late) -> None:
         wo = self.block.attention.wo
         whole = self._gathered(g["y"])
-        w.append(self._weight_grad(wo, "merged", self.saved.pop("merged"), whole))
-        g["merged"] = self._data_grad(wo, made=False)
+        kept = self.saved.pop("merged", None)
+        w.append(self._weight_grad(wo, "merged", kept, whole))
+        self._send(g, "merged", "merged", wo, made=False)
         g["x"] = g.pop("y")
 
-    def backward_norm(self, g: dict[str, Tensor], w: list[Tensor], late: Late) -> None:
+    def backward_norm(self, g: dict[str, Tensor], w: Grads, late: Late) -> None:
         residual = [g.pop(name) for name in ("x", "x2") if name in g]
-        parts = self._parts(g)
-        self._fused("fused_norm_bwd", self.width, 2 + len(residual) + len(parts))
+        parts = self._of_norm(g)
+        behind = OUTPUT if GATE in self.units else NORM
+        passes = 2 + len(residual) + len(parts) + self._masked(*self._behind(behind))
+        self._fused("fused_norm_bwd", self.width, passes)
         w += self._norm_weights(self.block.norm1.parameters)
         g["x"] = self._new(self.width)
         del parts, residual, self.saved["x"], self.saved["stat1"]
 
-    def _parts(self, g: dict[str, Tensor]) -> list[Tensor]:
+    def _of_norm(self, g: dict[str, Tensor]) -> list[Tensor]:
         """Gradients of the norm's output, of this rank's tokens."""
         names = ("n1", "q", "k", "v", "n2", "n2 up", "n2 gate")
-        parts = [g.pop(name) for name in names if name in g]
+        parts = self._parts(g, *names)
         if ATTENTION in self.units:
             return self._input_gradient(parts)
         return self._summed_gradient(parts) if GATE in self.units else parts

@@ -10,7 +10,7 @@ from sim.graph.kernel import Kernel
 from workloads.parallel.tensor import STREAM
 from workloads.torch.attention import Widths
 from workloads.torch.block_units import NORM
-from workloads.torch.compiled_units import Late, Units
+from workloads.torch.compiled_units import Grads, Late, Units
 from workloads.torch.latent_attention import LatentAttention
 from workloads.torch.tape import Tensor
 
@@ -100,9 +100,7 @@ class LatentUnits(Units):
         del queries, keys
 
     # -- backward -------------------------------------------------------------------------------
-    def backward_attention(
-        self, g: dict[str, Tensor], w: list[Tensor], late: Late
-    ) -> None:
+    def backward_attention(self, g: dict[str, Tensor], w: Grads, late: Late) -> None:
         self._attend_backward()
         grads = {name: self._new(width) for name, width in self._widths().items()}
         del g["merged"]
@@ -117,9 +115,7 @@ class LatentUnits(Units):
             g["n1"] = g.pop("q")
             del g["k"]
 
-    def _keys_gradients(
-        self, grads: dict[str, Tensor], g: dict[str, Tensor]
-    ) -> list[Tensor]:
+    def _keys_gradients(self, grads: dict[str, Tensor], g: dict[str, Tensor]) -> Grads:
         """Backward of keys and values: gradients of their weights, in the order of parameters."""
         a = self._latent
         read = self._widths()["k"] + self._widths()["v"]
@@ -137,7 +133,7 @@ class LatentUnits(Units):
         del states
         return [down, norm, up]
 
-    def _queries_gradients(self, grad: Tensor, g: dict[str, Tensor]) -> list[Tensor]:
+    def _queries_gradients(self, grad: Tensor, g: dict[str, Tensor]) -> Grads:
         """The same of queries."""
         a, n1 = self._latent, self.saved["n1"]
         if a.wq is not None:

@@ -67,8 +67,15 @@ class Products:
         self._launch(self.tokens, k, n, "nn")
         return self._new(k)
 
-    def _weight_grad(self, w: Tensor, name: str, *needed: Tensor) -> Tensor:
-        """The gradient of ``w`` from the input that has a name; tensors ``needed`` stay alive until it is launched."""
+    def _weight_grad(
+        self, w: Tensor, name: str, *needed: Tensor | None
+    ) -> Tensor | None:
+        """The gradient of ``w`` from the input that has a name; tensors ``needed`` stay alive until it is launched.
+
+        None: the weight is frozen.
+        """
+        if not w.requires_grad:
+            return None
         n, k = w.shape
         grad = self.t.empty(w.shape, w.itemsize)
         if self.casts is not None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from workloads.parallel.group import Group
 from workloads.parallel.tensor import STREAM, TensorParallel
 from workloads.torch.block import Block
-from workloads.torch.compiled_products import Products
+from workloads.torch.compiled_adapters import Adapted
 from workloads.torch.tape import Tape, Tensor
 
 
-class Split(Products):
+class Split(Adapted):
     """The exchanges of a block whose projections are split over ranks; without these nothing happens.
 
     Attributes

@@ -36,7 +36,9 @@ def framework(s: Scenario) -> Iterator[Mistake]:
         hint = (
             "adapters are simulated in Megatron's layers and in PyTorch's own modules"
         )
-        expected = 'framework = "megatron", "automodel" or "pytorch-eager"'
+        expected = (
+            'framework = "megatron", "automodel", "pytorch-eager" or "pytorch-compiled"'
+        )
         yield Mistake(s.where, "adapter.kind", f'"{s.adapter.kind}"', expected, hint)
 
 
@@ -46,7 +48,7 @@ def fp32(s: Scenario) -> Iterator[Mistake]:
         return
     if not framework_of(s).fp32_adapters:
         hint = "it is PEFT's way beside PyTorch's own modules"
-        expected = 'false, or framework = "pytorch-eager"'
+        expected = 'false, or framework = "pytorch-eager" or "pytorch-compiled"'
         yield Mistake(s.where, "adapter.fp32", "true", expected, hint)
     elif precision(s.training.precision).wide:
         hint = f"{s.training.precision} is in 32 bits itself"
