@@ -1,4 +1,4 @@
-"""Executes an operation graph on a cluster: one SimPy process per stream and one per host thread.
+"""Executes an operation graph on a cluster: events call streams, and host threads go on as streams need them.
 
 A GPU operation starts when the host has launched it, its stream is free and the operations it depends
 on have ended. A communication starts when every rank has arrived, after waiting for free SMs, and then
@@ -12,18 +12,18 @@ from functools import cache
 from heapq import heappop
 
 import numpy as np
-import simpy
 
 from sim import progress
 from sim.costs.power import Meter
 from sim.engine import stuck
+from sim.engine.clock import Clock
 from sim.engine.execution import Run, Timed
 from sim.engine.fluid import Network
-from sim.engine.host_thread import HostThread
 from sim.engine.meetings import Meetings
 from sim.engine.rendezvous import Rank, ended
 from sim.engine.streams import Stream, streams_of
 from sim.errors import PrestepError
+from sim.graph.opgraph import Program
 from sim.tools.stack import with_room
 
 __all__ = ["Engine", "Run", "Stuck", "Timed", "execute", "execute_together"]
@@ -44,28 +44,28 @@ class Engine:
         start: float = 0.0,
     ) -> None:
         self.timed, self.graph, self.steps = timed, timed.graph, steps
-        self.network = network or Network(simpy.Environment(), timed.bandwidth)
+        self.network = network or Network(Clock(), timed.bandwidth)
         self.env = self.network.env
         self.events = 0
         # Remembered for this run: the same few kernels and channels come again and again.
         self.slowdown = cache(timed.slowdown)
-        self.ranks = [
-            Rank(self.env, program, steps, self.slowdown)
-            for program in timed.graph.programs
-        ]
+        self.ranks = [self._rank(program, start) for program in timed.graph.programs]
         self.meetings = Meetings(timed, self.network)
         for transfer in timed.background:
             self.network.begin(transfer)
         for rank in self.ranks:
             self._start(rank, start)
 
+    def _rank(self, program: Program, start: float) -> Rank:
+        """A rank whose host thread begins at `start` s."""
+        noise, limit = self.timed.noise, self.graph.launch_limit
+        launches = None if noise is None else noise.launches[program.rank]
+        env, steps = self.env, self.steps
+        return Rank(env, program, steps, self.slowdown, limit, start, launches)
+
     def _start(self, rank: Rank, start: float) -> None:
-        """Starts a rank's host thread, at `start` s, and its streams."""
+        """Starts a rank's streams, and counts its power from `start` s on."""
         timed, number = self.timed, rank.program.rank
-        noise = None if timed.noise is None else timed.noise.launches[number]
-        limit = timed.graph.launch_limit
-        rank.host = HostThread(rank, self.steps, limit, start, noise)
-        self.env.process(rank.host.process())
         limited = timed.limited.get(number)
         power = timed.power if limited is None else limited.power
         meter = None if power is None else Meter(power, timed.budget, start)
@@ -73,13 +73,16 @@ class Engine:
             process = Stream(
                 rank, stream, ops, timed, self.slowdown, meter, self.meetings
             )
-            self.env.process(process.process(self.steps))
+            process.begin(self.steps)
 
     def run(self) -> None:
         """Steps through all events: `Environment.step` written out, as a call for each costs a tenth of a run."""
-        env, queue, events = self.env, self.env._queue, 0
-        while queue:
-            env._now, _, _, event = heappop(queue)
+        env, queue, soon, events = self.env, self.env._queue, self.env.soon, 0
+        while queue or soon:
+            if soon and not env.urgent:
+                event = soon.popleft()
+            else:
+                env._now, _, _, event = heappop(queue)
             callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
             for callback in callbacks:
                 callback(event)
@@ -91,6 +94,8 @@ class Engine:
 
     def check(self) -> None:
         """Raises Stuck if operations are left though nothing can happen any more."""
+        for rank in self.ranks:
+            rank.host.advance()  # synchronisations that no operation comes after
         if any(end < 0 for rank in self.ranks for end in rank.end):
             raise Stuck(stuck.explain(self.graph, self.ranks, self.meetings.opened))
 
@@ -121,7 +126,7 @@ def execute_together(jobs: Sequence[tuple[Timed, int, float]]) -> tuple[Run, ...
     Stuck
         If operations of a job wait for each other in a cycle or for a peer that never arrives.
     """
-    env = simpy.Environment()
+    env = Clock()
     network = Network(env, jobs[0][0].bandwidth)
     engines = [Engine(timed, steps, network, start) for timed, steps, start in jobs]
     with progress.watch(

@@ -19,6 +19,7 @@ import numpy as np
 import simpy
 from simpy.events import EventPriority
 
+from sim.engine.clock import Clock
 from sim.engine.crowding import Crowding
 from sim.engine.fair_share import max_min_rates
 from sim.engine.sharing import Sharing
@@ -116,7 +117,7 @@ def cap_of(plan: Plan, speed: float) -> float:
 class Network:
     """All activities in flight, in the order in which they began; wakes each when its last byte is there."""
 
-    def __init__(self, env: simpy.Environment, bandwidth: np.ndarray) -> None:
+    def __init__(self, env: Clock, bandwidth: np.ndarray) -> None:
         self.env, self.bandwidth = env, bandwidth
         self.active: dict[int, Activity] = {}
         self.sharing = Sharing(bandwidth)

@@ -1,123 +1,114 @@
-"""The host thread of a rank: issues operations in program order, ahead of the GPU up to a limit."""
+"""The host thread of a rank: issues operations in program order, ahead of the GPU up to a limit.
+
+When it issues an operation follows from what has ended before. So it has no events of its own: whoever needs an
+operation has it go on as far as is known by then, and waits for what it waits for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
-import numpy as np
-import simpy
-
-from sim.graph.opgraph import SYNC
-
-if TYPE_CHECKING:
-    from sim.engine.rendezvous import Rank
+from sim.graph.opgraph import SYNC, Program
 
 
 class HostThread:
-    """Computes launch times ahead of simulated time; waits only where the real thread would.
+    """Computes launch times; waits only where the real thread would.
 
-    The thread blocks when ``limit`` launches are outstanding (the CUDA launch queue is full) and at explicit
-    synchronisations. Between those its clock adds up host costs from ``start`` on; ``noise`` has a factor on each of
-    them (shape (steps * operations,)). The end of every operation frees a place in the queue, but a launch time is
-    computed only when a stream comes to it or the thread to a synchronisation: it follows from ends that are known, and
-    an event for each of them was most of a run's.
+    The thread blocks when ``limit`` launches are outstanding (the CUDA launch queue is full) and at
+    explicit synchronisations. Between those its clock adds up host costs.
+
+    Parameters
+    ----------
+    program
+        What it issues, so many times.
+    launch, start, end
+        Seconds of every operation, counted over steps; an end is negative until it is known. Launches are written here,
+        and starts and ends of synchronisations.
+    limit
+        Launches that may be outstanding.
+    begin
+        Its clock at first (s).
+    noise
+        A factor on each host cost, shape (steps * operations,).
     """
+
+    __slots__ = (
+        "_clock",
+        "_cost",
+        "_program",
+        "_sync",
+        "end",
+        "issued",
+        "launch",
+        "limit",
+        "noise",
+        "start",
+    )
 
     def __init__(
         self,
-        rank: Rank,
-        steps: int,
+        program: Program,
+        launch: list[float],
+        start: list[float],
+        end: list[float],
         limit: int,
-        start: float = 0.0,
+        begin: float = 0.0,
         noise: Sequence[float] | None = None,
     ) -> None:
-        program = rank.program
-        self.rank, self.limit, self.noise = rank, limit, noise
-        self.clock, self.total = start, steps * len(program)
-        self.cost = program.host.tolist()
-        waits = np.flatnonzero(program.kind == SYNC)
-        self.waits = (np.arange(steps)[:, None] * len(program) + waits).ravel().tolist()
-        self.next = 0
-        # The synchronisation that comes next: nothing behind it is launched before it has ended.
-        self.halt = self.waits[0] if self.waits else self.total
-        self.watched = False
+        self.launch, self.start, self.end = launch, start, end
+        self.limit, self.noise = limit, noise
+        self.issued = 0  # operations whose launch is decided
+        self._clock, self._program = begin, program
+        self._cost = program.host.tolist()
+        self._sync = (program.kind == SYNC).tolist()
 
-    def process(self) -> Generator[Any, Any, None]:
-        """Comes to every synchronisation in time; what SimPy runs."""
-        rank = self.rank
-        for g, following in zip(
-            self.waits, [*self.waits[1:], self.total], strict=False
-        ):
-            while not self.advance():
-                yield rank.ended(self._blocking())
-            self.clock = yield from _synchronize(rank, g, self._launched(g))
-            self.next, self.halt = g + 1, following
-        self.advance()
-
-    def advance(self) -> bool:
-        """Launches what there is room for in the queue; whether all up to the next synchronisation has been."""
-        rank, cost, noise, limit = self.rank, self.cost, self.noise, self.limit
-        launch, end, clock, n = rank.launch, rank.end, self.clock, len(self.cost)
-        g, halt = self.next, self.halt
-        while g < halt:
-            if g >= limit:
-                freed = end[g - limit]
-                if freed < 0:
-                    break
-                if freed > clock:
-                    clock = freed
-            clock += cost[g % n] if noise is None else cost[g % n] * noise[g]
-            launch[g] = clock
-            g += 1
-        self.next, self.clock = g, clock
-        rank.publish(g)
-        return g == halt and self._room(g)
-
-    def watch(self) -> None:
-        """A stream waits for a launch: the next place in the queue is used as soon as it is free."""
-        if not self.watched and self.next < self.halt:
-            self.watched = True
-            self.rank.ended(self.next - self.limit).callbacks.append(self._freed)
-
-    def _freed(self, _: simpy.Event) -> None:
-        self.watched = False
-        self.advance()
-        if self.rank.waits_for_launch:
-            self.watch()
-
-    def _room(self, g: int) -> bool:
-        """Whether the queue has room for an operation (behind the last one nothing comes)."""
+    def awaits(self, g: int) -> int:
+        """An operation that has to end before the host issues operation `g`; -1: it has issued it."""
+        blocked = self.advance()
+        if self.issued > g:
+            return -1
+        # The host waits for this one too, most often last; synchronisations end when it goes on.
         queued = g - self.limit
-        return queued < 0 or g == self.total or self.rank.end[queued] >= 0
+        known = (
+            queued < 0 or self.end[queued] >= 0 or self._sync[queued % len(self._sync)]
+        )
+        return blocked if known else queued
 
-    def _blocking(self) -> int:
-        """What the way to the next synchronisation waits for: its own place in the queue, or one before it."""
-        queued = self.halt - self.limit
-        if queued >= 0 and self.rank.end[queued] < 0:
-            return queued
-        return self.next - self.limit
+    def advance(self) -> int:
+        """Issues what it can by now; the operation whose end it waits for then, -1 once all are issued."""
+        launch, end, cost, noise = self.launch, self.end, self._cost, self.noise
+        n, clock = len(cost), self._clock
+        blocked = -1
+        for g in range(self.issued, len(launch)):
+            queued, i = g - self.limit, g % n
+            if queued >= 0:
+                if end[queued] < 0:
+                    blocked = queued
+                    break
+                clock = max(clock, end[queued])
+            launched = clock + (cost[i] if noise is None else cost[i] * noise[g])
+            if self._sync[i]:
+                blocked = self._unfinished(g)
+                if blocked >= 0:
+                    break
+                self.start[g] = launched
+                self.end[g] = clock = self._synchronized(g, launched)
+            else:
+                clock = launched
+            launch[g] = launched
+            self.issued = g + 1
+            self._clock = clock
+        return blocked
 
-    def _launched(self, g: int) -> float:
-        """When the thread has come to a synchronisation, which is an operation as others are."""
-        rank, i = self.rank, g % len(self.cost)
-        if g >= self.limit:
-            self.clock = max(self.clock, rank.end[g - self.limit])
-        cost = self.cost[i] if self.noise is None else self.cost[i] * self.noise[g]
-        rank.launch[g] = self.clock + cost
-        return rank.launch[g]
+    def _awaited(self, g: int) -> list[int]:
+        """The operations that synchronisation `g` waits for, counted over steps."""
+        i = g % len(self._cost)
+        return [g - i + d for d in self._program.deps[i] if g - i + d >= 0]
 
+    def _unfinished(self, g: int) -> int:
+        """The first operation that synchronisation `g` waits for still; -1: none."""
+        return next((a for a in self._awaited(g) if self.end[a] < 0), -1)
 
-def _synchronize(rank: Rank, g: int, clock: float) -> Generator[Any, Any, float]:
-    """Waits at `clock` for all that synchronisation `g` names; when the thread goes on (s)."""
-    i = g % len(rank.program)
-    for d in rank.program.deps[i]:
-        awaited = g - i + d
-        if awaited < 0:
-            continue
-        if rank.end[awaited] < 0:
-            yield rank.ended(awaited)
-        clock = max(clock, rank.end[awaited])
-    rank.start[g] = rank.launch[g]
-    rank.finish(g, clock)
-    return clock
+    def _synchronized(self, g: int, clock: float) -> float:
+        """When the thread goes on (s) that begins to wait for synchronisation `g` at `clock`."""
+        return max([clock, *(self.end[a] for a in self._awaited(g))])

@@ -100,7 +100,7 @@ class Meetings:
         comm, number = self.timed.graph.comms[c], rank.program.rank
         everyone = comm.sender < 0 and len(meeting.ranks) == comm.arrivals
         if comm.sender == number or everyone:
-            meeting.ready.succeed()
+            self.network.env.trigger(meeting.ready)
         if self.timed.plans[c].buffered > 0 and _sends(comm, number):
             meeting.senders.append(rank)
         return meeting

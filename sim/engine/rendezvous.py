@@ -14,12 +14,13 @@ import numpy as np
 import simpy
 from simpy.events import URGENT
 
+from sim.engine.clock import Clock
 from sim.engine.fluid import Network, Transfer
+from sim.engine.host_thread import HostThread
 from sim.graph.opgraph import Program
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
-    from sim.engine.host_thread import HostThread
 
 # Seconds of a kernel that are no more than rounding errors: it ends at once.
 ROUNDING = 1e-12
@@ -72,29 +73,32 @@ def ended(ranks: Sequence[Rank]) -> float:
 
 
 class Rank:
-    """State of one simulated rank while it runs."""
+    """State of one simulated rank while it runs; `limit`, `begin` and `noise` are of its host thread."""
 
-    host: HostThread
     kernel_end: simpy.Event | None = None
-    _issue: simpy.Event | None = None
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: Clock,
         program: Program,
         steps: int,
         slowdown: Callable[[int, int], float],
+        limit: int,
+        begin: float = 0.0,
+        noise: Sequence[float] | None = None,
     ) -> None:
         self.env, self.program, self.slowdown = env, program, slowdown
         total = steps * len(program)
         self.launch = [0.0] * total
         self.start = [-1.0] * total
         self.end = [-1.0] * total
+        self.host = HostThread(
+            program, self.launch, self.start, self.end, limit, begin, noise
+        )
         # When the last peer of a communication had arrived.
         self.ready: Moments = {}
         # Of chains, seconds by axis in which their computation waited for their own exchanges.
         self.exposed: Waits = {}
-        self.issued = 0
         self.channels = 0
         # Those of each communicator, while it has any kernel here.
         self._held: defaultdict[int, int] = defaultdict(int)
@@ -118,27 +122,7 @@ class Rank:
         self.end[g] = time
         event = self._waiters.pop(g, None)
         if event is not None:
-            event.succeed()
-
-    def publish(self, issued: int) -> None:
-        """The host has decided the launch times of all operations before ``issued``."""
-        if issued > self.issued:
-            self.issued = issued
-            if self._issue is not None:
-                self._issue.succeed()
-                self._issue = None
-
-    def issue(self) -> simpy.Event:
-        """Event of the next launches: the host thread goes on as soon as it can."""
-        if self._issue is None:
-            self._issue = self.env.event()
-            self.host.watch()
-        return self._issue
-
-    @property
-    def waits_for_launch(self) -> bool:
-        """Whether a stream has nothing to do until the host thread goes on."""
-        return self._issue is not None
+            self.env.trigger(event)
 
     def work(self, stream: int, contention: float) -> None:
         """A stream goes on with a kernel: transfers beside it take longer by the factor `contention`."""
@@ -157,7 +141,7 @@ class Rank:
         if self.grains:
             self.grains.pop(stream, None)
         if self.kernel_end is not None:
-            self.kernel_end.succeed()
+            self.env.trigger(self.kernel_end)
             self.kernel_end = None
 
     def _adapt(self) -> None:
@@ -189,10 +173,10 @@ class Rank:
             )
 
 
-def _succeed(event: simpy.Event) -> None:
+def _succeed(clock: Clock, event: simpy.Event) -> None:
     """Wakes those that wait for an event; where nobody does, it has happened and SimPy need not know."""
     if event.callbacks:
-        event.succeed()
+        clock.trigger(event)
     else:
         event._ok, event._value = True, None
 
@@ -258,7 +242,7 @@ class Meeting:
     def _sent(self, _: simpy.Event) -> None:
         self.transfer = None
         if not self.sent.triggered:
-            _succeed(self.sent)
+            _succeed(self.network.env, self.sent)
             for rank in self.senders:
                 rank.transferring.remove(self)
         if self.parts:
@@ -267,7 +251,7 @@ class Meeting:
         for rank in self.here:
             if rank not in self.senders:
                 rank.transferring.remove(self)
-        _succeed(self.done)
+        _succeed(self.network.env, self.done)
 
     def over(self, rank: Rank) -> simpy.Event:
         """When it has ended for a rank."""

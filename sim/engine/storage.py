@@ -13,6 +13,7 @@ import numpy as np
 import simpy
 
 from sim.collectives.plan import Plan
+from sim.engine.clock import Clock
 from sim.engine.fluid import Network
 
 
@@ -60,7 +61,7 @@ def play(flows: Sequence[Sequence[Leg]], bandwidth: np.ndarray) -> list[list[flo
     bandwidth
         Bytes/s of every link, shape (links,).
     """
-    env = simpy.Environment()
+    env = Clock()
     network = Network(env, bandwidth)
     ends: list[list[float]] = [[] for _ in flows]
     for at, legs in enumerate(flows):
@@ -141,7 +142,7 @@ def serve(
     list of Served, np.ndarray
         Times of every request, and bytes that every link carried.
     """
-    env = simpy.Environment()
+    env = Clock()
     network = Network(env, bandwidth)
     queues = {r.queue: simpy.Resource(env, 1) for r in requests}
     slots = {r.slots: simpy.Resource(env, at_once) for r in requests}

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
+from simpy.events import URGENT
 
 from sim.costs.power import Meter
 from sim.engine.execution import Timed
@@ -41,7 +42,7 @@ class _Operation(NamedTuple):
 
 
 class Stream:
-    """One stream of a rank; `process` is what SimPy runs.
+    """One stream of a rank: events call it, as callbacks cost less than processes of SimPy.
 
     Parameters
     ----------
@@ -78,7 +79,21 @@ class Stream:
         # The event that woke this stream woke nobody else.
         self.alone = False
 
-    def process(self, steps: int) -> Generator[Any, Any, None]:
+    def begin(self, steps: int) -> None:
+        """Starts it, before all else that happens now."""
+        self._course, self._wake = self._process(steps), self._go_on
+        event, env = simpy.Event(self.rank.env), self.rank.env
+        event._ok, event._value, event.callbacks = True, None, [self._wake]
+        env.schedule(event, URGENT)
+
+    def _go_on(self, _: simpy.Event) -> None:
+        """Runs until it has to wait again: what a process of SimPy does, without values and interrupts."""
+        for awaited in self._course:
+            if awaited.callbacks is not None:
+                awaited.callbacks.append(self._wake)
+                return
+
+    def _process(self, steps: int) -> Generator[simpy.Event, None, None]:
         """Runs the operations of all steps; plain calls beside it cost less than generators within generators."""
         rank, env = self.rank, self.rank.env
         n = len(rank.program)
@@ -109,7 +124,7 @@ class Stream:
         """
         env, queue = self.rank.env, self.rank.env._queue
         end = env._now + seconds
-        soon = not self.alone or (queue and queue[0][0] <= end)
+        soon = not self.alone or env.soon or (queue and queue[0][0] <= end)
         self.alone = True
         if not soon:
             env._now = end
@@ -118,11 +133,9 @@ class Stream:
     def _awaited(self, base: int, g: int, deps: tuple[int, ...]) -> simpy.Event | None:
         """What operation `g` still waits for: its launch, or another operation's end."""
         rank = self.rank
-        if rank.issued <= g:
-            rank.host.advance()
-            if rank.issued <= g:
-                rank.rest(self.number)
-                return rank.issue()
+        if rank.host.issued <= g and (before := rank.host.awaits(g)) >= 0:
+            rank.rest(self.number)
+            return rank.ended(before)
         for d in deps:
             before = base + d
             if before >= 0 and rank.end[before] < 0:

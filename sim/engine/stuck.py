@@ -109,7 +109,7 @@ class _Waiting:
         if not awaited:
             absent = [peer for _, away in self._missing(head) for peer in away]
             awaited = [self._head_of(r, at) for r, at in absent]
-        if not awaited and self.ranks[head.rank].issued <= head.at:
+        if not awaited and self.ranks[head.rank].host.issued <= head.at:
             awaited = self._host_of(head)
         return [other for other in awaited if other != head]
 
@@ -122,7 +122,7 @@ class _Waiting:
         what = f"rank {program.rank}, stream {stream}: operation {i} ({program.names[i]}) of step {step}"
         if waits := self._unfinished(head):
             return f"{what} waits for operations {_listed(program, waits)}"
-        if rank.issued <= head.at and program.kind[i] != SYNC:
+        if rank.host.issued <= head.at and program.kind[i] != SYNC:
             return f"{what} waits for its host thread to launch it"
         if missing := self._missing(head):
             peers = [self._describe_missing(comm, away) for comm, away in missing]

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.analysis.arrow_timeline import to_arrow
 from sim.analysis.spans import timeline_of
 from sim.analysis.timeline import check
+from sim.engine.clock import Clock
 from sim.engine.engine import Run, Stuck, execute
 from sim.engine.rendezvous import Rank
 from sim.engine.streams import Stream
@@ -436,3 +438,25 @@ def test_when_launch_times_are_worked_out_changes_nothing(made: OpGraph) -> None
     for column in ("launch", "start", "end"):
         pairs = zip(getattr(lazily, column), getattr(at_once, column), strict=True)
         assert all(np.array_equal(one, other) for one, other in pairs)
+
+
+def test_events_of_a_moment_come_in_the_order_in_which_they_were_triggered() -> None:
+    """What needs no place in the queue comes after what was there before it, and before what came later."""
+    clock, came = Clock(), []
+
+    def event(name: str) -> simpy.Event:
+        made = simpy.Event(clock)
+        made.callbacks.append(lambda _: came.append((clock.now, name)))
+        return made
+
+    def at_once(_: simpy.Event) -> None:
+        clock.trigger(event("first"))
+        event("second").succeed()
+        clock.trigger(event("third"))
+
+    clock.timeout(1.0).callbacks.append(at_once)
+    clock.timeout(1.0).callbacks.append(lambda _: came.append((clock.now, "before")))
+    clock.timeout(2.0).callbacks.append(lambda _: clock.trigger(event("later")))
+    clock.run()
+    order = ["before", "first", "second", "third"]
+    assert came == [*((1.0, name) for name in order), (2.0, "later")]
