@@ -37,6 +37,8 @@ streams = st.builds(
 
 def _example(kind: str) -> Kernel:
     shapes = {
+        "sparse_attention": (4096, 64, 512, 128),
+        "index_scores": (4096, 64, 1024, 128),
         "attention": (2, 32, 8, 2048, 64),
         "conv": (64, 128, 28, 28, 128, 3, 3, 1),
         "batchnorm": (2**24, 256),
