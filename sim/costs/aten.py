@@ -58,7 +58,8 @@ CHUNK, CHUNKS, TENSORS = 65536, 320, (110, 64, 48, 36, 30)
 LISTS = ("aten _foreach", "aten _fused_adam", "aten _fused_sgd", "aten _amp_foreach")
 BLOCK, LAUNCH = 50e9, 1.5e-6
 NOISE = 0.03  # measured: repetitions on another start of the machine differ by 3.5 % on the mean
-UNTUNED = 4.0  # octaves: cuDNN's masked kernels for heads of 192 take three times what those of 128 and 256 suggest
+# Octaves (guess): cuDNN's masked kernels for heads of 129 to 192 take three times what those of 128 and 256 suggest.
+UNTUNED = 4.0
 JITTER = 0.3e-6  # guess, s: that by which the shortest kernels differ
 KINDS_DIFFER = 0.2  # guess: streams of as many bytes and elements by another name
 SAME = 1e-6  # octaves within which two positions are one

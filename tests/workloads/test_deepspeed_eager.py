@@ -1,7 +1,8 @@
-"""DeepSpeed's ZeRO 1 and 2 around PyTorch's modules: what is reduced, gathered and kept, and recipes that ask for it."""
+"""DeepSpeed's ZeRO around PyTorch's modules: what is reduced, gathered and kept, and recipes that ask for it."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +91,39 @@ def test_a_trainer_of_hugging_face_under_deepspeed_runs_transformers_modules(
     assert scenario.training.framework == framework
     assert scenario.parallel.data_parallel == way
     assert scenario.pytorch.modules == "transformers"
+
+
+SIZES = {
+    "hidden_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "intermediate_size": 4096,
+    "vocab_size": 32000,
+}
+ROUTED = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+
+
+@pytest.mark.parametrize(
+    ("model", "liger", "stands"),
+    [
+        ({"model_type": "llama"}, False, ""),
+        ({"model_type": "llama"}, True, "fused_linear_cross_entropy"),
+        (ROUTED, False, "experts"),
+        ({"model_type": "qwen3_next", "num_experts": 0}, False, "layer_pattern"),
+    ],
+)
+def test_zero_3_that_is_not_simulated_stands_as_fsdp2_in_a_recipe(
+    model: dict[str, Any], liger: bool, stands: str, tmp_path: Path
+) -> None:
+    """Other models and losses are read, not refused, and said to be read so."""
+    path = tmp_path / "args.json"
+    said = {"per_device_train_batch_size": 1, "bf16": True, "deepspeed": "zero.json"}
+    words = {"max_length": 1024, "use_liger_kernel": liger, "output_dir": "made"}
+    path.write_text(json.dumps({"model_name_or_path": "."} | said | words))
+    (tmp_path / "zero.json").write_text('{"zero_optimization": {"stage": 3}}')
+    (tmp_path / "config.json").write_text(json.dumps(SIZES | model))
+    read = load_scenario(path, ("cluster.name=dgx-h100",))
+    notes = [each for each in read.notes if "counts as PyTorch's FSDP2" in each]
+    assert read.parallel.data_parallel == ("fsdp" if stands else "zero3")
+    assert [stands in each for each in notes] == [True] * bool(stands)

@@ -70,14 +70,15 @@ def _modules(s: Job, model: ModelShape) -> Iterator[Mistake]:
         expected = "a transformer with zero3"
         yield Mistake(s.where, "model.kind", f'"{model.kind}"', expected, hint)
         return
-    for key, found in (
-        ("experts", model.experts),
-        ("mtp_layers", model.mtp_layers),
-        ("kv_lora_rank", getattr(model, "kv_lora_rank", 0)),
-        ("layer_pattern", model.layer_pattern),
-    ):
-        if found:
-            yield Mistake(s.where, f"model.{key}", str(found), "none with zero3", hint)
+    for key, found in without_hooks(model).items():
+        yield Mistake(s.where, f"model.{key}", str(found), "none with zero3", hint)
+
+
+def without_hooks(model: object) -> dict[str, object]:
+    """What a model has whose modules ZeRO 3's hooks are not simulated on: keys of a model, with their values."""
+    keys = ("experts", "mtp_layers", "kv_lora_rank", "layer_pattern")
+    found = {key: getattr(model, key, None) for key in keys}
+    return {key: value for key, value in found.items() if value}
 
 
 def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
