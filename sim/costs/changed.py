@@ -80,8 +80,23 @@ class ChangedGpu(Gpu):
         a change of nothing changes nothing.
         """
         if self.power is not None and self.hot(kernel):
-            return Load(self.power.product, self.power.slowest)
+            at_pace = _power(
+                self._model, replace(self._speed, clock=self._pace(kernel))
+            )
+            assert at_pace is not None
+            return Load(at_pace.product, at_pace.slowest)
         return load_under(self._model, self, kernel)
+
+    def _pace(self, kernel: Kernel) -> float:
+        """How fast a kernel runs at this clock, over how fast at the highest; what it draws follows that.
+
+        A product that memory bounds in part slows less than the clock. If it drew as little as the clock says, it
+        would fit the limit where it runs faster than at the clock to which the limit would have slowed it.
+        """
+        if self._speed.clock >= 1.0:
+            return 1.0
+        highest = changed(self._model, replace(self._speed, clock=1.0))
+        return min(1.0, highest.duration(kernel) / self.duration(kernel))
 
     def roofline_at(self, clock: float) -> Roofline:
         """What bounds kernels at a share of the model's clock."""

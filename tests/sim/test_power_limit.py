@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import cli
@@ -17,8 +17,10 @@ from sim.analysis.prediction import Prediction
 from sim.costs import load_gpu
 from sim.costs.changed import ChangedGpu, Speed, changed
 from sim.costs.clock import Load
+from sim.costs.power import Meter
 from sim.errors import InputError
 from sim.graph.kernel import Kernel
+from sim.planning.limits import AT_ONCE
 
 STEP = "llama1b-ddp4"
 PRODUCT = Kernel("gemm", (8192, 8192, 8192), layout="nt")
@@ -26,6 +28,20 @@ ADD = Kernel("add", (1 << 28,))
 ATTENTION = Kernel("attention_fwd", (2, 32, 8, 4096, 128))
 LIMITS = st.floats(0.25, 2.0)
 KERNELS = st.sampled_from([PRODUCT, ADD, ATTENTION])
+HEAD = Kernel("gemm", (256, 128256, 4096), layout="nt")  # memory bounds it in part
+SIZES = st.sampled_from([64, 256, 1000, 4096, 28672])
+ANY_KERNEL = st.one_of(
+    *(KERNELS, st.just(Kernel("adamw", (1 << 26, 100)))),
+    st.builds(
+        lambda m, n, k, layout: Kernel("gemm", (m, n, k), layout=layout),
+        *(SIZES, SIZES, SIZES, st.sampled_from(["nt", "nn", "tn"])),
+    ),
+    st.builds(
+        lambda kind, size: Kernel(kind, (1024 * size,)),
+        *(st.sampled_from(["fused", "silu", "cast", "sum", "fill"]), SIZES),
+    ),
+)
+CLOCKS = st.floats(0.4, 1.0)
 GPUS = st.sampled_from(["h200", "h100", "a100", "b200"])
 
 
@@ -69,6 +85,48 @@ def test_memory_hardly_minds_a_lower_clock(limit: float) -> None:
     """What the HBM bounds hardly minds a limit that makes products much slower."""
     assert load("h200", ADD, limit).slowest < 1.06
     assert load("h200", PRODUCT, limit).slowest > 1.15
+
+
+def seconds(name: str, kernel: Kernel, limit: float, clock: float) -> float:
+    """What a kernel takes once nothing is left of what may be drawn beyond the limit."""
+    gpu = ChangedGpu(load_gpu(name), Speed(power_limit=limit, clock=clock))
+    told, meter = gpu.load(kernel), Meter(gpu.power or AT_ONCE, left=0.0)
+    alone = gpu.duration(kernel) * gpu.sustained(kernel)
+    return meter.run(0.0, alone, told.drawn, told.slowest)
+
+
+@settings(max_examples=400)
+@given(name=GPUS, kernel=ANY_KERNEL, limit=LIMITS, low=CLOCKS, high=CLOCKS)
+@example(name="h100", kernel=HEAD, limit=0.8, low=0.8, high=1.0)
+@example(name="h200", kernel=HEAD, limit=1.0, low=0.8, high=1.0)
+def test_a_lower_clock_is_never_faster(
+    name: str, kernel: Kernel, limit: float, low: float, high: float
+) -> None:
+    """Whatever bounds a kernel and whatever the limit: at a lower highest clock it takes as long or longer."""
+    low, high = sorted((low, high))
+    slow, fast = (seconds(name, kernel, limit, clock) for clock in (low, high))
+    assert slow >= fast * (1 - 1e-6)
+
+
+@given(limit=st.floats(0.5, 1.0), clock=CLOCKS)
+def test_a_lower_clock_saves_no_more_than_what_is_lent(
+    limit: float, clock: float
+) -> None:
+    """Power rises faster than the clock, so what may be drawn beyond the limit does more at a lower one: that is all."""
+    high, low = (products("h200", limit, one) for one in (1.0, clock))
+    power = ChangedGpu(load_gpu("h200"), Speed(power_limit=limit)).power
+    assert power is not None
+    assert low >= high - power.budget
+
+
+def products(name: str, limit: float, clock: float, count: int = 500) -> float:
+    """Seconds of so many products in a row, from a full budget on."""
+    gpu = ChangedGpu(load_gpu(name), Speed(power_limit=limit, clock=clock))
+    told, alone, now = gpu.load(PRODUCT), gpu.duration(PRODUCT), 0.0
+    meter = Meter(gpu.power or AT_ONCE)
+    for _ in range(count):
+        now += meter.run(now, alone, told.drawn, told.slowest)
+    return now
 
 
 @pytest.mark.parametrize("clock", [0.95, 0.7])
