@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sim.costs import aten, gemm, scans, terms
+from sim.costs import aten, gemm, scans, sustained, terms
 from sim.costs.attention import is_fp8, widened
 from sim.costs.attention_widths import Stand
 from sim.costs.facts import GpuFacts
 from sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
-from sim.costs.gpu_times import ATTENTIONS, GpuTimes
-from sim.costs.kinds import STREAM_PASSES, check, work
+from sim.costs.gpu_times import GpuTimes
+from sim.costs.kinds import ATTENTIONS, STREAM_PASSES, check, work
 from sim.costs.tables import NEAR, Curve, Row
 from sim.graph.kernel import STATED, Kernel
 
@@ -32,7 +32,10 @@ class Gpu(GpuTimes):
     def _under_load(self, kernel: Kernel) -> str:
         if is_fp8(kernel):
             return self._grade_in_fp8(kernel)
-        grade, load_key = self._grade(kernel), self._load_key(kernel)
+        grade, load_key = (
+            self._grade(kernel),
+            sustained.load_key(self.facts, self.roofline, kernel),
+        )
         if load_key in self.facts.guessed_load:
             return "guess"
         return "fitted" if load_key and grade == "measured" else grade
@@ -62,7 +65,7 @@ class Gpu(GpuTimes):
         if kernel.kind in self.facts.efficiency:
             return "fitted"
         if self._by_products(kernel):
-            return "measured" if self._libraries.measured(kernel) else "fitted"
+            return "measured" if self.libraries.measured(kernel) else "fitted"
         model = self.tables.model(terms.group(kernel))
         if (
             model is None
@@ -99,7 +102,7 @@ class Gpu(GpuTimes):
                 and self.facts.attention_over is None
             )
             judged = (kernel.kind, kernel.dtype) in self.facts.borne_out
-            known = judged or self._measured_ratio(self.like, kernel)
+            known = judged or self.measured_ratio(self.like, kernel)
             return "fitted" if known and not others else "guess"
         products = kernel.kind in ("gemm", "gemm_bias")
         stated = products or kernel.kind in STREAM_PASSES
@@ -131,7 +134,7 @@ class Gpu(GpuTimes):
         if kernel.kind in self.facts.efficiency:
             return "no table"
         if self._by_products(kernel):
-            beyond = self._libraries.past(kernel) > 0
+            beyond = self.libraries.past(kernel) > 0
             return "extrapolation of its table" if beyond else ""
         model = self.tables.model(terms.group(kernel))
         if model is None and self._own_tiles(kernel):
@@ -161,7 +164,7 @@ class Gpu(GpuTimes):
     def _in_place_of(self, kernel: Kernel) -> str:
         """Whose table stands in, and whether times of both GPUs say how they differ."""
         assert self.like is not None
-        both = self._measured_ratio(self.like, kernel) is not None
+        both = self.measured_ratio(self.like, kernel) is not None
         how = ", by an operation measured on both" if both else ""
         return f"the {self.like.name}'s table{how}"
 
@@ -176,7 +179,7 @@ class Gpu(GpuTimes):
         if (read := self._surface(kernel)) is not None:
             return read[0].past(kernel)
         if self._by_products(kernel):
-            return self._libraries.past(kernel)
+            return self.libraries.past(kernel)
         model = self.tables.model(terms.group(kernel))
         if model is None:
             return 0.0
@@ -219,7 +222,7 @@ class Gpu(GpuTimes):
         over = self.facts.attention_over
         if over is not None and kernel.kind in ATTENTIONS:
             return over.source
-        stack = self._libraries.stack(kernel)
+        stack = self.libraries.stack(kernel)
         if stack is None or (kernel.kind in ATTENTIONS and not self._lent(kernel)):
             return ""
         return stack.source
@@ -228,7 +231,7 @@ class Gpu(GpuTimes):
         """Whether another GPU's time of a kernel is taken, by an operation measured on both."""
         own = self.tables.model(terms.group(kernel)) is not None
         like = self.like
-        return not own and like is not None and bool(self._measured_ratio(like, kernel))
+        return not own and like is not None and bool(self.measured_ratio(like, kernel))
 
 
 def _grade_of(kernel: Kernel, surface: aten.Surface, own: bool) -> str:

@@ -6,25 +6,22 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from sim.costs import aten, gemm, generated, scans, terms
+from sim.costs import aten, gemm, generated, scans, similar, sustained, terms
 from sim.costs.adamw import Adamw
 from sim.costs.attention import is_fp8, widened
 from sim.costs.attention_widths import Stand, Widths, stand
-from sim.costs.counterparts import counterpart
 from sim.costs.draw import Draw
 from sim.costs.facts import GpuFacts
 from sim.costs.kernel_tables import KernelTables
-from sim.costs.kinds import STREAM_PASSES, check, work
+from sim.costs.kinds import ATTENTIONS, check, work
 from sim.costs.library_steps import LibrarySteps
 from sim.costs.power import BUSY_ABOVE, FILLS_ABOVE, Power
 from sim.costs.roofline import Roofline, estimate
 from sim.costs.tables import Curve, Kriged, Row
-from sim.errors import InputError, Mistake
 from sim.graph.kernel import STATED, Kernel
 
 # Waves; measured: GEMMs of <= 1.94 waves have no memset in the traces, of >= 3.88 all have.
 DYNAMIC_ABOVE = 2.0
-ATTENTIONS = ("attention_fwd", "attention_bwd")
 
 
 class GpuTimes:
@@ -96,7 +93,7 @@ class GpuTimes:
         self._evidence: dict[Kernel, str] = {}
         self._row_widths: dict[terms.Group, frozenset[int]] = {}
         self._tiles = facts.tiles
-        self._libraries = LibrarySteps(
+        self.libraries = LibrarySteps(
             name, facts.libraries, self.roofline, self.tile_time
         )
         self.power = self._power_limit()
@@ -149,7 +146,7 @@ class GpuTimes:
         return scaled.with_formats(self.peak)
 
     @cached_property
-    def _aten(self) -> aten.AtenTables | None:
+    def aten_tables(self) -> aten.AtenTables | None:
         """What was measured of ATen operations on this GPU; None where nobody did."""
         if self._operations is None:
             return None
@@ -159,9 +156,9 @@ class GpuTimes:
 
     def _surface(self, kernel: Kernel) -> tuple[aten.Surface, bool] | None:
         """Where an ATen operation is read, and whether in its own group; None for other kernels and without tables."""
-        if not kernel.kind.startswith(aten.PREFIX) or self._aten is None:
+        if not kernel.kind.startswith(aten.PREFIX) or self.aten_tables is None:
             return None
-        return self._aten.surface(kernel)
+        return self.aten_tables.surface(kernel)
 
     def hot(self, kernel: Kernel) -> bool:
         """Whether a kernel draws more than the power limit: products of 16 bits that fill the GPU."""
@@ -317,7 +314,7 @@ class GpuTimes:
         if isinstance(model, Kriged):
             return model(kernel)
         if self.like is not None and not self._own_tiles(kernel):
-            return self._as_like(self.like, kernel)
+            return similar.seconds(self, self.like, kernel)
         if kernel.kind in gemm.KINDS:
             return self.tile_time(kernel)
         return estimate(self.roofline, kernel, self.floor, efficiency)
@@ -325,80 +322,13 @@ class GpuTimes:
     def _by_products(self, kernel: Kernel) -> bool:
         """Whether the kernel is a product that a library's table of this GPU says the time of."""
         product = kernel.kind in ("gemm", "gemm_bias")
-        return product and self._libraries.stack(kernel) is not None
+        return product and self.libraries.stack(kernel) is not None
 
     def _of_library(self, kernel: Kernel) -> float:
         """Seconds of a product by a library."""
         _, shape = gemm.products(kernel)
         odd = gemm.unaligned(shape, kernel.layout, kernel.dtype)
-        return self._libraries.forward(kernel) * (self.unaligned if odd else 1.0)
-
-    def _as_like(self, like: GpuTimes, kernel: Kernel) -> float:
-        """Seconds by a similar GPU: its time beyond its least, as the limits of the two differ, and other units."""
-        beyond = max(0.0, like.duration(kernel) - like.floor)
-        relative = self._measured_ratio(like, kernel)
-        if relative is None:
-            units = self.facts.units.get(kernel.kind, 1.0)
-            relative = self.least_over(like, kernel) * units
-        return self.floor + relative * beyond
-
-    def _measured_ratio(self, like: GpuTimes, kernel: Kernel) -> float | None:
-        """Time of an operation here over that on the GPU that it is like; None where not both measured it."""
-        if kernel not in self._ratios:
-            self._ratios[kernel] = self._ratio_to(like, kernel)
-        return self._ratios[kernel]
-
-    def _ratio_to(self, like: GpuTimes, kernel: Kernel) -> float | None:
-        if kernel.kind in ATTENTIONS:
-            return self._attention_ratio(like, kernel)
-        operation = counterpart(kernel)
-        if operation is None or self._aten is None or like._aten is None:
-            return None
-        here, own = self._aten.surface(operation)
-        there, lent = like._aten.surface(operation)
-        if not (own and lent) and kernel.kind not in STREAM_PASSES:
-            return None
-        return here.seconds(operation) / there.seconds(operation)
-
-    def _attention_ratio(self, like: GpuTimes, kernel: Kernel) -> float | None:
-        """Of attention, by a library that was measured on this GPU and on one that it is like; else forward passes.
-
-        Of those, units that only this GPU has save the backward pass the share of that which `units` says.
-        """
-        if (over := self.facts.attention_over) is not None:
-            return (
-                over.of(kernel)
-                * self._ancestor(over.over).duration(kernel)
-                / like.duration(kernel)
-            )
-        here, there = self._libraries, like._libraries
-        if here.stack(kernel) is None or there.stack(kernel) is None:
-            return None
-        forward = here.forward(kernel) / there.forward(kernel)
-        units = self.facts.units
-        if kernel.kind == "attention_fwd" or kernel.kind not in units:
-            return forward
-        limits = self.least_over(like, kernel)
-        part = (1.0 - units["attention_bwd"]) / (1.0 - units["attention_fwd"])
-        return limits * (1.0 - part * (1.0 - forward / limits))
-
-    def _ancestor(self, name: str) -> GpuTimes:
-        """The GPU of that name among those that this one is like."""
-        found: GpuTimes | None = self.like
-        while found is not None and found.name != name:
-            found = found.like
-        if found is None:
-            hint = f"{self.name} is like another one"
-            raise InputError(
-                Mistake(
-                    self.name,
-                    "attention_over.over",
-                    f'"{name}"',
-                    "a GPU that it is like",
-                    hint,
-                )
-            )
-        return found
+        return self.libraries.forward(kernel) * (self.unaligned if odd else 1.0)
 
     def _own_tiles(self, kernel: Kernel) -> bool:
         """Whether this GPU has a tile model of its own for the kernel."""
@@ -410,35 +340,19 @@ class GpuTimes:
         )
         return fitted or self.facts.gemm is not None
 
-    def sustained(self, kernel: Kernel) -> float:
-        """Time of a kernel that arithmetic bounds under hours of load over `duration`, where that rests on bursts.
+    def measured_ratio(self, like: GpuTimes, kernel: Kernel) -> float | None:
+        """Time of an operation here over that on the GPU that it is like; None where not both were measured."""
+        if kernel not in self._ratios:
+            self._ratios[kernel] = similar.measured_ratio(self, like, kernel)
+        return self._ratios[kernel]
 
-        By number format for products; "grouped" and "attention" have factors of their own.
-        """
-        key = self._load_key(kernel)
-        return self.facts.sustained[key] if key else 1.0
+    def sustained(self, kernel: Kernel) -> float:
+        """Time of a kernel that arithmetic bounds under hours of load over `duration`, where that rests on bursts."""
+        return sustained.sustained(self.facts, self.roofline, kernel)
 
     def toolkit(self, kernel: Kernel, cuda: str) -> float:
-        """Time of a product with the cuBLAS of a CUDA release over that of the tables: a share and one for its starts.
-
-        The second is over the smallest size of the product: starts of tiles are more of a short or narrow one.
-        """
-        if cuda not in self.facts.cuda or kernel.kind not in ("gemm", "gemm_bias"):
-            return 1.0
-        share, of_starts = self.facts.cuda[cuda]
-        return share + of_starts / min(kernel.shape)
-
-    def _load_key(self, kernel: Kernel) -> str:
-        if not self.facts.sustained or not self.roofline.arithmetic(kernel):
-            return ""
-        keys = [kernel.dtype, gemm.SUSTAINED.get(kernel.dtype, "")]
-        if kernel.kind not in ("gemm", "gemm_bias"):
-            keys = [
-                "grouped"
-                if kernel.kind == "grouped_gemm"
-                else kernel.kind.removeprefix("flash2_").partition("_")[0]
-            ]
-        return next((key for key in keys if key in self.facts.sustained), "")
+        """Time of a product with the cuBLAS of a CUDA release over that of the tables."""
+        return sustained.toolkit(self.facts, kernel, cuda)
 
     def least_over(self, other: GpuTimes, kernel: Kernel) -> float:
         """Least time of a kernel here over that on another GPU; of data that both hold in the L2, by its speed.

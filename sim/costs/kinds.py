@@ -27,6 +27,9 @@ DTYPE_BYTES: dict[str, float] = {
     "int32": 4,
 }
 
+# Attention with all keys, of which the tables have batch, heads, sequence and width of heads.
+ATTENTIONS = ("attention_fwd", "attention_bwd")
+
 # Kinds that only move memory: bytes per element and per byte of dtype, reads plus writes.
 STREAM_PASSES = {
     "add": 3.0,
