@@ -1,4 +1,4 @@
-// What a page looks like to somebody who reads it: text that lies on other text, text that is hard to tell from its ground, what sticks out.
+// What a page looks like to somebody who reads it: text that lies on other text, that is hard to tell from its ground or cut off, what sticks out.
 (() => {
   const texts = [];
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -8,7 +8,7 @@
     if (!parent.checkVisibility({ opacityProperty: true, visibilityProperty: true })) continue;
     const range = document.createRange();
     range.selectNodeContents(node);
-    for (const box of range.getClientRects()) if (box.width > 1 && box.height > 1) texts.push({ words, parent, box: clipped(parent, box) });
+    for (const box of range.getClientRects()) if (box.width > 1 && box.height > 1) texts.push({ words, parent, whole: box, box: clipped(parent, box) });
   }
   // What a box that scrolls does not show cannot be covered.
   function clipped(element, box) {
@@ -33,6 +33,15 @@
       if (a.parent !== b.parent && a.box.left < b.box.right - 2 && b.box.left < a.box.right - 2 && b.box.bottom > a.box.top + 3) overlaps.push(`${a.words} | ${b.words}`);
     }
   });
+
+  // Cut off for good: what scrolls can be reached, and what is not seen at all is left out.
+  const cut = seen.filter(({ parent, whole, box }) => {
+    if (whole.right <= box.right + 1.5) return false;
+    for (let at = parent; at && at !== document.body; at = at.parentElement) {
+      if (at.getBoundingClientRect().right < whole.right - 1.5 && getComputedStyle(at).overflowX !== "visible") return getComputedStyle(at).overflowX === "hidden";
+    }
+    return false;
+  }).map(({ words }) => words);
 
   const parsed = (text) => {
     const found = /rgba?\(([^)]*)\)/.exec(text);
@@ -71,7 +80,7 @@
   }
   const wide = [...document.querySelectorAll("body *")].filter((e) => e.getBoundingClientRect().right > document.documentElement.clientWidth + 1 && clipped(e, e.getBoundingClientRect()).right > document.documentElement.clientWidth + 1);
   return {
-    texts: seen.length, looked: looked.length, overlaps: [...new Set(overlaps)], faint: [...new Set(faint)],
+    texts: seen.length, looked: looked.length, overlaps: [...new Set(overlaps)], cut, faint: [...new Set(faint)],
     over: document.documentElement.scrollWidth - document.documentElement.clientWidth, wide: wide.map((e) => e.outerHTML.slice(0, 90)),
   };
 })()

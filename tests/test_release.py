@@ -249,24 +249,53 @@ def test_the_container_copies_what_the_wheel_is_built_from() -> None:
     assert lines[-2:] == ['ENTRYPOINT ["prestep"]', 'CMD ["run"]']
 
 
+#: What a build needs here beside the engine, such as `-v /etc/pip.conf:/etc/pip.conf:ro`.
+BUILD_OPTIONS = os.environ.get("PRESTEP_CONTAINER_OPTIONS", "").split()
+
+
 @pytest.mark.slow
-def test_the_container_runs_the_demonstration() -> None:
-    """Where there is an engine, and an image of Python to be had."""
-    engine = shutil.which("podman") or shutil.which("docker")
-    if engine is None:
-        pytest.skip("needs podman or docker")
+@pytest.mark.parametrize("engine", ["podman", "docker", "buildah"])
+def test_the_container_runs_the_demonstration(engine: str) -> None:
+    """Where there is an engine, and an image of Python to be had: as the image's user, in its folder, by its entry point."""
+    if shutil.which(engine) is None:
+        pytest.skip(f"needs {engine}")
     tag = "prestep-test"
+    # A stage of buildah's needs neither user namespaces nor an overlay so; others have a daemon or know themselves.
+    alone = ("--isolation", "chroot") if engine == "buildah" else ()
+    options = ("-q", *alone, *BUILD_OPTIONS, "-t", tag, "-f", "Containerfile", ".")
     made = subprocess.run(
-        [engine, "build", "-q", "-t", tag, "-f", "Containerfile", "."],
+        [engine, "build", *options],
         cwd=ROOT,
+        env=os.environ | {"STORAGE_DRIVER": "vfs"} if alone else None,
         capture_output=True,
         text=True,
         check=False,
     )
     if made.returncode:
         pytest.skip(f"cannot build here: {made.stderr[-200:]}")
-    told = call(engine, "run", "--rm", tag, "run", "--json", cwd=ROOT)
+    in_image = run_in_buildah if engine == "buildah" else run_in_engine
+    told = in_image(engine, tag, "run", "--json")
     assert json.loads(told)["step_time"] > 0
+
+
+def run_in_engine(engine: str, tag: str, *arguments: str) -> str:
+    """What the image prints, without a network."""
+    return call(engine, "run", "--rm", "--network", "none", tag, *arguments, cwd=ROOT)
+
+
+def run_in_buildah(engine: str, tag: str, *arguments: str) -> str:
+    """The same: buildah takes the user and the folder of the image, and is told its entry point."""
+    driver = ("env", "STORAGE_DRIVER=vfs", engine)
+    config = "{{range .OCIv1.Config.Entrypoint}}{{.}} {{end}}"
+    entry = call(
+        *driver, "inspect", "--type", "image", "--format", config, tag, cwd=ROOT
+    )
+    container = call(*driver, "from", "--pull-never", tag, cwd=ROOT).strip()
+    try:
+        line = ("run", "--isolation", "chroot", container, "--", *entry.split())
+        return call(*driver, *line, *arguments, cwd=ROOT)
+    finally:
+        call(*driver, "rm", container, cwd=ROOT)
 
 
 def test_the_conda_recipe_asks_for_what_the_wheel_asks_for() -> None:

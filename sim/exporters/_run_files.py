@@ -22,10 +22,11 @@ def write_report(
     scenario: Scenario,
     each: Sequence[str],
     planned: Planned | None = None,
+    remedies: Sequence[str] = (),
 ) -> Path:
     """Write the report, with a tornado of `each` or the short one, and the measured runs that are like it.
 
-    `planned`: the scenario's step, where it was planned before.
+    `planned`: the scenario's step, where it was planned before; `remedies`: changes with which it would fit.
     """
     words = [word.strip() for text in each for word in text.split(",")]
     if words:
@@ -33,4 +34,6 @@ def write_report(
     else:
         whatifs = short_tornado(scenario, result, planned)
     measured = lookup(scenario, result.step_time)
-    return exporters.write(result, path, "html", tornado=whatifs, known=measured)
+    return exporters.write(
+        result, path, "html", tornado=whatifs, known=measured, remedies=remedies
+    )

@@ -6,7 +6,7 @@ moment of the link map. It follows the reader's light or dark setting.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from sim import __version__, files
 from sim.analysis.prediction import Prediction
+from sim.exporters import _answers as answers
 from sim.exporters import _words as words
 from sim.exporters._html import compared, grounds, sections, shares, timeline
 
@@ -28,18 +29,23 @@ def write(
     path: str | Path,
     tornado: Table | None = None,
     known: Table | None = None,
+    remedies: Sequence[str] = (),
 ) -> None:
     """Write the report.
 
     `tornado` is what `sim.studies.tornado.tornado` found, for the section on what-ifs; `known` what
     the validation sets have of
-    this run and its like (`validation.index.measured.lookup`).
+    this run and its like (`validation.index.measured.lookup`); `remedies` are changes with which a step that does not
+    fit would.
     """
-    files.write_text(path, render(result, tornado, known))
+    files.write_text(path, render(result, tornado, known, remedies))
 
 
 def render(
-    result: Prediction, tornado: Table | None = None, known: Table | None = None
+    result: Prediction,
+    tornado: Table | None = None,
+    known: Table | None = None,
+    remedies: Sequence[str] = (),
 ) -> str:
     """The report as HTML text."""
     made = [
@@ -62,6 +68,7 @@ def render(
         "script-src 'unsafe-inline'; img-src data:\">"
         f'<link rel="icon" href="data:,"><title>{title}</title><style>{_file("page.css")}</style></head>\n'
         f'<body><a class="skip" href="#step">To the figures</a><header><h1>{title}</h1>'
+        f"{_answer(result, remedies)}"
         f'<nav aria-label="Sections">{links}'
         '<button type="button" id="theme" hidden>light or dark</button></nav></header>\n'
         f"<main>{sections.tiles(result)}{body}</main>\n"
@@ -69,6 +76,13 @@ def render(
         "Times are simulated; what they rest on is under Evidence.</footer>\n"
         f"<script>{_file('page.js')}</script></body></html>\n"
     )
+
+
+def _answer(result: Prediction, remedies: Sequence[str]) -> str:
+    """The sentence that a terminal's page begins with."""
+    verdict = result.out_of_memory
+    kind = "answer" if verdict is None or verdict.fits else "answer lost"
+    return f'<p class="{kind}">{escape(answers.of_run(result, remedies))}</p>'
 
 
 def _sections(

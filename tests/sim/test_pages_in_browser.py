@@ -16,6 +16,7 @@ from sim.studies.explorer.answers import Explorer
 from sim.studies.explorer.server import Server
 from sim.studies.tornado import short_tornado
 from tests.browser import CHROMIUM, Page, browser
+from validation.index import measured
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
 LOOKS = (Path(__file__).parent.parent / "looks.js").read_text(encoding="utf-8")
@@ -28,6 +29,10 @@ WINDOWS = [
 SEEN = """(() => { const e = document.activeElement, b = e.getBoundingClientRect();
   return document.elementFromPoint((b.left + b.right) / 2, (b.top + b.bottom) / 2) === e; })()"""
 IDLE = "document.getElementById('answer').getAttribute('aria-busy') === 'false'"
+SMALL = ("model.layers=2", "cluster.hosts=2", "parallel.dp=16")
+#: Pictures that do not fit into the window, by name.
+SCROLLED = """[...document.querySelectorAll(".scroll")].filter((b) => b.checkVisibility() && b.querySelector("svg")
+  && b.scrollWidth > b.clientWidth + 1).map((b) => b.getAttribute("aria-label"))"""
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="needs chromium"),
@@ -40,23 +45,46 @@ def page() -> Iterator[Page]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The address of a report with all its sections."""
-    small = ["model.layers=4", "training.microbatches=4"]
-    scenario = load_scenario(EXAMPLES / "pipeline-zero-bubble.toml", small)
+def written(folder: Path, example: str, *changes: str) -> str:
+    """The address of the report of an example, with all its sections."""
+    scenario = load_scenario(EXAMPLES / example, changes)
     result = predict(scenario, prices=True)
-    path = tmp_path_factory.mktemp("pages") / "report.html"
-    text = html.render(result, short_tornado(scenario, result))
+    text = html.render(
+        result,
+        short_tornado(scenario, result),
+        measured.lookup(scenario, result.step_time),
+        ("training.micro_batch=1",),
+    )
+    path = folder / "report.html"
     path.write_text(text, encoding="utf-8")
     return f"file://{path}"
 
 
 @pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A small pipeline on measured hosts."""
+    small = ("model.layers=4", "training.microbatches=4")
+    folder = tmp_path_factory.mktemp("pipeline")
+    return written(folder, "pipeline-zero-bubble.toml", *small)
+
+
+@pytest.fixture(scope="module")
+def too_large(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A step that does not fit, with guesses, warnings and a network of several hosts."""
+    folder = tmp_path_factory.mktemp("large")
+    return written(
+        folder,
+        "superpod-fsdp.toml",
+        *SMALL,
+        "training.micro_batch=16",
+        "model.vocab=1000000",
+    )
+
+
+@pytest.fixture(scope="module")
 def explorer() -> Iterator[str]:
     """The address of an explorer with every kind of slider."""
-    sets = ("model.layers=2", "cluster.hosts=2", "parallel.dp=16")
-    with Server(Explorer(EXAMPLES / "superpod-fsdp.toml", sets)) as server:
+    with Server(Explorer(EXAMPLES / "superpod-fsdp.toml", SMALL)) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield server.address
@@ -72,15 +100,37 @@ def is_readable(page: Page, wide: int) -> None:
     assert found["looked"] > 50
     assert found["over"] <= 0 and not found["wide"]
     assert not found["overlaps"]
+    assert not found["cut"]
     assert not found["faint"]
     assert not page.complaints
 
 
+@pytest.mark.parametrize("name", ["report", "too_large"])
 @pytest.mark.parametrize(("wide", "theme"), WINDOWS)
-def test_a_report_is_readable(page: Page, report: str, wide: int, theme: str) -> None:
+def test_a_report_is_readable(
+    page: Page, request: pytest.FixtureRequest, name: str, wide: int, theme: str
+) -> None:
     """On a phone and on a screen, in light and in dark."""
-    page.open(report, wide, theme=theme)
+    page.open(request.getfixturevalue(name), wide, theme=theme)
     is_readable(page, wide)
+
+
+def test_pictures_fit_a_phone(page: Page, too_large: str) -> None:
+    """All but the cluster's, whose devices stand side by side; their letters are as large as beside them."""
+    page.open(too_large, 390)
+    assert page.value(SCROLLED) == ["The cluster, alike devices drawn once"]
+    shown = "[...document.querySelectorAll('.phone svg')].filter((s) => s.checkVisibility())"
+    scales = page.value(f"{shown}.map((s) => s.clientWidth / s.viewBox.baseVal.width)")
+    assert len(scales) >= 6 and min(scales) > 0.85
+
+
+def test_a_report_begins_with_its_answer(page: Page, too_large: str) -> None:
+    """The sentence of the terminal, in the first window of a phone: that it does not fit, and what would."""
+    page.open(too_large, 390, 600)
+    answer = "document.querySelector('.answer')"
+    told = page.value(f"{answer}.textContent")
+    assert told.startswith("Does not fit: ") and "training.micro_batch=1" in told
+    assert page.value(f"{answer}.getBoundingClientRect().bottom") < 600
 
 
 @pytest.mark.parametrize(("wide", "theme"), WINDOWS)

@@ -69,7 +69,7 @@ def test_every_section_is_there_and_drawn(page: str, tmp_path: Path) -> None:
     """Each picture has a size, the timeline is not blank, and no label of the cluster lies on another."""
     script = """
       said.sections = [...document.querySelectorAll("section")].map((s) => s.id);
-      said.flat = [...document.querySelectorAll("svg, canvas")].filter((s) => s.getBoundingClientRect().height < 10).length;
+      said.flat = [...document.querySelectorAll("svg, canvas")].filter((s) => s.checkVisibility() && s.getBoundingClientRect().height < 10).length;
       const c = byId("gantt"), pixels = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
       said.colours = new Set(new Uint32Array(pixels.buffer)).size;
       const texts = [...document.querySelectorAll("svg[aria-label^='The cluster'] text")].map((t) => t.getBoundingClientRect());
@@ -190,12 +190,12 @@ def test_the_moment_moves_the_links(page: str, tmp_path: Path) -> None:
       const seen = () => [...document.querySelectorAll("[data-edge]")].map((w) => w.getAttribute("stroke-opacity"));
       said.whole = seen(); said.moments = [];
       for (let at = 1; at <= Number(slider.max); at++) { set(at); said.moments.push(seen().join()); }
-      said.when = byId("when").textContent; said.cursor = byId("cursor").getAttribute("visibility");
+      said.when = byId("when").textContent; said.cursors = [...document.querySelectorAll("line.now")].map((c) => c.getAttribute("visibility"));
       set(0); said.back = seen();
     """
     said = told(page, script, tmp_path)
     assert len(set(said["moments"])) >= 3 and said["whole"] == said["back"]
-    assert " to " in said["when"] and said["cursor"] == "visible"
+    assert " to " in said["when"] and set(said["cursors"]) == {"visible"}
 
 
 def test_light_and_dark(page: str, tmp_path: Path) -> None:

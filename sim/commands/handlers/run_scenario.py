@@ -6,7 +6,7 @@ What only some runs need is imported by them: it is slow to import.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,9 +60,10 @@ def run_scenario(
     else:
         planned = plan(loaded)
         result = _priced(planned, replicas, seed, prices)
-        _show(result, planned, json_)
+        remedies = () if json_ and report is None else _remedies(result, planned)
+        _show(result, json_, remedies)
         _write(result, trace, part, timeline)
-        _write_report(result, report, each, planned)
+        _write_report(result, report, each, planned, remedies)
         _refuse(result, strict, fail_oom)
 
 
@@ -119,17 +120,21 @@ def _priced(
     return replace(result, cost=cost_of(result, prices).to_dict())
 
 
-def _show(result: Prediction, planned: Planned, json_: bool) -> None:
+def _show(result: Prediction, json_: bool, remedies: Sequence[str]) -> None:
     """Prints the prediction; of a step that does not fit, the page says what would."""
     if json_:
         click.echo(result.to_json())
-        return
+    else:
+        click.echo(terminal.render(result, colour=coloured(), remedies=remedies))
+
+
+def _remedies(result: Prediction, planned: Planned) -> Sequence[str]:
+    """Changes with which a step that does not fit would."""
     # A program decides its layout for itself.
     verdict = result.out_of_memory
     on_gpu = verdict is not None and not verdict.fits and verdict.host is None
     told = on_gpu and planned.model.kind != CAPTURED
-    remedies = room.remedies(planned, result.outside) if told else ()
-    click.echo(terminal.render(result, colour=coloured(), remedies=remedies))
+    return room.remedies(planned, result.outside) if told else ()
 
 
 def _lacks_memory(result: Prediction) -> bool:
@@ -174,6 +179,7 @@ def _write_report(
     report: Path | None,
     each: tuple[str, ...],
     planned: Planned,
+    remedies: Sequence[str],
 ) -> None:
     """The file of `--report`, where there is one to write."""
     if report is None:
@@ -181,7 +187,7 @@ def _write_report(
     # what-ifs and measured runs are slow to import
     from sim.exporters._run_files import write_report
 
-    page = write_report(result, report, planned.scenario, each, planned)
+    page = write_report(result, report, planned.scenario, each, planned, remedies)
     talk(f"wrote {page}")
 
 
@@ -231,11 +237,16 @@ def _largest(scenario: Scenario, path: Path, json_: bool, file: Path | None) -> 
         sys.exit(EXIT_OUTSIDE)
 
 
+# What traces, reports and replicas are of.
+_ONE_STEP = (
+    "a training step of one job, for --trace, --timeline, --report and --replicas"
+)
+
+
 def _serve(scenario: Scenario, json_: bool, other: Path | int | None) -> None:
     """`run` of a scenario with [inference]."""
     if other is not None:
-        expected = "a training step for traces and replicas"
-        raise misused(str(other), "[inference]", expected)
+        raise misused(str(other), "[inference]", _ONE_STEP)
     from sim.serving import serving
 
     prediction = serving.predict(scenario)
@@ -248,8 +259,7 @@ def _serve(scenario: Scenario, json_: bool, other: Path | int | None) -> None:
 def _learn(scenario: Scenario, json_: bool, other: Path | int | None) -> None:
     """`run` of a scenario with [rl]."""
     if other is not None:
-        expected = "a training step for traces, reports and replicas"
-        raise misused(str(other), "[rl]", expected)
+        raise misused(str(other), "[rl]", _ONE_STEP)
     from sim.rl import result
 
     step = result.predict(scenario)
@@ -278,7 +288,7 @@ def _run_others(
 def _run_jobs(scenario: Scenario, json_: bool, file: Path | None, strict: bool) -> None:
     """`run` of several jobs on one cluster."""
     if file is not None:
-        raise misused(str(file), f"{len(scenario.jobs)} jobs", "one job for a trace")
+        raise misused(str(file), f"{len(scenario.jobs)} jobs", _ONE_STEP)
     from sim.studies import shared_cluster
 
     jobs = shared_cluster.predict(scenario)

@@ -13,14 +13,16 @@ from sim.exporters._html.svg import (
     drawing,
     element,
     fill,
+    for_each_window,
     label,
+    on_phone,
     table,
     vertical,
 )
-from sim.units import format_duration, percent
+from sim.units import count, format_duration, percent
 
 Measured = dict[str, Any]
-_WIDE, _SIDE, _ROW = 1100.0, 230.0, 30.0
+_ROW = 30.0
 MOST = 6  # measurements of one run that are drawn
 
 
@@ -66,44 +68,61 @@ def _scenario_measurement(result: Prediction) -> str:
 
 def _bars(result: Prediction, measurements: list[tuple[str, float]]) -> str:
     """The prediction with its interval, and under it every measurement, to one scale from zero."""
+    return for_each_window(lambda wide: _drawn_bars(result, measurements, wide))
+
+
+def _drawn_bars(
+    result: Prediction, measurements: list[tuple[str, float]], wide: float
+) -> str:
+    # On a phone a name stands above its bar, and the time gets the room beside it.
+    side, above, room = (0.0, 18.0, 80.0) if on_phone(wide) else (230.0, 0.0, 90.0)
     interval = result.uncertainty
     high = interval.high if interval else 0.0
     rows = [("predicted", result.step_time), *measurements]
-    scale = (_WIDE - _SIDE) / (1.12 * max([high, *(seconds for _, seconds in rows)]))
+    scale = (wide - side - room) / max([high, *(seconds for _, seconds in rows)])
     drawn: list[str] = []
     for at, (name, seconds) in enumerate(rows):
-        colour = "forward" if at == 0 else "tp"
-        drawn += _bar(name, seconds, at * _ROW, scale, colour, high)
-    bottom = _ROW * len(rows)
+        colour, top = "forward" if at == 0 else "tp", at * (_ROW + above)
+        drawn.append(label(name[:36], 0, top + 19 - above / 6))
+        drawn += _bar(name, seconds, side, top + above, scale, colour, high)
+    bottom = (_ROW + above) * len(rows)
     if interval is not None:
-        drawn += _interval(interval, scale, bottom)
-    return drawing(drawn, _WIDE, bottom + 4, "Predicted and measured step times")
+        drawn += _interval(interval, side, above, scale, bottom)
+    return drawing(drawn, wide, bottom + 4, "Predicted and measured step times")
 
 
 def _bar(
-    name: str, seconds: float, top: float, scale: float, colour: str, high: float
+    name: str,
+    seconds: float,
+    side: float,
+    top: float,
+    scale: float,
+    colour: str,
+    high: float,
 ) -> list[str]:
     """A step time; its text stands right of the interval's end `high`, whose line runs through every row."""
     wide, text = seconds * scale, format_duration(seconds)
     tooltip = f"{name}: {text}"
-    end = _SIDE + max(wide, high * scale)
+    end = side + max(wide, high * scale)
     return [
-        label(name[:36], 0, top + 19),
-        box(_SIDE, top + 4, wide, _ROW - 8, tooltip, style=fill(colour)),
+        box(side, top + 4, wide, _ROW - 8, tooltip, style=fill(colour)),
         label(text, end + 8, top + 19, class_="soft"),
     ]
 
 
-def _interval(interval: Uncertainty, scale: float, bottom: float) -> list[str]:
+def _interval(
+    interval: Uncertainty, side: float, above: float, scale: float, bottom: float
+) -> list[str]:
     """The whisker on the prediction's bar, and its ends drawn down through the measurements."""
-    low, high, y = _SIDE + interval.low * scale, _SIDE + interval.high * scale, _ROW / 2
+    low, high = side + interval.low * scale, side + interval.high * scale
+    y = above + _ROW / 2
     bar = f"M{low:.1f},{y:.1f}H{high:.1f}"
     caps = f"M{low:.1f},{y - 7:.1f}v14M{high:.1f},{y - 7:.1f}v14"
     tooltip = f"{words.nominal(interval)}: {words.interval(interval)}"
     return [
         element("path", element("title", tooltip), d=bar + caps, class_="whisker"),
-        vertical(low, _ROW, bottom, class_="limit"),
-        vertical(high, _ROW, bottom, class_="limit"),
+        vertical(low, above + _ROW, bottom, class_="limit"),
+        vertical(high, above + _ROW, bottom, class_="limit"),
     ]
 
 
@@ -150,7 +169,7 @@ def _family(family: Measured | None) -> str:
         else "those that no constant was fitted to"
     )
     text = (
-        f"Of {family['n']:,} measured steps with the same {shared} ({family['what']}; {fitted}), "
+        f"Of {count(family['n'])} measured steps with the same {shared} ({family['what']}; {fitted}), "
         f"the predictions are off by {percent(family['error'])} in the mean, "
         f"bias {percent(family['bias'], True)}, worst {percent(family['worst'], True)}."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from sim.analysis.prediction import Prediction
@@ -16,6 +17,8 @@ _GRADE_COLOURS = {
     "guess": "bad",
 }
 MOST = 8  # constants that are listed
+MOST_FALLBACKS = 12
+MOST_WARNINGS = 3
 
 
 def evidence(result: Prediction) -> str:
@@ -33,8 +36,12 @@ def evidence(result: Prediction) -> str:
     if result.fallbacks:
         rows = [
             (f.what, f.grade, count(f.count), percent(f.share))
-            for f in result.fallbacks
+            for f in result.fallbacks[:MOST_FALLBACKS]
+            if f.share >= sections.SMALLEST
         ]
+        if rest := result.fallbacks[len(rows) :]:
+            sums = sum(f.count for f in rest), sum(f.share for f in rest)
+            rows.append((f"{len(rest)} more", "", count(sums[0]), percent(sums[1])))
         text += table(
             (
                 "fallback: not covered by a measurement or a fit",
@@ -46,9 +53,17 @@ def evidence(result: Prediction) -> str:
             texts=2,
         )
     text += _uncertainty(result)
-    return text + "".join(
-        f"<p>Warning: {escape(warning)}</p>" for warning in result.warnings
-    )
+    return text + _warnings(result.warnings)
+
+
+def _warnings(warnings: Sequence[str]) -> str:
+    """The first in full; more than a reader reads are behind a click."""
+    told = [f"<p>Warning: {escape(warning)}</p>" for warning in warnings]
+    if len(told) <= MOST_WARNINGS + 1:
+        return "".join(told)
+    shown, more = told[:MOST_WARNINGS], told[MOST_WARNINGS:]
+    folded = f"<summary>{len(more)} more warnings</summary>{''.join(more)}"
+    return f"{''.join(shown)}<details>{folded}</details>"
 
 
 def _uncertainty(result: Prediction) -> str:

@@ -38,7 +38,7 @@
 
   function gantt(data) {
     const canvas = byId("gantt"), context = canvas.getContext("2d"), detail = byId("detail"), select = byId("ranks");
-    const LANE = data.rows.length > 12 ? 22 : 30, GAP = 8, TOP = 24, FONT = "12px system-ui, 'DejaVu Sans', sans-serif";
+    const LANE = data.rows.length > 12 ? 22 : Math.min(48, Math.max(30, Math.round(240 / data.rows.length))), GAP = 8, TOP = 24, FONT = "12px system-ui, 'DejaVu Sans', sans-serif";
     let WHO = 86, SIDE = 150;  // room for the names of ranks and streams
     let from = 0, to = data.length, lanes = [], picked = null, drag = null, wanted = "", range = null;
     data.rows.forEach((row) => {
@@ -65,6 +65,8 @@
     const names = data.names.map((name) => name.toLowerCase());
     const found = (row, i) => names[row.n[i]].includes(wanted) || told[row.m[i]].includes(wanted);
 
+    const widths = [];  // of names, as they are written into spans
+    const written = (n) => (widths[n] ??= context.measureText(data.names[n]).width);
     const narrow = () => canvas.clientWidth < 480;
     const who = (row) => {
       const name = narrow() ? `${row.rank}` : `rank ${row.rank}`;
@@ -131,9 +133,9 @@
             const until = SIDE + (Math.min(start + held, to) - from) * perNs;
             if (until > x) { context.fillStyle = wait; context.fillRect(x, y + 2, until - x, LANE - 4); }
           }
-          if (right - x > 46) {
-            context.save(); context.beginPath(); context.rect(x, y, right - x - 4, LANE); context.clip();
-            context.fillStyle = held > 0 && held > row.d[i] / 2 ? ink : onto[shades[row.m[i]]]; context.fillText(data.names[row.n[i]], x + 5, y + LANE / 2 + 0.5); context.restore();
+          if (right - x > 24 && written(row.n[i]) < right - x - 8) {  // a name that is cut off says less than none
+            context.fillStyle = held > 0 && held > row.d[i] / 2 ? ink : onto[shades[row.m[i]]];
+            context.fillText(data.names[row.n[i]], x + 5, y + LANE / 2 + 0.5);
           }
           context.globalAlpha = 1;
           if (picked && picked.row === row && picked.i === i) {
@@ -282,7 +284,7 @@
       if (wanted) {
         let many = 0, time = 0;
         for (const { row } of lanes) for (let i = 0; i < row.at.length; i++) if (found(row, i)) { many += 1; time += row.d[i]; }
-        hits.textContent = many ? `${many.toLocaleString("en")} spans, ${seconds(time)}` : "nothing of that name";
+        hits.textContent = many ? `${many.toLocaleString("en").replaceAll(",", " ")} spans, ${seconds(time)}` : "nothing of that name";
       }
       paint();
     }
@@ -317,7 +319,7 @@
 
   function network(data) {
     const slider = byId("moment"), said = byId("when");
-    const wires = [...document.querySelectorAll("[data-edge]")], cursor = byId("cursor");
+    const wires = [...document.querySelectorAll("[data-edge]")], cursors = document.querySelectorAll("line.now");
     const still = wires.map((wire) => wire.getAttribute("stroke-opacity"));
     function set() {
       const at = Number(slider.value) - 1;
@@ -327,11 +329,11 @@
         wire.setAttribute("stroke-opacity", at < 0 ? still[k] : Math.sqrt(most / 1000));
       });
       said.textContent = at < 0 ? "whole step" : `${seconds(at * data.part)} to ${seconds((at + 1) * data.part)}`;
-      if (cursor) {
+      cursors.forEach((cursor) => {
         cursor.setAttribute("visibility", at < 0 ? "hidden" : "visible");
-        const x = data.left + (at + 0.5) * data.wide;
+        const x = Number(cursor.dataset.left) + (at + 0.5) * Number(cursor.dataset.part);
         cursor.setAttribute("x1", x); cursor.setAttribute("x2", x);
-      }
+      });
     }
     slider.addEventListener("input", set);
     slider.parentElement.hidden = false;

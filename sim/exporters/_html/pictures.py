@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from sim.exporters._html.svg import box, drawing, fill, label, vertical
+from sim.exporters._html.svg import (
+    box,
+    drawing,
+    fill,
+    for_each_window,
+    label,
+    on_phone,
+    vertical,
+)
 from sim.units import format_duration
 
-_WIDE, _SIDE = 1100.0, 230.0
-# Of the tornado: its middle, and the longest bar; beside it there is room for the words.
-_MIDDLE = _SIDE + 60 + (_WIDE - _SIDE - 60) / 2
-_HALF = (_WIDE - _SIDE - 60) / 2 - 130
+
+@dataclass(frozen=True)
+class _Rows:
+    """Where the tornado's bars lie: beside the names of their elements, on a phone under them."""
+
+    wide: float
+
+    @property
+    def left(self) -> float:
+        return 0.0 if on_phone(self.wide) else 290.0
+
+    @property
+    def middle(self) -> float:
+        return (self.left + self.wide) / 2
+
+    @property
+    def longest(self) -> float:
+        """Of a bar: beside it there is room for the words."""
+        return (self.wide - self.left) / 2 - 130
+
+    @property
+    def above(self) -> float:
+        """What the name of an element takes above its bar."""
+        return 20.0 if on_phone(self.wide) else 0.0
 
 
 def stacked(
@@ -20,17 +49,16 @@ def stacked(
 ) -> str:
     """One bar of parts (what, size, class of colour, text for the pointer); `whole` is its full length.
 
-    It is no SVG, so that it keeps its height and its letters in a narrow window.
+    It is no SVG, so that it keeps its height and its letters in a narrow window. A name that has no room is not shown.
     """
     total = whole or sum(size for _, size, _, _ in parts) or 1.0
     drawn = []
     for what, size, colour, text in parts:
         share = size / total
-        inside = escape(what) if 1100 * share > 9 * len(what) + 8 else ""
         letters = f' class="{_LETTERS[colour]}"' if colour in _LETTERS else ""
         style = f"width:{100 * share:.3f}%;background:var(--{colour})"
         drawn.append(
-            f'<span{letters} style="{style}" title="{escape(f"{what}: {text}")}">{inside}</span>'
+            f'<span{letters} style="{style}" title="{escape(f"{what}: {text}")}">{escape(what)}</span>'
         )
     listed = ", ".join(f"{what} {text}" for what, _, _, text in parts)
     return f'<div class="stack" role="img" aria-label="{escape(f"{name}: {listed}")}">{"".join(drawn)}</div>'
@@ -40,68 +68,75 @@ def stacked(
 _LETTERS = {
     "backward": "white",
     **dict.fromkeys(("bubble", "wait", "idle"), "ink"),
-    **dict.fromkeys(("optimizer", "pp", "cp", "good"), "ground"),
+    **dict.fromkeys(("optimizer", "pp", "cp", "good", "bad"), "ground"),
 }
 
 
 def tornado(table: dict[str, Any], most: int = 24) -> str:
     """Bars of `sim.studies.tornado.tornado`: to the left faster, to the right slower."""
+    return for_each_window(lambda wide: _tornado(table, most, _Rows(wide)))
+
+
+def _tornado(table: dict[str, Any], most: int, place: _Rows) -> str:
     rows = table["elements"][:most]
     changes = [change for row in rows for change in row["changes"]]
     longest = max((abs(change["difference"]) for change in changes), default=0.0)
-    scale = _HALF / (longest or 1.0)
+    scale = place.longest / (longest or 1.0)
     drawn = [
-        label("faster", _MIDDLE - 12, 12, class_="soft", text_anchor="end"),
-        label("slower", _MIDDLE + 12, 12, class_="soft"),
+        label("faster", place.middle - 12, 12, class_="soft", text_anchor="end"),
+        label("slower", place.middle + 12, 12, class_="soft"),
     ]
+    step = 26.0 + place.above
+    high = 26.0 + step * len(rows)
+    drawn.append(vertical(place.middle, 16, high, class_="axis"))
     for at, row in enumerate(rows):
-        drawn += _element(
-            row.get("label") or row["element"], row["changes"], 22.0 + at * 26, scale
-        )
-    high = 26.0 + 26 * len(rows)
-    drawn.append(vertical(_MIDDLE, 16, high, class_="axis"))
-    return drawing(drawn, _WIDE, high + 4, "What each element changes")
+        name = row.get("label") or row["element"]
+        drawn += _element(name, row["changes"], 22.0 + at * step, scale, place)
+    return drawing(drawn, place.wide, high + 4, "What each element changes")
 
 
 def _element(
-    name: str, changes: list[dict[str, Any]], top: float, scale: float
+    name: str, changes: list[dict[str, Any]], top: float, scale: float, place: _Rows
 ) -> list[str]:
     """The row of an element: what makes the step faster to the left, the others to the right."""
     faster = [change for change in changes if change["difference"] < 0]
     slower = [change for change in changes if not change["difference"] < 0]
+    bar = top + place.above
     return [
-        label(name[:40], 0, top + 15),
-        *_side(name, faster, top, -scale),
-        *_side(name, slower, top, scale),
+        label(name[:40], 0, top + 15, class_="halo"),
+        *_side(name, faster, bar, -scale, place.middle),
+        *_side(name, slower, bar, scale, place.middle),
     ]
 
 
 def _side(
-    name: str, changes: list[dict[str, Any]], top: float, scale: float
+    name: str, changes: list[dict[str, Any]], top: float, scale: float, middle: float
 ) -> list[str]:
     """Bars of one element to one side of the middle, the longest below, and after them what they are.
 
     `scale` is a second's length in the picture, negative to the left.
     """
     ordered = sorted(changes, key=lambda change: -abs(change["difference"]))
-    drawn = [_bar(name, change, top, scale) for change in ordered]
+    drawn = [_bar(name, change, top, scale, middle) for change in ordered]
     visible = [change for change in ordered if abs(change["difference"]) > 5e-10]
     if not visible:
         return drawn
     text = ", ".join(
         f"{change['factor']:g}x {_signed(change['difference'])}" for change in visible
     )
-    end = _MIDDLE + scale * abs(visible[0]["difference"])
+    end = middle + scale * abs(visible[0]["difference"])
     anchor, gap = ("end", -6) if scale < 0 else ("start", 6)
     drawn.append(label(text, end + gap, top + 15, class_="soft", text_anchor=anchor))
     return drawn
 
 
-def _bar(name: str, change: dict[str, Any], top: float, scale: float) -> str:
+def _bar(
+    name: str, change: dict[str, Any], top: float, scale: float, middle: float
+) -> str:
     wide = abs(scale * change["difference"])
     tooltip = f"{name} at {change['factor']:g}x: {_signed(change['difference'])}"
     colour = "good" if scale < 0 else "bad"
-    left = _MIDDLE - wide if scale < 0 else _MIDDLE
+    left = middle - wide if scale < 0 else middle
     return box(left, top, wide, 20, tooltip, style=fill(colour), fill_opacity=0.75)
 
 

@@ -12,14 +12,14 @@ from sim.exporters._html.svg import (
     decades,
     drawing,
     element,
+    for_each_window,
     horizontal,
     label,
     vertical,
 )
 from sim.units import format_duration
 
-_WIDE = 1100.0
-_LEFT, _RIGHT, _TOP, _LOW = 90.0, 1080.0, 14.0, 360.0
+_LEFT, _MARGIN, _TOP, _LOW = 90.0, 20.0, 14.0, 360.0
 _MIDDLE, _LINE_LOW = 26.0, 50.0  # of the picture of bandwidths
 MOST = 150  # kernels in a picture
 _FEW = 3  # powers of ten up to which an axis has 2 and 5 between them
@@ -53,21 +53,25 @@ class _Axis:
 
 def roofline(uses: Sequence[KernelUse], gpu: Gpu, dtype: str) -> str:
     """Kernels that calculate: flop/s over flop per byte, area by time, under the GPU's limits for their formats."""
+    return for_each_window(lambda wide: _roofline(uses, gpu, dtype, wide))
+
+
+def _roofline(uses: Sequence[KernelUse], gpu: Gpu, dtype: str, wide: float) -> str:
     shown = [use for use in uses if min(use.flops, use.bytes, use.count) > 0]
     if not shown:
         return ""
     formats = dict.fromkeys([dtype, *(use.kernel.dtype for use in shown)])
     peaks = {name: gpu.roofline.peak_of(name) for name in formats}
     highest = max(peaks.values())
-    x = _intensity_axis(shown, highest / gpu.bandwidth)
+    x = _intensity_axis(shown, highest / gpu.bandwidth, wide - _MARGIN)
     y = _speed_axis(shown, highest)
     drawn = _grid(x, y)
     for name, peak in peaks.items():
         drawn += _bound(x, y, name, peak, gpu.bandwidth)
     longest = max(use.time for use in shown)
     drawn += [_calculation(use, x, y, longest) for use in shown[:MOST]]
-    drawn.append(_caption("flop per byte of memory traffic", _LOW + 38))
-    return drawing(drawn, _WIDE, _LOW + 46, "Roofline of the step's kernels")
+    drawn.append(_caption("flop per byte of memory traffic", wide, _LOW + 38))
+    return drawing(drawn, wide, _LOW + 46, "Roofline of the step's kernels")
 
 
 def _calculation(use: KernelUse, x: _Axis, y: _Axis, longest: float) -> str:
@@ -78,11 +82,11 @@ def _calculation(use: KernelUse, x: _Axis, y: _Axis, longest: float) -> str:
     return _dot(use, x(intensity), y(use.speed), longest, tooltip, "dot")
 
 
-def _intensity_axis(shown: Sequence[KernelUse], ridge: float) -> _Axis:
+def _intensity_axis(shown: Sequence[KernelUse], ridge: float, right: float) -> _Axis:
     """Flop per byte: all kernels, and both sides of the ridge where the limits meet."""
     values = [use.flops / use.bytes for use in shown]
     powers = decades(min([*values, ridge / 2]), max([*values, ridge * 2]))
-    return _Axis(powers[0], powers[-1], _LEFT, _RIGHT)
+    return _Axis(powers[0], powers[-1], _LEFT, right)
 
 
 def _speed_axis(shown: Sequence[KernelUse], peak: float) -> _Axis:
@@ -102,7 +106,7 @@ def _grid(x: _Axis, y: _Axis) -> list[str]:
         )
     for tick in y.ticks():
         at = y(tick)
-        drawn.append(horizontal(at, _LEFT, _RIGHT, class_="grid"))
+        drawn.append(horizontal(at, x.begin, x.end, class_="grid"))
         drawn.append(
             label(_flops(tick), _LEFT - 8, at + 4, class_="soft", text_anchor="end")
         )
@@ -114,11 +118,11 @@ def _bound(x: _Axis, y: _Axis, name: str, peak: float, bandwidth: float) -> list
     start = max(x.low, y.low / bandwidth)
     points = (
         f"{x(start):.1f},{y(start * bandwidth):.1f} "
-        f"{x(peak / bandwidth):.1f},{y(peak):.1f} {_RIGHT:.1f},{y(peak):.1f}"
+        f"{x(peak / bandwidth):.1f},{y(peak):.1f} {x.end:.1f},{y(peak):.1f}"
     )
     text, high = f"{_flops(peak)} {name}, {bandwidth / 1e12:.3g} TB/s", y(peak)
     place = high - 5 if high > _TOP + 14 else high + 16
-    said = label(text, _RIGHT - 4, place, class_="soft halo", text_anchor="end")
+    said = label(text, x.end - 4, place, class_="soft halo", text_anchor="end")
     return [element("polyline", points=points, class_="bound"), said]
 
 
@@ -127,41 +131,47 @@ def bandwidths(uses: Sequence[KernelUse], gpu: Gpu) -> str:
     shown = [use for use in uses if _only_moves_memory(use)][:MOST]
     if not shown:
         return ""
-    drawn = _share_scale()
+    return for_each_window(lambda wide: _bandwidths(shown, gpu, wide))
+
+
+def _bandwidths(shown: Sequence[KernelUse], gpu: Gpu, wide: float) -> str:
+    drawn = _share_scale(wide)
     longest = max(use.time for use in shown)
     for use in shown:
-        x = _share_place(min(1.0, use.rate / gpu.bandwidth))
+        x = _share_place(min(1.0, use.rate / gpu.bandwidth), wide)
         each = format_duration(use.time / use.count)
         tooltip = f"{_name(use)}: {use.rate / 1e12:.3g} TB/s, {each} each"
         drawn.append(_dot(use, x, _MIDDLE, longest, tooltip, "dot vector"))
     text = f"of the memory's {gpu.bandwidth / 1e12:.3g} TB/s"
-    drawn.append(_caption(text, _LINE_LOW + 26))
+    drawn.append(_caption(text, wide, _LINE_LOW + 26))
     name = "Share of the memory's bandwidth by kernel"
-    return drawing(drawn, _WIDE, _LINE_LOW + 34, name)
+    return drawing(drawn, wide, _LINE_LOW + 34, name)
 
 
 def _only_moves_memory(use: KernelUse) -> bool:
     return not use.flops and use.bytes > 0 and use.count > 0 and use.time > 0
 
 
-def _share_scale() -> list[str]:
+def _share_scale(wide: float) -> list[str]:
     """The line of shares, with a mark at every quarter."""
-    drawn = [horizontal(_MIDDLE, _LEFT, _RIGHT, class_="grid")]
+    drawn = [horizontal(_MIDDLE, _LEFT, wide - _MARGIN, class_="grid")]
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        x, kind = _share_place(share), "grid" if share < 1 else "bound"
+        x, kind = _share_place(share, wide), "grid" if share < 1 else "bound"
         drawn.append(vertical(x, 8, _LINE_LOW - 6, class_=kind))
         text = f"{100 * share:.0f} %"
         drawn.append(label(text, x, _LINE_LOW + 8, class_="soft", text_anchor="middle"))
     return drawn
 
 
-def _share_place(share: float) -> float:
-    return _LEFT + (_RIGHT - _LEFT) * share
+def _share_place(share: float, wide: float) -> float:
+    return _LEFT + (wide - _MARGIN - _LEFT) * share
 
 
-def _caption(text: str, y: float) -> str:
+def _caption(text: str, wide: float, y: float) -> str:
     """What an axis shows, under its middle."""
-    return label(text, (_LEFT + _RIGHT) / 2, y, class_="soft", text_anchor="middle")
+    return label(
+        text, (_LEFT + wide - _MARGIN) / 2, y, class_="soft", text_anchor="middle"
+    )
 
 
 def _name(use: KernelUse) -> str:

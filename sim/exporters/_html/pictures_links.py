@@ -6,13 +6,21 @@ from itertools import product
 from math import sqrt
 
 from sim.exporters._html.network import Heat
-from sim.exporters._html.svg import box, drawing, element, label, time_axis
-from sim.units import format_duration
+from sim.exporters._html.svg import (
+    WIDE,
+    box,
+    drawing,
+    element,
+    for_each_window,
+    label,
+    on_phone,
+    time_axis,
+)
+from sim.units import format_duration, percent
 
-_WIDE, _BOX, _HIGH, _ACROSS, _DOWN = 1100.0, 170.0, 44.0, 260.0, 104.0
+_BOX, _HIGH, _ACROSS, _DOWN = 170.0, 44.0, 260.0, 104.0
 _LETTER = 6.7  # width of a letter of a label, about
-#: Of the heat map: width of its names, height of a row.
-SIDE, ROW = 230.0, 22.0
+ROW = 22.0  # height of a row of the heat map
 LEAST = 5e-4  # of a link's bandwidth: less is not drawn
 _TICKS = (
     (0.0, "start"),
@@ -58,7 +66,7 @@ def cluster(heat: Heat) -> str:
         nodes += _node(heat, node, middle)
     high = _picture_height(middles)
     name = "The cluster, alike devices drawn once"
-    return drawing([*wires, *nodes, *texts], _WIDE, high, name)
+    return drawing([*wires, *nodes, *texts], WIDE, high, name)
 
 
 def _picture_height(middles: dict[int, Point]) -> float:
@@ -82,7 +90,7 @@ def _wire(heat: Heat, edge: int, use: float, upper: Point, lower: Point) -> list
     """The two lines of an edge; the page's script finds the upper one by its number."""
     ends = {"x1": upper[0], "y1": upper[1], "x2": lower[0], "y2": lower[1]}
     kind = heat.folded.edges[edge].kind
-    tooltip = f"{kind}: {heat.label(edge)}, busiest link {use:.1%} used"
+    tooltip = f"{kind}: {heat.label(edge)}, busiest link {percent(use)} used"
     attributes: dict[str, object] = {
         **ends,
         "class_": "wire",
@@ -115,10 +123,10 @@ def _box_frame(middle: Point) -> Frame:
 def _middles(heat: Heat) -> dict[int, Point]:
     """The middle of every class in the picture."""
     columns = [x for x, _ in heat.places.values()]
-    across = min(_ACROSS, (_WIDE - _BOX) / max(1.0, max(columns) - min(columns)))
+    across = min(_ACROSS, (WIDE - _BOX) / max(1.0, max(columns) - min(columns)))
     middle = (max(columns) + min(columns)) / 2
     return {
-        at: (_WIDE / 2 + (x - middle) * across, 30 + y * _DOWN)
+        at: (WIDE / 2 + (x - middle) * across, 30 + y * _DOWN)
         for at, (x, y) in heat.places.items()
     }
 
@@ -176,44 +184,58 @@ def _covered(mine: Frame, taken: list[Frame]) -> float:
         for other in taken
     )
     return shared + 20 * (
-        max(0.0, -mine[0]) + max(0.0, mine[2] - _WIDE) + max(0.0, -mine[1])
+        max(0.0, -mine[0]) + max(0.0, mine[2] - WIDE) + max(0.0, -mine[1])
     )
 
 
 def heat_map(heat: Heat, length: float) -> str:
     """Rows of links by class and direction, time from left to right; `length` in seconds."""
+    return for_each_window(lambda wide: _heat_map(heat, length, wide))
+
+
+def _heat_map(heat: Heat, length: float, wide: float) -> str:
+    # On a phone a name stands above its row, and there is no pointer to show more.
+    phone = on_phone(wide)
+    side, above = (0.0, 18.0) if phone else (230.0, 0.0)
+    part = (wide - side) / heat.mean.shape[1]
     drawn: list[str] = []
     for row, name in enumerate(heat.names):
-        top = row * ROW
+        top = row * (ROW + above)
         drawn.append(label(name[:36], 0, top + 15))
-        drawn += _cells(heat, row, name, length)
-        drawn.append(_row_frame(top))
-    low = len(heat.rows) * ROW
-    drawn += time_axis(length, SIDE, _WIDE, low + 14, _TICKS)
-    drawn.append(_cursor(low))
-    return drawing(drawn, _WIDE, low + 20, "Use of links over the step")
+        top += above
+        drawn += _cells(heat, row, "" if phone else name, length, (side, top, part))
+        drawn.append(_row_frame(side, top, wide))
+    low = len(heat.rows) * (ROW + above)
+    ticks = _TICKS[::2] if phone else _TICKS
+    drawn += time_axis(length, side, wide, low + 14, ticks)
+    drawn.append(_cursor(low, side, part))
+    return drawing(drawn, wide, low + 20, "Use of links over the step")
 
 
-def _cells(heat: Heat, row: int, name: str, length: float) -> list[str]:
-    """The parts of the step in which the links of a row are used."""
+def _cells(
+    heat: Heat, row: int, name: str, length: float, place: tuple[float, float, float]
+) -> list[str]:
+    """The parts of the step in which the links of a row are used.
+
+    `place` is (left, top, width of a part); without a name there is nothing for a pointer.
+    """
     parts = heat.mean.shape[1]
-    wide = (_WIDE - SIDE) / parts
+    side, top, wide = place
     cells = []
     for part, use in enumerate(heat.busiest[row].tolist()):
         if use <= LEAST:
             continue
         begin = format_duration(part * length / parts)
         mean = heat.mean[row, part]
-        tooltip = (
-            f"{name}, from {begin}: busiest link {use:.1%}, mean of all {mean:.1%}"
-        )
+        told = f"{name}, from {begin}: busiest link {percent(use)}, mean of all {percent(mean)}"
+        tooltip = told if name else ""
         shade = strength(use)
-        left, top = SIDE + part * wide, row * ROW + 2
+        left = side + part * wide
         # A little wider than its part, so that no seam shows between neighbours.
         cells.append(
             box(
                 left,
-                top,
+                top + 2,
                 wide + 0.3,
                 ROW - 4,
                 tooltip,
@@ -224,12 +246,14 @@ def _cells(heat: Heat, row: int, name: str, length: float) -> list[str]:
     return cells
 
 
-def _row_frame(top: float) -> str:
-    wide, high = _WIDE - SIDE, ROW - 4
-    return element("rect", x=SIDE, y=top + 2, width=wide, height=high, class_="frame")
+def _row_frame(side: float, top: float, wide: float) -> str:
+    return element(
+        "rect", x=side, y=top + 2, width=wide - side, height=ROW - 4, class_="frame"
+    )
 
 
-def _cursor(low: float) -> str:
-    """The line at the slider's moment; the page's script moves it."""
-    ends = {"x1": 0, "x2": 0, "y1": 0, "y2": low}
-    return element("line", id="cursor", **ends, class_="now", visibility="hidden")
+def _cursor(low: float, side: float, part: float) -> str:
+    """The line at the slider's moment; the page's script moves it by the width of a part."""
+    ends: dict[str, object] = {"x1": 0, "x2": 0, "y1": 0, "y2": low}
+    place = {"data_left": side, "data_part": part}
+    return element("line", **ends, **place, class_="now", visibility="hidden")

@@ -10,35 +10,42 @@ from sim.exporters._html.svg import (
     drawing,
     element,
     fill,
+    for_each_window,
     horizontal,
     label,
     time_axis,
 )
 from sim.units import format_bytes
 
-_WIDE, _SIDE, _HIGH, _LANE = 1100.0, 90.0, 220.0, 20.0
+_SIDE, _HIGH, _LANE = 90.0, 220.0, 20.0
 MOST_LANES = 24
 _TICKS = ((0.0, "start"), (0.5, "middle"), (1.0, "end"))
 
 
 def memory(owned: Alive, colours: dict[str, str], capacity: float | None) -> str:
     """Areas by owner, one on the other; a line where the GPU's memory ends, if that is near."""
+    return for_each_window(lambda wide: _memory(owned, colours, capacity, wide))
+
+
+def _memory(
+    owned: Alive, colours: dict[str, str], capacity: float | None, wide: float
+) -> str:
     total = np.sum(list(owned.owners.values()), axis=0)
     peak = float(total.max()) or 1.0
     limit = capacity if capacity is not None and capacity < 2.5 * peak else None
     top = 1.05 * max(peak, limit or 0.0)
-    drawn = _areas(owned, colours, top)
-    drawn += _scale(peak, top, "peak", "axis")
+    drawn = _areas(owned, colours, top, wide)
+    drawn += _scale(peak, top, "peak", "axis", wide)
     if limit is not None:
-        drawn += _scale(limit, top, "GPU", "bound")
-    drawn += time_axis(owned.end - owned.begin, _SIDE, _WIDE, _HIGH + 16, _TICKS)
+        drawn += _scale(limit, top, "GPU", "bound", wide)
+    drawn += time_axis(owned.end - owned.begin, _SIDE, wide, _HIGH + 16, _TICKS)
     name = f"Memory of rank {owned.rank} over the last step by owner"
-    return drawing(drawn, _WIDE, _HIGH + 20, name)
+    return drawing(drawn, wide, _HIGH + 20, name)
 
 
-def _areas(owned: Alive, colours: dict[str, str], top: float) -> list[str]:
+def _areas(owned: Alive, colours: dict[str, str], top: float, wide: float) -> list[str]:
     """An area for each owner on those before it; `top` is the picture's height in bytes."""
-    x = _SIDE + (_WIDE - _SIDE) * np.arange(PARTS + 1) / PARTS
+    x = _SIDE + (wide - _SIDE) * np.arange(PARTS + 1) / PARTS
     areas = []
     under = np.zeros(PARTS)
     for owner, size in owned.owners.items():
@@ -63,11 +70,11 @@ def _edge(x: np.ndarray, height: np.ndarray, top: float) -> list[tuple[float, fl
     return [*points, (float(x[PARTS]), points[-1][1])]
 
 
-def _scale(size: float, top: float, name: str, line: str) -> list[str]:
+def _scale(size: float, top: float, name: str, line: str, wide: float) -> list[str]:
     """A dashed line at `size` bytes, with its name."""
     y = _HIGH * (1 - size / top)
     return [
-        horizontal(y, _SIDE, _WIDE, class_=line, stroke_dasharray="5 4"),
+        horizontal(y, _SIDE, wide, class_=line, stroke_dasharray="5 4"),
         label(name, 0, y + 1, class_="soft"),
         label(format_bytes(size), 0, y + 15, class_="soft"),
     ]
@@ -75,18 +82,22 @@ def _scale(size: float, top: float, name: str, line: str) -> list[str]:
 
 def path(lanes: dict[int, list[Stretch]], length: float) -> str:
     """A row for each rank that the path runs through: where it is at which time."""
+    return for_each_window(lambda wide: _path(lanes, length, wide))
+
+
+def _path(lanes: dict[int, list[Stretch]], length: float, wide: float) -> str:
     drawn: list[str] = []
     for row, (rank, stretches) in enumerate(list(lanes.items())[:MOST_LANES]):
         top = row * _LANE
         drawn.append(label(f"rank {rank}", 0, top + 14, class_="soft"))
-        drawn.append(horizontal(top + _LANE / 2, _SIDE, _WIDE, class_="grid"))
-        drawn += [_stretch(top, *stretch) for stretch in stretches]
+        drawn.append(horizontal(top + _LANE / 2, _SIDE, wide, class_="grid"))
+        column = (wide - _SIDE) / COLUMNS
+        drawn += [_stretch(top, column, *stretch) for stretch in stretches]
     high = min(len(lanes), MOST_LANES) * _LANE
-    drawn += time_axis(length, _SIDE, _WIDE, high + 16, _TICKS)
-    return drawing(drawn, _WIDE, high + 20, "The critical path by rank")
+    drawn += time_axis(length, _SIDE, wide, high + 16, _TICKS)
+    return drawing(drawn, wide, high + 20, "The critical path by rank")
 
 
-def _stretch(top: float, first: int, columns: int, colour: str) -> str:
-    wide = (_WIDE - _SIDE) / COLUMNS
-    left = _SIDE + first * wide
-    return box(left, top + 2, columns * wide, _LANE - 4, style=fill(colour))
+def _stretch(top: float, column: float, first: int, columns: int, colour: str) -> str:
+    left = _SIDE + first * column
+    return box(left, top + 2, columns * column, _LANE - 4, style=fill(colour))

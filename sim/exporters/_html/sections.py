@@ -101,18 +101,19 @@ def _moments(parts: int) -> str:
 
 
 def _busiest_links(result: Prediction) -> str:
+    priced = any(words.saved(link) for link in result.links)
     alike: dict[tuple[str, ...], list[str]] = {}
     for link in result.links:
         figures = (
             percent(link.utilisation),
             percent(link.peak),
             format_bytes(link.bytes),
-            words.saved(link) or "-",
+            *([words.saved(link) or "-"] if priced else []),
         )
         alike.setdefault(figures, []).append(link.name)
     rows = [(_first_of(names), *figures) for figures, names in alike.items()]
     heads = ("busiest links", "busy", "at most", "carried", "1 % faster saves")
-    return table(heads, rows)
+    return table(heads if priced else heads[:-1], rows)
 
 
 def _first_of(names: Sequence[str]) -> str:
@@ -122,14 +123,8 @@ def _first_of(names: Sequence[str]) -> str:
 
 
 def _network_data(use: Heat, length: float) -> dict[str, Any]:
-    """What the script needs to move the slider: the uses, a part's time in ns, and where the rows lie."""
-    parts = use.mean.shape[1]
-    return {
-        **as_data(use),
-        "part": length / parts * 1e9,
-        "left": pictures_links.SIDE,
-        "wide": (1100 - pictures_links.SIDE) / parts,
-    }
+    """What the script needs to move the slider: the uses, and a part's time in ns."""
+    return {**as_data(use), "part": length / use.mean.shape[1] * 1e9}
 
 
 def kernels(result: Prediction) -> str:
@@ -163,11 +158,18 @@ _KERNEL_HEADS = (
 )
 
 
+def _shape(shape: Sequence[int]) -> str:
+    """`4096 x 1024 x 8192`; elements of a kernel that only moves them."""
+    if len(shape) == 1:
+        return f"{count(shape[0])} elements"
+    return " x ".join(map(str, shape))
+
+
 def _kernel_row(use: KernelUse, whole: float) -> tuple[str, ...]:
     """Cells under `_KERNEL_HEADS`; `whole` is the time of all kernels."""
     return (
         use.kernel.kind,
-        " x ".join(map(str, use.kernel.shape)),
+        _shape(use.kernel.shape),
         count(use.count),
         percent(use.time / whole),
         format_duration(use.time / use.count) if use.count else "-",
@@ -191,10 +193,11 @@ def memory(result: Prediction) -> str:
     cells = [
         (owner, format_bytes(size), percent(size / verdict.needed))
         for owner, size in rows
-        if size >= _SMALLEST * verdict.needed
+        if size >= SMALLEST * verdict.needed
     ]
     bar = pictures.stacked(parts, "Memory at its peak by owner", whole)
-    keys = legend([(colour, owner) for owner, _, colour, _ in parts])
+    seen = [part for part in parts if part[1] >= SMALLEST * whole]
+    keys = legend([(colour, owner) for owner, _, colour, _ in seen])
     head = f"<p>{escape(words.memory_verdict(result))}.</p>"
     return (
         head
@@ -239,7 +242,7 @@ def critical(result: Prediction) -> str:
         + pictures.stacked(parts, "Parts of the critical path")
         + legend([(colour, _PATH_WORDS.get(colour, colour)) for colour in colours])
         + pictures_time.path(strip, path.length)
-        + _path_parts(summary["parts"])
+        + _path_parts(_folded(summary["parts"]))
         + _longest(summary["longest"], path.length)
     )
 
@@ -270,15 +273,32 @@ def _path_head(path: CriticalPath, ranks: int, lanes: int, step: float) -> str:
 # Relative difference from the step time from which on a section says why its length is another.
 _APART = 1e-3
 # Share of the whole below which a row would say 0.0 %.
-_SMALLEST = 5e-4
+SMALLEST = 5e-4
 
 
 def _amounts(times: int, seconds: float, share: float) -> tuple[str, str, str]:
     return count(times), format_duration(seconds), percent(share)
 
 
+def _folded(parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The parts with one row for what several groups of ranks do alike."""
+    alike: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for part in parts:
+        key = part["kind"], part["family"], part["axis"]
+        alike.setdefault(key, []).append(part)
+    rows = []
+    for same in alike.values():
+        row = dict(same[0])
+        for amount in ("count", "seconds", "share"):
+            row[amount] = sum(part[amount] for part in same)
+        if len(same) > 1:
+            row["group"] = f"{len(same)} groups"
+        rows.append(row)
+    return sorted(rows, key=lambda row: -row["seconds"])
+
+
 def _path_parts(parts: Sequence[Mapping[str, Any]]) -> str:
-    shown = [part for part in parts[:12] if part["share"] >= _SMALLEST]
+    shown = [part for part in parts[:12] if part["share"] >= SMALLEST]
     rows = [
         (path_part(part), *_amounts(part["count"], part["seconds"], part["share"]))
         for part in shown
@@ -332,7 +352,7 @@ def scenario(result: Prediction) -> str:
         "name": Path(str(result.scenario.get("name", ""))).name,
     }
     rows = [
-        (key.replace("_", " "), str(value))
+        (key.replace("_", " "), count(value) if isinstance(value, int) else str(value))
         for key, value in summary.items()
         if value not in (None, "")
     ]

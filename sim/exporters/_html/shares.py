@@ -6,7 +6,7 @@ from sim.analysis import metrics
 from sim.analysis.prediction import Prediction
 from sim.exporters import _words as words
 from sim.exporters._html import pictures
-from sim.exporters._html.sections import legend
+from sim.exporters._html.sections import SMALLEST, legend
 from sim.exporters._html.svg import table
 from sim.units import format_duration, percent
 
@@ -60,7 +60,14 @@ def compared(result: Prediction, before: Prediction) -> str:
 
 
 def _legend(parts: _Parts) -> str:
-    return legend(list({name: (colour, name) for name, _, colour, _ in parts}.values()))
+    """What can be seen of the bars; a share that the table leaves out has no colour to look for."""
+    whole = sum(seconds for _, seconds, _, _ in parts)
+    seen = {
+        name: (colour, name)
+        for name, seconds, colour, _ in parts
+        if seconds >= SMALLEST * whole
+    }
+    return legend(list(seen.values()))
 
 
 def _signed(seconds: float) -> str:

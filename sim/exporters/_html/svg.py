@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from sim.units import format_duration
+
+#: Widths of drawings, in units that a screen shows as about a pixel: for a window, and for a phone.
+WIDE, PHONE = 1100.0, 370.0
+_FEW = 5  # columns of a table that a phone has room for
 
 
 def element(tag: str, text: str = "", /, **attributes: object) -> str:
@@ -69,6 +73,18 @@ def drawing(
     return f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(name)}">{picture}</div>'
 
 
+def for_each_window(draw: Callable[[float], str]) -> str:
+    """A drawing made twice, for a window and for a phone; the page's style shows one of them."""
+    return (
+        f'<div class="window">{draw(WIDE)}</div><div class="phone">{draw(PHONE)}</div>'
+    )
+
+
+def on_phone(wide: float) -> bool:
+    """Whether a drawing is so narrow that names stand above their rows, not beside them."""
+    return wide < WIDE
+
+
 def table(
     heads: Sequence[str],
     rows: Iterable[Sequence[str]],
@@ -85,10 +101,11 @@ def table(
         )
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    many = ' class="many"' if len(heads) > _FEW else ""
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
     return (
         f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(caption or heads[0] or "table")}">'
-        f"<table>{title}<thead><tr>{cells('th', heads)}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"<table{many}>{title}<thead><tr>{cells('th', heads)}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 

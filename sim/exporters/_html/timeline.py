@@ -8,7 +8,7 @@ from sim.analysis import metrics
 from sim.analysis.prediction import Prediction
 from sim.exporters._html.gantt import Data, gantt
 from sim.exporters._html.sections import embedded, legend
-from sim.units import format_duration
+from sim.units import count, format_duration
 
 _SPAN_KEYS = (
     ("forward", "forward"),
@@ -86,7 +86,9 @@ def _ranks_drawn(data: Data, step: float) -> str:
     if data["ranks"] == data["shown"] == len({row["rank"] for row in data["rows"]}):
         return text
     text += " Ranks that do the same at the same time are one row: "
-    text += f"the rows stand for {data['shown']:,} of {data['ranks']:,} ranks."
+    text += (
+        f"the rows stand for {count(data['shown'])} of {count(data['ranks'])} ranks."
+    )
     if any(row["merged"] for row in data["rows"]):
         text += " Neighbouring short spans are drawn as one; --trace has every one."
     return text
