@@ -49,7 +49,7 @@ html_copy_source = False
 html_theme_options = {"navigation_with_keys": True}
 copybutton_exclude = ".linenos, .gp, .go"
 copybutton_prompt_text = "$ "
-pygments_style, pygments_dark_style = "friendly", "monokai"
+pygments_style, pygments_dark_style = "a11y-high-contrast-light", "monokai"
 
 #: Links of the pages to files that are not pages of the site, and the page that shows them there.
 ELSEWHERE = {
