@@ -16,6 +16,7 @@ import click
 from sim import __version__, plugins
 from sim.commands._completion import completed
 from sim.commands._shared import EXIT_INTERRUPT, verbose
+from sim.errors import did_you_mean
 from sim.threads import sum_alone
 from sim.tools import streams
 from sim.tools.garbage import collect_rarely
@@ -53,10 +54,19 @@ class Commands(click.Group):
     def get_command(self, _: click.Context | None, name: str) -> click.Command | None:
         package = _packages().get(name.replace("-", "_"))
         if package is None:
-            return None  # click says so, and names what is close
+            return None
         command: click.Command = plugins.load(package, name).command
         command.name = name
         return completed(verbose(command))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        if not ctx.resilient_parsing and self.get_command(ctx, word) is None:
+            hint = did_you_mean(word, self.list_commands())
+            ctx.fail(f"{word}: found no such command ({hint or 'all: prestep --help'})")
+        return super().resolve_command(ctx, args)
 
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter

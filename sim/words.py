@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -33,6 +32,9 @@ def _short(word: str) -> str:
 @functools.cache  # asked for when something is wrong, and then for every mistake
 def _keys() -> Mapping[str, str]:
     """Keys by all their words; the last part of a key is one of them."""
+    # not at the top: `prestep --help` imports this file, and TOML is slow to import
+    import tomllib
+
     table = tomllib.loads(FILE.read_text(encoding="utf-8"))
     keys: dict[str, str] = {}
     for key, words in table.items():

@@ -255,3 +255,29 @@ def test_known_misses_that_cannot_be_read_are_an_input_error(
     (tmp_path / "misses.toml").write_text(text)
     with pytest.raises(InputError, match=r"misses\.toml: "):
         new_misses([], tmp_path / "misses.toml")
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("rnu", 'did you mean "run"?'),
+        ("recipe", 'did you mean "import-recipe"?'),
+        ("nonsense", "prestep --help"),
+    ],
+)
+def test_a_command_that_does_not_exist_names_the_one_that_was_meant(
+    word: str, told: str
+) -> None:
+    """Or where all of them are listed."""
+    done = CliRunner().invoke(cli.main, [word])
+    assert done.exit_code == 2 and told in done.output
+
+
+def test_a_kind_of_link_that_a_cluster_lacks_is_no_misspelling() -> None:
+    """Nobody who asks for a spine means PCIe; a word that is spelt wrongly still gets its neighbour."""
+    one, other = (
+        run("run", "mlp-ddp4", "--set", f"{kind}.bandwidth=2x").stderr
+        for kind in ("spine", "nvlnk")
+    )
+    assert "h200-host-4 has no spine" in one and "did you mean" not in one
+    assert 'did you mean "nvlink"?' in other

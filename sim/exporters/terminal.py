@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".txt",)
 WIDEST = 100
+_NOTHING = 0.001  # of a step: sharing costs nothing
 
 
 def render(
@@ -62,9 +63,22 @@ def render(
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
+def _what_sharing_costs(together: Together) -> str:
+    """The answer: by how much the jobs slow each other."""
+    longer = {
+        name: result.step_time / together.alone[name] - 1
+        for name, result in together.results.items()
+    }
+    slowed, most = max(longer.items(), key=lambda item: item[1])
+    many = f"{len(longer)} jobs on one cluster"
+    if most < _NOTHING:
+        return f"{many} do not slow each other"
+    return f"{many} slow each other, {slowed} most: its step takes {percent(most)} longer than alone"
+
+
 def render_jobs(together: Together) -> str:
     """Several jobs on one cluster: a page for each, what sharing costs them, and the links they share."""
-    lines = [f"{len(together.results)} jobs on one cluster", ""]
+    lines = [f"{_what_sharing_costs(together)}.", ""]
     width = max(map(len, together.results))
     for name, result in together.results.items():
         alone, step = together.alone[name], result.step_time

@@ -26,7 +26,7 @@ from sim.serving.pools import WEIGHT, Pools, pools_of
 from sim.serving.transfer import added, legs_of, loads_of, sending
 from sim.spec.inference import Inference
 from sim.spec.sections import Scenario
-from sim.units import format_bandwidth, format_bytes, format_duration
+from sim.units import count, format_bandwidth, format_bytes, format_duration
 from workloads.models.counts import active_parameters, attention_flops, total_parameters
 
 BUSIEST = 8  # links that are listed
@@ -227,7 +227,11 @@ def render(prediction: dict[str, Any]) -> str:
     grades = prediction["evidence"].items()
     lines = [
         *_heading(prediction),
-        *(f"    {name:20} {format_duration(time)}" for name, time in parts),
+        *(
+            f"    {name.replace('_', ' '):20} {format_duration(time)}"
+            for name, time in parts
+            if time
+        ),
         *_rates(prediction),
         "",
         "  busiest links",
@@ -242,8 +246,11 @@ def render(prediction: dict[str, Any]) -> str:
 
 
 def _heading(prediction: dict[str, Any]) -> Iterator[str]:
-    """What was asked, and the time to the first token."""
+    """The answer, what was asked, and the time to the first token."""
     model, cluster = prediction["model"], prediction["cluster"]
+    first = format_duration(prediction["time_to_first_token"]["mean"])
+    token = format_duration(prediction["time_per_output_token"])
+    yield f"The first token comes after {first}, then one every {token}."
     yield f"{model} on {cluster}: {prediction['requests']} requests, prefill and decode apart"
     yield ""
     times = prediction["time_to_first_token"]
@@ -262,5 +269,5 @@ def _rates(prediction: dict[str, Any]) -> Iterator[str]:
     bandwidth = format_bandwidth(prediction["transfer_bandwidth"])
     yield f"  KV cache of a prompt   {size} by {paths}, alone {alone} ({bandwidth})"
     requests = f"{prediction['requests_per_second']:.3g} requests/s"
-    tokens = f"{prediction['tokens_per_second']:.0f} tokens/s"
+    tokens = f"{count(prediction['tokens_per_second'])} tokens/s"
     yield f"  throughput             {requests}, {tokens}"

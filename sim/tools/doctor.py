@@ -8,6 +8,7 @@ import platform
 import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -50,6 +51,18 @@ def examined() -> list[Finding]:
         _folder(),
     ]
     return sorted(found, key=lambda finding: order.index(finding.state))
+
+
+def in_short(findings: Sequence[Finding]) -> str:
+    """The answer: whether prestep works here, and what some commands lack."""
+    wrong = [finding.what for finding in findings if finding.state == "wrong"]
+    if wrong:
+        return f"Not all is well here: {', '.join(wrong)}."
+    lacking = sum(finding.state == "missing" for finding in findings)
+    if not lacking:
+        return "prestep works here, with all that its commands can use."
+    packages = "1 package" if lacking == 1 else f"{lacking} packages"
+    return f"prestep works here; {packages} that only some commands need are missing."
 
 
 def extras() -> list[str]:

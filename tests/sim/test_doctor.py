@@ -58,3 +58,13 @@ def test_another_projects_package_is_wrong(monkeypatch: pytest.MonkeyPatch) -> N
     wrong = [finding for finding in told["findings"] if finding["state"] == "wrong"]
     assert [finding["what"] for finding in wrong] == ["package json"]
     assert "environment of its own" in wrong[0]["advice"]
+
+
+def test_the_first_sentence_is_the_answer() -> None:
+    """What is wrong comes before what commands lack; without either everything works."""
+    good, missing, wrong = (
+        doctor.Finding("thing", state, "") for state in ("good", "missing", "wrong")
+    )
+    assert "with all" in doctor.in_short([good])
+    assert "1 package that" in doctor.in_short([good, missing])
+    assert doctor.in_short([good, missing, wrong]) == "Not all is well here: thing."

@@ -46,6 +46,7 @@ def test_the_example_runs() -> None:
     assert result.exit_code == 0 and "time to first token" in result.output, (
         result.output
     )
+    assert result.output.startswith("The first token comes after ")
 
 
 def test_a_cache_is_as_large_as_its_model_says(tmp_path: Path) -> None:

@@ -214,6 +214,7 @@ def test_jobs_on_the_command_line(scenario: Path) -> None:
         and "times as long" in page.output
         and "[mine]" in page.output
     )
+    assert page.output.startswith("2 jobs on one cluster slow each other, ")
     done = CliRunner().invoke(main, ["run", str(scenario), "--json"])
     told = json.loads(done.stdout)
     assert [job["name"] for job in told["jobs"]] == ["mine", "job1"] and told["links"][

@@ -76,6 +76,12 @@ def resolve(fabric: Fabric, selector: str) -> Selection:
     return Selection(_link(fabric, selector))
 
 
+#: Kinds that many clusters have: who names one has not mistyped another.
+KINDS_ELSEWHERE = frozenset(
+    ("nvlink", "nvswitch", "pcie", "nic", "leaf", "spine", "core", "rail")
+)
+
+
 def missing(fabric: Fabric, selector: str, key: str, where: str) -> Mistake:
     """The mistake of a selector that means nothing on this fabric, with what comes close."""
     part = _PART.fullmatch(selector.strip())
@@ -87,7 +93,10 @@ def missing(fabric: Fabric, selector: str, key: str, where: str) -> Mistake:
         hint = did_you_mean(inside, _some_names(fabric)) or _some_hosts(fabric)
         return Mistake(where, key, f'"{selector}"', _bracketed(fabric, kind), hint)
     found = f'"{selector}", which matches no link and no device'
-    hint = _close_to(fabric, part[1] if part else selector)
+    name = part[1].strip() if part else selector
+    hint = _close_to(fabric, name)
+    if name in KINDS_ELSEWHERE:
+        hint = f"{fabric.name} has no {name}; `prestep topology show {fabric.name}` draws what it has"
     return Mistake(where, key, found, _anything(fabric), hint)
 
 

@@ -15,11 +15,12 @@ from sim.exporters._html.svg import (
     fill,
     for_each_window,
     label,
+    number,
     on_phone,
     table,
     vertical,
 )
-from sim.units import count, format_duration, percent
+from sim.units import format_duration, percent
 
 Measured = dict[str, Any]
 _ROW = 30.0
@@ -169,7 +170,7 @@ def _family(family: Measured | None) -> str:
         else "those that no constant was fitted to"
     )
     text = (
-        f"Of {count(family['n'])} measured steps with the same {shared} ({family['what']}; {fitted}), "
+        f"Of {number(family['n'])} measured steps with the same {shared} ({family['what']}; {fitted}), "
         f"the predictions are off by {percent(family['error'])} in the mean, "
         f"bias {percent(family['bias'], True)}, worst {percent(family['worst'], True)}."
     )

@@ -21,7 +21,7 @@ from sim.exporters._html import (
 )
 from sim.exporters._html.network import Heat, as_data, heat
 from sim.exporters._html.over_time import alive, lanes, path_colour
-from sim.exporters._html.svg import table
+from sim.exporters._html.svg import number, table
 from sim.units import count, format_bytes, format_duration, percent
 
 _OWNER_COLOURS = {
@@ -257,7 +257,7 @@ def _path_part(part: Mapping[str, Any]) -> tuple[str, float, str, str]:
 def _path_head(path: CriticalPath, ranks: int, lanes: int, step: float) -> str:
     head = (
         "<p>What the end of the step waited for, walked back through all ranks; what is not on it has slack. "
-        f"{format_duration(path.length)}, {count(len(path.segments))} stretches on "
+        f"{format_duration(path.length)}, {number(len(path.segments))} stretches on "
         f"{ranks} simulated rank{'s' if ranks != 1 else ''}.</p>"
     )
     if step and abs(path.length / step - 1) > _APART:

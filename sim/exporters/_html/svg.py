@@ -6,11 +6,16 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
-from sim.units import format_duration
+from sim.units import count, format_duration
 
 #: Widths of drawings, in units that a screen shows as about a pixel: for a window, and for a phone.
 WIDE, PHONE = 1100.0, 370.0
 _FEW = 5  # columns of a table that a phone has room for
+
+
+def number(value: float) -> str:
+    """`1 024` in a sentence: its thousands stay on one line."""
+    return count(value).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def element(tag: str, text: str = "", /, **attributes: object) -> str:

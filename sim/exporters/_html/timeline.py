@@ -8,7 +8,8 @@ from sim.analysis import metrics
 from sim.analysis.prediction import Prediction
 from sim.exporters._html.gantt import Data, gantt
 from sim.exporters._html.sections import embedded, legend
-from sim.units import count, format_duration
+from sim.exporters._html.svg import number
+from sim.units import format_duration
 
 _SPAN_KEYS = (
     ("forward", "forward"),
@@ -87,7 +88,7 @@ def _ranks_drawn(data: Data, step: float) -> str:
         return text
     text += " Ranks that do the same at the same time are one row: "
     text += (
-        f"the rows stand for {count(data['shown'])} of {count(data['ranks'])} ranks."
+        f"the rows stand for {number(data['shown'])} of {number(data['ranks'])} ranks."
     )
     if any(row["merged"] for row in data["rows"]):
         text += " Neighbouring short spans are drawn as one; --trace has every one."

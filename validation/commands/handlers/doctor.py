@@ -27,7 +27,8 @@ def doctor(json_: bool) -> None:
     if json_:
         echo_json(table)
     else:
-        show_page("\n".join(map(str, findings)))
+        lines = (examination.in_short(findings), "", *map(str, findings))
+        show_page("\n".join(lines))
     sys.exit(0 if table["good"] else EXIT_OUTSIDE)
 
 
