@@ -84,11 +84,12 @@ class Page:
         self, address: str, wide: int, high: int = 900, theme: str = "light"
     ) -> None:
         """Load a page in a window of so many pixels, in the theme that the system has ("light", "dark")."""
-        self.complaints.clear()
         self.resize(wide, high)
         self.ask("Emulation.setEmulatedMedia",
                  features=[{"name": "prefers-color-scheme", "value": theme}])  # fmt: skip
         self.ask("Page.navigate", url="about:blank")
+        self.until("location.href === 'about:blank'")
+        self.complaints.clear()  # of the page before
         self.ask("Page.navigate", url=address)
         self.until(
             "document.readyState === 'complete' && location.href !== 'about:blank'"
@@ -132,6 +133,25 @@ class Page:
             "Input.dispatchKeyEvent", type="keyDown", key=key, code=code, **more, **text
         )
         self.ask("Input.dispatchKeyEvent", type="keyUp", key=key, code=code, **more)
+
+    def dom(self, address: str, ended: str, wide: int = 800, high: int = 600) -> str:
+        """The page as it is once an expression is true; an error in it ends the wait, too.
+
+        Raises
+        ------
+        RuntimeError
+            With what its console says.
+        """
+        self.open(address, wide, high)
+        self.until(f"document.title.startsWith('ERROR') || {ended}")
+        if self.complaints:
+            raise RuntimeError(str(self.complaints))
+        return str(self.value("document.documentElement.outerHTML"))
+
+    def print(self, path: Path) -> None:
+        """Write the page as it is on paper."""
+        made = self.ask("Page.printToPDF", preferCSSPageSize=True)
+        path.write_bytes(base64.b64decode(made["data"]))
 
     def picture(self, path: Path) -> None:
         """Write what the window shows."""

@@ -6,15 +6,18 @@ import fcntl
 import gc
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
 from sim.threads import sum_alone
 from sim.tools.garbage import collect_rarely
+
+if TYPE_CHECKING:
+    from tests.browser import Page
 
 # As the command line does, and the processes that tests start: the same bits everywhere, and no thread that waits.
 sum_alone()
@@ -83,6 +86,17 @@ def report_of(made_once: MadeOnce) -> ReportOf:
         return report
 
     return lambda name: made_once(f"report {name}", lambda: make(name))
+
+
+@pytest.fixture(scope="session")
+def browser_page() -> Iterator[Page]:
+    """A page of a browser that all tests of a process share; each opens what it looks at."""
+    from tests.browser import CHROMIUM, browser
+
+    if CHROMIUM is None:
+        pytest.skip("needs chromium")
+    with browser() as page:
+        yield page
 
 
 @pytest.fixture

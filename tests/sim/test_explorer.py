@@ -7,7 +7,6 @@ import http.client
 import json
 import random
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -32,6 +31,7 @@ from sim.studies.explorer.answers import Explorer
 from sim.studies.explorer.knobs import scaled
 from sim.studies.explorer.server import MOST_WAITING, Server
 from sim.tools.catalog import find_scenario
+from tests.browser import Page
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
 
@@ -418,26 +418,15 @@ addEventListener("load", () => {
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
-def test_a_slider_moves_the_step_in_a_browser() -> None:
+def test_a_slider_moves_the_step_in_a_browser(browser_page: Page) -> None:
     """Moving sliders changes the step time, the command and the timeline, and dp follows the GPUs."""
     explorer = Explorer(
         EXAMPLES / "1b-ddp.toml", ("model.layers=2", "training.global_batch=8")
     )
     with served(explorer) as server:
         server.text = server.text.replace(b"</head>", MOVE.encode(), 1)
-        command = [
-            "chromium",
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--virtual-time-budget=20000",
-            "--dump-dom",
-            server.address,
-        ]
-        made = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=True
-        ).stdout
+        address = server.address
+        made = browser_page.dom(address, ENDED)
     assert "<title>ANSWERED" in made
     told = explorer.answer({"nvlink.bandwidth": "0.125x", "parallel.dp": "2"})
     assert told["mistakes"] == "" and told["step_time"] != explorer.base.step_time
@@ -446,6 +435,8 @@ def test_a_slider_moves_the_step_in_a_browser() -> None:
     assert "--set nvlink.bandwidth=0.125x" in made and "--set parallel.dp=2" in made
 
 
+#: The scripts below write what they found into the title.
+ENDED = "!document.title.startsWith('Explore')"
 DRIVE = """<script>onerror = (m) => { document.title = "ERROR " + m; };
 addEventListener("load", async () => {
   const byId = (id) => document.getElementById(id), said = {};
@@ -466,26 +457,17 @@ addEventListener("load", async () => {
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
-def test_links_pins_and_curves_in_a_browser() -> None:
+def test_links_pins_and_curves_in_a_browser(browser_page: Page) -> None:
     """A link opens with its sliders, the pinned step stands beside the next, and the curve has every position."""
     explorer = Explorer(
         EXAMPLES / "1b-ddp.toml", ("model.layers=2", "training.global_batch=8")
     )
     with served(explorer) as server:
         server.text = server.text.replace(b"</head>", DRIVE.encode(), 1)
-        command = [
-            "chromium",
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--virtual-time-budget=60000",
-            "--dump-dom",
-            f"{server.address}#set=parallel.dp=2&nvlink.bandwidth=2x&cluster.file=x",
-        ]
-        made = subprocess.run(
-            command, capture_output=True, text=True, timeout=90, check=True
-        ).stdout
+        address = (
+            f"{server.address}#set=parallel.dp=2&nvlink.bandwidth=2x&cluster.file=x"
+        )
+        made = browser_page.dom(address, ENDED)
     found = re.search(r"<title>(.*?)</title>", made, re.DOTALL)
     assert found is not None
     said = json.loads(unescape(found[1]))
@@ -512,27 +494,17 @@ addEventListener("load", async () => {
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_phone_shows_the_answer_beside_the_sliders(theme: str) -> None:
+def test_a_phone_shows_the_answer_beside_the_sliders(
+    browser_page: Page, theme: str
+) -> None:
     """The step stays in the window though the sliders fill it, and a body of 390 pixels does not overflow."""
     explorer = Explorer(EXAMPLES / "1b-ddp.toml", ("model.layers=2",))
     with served(explorer) as server:
         hand = PHONE.replace("THEME", theme).encode()
         server.text = server.text.replace(b"</head>", hand, 1)
-        command = [
-            "chromium",
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--window-size=500,700",
-            "--virtual-time-budget=20000",
-            "--dump-dom",
-            server.address,
-        ]
-        made = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=True
-        ).stdout
+        address = server.address
+        made = browser_page.dom(address, ENDED, 500, 700)
     found = re.search(r"<title>(.*?)</title>", made, re.DOTALL)
     assert found is not None
     said = json.loads(unescape(found[1]))

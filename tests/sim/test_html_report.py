@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from sim.exporters._html.network import heat
 from sim.predict import predict
 from sim.spec.load import load_scenario
 from sim.units import format_duration
+from tests.browser import Page
 from tests.sim.synthetic import result
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
@@ -220,8 +219,9 @@ def test_a_trace_counts_memory(pipeline: Prediction) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
-def test_a_browser_draws_it(pipeline: Prediction, tmp_path: Path) -> None:
+def test_a_browser_draws_it(
+    browser_page: Page, pipeline: Prediction, tmp_path: Path
+) -> None:
     """The script runs without an error; a click on a span shows its details."""
     page = html.render(pipeline)
     click = """<script>addEventListener("load", () => { const c = document.getElementById("gantt");
@@ -231,19 +231,9 @@ def test_a_browser_draws_it(pipeline: Prediction, tmp_path: Path) -> None:
       onerror = (m) => { document.title = "ERROR " + m; };</script></head>"""
     path = tmp_path / "page.html"
     path.write_text(page.replace("</head>", click, 1), encoding="utf-8")
-    command = [
-        "chromium",
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--dump-dom",
-        f"file://{path}",
-    ]
-    made = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert "<title>ERROR" not in made.stdout
-    detail = re.search(r'id="detail"[^>]*>(.*?)</div>', made.stdout, re.DOTALL)
+    made = browser_page.dom(f"file://{path}", "document.readyState === 'complete'")
+    assert "<title>ERROR" not in made
+    detail = re.search(r'id="detail"[^>]*>(.*?)</div>', made, re.DOTALL)
     assert detail is not None and "lasts" in detail[1]
 
 

@@ -15,7 +15,7 @@ from sim.spec.load import load_scenario
 from sim.studies.explorer.answers import Explorer
 from sim.studies.explorer.server import Server
 from sim.studies.tornado import short_tornado
-from tests.browser import CHROMIUM, Page, browser
+from tests.browser import CHROMIUM, Page
 from validation.index import measured
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
@@ -39,10 +39,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def page() -> Iterator[Page]:
-    with browser() as made:
-        yield made
+@pytest.fixture
+def page(browser_page: Page) -> Page:
+    return browser_page
 
 
 def written(folder: Path, example: str, *changes: str) -> str:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-import subprocess
-from html import unescape
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +14,14 @@ from sim.exporters import html
 from sim.predict import predict
 from sim.spec.load import load_scenario
 from sim.studies.tornado import short_tornado
+from tests.browser import CHROMIUM, Page
 from validation.index import measured
 
+Told = Callable[..., Any]
 EXAMPLES = Path(cli.__file__).parent / "examples"
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium"),
-]
-CHROMIUM = [
-    "chromium",
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--enable-logging=stderr",
+    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium"),
 ]
 
 
@@ -46,26 +38,26 @@ def page() -> str:
     )
 
 
-def told(page: str, script: str, folder: Path, *options: str) -> Any:
+@pytest.fixture
+def told(browser_page: Page, page: str, tmp_path: Path) -> Told:
     """What a script that runs in the page puts into `said`; an error on the console fails."""
-    run = (
-        '<script>addEventListener("load", () => { const said = {}; const byId = (id) => document.getElementById(id);'
-        'const key = (k) => byId("gantt").dispatchEvent(new KeyboardEvent("keydown", { key: k, bubbles: true }));'
-        f"{script}; document.title = JSON.stringify(said); }});</script></body>"
-    )
-    path = folder / "page.html"
-    path.write_text(page.replace("</body>", run, 1), encoding="utf-8")
-    command = [*CHROMIUM, *options, "--dump-dom", f"file://{path}"]
-    made = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=True
-    )
-    assert "CONSOLE" not in made.stderr, made.stderr
-    found = re.search(r"<title>(.*?)</title>", made.stdout, re.DOTALL)
-    assert found is not None
-    return json.loads(unescape(found[1]))
+    path = tmp_path / "page.html"
+    path.write_text(page, encoding="utf-8")
+
+    def run(script: str, wide: int = 1280, high: int = 900) -> Any:
+        browser_page.open(f"file://{path}", wide, high)
+        found = browser_page.value(
+            "(() => { const said = {}; const byId = (id) => document.getElementById(id);"
+            'const key = (k) => byId("gantt").dispatchEvent(new KeyboardEvent("keydown", { key: k, bubbles: true }));'
+            f"{script}; return said; }})()"
+        )
+        assert not browser_page.complaints
+        return found
+
+    return run
 
 
-def test_every_section_is_there_and_drawn(page: str, tmp_path: Path) -> None:
+def test_every_section_is_there_and_drawn(told: Told) -> None:
     """Each picture has a size, the timeline is not blank, and no label of the cluster lies on another."""
     script = """
       said.sections = [...document.querySelectorAll("section")].map((s) => s.id);
@@ -76,7 +68,7 @@ def test_every_section_is_there_and_drawn(page: str, tmp_path: Path) -> None:
       said.clash = texts.filter((a, i) => texts.some((b, k) => k > i && a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 2 && b.top < a.bottom - 2)).length;
       said.wide = document.documentElement.scrollWidth - innerWidth;
     """
-    said = told(page, script, tmp_path, "--window-size=1280,900")
+    said = told(script)
     wanted = [
         "timeline",
         "step",
@@ -93,7 +85,7 @@ def test_every_section_is_there_and_drawn(page: str, tmp_path: Path) -> None:
     assert said["clash"] == 0 and said["wide"] <= 0
 
 
-def test_the_keyboard_reaches_everything(page: str, tmp_path: Path) -> None:
+def test_the_keyboard_reaches_everything(told: Told) -> None:
     """Tab stops in the order of the page, the link to the figures first; keys zoom, move and choose in the timeline; what
     does not scroll is no stop; a focus is seen."""
     script = """
@@ -107,7 +99,7 @@ def test_the_keyboard_reaches_everything(page: str, tmp_path: Path) -> None:
       said.all = shown(); key("+"); said.zoomed = shown(); key("ArrowRight"); said.moved = shown(); key("Home"); said.home = shown();
       key("n"); said.one = byId("detail").textContent; key("ArrowDown"); said.below = byId("detail").textContent; key("p");
     """
-    said = told(page, script, tmp_path, "--window-size=1280,900")
+    said = told(script)
     assert said["first"] == "skip" and said["positive"] == 0 and said["idle"] == 0
     assert (
         said["names"].index("theme")
@@ -133,7 +125,7 @@ POINT = """
 """
 
 
-def test_a_pointer_and_a_search_tell_spans(page: str, tmp_path: Path) -> None:
+def test_a_pointer_and_a_search_tell_spans(told: Told) -> None:
     """Hovering shows what is under the pointer and nothing beside it; the search counts, dims the rest, Enter goes on."""
     script = (
         POINT
@@ -148,14 +140,14 @@ def test_a_pointer_and_a_search_tell_spans(page: str, tmp_path: Path) -> None:
       type("no such kernel"); said.none = byId("hits").textContent; type(""); said.cleared = byId("hits").textContent;
     """
     )
-    said = told(page, script, tmp_path, "--window-size=1280,900")
+    said = told(script)
     assert said["inside"] and "lasts" in said["tip"] and said["beside"]
     assert re.match(r"\d+ spans, [\d.]+ m?s", said["hits"]) and said["dimmed"]
     assert said["one"].startswith("send") and said["two"] != said["one"]
     assert said["none"] == "nothing of that name" and said["cleared"] == ""
 
 
-def test_a_range_is_summed_and_keys_of_games_move(page: str, tmp_path: Path) -> None:
+def test_a_range_is_summed_and_keys_of_games_move(told: Told) -> None:
     """Shift and a drag: what the ranks do in that time adds up to it; WASD zoom and move as + - and the arrows do."""
     script = (
         POINT
@@ -168,7 +160,7 @@ def test_a_range_is_summed_and_keys_of_games_move(page: str, tmp_path: Path) -> 
       key("a"); said.a = shown(); key("s"); key("Home"); said.home = shown() === all;
     """
     )
-    said = told(page, script, tmp_path, "--window-size=1280,900")
+    said = told(script)
     assert said["still"] and said["sums"] == said["button"]
     unit = {"s": 1e3, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
     head, _, rest = said["sums"].partition("mean of 4 rows of ranks")
@@ -183,7 +175,7 @@ def test_a_range_is_summed_and_keys_of_games_move(page: str, tmp_path: Path) -> 
     assert said["w"] == said["plus"] == said["a"] != said["d"] and said["home"]
 
 
-def test_the_moment_moves_the_links(page: str, tmp_path: Path) -> None:
+def test_the_moment_moves_the_links(told: Told) -> None:
     """The slider shows another use of the links, says when, and puts a line into the rows; at its end it is as before."""
     script = """
       const slider = byId("moment"), set = (at) => { slider.value = at; slider.dispatchEvent(new Event("input")); };
@@ -193,19 +185,19 @@ def test_the_moment_moves_the_links(page: str, tmp_path: Path) -> None:
       said.when = byId("when").textContent; said.cursors = [...document.querySelectorAll("line.now")].map((c) => c.getAttribute("visibility"));
       set(0); said.back = seen();
     """
-    said = told(page, script, tmp_path)
+    said = told(script)
     assert len(set(said["moments"])) >= 3 and said["whole"] == said["back"]
     assert " to " in said["when"] and set(said["cursors"]) == {"visible"}
 
 
-def test_light_and_dark(page: str, tmp_path: Path) -> None:
+def test_light_and_dark(told: Told) -> None:
     """The button changes the colours of the page and of the timeline; letters stay readable on it."""
     script = """
       const look = () => { const s = getComputedStyle(document.body); return [s.color, s.backgroundColor]; };
       const canvas = () => byId("gantt").toDataURL().length + byId("gantt").toDataURL().slice(-400);
       said.one = look(); const before = canvas(); byId("theme").click(); said.other = look(); said.painted = canvas() !== before;
     """
-    said = told(page, script, tmp_path)
+    said = told(script)
     assert said["one"] != said["other"] and said["painted"]
     for ink, ground in (said["one"], said["other"]):
         light = [
@@ -214,9 +206,7 @@ def test_light_and_dark(page: str, tmp_path: Path) -> None:
         assert abs(light[0] - light[1]) > 400
 
 
-def test_a_narrow_window_scrolls_pictures_not_the_page(
-    page: str, tmp_path: Path
-) -> None:
+def test_a_narrow_window_scrolls_pictures_not_the_page(told: Told) -> None:
     """At 500 pixels the page is as wide as the window; wide pictures and tables scroll in it, and the keyboard reaches them."""
     script = """
       said.over = document.documentElement.scrollWidth - innerWidth;
@@ -224,7 +214,7 @@ def test_a_narrow_window_scrolls_pictures_not_the_page(
       said.scrolling = boxes.length; said.reached = boxes.filter((b) => b.tabIndex === 0).length;
       said.bar = document.querySelector(".stack").getBoundingClientRect().height;
     """
-    said = told(page, script, tmp_path, "--window-size=500,900")
+    said = told(script, wide=500)
     assert (
         said["over"] <= 0
         and said["scrolling"] > 2
@@ -233,20 +223,15 @@ def test_a_narrow_window_scrolls_pictures_not_the_page(
     )
 
 
-def test_it_prints(page: str, tmp_path: Path) -> None:
-    """To a few pages, in light, whatever the screen has."""
+def test_it_prints(browser_page: Page, page: str, tmp_path: Path) -> None:
+    """To a few pages, in light, whatever the screen has; without buttons, which paper does not press."""
     path, paper = tmp_path / "page.html", tmp_path / "page.pdf"
     path.write_text(page, encoding="utf-8")
-    options = [
-        "--force-dark-mode",
-        "--blink-settings=preferredColorScheme=0",
-        f"--print-to-pdf={paper}",
-    ]
-    subprocess.run(
-        [*CHROMIUM, *options, f"file://{path}"],
-        capture_output=True,
-        timeout=120,
-        check=True,
-    )
+    browser_page.open(f"file://{path}", 1280, theme="dark")
+    browser_page.print(paper)
     pages = len(re.findall(rb"/Type\s*/Page\b", paper.read_bytes()))
     assert paper.read_bytes().startswith(b"%PDF") and 3 <= pages <= 16
+    browser_page.ask("Emulation.setEmulatedMedia", media="print")
+    shown = "[...document.querySelectorAll('button, nav')].filter((b) => b.checkVisibility()).length"
+    assert browser_page.value(shown) == 0
+    browser_page.ask("Emulation.setEmulatedMedia", media="")
