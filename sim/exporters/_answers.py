@@ -62,7 +62,8 @@ def of_comparison(comparison: Mapping[str, Any]) -> str:
     before = float(comparison["base"]["step_time"])
     after = float(comparison["changed"]["step_time"])
     gain = (before - after) / before if before else 0.0
-    times = f"{format_duration(after)} a step instead of {format_duration(before)}"
+    step, was = format_duration(after), format_duration(before)
+    times = f"{step} a step " + ("as before" if step == was else f"instead of {was}")
     if abs(gain) < NOTHING:
         still = " No figure of the step moves." if comparison.get("unchanged") else ""
         return f"The change saves nothing{_idle(comparison)}: {times}.{still}"

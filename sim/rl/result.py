@@ -10,7 +10,7 @@ from sim.rl import step as steps
 from sim.rl.interval import interval_of
 from sim.rl.step import RlStep
 from sim.spec.sections import Scenario
-from sim.units import format_bytes, format_duration
+from sim.units import count, format_bytes, format_duration
 
 #: What each phase rests on where nothing better is known of it.
 EVIDENCE = {
@@ -123,8 +123,9 @@ def _heading(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {trains} GPUs train, {generates} generate"
     yield f"  step time      {format_duration(step)}"
     yield f"  {interval['nominal']:.0%} interval  {low} to {high}".replace("%", " %")
-    rate = f"{result['tokens_per_second_per_gpu']:.4g} tokens/s per GPU"
-    yield f"  throughput     {rate}: {result['tokens']:.4g} tokens in {result['rollouts']} rollouts"
+    rate = f"{count(result['tokens_per_second_per_gpu'])} tokens/s per GPU"
+    told = f"{count(result['tokens'])} tokens in {count(result['rollouts'])} rollouts"
+    yield f"  throughput     {rate}: {told}"
 
 
 def _phases(result: Mapping[str, Any]) -> Iterator[str]:
@@ -146,11 +147,13 @@ def _details(result: Mapping[str, Any]) -> Iterator[str]:
     rollout, training, refit = result["rollout"], result["training"], result["refit"]
     parts = sorted(rollout["parts"].items(), key=lambda item: -item[1])
     told = ", ".join(
-        f"{name} {format_duration(value)}" for name, value in parts if value
+        f"{name.replace('_', ' ')} {format_duration(value)}"
+        for name, value in parts
+        if value
     )
     batch = f"{rollout['batch']:.3g} rollouts at once on average"
     yield f"Rollout: {result['engines']} engines, {batch}, at most {rollout['most']}"
-    yield f"  {rollout['steps']:.0f} steps of decoding: {told}"
+    yield f"  {count(rollout['steps'])} steps of decoding: {told}"
     tail = format_duration(rollout["tail"])
     yield f"  {tail} with a batch under half: the step waits for its longest rollouts"
     one, packs = format_duration(training["step_time"]), training["microbatches"]

@@ -171,6 +171,7 @@ def test_links_that_are_never_full_are_the_reason_too() -> None:
     comparison = {"base": side, "changed": side, "changed_kinds": ["spine"]}
     line = of_comparison(comparison)
     assert "for spine never holds a transfer back (2.0 % used)" in line
+    assert line.endswith("1 s a step as before.")
     full = {**side, "link_kinds": [{**kind, "held": 0.1}]}
     assert of_comparison({**comparison, "base": full}).startswith(
         "The change saves nothing: "
