@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,33 +20,30 @@ from sim.planning.numa import LOCAL
 from sim.planning.planned import Planned
 
 GROUNDED = ("measured", "fitted")
-# Of an operation its program and place there, whether it computes, its kernel or first communication, and seconds.
-_Executed = tuple[int, int, bool, int, float]
 # Why something has no measurement or fit of its own: (what, grade).
 Reason = tuple[str, str]
 
 
 def evidence_of(planned: Planned, run: Run) -> dict[str, float]:
     """Evidence grades weighted by the time of kernels and communications in the last step."""
-    kernels = [_kernel_grades(planned, k) for k in planned.graph.kernels]
-    grades, times = [], []
-    plans = [{plan.evidence: 1.0} for plan in planned.plans]
-    for _, _, computes, number, time in _last_step(planned, run):
-        shares = kernels[number] if computes else plans[number]
-        for grade, share in shares.items():
-            grades.append(grade)
-            times.append(time * share)
+    spent = _Spent.of(planned, run)
+    grades, times = list[str](), list[float]()
+    for number, _, time in spent.kernels():
+        shares = _kernel_grades(planned, planned.graph.kernels[number])
+        grades += shares
+        times += [time * share for share in shares.values()]
+    for plan, _, time in spent.plans():
+        grades.append(plan.evidence)
+        times.append(time)
     return metrics.evidence_shares(grades, np.array(times))
 
 
 def tables_of(planned: Planned, run: Run) -> dict[str, float]:
     """Shares of the kernels' time in the last step by whose tables say it (`Gpu.table_of`)."""
-    whose = [_kernel_tables(planned, kernel) for kernel in planned.graph.kernels]
     times: dict[str, float] = {}
-    for _, _, computes, number, time in _last_step(planned, run):
-        if not computes:
-            continue
-        for name, share in whose[number].items():
+    for number, _, time in _Spent.of(planned, run).kernels():
+        shown = _kernel_tables(planned, planned.graph.kernels[number])
+        for name, share in shown.items():
             times[name] = times.get(name, 0.0) + time * share
     whole = sum(times.values()) or 1.0
     shares = sorted(times.items(), key=lambda item: (-item[1], item[0]))
@@ -94,43 +92,31 @@ def fallbacks_of(
     measured, communications on hardware that was not measured or whose choice is not known, and the speed of a host
     that nothing is said of. `host_share` is the share of the step in which GPUs wait for the host (0 to 1).
     """
-    reasons = _reasons_in(planned, run)
-    whole, times = 0.0, dict[Reason, list[float]]()
-    for program, place, computes, number, time in _last_step(planned, run):
-        whole += time
-        for reason, share in reasons(program, place, computes, number).items():
-            times.setdefault(reason, []).append(time * share)
+    spent = _Spent.of(planned, run)
+    counts, times = dict[Reason, int](), dict[Reason, float]()
+
+    def add(reasons: Mapping[Reason, float], count: int, time: float) -> None:
+        for reason, share in reasons.items() if count else ():
+            counts[reason] = counts.get(reason, 0) + count
+            times[reason] = times.get(reason, 0.0) + time * share
+
+    for number, count, time in spent.kernels():
+        kernel = planned.graph.kernels[number]
+        add(_shares(planned, kernel), count, time)
+        if not isinstance(kernel, Chain) and not is_known(kernel):
+            crowded = (f"kernel {kernel.kind} beside communication", "guess")
+            add({crowded: 1.0}, *spent.crowded(number))
+    for plan, count, time in spent.plans():
+        add(dict.fromkeys(_plan_reasons(plan), 1.0), count, time)
+    whole = spent.whole or 1.0
     fallbacks = [
-        Fallback(*reason, len(parts), sum(parts) / (whole or 1.0))
-        for reason, parts in times.items()
+        Fallback(*reason, counts[reason], time / whole)
+        for reason, time in times.items()
     ]
     fallbacks += _host(planned, host_share)
     return tuple(
         sorted(fallbacks, key=lambda fallback: (-fallback.share, fallback.what))
     )
-
-
-def _reasons_in(
-    planned: Planned, run: Run
-) -> Callable[[int, int, bool, int], Mapping[Reason, float]]:
-    """The reasons of an operation of a run, each with the share of its time that it holds for: see `_Executed`."""
-    graph = planned.graph
-    kernels = [_shares(planned, kernel) for kernel in graph.kernels]
-    comms = [dict.fromkeys(_plan_reasons(plan), 1.0) for plan in planned.plans]
-    crowds = [_beside(p, run, i).tolist() for i, p in enumerate(graph.programs)]
-
-    def reasons(
-        program: int, place: int, computes: bool, number: int
-    ) -> Mapping[Reason, float]:
-        if not computes:
-            return comms[number]
-        kernel, beside = graph.kernels[number], crowds[program][place]
-        if not beside or isinstance(kernel, Chain) or is_known(kernel):
-            return kernels[number]
-        crowded = (f"kernel {kernel.kind} beside communication", "guess")
-        return {**kernels[number], crowded: 1.0}
-
-    return reasons
 
 
 def _kernel_reasons(gpu: Gpu, kernel: Kernel) -> Iterator[Reason]:
@@ -175,16 +161,71 @@ def _host(planned: Planned, share: float) -> list[Fallback]:
     return [Fallback(what, "guess", 1, share)]
 
 
-def _last_step(planned: Planned, run: Run) -> Iterator[_Executed]:
-    """Every kernel and communication of the last step."""
-    for i, p in enumerate(planned.graph.programs):
-        times = (run.end[i][-1] - run.start[i][-1]).tolist()
-        payloads, computes = p.payload.tolist(), (p.kind == KERNEL).tolist()
-        for at in np.flatnonzero((p.kind == KERNEL) | (p.kind == COMM)).tolist():
-            is_kernel, number = computes[at], payloads[at]
-            if not is_kernel:
-                number = p.parts[number][0]
-            yield i, at, is_kernel, number, times[at]
+@dataclass(frozen=True, eq=False)
+class _Spent:
+    """Kernels and communications of the last step of all ranks: how many of each, and their seconds.
+
+    Attributes
+    ----------
+    computes, beside : np.ndarray of bool
+        By operation: whether it is a kernel, and whether it overlaps a communication that holds SMs.
+    number : np.ndarray of int
+        By operation, its kernel, or the first communication that it takes part in.
+    time : np.ndarray
+        By operation, s.
+    """
+
+    planned: Planned
+    computes: np.ndarray
+    number: np.ndarray
+    time: np.ndarray
+    beside: np.ndarray
+
+    @classmethod
+    def of(cls, planned: Planned, run: Run) -> _Spent:
+        columns = [_last_step(p, run, i) for i, p in enumerate(planned.graph.programs)]
+        return cls(planned, *map(np.concatenate, zip(*columns, strict=True)))
+
+    @property
+    def whole(self) -> float:
+        return float(self.time.sum())
+
+    def kernels(self) -> Iterator[tuple[int, int, float]]:
+        """Every kernel that was executed, by its number."""
+        return _sums(self.number[self.computes], self.time[self.computes])
+
+    def crowded(self, number: int) -> tuple[int, float]:
+        """How often and how long a kernel ran beside communication."""
+        mine = self.computes & self.beside & (self.number == number)
+        return int(mine.sum()), float(self.time[mine].sum())
+
+    def plans(self) -> Iterator[tuple[Plan, int, float]]:
+        """Every communication that was executed, those of one plan as one."""
+        known: dict[int, int] = {}
+        places = [known.setdefault(id(plan), len(known)) for plan in self.planned.plans]
+        first = list({id(plan): plan for plan in self.planned.plans}.values())
+        moves = ~self.computes
+        which = np.array(places, dtype=np.int64)[self.number[moves]]
+        for place, count, time in _sums(which, self.time[moves]):
+            yield first[place], count, time
+
+
+def _sums(numbers: np.ndarray, times: np.ndarray) -> Iterator[tuple[int, int, float]]:
+    """Numbers, how often each one is there, and the sum of its times."""
+    counts = np.bincount(numbers)
+    sums = np.bincount(numbers, weights=times)
+    for number in np.flatnonzero(counts).tolist():
+        yield number, int(counts[number]), float(sums[number])
+
+
+def _last_step(p: Program, run: Run, i: int) -> tuple[np.ndarray, ...]:
+    """Of every kernel and communication of a rank's last step: see `_Spent`."""
+    ops = np.flatnonzero((p.kind == KERNEL) | (p.kind == COMM))
+    computes, number = p.kind[ops] == KERNEL, p.payload[ops].copy()
+    first = np.array([part[0] for part in p.parts], dtype=number.dtype)
+    number[~computes] = first[number[~computes]]
+    time = (run.end[i][-1] - run.start[i][-1])[ops]
+    return computes, number, time, _beside(p, run, i)[ops]
 
 
 def _beside(p: Program, run: Run, i: int) -> np.ndarray:

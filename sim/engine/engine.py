@@ -15,7 +15,7 @@ import numpy as np
 
 from sim import progress
 from sim.costs.power import Meter
-from sim.engine import stuck
+from sim.engine import steady, stuck
 from sim.engine.clock import Clock
 from sim.engine.execution import Run, Timed
 from sim.engine.fluid import Network
@@ -109,7 +109,15 @@ def execute(timed: Timed, steps: int = 3) -> Run:
     Stuck
         If operations wait for each other in a cycle or for a peer that never arrives.
     """
+    run = steady.executed(timed, steps, execute_all)
+    return execute_all(timed, steps) if run is None else run
+
+
+def execute_all(timed: Timed, steps: int = 3, watch: steady.Watch | None = None) -> Run:
+    """The same, with every round of microbatches executed though it is like the one before; see `sim.engine.steady`."""
     engine = Engine(timed, steps)
+    if watch is not None:
+        watch.begin(engine.ranks)
     with progress.watch("executing", lambda: ended(engine.ranks)):
         engine.run()
     return _run_of(engine)
@@ -161,4 +169,5 @@ def _run_of(engine: Engine) -> Run:
         engine.network.solves,
         # Not the clock's last event: the network may have waited for an end that came earlier.
         max((max(r.end) for r in engine.ranks if r.end), default=0.0),
+        column("budget"),
     )

@@ -106,7 +106,8 @@ class Run:
     `carried` has the bytes of every link; `everywhere` those with the links of other hosts that stand for the same, and
     how many these are. `exposed` has, by simulated rank and operation counted over steps, the seconds in which a kernel
     that stands for many waited for its own exchanges, by axis. `events` and `solves` count the work of the run: events
-    of SimPy, and solutions of the network's rates.
+    of SimPy, and solutions of the network's rates. `budget` has the seconds of the GPU's power budget that were left
+    after kernels.
     """
 
     launch: tuple[np.ndarray, ...]
@@ -121,6 +122,7 @@ class Run:
     events: int
     solves: int
     finished: float
+    budget: tuple[np.ndarray, ...] = ()
 
     @property
     def steps(self) -> int:

@@ -92,6 +92,8 @@ class Rank:
         self.launch = [0.0] * total
         self.start = [-1.0] * total
         self.end = [-1.0] * total
+        # Seconds of the power budget that were left when an operation began.
+        self.budget = [0.0] * total
         self.host = HostThread(
             program, self.launch, self.start, self.end, limit, begin, noise
         )

@@ -165,6 +165,7 @@ class Stream:
         self._occupy(kernel)
         if self.meter is not None:
             time = self._at_power(self.meter, kernel, time)
+            rank.budget[g] = self.meter.left
         if time <= ROUNDING:
             return None
         channels = rank.channels

@@ -32,6 +32,7 @@ def timeline(result: Prediction) -> str:
     data = gantt(result)
     if data is None:
         return ""
+    used = _used(data)
     buttons = (
         ("+", "zoom in"),
         ("-", "zoom out"),
@@ -60,7 +61,7 @@ def timeline(result: Prediction) -> str:
         f'<div class="over"><canvas id="gantt" tabindex="0" role="application" aria-label="Timeline of the last step" '
         f'aria-describedby="detail"></canvas><div id="tip" hidden></div></div>'
         f'<div id="detail" aria-live="polite" class="soft">{escape(hint)}</div>'
-        + legend([key for key in _SPAN_KEYS if key[0] in _used(data)])
+        + legend([key for key in _SPAN_KEYS if key[0] in used])
         + embedded("gantt-data", data)
     )
 

@@ -1,0 +1,107 @@
+"""Long steps by fewer rounds: what repeats is executed a few times and put in as often as it comes.
+
+A graph with fewer rounds (`sim.graph.rounds`) is executed. Where two rounds in a row are the same but for a shift in
+time, on every rank and link, those left out would be the same again: the second one is put in as often as rounds were
+left out, and what comes after it is that much later. It is only done where nothing else could have happened:
+
+* What is under way at the begin of the two rounds, the power budgets and the rates of transfers are the same.
+* Every operation of the whole graph takes the place of one that is like it.
+* It waits for what it waits for as long as that one does: for its stream, other operations, its peers and its launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from sim.engine.execution import Run, Timed
+from sim.engine.rendezvous import Rank
+from sim.engine.steady_run import Extended
+from sim.engine.steady_window import HOST, SAME, Uneven, Window, streams
+from sim.errors import PrestepError
+from sim.graph.opgraph import OpGraph
+from sim.graph.rounds import Shortened, shortened
+
+# Below so many operations nothing is gained.
+MANY = 400
+
+_KNOWN: WeakKeyDictionary[OpGraph, Shortened | None] = WeakKeyDictionary()
+
+
+class Executor(Protocol):
+    """Executes every operation; `watch` sees the ranks before the first one."""
+
+    def __call__(self, timed: Timed, steps: int, watch: Watch) -> Run: ...
+
+
+class Watch(Protocol):
+    """Is told of a run's ranks before it begins."""
+
+    def begin(self, ranks: Sequence[Rank]) -> None: ...
+
+
+def executed(timed: Timed, steps: int, execute: Executor) -> Run | None:
+    """A run by fewer rounds; None where the rounds are not the same, or too few."""
+    short = _shortened(timed)
+    if short is None:
+        return None
+    fewer = {"graph": short.graph, "plans": tuple(timed.plans[c] for c in short.comms)}
+    same = {one.name: getattr(timed, one.name) for one in fields(Timed)}
+    try:
+        run = execute(Timed(**{**same, **fewer}), steps, _Watch(short))
+        return Extended(timed, short, run).run()
+    except (Uneven, PrestepError):  # what is wrong is said of the whole run
+        return None
+
+
+def _shortened(timed: Timed) -> Shortened | None:
+    graph = timed.graph
+    if timed.noise is not None or timed.background or graph.operations < MANY:
+        return None
+    if graph not in _KNOWN:
+        _KNOWN[graph] = shortened(graph)
+    short = _KNOWN[graph]
+    if short is None:
+        return None
+    pairs = zip(short.alike, timed.plans, strict=True)
+    same = all(timed.plans[first] is plan for first, plan in pairs)
+    return short if same else None
+
+
+class _Watch:
+    """Ends the short run in its first step already, once it is known that the rounds are not the same."""
+
+    def __init__(self, short: Shortened) -> None:
+        self.short = short
+
+    def begin(self, ranks: Sequence[Rank]) -> None:
+        """Looks at the run when the last round that every rank is in has ended."""
+        rank, one = self.short.fewest
+        last = one.begin + (one.count - self.short.left_out) * one.period - 1
+        waiter = ranks[rank].ended(last)
+        waiter.callbacks.append(lambda _: self._look(ranks))
+
+    def _look(self, ranks: Sequence[Rank]) -> None:
+        n = [len(rank.program) for rank in ranks]
+        start, end, budget = (
+            [
+                np.array(getattr(rank, column)[:m])
+                for rank, m in zip(ranks, n, strict=True)
+            ]
+            for column in ("start", "end", "budget")
+        )
+        for times in (*start, *end):
+            times[times < 0] = np.inf
+        tolerance = SAME * float(max(one[np.isfinite(one)].max() for one in end))
+        window = Window.of(self.short, start, tolerance)
+        for rank, program in enumerate(self.short.graph.programs):
+            for stream, ops in streams(program).items():
+                if stream != HOST:
+                    window.of_stream(
+                        *(start[rank][ops], end[rank][ops], budget[rank][ops]),
+                        tolerance,
+                    )

@@ -1,0 +1,309 @@
+"""The whole run from one with fewer rounds, where they are all the same: see `sim.engine.steady`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from sim.engine.execution import Run, Timed
+from sim.engine.host_thread import HostThread
+from sim.engine.steady_traffic import extended
+from sim.engine.steady_window import HOST, SAME, Uneven, Window, same, streams
+from sim.graph.opgraph import COMM, KERNEL, SYNC, Program
+from sim.graph.rounds import Shortened
+
+if TYPE_CHECKING:
+    from sim.collectives.plan import Plan
+
+T = TypeVar("T")
+
+
+class _Places(NamedTuple):
+    """Which operation of the short run each one of a rank's step is like, and how many seconds later it comes."""
+
+    like: np.ndarray
+    later: np.ndarray
+
+
+class Extended:
+    """A short run with the rounds that were left out.
+
+    Parameters
+    ----------
+    run
+        Of the shortened graph.
+    """
+
+    def __init__(self, timed: Timed, short: Shortened, run: Run) -> None:
+        self.timed, self.short, self.short_run = timed, short, run
+        self.tolerance = SAME * max(run.finished, 1e-3)
+        self.windows = [
+            Window.of(short, [one[step] for one in run.start], self.tolerance)
+            for step in range(run.steps)
+        ]
+        # Seconds by which all is later after the window of each step.
+        self.added = [short.left_out * window.length for window in self.windows]
+
+    def run(self) -> Run:
+        """Raises Uneven where the whole run may have gone otherwise."""
+        run, ranks = self.short_run, range(len(self.timed.graph.programs))
+        places = [[self._places(r, s) for s in range(run.steps)] for r in ranks]
+        end = tuple(_moved(run.end[r], places[r]) for r in ranks)
+        start, launch = [], []
+        for r in ranks:
+            begun, launched = self._launches(r, _moved(run.start[r], places[r]), end[r])
+            start.append(begun)
+            launch.append(launched)
+        for r in ranks:
+            self._same_waits(r, places[r], (launch[r], start[r], end[r]))
+        self._same_meetings(places, start)
+        windows = [(one.begin, one.begin + one.length) for one in self.windows]
+        times = self.short.left_out
+        traffic = extended(run.traffic, windows, times, self.tolerance)
+        if traffic is None:
+            raise Uneven
+        carried, (everywhere, copies) = run.carried.copy(), run.everywhere
+        everywhere = everywhere.copy()
+        sizes: dict[int, tuple[Plan, float]] = {}
+        for plan, size in self._left_out():
+            _, before = sizes.get(id(plan), (plan, 0.0))
+            sizes[id(plan)] = plan, before + run.steps * size
+        for plan, size in sizes.values():
+            np.add.at(carried, plan.links, plan.usage * size)
+            np.add.at(everywhere, plan.links, plan.usage * size * plan.copies)
+        return Run(
+            tuple(launch),
+            tuple(start),
+            end,
+            tuple(self._ready(r, places[r]) for r in ranks),
+            tuple(self._exposed(r, places[r]) for r in ranks),
+            self.timed.plans,
+            carried,
+            (everywhere, copies),
+            traffic,
+            run.events,
+            run.solves,
+            max((float(e.max()) for e in end if e.size), default=0.0),
+            tuple(
+                _moved(
+                    run.budget[r], [_Places(p.like, 0.0 * p.later) for p in places[r]]
+                )
+                for r in ranks
+            ),
+        )
+
+    def _left_out(self) -> Iterator[tuple[Plan, float]]:
+        """Plans, and the bytes that the short run has not moved by them in a step."""
+        timed, kept = self.timed, set(self.short.comms)
+        for c, plan in enumerate(timed.plans):
+            if c not in kept:
+                yield plan, plan.size
+        for whole, program in zip(
+            timed.graph.programs, self.short.graph.programs, strict=True
+        ):
+            courses = timed.courses.get(whole.rank, {})
+            for kernel, course in courses.items():
+                count = _executions(whole, kernel) - _executions(program, kernel)
+                for exchange in course.cycle.exchanges:
+                    yield exchange.plan, count * course.times * exchange.plan.size
+
+    # -- where everything goes ------------------------------------------------------------------------
+    def _alone(self, rank: int, step: int) -> None:
+        """Nothing of the steps before and after happens in the window and the round before it."""
+        run, (begin, _, end) = self.short_run, self.windows[step].edges
+        if step and run.end[rank][step - 1].max() > begin:
+            raise Uneven
+        if step + 1 < run.steps and run.start[rank][step + 1].min() < end:
+            raise Uneven
+
+    def _places(self, rank: int, step: int) -> _Places:
+        self._alone(rank, step)
+        short, length = self.short, self.windows[step].length
+        whole, program = self.timed.graph.programs[rank], short.graph.programs[rank]
+        like = np.zeros(len(whole), dtype=np.int64)
+        later = np.zeros(len(whole))
+        old, new = streams(program), streams(whole)
+        for stream, ops in old.items():
+            begin, end = self._round(rank, step, ops, stream == HOST)
+            order, copies = _repeated(len(ops), begin, end, short.left_out)
+            if len(new[stream]) != len(order):
+                raise Uneven
+            like[new[stream]] = ops[order]
+            later[new[stream]] = sum(self.added[:step]) + copies * length
+        kinds = short.kinds[rank]
+        if (kinds != kinds[short.kept[rank]][like]).any():
+            raise Uneven
+        return _Places(like, later)
+
+    def _round(
+        self, rank: int, step: int, ops: np.ndarray, on_host: bool
+    ) -> tuple[int, int]:
+        """The operations of a stream in the window, from and to.
+
+        When the host thread begins to wait says nothing: `_launches` finds that again.
+        """
+        run = self.short_run
+        end, budget = run.end[rank][step, ops], run.budget[rank][step, ops]
+        start = end if on_host else run.start[rank][step, ops]
+        return self.windows[step].of_stream(start, end, budget, self.tolerance)
+
+    # -- what the whole run would have done otherwise -------------------------------------------------
+    def _launches(
+        self, rank: int, start: np.ndarray, end: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Starts, and launches as the host thread issues them; its synchronisations have to end when they did."""
+        program = self.timed.graph.programs[rank]
+        sync = np.tile(program.kind == SYNC, len(end))
+        launch, starts = [0.0] * end.size, start.ravel().tolist()
+        ends = np.where(sync, -1.0, end.ravel()).tolist()
+        host = HostThread(program, launch, starts, ends, self.timed.graph.launch_limit)
+        if host.advance() >= 0:
+            raise Uneven
+        self._same_as(np.array(ends)[sync], end.ravel()[sync])
+        return np.array(starts).reshape(end.shape), np.array(launch).reshape(end.shape)
+
+    def _same_as(self, one: Any, other: Any) -> None:
+        same(one, other, self.tolerance)
+
+    def _same_waits(
+        self, rank: int, places: list[_Places], whole: tuple[np.ndarray, ...]
+    ) -> None:
+        """Operations wait for their streams, for others and for their launches as long as those that they are like."""
+        run = self.short_run
+        short = run.launch[rank], run.start[rank], run.end[rank]
+        program = self.short.graph.programs[rank]
+        free, lead = self._waits(self.timed.graph.programs[rank], *whole)
+        short_free, short_lead = self._waits(program, *short)
+        for step, (like, _) in enumerate(places):
+            self._same_as(free[step], short_free[step, like])
+            now, then = lead[step], short_lead[step, like]
+            early = (now >= 0) & (then >= 0)
+            self._same_as(np.where(early, 0.0, now), np.where(early, 0.0, then))
+
+    def _waits(
+        self, program: Program, launch: np.ndarray, start: np.ndarray, end: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of all operations: seconds from the end of all before them to their start, and from their launch to it."""
+        flat, first = _before(program)
+        steps, n = end.shape
+        at = flat[None, :] + n * np.arange(steps)[:, None]
+        ended = np.where(at >= 0, end.ravel()[np.maximum(at, 0)], 0.0)
+        free = np.maximum.reduceat(ended, first, axis=1) if n else ended
+        latency = (
+            self.timed.launch_latency if program.latency is None else program.latency
+        )
+        on_host = program.kind == SYNC
+        lead = np.where(on_host, 0.0, free - launch - latency)
+        return np.where(on_host, 0.0, start - free), lead
+
+    def _same_meetings(
+        self, places: list[list[_Places]], start: Sequence[np.ndarray]
+    ) -> None:
+        """Ranks come to their communications as long after the first as in the short run."""
+        run = self.short_run
+        whole = [_Entries(p) for p in self.timed.graph.programs]
+        short = [_Entries(p) for p in self.short.graph.programs]
+        for step in range(run.steps):
+            now = _after_first(whole, start, step)
+            then = _after_first(short, run.start, step)
+            for r, (mine, others) in enumerate(zip(whole, short, strict=True)):
+                like = places[r][step].like
+                at = others.first[like[mine.op]] + mine.place
+                self._same_as(now[r], then[r][at])
+
+    def _ready(self, rank: int, places: list[_Places]) -> dict[int, float]:
+        found = {}
+        for g, shift, ready in self._comms(rank, places, self.short_run.ready[rank]):
+            found[g] = ready + shift
+        return found
+
+    def _exposed(
+        self, rank: int, places: list[_Places]
+    ) -> dict[int, Mapping[str, float]]:
+        exposed = self.short_run.exposed[rank]
+        return {g: found for g, _, found in self._comms(rank, places, exposed)}
+
+    def _comms(
+        self, rank: int, places: list[_Places], of: Mapping[int, T]
+    ) -> Iterator[tuple[int, float, T]]:
+        """What is known of some operations of the short run, for all of the whole one that are like them."""
+        n, m = len(self.short.graph.programs[rank]), len(self.short.kinds[rank])
+        for step, (like, later) in enumerate(places):
+            for at, (then, shift) in enumerate(
+                zip((like + step * n).tolist(), later.tolist(), strict=True)
+            ):
+                if then in of:
+                    yield step * m + at, shift, of[then]
+
+
+def _executions(program: Program, kernel: int) -> int:
+    """How often a program has a kernel."""
+    return int(((program.kind == KERNEL) & (program.payload == kernel)).sum())
+
+
+def _repeated(
+    count: int, begin: int, end: int, times: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers below `count` with a stretch put in again after itself, and how many copies are there by then."""
+    stretch = np.arange(begin, end)
+    order = np.concatenate(
+        [np.arange(end), np.tile(stretch, times), np.arange(end, count)]
+    )
+    copies = np.concatenate(
+        [np.zeros(end), np.repeat(np.arange(1, times + 1), end - begin)]
+    )
+    return order, np.append(copies, np.full(count - end, float(times)))
+
+
+def _moved(times: np.ndarray, places: list[_Places]) -> np.ndarray:
+    """A column of the short run, for the whole one."""
+    return np.array(
+        [times[step, like] + later for step, (like, later) in enumerate(places)]
+    )
+
+
+def _before(program: Program) -> tuple[np.ndarray, np.ndarray]:
+    """What operations wait for, one after the other, and where each one's begin: the last of its stream, and others."""
+    n = len(program)
+    last = np.zeros(n, dtype=np.int64)
+    for ops in streams(program).values():
+        last[ops] = np.concatenate([[ops[-1] - n], ops[:-1]])
+    deps = [
+        (before, *mine)
+        for before, mine in zip(last.tolist(), program.deps, strict=True)
+    ]
+    counts = np.array([len(mine) for mine in deps], dtype=np.int64)
+    flat = np.fromiter(chain.from_iterable(deps), np.int64)
+    return flat, np.cumsum(counts) - counts
+
+
+class _Entries:
+    """The communications of a program's operations: which operation, the how-manieth of it, and which communication."""
+
+    def __init__(self, program: Program) -> None:
+        ops = np.flatnonzero(program.kind == COMM)
+        batches = [program.parts[payload] for payload in program.payload[ops].tolist()]
+        counts = np.array([len(batch) for batch in batches], dtype=np.int64)
+        begins = np.cumsum(counts) - counts
+        self.op = np.repeat(ops, counts)
+        self.place = np.arange(len(self.op)) - np.repeat(begins, counts)
+        self.comm = np.fromiter(chain.from_iterable(batches), np.int64)
+        self.first = np.zeros(len(program), dtype=np.int64)
+        self.first[ops] = begins
+
+
+def _after_first(
+    entries: list[_Entries], start: Sequence[np.ndarray], step: int
+) -> list[np.ndarray]:
+    """Seconds by which each rank comes to each communication after the first of all."""
+    most = max((int(one.comm.max()) for one in entries if len(one.comm)), default=0)
+    first = np.full(most + 1, np.inf)
+    for one, mine in zip(entries, start, strict=True):
+        np.minimum.at(first, one.comm, mine[step, one.op])
+    return [
+        mine[step, one.op] - first[one.comm]
+        for one, mine in zip(entries, start, strict=True)
+    ]
