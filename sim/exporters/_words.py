@@ -14,6 +14,8 @@ from sim.analysis.prediction import MemoryVerdict, Prediction
 from sim.analysis.uncertainty import GUESS, Uncertainty
 from sim.units import count, format_bytes, format_duration, percent
 
+INLINE = "inline"  # the name of a model whose sizes the scenario gives
+LEAST = 5e-4  # of a whole: less would be said as 0.0 %
 HALF = 0.5  # a step that rests on guesses to more than this has the main one named
 SHARES = {
     "compute": "compute",
@@ -127,7 +129,7 @@ def _evidence_tile(result: Prediction) -> Tile:
 
 def _critical_guesses(interval: Uncertainty | None) -> str:
     """The guesses among what decides the step: another whole than that of all operations."""
-    if interval is None or interval.guessed <= 0:
+    if interval is None or interval.guessed < LEAST:
         return ""
     main = _main_guess(interval) if interval.guessed > HALF else ""
     return f"; guesses: {percent(interval.guessed)} of the critical path{main}"
@@ -306,6 +308,12 @@ def _on_host(result: Prediction) -> str:
     return f"{kept}, which has {format_bytes(verdict.capacity)}"
 
 
+def _size(parameters: int) -> str:
+    """`2.07B`, as models are called by their parameters."""
+    scale, letter = (1e9, "B") if parameters >= 1e9 else (1e6, "M")
+    return f"{parameters / scale:.3g}{letter}"
+
+
 def title(result: Prediction) -> str:
     """`llama3-1b on h200-host-4, dp 4, bf16`: the scenario's summary in one line."""
     said = {
@@ -314,6 +322,8 @@ def title(result: Prediction) -> str:
         if value not in (None, "")
     }
     what = said.get("model") or said.get("name") or "step"
+    if what == INLINE and "parameters" in said:
+        what = f"{_size(int(said['parameters']))} model"
     where = f" on {said['cluster']}" if "cluster" in said else ""
     rest = [said[key] for key in ("layout", "framework", "precision") if key in said]
     return ", ".join([what + where, *rest])

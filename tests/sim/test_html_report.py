@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 import cli
 from sim.analysis import metrics
 from sim.analysis.prediction import Prediction
+from sim.exporters import _words as words
 from sim.exporters import chrome_trace, html
 from sim.exporters._html import sections, timeline
 from sim.exporters._html.network import heat
@@ -256,3 +258,14 @@ def test_one_step_has_one_length_on_a_page() -> None:
         said["links"],
     )
     assert drawn is None or (drawn[1] != drawn[2] == step)
+
+
+def test_a_model_without_a_name_is_called_by_its_size(pipeline: Prediction) -> None:
+    """As models are: by billions of parameters, or millions."""
+    for parameters, told in (
+        (2_069_284_864, "2.07B model"),
+        (125_000_000, "125M model"),
+    ):
+        summary = {**pipeline.scenario, "model": "inline", "parameters": parameters}
+        title = words.title(replace(pipeline, scenario=summary))
+        assert title.startswith(f"{told} on h200-host-4, ")
