@@ -60,7 +60,16 @@ def _rank_rows(spans: Timeline, room: int, tables: _Tables) -> Iterator[Data]:
     for stream in streams:
         row = spans.select(spans.matches("stream", stream))
         row = row.select(np.argsort(row["start"], kind="stable"))
-        yield {"stream": stream, "merged": merged, **columns(row, tables)}
+        yield {"stream": _shown(stream), "merged": merged, **columns(row, tables)}
+
+
+# Streams of transfers between stages are named by their way and by what they carry: `nccl pp from B`.
+_WORDS = {"from": "recv", "to": "send", "F": "fwd", "B": "bwd"}
+
+
+def _shown(stream: str) -> str:
+    """The name of a stream as the timeline writes it: `nccl pp recv bwd`."""
+    return " ".join(_WORDS.get(word, word) for word in stream.split(" "))
 
 
 class _Table:
