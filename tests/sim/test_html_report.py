@@ -269,3 +269,10 @@ def test_a_model_without_a_name_is_called_by_its_size(pipeline: Prediction) -> N
         summary = {**pipeline.scenario, "model": "inline", "parameters": parameters}
         title = words.title(replace(pipeline, scenario=summary))
         assert title.startswith(f"{told} on h200-host-4, ")
+
+
+def test_no_row_of_a_table_is_nothing(pipeline: Prediction) -> None:
+    """Shares that would be said as 0.0 % have no row: of the step, its path, its memory, and what was not measured."""
+    page = html.render(pipeline)
+    shown = page.partition('id="network"')[0] + page.partition('id="memory"')[2]
+    assert ">0.0 %<" not in shown and " %<" in shown

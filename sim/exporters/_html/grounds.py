@@ -41,7 +41,8 @@ def evidence(result: Prediction) -> str:
         ]
         if rest := result.fallbacks[len(rows) :]:
             sums = sum(f.count for f in rest), sum(f.share for f in rest)
-            rows.append((f"{len(rest)} more", "", count(sums[0]), percent(sums[1])))
+            if sums[1] >= sections.SMALLEST:
+                rows.append((f"{len(rest)} more", "", count(sums[0]), percent(sums[1])))
         text += table(
             (
                 "fallback: not covered by a measurement or a fit",

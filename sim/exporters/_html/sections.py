@@ -305,7 +305,8 @@ def _path_parts(parts: Sequence[Mapping[str, Any]]) -> str:
     ]
     if rest := parts[len(shown) :]:
         sums = [sum(part[key] for part in rest) for key in ("count", "seconds", "share")]  # fmt: skip
-        rows.append((f"{len(rest)} more", *_amounts(*sums)))
+        if sums[-1] >= SMALLEST:
+            rows.append((f"{len(rest)} more", *_amounts(*sums)))
     return table(("part", "stretches", "time", "of the path"), rows)
 
 
