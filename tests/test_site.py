@@ -15,6 +15,7 @@ import pytest
 
 import cli
 from sim import api
+from tests.browser import Page
 from tests.pages import PAGES, ROOT, blocks, name_of
 
 DOCS = ROOT / "docs"
@@ -201,3 +202,22 @@ def test_its_links_lead_somewhere(html: Path) -> None:
             assert not anchor or at not in ids or anchor in ids[at], (
                 f"{path.name} -> {target}#{anchor}"
             )
+
+
+@site
+@pytest.mark.slow
+@pytest.mark.parametrize("wide", [390, 1440])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pages_are_readable(
+    html: Path, browser_page: Page, wide: int, theme: str
+) -> None:
+    """On a phone and on a screen, in light and in dark: no text on another or hard to tell from its ground, no error."""
+    looks = (ROOT / "tests" / "looks.js").read_text(encoding="utf-8")
+    for name in ("index", "tutorial", "scoreboard", "made/contributing"):
+        browser_page.open(f"file://{html / name}.html", wide, theme=theme)
+        high = browser_page.value("document.documentElement.scrollHeight")
+        browser_page.resize(wide, min(high, 12_000))
+        seen = browser_page.value(looks)
+        assert seen["looked"] > 50 and seen["over"] <= 0, name
+        assert not [*seen["overlaps"], *seen["faint"], *seen["cut"]], name
+        assert not browser_page.complaints, name
