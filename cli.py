@@ -9,6 +9,7 @@ stdout is data, stderr is talk. Exit codes: 0 good, 1 outside tolerance, 2 wrong
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
@@ -31,6 +32,7 @@ GROUPS = (
     "Trust",
 )
 OTHER = "More"
+_EXAMPLE = re.compile(r"prestep .*?(?=\. |$)", re.MULTILINE)
 
 
 class Commands(click.Group):
@@ -43,6 +45,8 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except click.MissingParameter as error:
+            raise _with_example(error) from None
         except (KeyboardInterrupt, click.Abort):
             click.echo("stopped", err=True)
             keep_the_exit_code()
@@ -79,6 +83,14 @@ class Commands(click.Group):
             if rows:
                 with formatter.section(group):
                     formatter.write_dl(rows)
+
+
+def _with_example(error: click.MissingParameter) -> click.UsageError:
+    """What is missing, and the first example of the command's help."""
+    epilog = (error.ctx and error.ctx.command.epilog) or ""
+    example = _EXAMPLE.search(epilog)
+    more = f" For example: {example[0]}" if example else ""
+    return click.UsageError(f"{error.format_message()}{more}", ctx=error.ctx)
 
 
 def _outlines(package: str) -> list[tuple[str, str, str]]:

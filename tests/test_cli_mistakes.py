@@ -273,6 +273,14 @@ def test_a_command_that_does_not_exist_names_the_one_that_was_meant(
     assert done.exit_code == 2 and told in done.output
 
 
+@pytest.mark.parametrize("command", ["collective", "replay", "whatif", "kernel"])
+def test_what_is_missing_comes_with_an_example(command: str) -> None:
+    """A line to copy, of that command."""
+    done = CliRunner().invoke(cli.main, [command])
+    assert done.exit_code == 2 and "Missing " in done.output
+    assert f"For example: prestep {command} " in done.output
+
+
 def test_a_kind_of_link_that_a_cluster_lacks_is_no_misspelling() -> None:
     """Nobody who asks for a spine means PCIe; a word that is spelt wrongly still gets its neighbour."""
     one, other = (
