@@ -173,7 +173,8 @@ def _times(rows: Sequence[Row], facts: dict[str, float]) -> np.ndarray:
                 if not key.startswith("net_")
             }
             new = {key: Quantity(value, "fitted", "") for key, value in facts.items()}
-            changed[id(fabric)] = fabric.with_facts(fabric.name, others | new)
+            copy = fabric.with_facts(fabric.name, others | new)
+            changed[id(fabric)] = copy.with_routes_of(fabric)
         same = changed[id(fabric)]
         times.append(_plan(row, same).duration(same.links.bandwidth))
     return np.array(times)

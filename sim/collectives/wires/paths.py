@@ -20,9 +20,6 @@ class Index:
     """One fabric's memory; `plans` is the cache of finished plans."""
 
     order: dict[str, int] = field(default_factory=dict)
-    splits: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = field(
-        default_factory=dict
-    )
     groups: dict[Any, Any] = field(default_factory=dict)
     plans: dict[Any, Any] = field(default_factory=dict)
     known: dict[Any, Any] = field(default_factory=dict)
@@ -47,10 +44,17 @@ def once(fabric: Any, key: Any, make: Callable[[], T]) -> T:
 
 def split(fabric: Any, src: str, dst: str) -> tuple[np.ndarray, np.ndarray]:
     """Links from `src` to `dst` and the share of the bytes on each (GPU - 5 of 18 links - switch 0, ...)."""
-    splits = index_of(fabric).splits
+    splits = _splits(fabric)
     if (src, dst) not in splits:
         splits[src, dst] = fabric.spread(src, dst)
     return splits[src, dst]
+
+
+def _splits(fabric: Any) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
+    """Splits that are known: those of all fabrics that share routes, where no policy has a say in them."""
+    adaptive = fabric.routing.policy == "adaptive"
+    known = fabric.wiring if adaptive else fabric.memory
+    return known.setdefault("splits", {})  # type: ignore[no-any-return]
 
 
 def gather(
@@ -81,7 +85,7 @@ def spreads(
     if len(pairs) > MANY:
         src, dst = zip(*pairs, strict=True)
         return fabric.spreads(fabric.positions(src), fabric.positions(dst))  # type: ignore[no-any-return]
-    known = index_of(fabric).splits
+    known = _splits(fabric)
     fabric.prefetch([pair for pair in pairs if pair not in known])
     parts = [split(fabric, src, dst) for src, dst in pairs]
     number = np.repeat(np.arange(len(parts)), [len(links) for links, _ in parts])
