@@ -95,7 +95,11 @@ class Seed:
         """Writes a text, damaged or not, as a file of this kind; `flips` says which of its bytes are damaged too."""
         for name, content in self.beside.items():
             (path.parent / name).write_text(content, encoding="utf-8")
-        path.write_bytes(flipped(_zip(text) if self.packed else self._raw(text), flips))
+        data = flipped(_zip(text) if self.packed else self._raw(text), flips)
+        # In place: some file systems take longer to give up blocks than a command takes for the file.
+        with path.open("r+b" if path.exists() else "wb") as file:
+            file.write(data)
+            file.truncate()
 
     def _raw(self, text: str) -> bytes:
         return text.encode("latin-1" if self.binary else "utf-8", "replace")
