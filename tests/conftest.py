@@ -4,32 +4,45 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import hashlib
 import os
 import pickle
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
+from sim.analysis.prediction import Prediction
+from sim.spec.sections import Measured, Scenario
 from sim.threads import sum_alone
-from sim.tools.garbage import collect_rarely
+from sim.tools import garbage
+from topologies.files import library
 
 if TYPE_CHECKING:
     from tests.browser import Page
 
 # As the command line does, and the processes that tests start: the same bits everywhere, and no thread that waits.
 sum_alone()
-collect_rarely()
+# A search for garbage walks all that a simulation has at work; between two tests there is less to walk.
+garbage.BETWEEN_COLLECTIONS = 1_000_000
+garbage.collect_rarely()
+# A command asks for a few clusters, the tests for all of them, in any order.
+library.SHARED.most = 100
 # How long an example takes depends on the machine, not on the program: time is measured by benchmarks.
 settings.register_profile("prestep", deadline=None)
 # What CI refuses, everybody can repeat; new examples are looked for here and by `make hunt`.
 settings.register_profile("prestep-ci", deadline=None, derandomize=True)
 settings.load_profile("prestep-ci" if "CI" in os.environ else "prestep")
 
+#: Objects made since the last search for garbage, and still there, that are worth another between two tests.
+MUCH = 100_000
 #: Name of a set -> the report of its kind.
 ReportOf = Callable[[str], Any]
+#: Scenario -> its prediction, without what only pictures show.
+Step = Callable[[Scenario], Prediction]
 #: Name, and what makes it -> what it made.
 MadeOnce = Callable[[str, Callable[[], Any]], Any]
 
@@ -43,6 +56,12 @@ def pytest_collection_finish() -> None:
     """What was collected lives until the end: searches for garbage, a sixth of the time, need not walk it each time."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_logfinish() -> None:
+    """Garbage of the tests that ended, once there is much."""
+    if gc.get_count()[0] > MUCH:
+        gc.collect(1)
 
 
 @pytest.fixture(scope="session")
@@ -71,16 +90,43 @@ def made_once(run_folder: Path) -> MadeOnce:
 
 
 @pytest.fixture(scope="session")
-def report_of(made_once: MadeOnce) -> ReportOf:
+def step_once(made_once: MadeOnce) -> Step:
+    """The step of a row's scenario: sets have rows in common, and pages predict rows that are in sets.
+
+    Tests that compare two ways to a prediction have none of it.
+    """
+    from sim.predict import predict
+
+    def small(scenario: Scenario) -> Prediction:
+        step = replace(predict(scenario), timeline=None, details=None)
+        return replace(step, critical_path=None, link_loads=())
+
+    def step(scenario: Scenario) -> Prediction:
+        if (
+            scenario.cluster.file or scenario.model.file
+        ):  # which may be another tomorrow
+            return predict(scenario)
+        asked = repr(replace(scenario, where="", name="", measured=Measured()))
+        name = hashlib.sha256(asked.encode()).hexdigest()
+        one: Prediction = made_once(f"step {name}", lambda: small(scenario))
+        return one
+
+    return step
+
+
+@pytest.fixture(scope="session")
+def report_of(made_once: MadeOnce, step_once: Step) -> ReportOf:
     """The report of a bundled set, as `prestep validate` makes it; `PRESTEP_KEEP_REPORTS` names a folder that has them after
     the run, so that `.ci/run` compares them with a base and predicts nothing twice (validation/report/kept.py)."""
     from validation.report import kept
-    from validation.sets import sets
+    from validation.sets import sets, steps
 
     folder = os.environ.get("PRESTEP_KEEP_REPORTS")
 
     def make(name: str) -> Any:
-        report = sets.validate(name)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(steps, "predicted", step_once)
+            report = sets.validate(name)
         if folder:
             kept.keep(Path(folder), report)
         return report
@@ -100,12 +146,15 @@ def browser_page() -> Iterator[Page]:
 
 
 @pytest.fixture
-def known_reports(report_of: ReportOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`prestep validate SET` takes the report of a bundled set from `report_of`; other rows it predicts."""
-    from validation.sets import sets
+def known_reports(
+    report_of: ReportOf, step_once: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`prestep validate SET` takes the report of a bundled set from `report_of`; other rows it predicts, each once."""
+    from validation.sets import sets, steps
 
     def validate(name: str, rows: Path | None = None, jobs: int = 1) -> Any:
         bundled = rows is None and name in sets.set_names()
         return report_of(name) if bundled else sets.validate(name, rows, jobs)
 
     monkeypatch.setattr("validation.command.validate", validate)
+    monkeypatch.setattr(steps, "predicted", step_once)

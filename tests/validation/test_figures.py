@@ -13,7 +13,7 @@ from sim.analysis.prediction import Prediction
 from sim.predict import predict
 from sim.spec.load import parse_scenario
 from sim.spec.sections import Scenario
-from tests.conftest import ReportOf
+from tests.conftest import ReportOf, Step
 from tests.sim.synthetic import result
 from validation.report import figures, picture
 from validation.report.figures import (
@@ -187,7 +187,7 @@ def test_parts_that_nothing_covers_are_what_is_left() -> None:
 
 @pytest.mark.slow
 def test_the_pages_have_the_figures_of_this_tree(
-    report_of: ReportOf, monkeypatch: pytest.MonkeyPatch
+    report_of: ReportOf, step_once: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`python -m validation.report.figures` was run after the last change of a prediction."""
 
@@ -202,6 +202,7 @@ def test_the_pages_have_the_figures_of_this_tree(
         return report
 
     monkeypatch.setattr(figures, "validate_set", predicted_once)
+    monkeypatch.setattr(figures, "predict", step_once)
     readme, accuracy = (
         README.read_text(encoding="utf-8"),
         ACCURACY.read_text(encoding="utf-8"),

@@ -9,14 +9,15 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
+from tests.conftest import ReportOf
 from tests.workloads.traces import synthetic
-from validation.sets.sets import set_names, validate
+from validation.sets.sets import set_names
 
 
 @pytest.mark.slow
-def test_the_bundled_traces_are_within_their_limits() -> None:
+def test_the_bundled_traces_are_within_their_limits(report_of: ReportOf) -> None:
     """Recorded within 1 %, simulated within 3 % on average and 6 % at worst, every re-targeted run within its limit."""
-    report = validate("traces")
+    report = report_of("traces")
     assert [check.name for check in report.checks if not check.passed] == []
     assert {"recorded", "simulated", "retargeted"} <= set(report.groups)
 
