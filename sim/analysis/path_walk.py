@@ -95,7 +95,7 @@ class _Walk:
 
     def __init__(self, graph: OpGraph, run: Run, family: Family | None) -> None:
         self.graph, self.run = graph, run
-        self.family = family or self._family
+        self.named = family
         # By program: lists, whose single items are quicker than an array's.
         self.launch = [times.ravel().tolist() for times in run.launch]
         self.start = [times.ravel().tolist() for times in run.start]
@@ -272,8 +272,10 @@ class _Walk:
         near = near[on_gpu & earlier]
         return int(near[0]) if len(near) else -1
 
-    def _family(self, r: int, i: int) -> str:
+    def family(self, r: int, i: int) -> str:
         """Family of a modelled kernel, by its kind."""
+        if self.named is not None:
+            return self.named(r, i)
         return family_of(self.graph.kernels[self.payloads[r][i]].kind)
 
     def _sync(self, place: _Place, now: float) -> _Passed:

@@ -92,6 +92,10 @@ class Stream:
             if awaited.callbacks is not None:
                 awaited.callbacks.append(self._wake)
                 return
+        del (
+            self._course,
+            self._wake,
+        )  # which hold this stream, and all of the run with it
 
     def _process(self, steps: int) -> Generator[simpy.Event, None, None]:
         """Runs the operations of all steps; plain calls beside it cost less than generators within generators."""

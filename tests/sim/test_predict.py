@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from sim.errors import InputError
 from sim.exporters.terminal import render
-from sim.predict import predict
-from sim.spec.load import parse_scenario
+from sim.predict import execute, plan, predict, reported
+from sim.spec.load import load_scenario, parse_scenario
+from sim.tools.catalog import find_scenario
 from tests.executed import executed
 
 
@@ -58,3 +62,19 @@ def test_convolutions_are_model_flops() -> None:
     )
     flops = result.tflops_per_gpu * 1e12 / result.tokens_per_second_per_gpu
     assert flops == pytest.approx(3 * 8.2e9, rel=0.03)
+
+
+def test_a_predicted_step_is_given_back_at_once() -> None:
+    """Nothing that holds itself keeps its graph and its run until somebody looks for garbage."""
+    scenario = load_scenario(find_scenario("llama1b-ddp4"))
+    gc.collect()
+    gc.disable()
+    try:
+        planned = plan(scenario)
+        run = execute(planned)
+        reported(planned, run)
+        ends = [weakref.ref(planned.graph), weakref.ref(run)]
+        del planned, run
+        assert [end() for end in ends] == [None, None]
+    finally:
+        gc.enable()
