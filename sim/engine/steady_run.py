@@ -231,12 +231,17 @@ class Extended:
     ) -> Iterator[tuple[int, float, T]]:
         """What is known of some operations of the short run, for all of the whole one that are like them."""
         n, m = len(self.short.graph.programs[rank]), len(self.short.kinds[rank])
+        known = np.zeros(n * len(places), dtype=bool)
+        known[list(of)] = True
         for step, (like, later) in enumerate(places):
-            for at, (then, shift) in enumerate(
-                zip((like + step * n).tolist(), later.tolist(), strict=True)
-            ):
-                if then in of:
-                    yield step * m + at, shift, of[then]
+            then = like + step * n
+            at = np.flatnonzero(known[then])
+            yield from zip(
+                (at + step * m).tolist(),
+                later[at].tolist(),
+                map(of.__getitem__, then[at].tolist()),
+                strict=True,
+            )
 
 
 def _executions(program: Program, kernel: int) -> int:

@@ -84,3 +84,20 @@ def _moved(images: Images, first: _Planned, nodes: Ints, gpus: Gpus) -> Plan | N
     return replace(
         plan, ranks=tuple(gpus[0]), links=rows[order], usage=plan.usage[order]
     )
+
+
+def by_host(
+    fabric: Fabric, communicators: Sequence[tuple[str, ...]]
+) -> list[list[tuple[str, ...]]]:
+    """Communicators in their order, those next to each other that lie on one host together."""
+    found: list[list[tuple[str, ...]]] = []
+    before = ""
+    for gpus in communicators:
+        hosts = {fabric.host_of(gpu) for gpu in gpus}
+        host = hosts.pop() if len(hosts) == 1 else ""
+        if host and host == before:
+            found[-1].append(gpus)
+        else:
+            found.append([gpus])
+        before = host
+    return found

@@ -21,7 +21,7 @@ from sim.graph.kernel import Kernel
 from sim.graph.opgraph import Chain, Comm, OpGraph
 from sim.graph.usage import by_link
 from sim.planning import host_memory
-from sim.planning.alike import planned_once
+from sim.planning.alike import by_host, planned_once
 from sim.planning.chains import Repetition, repetition
 from sim.planning.courses import courses_of
 from sim.planning.fleet import Fleet, fleet_of, rest_of
@@ -394,13 +394,18 @@ def plan_of(hardware: Hardware, comm: Comm) -> Plan:
         # Communicators of few ranks ask for one route after the other.
         few = [gpus for gpus in communicators if len(gpus) <= paths.MANY]
         fabric.prefetch([pair for gpus in few for pair in _neighbours(gpus)])
-        # Copies of a communicator lie alike as well: each on its own host, or each on its own rail.
+        # Copies of a communicator lie alike as well: all those of a host, each on its own, or each on its rail.
+        hosts = by_host(fabric, communicators)
         return _merged(
-            [
-                planned_once(fabric, what, [gpus], partial(one, gpus))
-                for gpus in communicators
-            ]
+            [planned_once(fabric, what, h, partial(all_of, h)) for h in hosts]
         )
+
+    def all_of(copies: Sequence[tuple[str, ...]]) -> Plan:
+        plans = [
+            planned_once(hardware.fabric, what, [gpus], partial(one, gpus))
+            for gpus in copies
+        ]
+        return _merged(plans)
 
     merged = planned_once(hardware.fabric, what, communicators, make)
     if comm.copies > 1:
