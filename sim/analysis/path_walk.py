@@ -6,6 +6,7 @@ its launch by the host, or, for a communication, the rank that arrived last; and
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -105,6 +106,7 @@ class _Walk:
         self.sizes = list(map(len, graph.programs))
         self.previous = [_previous(p) for p in graph.programs]
         self.members = _members(graph)
+        self.by_end: dict[int, list[int]] = {}  # operations in order of their ends
 
     def last_end(self, step: int) -> float:
         """The last end of a step on any rank."""
@@ -264,13 +266,20 @@ class _Walk:
 
     def _ended_at(self, r: int, time: float) -> int:
         """An operation of the GPU that ended at a moment; -1: none."""
-        kinds = self.graph.programs[r].kind
-        start, end = self.run.start[r].ravel(), self.run.end[r].ravel()
-        near = np.flatnonzero(np.abs(end - time) <= SAME)
-        on_gpu = kinds[near % len(kinds)] != SYNC
-        earlier = start[near] < time - SAME
-        near = near[on_gpu & earlier]
-        return int(near[0]) if len(near) else -1
+        start, end, kinds = self.start[r], self.end[r], self.kinds[r]
+        order = self.by_end.get(r)
+        if order is None:
+            order = self.by_end[r] = np.argsort(self.run.end[r].ravel()).tolist()
+        first = bisect_left(order, time - SAME, key=end.__getitem__)
+        last = bisect_right(order, time + SAME, key=end.__getitem__)
+        return min(
+            (
+                op
+                for op in order[first:last]
+                if kinds[op % len(kinds)] != SYNC and start[op] < time - SAME
+            ),
+            default=-1,
+        )
 
     def family(self, r: int, i: int) -> str:
         """Family of a modelled kernel, by its kind."""
