@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from sim.analysis.prediction import Prediction
 from sim.analysis.timeline import Timeline
-from sim.predict import predict
+from sim.graph.opgraph import SYNC, OpGraph
+from sim.planning.planned import LAUNCH_LATENCY
+from sim.predict import execute, plan, reported
 from sim.rl.lengths import generated, packs
 from sim.rl.pools import Pools, as_training
 from sim.spec.sections import Scenario
 
 FEWEST = 8
+ROUNDING = 1e-3
 ROUND = 64  # tokens to which packs are padded (NeMo RL, sequence_length_round)
 
 
@@ -51,15 +55,18 @@ def trained(pools: Pools) -> Trained:
     samples = rl.train_global_batch or rl.rollouts
     batch = batch_of(pools, samples, rl.train_pack)
     scenario = as_training(pools, batch.seq_len, batch.microbatches)
-    prediction = predict(scenario)
+    planned = plan(scenario)
+    prediction = reported(planned, execute(planned))
     forward = batch_of(pools, rl.rollouts, rl.logprob_pack)
     made = prediction
     if forward.seq_len != batch.seq_len:
         # packs of another length of their own: the host takes as long for a longer one
-        made = predict(as_training(pools, forward.seq_len, _enough(pools)))
+        planned = plan(as_training(pools, forward.seq_len, _enough(pools)))
+        made = reported(planned, execute(planned))
     timeline = made.timeline
     assert timeline is not None  # a prediction of its own scenario has it
-    pass_ = forward_time(timeline, forward.microbatches, scenario.parallel.pp)
+    times = _forward_by_rank(timeline, planned.graph)
+    pass_ = forward_time(times, forward.microbatches, scenario.parallel.pp)
     return Trained(prediction, scenario, batch, rl.rollouts // samples, pass_)
 
 
@@ -102,28 +109,48 @@ def _rounded(pools: Pools, tokens: int) -> int:
     return unit * math.ceil(tokens / unit)
 
 
-def forward_time(timeline: Timeline, microbatches: int, stages: int) -> float:
+def forward_time(times: Sequence[float], microbatches: int, stages: int) -> float:
     """Seconds of forward passes alone: they fill the pipeline once, then its slowest stage paces them.
 
-    Where several pipelines of so many `stages` are simulated, filling one takes what it does in the mean.
+    Where several pipelines of so many `stages` are simulated, filling one takes what it does in the mean. `times`: of
+    one microbatch on every simulated rank.
     """
-    times = _forward_by_rank(timeline)
     return sum(times) * stages / len(times) + (microbatches - 1) * max(times)
 
 
-def _forward_by_rank(timeline: Timeline) -> list[float]:
-    """Median seconds of a microbatch's forward pass on each simulated rank, in the last step."""
+def _forward_by_rank(timeline: Timeline, graph: OpGraph) -> list[float]:
+    """Seconds of a microbatch's forward pass on each simulated rank, in the last step.
+
+    In training the host may be ahead, after a backward pass that takes the GPU longer than its host. Where passes
+    follow each other it has no such lead: a pass takes what the GPU or the host takes, whichever is longer.
+    """
     last = timeline.of_step(int(timeline["step"].max()))
     mine = (last["phase"] == "forward") & (last["stream"] == "compute")
-    rank, microbatch = last["rank"][mine], last["microbatch"][mine]
-    start, end = last["start"][mine], last["end"][mine]
-    times: dict[float, float] = {}
-    for one in np.unique(rank):
-        of_rank = rank == one
+    times = []
+    for program in graph.programs:
+        of_rank = mine & (last["rank"] == program.rank) & (last["microbatch"] >= 0)
+        ops = program.phase == graph.phases.index("forward")
+        # A host that waits within a pass launches late in every one: what waits for it is no lack of a lead.
+        seconds = _span if (program.kind[ops] == SYNC).any() else _without_launches
         spans = [
-            end[at].max() - start[at].min()
-            for number in np.unique(microbatch[of_rank & (microbatch >= 0)])
-            if (at := of_rank & (microbatch == number)).any()
+            seconds(last, of_rank & (last["microbatch"] == number))
+            for number in np.unique(last["microbatch"][of_rank])
         ]
-        times[float(one)] = float(np.median(spans))
-    return list(times.values())
+        ops &= program.microbatch >= 0
+        hosts = np.bincount(program.microbatch[ops], program.host[ops])
+        if spans:
+            times.append(float(max(np.median(spans), np.median(hosts[hosts > 0]))))
+    return times
+
+
+def _span(timeline: Timeline, at: np.ndarray) -> float:
+    """Seconds from the begin of the first of some spans to the end of the last."""
+    return float(timeline["end"][at].max() - timeline["start"][at].min())
+
+
+def _without_launches(timeline: Timeline, at: np.ndarray) -> float:
+    """The same without pauses that end with a launch."""
+    start, end, launch = (timeline[name][at] for name in ("start", "end", "launch"))
+    pauses = np.maximum(0.0, start[1:] - np.maximum.accumulate(end)[:-1])
+    launched = start[1:] - launch[1:] <= LAUNCH_LATENCY * (1 + ROUNDING)
+    return _span(timeline, at) - float(pauses[launched].sum())

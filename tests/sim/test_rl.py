@@ -387,3 +387,13 @@ def _of_experts(imbalance: str) -> Engine:
     table["rl"]["generation_tp"] = 2
     pools = pools_of(parse_scenario(table, "test"))
     return Engine(pools, pools.engines[0])
+
+
+def test_log_probabilities_wait_for_a_host_that_has_no_lead(path: Path) -> None:
+    """Where the host paces forward passes, GPUs that compute faster make them no longer: in training it was ahead."""
+    host = "cluster.host_factor=1"
+    usual = step(path, host).trained.pass_
+    quick = step(path, host, "cluster.set={'gpu.flops'='1.5x'}").trained.pass_
+    assert quick <= usual * (1 + 1e-6)
+    slower = step(path, "cluster.host_factor=2").trained.pass_
+    assert slower > 1.5 * usual
