@@ -87,9 +87,10 @@ def checked(path: Path) -> list[Checked]:
     """
     mistakes: list[Mistake] = []
     found: list[Checked] = []
+    known: dict[str, Prediction] = {}  # of several measurements of one scenario, once
     for where, row in _rows(path, mistakes):
         try:
-            found.append(_predicted(row, where))
+            found.append(_predicted(row, where, known))
         except InputError as error:
             mistakes.extend(error.mistakes)
     if not found and not mistakes:
@@ -150,11 +151,16 @@ def _wrong(row: Mapping[str, Any], where: str) -> Iterator[Mistake]:
             yield Mistake(where, key, found, "a bundled name", hint)
 
 
-def _predicted(row: Mapping[str, Any], where: str) -> Checked:
+def _predicted(
+    row: Mapping[str, Any], where: str, known: dict[str, Prediction]
+) -> Checked:
+    said = json.dumps(row["scenario"], sort_keys=True)
     scenario = parse_scenario(dict(row["scenario"]), where)
     if scenario.jobs:
         raise InputError(Mistake(where, "scenario.jobs", "several jobs", "one job"))
-    return Checked(row, where, statistics.median(row["step_times"]), predict(scenario))
+    if said not in known:
+        known[said] = predict(scenario)
+    return Checked(row, where, statistics.median(row["step_times"]), known[said])
 
 
 def _doubts(

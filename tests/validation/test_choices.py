@@ -122,3 +122,13 @@ def test_a_log_of_more_ranks_than_the_cluster_has_is_skipped(tmp_path: Path) -> 
     path.write_text(LOG.replace("nRanks 4", "nRanks 16"))
     report = choices.validate_set("nccl-choice", path)
     assert "16 ranks" in report.skips[0].reason and not report.passed
+
+
+def test_a_setting_that_nccl_does_not_have_is_named(tmp_path: Path) -> None:
+    """In saved choices as anywhere else: with its key, and those that there are."""
+    path = tmp_path / "logs.json"
+    entry = {"cluster": "h200-host-4", "version": "2.28.9", "choices": {}, "table": {}}
+    for key, value, said in (("a", 1, "unknown key"), ("min_ctas", "x", "min_ctas")):
+        path.write_text(json.dumps({"4": {**entry, "nccl": {key: value}}}))
+        with pytest.raises(InputError, match=said):
+            saved_choices.read(path)

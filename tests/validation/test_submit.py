@@ -133,3 +133,21 @@ def test_what_was_submitted_keeps_to_it(path: Path) -> None:
     """The example, and every file that came by a pull request, can be read and predicted."""
     for one in submissions.checked(path):
         assert one.result.step_time > 0 and one.measured > 0
+
+
+def test_measurements_of_one_scenario_are_predicted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand rows of a machine that was measured for weeks take no longer than one."""
+    asked = []
+
+    def counted(scenario: Any) -> Any:
+        asked.append(scenario)
+        return predict(scenario)
+
+    predict = submissions.predict
+    monkeypatch.setattr(submissions, "predict", counted)
+    rows = [changed(step_times=times(1 + n / 1e4)) for n in range(5)]
+    made = submit(tmp_path, *rows, words=("--json",))
+    assert made.exit_code == 0 and len(json.loads(made.stdout)["rows"]) == 5
+    assert len(asked) == 1

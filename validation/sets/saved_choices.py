@@ -9,6 +9,8 @@ from typing import Any
 from sim import files
 from sim.collectives.registry import algorithms
 from sim.errors import InputError, Mistake
+from sim.spec.sections import Nccl
+from sim.strict import build
 from validation.formats import nccl_log
 from validation.formats.nccl_log import Log
 from validation.formats.records import text_of
@@ -36,7 +38,7 @@ def read(path: Path) -> list[tuple[str, Log]]:
         report = files.json_of(text)
         if not isinstance(report, dict):
             raise ValueError(f"{str(report)[:20]} instead of logs by name")
-        return [(label, _log(entry)) for label, entry in report.items()]
+        return [(label, _log(entry, path.name)) for label, entry in report.items()]
     except (
         ArithmeticError,
         AttributeError,
@@ -49,7 +51,7 @@ def read(path: Path) -> list[tuple[str, Log]]:
         raise InputError(Mistake(path.name, "", found[:80], expected)) from None
 
 
-def _log(entry: Mapping[str, Any]) -> Log:
+def _log(entry: Mapping[str, Any], where: str) -> Log:
     choices = {}
     for key, (algo, proto, channels) in entry["choices"].items():
         op, size = key.split()
@@ -58,10 +60,10 @@ def _log(entry: Mapping[str, Any]) -> Log:
         choices[op, int(size)] = (str(algo), str(proto), count)
     table = {op: _table(op, rows) for op, rows in entry["table"].items()}
     cluster, version = str(entry["cluster"]), str(entry["version"])
-    nccl = dict(entry.get("nccl", {}))
-    for key, value in nccl.items():
-        if not isinstance(value, str | int | float | None):
-            raise ValueError(f"nccl.{key} = {value!r}, expected a word or a number")
+    nccl = {k: v for k, v in dict(entry.get("nccl", {})).items() if v is not None}
+    _, mistakes = build(Nccl, nccl, where, "nccl", {})
+    if mistakes:
+        raise InputError(mistakes)
     return Log(cluster, version, nccl=nccl, table=table, choices=choices)
 
 
