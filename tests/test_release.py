@@ -283,6 +283,12 @@ def run_in_engine(engine: str, tag: str, *arguments: str) -> str:
     return call(engine, "run", "--rm", "--network", "none", tag, *arguments, cwd=ROOT)
 
 
+def no_network() -> tuple[str, ...]:
+    """What takes the network from a command, where root runs it: without namespaces of its own buildah does not."""
+    may = os.geteuid() == 0 and shutil.which("unshare") is not None
+    return ("unshare", "--net") if may else ()
+
+
 def run_in_buildah(engine: str, tag: str, *arguments: str) -> str:
     """The same: buildah takes the user and the folder of the image, and is told its entry point."""
     driver = ("env", "STORAGE_DRIVER=vfs", engine)
@@ -293,7 +299,7 @@ def run_in_buildah(engine: str, tag: str, *arguments: str) -> str:
     container = call(*driver, "from", "--pull-never", tag, cwd=ROOT).strip()
     try:
         line = ("run", "--isolation", "chroot", container, "--", *entry.split())
-        return call(*driver, *line, *arguments, cwd=ROOT)
+        return call(*no_network(), *driver, *line, *arguments, cwd=ROOT)
     finally:
         call(*driver, "rm", container, cwd=ROOT)
 
