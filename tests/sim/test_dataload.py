@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
@@ -20,7 +21,10 @@ def run(*changes: str, code: int = 0) -> Any:
     return json.loads(result.output) if code == 0 else result.output
 
 
-PLAIN = run()
+@cache
+def without() -> Any:
+    """The step without [dataload]."""
+    return run()
 
 
 def test_an_input_bound_step_shows_it_in_the_breakdown() -> None:
@@ -28,14 +32,14 @@ def test_an_input_bound_step_shows_it_in_the_breakdown() -> None:
     made = run("decode=10 ms", "workers=8")
     assert (
         made["dataload"]["input_bound"]
-        and made["dataload"]["step_time_without"] == PLAIN["step_time"]
+        and made["dataload"]["step_time_without"] == without()["step_time"]
     )
     assert (
         made["step_time"] == pytest.approx(128 * 0.010 / 8)
-        and made["mfu"] < PLAIN["mfu"]
+        and made["mfu"] < without()["mfu"]
     )
     assert made["breakdown"]["io"] == pytest.approx(
-        made["step_time"] - PLAIN["step_time"]
+        made["step_time"] - without()["step_time"]
     )
     assert sum(made["breakdown"].values()) == pytest.approx(made["step_time"])
     assert set(made["step_time_by_rank"].values()) == {made["step_time"]}
@@ -44,8 +48,10 @@ def test_an_input_bound_step_shows_it_in_the_breakdown() -> None:
 def test_enough_readers_leave_the_step_alone() -> None:
     """Where data waits for the GPU, everything is as without [dataload]."""
     made = run("decode=1 ms", "workers=64")
-    assert made["dataload"]["exposed"] == 0 and made["step_time"] == PLAIN["step_time"]
-    assert made["breakdown"] == PLAIN["breakdown"]
+    assert (
+        made["dataload"]["exposed"] == 0 and made["step_time"] == without()["step_time"]
+    )
+    assert made["breakdown"] == without()["breakdown"]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +93,7 @@ def test_copies_to_the_gpu() -> None:
         for how in ("pageable", "pinned", "beside")
     }
     steps = [times[how]["step_time"] for how in ("beside", "pinned", "pageable")]
-    assert steps == sorted(steps) and steps[0] == PLAIN["step_time"]
+    assert steps == sorted(steps) and steps[0] == without()["step_time"]
     image = 128 * (224 * 224 * 3 * 4 + 8)
     assert times["pinned"]["dataload"]["copy_time"] == pytest.approx(
         image / 53e9, rel=0.3
@@ -100,7 +106,7 @@ def test_copies_to_the_gpu() -> None:
 def test_without_workers_reading_adds_up_but_for_the_lead() -> None:
     """The training process reads itself: all of it is exposed, or with a pageable copy all but what was launched ahead."""
     plain, level = run("decode=1 ms"), run("decode=1 ms", "copy=pageable")
-    assert plain["step_time"] == pytest.approx(PLAIN["step_time"] + 0.128)
+    assert plain["step_time"] == pytest.approx(without()["step_time"] + 0.128)
     wait = level["dataload"]["exposed"] - level["dataload"]["copy_time"]
     assert 0 < wait <= 0.128 + 1e-9 and not level["dataload"]["input_bound"]
 
