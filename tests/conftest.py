@@ -18,7 +18,7 @@ from hypothesis import settings
 from sim.analysis.prediction import Prediction
 from sim.spec.sections import Measured, Scenario
 from sim.threads import sum_alone
-from sim.tools import garbage
+from sim.tools.garbage import collect_rarely
 from topologies.files import library
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 # As the command line does, and the processes that tests start: the same bits everywhere, and no thread that waits.
 sum_alone()
-# A search for garbage walks all that a simulation has at work; between two tests there is less to walk.
-garbage.BETWEEN_COLLECTIONS = 1_000_000
-garbage.collect_rarely()
+collect_rarely()
 # A command asks for a few clusters, the tests for all of them, in any order.
 library.SHARED.most = 100
 # How long an example takes depends on the machine, not on the program: time is measured by benchmarks.
@@ -37,8 +35,6 @@ settings.register_profile("prestep", deadline=None)
 settings.register_profile("prestep-ci", deadline=None, derandomize=True)
 settings.load_profile("prestep-ci" if "CI" in os.environ else "prestep")
 
-#: Objects made since the last search for garbage, and still there, that are worth another between two tests.
-MUCH = 100_000
 #: Name of a set -> the report of its kind.
 ReportOf = Callable[[str], Any]
 #: Scenario -> its prediction, without what only pictures show.
@@ -56,12 +52,6 @@ def pytest_collection_finish() -> None:
     """What was collected lives until the end: searches for garbage, a sixth of the time, need not walk it each time."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_runtest_logfinish() -> None:
-    """Garbage of the tests that ended, once there is much."""
-    if gc.get_count()[0] > MUCH:
-        gc.collect(1)
 
 
 @pytest.fixture(scope="session")
