@@ -135,7 +135,7 @@ def _rounds(graph: OpGraph, kinds: Sequence[np.ndarray]) -> tuple[Round, ...] | 
     """The rounds of every rank, all of as many microbatches."""
     found = []
     for program, mine in zip(graph.programs, kinds, strict=True):
-        one = _longest(mine, program.microbatch)
+        one = _longest(mine, program)
         if one is None:
             return None
         found.append(one)
@@ -171,10 +171,10 @@ def _numbers(values: Iterable[object]) -> np.ndarray:
     return np.array(found, dtype=np.int64)
 
 
-def _longest(kinds: np.ndarray, microbatch: np.ndarray) -> Round | None:
+def _longest(kinds: np.ndarray, program: Program) -> Round | None:
     """The rounds of most microbatches: of those of about as many the first, with its shortest period."""
-    found = []
-    for period in _periods(kinds, microbatch):
+    found, microbatch = [], program.microbatch
+    for period in _periods(kinds, program):
         ahead = microbatch[period:] - microbatch[:-period]
         same = (kinds[period:] == kinds[:-period]) & (ahead > 0)
         for begin, length in _stretches(same, period):
@@ -186,13 +186,15 @@ def _longest(kinds: np.ndarray, microbatch: np.ndarray) -> Round | None:
     return min(long, key=lambda one: (one.begin, one.period), default=None)
 
 
-def _periods(kinds: np.ndarray, microbatch: np.ndarray) -> list[int]:
-    """How far the next operations of later microbatches are that are like some in the middle of a program."""
+def _periods(kinds: np.ndarray, program: Program) -> list[int]:
+    """How far operations of later microbatches are that are like some in the middle of a program, in the same layer."""
     n, found = len(kinds), set()
+    microbatch, layer = program.microbatch, program.layer
     for place in PLACES:
         at = int(n * place)
         ahead = slice(at + 1, at + 1 + n // 3)
-        like = (kinds[ahead] == kinds[at]) & (microbatch[ahead] > microbatch[at])
+        like = (kinds[ahead] == kinds[at]) & (layer[ahead] == layer[at])
+        like &= microbatch[ahead] > microbatch[at]
         found.update((np.flatnonzero(like)[:NEXT] + 1).tolist())
     return sorted(found)
 
