@@ -107,8 +107,9 @@ def _attention_axes(kernel: Kernel) -> tuple[float, ...]:
 
 
 def _convolution_axes(kernel: Kernel) -> tuple[float, ...]:
-    n, c, h, w, k, r, _, stride, groups = kernel.shape
-    sizes = _octaves(h * w / stride**2, c, k, r, stride, groups)
+    n, c, h, w, k, r, s, stride, groups = kernel.shape
+    side = math.sqrt(r * s)  # of a square filter of as many elements
+    sizes = _octaves(h * w / stride**2, c, k, side, stride, groups)
     return 0.3 * math.log2(n), *sizes
 
 

@@ -51,6 +51,10 @@ BEFORE = frozenset(
 )
 
 
+#: Families whose operations copy a tensor and change the copy.
+INTO_COPIES = ("along", "places")
+
+
 @dataclass(frozen=True)
 class Case:
     """What one measured case says of one operation.
@@ -116,11 +120,30 @@ def cases_of(row: dict[str, Any], names: dict[int, str]) -> Iterator[Case]:
     if row["family"] == "optimizer":
         yield from _fused(row, names)
         return
+    if row["family"] == "pixels" and row["way"] == "bwd":
+        yield from _of_pixels(row)
+        return
     operations = [_operation(row, *call[:2]) for call in row["aten"]]
     heavy = [each for each in operations if _launches(each)]
     if not heavy or any(_base(each) not in BEFORE for each in heavy[:-1]):
         return
-    yield _case(row, heavy[-1], row["kernels"][len(heavy) - 1 :])
+    before = len(heavy) - 1 + (row["family"] in INTO_COPIES)
+    yield _case(row, heavy[-1], row["kernels"][before:])
+
+
+def _of_pixels(row: dict[str, Any]) -> Iterator[Case]:
+    """The gradients of a loss of pixels: zeros and what is written of them, then those of the softmax."""
+    *of_loss, of_softmax = row["kernels"]
+    names = ("nll_loss2d_backward.default", "_log_softmax_backward_data.default")
+    texts = dict(row["aten"])
+    for name, kernels in zip(names, (of_loss, [of_softmax]), strict=True):
+        yield _case(row, _operation(row, name, texts[name]), kernels)
+
+
+def _in_place(row: dict[str, Any], operation: Operation) -> Operation:
+    """Sums by index into a copy, as in place: the copy is an operation of its own."""
+    _, name, overload = operation.name.split(".")
+    return replace(operation, name=f"aten.{name}_.{overload}")
 
 
 def _launches(operation: Operation) -> bool:
@@ -222,7 +245,7 @@ def _convolution(row: dict[str, Any], operation: Operation) -> Operation:
             False,
             (0,) * sides,
             groups,
-            (True, True, True),
+            (True, True, False),
         )
     else:
         return operation
@@ -233,6 +256,15 @@ def _attention(row: dict[str, Any], operation: Operation) -> Operation:
     causal = bool(row["set"].get("causal"))
     dropout = float(row["set"].get("dropout", 0.0))
     return replace(operation, options=(("dropout_p", dropout), ("is_causal", causal)))
+
+
+def _norm(row: dict[str, Any], operation: Operation) -> Operation:
+    """The flags that say which gradients are wanted, as the tuple that they are."""
+    flags = tuple(v for v in operation.arguments if isinstance(v, bool))
+    if _base(operation) != "native_layer_norm_backward":
+        return operation
+    others = operation.arguments[: len(operation.arguments) - len(flags)]
+    return replace(operation, arguments=(*others, flags))
 
 
 def _foreach(row: dict[str, Any], operation: Operation) -> Operation:
@@ -299,7 +331,15 @@ REBUILT = {
     "copy": _joined,
     "reduction": _reduction,
     "conv": _convolution,
+    "grouped_conv": _convolution,
+    "diffusion_conv": _convolution,
+    "sequence_conv": _convolution,
     "attention": _attention,
+    "heads": _attention,
+    "windows": _attention,
+    "untrained_norm": _norm,
+    "along": _in_place,
+    "places": _in_place,
     "foreach": _foreach,
 }
 __all__ = ["FOLDER", "Case", "contiguous", "read"]

@@ -262,11 +262,23 @@ def _pooled_back(operation: Operation) -> tuple[Operand, ...]:
 
 
 def _resampled(operation: Operation) -> tuple[Operand, ...]:
+    """Pictures of the sides that the text has after them."""
     image = first(operation)
-    n, c, *_ = image.shape
-    sides = integers(argument(operation, 1))[:2]
-    shape = (n, c, *sides) if len(sides) == 2 else image.shape
+    height, width = _numbers(operation)[:2]
+    shape = (*image.shape[:2], height, width)
     return (Operand(image.dtype, shape, _as(image, shape)),)
+
+
+def _resampled_back(operation: Operation) -> tuple[Operand, ...]:
+    """Gradients of the pictures before: their sizes come after the two sides of the larger ones."""
+    gradient = first(operation)
+    shape = _numbers(operation)[2:6]
+    return (Operand(gradient.dtype, shape, _as(gradient, shape)),)
+
+
+def _numbers(operation: Operation) -> tuple[int, ...]:
+    """The whole numbers of a text, lists of which it has in a row."""
+    return tuple(v for v in operation.arguments if type(v) is int)
 
 
 def _repeated(operation: Operation) -> tuple[Operand, ...]:
@@ -319,6 +331,8 @@ RULES: dict[str, Rule] = {
     "avg_pool2d_backward": _pooled_back,
     "upsample_nearest2d": _resampled,
     "upsample_bilinear2d": _resampled,
+    "upsample_nearest2d_backward": _resampled_back,
+    "upsample_bilinear2d_backward": _resampled_back,
     **dict.fromkeys(
         ("repeat", "roll", "flip", "tril", "triu", "pixel_shuffle", "pixel_unshuffle"),
         _repeated,

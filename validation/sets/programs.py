@@ -34,7 +34,7 @@ Made = TypeVar("Made")
 
 HARNESS = CASES / "frameworks" / "harness"
 #: The harness of a case, by the key that names its program.
-HARNESSES = {"fw": "fw.py", "prog": "zoo.py"}
+HARNESSES = {"fw": "fw.py", "prog": "zoo.py", "build": "libraries.py"}
 STEPS = {"warmup": 3, "steps": 1}  # run of each case; the third is recorded
 
 

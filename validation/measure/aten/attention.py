@@ -111,7 +111,7 @@ def attention(
     }
 
     def build(on: Tensors) -> tuple[Call, Sequence[Any]]:
-        _only(backend)
+        only(backend)
         q, k, v = (_operand(on, shape, many, setting) for many in (heads, kv, kv))
         mask = _mask(on, shape, setting) if setting.get("mask") else None
         if (
@@ -156,7 +156,7 @@ def every_backend() -> None:
         getattr(torch.backends.cuda, f"enable_{name}_sdp")(True)
 
 
-def _only(backend: str) -> None:
+def only(backend: str) -> None:
     torch.backends.cuda.enable_cudnn_sdp(backend == "cudnn")
     torch.backends.cuda.enable_flash_sdp(backend == "flash")
     torch.backends.cuda.enable_mem_efficient_sdp(backend == "efficient")

@@ -13,6 +13,7 @@ from validation.measure.aten import (
     extremes,
     layers,
     layouts,
+    libraries,
     moving,
     optimizers,
     pointwise,
@@ -32,6 +33,7 @@ FAMILIES = (
     layouts,
     extremes,
     batches,
+    libraries,
 )
 HELD_OUT = 5  # every fifth size of a family
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from sim.graph.kernel import Kernel
+from workloads.capture.kernels.copies import copied
+from workloads.capture.kernels.pointwise import elementwise
+from workloads.capture.kernels.reductions import reduction
 from workloads.capture.kernels.tensors import (
     argument,
+    contiguous,
     format_of,
     integers,
     launched,
@@ -19,6 +24,44 @@ from workloads.capture.operation import Operand, Operation
 def memory_format(image: Operand) -> str:
     """ "channels_last" where channels lie next to each other."""
     return "channels_last" if strides_of(image)[1] == 1 and image.shape[1] > 1 else ""
+
+
+def _follows(operand: Operand, strides: tuple[int, ...]) -> bool:
+    """Whether elements lie in memory as with these strides; dimensions of one element have no say."""
+    own = strides_of(operand)
+    three = zip(operand.shape, own, strides, strict=True)
+    return all(here == there for size, here, there in three if size > 1)
+
+
+def _with_copies(operands: tuple[Operand, ...]) -> tuple[str, tuple[Kernel, ...]]:
+    """The memory format that cuDNN is called in, and what copies operands of another one.
+
+    One operand whose channels lie next to each other is enough for all to be copied so (ATen/native/ConvUtils.h).
+    Many 1x1 filters and those of single channels lie in both formats at once.
+    """
+    pictures = [each for each in operands if len(each.shape) == 4]
+    if not any(map(_only_channels_last, pictures)):
+        return memory_format(operands[0]), ()
+    targets = [(each, _channels_last(each)) for each in pictures]
+    copies = [
+        copied(source, target)
+        for source, target in targets
+        if not _follows(source, target.strides)
+    ]
+    return "channels_last", tuple(kernel for made in copies for kernel in made)
+
+
+def _only_channels_last(operand: Operand) -> bool:
+    wanted = _channels_last(operand).strides
+    return _follows(operand, wanted) and not _follows(
+        operand, contiguous(operand.shape)
+    )
+
+
+def _channels_last(operand: Operand) -> Operand:
+    _, channels, height, width = operand.shape
+    strides = (channels * height * width, 1, channels * width, channels)
+    return replace(operand, strides=strides)
 
 
 def _shape(
@@ -58,9 +101,20 @@ def forward(operation: Operation) -> tuple[Kernel, ...]:
     stride = integers(argument(operation, 3, "stride"))
     shape = _shape(image, weight, stride, _groups(operation, 8))
     flops = _flops(operation.results[0], weight)
-    return launched(
-        operation, shape, memory_format(image), format_of(image, operation), flops=flops
-    )
+    layout, copies = _with_copies((image, weight))
+    kind = format_of(image, operation)
+    convolved = launched(operation, shape, layout, kind, flops=flops)
+    return *copies, *convolved, *_biased(operation)
+
+
+def _biased(operation: Operation) -> tuple[Kernel, ...]:
+    """The bias of every channel, added in place: cuDNN is called without it (ATen/native/cudnn/ConvShared.cpp)."""
+    bias, result = tensor(operation, 2), operation.results[0]
+    if bias is None:
+        return ()
+    ones = (1,) * (len(result.shape) - 2)
+    along = replace(bias, shape=(1, *bias.shape, *ones), strides=())
+    return elementwise(Operation("aten.add_.Tensor", (result, along), (), (result,)))
 
 
 def backward(operation: Operation) -> tuple[Kernel, ...]:
@@ -73,8 +127,19 @@ def backward(operation: Operation) -> tuple[Kernel, ...]:
     mask = argument(operation, 10, "output_mask")
     passes = sum(map(bool, mask[:2])) if isinstance(mask, tuple) else 2
     flops = max(1, passes) * _flops(gradient, weight)
-    return launched(
-        operation, shape, memory_format(image), format_of(image, operation), flops=flops
+    layout, copies = _with_copies((image, weight, gradient))
+    kind = format_of(image, operation)
+    convolved = launched(operation, shape, layout, kind, flops=flops)
+    with_bias = isinstance(mask, tuple) and len(mask) > 2 and bool(mask[2])
+    return *copies, *convolved, *(_summed(gradient) if with_bias else ())
+
+
+def _summed(gradient: Operand) -> tuple[Kernel, ...]:
+    """The gradient of the bias: sums over all but the channels."""
+    every = tuple(at for at in range(len(gradient.shape)) if at != 1)
+    channels = Operand(gradient.dtype, gradient.shape[1:2], device=gradient.device)
+    return reduction(
+        Operation("aten.sum.dim_IntList", (gradient, every), (), (channels,))
     )
 
 

@@ -56,10 +56,15 @@ def softmax_backward(operation: Operation) -> tuple[Kernel, ...]:
     return _over_rows(operation, 2)
 
 
+def _classes(scores: Operand) -> int:
+    """How many scores the one of a row or a pixel is picked from: classes come after the batch, if there is one."""
+    return scores.shape[min(1, len(scores.shape) - 1)] if scores.shape else 1
+
+
 def picked(operation: Operation) -> tuple[Kernel, ...]:
     """nll_loss_forward: one score of each row is read, a cache line each."""
     scores = first(operation)
-    columns = scores.shape[-1] if scores.shape else 1
+    columns = _classes(scores)
     rows = scores.elements // max(1, columns)
     return launched(operation, (rows, columns), dtype=scores.dtype, size=40.0 * rows)
 
@@ -67,7 +72,7 @@ def picked(operation: Operation) -> tuple[Kernel, ...]:
 def spread(operation: Operation) -> tuple[Kernel, ...]:
     """nll_loss_backward(gradient, scores, ...): all scores' gradients are zeroed, one of each row written."""
     scores = tensor(operation, 1) or first(operation)
-    columns = scores.shape[-1] if scores.shape else 1
+    columns = _classes(scores)
     rows = scores.elements // max(1, columns)
     size = float(scores.elements * ELEMENT_BYTES[scores.dtype])
     return launched(operation, (rows, columns), dtype=scores.dtype, size=size)

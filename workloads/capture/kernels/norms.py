@@ -17,14 +17,14 @@ from workloads.capture.kernels.tensors import (
 from workloads.capture.operation import Operation
 
 
-def _over_rows(operation: Operation, at: int) -> tuple[Kernel, ...]:
+def _over_rows(operation: Operation, at: int, layout: str = "") -> tuple[Kernel, ...]:
     """Rows next to each other, copied so first where they are not: the tensors before the normalized shape."""
     whole = first(operation)
     width = prod(integers(argument(operation, at))) or whole.shape[-1]
     shape = whole.elements // max(1, width), width
     copies = packed(operation, *range(at))
     return *copies, *launched(
-        operation, shape, dtype=whole.dtype, size=_bytes(operation)
+        operation, shape, layout, whole.dtype, size=_bytes(operation)
     )
 
 
@@ -39,8 +39,13 @@ def forward(operation: Operation) -> tuple[Kernel, ...]:
 
 
 def backward(operation: Operation) -> tuple[Kernel, ...]:
-    """native_layer_norm_backward(gradient, input, normalized shape, ...)."""
-    return _over_rows(operation, 2)
+    """native_layer_norm_backward(gradient, input, normalized shape, ..., output mask).
+
+    Sums over all rows are the longer part: weights that are not trained, or that there are not, need none.
+    """
+    mask = argument(operation, 7, "output_mask")
+    of_weights = mask[1:] if isinstance(mask, tuple) else (True,)
+    return _over_rows(operation, 2, "" if any(of_weights) else "untrained")
 
 
 def channels(operation: Operation) -> tuple[Kernel, ...]:
@@ -60,7 +65,12 @@ def groups(operation: Operation) -> tuple[Kernel, ...]:
     """Group normalisation: (batch, channels, elements of a channel)."""
     image = first(operation)
     shape = (*image.shape[:2], prod(image.shape[2:]))
-    return launched(operation, shape, memory_format(image), image.dtype)
+    return launched(operation, shape, dtype=image.dtype)
+
+
+def groups_backward(operation: Operation) -> tuple[Kernel, ...]:
+    """native_group_norm_backward(gradient, image, ...): both copied so that pixels of a channel follow each other."""
+    return *packed(operation, 0, 1), *groups(operation)
 
 
 RULES = {
@@ -87,5 +97,5 @@ RULES = {
     "batch_norm_gather_stats": gathered,
     "batch_norm_gather_stats_with_counts": gathered,
     "native_group_norm": groups,
-    "native_group_norm_backward": groups,
+    "native_group_norm_backward": groups_backward,
 }

@@ -63,6 +63,11 @@ class Call:
         return self.attn_mask is not None and self.attn_mask.requires_grad
 
     @property
+    def in_rows(self) -> bool:
+        """Scores' masks lie as rows of keys; T5 adds a table of places to them, whose heads lie next to each other."""
+        return self.attn_mask is None or self.attn_mask.stride(-1) == 1
+
+    @property
     def grouped(self) -> bool:
         """Several query heads share a key head."""
         return self.enable_gqa and self.query.shape[1] != self.key.shape[1]
@@ -96,7 +101,8 @@ def _fits_flash(call: Call) -> bool:
 
 
 def _fits_efficient(call: Call) -> bool:
-    return call.plain and call.even and not call.grouped and call.width % 4 == 0
+    whole = call.even and not call.grouped and call.width % 4 == 0
+    return call.plain and whole and call.in_rows
 
 
 def _cudnn(call: Call) -> Any:

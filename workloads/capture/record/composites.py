@@ -29,6 +29,7 @@ def install(capability: tuple[int, int]) -> None:
     RULES[aten.scaled_dot_product_attention.default] = attended
     RULES[aten.dropout.default] = dropout
     RULES[aten.batch_norm.default] = batch_norm
+    RULES[aten.group_norm.default] = group_norm
     RULES[aten.softmax.int] = _softmax(aten._softmax.default)
     RULES[aten.log_softmax.int] = _softmax(aten._log_softmax.default)
     RULES.update(recurrent.RULES)
@@ -90,6 +91,25 @@ def _for_cudnn(
     types[torch.float16] = weight.dtype == torch.float32
     largest = TRAINED if training else EVALUATED
     return types.get(image.dtype, False) and image.shape[0] <= largest
+
+
+def group_norm(
+    image: torch.Tensor,
+    groups: int,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> torch.Tensor:
+    """Of an image in the usual order, copied so where its channels lie last (aten/src/ATen/native/group_norm.cpp)."""
+    ordered = image.contiguous()
+    batch, channels = ordered.shape[:2]
+    pixels = ordered.numel() // max(1, batch * channels)
+    sizes = batch, channels, pixels, groups
+    normalized: torch.Tensor = aten.native_group_norm(
+        ordered, weight, bias, *sizes, eps
+    )[0]
+    return normalized
 
 
 def _softmax(operator: Any) -> Callable[..., torch.Tensor]:
