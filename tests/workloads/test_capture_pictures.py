@@ -1,0 +1,143 @@
+"""Kernels of models that look at pictures: convolutions, norms, resampling, losses of pixels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.costs import load_gpu
+from sim.graph.kernel import Kernel
+from workloads.capture.kernels.launched import kernels_of
+from workloads.capture.operation import Argument, Operand, Operation
+
+PICTURE = Operand("bf16", (8, 320, 64, 64))
+FILTER = Operand("bf16", (640, 320, 3, 3))
+RESULT = Operand("bf16", (8, 640, 64, 64))
+BIAS = Operand("bf16", (640,))
+
+
+def last(operand: Operand) -> Operand:
+    """The same with its channels next to each other."""
+    _, channels, height, width = operand.shape
+    strides = (channels * height * width, 1, channels * width, channels)
+    return replace(operand, strides=strides)
+
+
+def convolution(
+    image: Operand, weight: Operand, bias: Operand | None = None
+) -> tuple[Kernel, ...]:
+    numbers: tuple[Argument, ...] = ((1, 1), (1, 1), (1, 1), False, (0, 0), 1)
+    arguments = (image, weight, bias, *numbers)
+    return kernels_of(Operation("aten.convolution.default", arguments, (), (RESULT,)))
+
+
+def gradients(
+    gradient: Operand, image: Operand, weight: Operand, of_bias: bool = False
+) -> tuple[Kernel, ...]:
+    numbers: tuple[Argument, ...] = ((1, 1), (1, 1), (1, 1), False, (0, 0), 1)
+    mask = (True, True, of_bias)
+    sizes = (640,) if of_bias else None
+    arguments = (gradient, image, weight, sizes, *numbers, mask)
+    name = "aten.convolution_backward.default"
+    return kernels_of(Operation(name, arguments, (), (image, weight)))
+
+
+def kinds(kernels: tuple[Kernel, ...]) -> list[str]:
+    return [kernel.kind for kernel in kernels]
+
+
+def test_one_operand_with_channels_last_has_the_others_copied() -> None:
+    alone = convolution(PICTURE, FILTER)
+    assert kinds(alone) == ["aten convolution"] and alone[0].layout == ""
+    mixed = convolution(PICTURE, last(FILTER))
+    assert kinds(mixed) == ["aten copy", "aten convolution"]
+    assert mixed[0].shape == (PICTURE.elements,)
+    assert mixed[1].layout == "channels_last"
+    assert kinds(convolution(last(PICTURE), last(FILTER))) == ["aten convolution"]
+    both = gradients(RESULT, PICTURE, last(FILTER))
+    assert kinds(both) == ["aten copy"] * 2 + ["aten convolution_backward"]
+
+
+@given(st.integers(1, 64), st.integers(2, 64))
+def test_filters_of_one_pixel_lie_in_both_formats(out: int, channels: int) -> None:
+    image = Operand("bf16", (2, channels, 8, 8))
+    narrow = Operand("bf16", (out, channels, 1, 1))
+    assert kinds(convolution(image, narrow)) == ["aten convolution"]
+    assert kinds(convolution(last(image), narrow)) == ["aten convolution"]
+    single = Operand("bf16", (channels, 1, 3, 3))
+    assert kinds(convolution(last(image), single)) == ["aten convolution"]
+
+
+def test_a_bias_is_a_kernel_of_its_own_and_so_is_its_gradient() -> None:
+    convolved, added = convolution(PICTURE, FILTER, BIAS)
+    without = convolution(PICTURE, FILTER)[0]
+    assert (convolved.kind, convolved.shape) == (without.kind, without.shape)
+    assert added.shape == (RESULT.elements,)
+    computed, summed = gradients(RESULT, PICTURE, FILTER, of_bias=True)
+    assert computed == gradients(RESULT, PICTURE, FILTER)[0]
+    assert summed.kind == "aten sum" and summed.bytes >= RESULT.bytes
+
+
+def test_group_norms_copy_gradients_whose_channels_lie_last() -> None:
+    def norm(gradient: Operand) -> list[str]:
+        arguments = (gradient, PICTURE, BIAS, BIAS, BIAS, 8, 320, 4096, 32, (True,) * 3)
+        name = "aten.native_group_norm_backward.default"
+        return kinds(kernels_of(Operation(name, arguments, (), (PICTURE,))))
+
+    assert norm(PICTURE) == ["aten native_group_norm_backward"]
+    assert norm(last(PICTURE)) == ["aten copy", "aten native_group_norm_backward"]
+
+
+@pytest.mark.parametrize("gpu", ["h100", "h200"])
+@pytest.mark.parametrize("size", [(8192, 1152), (32768, 320), (4096, 4096)])
+def test_layer_norms_whose_weights_are_not_trained_sum_nothing(
+    gpu: str, size: tuple[int, int]
+) -> None:
+    def norm(mask: tuple[bool, bool, bool]) -> Kernel:
+        rows, scales = Operand("bf16", size), Operand("bf16", size[1:])
+        statistics = Operand("fp32", (size[0], 1))
+        arguments = (
+            *(rows, rows, size[1:], statistics, statistics),
+            *(scales, scales, mask),
+        )
+        name = "aten.native_layer_norm_backward.default"
+        (kernel,) = kernels_of(Operation(name, arguments, (), (rows,)))
+        return kernel
+
+    times = load_gpu(gpu)
+    trained, frozen = norm((True, True, True)), norm((True, False, False))
+    assert times.duration(frozen) < 0.8 * times.duration(trained)
+
+
+@pytest.mark.parametrize(
+    ("name", "operands"),
+    [
+        ("nll_loss2d_forward", 1),
+        ("nll_loss2d_backward", 2),
+    ],
+)
+def test_pixels_have_a_score_of_every_class(name: str, operands: int) -> None:
+    scores = Operand("bf16", (8, 19, 512, 512))
+    (kernel,) = kernels_of(
+        Operation(f"aten.{name}.default", (scores,) * operands, (), (scores,))
+    )
+    assert kernel.shape == (8 * 512 * 512, 19)
+
+
+@pytest.mark.parametrize("name", ["upsample_nearest2d", "upsample_bilinear2d"])
+def test_larger_pictures_take_longer(name: str) -> None:
+    source, times = Operand("bf16", (8, 256, 32, 32)), load_gpu("h100")
+
+    def seconds(side: int) -> float:
+        result = Operand("bf16", (8, 256, side, side))
+        arguments = (source, (side, side), False)
+        (kernel,) = kernels_of(
+            Operation(f"aten.{name}.default", arguments, (), (result,))
+        )
+        assert kernel.shape == (8 * 256, 32 * 32, side * side)
+        return times.duration(kernel)
+
+    assert seconds(64) < seconds(128) < seconds(256)
