@@ -106,8 +106,9 @@ def _of_traffic(one: Run, other: Run) -> list[str]:
 
 
 def _same_bytes(one: Plan, other: Plan) -> bool:
-    """Whether two plans move as much over the same links; those of parts are made for every run."""
-    return one.usage is other.usage and one.size == other.size and one.op == other.op
+    """Whether two plans move as much over the same links; those of parts are made for every run, of what was left."""
+    as_much = one.size == pytest.approx(other.size, rel=REL)
+    return one.usage is other.usage and as_much and one.op == other.op
 
 
 def both(step: Planned, steps: int = STEPS) -> tuple[Run, Run]:
