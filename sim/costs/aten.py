@@ -58,7 +58,8 @@ CHUNK, CHUNKS, TENSORS = 65536, 320, (110, 64, 48, 36, 30)
 LISTS = ("aten _foreach", "aten _fused_adam", "aten _fused_sgd", "aten _amp_foreach")
 BLOCK, LAUNCH = 50e9, 1.5e-6
 NOISE = 0.03  # measured: repetitions on another start of the machine differ by 3.5 % on the mean
-# Octaves (guess): cuDNN's masked kernels for heads of 129 to 192 take three times what those of 128 and 256 suggest.
+# Octaves (guess): cuDNN's masked kernels for heads of 129 to 192 take three times what those of 128 and 256 suggest;
+# convolutions in groups of 24 or 56 channels take up to six times what those of 16, 32 or 64 do.
 UNTUNED = 4.0
 JITTER = 0.3e-6  # guess, s: that by which the shortest kernels differ
 KINDS_DIFFER = 0.2  # guess: streams of as many bytes and elements by another name
@@ -110,7 +111,12 @@ def _convolution_axes(kernel: Kernel) -> tuple[float, ...]:
     n, c, h, w, k, r, s, stride, groups = kernel.shape
     side = math.sqrt(r * s)  # of a square filter of as many elements
     sizes = _octaves(h * w / stride**2, c, k, side, stride, groups)
-    return 0.3 * math.log2(n), *sizes
+    return 0.3 * math.log2(n), *sizes, UNTUNED * _odd_groups(c // groups, groups)
+
+
+def _odd_groups(width: int, groups: int) -> bool:
+    """Whether a convolution has groups of several channels, but of no power of two."""
+    return groups > 1 and width > 1 and width & (width - 1) > 0
 
 
 def axes(kernel: Kernel) -> tuple[float, ...]:
