@@ -134,7 +134,9 @@ def _table(
         elif kind == 1 and name in columns:
             columns[name] = [chance.choice(STRANGE)] * len(rows)
         elif kind == 2 and name in columns:
-            columns[name][chance.randrange(len(rows))] = chance.choice(STRANGE)
+            column = columns[name]
+            if column:
+                column[chance.randrange(len(column))] = chance.choice(STRANGE)
         elif kind == 3:
             columns = {key: value * 0 for key, value in columns.items()}
         elif name in columns:
