@@ -59,7 +59,7 @@ LISTS = ("aten _foreach", "aten _fused_adam", "aten _fused_sgd", "aten _amp_fore
 BLOCK, LAUNCH = 50e9, 1.5e-6
 NOISE = 0.03  # measured: repetitions on another start of the machine differ by 3.5 % on the mean
 # Octaves (guess): cuDNN's masked kernels for heads of 129 to 192 take three times what those of 128 and 256 suggest;
-# convolutions in groups of 24 or 56 channels take up to six times what those of 16, 32 or 64 do.
+# convolutions in groups of 24 or 56 channels take two to ten times what those of 16, 32 or 64 do for as many flops.
 UNTUNED = 4.0
 JITTER = 0.3e-6  # guess, s: that by which the shortest kernels differ
 KINDS_DIFFER = 0.2  # guess: streams of as many bytes and elements by another name

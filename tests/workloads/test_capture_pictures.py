@@ -141,3 +141,22 @@ def test_larger_pictures_take_longer(name: str) -> None:
         return times.duration(kernel)
 
     assert seconds(64) < seconds(128) < seconds(256)
+
+
+@pytest.mark.parametrize("gpu", ["h100", "h200"])
+def test_groups_of_odd_widths_take_longer_for_as_many_flops(gpu: str) -> None:
+    """cuDNN has no kernels of their own for groups of 24 channels."""
+
+    def seconds_a_flop(width: int) -> float:
+        groups = 44
+        channels = groups * width
+        image = last(Operand("bf16", (32, channels, 14, 14)))
+        weight = last(Operand("bf16", (channels, width, 3, 3)))
+        numbers: tuple[Argument, ...] = ((1, 1), (1, 1), (1, 1), False, (0, 0), groups)
+        call = Operation(
+            "aten.convolution.default", (image, weight, None, *numbers), (), (image,)
+        )
+        (kernel,) = kernels_of(call)
+        return load_gpu(gpu).duration(kernel) / kernel.flops
+
+    assert seconds_a_flop(24) > 2 * seconds_a_flop(32)
