@@ -8,9 +8,12 @@ others can take longer; where GPUs change, communication that meets other kernel
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 # Of the difference that has to be of one of both, for it to be its doing.
 MOST = 0.5
+# Parts of a step in which a rank waits for kernels and communication of others.
+WAITING = ("bubble", "straggler")
 
 Breakdown = Mapping[str, float]  # seconds of a step by what it is made of
 
@@ -20,8 +23,8 @@ def kernels_instead(before: Breakdown, after: Breakdown) -> float:
 
     0 where that does not explain the difference of the steps.
     """
-    difference, kernels, waited = _moved(before, after)
-    return _explained(difference, kernels, waited)
+    moved = _moved(before, after)
+    return _explained(moved, moved.kernels, against=moved.waited)
 
 
 def waiting_instead(before: Breakdown, after: Breakdown) -> float:
@@ -29,20 +32,42 @@ def waiting_instead(before: Breakdown, after: Breakdown) -> float:
 
     0 where that does not explain the difference of the steps.
     """
-    difference, kernels, waited = _moved(before, after)
-    return _explained(difference, waited, kernels)
+    moved = _moved(before, after)
+    return _explained(moved, moved.waited, against=moved.kernels)
 
 
-def _moved(before: Breakdown, after: Breakdown) -> tuple[float, float, float]:
-    """Seconds by which the step, its kernels and what is waited for communication grow."""
+class _Moved(NamedTuple):
+    """Seconds by which a step and its parts grow.
+
+    Attributes
+    ----------
+    step, kernels, waited
+        The step, its kernels, and what is waited for communication.
+    others
+        What is waited for other ranks: a pipeline's stages and slower GPUs.
+    """
+
+    step: float
+    kernels: float
+    waited: float
+    others: float
+
+
+def _moved(before: Breakdown, after: Breakdown) -> _Moved:
     moved = {
         name: after.get(name, 0.0) - before.get(name, 0.0) for name in {*before, *after}
     }
     waited = sum(value for name, value in moved.items() if name.startswith("exposed_"))
-    return sum(moved.values()), moved.get("compute", 0.0), waited
+    others = sum(moved.get(name, 0.0) for name in WAITING)
+    return _Moved(sum(moved.values()), moved.get("compute", 0.0), waited, others)
 
 
-def _explained(difference: float, cause: float, other: float) -> float:
-    """The cause, if it is most of the difference and the other goes against it; else 0."""
-    explains = cause * difference > 0 and abs(cause) >= MOST * abs(difference)
-    return cause if explains and other * difference < 0 else 0.0
+def _explained(moved: _Moved, cause: float, against: float) -> float:
+    """The cause, if it is most of the difference and the other goes against it; else 0.
+
+    What takes longer on one stage is a bubble on the others: that is of the same cause where it grows with it.
+    """
+    follows = moved.others if moved.others * cause > 0 else 0.0
+    explains = cause * moved.step > 0
+    most = abs(cause + follows) >= MOST * abs(moved.step)
+    return cause if explains and most and against * moved.step < 0 else 0.0

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from sim.analysis import formats, metrics, step_times, uneven
+from sim.analysis import formats, metrics, step_times, uneven, unsteady
 from sim.analysis.allocations import allocations_of
 from sim.analysis.critical_path import CriticalPath
 from sim.analysis.details import Details
@@ -182,7 +182,7 @@ def _trust(
         "evidence": evidence_of(planned, run),
         "tables": tables_of(planned, run),
         "fallbacks": fallbacks_of(planned, run, host * step.computing),
-        "warnings": (*_warnings(planned), *interval.warnings),
+        "warnings": (*_warnings(planned), *_unsteady(planned, run), *interval.warnings),
         "uncertainty": interval,
     }
 
@@ -304,6 +304,11 @@ def _warnings(planned: Planned) -> tuple[str, ...]:
     if not _has_jitter(scenario.faults):
         return caveats
     return (*caveats, JITTER_WARNING)
+
+
+def _unsteady(planned: Planned, run: Run) -> tuple[str, ...]:
+    """Whether the last step stands for those after it; with noise no step is like another."""
+    return () if planned.noise is not None else unsteady.caveats(planned.graph, run)
 
 
 def _without_nccl(planned: Planned) -> tuple[str, ...]:

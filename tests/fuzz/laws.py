@@ -20,10 +20,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
+from sim.analysis import unsteady
 from sim.analysis.beside import kernels_instead, waiting_instead
 from sim.analysis.choices import changed_choices
 from sim.analysis.json_text import finite
-from sim.analysis.step_times import by_rank, median, step_times
+from sim.analysis.step_times import median, step_times
 from sim.costs.power import Meter, Power
 from sim.engine import engine
 from sim.errors import PrestepError
@@ -250,8 +251,7 @@ def _settled(done: Executed) -> float:
 
     Groups of ranks whose communications meet on the same links may need more steps than are simulated.
     """
-    last = by_rank(done.planned.graph, done.run).values()
-    if max(last) - min(last) <= SLOWER / 10 * step_time(done):
+    if unsteady.spread(done.planned.graph, done.run) <= SLOWER / 10:
         return step_time(done)
     run = engine.execute(done.planned, MANY)
     times = step_times(done.planned.graph, run).values()

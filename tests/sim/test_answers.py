@@ -156,6 +156,14 @@ def test_kernels_explain_a_difference_of_their_sign_or_none(
         assert (after["exposed_dp"] - before["exposed_dp"]) * kernels < 0
 
 
+def test_kernels_of_another_stage_are_a_bubble_here() -> None:
+    """Two stages of which each waits for the other's kernels: half of what they take longer is a bubble."""
+    before = {"compute": 0.056, "bubble": 0.019, "exposed_pp": 0.0016}
+    after = {"compute": 0.0564, "bubble": 0.0203, "exposed_pp": 0.0008}
+    assert kernels_instead(before, after) == pytest.approx(4e-4)
+    assert kernels_instead(before, {**after, "bubble": 0.0179}) == 0.0
+
+
 def test_a_what_if_of_idle_links_says_why_it_saves_nothing() -> None:
     """Links that nothing crosses are named as the reason."""
     line = first(
