@@ -15,7 +15,7 @@ import numpy as np
 
 from sim import progress
 from sim.costs.power import Meter
-from sim.engine import steady, stuck
+from sim.engine import steady, steady_steps, stuck
 from sim.engine.clock import Clock
 from sim.engine.execution import Run, Timed
 from sim.engine.fluid import Network
@@ -109,12 +109,21 @@ def execute(timed: Timed, steps: int = 3) -> Run:
     Stuck
         If operations wait for each other in a cycle or for a peer that never arrives.
     """
+    if steady_steps.repeats(timed, steps):
+        run = steady_steps.with_last(timed, _by_rounds(timed, steps - 1))
+        if run is not None:
+            return run
+    return _by_rounds(timed, steps)
+
+
+def _by_rounds(timed: Timed, steps: int) -> Run:
+    """With fewer rounds of microbatches where they are all the same."""
     run = steady.executed(timed, steps, execute_all)
     return execute_all(timed, steps) if run is None else run
 
 
 def execute_all(timed: Timed, steps: int = 3, watch: steady.Watch | None = None) -> Run:
-    """The same, with every round of microbatches executed though it is like the one before; see `sim.engine.steady`."""
+    """The same, with every step and round executed though it is like the one before; see `steady`."""
     engine = Engine(timed, steps)
     if watch is not None:
         watch.begin(engine.ranks)

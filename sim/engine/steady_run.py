@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from sim.engine.execution import Run, Timed
-from sim.engine.host_thread import HostThread
 from sim.engine.steady_traffic import extended
+from sim.engine.steady_waits import launched, waits
 from sim.engine.steady_window import HOST, SAME, Uneven, Window, same, streams
-from sim.graph.opgraph import COMM, KERNEL, SYNC, Program
+from sim.graph.opgraph import COMM, KERNEL, Program
 from sim.graph.rounds import Shortened
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ class Extended:
         end = tuple(_moved(run.end[r], places[r]) for r in ranks)
         start, launch = [], []
         for r in ranks:
-            begun, launched = self._launches(r, _moved(run.start[r], places[r]), end[r])
+            issued, begun = self._launches(r, _moved(run.start[r], places[r]), end[r])
+            launch.append(issued)
             start.append(begun)
-            launch.append(launched)
         for r in ranks:
             self._same_waits(r, places[r], (launch[r], start[r], end[r]))
         self._same_meetings(places, start)
@@ -154,16 +154,9 @@ class Extended:
     def _launches(
         self, rank: int, start: np.ndarray, end: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Starts, and launches as the host thread issues them; its synchronisations have to end when they did."""
-        program = self.timed.graph.programs[rank]
-        sync = np.tile(program.kind == SYNC, len(end))
-        launch, starts = [0.0] * end.size, start.ravel().tolist()
-        ends = np.where(sync, -1.0, end.ravel()).tolist()
-        host = HostThread(program, launch, starts, ends, self.timed.graph.launch_limit)
-        if host.advance() >= 0:
-            raise Uneven
-        self._same_as(np.array(ends)[sync], end.ravel()[sync])
-        return np.array(starts).reshape(end.shape), np.array(launch).reshape(end.shape)
+        """Launches as the host thread issues them, and starts; its synchronisations have to end when they did."""
+        program, limit = self.timed.graph.programs[rank], self.timed.graph.launch_limit
+        return launched(program, limit, start, end, self.tolerance)
 
     def _same_as(self, one: Any, other: Any) -> None:
         same(one, other, self.tolerance)
@@ -174,30 +167,11 @@ class Extended:
         """Operations wait for their streams, for others and for their launches as long as those that they are like."""
         run = self.short_run
         short = run.launch[rank], run.start[rank], run.end[rank]
-        program = self.short.graph.programs[rank]
-        free, lead = self._waits(self.timed.graph.programs[rank], *whole)
-        short_free, short_lead = self._waits(program, *short)
+        latency = self.timed.launch_latency
+        now = waits(self.timed.graph.programs[rank], latency, *whole)
+        then = waits(self.short.graph.programs[rank], latency, *short)
         for step, (like, _) in enumerate(places):
-            self._same_as(free[step], short_free[step, like])
-            now, then = lead[step], short_lead[step, like]
-            early = (now >= 0) & (then >= 0)
-            self._same_as(np.where(early, 0.0, now), np.where(early, 0.0, then))
-
-    def _waits(
-        self, program: Program, launch: np.ndarray, start: np.ndarray, end: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Of all operations: seconds from the end of all before them to their start, and from their launch to it."""
-        flat, first = _before(program)
-        steps, n = end.shape
-        at = flat[None, :] + n * np.arange(steps)[:, None]
-        ended = np.where(at >= 0, end.ravel()[np.maximum(at, 0)], 0.0)
-        free = np.maximum.reduceat(ended, first, axis=1) if n else ended
-        latency = (
-            self.timed.launch_latency if program.latency is None else program.latency
-        )
-        on_host = program.kind == SYNC
-        lead = np.where(on_host, 0.0, free - launch - latency)
-        return np.where(on_host, 0.0, start - free), lead
+            now.of(step).same(then.of(step, like), self.tolerance)
 
     def _same_meetings(
         self, places: list[list[_Places]], start: Sequence[np.ndarray]
@@ -268,21 +242,6 @@ def _moved(times: np.ndarray, places: list[_Places]) -> np.ndarray:
     return np.array(
         [times[step, like] + later for step, (like, later) in enumerate(places)]
     )
-
-
-def _before(program: Program) -> tuple[np.ndarray, np.ndarray]:
-    """What operations wait for, one after the other, and where each one's begin: the last of its stream, and others."""
-    n = len(program)
-    last = np.zeros(n, dtype=np.int64)
-    for ops in streams(program).values():
-        last[ops] = np.concatenate([[ops[-1] - n], ops[:-1]])
-    deps = [
-        (before, *mine)
-        for before, mine in zip(last.tolist(), program.deps, strict=True)
-    ]
-    counts = np.array([len(mine) for mine in deps], dtype=np.int64)
-    flat = np.fromiter(chain.from_iterable(deps), np.int64)
-    return flat, np.cumsum(counts) - counts
 
 
 class _Entries:

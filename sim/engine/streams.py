@@ -119,6 +119,7 @@ class Stream:
                 elif op.kind == COMM:
                     yield from self._communicate(g, op.payload)
                 rank.finish(g, env._now)
+        rank.rest(self.number)  # for good: no kernel of it comes beside transfers
 
     def _skip(self, seconds: float) -> bool:
         """Moves the clock on where nothing happens in the meantime; whether it did. Else the stream waits by itself.

@@ -1,0 +1,180 @@
+"""What operations of a run waited for, and for how long: the same where steps or rounds are put in again."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sim.engine.host_thread import HostThread
+from sim.engine.steady_window import Uneven, same, streams
+from sim.graph.opgraph import COMM, SYNC, Program
+
+
+class Waits(NamedTuple):
+    """Seconds of operations, of shape (steps, operations); 0 for those of the host thread.
+
+    Attributes
+    ----------
+    free
+        From the end of all that an operation waits for to its start.
+    lead
+        From its launch to the end of all else that it waits for; negative: its launch comes later.
+    """
+
+    free: np.ndarray
+    lead: np.ndarray
+
+    def of(self, step: int, ops: Any = slice(None)) -> Waits:
+        """Those of some operations of a step."""
+        return Waits(self.free[step, ops], self.lead[step, ops])
+
+    def same(self, other: Waits, tolerance: float) -> None:
+        """Raises Uneven where operations do not wait as long; those that are launched early do not wait for that."""
+        same(self.free, other.free, tolerance)
+        early = (self.lead >= 0) & (other.lead >= 0)
+        late, then = (np.where(early, 0.0, lead) for lead in (self.lead, other.lead))
+        same(late, then, tolerance)
+
+
+def waits(
+    program: Program,
+    launch_latency: float,
+    launch: np.ndarray,
+    start: np.ndarray,
+    end: np.ndarray,
+) -> Waits:
+    """What a rank's operations waited for, from their launches, starts and ends, of shape (steps, operations)."""
+    flat, first = _before(program)
+    steps, n = end.shape
+    at = flat[None, :] + n * np.arange(steps)[:, None]
+    ended = np.where(at >= 0, end.ravel()[np.maximum(at, 0)], 0.0)
+    free = np.maximum.reduceat(ended, first, axis=1) if n else ended
+    latency = launch_latency if program.latency is None else program.latency
+    on_host = program.kind == SYNC
+    lead = np.where(on_host, 0.0, free - launch - latency)
+    return Waits(np.where(on_host, 0.0, start - free), lead)
+
+
+def _before(program: Program) -> tuple[np.ndarray, np.ndarray]:
+    """What operations wait for, one after the other, and where each one's begin: the last of its stream, and others."""
+    last = _last_of_stream(program).tolist()
+    deps = [(before, *mine) for before, mine in zip(last, program.deps, strict=True)]
+    counts = np.array([len(mine) for mine in deps], dtype=np.int64)
+    flat = np.fromiter(chain.from_iterable(deps), np.int64)
+    return flat, np.cumsum(counts) - counts
+
+
+def free_of_earlier(program: Program, ends: np.ndarray) -> np.ndarray:
+    """When all has ended that operations of a step wait for, of those that wait for the step before it; s.
+
+    Parameters
+    ----------
+    ends
+        Of that step and the one before it, shape (2, operations).
+    """
+    n, flat = len(program), ends.ravel()
+    last = _last_of_stream(program)
+    waiting = [
+        at
+        for at in np.flatnonzero(program.kind != SYNC).tolist()
+        if last[at] < 0 or any(d < 0 for d in program.deps[at])
+    ]
+    return np.array(
+        [
+            max(float(flat[n + d]) for d in (last[at], *program.deps[at]))
+            for at in waiting
+        ]
+    )
+
+
+def launched(
+    program: Program,
+    limit: int,
+    start: np.ndarray,
+    end: np.ndarray,
+    tolerance: float,
+    known: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Launches and starts as the host thread issues operations that end at known times; (steps, operations) each.
+
+    Parameters
+    ----------
+    known
+        Launches of the first steps, of shape (fewer steps, operations), where they are known.
+
+    Raises
+    ------
+    Uneven
+        If a synchronisation of the host would not end when it has to.
+    """
+    on_host = program.kind == SYNC
+    first = 0 if known is None else len(known)
+    before = [] if known is None else known.ravel().tolist()
+    launch, starts = before + [0.0] * (end.size - len(before)), start.ravel().tolist()
+    unknown = np.tile(on_host, (len(end), 1))
+    unknown[:first] = False
+    ends = np.where(unknown, -1.0, end).ravel().tolist()
+    clock = (ends if on_host[-1:].any() else launch)[len(before) - 1] if before else 0.0
+    host = HostThread(
+        program, launch, starts, ends, limit, begin=clock, issued=len(before)
+    )
+    if host.advance() >= 0:
+        raise Uneven
+    same(np.array(ends), end.ravel(), tolerance)
+    return np.array(launch).reshape(end.shape), np.array(starts).reshape(end.shape)
+
+
+class Lead(NamedTuple):
+    """A rank's operations of a step: when they were launched, and how long that was before it was needed; s.
+
+    Attributes
+    ----------
+    launch
+        Launches, shape (operations,).
+    spare
+        From the moment at which a launch allows an operation to start until something else does; of communications
+        until they come to their peers and to their SMs.
+    """
+
+    launch: np.ndarray
+    spare: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        program: Program,
+        launch_latency: float,
+        launch: np.ndarray,
+        start: np.ndarray,
+        end: np.ndarray,
+    ) -> Lead:
+        """That of the last step of some, of shape (steps, operations)."""
+        latency = launch_latency if program.latency is None else program.latency
+        allowed = launch[-1] + latency
+        spare = start[-1] - allowed
+        comms = np.flatnonzero(program.kind == COMM)
+        flat, n = end.ravel(), len(program)
+        last, step = _last_of_stream(program), flat.size - n
+        for at in comms.tolist():
+            ends = [float(flat[step + d]) for d in (last[at], *program.deps[at])]
+            spare[at] = max(ends) - allowed[at]
+        spare[program.kind == SYNC] = np.inf  # `launched` finds those again
+        return cls(launch[-1], spare)
+
+    def same(self, launch: np.ndarray, tolerance: float) -> None:
+        """Raises Uneven where operations launched at these moments would start otherwise."""
+        later = launch - self.launch
+        unlike = np.abs(later) > tolerance
+        in_time = (self.spare > tolerance) & (later <= self.spare - tolerance)
+        if (unlike & ~in_time).any():
+            raise Uneven
+
+
+def _last_of_stream(program: Program) -> np.ndarray:
+    """The operation before each one on its stream; before the first one the last one, of the step before: negative."""
+    last, n = np.zeros(len(program), dtype=np.int64), len(program)
+    for ops in streams(program).values():
+        last[ops] = np.concatenate([[ops[-1] - n], ops[:-1]])
+    return last
