@@ -48,6 +48,27 @@ def test_options_answers_and_the_file_agree(tmp_path: Path) -> None:
     assert scenario.parallel.dp == 8 and scenario.training.global_batch == 16
 
 
+@pytest.mark.parametrize(
+    ("named", "gpus", "cluster"),
+    [
+        ("h100", "8", "dgx-h100"),
+        ("h100", "512", "dgx-h100-superpod"),
+        ("dgx-h100", "16", "dgx-h100-superpod"),
+        ("gb200", "72", "gb200-nvl72"),
+    ],
+)
+def test_a_gpu_or_one_of_its_hosts_is_a_cluster(
+    tmp_path: Path, named: str, gpus: str, cluster: str
+) -> None:
+    """Who says "512 H100" gets the usual cluster of them, and is told which."""
+    job = {**plain(), "gpu": named, "gpus": gpus, "global_batch": gpus}
+    del job["cluster"], job["hosts"]
+    done = init(tmp_path, **job)
+    assert done.exit_code == 0, done.output
+    assert load_scenario(tmp_path / "job.toml").cluster.name == cluster
+    assert named == cluster or cluster in done.stderr
+
+
 def test_what_needs_more_memory_recomputes(tmp_path: Path) -> None:
     """Where a sample does not fit with all its activations, the scenario recomputes some."""
     done = init(tmp_path, **{**plain(), "model": "llama3-8b", "seq_len": "65536"})
@@ -61,8 +82,8 @@ def test_what_needs_more_memory_recomputes(tmp_path: Path) -> None:
     ("options", "said"),
     [
         ({"model": "llama"}, "did you mean"),
-        ({"cluster": "h100"}, 'did you mean "dgx-h100"'),
-        ({"hosts": "2"}, "hosts"),
+        ({"cluster": "dgxh100"}, 'did you mean "dgx-h100"'),
+        ({"cluster": "h200-host-4", "hosts": "2"}, "hosts"),
         ({"global_batch": "7"}, "global_batch"),
         ({"seq_len": "8k"}, "write 8192 or 8000"),
         ({"global_batch": "4M tokens"}, "it counts samples"),

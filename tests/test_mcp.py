@@ -261,3 +261,16 @@ def test_inside_is_told_by_whole_names(tmp_path: Path) -> None:
     assert confined.inside(f"{root}/a/b.toml", [root]) and confined.inside(root, [root])
     for other in (f"{root}-other/b.toml", f"{root}/../b.toml", str(tmp_path)):
         assert not confined.inside(other, [root])
+
+
+def test_a_number_names_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`parallel.tp=1` is no file though the folder has one called 1; other values and whole words may be."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("1", "model.json"):
+        (tmp_path / name).touch()
+    confined.check(["parallel.tp=1", "gpu.clock=0.5x"], [])
+    for word in ("1", "model.file=model.json"):
+        with pytest.raises(InputError):
+            confined.check([word], [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import functools
+import hashlib
 import json
 import os
 import re
@@ -24,7 +24,7 @@ from sim import __version__
 from sim.commands.list import KINDS
 from sim.tools import catalog
 from tests import in_turn, lowest
-from tests.conftest import ReportOf
+from tests.conftest import MadeOnce, ReportOf
 from validation import command
 
 ROOT = Path(cli.__file__).parent
@@ -64,43 +64,59 @@ def pip_of(python: Path) -> tuple[str | Path, ...]:
 
 
 @pytest.fixture(scope="module")
-def builder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def builder(made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python that has hatchling and nothing else."""
-    python = environment(sys.executable, tmp_path_factory.mktemp("builder"))
-    pip = subprocess.run(
-        [*map(str, pip_of(python)), "install", "-q", "--no-compile", "hatchling"],
-        capture_output=True,
-        check=False,
-    )
-    if pip.returncode:
+
+    def with_hatchling() -> Path | None:
+        python = environment(sys.executable, tmp_path_factory.mktemp("builder"))
+        pip = subprocess.run(
+            [*map(str, pip_of(python)), "install", "-q", "--no-compile", "hatchling"],
+            capture_output=True,
+            check=False,
+        )
+        return None if pip.returncode else python
+
+    python: Path | None = made_once("builder", with_hatchling)
+    if python is None:
         pytest.skip("needs a package index for hatchling")
     return python
 
 
 @pytest.fixture(scope="module")
-def built(builder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(
+    builder: Path, made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A folder with what a release has: wheel, sdist, examples, checksums."""
-    folder = tmp_path_factory.mktemp("dist")
     if not (ROOT / ".git").exists():
         pytest.skip("needs git, and a clone")
-    call(builder, ROOT / ".ci" / "release", folder, cwd=ROOT)
+
+    def release() -> Path:
+        folder = tmp_path_factory.mktemp("dist")
+        call(builder, ROOT / ".ci" / "release", folder, cwd=ROOT)
+        return folder
+
+    folder: Path = made_once("release", release)
     return folder
 
 
 @pytest.fixture(scope="module")
 def installed(
-    built: Path, tmp_path_factory: pytest.TempPathFactory
+    built: Path, made_once: MadeOnce, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Path]:
     """The `prestep` of a clean environment of an interpreter that has the wheel and its dependencies, made once."""
     (wheel,) = built.glob("*.whl")
 
-    @functools.cache
     def prestep(interpreter: str) -> Path:
-        home = tmp_path_factory.mktemp("bare")
-        python = environment(interpreter, home)
-        # Compiled is what runs, when it runs: most of the dependencies' files never do.
-        call(*pip_of(python), "install", "-q", "--no-compile", wheel, cwd=home)
-        return python.with_name("prestep")
+        def bare() -> Path:
+            home = tmp_path_factory.mktemp("bare")
+            python = environment(interpreter, home)
+            # Compiled is what runs, when it runs: most of the dependencies' files never do.
+            call(*pip_of(python), "install", "-q", "--no-compile", wheel, cwd=home)
+            return python.with_name("prestep")
+
+        name = hashlib.sha256(interpreter.encode()).hexdigest()
+        path: Path = made_once(f"installed {name}", bare)
+        return path
 
     return prestep
 

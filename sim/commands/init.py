@@ -22,7 +22,12 @@ GROUP = "Predict"
 )
 @click.argument("named", metavar="[MODEL]", required=False)
 @click.option("--model", metavar="NAME|FILE", help="`prestep list models`, or a file.")
-@click.option("--cluster", metavar="NAME|FILE", help="`prestep list clusters`, or one.")
+@click.option(
+    "--cluster",
+    "--gpu",
+    metavar="NAME|FILE",
+    help="`prestep list clusters`, a GPU of theirs (h100), or a file.",
+)
 @click.option(
     "--hosts", "--nodes", type=Count(), help="Hosts of the cluster (also --nodes)."
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import Any
 
 from sim import files
@@ -36,12 +37,11 @@ def several_hosts(name: str) -> str:
 
 
 def with_gpu(gpu: str) -> str:
-    """A bundled cluster with GPUs of a model: NVIDIA's DGX where there is one, else the first by name; "" for none."""
+    """A bundled cluster with GPUs of a model: NVIDIA's DGX or rack where there is one, else the first by name; or ""."""
     names = cluster_names()
-    usual = f"dgx-{gpu}"
-    if usual in names:
-        return usual
-    return next((name for name in names if _keys(name).get("gpu") == gpu), "")
+    usual = (name for name in (f"dgx-{gpu}", f"{gpu}-nvl72") if name in names)
+    others = (name for name in names if _keys(name).get("gpu") == gpu)
+    return next(chain(usual, others), "")
 
 
 def gpu_models() -> list[str]:

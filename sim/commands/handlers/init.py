@@ -12,7 +12,13 @@ from sim import files
 from sim.commands._shared import misused, talk
 from sim.errors import InputError
 from sim.studies import first_scenario
-from topologies import load_cluster
+from topologies import (
+    cluster_names,
+    cluster_with_gpu,
+    gpu_models,
+    load_cluster,
+    several_hosts,
+)
 from topologies.fabric import Fabric
 from workloads.job.model import Model
 from workloads.models.model import ModelSpec, load_model
@@ -52,16 +58,40 @@ def _place(
     """The cluster, its hosts (None: as many as its file has), and how many GPUs these are."""
     if hosts is not None and gpus is not None:
         raise misused("--gpus", f"{gpus} beside --hosts {hosts}", "one of the two")
-    place, fabric = _asked("Cluster (name or file)", cluster, "dgx-h100", _cluster)
-    usual = len(fabric.hosts)
+    named, fabric = _asked("Cluster (name, GPU or file)", cluster, "dgx-h100", _cluster)
     if gpus is not None:
         hosts = _hosts_of(gpus, fabric)
+    place = _place_of(named, hosts)
+    if place != named:
+        fabric = load_cluster(place)
+    usual = len(fabric.hosts)
 
     def scaled(count: int) -> Fabric:
         return fabric if count == usual else load_cluster(place, count)
 
     count, scaled_fabric = _asked("Hosts", hosts, usual, scaled)
     return place, None if count == usual else count, len(scaled_fabric.gpus)
+
+
+def _place_of(named: str, hosts: int | None) -> str:
+    """The cluster that is meant: of a GPU its usual one, and of a single host the one of several; both are said."""
+    place = cluster_with_gpu(named) if _is_gpu(named) else named
+    if place != named:
+        talk(f"{named} is a GPU: the cluster is {place}")
+    several = several_hosts(place)
+    if (
+        several
+        and hosts is not None
+        and hosts > 1
+        and len(load_cluster(place).hosts) == 1
+    ):
+        talk(f"{place} is one host: {hosts} of them are {several}")
+        return several
+    return place
+
+
+def _is_gpu(name: str) -> bool:
+    return name in gpu_models() and name not in cluster_names()
 
 
 def _hosts_of(gpus: int, fabric: Fabric) -> int:
@@ -92,4 +122,4 @@ def _model(name: str) -> ModelSpec:
 
 
 def _cluster(name: str) -> Fabric:
-    return load_cluster(name)
+    return load_cluster(cluster_with_gpu(name) if _is_gpu(name) else name)

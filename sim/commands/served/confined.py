@@ -48,9 +48,20 @@ def check(values: Iterable[str], roots: Iterable[Path]) -> None:
     """
     real = _real(roots)
     for value in values:
-        for part in (value, value.rpartition("=")[2]):
+        key, _, said = value.rpartition("=")
+        # `parallel.tp=1` names no file, though one may have that name
+        parts = (value,) if key and _is_number(said) else (value, said)
+        for part in parts:
             if part and os.path.exists(part) and not inside(part, real):
                 raise outside(part, real)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def confine(roots: tuple[str, ...]) -> None:
