@@ -15,12 +15,14 @@ import numpy as np
 
 from sim import progress
 from sim.costs.power import Meter
-from sim.engine import steady, steady_steps, stuck
+from sim.engine import stuck
 from sim.engine.clock import Clock
 from sim.engine.execution import Run, Timed
 from sim.engine.fluid import Network
 from sim.engine.meetings import Meetings
 from sim.engine.rendezvous import Rank, ended
+from sim.engine.steady import rounds as steady_rounds
+from sim.engine.steady import steps as steady_steps
 from sim.engine.streams import Stream, streams_of
 from sim.errors import PrestepError
 from sim.graph.opgraph import Program
@@ -118,12 +120,14 @@ def execute(timed: Timed, steps: int = 3) -> Run:
 
 def _by_rounds(timed: Timed, steps: int) -> Run:
     """With fewer rounds of microbatches where they are all the same."""
-    run = steady.executed(timed, steps, execute_all)
+    run = steady_rounds.executed(timed, steps, execute_all)
     return execute_all(timed, steps) if run is None else run
 
 
-def execute_all(timed: Timed, steps: int = 3, watch: steady.Watch | None = None) -> Run:
-    """The same, with every step and round executed though it is like the one before; see `steady`."""
+def execute_all(
+    timed: Timed, steps: int = 3, watch: steady_rounds.Watch | None = None
+) -> Run:
+    """The same, with every step and round executed though it is like the one before; see `sim.engine.steady`."""
     engine = Engine(timed, steps)
     if watch is not None:
         watch.begin(engine.ranks)

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.engine import engine, steady_steps
+from sim.engine import engine
+from sim.engine.steady import steps as steady_steps
 from sim.planning.jitter import jitter_of
 from sim.planning.noise import noise_of
 from sim.planning.planned import Planned
-from tests.sim.test_steady import differences, pipeline, planned
+from tests.sim.test_steady_rounds import differences, pipeline, planned
 from workloads.job.faults import Faults
 
 STEPS = 3

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from sim import predict
 from sim.collectives.plan import Plan
-from sim.engine import engine, steady
+from sim.engine import engine
 from sim.engine.execution import Run
+from sim.engine.steady import rounds
 from sim.errors import InputError
 from sim.planning.jitter import jitter_of
 from sim.planning.noise import noise_of
@@ -150,7 +151,7 @@ def test_noise_leaves_no_two_rounds_the_same() -> None:
     step = pipeline(4, 64)
     noise = noise_of(jitter_of(Faults()), step.graph, step.durations, STEPS, (1,))
     assert (
-        steady.executed(replace(step, noise=noise), STEPS, engine.execute_all) is None
+        rounds.executed(replace(step, noise=noise), STEPS, engine.execute_all) is None
     )
 
 

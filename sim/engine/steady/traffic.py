@@ -1,4 +1,4 @@
-"""The traffic of a run with a round put in as often as it repeats: see `sim.engine.steady`."""
+"""The traffic of a run with a round put in as often as it repeats: see `sim.engine.steady.rounds`."""
 
 from __future__ import annotations
 

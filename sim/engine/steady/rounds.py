@@ -20,8 +20,8 @@ import numpy as np
 
 from sim.engine.execution import Run, Timed
 from sim.engine.rendezvous import Rank
-from sim.engine.steady_run import Extended
-from sim.engine.steady_window import HOST, SAME, Uneven, Window, streams
+from sim.engine.steady.extended import Extended
+from sim.engine.steady.window import HOST, SAME, Uneven, Window, streams
 from sim.errors import PrestepError
 from sim.graph.opgraph import OpGraph
 from sim.graph.rounds import Shortened, shortened

@@ -1,4 +1,4 @@
-"""A round of a run that repeats: when it begins and ends, and what of each stream is in it; see `sim.engine.steady`."""
+"""A round of a run that repeats: when it begins and ends, and what of each stream is in it; see `rounds`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole run from one with fewer rounds, where they are all the same: see `sim.engine.steady`."""
+"""The whole run from one with fewer rounds, where they are all the same: see `sim.engine.steady.rounds`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from sim.engine.execution import Run, Timed
-from sim.engine.steady_traffic import extended
-from sim.engine.steady_waits import launched, waits
-from sim.engine.steady_window import HOST, SAME, Uneven, Window, same, streams
+from sim.engine.steady.traffic import extended
+from sim.engine.steady.waits import launched, waits
+from sim.engine.steady.window import HOST, SAME, Uneven, Window, same, streams
 from sim.graph.opgraph import COMM, KERNEL, Program
 from sim.graph.rounds import Shortened
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.engine.execution import Run, Timed
-from sim.engine.steady_traffic import once_more
-from sim.engine.steady_waits import Lead, free_of_earlier, launched
-from sim.engine.steady_window import BEFORE, SAME, Uneven, same, streams
+from sim.engine.steady.traffic import once_more
+from sim.engine.steady.waits import Lead, free_of_earlier, launched
+from sim.engine.steady.window import BEFORE, SAME, Uneven, same, streams
 from sim.graph.opgraph import KERNEL, SYNC, Program
 
 # Of fewer steps the last one is like none before it.

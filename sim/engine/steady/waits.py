@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.engine.host_thread import HostThread
-from sim.engine.steady_window import Uneven, same, streams
+from sim.engine.steady.window import Uneven, same, streams
 from sim.graph.opgraph import COMM, SYNC, Program
 
 
