@@ -64,6 +64,8 @@ class Pace:
         Share of a broadcast's or reduce's hops that back-to-back operations do not hide.
     ends : float
         Cost of the first and the last primitive of a rank (only send, only receive) over one that does both.
+    sends : float
+        Cost of an all-gather's first primitive in place, which only sends, over one that passes on; 0: as `ends` say.
     serial : float
         Share of the time of primitives that send nothing for which the link waits; the rest other channels fill.
     net : float
@@ -90,6 +92,7 @@ class Pace:
     cache: float = 3e7
     depth: float = 1.0
     ends: Mapping[str, float] = field(default_factory=lambda: {"all_reduce": 1.0})
+    sends: float = 0.0
     serial: float = 0.0
     net: float = 1.0
     unaligned: Mapping[str, float] = field(default_factory=dict)

@@ -133,7 +133,7 @@ def work(
     ends = pace.of(pace.ends, op)
     apart = _apart(op, size, n, pace)
     step = size / n / channels
-    primitives = apart * _primitives(op, hops, ends, in_place)
+    primitives = apart * _primitives(op, hops, pace, in_place)
     remote = crossed(group, rounds)
     near = hops - remote
     local = near - _skipped(op, size, n, proto, near)
@@ -149,9 +149,9 @@ def work(
     )
 
 
-def _primitives(op: str, hops: int, ends: float, in_place: bool) -> float:
+def _primitives(op: str, hops: int, pace: Pace, in_place: bool) -> float:
     """Primitives of a rank in a round of its ring, with the cheaper ones at both ends."""
-    return hops - 1 + _first(op, ends, in_place) + ends
+    return hops - 1 + _first(op, pace, in_place) + pace.of(pace.ends, op)
 
 
 def _pipeline(
@@ -197,15 +197,18 @@ def _skipped(op: str, size: float, n: int, proto: str, hops: int) -> float:
     return min(EMPTY_STEP * hops, EMPTY_MOST) * empty
 
 
-def _first(op: str, ends: float, in_place: bool) -> float:
+def _first(op: str, pace: Pace, in_place: bool) -> float:
     """Work of a chunk's first primitive, in steps.
 
     An all-gather's copies the rank's own part to its output while it sends it, which is as much work as passing a part
     on; in place it only sends.
     """
+    ends = pace.of(pace.ends, op)
     if op != "all_gather":
         return ends
-    return min(1.0, ends) if in_place else max(1.0, ends)
+    if not in_place:
+        return max(1.0, ends)
+    return pace.sends or min(1.0, ends)
 
 
 def crossed(group: Group, rounds: int) -> int:
