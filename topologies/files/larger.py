@@ -37,7 +37,7 @@ def several_hosts(name: str) -> str:
 
 
 def with_gpu(gpu: str) -> str:
-    """A bundled cluster with GPUs of a model: NVIDIA's DGX or rack where there is one, else the first by name; or ""."""
+    """A bundled cluster with GPUs of a model: NVIDIA's DGX or rack if there is one, else the first by name; or ""."""
     names = cluster_names()
     usual = (name for name in (f"dgx-{gpu}", f"{gpu}-nvl72") if name in names)
     others = (name for name in names if _keys(name).get("gpu") == gpu)
