@@ -113,9 +113,11 @@ def test_a_launch_that_comes_later_with_every_step_is_no_steady_state() -> None:
 
 
 def test_not_tried_where_it_cannot_be() -> None:
-    """With noise, with two steps, and with hosts that hold several ranks up, no step is like the one before."""
+    """With noise, two steps, communication that runs on, and hosts that hold up several ranks, none is like the one before."""
     step = pipeline(4, 8)
     noise = noise_of(jitter_of(Faults()), step.graph, step.durations, STEPS, (1,))
     assert not steady_steps.repeats(replace(step, noise=noise), STEPS)
     assert not steady_steps.repeats(step, 2)
+    gathers_last = eager(LARGE, dp=4, data_parallel="zero1")
+    assert not steady_steps.repeats(gathers_last, STEPS)
     assert not steady_steps.repeats(_stages_that_wait_for_hosts(), STEPS)

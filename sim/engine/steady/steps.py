@@ -16,7 +16,7 @@ from sim.engine.execution import Run, Timed
 from sim.engine.steady.traffic import once_more
 from sim.engine.steady.waits import Lead, free_of_earlier, launched
 from sim.engine.steady.window import BEFORE, SAME, Uneven, same, streams
-from sim.graph.opgraph import KERNEL, SYNC, Program
+from sim.graph.opgraph import COMM, KERNEL, SYNC, Program
 
 # Of fewer steps the last one is like none before it.
 FEWEST = 3
@@ -29,9 +29,16 @@ def repeats(timed: Timed, steps: int) -> bool:
     graph, drawn = timed.graph, timed.noise is not None
     if steps < FEWEST or graph.operations < MANY or drawn or timed.background:
         return False
+    if any(map(_ends_with_communication, graph.programs)):
+        return False
     return len(graph.programs) == 1 or not any(
         _waits_for_host(timed, program) for program in graph.programs
     )
+
+
+def _ends_with_communication(program: Program) -> bool:
+    """Whether communication runs on into the next step: after the last step it runs beside nothing, and is faster."""
+    return bool((program.kind[-1:] == COMM).any())
 
 
 def _waits_for_host(timed: Timed, program: Program) -> bool:
