@@ -324,6 +324,12 @@ def test_work_is_the_same_however_it_is_spread() -> None:
         ),
         (TRANSFORMER, {"dp": 2, "ep": 2}, "parallel.ep"),
         (EXPERTS, {"tp": 2, "etp": 1}, "parallel.etp"),
+        ({**EXPERTS, "moe_ffn": 1}, {"tp": 2}, "model.moe_ffn"),
+        (
+            {**EXPERTS, "moe_ffn": 3, "shared_experts": 1},
+            {"dp": 2, "tp": 2, "ep": 2, "etp": 1, "sequence_parallel": True},
+            "model.moe_ffn",
+        ),
         (
             EXPERTS,
             {"dp": 2, "tp": 2, "ep": 2, "etp": 1},

@@ -155,9 +155,6 @@ def _experts(s: Job, model: ModelShape) -> Iterator[Mistake]:
     if s.parallel.tp > 1 and not s.parallel.sequence_parallel:
         hint = "Megatron wants it for experts beside tensor parallelism"
         yield Mistake(s.where, "parallel.sequence_parallel", "false", "true", hint)
-    if s.parallel.etp != 1 and model.moe_ffn % s.parallel.tp:
-        expected = f"a multiple of tp = {s.parallel.tp}, or parallel.etp = 1"
-        yield Mistake(s.where, "model.moe_ffn", str(model.moe_ffn), expected)
 
 
 def _layout(s: Job, model: ModelShape) -> Iterator[Mistake]:

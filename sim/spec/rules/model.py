@@ -54,6 +54,19 @@ def _tensor(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
             yield Mistake(s.where, f"model.{key}", str(count), expected)
 
 
+def _experts_widths(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+    """Tensor parallelism cuts every expert, unless each rank of it has whole ones; shared experts it always cuts."""
+    tp, width = s.parallel.tp, model.moe_ffn
+    if not model.experts or model.kind != "transformer":
+        return
+    if s.parallel.etp != 1 and width % tp:
+        expected = f"a multiple of tp = {tp}, or parallel.etp = 1"
+        yield Mistake(s.where, "model.moe_ffn", str(width), expected)
+    elif width * model.shared_experts % tp:
+        found = f"{width} x {model.shared_experts} shared experts"
+        yield Mistake(s.where, "model.moe_ffn", found, f"a multiple of tp = {tp}")
+
+
 def _only_transformers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
     for key in ("tp", "pp", "cp"):
         degree = getattr(s.parallel, key)
@@ -96,6 +109,10 @@ RULES: list[Rule] = [
         _layers,
     ),
     ("parallel.tp model.heads model.kv_heads model.ffn", _tensor),
+    (
+        "parallel.tp parallel.etp model.experts model.shared_experts model.moe_ffn",
+        _experts_widths,
+    ),
     (
         "parallel.ep parallel.tp parallel.etp parallel.imbalance model.experts",
         experts.experts,
