@@ -197,3 +197,8 @@ def test_ranges_keep_their_zeros() -> None:
         "n7x2",
         "login",
     ]
+
+
+def test_numbers_without_end_are_no_range() -> None:
+    with pytest.raises(InputError, match="a rising range"):
+        expand(f"n[1-{'9' * 5001}]", "")

@@ -25,7 +25,7 @@ from sim.errors import InputError, Mistake
 _LINE = re.compile(
     r"(?P<hosts>[^\s:\[]+(?:\[[^\]]*\][^\s:\[,]*)*(?:,\S+)?)(?::(?P<colon>\S+))?(?P<rest>(?:\s+\S+)*)\s*"
 )
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _PART = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 MOST = 100_000  # hosts of one list: more is a slip of the pen
 
@@ -113,8 +113,10 @@ def _lines(line: str, where: str) -> Iterator[Line]:
 
 
 def _count(text: str, where: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise InputError(Mistake(where, "slots", f'"{text}"', "a whole number above 0"))
+    if not text.isdecimal() or len(text) > 9 or not int(text):
+        raise InputError(
+            Mistake(where, "slots", f'"{text[:60]}"', "a whole number above 0")
+        )
     return int(text)
 
 
@@ -132,7 +134,7 @@ def _ranges(part: str, where: str) -> list[str]:
                 Mistake(
                     where,
                     "",
-                    f'"{piece}" in "{part}"',
+                    f'"{piece[:60]}" in "{part[:60]}"',
                     "a number or a rising range such as 01-04",
                 )
             )

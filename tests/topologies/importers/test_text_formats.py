@@ -168,7 +168,7 @@ def test_slurm_host_lists_expand_as_slurms_do() -> None:
         "r2n09",
     ]
     assert slurm.expand(source, "", "") == []
-    for wrong in ("a[3-1]", "a[x]", "a[1", "a[]"):
+    for wrong in ("a[3-1]", "a[x]", "a[1", "a[]", f"a[1-{'9' * 5001}]"):
         with pytest.raises(InputError, match=r"t\.conf: line 1"):
             slurm.expand(source, "line 1", wrong)
 

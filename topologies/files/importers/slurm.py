@@ -216,13 +216,13 @@ def expand(source: Source, where: str, text: str) -> list[str]:
 def _numbers(source: Source, where: str, piece: str) -> list[str]:
     numbers = []
     for item in piece[1:-1].split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", item)
+        # of nine digits at most: longer ones name more than there can be
+        match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", item)
         if match is None or int(match[2] or match[1]) < int(match[1]):
-            source.fail(
-                where, f'"{piece}"', "numbers and rising ranges such as [0-3,12]"
-            )
+            expected = "numbers and rising ranges such as [0-3,12]"
+            source.fail(where, f'"{piece[:60]}"', expected)
         low, high = match[1], match[2] or match[1]
-        if len(high) > 9 or int(high) - int(low) >= MOST_NAMES:
+        if int(high) - int(low) >= MOST_NAMES:
             source.fail(where, f'"{piece[:60]}"', f"at most {MOST_NAMES} names")
         numbers += [str(at).zfill(len(low)) for at in range(int(low), int(high) + 1)]
     return numbers
