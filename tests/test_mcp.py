@@ -271,6 +271,6 @@ def test_a_number_names_no_file(
     for name in ("1", "model.json"):
         (tmp_path / name).touch()
     confined.check(["parallel.tp=1", "gpu.clock=0.5x"], [])
-    for word in ("1", "model.file=model.json"):
+    for word in ("1", "model.file=model.json", "model.file=1"):
         with pytest.raises(InputError):
             confined.check([word], [])

@@ -7,6 +7,7 @@ libraries are made of stay readable, and temporary files may be written. Nothing
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import sys
 import tempfile
@@ -19,6 +20,8 @@ from sim.errors import InputError, Mistake
 
 #: Devices that libraries read.
 DEVICES = ("/dev/null", "/dev/urandom")
+#: Numbers, factors and quantities begin so.
+NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?[a-zA-Z%]*$")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
 
 
@@ -49,19 +52,11 @@ def check(values: Iterable[str], roots: Iterable[Path]) -> None:
     real = _real(roots)
     for value in values:
         key, _, said = value.rpartition("=")
-        # `parallel.tp=1` names no file, though one may have that name
-        parts = (value,) if key and _is_number(said) else (value, said)
-        for part in parts:
+        # `parallel.tp=1` names no file, though one may have that name; `model.file=1` does
+        number = bool(key) and not key.endswith("file") and NUMBER.match(said)
+        for part in (value,) if number else (value, said):
             if part and os.path.exists(part) and not inside(part, real):
                 raise outside(part, real)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def confine(roots: tuple[str, ...]) -> None:
