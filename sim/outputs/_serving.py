@@ -31,6 +31,7 @@ SERVING = table(
     links=items(
         table("", name=text(), kind=text(), bytes=number(), utilisation=number())
     ),
+    all_reduces=named(text(), "prefill, decode -> algorithm and protocol"),
     evidence=named(GRADE),
     model=text(),
     cluster=text(),

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.collectives.plan import Plan
 from sim.collectives.planner import plan_collective
 from sim.engine.storage import Leg, Request, Served, serve
 from sim.graph.kernel import Kernel
@@ -30,21 +31,34 @@ from sim.units import count, format_bandwidth, format_bytes, format_duration
 from workloads.models.counts import active_parameters, attention_flops, total_parameters
 
 BUSIEST = 8  # links that are listed
+#: Tokens to which a short prompt may be padded: powers of two up to the largest size that vLLM captures (512).
+PADDED = tuple(2**power for power in range(10))
 _EVIDENCE = {"prefill": "guess", "transfer": "datasheet", "decode": "datasheet"}
 
 
 def prefill_time(p: Pools) -> float:
     """Seconds of a prompt on one prefill worker; what is reused of it is only read, by a token or more."""
     i, m = p.scenario.inference, p.model
-    reused = min(i.prompt - 1, round(i.prompt * i.reuse))
-    tp, tokens = i.prefill_tp, i.prompt - reused
+    tp, tokens = i.prefill_tp, _new_tokens(i)
+    reused = i.prompt - tokens
     width = max(1, round(active_parameters(m) / m.layers / m.hidden / tp))
-    gemm = p.gpu.duration(Kernel("gemm", (tokens, width, m.hidden), layout="nt"))
+    gemm = _product_time(p, tokens, width)
     rate = 2.0 * tokens * width * m.hidden / gemm
     looked = attention_flops(m, i.prompt) * i.prompt
     looked -= attention_flops(m, reused) * reused if reused else 0.0
     attention = looked / tp / rate
     return m.layers * (gemm + 2 * reduce_time(p, tokens, p.prefill[0])) + attention
+
+
+def _product_time(p: Pools, tokens: int, width: int) -> float:
+    """Seconds of one layer's products, with as many padded tokens as make them shortest.
+
+    Engines pad short prompts to a captured size, so no prompt takes longer than a longer one. The GPU's table alone
+    does not say so: its fewest rows are 17, and it reads fewer ones a few percent slower than those.
+    """
+    padded = [size for size in PADDED if size > tokens]
+    sizes = [(rows, width, p.model.hidden) for rows in (tokens, *padded)]
+    return min(p.gpu.duration(Kernel("gemm", size, layout="nt")) for size in sizes)
 
 
 def token_time(p: Pools, worker: tuple[str, ...]) -> float:
@@ -65,14 +79,35 @@ def reduce_time(p: Pools, tokens: int, worker: tuple[str, ...]) -> float:
     """Seconds of one all-reduce of activations among a worker's GPUs."""
     if len(worker) < 2:
         return 0.0
-    plan = plan_collective(
-        "all_reduce",
-        tokens * p.model.hidden * WEIGHT,
-        worker,
-        p.fabric,
-        p.scenario.nccl,
-    )
-    return plan.duration(p.fabric.links.bandwidth)
+    return _reduce(p, tokens, worker).duration(p.fabric.links.bandwidth)
+
+
+def _reduce(p: Pools, tokens: int, worker: tuple[str, ...]) -> Plan:
+    """An all-reduce of the activations of some tokens, as NCCL would run it."""
+    size = tokens * p.model.hidden * WEIGHT
+    return plan_collective("all_reduce", size, worker, p.fabric, p.scenario.nccl)
+
+
+def _reduces(p: Pools) -> dict[str, str]:
+    """What NCCL chooses for the all-reduces of both pools ("ring LL128"); only of workers that have any.
+
+    With faster links it may choose what takes longer: its tuner's estimates are not what they take.
+    """
+    asked = {
+        "prefill": (_new_tokens(p.scenario.inference), p.prefill[0]),
+        "decode": (p.scenario.inference.decode_batch, p.decode[0]),
+    }
+    plans = {
+        pool: _reduce(p, tokens, worker)
+        for pool, (tokens, worker) in asked.items()
+        if len(worker) > 1
+    }
+    return {pool: f"{plan.algo} {plan.proto}".strip() for pool, plan in plans.items()}
+
+
+def _new_tokens(i: Inference) -> int:
+    """Tokens of a prompt that are not reused: one or more."""
+    return i.prompt - min(i.prompt - 1, round(i.prompt * i.reuse))
 
 
 def _rate(p: Pools, rows: np.ndarray, usage: np.ndarray) -> float:
@@ -117,6 +152,7 @@ def predict(scenario: Scenario) -> dict[str, Any]:
         "tier": inference.tier,
         **_throughput(inference, end),
         "links": _busiest(pools, carried, end),
+        "all_reduces": _reduces(pools),
         "evidence": dict(_EVIDENCE),
         **_names(pools),
         "transfer_bandwidth": pools.cache / alone,
@@ -271,3 +307,6 @@ def _rates(prediction: dict[str, Any]) -> Iterator[str]:
     requests = f"{prediction['requests_per_second']:.3g} requests/s"
     tokens = f"{count(prediction['tokens_per_second'])} tokens/s"
     yield f"  throughput             {requests}, {tokens}"
+    if chosen := prediction["all_reduces"].items():
+        told = ", ".join(f"{by} in {pool}" for pool, by in chosen)
+        yield f"  all-reduces            {told}"

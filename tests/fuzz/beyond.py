@@ -39,6 +39,8 @@ Tables = dict[str, Any]
 #: More of something may cost so much, as a share.
 SLOWER = 1e-3
 ALIKE = 1e-9
+#: Requests a second that never meet: one a quarter of an hour.
+LONE = 1e-3
 MODELS = ("llama3-8b", "llama3.2-1b", "mixtral-8x7b", "qwen3-0.6b", "deepseek-v2-lite")
 #: Clusters with 16 GPUs, or 8.
 CLUSTERS = ("dgx-h100", "dgx-a100", "rail-h200", "dgx-b200", "gb200-nvl72")
@@ -57,9 +59,13 @@ def served(chance: Chance, _: Path) -> Iterator[str]:
     if json.dumps(before) != json.dumps(_answered(tables)):
         yield "another answer the second time"
     yield from _bounded(tables, before)
+    lone = {**tables, "inference": {**tables["inference"], "rate": LONE}}
+    alone = _answered(lone)
     for change in _changes(chance):
         if (after := _tried(tables, cluster={"set": change})) is not None:
             yield from _no_longer(before, after, str(change))
+        if (after := _tried(lone, cluster={"set": change})) is not None:
+            yield from _no_later(alone, after, str(change))
     for quantity in NOTHING:
         same = _tried(tables, cluster={"set": {quantity: "1x"}})
         if same is not None and same != before:
@@ -117,12 +123,31 @@ def _changes(chance: Chance) -> list[dict[str, str]]:
 
 
 def _no_longer(before: Tables, after: Tables, what: str) -> Iterator[str]:
-    for key in ("prefill_time", "transfer_alone", "time_per_output_token", "seconds"):
+    """Nothing that a request does by itself takes longer, unless NCCL's tuner chooses what does; the answer says so."""
+    known = {"prefill_time": "prefill", "time_per_output_token": "decode"}
+    for key in (*known, "transfer_alone"):
+        if _chosen(before, known.get(key, "")) != _chosen(after, known.get(key, "")):
+            continue
         if after[key] > before[key] * (1 + SLOWER):
             yield f"{what}: {key} of {before[key]:.6g} s becomes {after[key]:.6g}"
+
+
+def _no_later(before: Tables, after: Tables, what: str) -> Iterator[str]:
+    """Requests that come one after another are no later.
+
+    Requests at once may be: prefills that end sooner put more caches on a link together, and each waits for the others.
+    """
+    if before["all_reduces"] != after["all_reduces"]:
+        return
+    if after["seconds"] > before["seconds"] * (1 + SLOWER):
+        yield f"{what}: {before['seconds']:.6g} s become {after['seconds']:.6g}"
     one, two = (told["time_to_first_token"]["mean"] for told in (before, after))
     if two > one * (1 + SLOWER):
         yield f"{what}: first tokens after {one:.6g} s come after {two:.6g}"
+
+
+def _chosen(told: Tables, pool: str) -> str:
+    return str(told["all_reduces"].get(pool, ""))
 
 
 def _bounded(tables: Tables, told: Tables) -> Iterator[str]:

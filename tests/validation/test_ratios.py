@@ -17,7 +17,7 @@ from tests.sim.synthetic import result
 from validation.formats.leafspine import GOODPUT
 from validation.formats.rows import Row, paired
 from validation.formats.scenarios import scenario_of
-from validation.sets.ratios import base_of
+from validation.sets.ratios import base_of, by_step
 from validation.sets.sets import CASES
 from validation.sets.steps import validate_set
 
@@ -84,20 +84,25 @@ def row(label: str, world: int = 4, **case: Any) -> Row:
 def test_the_base_of_a_row(label: str, others: list[str], base: str | None) -> None:
     """The same step at full rates, without the slow port, alone, with all channels; none for what is a base itself."""
     mine = row(label)
-    found = base_of(mine, [*map(row, others), mine])
+    found = base_of(mine, by_step([*map(row, others), mine]))
     assert (found.label if found else None) == base
 
 
 def test_a_slow_rank_is_compared_with_none() -> None:
     """The same case without it, whatever the id says; another model is no base."""
     slow = replace(row("default", slow={"rank": 1, "cycles": 5}), id="a-slow1")
-    assert base_of(
-        slow, [row("default", mbs=8), slow, row("ch1"), row("default")]
-    ) == row("default")
-    assert (
-        base_of(slow, [row("default", world=2), row("default", model="llama1b")])
-        is None
-    )
+    rows = [row("default", mbs=8), slow, row("ch1"), row("default")]
+    assert base_of(slow, by_step(rows)) == row("default")
+    others = [row("default", world=2), row("default", model="llama1b")]
+    assert base_of(slow, by_step(others)) is None
+
+
+def test_many_rows_of_one_step_are_not_compared_with_each_other() -> None:
+    """Of a thousand repeats two are kept: one base, and another where the first one asks."""
+    repeats = [replace(row("ch4"), id=str(n)) for n in range(1000)]
+    kept = by_step([*repeats, row("ch1")])
+    assert [len(rows) for rows in kept.values()] == [3]
+    assert base_of(row("ch1"), kept) is repeats[0]
 
 
 def test_jobs_of_one_run_know_each_other() -> None:

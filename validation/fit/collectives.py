@@ -58,27 +58,41 @@ FAR = (
 )  # times as large, at which rows may rest on a constant that do not near its value
 NUDGE = 1e-7  # of a derivative, in logarithms
 Block = tuple[str, ...]
-Item = tuple[Row, Callable[[constants.Constants], float]]
+Predictor = Callable[[constants.Constants], float]
+Item = tuple[Row, Predictor]
 Errors = dict[tuple[str, str], list[float]]
 
 
 def items_by_block(rows: Sequence[Row]) -> dict[Block, list[Item]]:
     """Rows with a function that predicts them from constants, by the block of constants they rest on."""
     blocks: dict[Block, list[Item]] = {}
+    known: dict[Any, tuple[Block, Predictor]] = {}
     for row in rows:
-        fabric = cluster_of(row)
-        op, ranks = members(row, gpus_of(row, fabric))
-        chosen = plan_collective(op, row.size, ranks, fabric, row.wanted)
-        block = ("pairs",) if op in PAIR_OPS else (chosen.algo, chosen.proto)
-        blocks.setdefault(block, []).append(
-            (row, _predictor(row, op, ranks, fabric, chosen))
-        )
+        ran = row.op, row.size, row.wanted, _place(row)
+        if ran not in known:
+            known[ran] = _planned(row)
+        block, predictor = known[ran]
+        blocks.setdefault(block, []).append((row, predictor))
     return blocks
+
+
+def _place(row: Row) -> tuple[object, ...]:
+    """Where a row was measured."""
+    return row.cluster, row.ranks, row.hosts, row.per_host
+
+
+def _planned(row: Row) -> tuple[Block, Predictor]:
+    """The constants that a row rests on, and what predicts it from them."""
+    fabric = cluster_of(row)
+    op, ranks = members(row, gpus_of(row, fabric))
+    chosen = plan_collective(op, row.size, ranks, fabric, row.wanted)
+    block = ("pairs",) if op in PAIR_OPS else (chosen.algo, chosen.proto)
+    return block, _predictor(row, op, ranks, fabric, chosen)
 
 
 def _predictor(
     row: Row, op: str, ranks: Sequence[str], fabric: Any, chosen: Any
-) -> Callable[..., float]:
+) -> Predictor:
     bandwidth, plan = fabric.links.bandwidth, planner(row, op, ranks, fabric, chosen)
     return lambda table: float(plan(table).duration(bandwidth))
 
@@ -198,7 +212,9 @@ class _BlockFit:
         """Residuals of some rows, with the constants that are in the tables."""
         table = constants.build(self.tables, self.gpu, "fitted")
         rows = [self.rows[at] for at in places]
-        return np.array([np.log(predict(table) / row.time) for row, predict in rows])
+        # Rows of the same collective share what predicts them: each is planned once.
+        times = {predict: predict(table) for predict in {one for _, one in rows}}
+        return np.array([np.log(times[predict] / row.time) for row, predict in rows])
 
     def slopes(
         self, moving: Mapping[Block, np.ndarray], x: np.ndarray, high: np.ndarray

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from validation.formats.rows import ALONE, BOOKKEEPING, JOB_LABEL, Row
 
@@ -27,15 +27,31 @@ _RATES = re.compile(
     r"(?P<shape>(?:\d+x\d+-)?)nic(?P<nic>[\d.]+)-spine(?P<spine>[\d.]+)(?P<slow>(?:-n\d+nic[\d.]+)*)"
 )
 USUAL = "nic16-spine16"
+Alike = Mapping[str, Sequence[Row]]
 
 
-def base_of(row: Row, rows: Sequence[Row]) -> Row | None:
+def by_step(rows: Sequence[Row]) -> Alike:
+    """Measured rows by their step: those of one step differ in nothing but what a ratio is about.
+
+    Of rows that are alike in that too, two are kept: the first one, and one more where the first asks for its own base.
+    """
+    steps: dict[str, dict[tuple[str, bool], list[Row]]] = {}
+    for row in rows:
+        if row.error:
+            continue
+        kind = row.label, bool(row.case.get("slow"))
+        known = steps.setdefault(_step(row), {}).setdefault(kind, [])
+        if len(known) < 2:
+            known.append(row)
+    return {
+        step: [row for known in kinds.values() for row in known]
+        for step, kinds in steps.items()
+    }
+
+
+def base_of(row: Row, rows: Alike) -> Row | None:
     """The row that `row` is to be compared with: the first of `rows` that fits best; None if it is a base itself."""
-    alike = [
-        other
-        for other in rows
-        if other is not row and not other.error and _same_step(row, other)
-    ]
+    alike = [other for other in rows.get(_step(row), ()) if other is not row]
     for label, slow in _bases(row):
         for other in alike:
             if other.label == label and bool(other.case.get("slow")) == slow:
@@ -73,11 +89,6 @@ def _bases(row: Row) -> Iterator[tuple[str, bool]]:
         yield from (
             (head + label, False) for label in told if head + label != row.label
         )
-
-
-def _same_step(row: Row, other: Row) -> bool:
-    """Whether two rows differ in nothing but what a ratio is about."""
-    return _step(row) == _step(other)
 
 
 def _step(row: Row) -> str:

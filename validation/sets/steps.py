@@ -24,7 +24,7 @@ from validation.formats.rows import Row, read_rows
 from validation.formats.scenarios import scenario_of
 from validation.report.step_cases import Base, Case, Prediction
 from validation.report.steps import Report
-from validation.sets.ratios import base_of
+from validation.sets.ratios import base_of, by_step
 from validation.sets.sets import MeasuredSet, load_set
 
 __all__ = ["Case", "Prediction", "Report", "predict_row", "validate_set"]
@@ -127,11 +127,14 @@ def _bases(rows: Sequence[Row], among: Sequence[Row]) -> list[Row | None]:
     by_file: dict[str, list[Row]] = {}
     for row in among:
         by_file.setdefault(row.where.rpartition(":")[0], []).append(row)
+    own = {file: by_step(mine) for file, mine in by_file.items()}
+    every = by_step(among)
     found = [
-        base_of(row, by_file[row.where.rpartition(":")[0]]) or base_of(row, among)
+        base_of(row, own[row.where.rpartition(":")[0]]) or base_of(row, every)
         for row in rows
     ]
-    good = {_run(row) for row in _sort([row for row in found if row is not None])[0]}
+    distinct = {_run(row): row for row in found if row is not None}
+    good = {_run(row) for row in _sort([*distinct.values()])[0]}
     return [row if row is not None and _run(row) in good else None for row in found]
 
 
@@ -149,9 +152,11 @@ def _not_among(rows: Sequence[Row], bases: Sequence[Row | None]) -> list[Row]:
 def _sort(rows: Sequence[Row]) -> tuple[list[Row], tuple[Row, ...]]:
     """Rows to predict, and rows that hold no measurement or ran what a scenario cannot say, with the reason."""
     predictable, skipped = [], []
+    said: set[str] = set()
     for row in rows:
+        question = _asked(row)
         reason = row.error
-        if not reason:
+        if not reason and question not in said:
             try:
                 scenario_of(row)
             except InputError as error:
@@ -159,6 +164,7 @@ def _sort(rows: Sequence[Row]) -> tuple[list[Row], tuple[Row, ...]]:
         if reason:
             skipped.append(replace(row, error=reason))
         else:
+            said.add(question)
             predictable.append(row)
     return predictable, tuple(skipped)
 
@@ -187,6 +193,26 @@ def _of_jobs(scenario: Scenario) -> prediction.Prediction:
 
 
 def _predict_all(
+    rows: Sequence[Row], jobs: int, predict: Predict | None
+) -> list[Prediction]:
+    """The prediction of every row; a step that was measured more than once is predicted once."""
+    asked = [_asked(row) for row in rows]
+    distinct: dict[str, Row] = {}
+    for question, row in zip(asked, rows, strict=True):
+        distinct.setdefault(question, row)
+    made = _predict_each([*distinct.values()], jobs, predict)
+    known = dict(zip(distinct, made, strict=True))
+    return [known[question] for question in asked]
+
+
+def _asked(row: Row) -> str:
+    """What of a row its prediction rests on: all but what was measured. Jobs that ran together are asked by themselves."""
+    run = row.where if row.beside else ""
+    told = [row.case, row.world, row.label, dict(row.env), dict(row.cluster), run]
+    return json.dumps(told, sort_keys=True, default=str)
+
+
+def _predict_each(
     rows: Sequence[Row], jobs: int, predict: Predict | None
 ) -> list[Prediction]:
     work = partial(predict_row, predict=predict)
