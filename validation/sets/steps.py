@@ -206,7 +206,7 @@ def _predict_all(
 
 
 def _asked(row: Row) -> str:
-    """What of a row its prediction rests on: all but what was measured. Jobs that ran together are asked by themselves."""
+    """What of a row its prediction rests on: all but what was measured. Jobs that ran together stand alone."""
     run = row.where if row.beside else ""
     told = [row.case, row.world, row.label, dict(row.env), dict(row.cluster), run]
     return json.dumps(told, sort_keys=True, default=str)
