@@ -17,15 +17,13 @@ from hypothesis import settings
 
 from sim.analysis.prediction import Prediction
 from sim.spec.sections import Measured, Scenario
-from sim.threads import sum_alone
 from sim.tools.garbage import collect_rarely
 from topologies.files import library
 
 if TYPE_CHECKING:
     from tests.browser import Page
 
-# As the command line does, and the processes that tests start: the same bits everywhere, and no thread that waits.
-sum_alone()
+# As the command line does.
 collect_rarely()
 # A command asks for a few clusters, the tests for all of them, in any order.
 library.SHARED.most = 100

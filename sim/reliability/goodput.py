@@ -14,18 +14,18 @@ from sim.reliability.failures import evidence, job_of, rates_of
 from sim.reliability.statistics import CONFIDENCE, interval_of
 from sim.units import format_duration
 
-# What a job's time goes into.
-_PARTS = (
-    "useful",
-    "lost",
-    "saving",
-    "detecting",
-    "waiting",
-    "restarting",
-    "degraded",
-    "testing",
-    "slow",
-)
+# What a job's time goes into, as a sentence says it.
+_PARTS = {
+    "useful": "training",
+    "lost": "work since the last save that is lost",
+    "saving": "saving",
+    "detecting": "noticing that something failed",
+    "waiting": "waiting for hosts",
+    "restarting": "starting again",
+    "degraded": "going on with hosts missing",
+    "testing": "testing hosts",
+    "slow": "going on with slow hosts",
+}
 
 
 @dataclass(frozen=True)
@@ -223,6 +223,7 @@ def render(table: Mapping[str, Any]) -> str:
     shares = table["shares"].items()
     counts = table["interruptions_by_component"].items()
     lines = [
+        _answer(table),
         heading.replace(",", " "),
         "",
         *_totals(table),
@@ -239,6 +240,16 @@ def render(table: Mapping[str, Any]) -> str:
         *(f"    {name:12} {count:6.1f}" for name, count in counts),
     ]
     return "\n".join(lines)
+
+
+def _answer(table: Mapping[str, Any]) -> str:
+    """What share of the time trains, and what takes most of the rest."""
+    trains = f"{100 * table['goodput']:.1f} % of the time trains"
+    rest = {name: share for name, share in table["shares"].items() if name != "useful"}
+    most = max(rest, key=rest.__getitem__)
+    if rest[most] <= 0:
+        return f"{trains}."
+    return f"{trains}. Most of the rest, {100 * rest[most]:.2f} %, is {_PARTS[most]}."
 
 
 def _totals(table: Mapping[str, Any]) -> Iterator[str]:

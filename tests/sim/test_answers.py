@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -191,3 +192,14 @@ def test_a_collective_says_its_latency_and_its_bandwidth() -> None:
     line = first("collective", "--cluster", "dgx-h100", "--op", "all_reduce")
     assert line.startswith("# all_reduce over 8 GPUs: ")
     assert "bus bandwidth at" in line and "bound by" in line
+
+
+def test_weeks_say_what_share_of_them_trains() -> None:
+    """The share, and what takes most of the rest; nothing else where nothing fails."""
+    asked = ("goodput", "--step-time", "10s", "--gpus", "1024", "--replicas", "4")
+    told = re.fullmatch(
+        r"(\d+\.\d) % of the time trains\. Most of the rest, (\d+\.\d+) %, is [a-z ]+\.",
+        first(*asked),
+    )
+    assert told is not None
+    assert float(told[1]) + float(told[2]) <= 100
