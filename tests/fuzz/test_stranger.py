@@ -1,4 +1,4 @@
-"""The short runs of the fourth fuzzer, and of the laws beside training steps."""
+"""The short runs of the fourth and the fifth fuzzer, and of the laws beside training steps."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz import crossed, stranger
 from tests.fuzz.beyond import OF, broken
-from tests.fuzz.others import prepare
-from tests.fuzz.stranger import KINDS
+from tests.fuzz.others import Kind, prepare
+
+KINDS: dict[str, Kind] = {**stranger.KINDS, **crossed.KINDS}
 
 
 @pytest.mark.parametrize("kind", KINDS)
