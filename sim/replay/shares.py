@@ -31,11 +31,11 @@ def breakdown(outcome: Outcome) -> tuple[dict[str, float], dict[str, float]]:
         if not ops:
             continue
         simulated.append(
-            _shares(_simulated_spans(outcome, index, list(ops)), ops.values())
+            shares_of(_simulated_spans(outcome, index, list(ops)), ops.values())
         )
         if recorded := recorded_ops(outcome, programs[index].rank):
             spans = [(op.start, op.finish, op.issue) for op in recorded]
-            measured.append(_shares(spans, recorded))
+            measured.append(shares_of(spans, recorded))
     return _average(measured), _average(simulated)
 
 
@@ -62,18 +62,20 @@ def _average(ranks: list[dict[str, float]]) -> dict[str, float]:
     return {name: mean([shares[name] for shares in ranks]) for name in SHARES if ranks}
 
 
-def _shares(spans: Sequence[Span], ops: Iterable[Op]) -> dict[str, float]:
+def shares_of(spans: Sequence[Span], ops: Iterable[Op]) -> dict[str, float]:
     """Seconds by share of a rank's spans, each of one operation."""
     communicates = np.array([op.family == COMMUNICATION for op in ops])
     times = np.array([(start, end) for start, end, _ in spans])
     whole, compute = _union(times), _union(times[~communicates])
     gaps = _gaps(times)
     host = _waiting_for_host(gaps, np.sort([launch for _, _, launch in spans]))
+    paused = float(sum(end - start for start, end in gaps))
     return {
         "compute": compute,
-        "exposed communication": whole - compute,
+        # Where two sums are equal, rounding may leave less than nothing of their difference.
+        "exposed communication": max(0.0, whole - compute),
         "host": host,
-        "idle": float(sum(end - start for start, end in gaps)) - host,
+        "idle": max(0.0, paused - host),
     }
 
 

@@ -1,0 +1,31 @@
+"""What a GPU did in a step, of any spans: no share is below nothing, and together they are the whole."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.replay.shares import shares_of
+from workloads.traces.families import COMMUNICATION
+
+TIMES = st.floats(0.0, 10.0, allow_subnormal=False)
+
+
+@given(st.lists(st.tuples(TIMES, TIMES, TIMES, st.booleans()), min_size=1, max_size=30))
+def test_shares_are_parts_of_the_whole(
+    rows: list[tuple[float, float, float, bool]],
+) -> None:
+    """Compute, exposed communication and pauses fill the time from the first start to the last end."""
+    spans = [(start, start + length, launch) for start, length, launch, _ in rows]
+    ops: list[Any] = [
+        SimpleNamespace(family=COMMUNICATION if communicates else "gemm")
+        for *_, communicates in rows
+    ]
+    shares = shares_of(spans, ops)
+    whole = max(end for _, end, _ in spans) - min(start for start, _, _ in spans)
+    assert min(shares.values()) >= 0
+    assert sum(shares.values()) == pytest.approx(whole, abs=1e-12)
