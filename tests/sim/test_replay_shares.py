@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sim.replay.shares import shares_of
@@ -14,7 +14,11 @@ from workloads.traces.families import COMMUNICATION
 
 TIMES = st.floats(0.0, 10.0, allow_subnormal=False)
 
+# A collective of no length cuts a pause in two, whose sum has another last bit.
+CUT = [(0.0, 0.2, 0.0, False), (0.8, 0.0, 0.0, True), (0.9, 1.1, 0.0, False)]
 
+
+@example(CUT)
 @given(st.lists(st.tuples(TIMES, TIMES, TIMES, st.booleans()), min_size=1, max_size=30))
 def test_shares_are_parts_of_the_whole(
     rows: list[tuple[float, float, float, bool]],
