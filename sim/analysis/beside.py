@@ -2,7 +2,8 @@
 
 A collective that runs holds SMs and memory bandwidth that kernels beside it then lack, and one that is to begin waits
 until the kernel that runs leaves it SMs (`sim/costs/interference.py`). Where links change, kernels that run beside
-others can take longer; where GPUs change, communication that meets other kernels can be waited for longer.
+others can take longer; where GPUs, the host or links change, communication that meets other kernels can be waited for
+longer.
 """
 
 from __future__ import annotations
@@ -27,13 +28,19 @@ def kernels_instead(before: Breakdown, after: Breakdown) -> float:
     return _explained(moved, moved.kernels, against=moved.waited)
 
 
-def waiting_instead(before: Breakdown, after: Breakdown) -> float:
-    """Seconds by which communication is waited for longer while kernels take less; negative: the other way round.
+def waiting_instead(before: Breakdown, after: Breakdown, against: float) -> float:
+    """Seconds by which communication is waited for longer though the change saves time; negative: the other way round.
 
-    0 where that does not explain the difference of the steps.
+    0 where that does not explain the difference of the steps. ``against``: seconds by which what the change is about
+    grows by itself, so below 0 where the step is to be longer all the same.
     """
     moved = _moved(before, after)
-    return _explained(moved, moved.waited, against=moved.kernels)
+    return _explained(moved, moved.waited, against)
+
+
+def grown(before: Breakdown, after: Breakdown, part: str) -> float:
+    """Seconds by which a part of a step grows."""
+    return after.get(part, 0.0) - before.get(part, 0.0)
 
 
 class _Moved(NamedTuple):
@@ -54,9 +61,7 @@ class _Moved(NamedTuple):
 
 
 def _moved(before: Breakdown, after: Breakdown) -> _Moved:
-    moved = {
-        name: after.get(name, 0.0) - before.get(name, 0.0) for name in {*before, *after}
-    }
+    moved = {name: grown(before, after, name) for name in {*before, *after}}
     waited = sum(value for name, value in moved.items() if name.startswith("exposed_"))
     others = sum(moved.get(name, 0.0) for name in WAITING)
     return _Moved(sum(moved.values()), moved.get("compute", 0.0), waited, others)

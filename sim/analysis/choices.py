@@ -55,6 +55,16 @@ def changed_choices(before: Planned, after: Planned) -> tuple[Choice, ...]:
     return tuple(sorted(changed, key=lambda c: (-c.size, c.axis, c.operation)))
 
 
+def alone(planned: Planned) -> dict[Kind, float]:
+    """Seconds of every kind of communication on an idle network; of several alike the last one's."""
+    parts: list[Timed] = [planned, *(one.timed for one in planned.chains.values())]
+    return {
+        (comm.axis, comm.op, comm.size): plan.duration(part.bandwidth)
+        for part in parts
+        for comm, plan in zip(part.graph.comms, part.plans, strict=True)
+    }
+
+
 def _chosen(planned: Planned) -> dict[Kind, str]:
     """Algorithm and protocol of every kind of communication; of several alike the last one's."""
     return {

@@ -8,6 +8,7 @@ moves its bytes through the fluid network; while it runs it takes SMs and memory
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from heapq import heappop
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from sim import progress
 from sim.costs.power import Meter
-from sim.engine import stuck
+from sim.engine import spent, stuck
 from sim.engine.clock import Clock
 from sim.engine.execution import Run, Timed
 from sim.engine.fluid import Network
@@ -70,7 +71,8 @@ class Engine:
         timed, number = self.timed, rank.program.rank
         limited = timed.limited.get(number)
         power = timed.power if limited is None else limited.power
-        meter = None if power is None else Meter(power, timed.budget, start)
+        left = 0.0 if number in timed.spent else timed.budget
+        meter = None if power is None else Meter(power, left, start)
         for stream, ops in streams_of(rank.program).items():
             process = Stream(
                 rank, stream, ops, timed, self.slowdown, meter, self.meetings
@@ -104,13 +106,20 @@ class Engine:
 
 @with_room
 def execute(timed: Timed, steps: int = 3) -> Run:
-    """Runs ``steps`` training steps back to back.
+    """Runs ``steps`` training steps back to back; where power budgets fall from step to step, with spent ones.
 
     Raises
     ------
     Stuck
         If operations wait for each other in a cycle or for a peer that never arrives.
     """
+    run = _by_steps(timed, steps)
+    falling = spent.falling(timed, run)
+    return _by_steps(replace(timed, spent=falling), steps) if falling else run
+
+
+def _by_steps(timed: Timed, steps: int) -> Run:
+    """Without the last step where it is like the one before it."""
     if steady_steps.repeats(timed, steps):
         run = steady_steps.with_last(timed, _by_rounds(timed, steps - 1))
         if run is not None:
@@ -127,7 +136,7 @@ def _by_rounds(timed: Timed, steps: int) -> Run:
 def execute_all(
     timed: Timed, steps: int = 3, watch: steady_rounds.Watch | None = None
 ) -> Run:
-    """The same, with every step and round executed though it is like the one before; see `sim.engine.steady`."""
+    """From full power budgets, with every step and round executed though it is like the one before."""
     engine = Engine(timed, steps)
     if watch is not None:
         watch.begin(engine.ranks)

@@ -73,6 +73,8 @@ class Timed:
         Ranks whose GPU has another power limit or a lower clock: its limit, and what each kernel draws over it.
     budget : float or None
         Seconds of the power budget that is left at the start; None: all of it.
+    spent : frozenset of int
+        Ranks of whose budget nothing is left at the start (`sim.engine.spent`).
     noise : Noise or None
         Factors on operations and transfers, drawn (`sim.planning.noise`).
     """
@@ -96,6 +98,7 @@ class Timed:
     hot: frozenset[int] = frozenset()
     limited: Mapping[int, Limited] = field(default_factory=dict)
     budget: float | None = None
+    spent: frozenset[int] = frozenset()
     noise: Noise | None = None
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.analysis.beside import kernels_instead, waiting_instead
+from sim.analysis.beside import grown, kernels_instead, waiting_instead
 from sim.analysis.prediction import MemoryVerdict, Prediction
 from sim.exporters._words import shares
 from sim.units import format_bytes, format_duration, percent
 
 # Shares of a step that nobody would act on.
 NOTHING = 0.001
+# What takes less or more by itself, where communication is waited for more or less: by the part of the step.
+WAITED_BESIDE = {"compute": "Kernels take", "host": "The host takes"}
+ALONE = "Communication by itself takes"
 # How much faster a kind of links is taken to be, where the sentence says what that saves.
 FASTER = 0.1
 
@@ -79,9 +82,16 @@ def _beside(comparison: Mapping[str, Any]) -> str:
         return ""
     one, other = (comparison[side]["breakdown"] for side in ("base", "changed"))
     if comparison.get("changed_kinds"):
-        return _kernels(kernels_instead(one, other))
-    if comparison.get("same_operations"):
-        return _waiting(waiting_instead(one, other))
+        alone = comparison["communication_alone"]
+        growth = alone["changed"] - alone["base"]
+        longer = waiting_instead(one, other, growth)
+        return _kernels(kernels_instead(one, other)) or _waiting(ALONE, longer)
+    if not comparison.get("same_operations"):
+        return ""
+    for part, takes in WAITED_BESIDE.items():
+        longer = waiting_instead(one, other, grown(one, other, part))
+        if longer:
+            return _waiting(takes, longer)
     return ""
 
 
@@ -96,13 +106,14 @@ def _kernels(longer: float) -> str:
     )
 
 
-def _waiting(longer: float) -> str:
-    """GPUs that are faster made the step longer, or slower ones shorter: so many seconds more are waited."""
+def _waiting(takes: str, longer: float) -> str:
+    """What became faster made the step longer, or what became slower shorter: so many seconds more are waited."""
     if not longer:
         return ""
     less, more = ("less", "more") if longer > 0 else ("more", "less")
+    it = "it" if takes == ALONE else "communication"
     return (
-        f" Kernels take {less}, but communication is waited for {format_duration(abs(longer))} {more}:"
+        f" {takes} {less}, but {it} is waited for {format_duration(abs(longer))} {more}:"
         " it meets other kernels than before, for whose SMs it waits."
     )
 

@@ -46,7 +46,12 @@ COMPARED = table(
     breakdown_difference=named(SECONDS),
     changed_kinds=items(text(), "kinds of links that the changes are about"),
     same_operations=flag(
-        "whether both steps run the same operations, on a cluster that `set` changes"
+        "whether both steps run the same operations, on links, GPUs or hosts that are faster or slower"
+    ),
+    communication_alone=table(
+        "s, one communication of every kind on an idle network, added up",
+        base=SECONDS,
+        changed=SECONDS,
     ),
     choices=items(
         table(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from sim.analysis.choices import changed_choices
+from sim.analysis.choices import alone, changed_choices
 from sim.analysis.json_text import finite
 from sim.analysis.prediction import Prediction
 from sim.planning.planned import Planned
@@ -51,7 +51,11 @@ def compared(
         **table,
         "difference_interval": interval_of(one, other),
         "changed_kinds": changed_kinds(one.result, overrides),
-        "same_operations": before.lowered is after.lowered,
+        "same_operations": _operations(base) == _operations(changed),
+        "communication_alone": {
+            side: sum(alone(planned).values())
+            for side, planned in (("base", before), ("changed", after))
+        },
         "choices": [asdict(choice) for choice in changed_choices(before, after)],
     }
 
@@ -154,6 +158,13 @@ def _work(scenario: Scenario) -> Scenario:
     """What a step without times follows from: all but changes of the cluster, and what was measured."""
     cluster = replace(scenario.cluster, set={})
     return replace(scenario, cluster=cluster, measured=Measured())
+
+
+def _operations(scenario: Scenario) -> Scenario:
+    """What the operations of a step follow from: all but its hardware, however fast that is."""
+    work = _work(scenario)
+    cluster = replace(work.cluster, host_factor=None, host_factor_by_rank=())
+    return replace(work, cluster=cluster, where="")
 
 
 def changed_kinds(base: Prediction, overrides: Sequence[str]) -> list[str]:

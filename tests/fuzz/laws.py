@@ -21,8 +21,8 @@ from typing import Any
 from unittest.mock import patch
 
 from sim.analysis import unsteady
-from sim.analysis.beside import kernels_instead, waiting_instead
-from sim.analysis.choices import changed_choices
+from sim.analysis.beside import grown, kernels_instead, waiting_instead
+from sim.analysis.choices import alone, changed_choices
 from sim.analysis.json_text import finite
 from sim.analysis.step_times import median, step_times
 from sim.costs.power import Meter, Power
@@ -280,11 +280,19 @@ class _Spent(Meter):
 
 
 def _named(done: Executed, other: Executed, what: str) -> bool:
-    """Whether the what-if says why: of links, kernels that take longer; of GPUs, communication that waits for them."""
+    """Whether the what-if says why: kernels take longer, or communication waits for those that it meets."""
     one, two = (reported(side.planned, side.run).breakdown for side in (done, other))
-    if any(f"{kind}.bandwidth" in what for kind in LINKS):
-        return bool(kernels_instead(one, two))
-    return "gpu." in what and bool(waiting_instead(one, two))
+    if "gpu." in what:
+        return bool(waiting_instead(one, two, grown(one, two, "compute")))
+    if what == "host":
+        return bool(waiting_instead(one, two, grown(one, two, "host")))
+    before, after = (sum(alone(side.planned).values()) for side in (done, other))
+    waiting = waiting_instead(one, two, after - before)
+    return _of_links(what) and bool(waiting or kernels_instead(one, two))
+
+
+def _of_links(what: str) -> bool:
+    return any(f"'{kind}." in what for kind in LINKS)
 
 
 def _chosen_badly(done: Executed, other: Executed, sign: int) -> bool:
@@ -294,20 +302,9 @@ def _chosen_badly(done: Executed, other: Executed, sign: int) -> bool:
     """
     better, worse = (other, done) if sign > 0 else (done, other)
     choices = changed_choices(worse.planned, better.planned)
-    one, two = (_alone(side) for side in (worse, better))
+    one, two = (alone(side.planned) for side in (worse, better))
     kinds = [(c.axis, c.operation, c.size) for c in choices]
     return any(two[kind] > one[kind] for kind in kinds)
-
-
-def _alone(done: Executed) -> dict[tuple[str, str, float], float]:
-    """Seconds of every kind of communication by itself."""
-    planned = done.planned
-    parts = [planned, *(chain.timed for chain in planned.chains.values())]
-    return {
-        (comm.axis, comm.op, comm.size): plan.duration(part.bandwidth)
-        for part in parts
-        for comm, plan in zip(part.graph.comms, part.plans, strict=True)
-    }
 
 
 LAWS: dict[str, Callable[[Tables, Executed], Iterator[str]]] = {

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cli
-from sim.analysis.beside import kernels_instead, waiting_instead
+from sim.analysis.beside import grown, kernels_instead, waiting_instead
 from sim.analysis.memory import outside
 from sim.exporters._answers import of_comparison
 from sim.predict import plan
@@ -105,6 +105,7 @@ def test_links_that_make_a_step_longer_say_what_takes_longer() -> None:
         "changed": {"step_time": 0.092, "breakdown": after},
         "speedup": 0.090 / 0.092,
         "changed_kinds": ["nvlink"],
+        "communication_alone": {"base": 0.002, "changed": 0.001},
         "choices": [],
     }
     said = of_comparison(table)
@@ -138,6 +139,42 @@ def test_gpus_that_make_a_step_longer_say_what_is_waited_for() -> None:
     assert "waited for" not in of_comparison({**table, "same_operations": False})
 
 
+SOONER = {
+    "base": {
+        "step_time": 0.090,
+        "breakdown": {"compute": 0.07, "exposed_dp": 0.02, "host": 0.0},
+    },
+    "changed": {
+        "step_time": 0.085,
+        "breakdown": {"compute": 0.07, "exposed_dp": 0.012, "host": 0.003},
+    },
+    "speedup": 0.090 / 0.085,
+    "choices": [],
+}
+
+
+def test_a_host_that_makes_a_step_shorter_says_what_is_waited_for() -> None:
+    """A slower one lets communication meet other kernels."""
+    hosts = {**SOONER, "changed_kinds": [], "same_operations": True}
+    said = of_comparison(hosts)
+    assert "The host takes more, but communication is waited for 8 ms less" in said
+
+
+def test_links_that_make_a_step_shorter_say_what_is_waited_for() -> None:
+    """Slower ones, on which communication takes longer by itself; nothing where it does not."""
+    longer = {"base": 0.001, "changed": 0.002}
+    links = {
+        **SOONER,
+        "changed_kinds": ["nvlink"],
+        "communication_alone": longer,
+        "same_operations": True,
+    }
+    said = of_comparison(links)
+    assert "Communication by itself takes more, but it is waited for 8 ms less" in said
+    shorter = {"base": 0.002, "changed": 0.001}
+    assert "waited for" not in of_comparison({**links, "communication_alone": shorter})
+
+
 @given(
     st.fixed_dictionaries(
         dict.fromkeys(("compute", "exposed_dp", "host"), st.floats(0, 1))
@@ -149,7 +186,11 @@ def test_gpus_that_make_a_step_longer_say_what_is_waited_for() -> None:
 def test_kernels_explain_a_difference_of_their_sign_or_none(
     before: dict[str, float], after: dict[str, float]
 ) -> None:
-    kernels, waiting = kernels_instead(before, after), waiting_instead(before, after)
+    growth = grown(before, after, "compute")
+    kernels, waiting = (
+        kernels_instead(before, after),
+        waiting_instead(before, after, growth),
+    )
     assert kernels == -kernels_instead(after, before)
     assert not (kernels and waiting)
     if kernels:

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sim.collectives import table
+from sim.collectives import machine, table
 from sim.collectives.algorithms import pairwise, ring, tree
-from sim.collectives.nccl.channels import first_channel, used
+from sim.collectives.group import group_of
+from sim.collectives.nccl.channels import first_channel, search, used
 from sim.collectives.nccl.protocols import aligned
 from sim.collectives.nccl.tuner import candidates
 from sim.collectives.plan import OPS, Send
@@ -89,6 +90,16 @@ def test_never_faster_than_the_links(op: str, size: float, name: str) -> None:
     )
 
 
+def parts(op: str, size: float, name: str) -> int:
+    """Channels that carry one message of an operation among all GPUs."""
+    fabric, wanted = cluster(name), Nccl()
+    group = group_of(fabric, fabric.gpus, wanted)
+    graph = search(group, fabric.gpu_model, wanted, fabric)
+    table = machine.of(fabric)
+    return pairwise.Messages(op, size, group, graph, table, wanted).parts
+
+
+@example(op="all_to_all", size=357913943.0, factor=1.5, name="h200-host-2")
 @given(
     op=st.sampled_from(OPS),
     size=st.floats(1, 2.0**33),
@@ -100,11 +111,13 @@ def test_more_bytes_are_never_faster_within_one_choice(
 ) -> None:
     """Time grows with size as long as algorithm, protocol and channels stay (NCCL's own switches may jump).
 
-    So do parts that are no multiples of 16 bytes: they were measured to be slower.
+    So do the channels of each message of an all-to-all, and parts that are no multiples of 16 bytes: they were measured to be slower.
     """
     fabric = cluster(name)
     n = len(fabric.gpus)
     if aligned(size, n) != aligned(size * factor, n):
+        return
+    if op in pairwise.MANY and parts(op, size, name) != parts(op, size * factor, name):
         return
     small, large = (
         plan_collective(op, s, fabric.gpus, fabric) for s in (size, size * factor)

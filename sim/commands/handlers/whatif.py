@@ -74,6 +74,7 @@ def _compared(base: Scenario, changed: Scenario, overrides: Sequence[str]) -> Ta
             "difference_interval": None,
             "changed_kinds": [],
             "same_operations": False,
+            "communication_alone": {"base": 0.0, "changed": 0.0},
             "choices": [],
         }
     return study.compared(base, changed, overrides)
