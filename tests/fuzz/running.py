@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -74,7 +76,8 @@ def outcome(seed: Seed, path: Path, out: Path, typed: str | None = None) -> str:
     )  # of this process's own time: a busy machine is no finding
     ended.code = -1
     try:
-        done = CliRunner().invoke(cli.main, words, input=typed)
+        with _own_stdout():
+            done = CliRunner().invoke(cli.main, words, input=typed)
     except TooLong:
         return f"more than {SECONDS} s"
     finally:
@@ -95,6 +98,17 @@ def outcome(seed: Seed, path: Path, out: Path, typed: str | None = None) -> str:
     if done.exit_code == 0 and "--json" in seed.words:
         return impossible(done.stdout)
     return ""
+
+
+@contextmanager
+def _own_stdout() -> Iterator[None]:
+    """A command that cannot write lets stdout go nowhere, and so all that a fuzzer would say after it."""
+    kept = os.dup(1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def impossible(stdout: str) -> str:
