@@ -111,11 +111,12 @@ def _waiting(takes: str, longer: float) -> str:
     if not longer:
         return ""
     less, more = ("less", "more") if longer > 0 else ("more", "less")
-    it = "it" if takes == ALONE else "communication"
-    return (
-        f" {takes} {less}, but {it} is waited for {format_duration(abs(longer))} {more}:"
-        " it meets other kernels than before, for whose SMs it waits."
-    )
+    waited = "it is waited for" if takes == ALONE else "communication is waited for"
+    beside = "other kernels than before, for whose SMs it waits"
+    if takes == WAITED_BESIDE["host"]:
+        beside = "other kernels and other communication than before"
+    length = format_duration(abs(longer))
+    return f" {takes} {less}, but {waited} {length} {more}: it meets {beside}."
 
 
 def _idle(comparison: Mapping[str, Any]) -> str:

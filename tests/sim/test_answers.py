@@ -158,6 +158,7 @@ def test_a_host_that_makes_a_step_shorter_says_what_is_waited_for() -> None:
     hosts = {**SOONER, "changed_kinds": [], "same_operations": True}
     said = of_comparison(hosts)
     assert "The host takes more, but communication is waited for 8 ms less" in said
+    assert said.endswith("it meets other kernels and other communication than before.")
 
 
 def test_links_that_make_a_step_shorter_say_what_is_waited_for() -> None:
