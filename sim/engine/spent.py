@@ -12,12 +12,16 @@ import numpy as np
 from sim.engine.execution import Run, Timed
 from sim.graph.opgraph import KERNEL
 
-# A budget falls if a step leaves less of it than the step before by more than this share of all of it.
+# A budget falls if a step leaves less of it than the step before by more than this share of all of it: far above the
+# rounding of sums, far below what moves a step (guess).
 LESS = 1e-6
 
 
 def falling(timed: Timed, run: Run) -> frozenset[int]:
-    """Ranks whose budget is lower after the last step than after the one before it; none where that is known."""
+    """Ranks whose budget is lower after the last step than after the one before it.
+
+    None of a run of one step, nor of one whose budgets were given: chains, and runs from spent ones.
+    """
     if run.steps < 2 or timed.budget is not None or timed.spent:
         return frozenset()
     found = set()

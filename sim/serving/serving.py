@@ -31,7 +31,8 @@ from sim.units import count, format_bandwidth, format_bytes, format_duration
 from workloads.models.counts import active_parameters, attention_flops, total_parameters
 
 BUSIEST = 8  # links that are listed
-#: Tokens to which a short prompt may be padded: powers of two up to the largest size that vLLM captures (512).
+#: Tokens to which a short prompt may be padded: powers of two up to the largest size that vLLM captures, 512 by default
+#: (guess: engines differ).
 PADDED = tuple(2**power for power in range(10))
 _EVIDENCE = {"prefill": "guess", "transfer": "datasheet", "decode": "datasheet"}
 
