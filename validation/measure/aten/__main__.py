@@ -103,6 +103,11 @@ def _options() -> argparse.Namespace:
         help="rows of an earlier run (.jsonl.gz): its cases are not timed again",
     )
     parser.add_argument(
+        "--power",
+        action="store_true",
+        help="also beside an earlier run: what runs for seconds",
+    )
+    parser.add_argument(
         "--rehearse",
         action="store_true",
         help="without a GPU: each case once, on tensors without memory",
@@ -133,7 +138,7 @@ def _measure(
 ) -> None:
     """The host, the first round, what runs for seconds, the other rounds, the host once more.
 
-    Beside an earlier run: the cases alone.
+    Beside an earlier run: the cases alone, and on request what runs for seconds.
     """
     torch.manual_seed(0)
     cases = planned()
@@ -147,7 +152,7 @@ def _measure(
     first = [each for each in numbered if each[1].round == 0]
     later = [each for each in numbered if each[1].round > 0]
     _cases(bench, first, held, output, until - END - POWER)
-    if whole:
+    if whole or options.power:
         _power(on, output, options.every)
     _cases(bench, later, held, output, until - END)
     if whole:

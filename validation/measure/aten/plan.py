@@ -10,6 +10,7 @@ from typing import Any
 from validation.measure.aten import (
     attention,
     batches,
+    edges,
     extremes,
     layers,
     layouts,
@@ -34,6 +35,7 @@ FAMILIES = (
     extremes,
     batches,
     libraries,
+    edges,
 )
 HELD_OUT = 5  # every fifth size of a family
 

@@ -10,6 +10,7 @@ import torch
 
 from validation.measure.aten.attention import attention
 from validation.measure.aten.case import Call, Case, Tensors
+from validation.measure.aten.edges import long_products
 from validation.measure.aten.machine import Meter
 from validation.measure.aten.plan import planned
 from validation.measure.aten.products import product
@@ -55,8 +56,9 @@ CHOSEN: tuple[tuple[str, str, tuple[int, ...], dict[str, Any]], ...] = (
 
 
 def sustained() -> list[Case]:
-    """Products of five sizes, attention both ways, and one of each kind that memory bounds."""
-    cases = [product(*shape, "bf16", "nt") for shape in SHAPES]
+    """Products in both formats of 16 bits, attention both ways, and one of each kind that memory bounds."""
+    cases = [*long_products()]
+    cases += [product(*shape, "bf16", "nt") for shape in SHAPES]
     for backend in ("cudnn", "flash"):
         cases += attention((4, 32, 8, 4096, 128), backend, {"causal": True})
     everything = planned()
