@@ -1,8 +1,9 @@
 """Recipes: configurations of trainers, read as they are and never executed; a file for each format, found by its name.
 
 A format is a module with ``LOOKS`` (how people know such a file), ``recognise(document) -> bool`` and
-``read(document, beside) -> Recipe``: `beside` are further files of the same job. What its keys mean lies in a TOML file
-of the same name (`_rules.py`).
+``read(document, beside) -> Recipe``: `beside` are further files of the same job, of the kinds that the module lists in
+``BESIDE`` (`_companions.py`; none where it lists nothing). What its keys mean lies in a TOML file of the same name
+(`_rules.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from sim import plugins
 from sim.errors import InputError, Mistake
-from workloads.recipes import _documents
+from workloads.recipes import _companions, _documents
 from workloads.recipes._documents import Document
 from workloads.recipes._reading import Recipe
 
@@ -72,20 +73,22 @@ def of_tables(path: Path, tables: Mapping[str, Any]) -> Document | None:
 
 
 def read(document: Document, beside: Sequence[Document] = ()) -> Recipe:
-    """What a recipe says; `beside` are further files of the same job.
+    """Reads a recipe with the further files of the same job, in any order.
 
     Raises
     ------
     InputError
-        If no format knows it.
+        If no format knows one of them, or the recipe's format has no use for it.
     """
-    name = format_of(document)
-    if not name:
-        raise InputError(_strange(document))
-    made: Recipe = plugins.load_function(__name__, name, "read")(
-        document, tuple(beside)
-    )
-    return made
+    files = [(one, format_of(one)) for one in (document, *beside)]
+    if strange := [_strange(one) for one, name in files if not name]:
+        raise InputError(strange)
+    job = _companions.sort(files)
+    module = plugins.load(__name__, job.format)
+    if job.beside:
+        _companions.check(job, getattr(module, "BESIDE", ()))
+    made: Recipe = module.read(job.recipe, job.companions(_companions.PARTS))
+    return _companions.complete(job, made, document.path.parent)
 
 
 def _strange(document: Document) -> Mistake:

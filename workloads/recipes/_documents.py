@@ -18,10 +18,14 @@ EXPECTED = "a recipe (YAML, TOML, JSON, a shell script of arguments or exports, 
 
 
 class Entry(NamedTuple):
-    """A value of a recipe and its line; 0 where the format does not tell it."""
+    """A value of a recipe and its line; 0 where the format does not tell it.
+
+    `file` is where it stands if that is another file than the document's own.
+    """
 
     value: Any
     line: int = 0
+    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,8 @@ class Document:
         """File and line of a key."""
         entry = self.entries.get(key)
         line = f":{entry.line}" if entry is not None and entry.line else ""
-        return f"{self.path}{line}"
+        file = entry.file if entry is not None and entry.file else self.path
+        return f"{file}{line}"
 
     def sections(self) -> set[str]:
         """First parts of all keys."""

@@ -5,8 +5,10 @@ Source: megatron/arguments.py and deepspeed's add_config_arguments, Megatron-Dee
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from workloads.recipes import _companions, deepspeed
+from workloads.recipes._documents import Document, Entry, beneath, read_json
 from workloads.recipes._reading import Draft
 
 Given = dict[str, list[str]]
@@ -21,7 +23,11 @@ AGAIN = ("checkpoint-activations", "activations-checkpoint-method")
 NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 WAYS = {"0": "ddp", "1": "zero1", "2": "zero2", "3": "zero3"}
 #: Arguments that this module reads.
-READ = {*WORDS, *AGAIN, "deepspeed", "zero-stage", "num-key-value-heads"}
+READ = {
+    *WORDS,
+    *AGAIN,
+    *("deepspeed", "zero-stage", "num-key-value-heads", "deepspeed_config"),
+}
 
 
 def of_megatron(given: Given) -> Given:
@@ -69,3 +75,35 @@ def engine(draft: Draft, given: Mapping[str, list[str]], where: str) -> None:
         draft.lose(where, "num-experts", " ".join(experts), what)
     if given.get("ds-sequence-parallel-size"):
         draft.set("megatron.cp_comm_type", "a2a", "ds-sequence-parallel-size")
+
+
+def configured(
+    draft: Draft,
+    given: Mapping[str, list[str]],
+    document: Document,
+    engines: Sequence[Document],
+) -> None:
+    """The engine's file, which was given or lies beside the script; one that the script writes itself is not there."""
+    if "deepspeed" not in given:
+        for one in engines:
+            expected = "--deepspeed in the script, without which nothing reads the file"
+            draft.wrong(str(one.path), "", "a configuration of DeepSpeed", expected)
+        return
+    key = "deepspeed_config"
+    name = " ".join(given.get(key, []))
+    said = Document(document.path, "shell", {key: Entry(name)})
+    if not engines and (not name or beneath(document.path, name) is None):
+        return
+    stage = draft.get("parallel.data_parallel") if "zero-stage" in given else None
+    precision = draft.settings["training.precision"]
+    for one in _companions.named(draft, said, key, engines, read_json):
+        deepspeed.apply(draft, one)
+        way = draft.get("parallel.data_parallel")
+        if stage not in (None, way):
+            key = "zero_optimization.stage"
+            expected = f"{stage}, as --zero-stage has it"
+            draft.wrong(one.place(key), key, way, expected)
+        if draft.settings["training.precision"].said == "default":
+            draft.settings["training.precision"] = precision
+        draft.assumed.remove(deepspeed.MEGATRONS)  # here they are Megatron's indeed
+    deepspeed.settle_offload(draft)

@@ -149,8 +149,11 @@ class Draft:
         hint = f"{what}; --set {ours}=N says it, --lenient predicts without it"
         self.unless[ours] = Mistake(where, key, str(found), "what is simulated", hint)
 
-    def wrong(self, where: str, key: str, found: object, expected: str) -> None:
-        self.mistakes.append(Mistake(where, key, str(found), expected))
+    def wrong(
+        self, where: str, key: str, found: object, expected: str, hint: str = ""
+    ) -> None:
+        """Notes a mistake."""
+        self.mistakes.append(Mistake(where, key, str(found), expected, hint))
 
     def need(
         self, key: str, where: str, said: str, found: str, expected: str, hint: str

@@ -13,6 +13,7 @@ from workloads.recipes._rules import rules, written
 #: How people know such a recipe.
 LOOKS = "YAML with base_model and sequence_len or micro_batch_size"
 RULES = Path(__file__).with_suffix(".toml")
+BESIDE = hugging_face.BESIDE
 #: Its words for keys of Hugging Face's.
 WORDS = {
     "base_model": "model_name_or_path",
@@ -38,7 +39,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     draft = Draft("axolotl", str(document.path))
     said = replace(document, entries=_words(draft, document))
     listed = (*rules(RULES), *rules(hugging_face.RULES))
-    hugging_face.apply(draft, said, listed)
+    hugging_face.of_files(draft, said, beside, listed)
     _layout(draft, document)
     return draft.recipe()
 

@@ -11,15 +11,17 @@ from workloads.frameworks._pytorch_model import missing_parts
 from workloads.frameworks.deepspeed_eager import FUSED_LOSS, without_hooks
 from workloads.job.model import Model
 from workloads.models.model import MODELS, load_model, read_model
-from workloads.recipes import _adapter, _compiled, _models, deepspeed
-from workloads.recipes._documents import Document, beneath, read_json, text_of
+from workloads.recipes import _adapter, _companions, _compiled, _models, deepspeed
+from workloads.recipes._documents import Document, read_json, read_yaml
 from workloads.recipes._liger import liger
-from workloads.recipes._reading import Draft, Recipe, shown
+from workloads.recipes._reading import Draft, Recipe
 from workloads.recipes._rules import Rule, rules, written
 
 #: How people know such a recipe.
 LOOKS = "YAML or JSON with per_device_train_batch_size, distributed_type, or a config.json with model_type"
 RULES = Path(__file__).with_suffix(".toml")
+#: Files that it reads beside its own, as trainers on top of it do.
+BESIDE = _companions.PARTS
 OWN = {
     "per_device_train_batch_size",
     "distributed_type",
@@ -96,29 +98,22 @@ def of_files(
     beside: Sequence[Document],
     listed: Iterable[Rule],
 ) -> None:
-    """A file of arguments with those beside it: DeepSpeed's, a model's config.json, accelerate's."""
+    """What TrainingArguments and accelerate's keys come to, with DeepSpeed's file and a model's config.json.
+
+    Trainers on top of them have words of their own.
+    """
     files = [document, *beside]
     engines = [one for one in files if deepspeed.recognise(one)]
     configs = [one for one in files if "model_type" in one.entries]
     plain = [one for one in files if one not in engines and one not in configs]
-    apply(draft, _together(document, plain), listed, engines, configs)
-
-
-def apply(
-    draft: Draft,
-    said: Document,
-    listed: Iterable[Rule],
-    engines: Sequence[Document] = (),
-    configs: Sequence[Document] = (),
-) -> None:
-    """What TrainingArguments and accelerate's keys come to; trainers on top of them have words of their own."""
+    said = _together(document, [*plain, *_named_launch(draft, document, plain)])
     draft.read(said, listed)
-    found = [*engines, *_named_engine(draft, said)]
-    _model(draft, said, list(configs))
+    engines = _engines(draft, said, engines)
+    _model(draft, said, configs)
     _length(draft, said)
-    _batch(draft, said)
+    _batch(draft, said, engines)
     _options(draft, said)
-    _engine(draft, said, found)
+    _engine(draft, said, engines)
     _adapters(draft, said)
     if draft.get("training.framework") == "deepspeed":
         _around_modules(draft, said)
@@ -132,30 +127,33 @@ def apply(
     _world(draft, said)
 
 
+def _named_launch(
+    draft: Draft, document: Document, plain: Sequence[Document]
+) -> list[Document]:
+    """accelerate's file that a script of arguments names, where none was given."""
+    given = [one for one in plain if "distributed_type" in one.entries]
+    listed = _companions.named(draft, document, "accelerate_config", given, read_yaml)
+    return [one for one in listed if one not in plain]
+
+
 def _together(document: Document, plain: list[Document]) -> Document:
     """The keys of several files; those of TrainingArguments come before accelerate's."""
     entries: dict[str, Any] = {}
-    for one in sorted(plain, key=lambda file: "distributed_type" not in file.entries):
-        entries |= one.entries
     path = plain[0].path if plain else document.path
+    for one in sorted(plain, key=lambda file: "distributed_type" not in file.entries):
+        file = "" if one.path == path else str(one.path)
+        entries |= {
+            key: entry._replace(file=file) for key, entry in one.entries.items()
+        }
     return replace(document, path=path, entries=entries, kind="yaml")
 
 
-def _named_engine(draft: Draft, said: Document) -> list[Document]:
-    """DeepSpeed's file that `deepspeed` or accelerate names, if it lies beside."""
+def _engines(draft: Draft, said: Document, given: Sequence[Document]) -> list[Document]:
+    """DeepSpeed's file: the one that was given, or that `deepspeed` or accelerate names and that lies beside."""
     for key in ("deepspeed", "deepspeed_config.deepspeed_config_file"):
-        name = said.get(key)
-        if isinstance(name, str) and name:
-            beside = beneath(said.path, name)
-            if beside is not None:
-                return [read_json(beside, text_of(beside))]
-            draft.wrong(
-                said.place(key),
-                key,
-                shown(name),
-                "a file beside this one, or --with FILE",
-            )
-    return []
+        if isinstance(said.get(key), str):
+            return _companions.named(draft, said, key, given, read_json)
+    return list(given)
 
 
 def _model(draft: Draft, said: Document, configs: list[Document]) -> None:
@@ -191,15 +189,39 @@ def _length(draft: Draft, said: Document) -> None:
         draft.assume(f"every sample has {key} tokens: shorter ones are padded")
 
 
-def _batch(draft: Draft, said: Document) -> None:
-    key = "per_device_train_batch_size"
-    if said.get(key) is None:
-        draft.assume(f"{key} is not said: 8, the trainer's default")
-    draft.set("training.micro_batch", draft.count(said, key, 8), key, said.place(key))
-    key = "gradient_accumulation_steps"
-    draft.set(
-        "training.grad_accumulation", draft.count(said, key, 1), key, said.place(key)
-    )
+#: Keys of a step's batch: the scenario's, the trainer's, its default, and DeepSpeed's.
+BATCHES = (
+    (
+        "training.micro_batch",
+        "per_device_train_batch_size",
+        8,
+        "train_micro_batch_size_per_gpu",
+    ),
+    (
+        "training.grad_accumulation",
+        "gradient_accumulation_steps",
+        1,
+        "gradient_accumulation_steps",
+    ),
+)
+
+
+def _batch(draft: Draft, said: Document, engines: Sequence[Document]) -> None:
+    """Samples of a rank; a number of DeepSpeed's file has to be the trainer's, which the trainer checks, too."""
+    for ours, key, usual, theirs in BATCHES:
+        count, where = draft.count(said, key), said.place(key)
+        for one in engines:
+            if deepspeed.said(one, theirs) is None:
+                continue
+            number = draft.count(one, theirs)
+            if count is None:
+                key, count, where = theirs, number, one.place(theirs)
+            elif number not in (None, count):
+                expected = f"{count}, the trainer's {key}, or auto"
+                draft.wrong(one.place(theirs), theirs, number, expected)
+        if count is None and usual > 1:
+            draft.assume(f"{key} is not said: {usual}, the trainer's default")
+        draft.set(ours, count or usual, key, where)
 
 
 def _options(draft: Draft, said: Document) -> None:

@@ -16,6 +16,7 @@ from workloads.recipes._rules import rules, written
 #: How people know such a recipe.
 LOOKS = "a script that passes --per_device_train_batch_size or --model_name_or_path"
 RULES = Path(__file__).with_suffix(".toml")
+BESIDE = hugging_face.BESIDE
 OWN = r"--(per_device_train_batch_size|model_name_or_path)\b"
 #: Words of programs -> Hugging Face's.
 WORDS = {

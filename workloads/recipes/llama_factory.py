@@ -13,6 +13,7 @@ from workloads.recipes._rules import rules, written
 #: How people know such a recipe.
 LOOKS = "YAML with stage and finetuning_type, template or cutoff_len"
 RULES = Path(__file__).with_suffix(".toml")
+BESIDE = hugging_face.BESIDE
 OWN = {"finetuning_type", "template", "cutoff_len", "lora_target"}
 STAGES = ("pt", "sft")
 #: Its words for keys of Hugging Face's.
@@ -40,7 +41,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
             draft.assume("gradient checkpointing, which the trainer turns on")
     said = replace(document, entries=entries)
     listed = (*rules(RULES), *rules(hugging_face.RULES))
-    hugging_face.apply(draft, said, listed)
+    hugging_face.of_files(draft, said, beside, listed)
     return draft.recipe()
 
 

@@ -17,7 +17,14 @@ from workloads.megatron.argument_names import (
     WORDS,
 )
 from workloads.megatron.arguments import NEEDED, given_in, translated
-from workloads.recipes import _megatron_deepspeed, _models, _pipeline, mlperf
+from workloads.recipes import (
+    _companions,
+    _megatron_deepspeed,
+    _models,
+    _pipeline,
+    deepspeed,
+    mlperf,
+)
 from workloads.recipes._core import MODULES, settle_fuser, settle_offload
 from workloads.recipes._documents import Document, Entry
 from workloads.recipes._reading import Draft, Recipe
@@ -26,6 +33,8 @@ from workloads.recipes._rules import rules, written
 #: How people know such a recipe.
 LOOKS = "a script or YAML with --num-layers or --tensor-model-parallel-size"
 RULES = Path(__file__).with_suffix(".toml")
+#: Megatron-DeepSpeed's script has its engine's file beside it.
+BESIDE = (_companions.ENGINE,)
 #: Arguments that no other program has.
 OWN = r"--(num-layers|hidden-size|tensor-model-parallel-size|num-attention-heads)\b"
 KNOWN = {*NUMBERS, *TEXTS, *LATENT, *REALS, *SWITCHES, *WORDS, *OTHERS}
@@ -48,6 +57,8 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     if hosts.isdecimal():
         draft.hosts = int(hosts) or None
     arguments(draft, given, document)
+    engines = [one for one in beside if deepspeed.recognise(one)]
+    _megatron_deepspeed.configured(draft, given, document, engines)
     return draft.recipe()
 
 

@@ -1,0 +1,166 @@
+"""The files of one job: which of them is the recipe, what the others are, and which formats have a use for them.
+
+A format lists the kinds of files that it reads beside its own in ``BESIDE``. A file that nobody reads is a mistake: an
+FSDP job whose configuration of FSDP was dropped would be predicted as another job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sim.errors import InputError, Mistake
+from workloads.recipes._documents import Document, beneath, text_of
+from workloads.recipes._reading import Draft, Recipe, Setting, shown
+
+#: Kinds of files beside a recipe.
+ENGINE, MODEL, LAUNCH, ARGUMENTS = "engine", "model", "launch", "arguments"
+PARTS = (ENGINE, MODEL, LAUNCH, ARGUMENTS)
+#: How an error calls them.
+NAMES = {
+    ENGINE: "a configuration of DeepSpeed",
+    MODEL: "a model's config.json",
+    LAUNCH: "a configuration of accelerate",
+    ARGUMENTS: "TrainingArguments",
+}
+#: Formats whose files may also lie beside another's, those that say more of a job first.
+GENERAL = ("launch", "hugging_face", "deepspeed")
+
+
+@dataclass(frozen=True)
+class Job:
+    """The files of a job.
+
+    Attributes
+    ----------
+    recipe : Document
+        The file that says most of it: a trainer's own.
+    format : str
+        Its format.
+    beside : tuple of (Document, str)
+        The other files, with what each of them is: one of `PARTS`, or the name of its format.
+    """
+
+    recipe: Document
+    format: str
+    beside: tuple[tuple[Document, str], ...]
+
+    def companions(self, kinds: Sequence[str]) -> tuple[Document, ...]:
+        """The other files of some kinds, in the order of the kinds."""
+        return tuple(
+            document for kind in kinds for document, own in self.beside if own == kind
+        )
+
+
+def sort(files: Sequence[tuple[Document, str]]) -> Job:
+    """Finds the recipe among the files of a job, each with its format; their order does not matter."""
+    recipe, form = min(files, key=lambda one: _rank(*one))
+    others = [(one, name) for one, name in files if one is not recipe]
+    return Job(recipe, form, tuple((one, part_of(one, name)) for one, name in others))
+
+
+def part_of(document: Document, name: str) -> str:
+    """What a file of a format is beside a recipe: one of `PARTS`, else the format itself."""
+    if name == "deepspeed":
+        return ENGINE
+    if name != "hugging_face":
+        return name
+    if "model_type" in document.entries:
+        return MODEL
+    return LAUNCH if "distributed_type" in document.entries else ARGUMENTS
+
+
+def _rank(document: Document, name: str) -> int:
+    """Orders files by how much they say of a job: a trainer's own first, a model alone last."""
+    part = part_of(document, name)
+    order = (GENERAL[0], ARGUMENTS, LAUNCH, ENGINE, MODEL)
+    return order.index(part) + 1 if part in order else 0
+
+
+def check(job: Job, takes: Sequence[str]) -> None:
+    """Refuses files beside a recipe that its format does not read, and a second one of a kind that there is one of.
+
+    Raises
+    ------
+    InputError
+        With a mistake for each file.
+    """
+    allowed = (*takes, *(() if MODEL in takes else (MODEL,)))
+    words = ", ".join(NAMES[kind] for kind in allowed)
+    wrong: list[Mistake] = []
+    for document, kind in job.beside:
+        where = str(document.path)
+        if kind not in allowed:
+            what = NAMES.get(kind, f"a recipe of {kind}")
+            expected = (
+                f"beside a recipe of {job.format} ({job.recipe.path.name}): {words}"
+            )
+            wrong.append(Mistake(where, "", what, expected, "nothing in it is used"))
+        elif kind != ARGUMENTS and document is not job.companions((kind,))[0]:
+            wrong.append(Mistake(where, "", f"{NAMES[kind]}, a second one", "one"))
+    if wrong:
+        raise InputError(wrong)
+
+
+def complete(job: Job, recipe: Recipe, folder: Path) -> Recipe:
+    """The recipe of a job with paths from the folder of its first file, and with the model of a config.json.
+
+    Formats that read no config.json take the model from it where they know none.
+
+    Raises
+    ------
+    InputError
+        If the recipe says its model itself.
+    """
+    settings = {setting.key: setting for setting in recipe.settings}
+    file, own = settings.get("model.file"), job.recipe.path.parent
+    if file is not None and own != folder:
+        settings["model.file"] = replace(file, value=str((own / file.value).absolute()))
+    needs = dict(recipe.needs)
+    for config in job.companions((MODEL,)):
+        path = str(config.path.absolute())
+        if "model" in needs:
+            del needs["model"]
+            made = Setting("model.file", path, "config.json", str(config.path))
+            settings["model.file"] = made
+        elif file is None or str(file.value) != path:
+            found, expected = NAMES[MODEL], "no second model: the recipe names one"
+            hint = "--set model.file=FILE replaces it"
+            raise InputError(Mistake(str(config.path), "", found, expected, hint))
+    needed = tuple(needs.items())
+    return replace(recipe, settings=tuple(settings.values()), needs=needed)
+
+
+def named(
+    draft: Draft,
+    said: Document,
+    key: str,
+    given: Sequence[Document],
+    read: Callable[[Path, str], Document],
+) -> list[Document]:
+    """The file that a key of a recipe names, or the one that was given in its place.
+
+    A file of another name stands for the one that is named only where that one is missing: with both there, nobody
+    knows which of them the job uses.
+    """
+    name = said.get(key)
+    if not isinstance(name, str) or not name:
+        return list(given)
+    there = beneath(said.path, name)
+    strange = [one for one in given if one.path.name != Path(name).name]
+    if strange and there is not None:
+        expected = f"{strange[0].path.name}, which was given beside it"
+        hint = f"change {key} in the recipe, or leave --with out"
+        draft.wrong(said.place(key), key, shown(name), expected, hint)
+    elif strange:
+        draft.assume(
+            f"{key} = {name} is not there: {strange[0].path.name} stands for it"
+        )
+    if given:
+        return list(given)
+    if there is not None:
+        return [read(there, text_of(there))]
+    expected = "a file beside this one, or --with FILE"
+    draft.wrong(said.place(key), key, shown(name), expected)
+    return []
