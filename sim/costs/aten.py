@@ -393,14 +393,20 @@ def is_product(kernel: Kernel) -> bool:
 
 def _as_gemm(kernel: Kernel) -> Kernel:
     """The product as tiles know it; of grouped ones, whose rows are those of all experts, that of each expert."""
+    layout = kernel.layout[:2]
     if len(kernel.shape) == 3:
-        return Kernel("gemm", kernel.shape, kernel.dtype, kernel.layout[:2])
+        return Kernel("gemm", kernel.shape, kernel.dtype, layout)
+    batched = kernel.kind in BATCHED
+    shape = kernel.shape if batched else of_each_expert(kernel)
+    return Kernel("grouped_gemm", shape, kernel.dtype, layout)
+
+
+def of_each_expert(kernel: Kernel) -> tuple[int, ...]:
+    """Sizes of one expert's product of a grouped one, whose rows are those of all experts; their number first."""
     experts, m, n, k = kernel.shape
-    if kernel.kind not in BATCHED:
-        weights = kernel.layout.startswith("t")  # whose gradients sum over the tokens
-        m = m if weights else max(1, m // experts)
-        k = max(1, k // experts) if weights else k
-    return Kernel("grouped_gemm", (experts, m, n, k), kernel.dtype, kernel.layout[:2])
+    if kernel.layout.startswith("t"):  # weights' gradients sum over the tokens
+        return experts, m, n, max(1, k // experts)
+    return experts, max(1, m // experts), n, k
 
 
 def _smoothness(kind: str) -> tuple[float, float, float]:

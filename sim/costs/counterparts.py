@@ -1,17 +1,22 @@
-"""The ATen operation as which a kernel of a hand-written step runs: how two GPUs that measured it differ.
+"""The same kernel in two vocabularies: that of models ("gemm", "rms_norm_fwd") and that of PyTorch ("aten mm").
 
-A GPU that takes another's times where it has none of its own takes them longer or shorter as this operation was
-measured on both, where both have tables of operations, instead of as their datasheets differ: few kernels that memory
-bounds use all of an H200's. Products and attention are none of these: in a step power bounds them, in short runs of one
+Both directions are needed. A GPU whose operations of PyTorch were measured says by how much it differs from another
+that was (`counterpart`). All other GPUs price an operation as the kernel of a model that does the same (`in_models`),
+so a captured program and a model described by its sizes take the same time. What counts is what a kernel does.
+Elementwise operations and convolutions have layouts that models do not know, and stay as they are.
+
+Products and attention are no counterparts of models' kernels: in a step power bounds them, in short runs of one
 operation it does not.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
-from sim.costs.aten import PREFIX
-from sim.costs.kinds import STREAM_PASSES, work
+from sim.costs.aten import PREFIX, of_each_expert
+from sim.costs.attention_widths import LATENT
+from sim.costs.kinds import DTYPE_BYTES, STREAM_PASSES, work
 from sim.graph.kernel import Kernel
 
 #: Operations of kinds over rows and columns, over words, and of convolutions.
@@ -49,10 +54,76 @@ CHANNELS_LAST = (
 )
 #: AdamW reads and writes four lists of tensors.
 ADAMW, LISTS = "_fused_adamw_", "4"
+#: Kinds of models over rows: the whole backward pass of a norm comes before its parts.
+OVER_ROWS = {
+    OPERATIONS[kind]: kind
+    for kind in (
+        "rms_norm_fwd",
+        "rms_norm_bwd",
+        "layer_norm_fwd",
+        "layer_norm_bwd",
+        "softmax",
+        "softmax_bwd",
+        "log_softmax_fwd",
+        "log_softmax_bwd",
+        "embedding_fwd",
+        "nll_loss_fwd",
+    )
+}
+#: Gradients whose operation zeroes the whole result first, which models do by a kernel of its own.
+ZEROED = {OPERATIONS[kind]: kind for kind in ("embedding_bwd", "nll_loss_bwd")}
+PRODUCTS = {
+    **dict.fromkeys(("mm", "_scaled_mm"), "gemm"),
+    **dict.fromkeys(("addmm", "addmm_", "_addmm_activation"), "gemm_bias"),
+    **dict.fromkeys(("bmm", "baddbmm", "baddbmm_"), "bmm"),
+    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), "grouped_gemm"),
+}
+CUDNN = "_scaled_dot_product_cudnn_attention"
+ATTENTION = {
+    CUDNN: "attention",
+    "_scaled_dot_product_flash_attention": "flash2_attention",
+    "_scaled_dot_product_efficient_attention": "attention",
+    "flex_attention": "attention",
+}
+#: Libraries of which models have kernels; the others are read beside cuDNN's.
+OWN_LIBRARIES = (CUDNN, "_scaled_dot_product_flash_attention")
+BACKWARD = "_backward"
+KINDS = (
+    OVER_ROWS
+    | ZEROED
+    | PRODUCTS
+    | {ADAMW: "adamw"}
+    | {name: f"{kind}_fwd" for name, kind in ATTENTION.items()}
+    | {f"{name}{BACKWARD}": f"{kind}_bwd" for name, kind in ATTENTION.items()}
+)
+#: Formats of which the tables of models have rows; of products all formats have a tile model.
+TABLED = ("bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class InModels:
+    """What kernels of models do of an operation of PyTorch.
+
+    Attributes
+    ----------
+    kernels
+        One after the other; the last one is what the operation is named after.
+    beside
+        The operation that takes just as long as `kernels`, where this one differs from it (a mask, another library):
+        a GPU that has both measured says by how much. None: this operation does.
+    """
+
+    kernels: tuple[Kernel, ...]
+    beside: Kernel | None = None
+
+    @property
+    def main(self) -> Kernel:
+        """The kernel that the operation is named after."""
+        return self.kernels[-1]
 
 
 def counterpart(kernel: Kernel) -> Kernel | None:
-    """The operation as which a checked kernel runs; None where none is like it."""
+    """The operation as which a checked kernel of a model runs; None where none is like it."""
     kind, shape, layout = kernel.kind, kernel.shape, ""
     if kind == "adamw":
         name, layout, shape = ADAMW, LISTS, (shape[1], shape[0])
@@ -66,3 +137,103 @@ def counterpart(kernel: Kernel) -> Kernel | None:
         return None
     flops, size = work(kernel)
     return Kernel(PREFIX + name, shape, kernel.dtype, layout, size, flops)
+
+
+def kind_in_models(kernel: Kernel) -> str:
+    """The kind by which models know a kernel; of other operations their name.
+
+    Examples
+    --------
+    >>> kind_in_models(Kernel("aten mm", (8, 8, 8)))
+    'gemm'
+    >>> kind_in_models(Kernel("aten tanh", (8,)))
+    'tanh'
+    """
+    if not kernel.kind.startswith(PREFIX):
+        return kernel.kind
+    name = kernel.kind.removeprefix(PREFIX)
+    return KINDS.get(name, name)
+
+
+def in_models(kernel: Kernel) -> InModels | None:
+    """An operation of PyTorch as models have it; None for kernels of models and for what these do not know.
+
+    Examples
+    --------
+    >>> in_models(Kernel("aten addmm", (4096, 1024, 512), layout="nt_odd")).main
+    Kernel(kind='gemm_bias', shape=(4096, 1024, 512), dtype='bf16', layout='nt', bytes=0.0, flops=0.0, reserved=0)
+    """
+    if not kernel.kind.startswith(PREFIX):
+        return None
+    name = kernel.kind.removeprefix(PREFIX)
+    if name in PRODUCTS:
+        return _product(PRODUCTS[name], kernel)
+    if kernel.dtype not in TABLED:
+        return None
+    if (library := name.removesuffix(BACKWARD)) in ATTENTION:
+        return _attention(library, kernel)
+    if name == ADAMW and kernel.layout == LISTS and len(kernel.shape) == 2:
+        tensors, elements = kernel.shape
+        return InModels((Kernel("adamw", (elements, tensors), kernel.dtype),))
+    return _over_rows(name, kernel)
+
+
+def _product(kind: str, kernel: Kernel) -> InModels | None:
+    """Of a product; rows of a batch and of experts are those of all of them together."""
+    shape, layout = kernel.shape, kernel.layout[:2]
+    if len(shape) != (3 if kind.startswith("gemm") else 4):
+        return None
+    if kernel.dtype not in DTYPE_BYTES:
+        return None
+    if kind == "bmm":
+        batch, m, n, k = shape
+        shape = batch, batch * m, n, k
+    elif kind == "grouped_gemm":
+        shape = of_each_expert(kernel)
+    return InModels((Kernel(kind, shape, kernel.dtype, layout),))
+
+
+def _attention(library: str, kernel: Kernel) -> InModels | None:
+    """Of attention: causal over as many keys as queries, with what sets the operation apart from it."""
+    if len(kernel.shape) != 6:
+        return None
+    batch, heads, kv_heads, queries, keys, dim = kernel.shape
+    backward = kernel.kind.endswith(BACKWARD)
+    marks = kernel.layout.split("_")
+    latent = LATENT if LATENT in marks else ""
+    plain = queries == keys and [m for m in marks if m != LATENT] == ["causal"]
+    side = queries if queries == keys else max(1, round(math.sqrt(queries * keys)))
+    own = library in OWN_LIBRARIES
+    kind = f"{ATTENTION[library]}_{'bwd' if backward else 'fwd'}"
+    same = Kernel(kind, (batch, heads, kv_heads, side, dim), kernel.dtype, latent)
+    if own and plain:
+        return InModels((same,))
+    flops, size = work(replace(same, dtype="bf16", layout=""))
+    beside = Kernel(
+        PREFIX + (library if own else CUDNN) + (BACKWARD if backward else ""),
+        (batch, heads, kv_heads, side, side, dim),
+        kernel.dtype,
+        "_".join(filter(None, ("causal", latent))),
+        size,
+        flops,
+    )
+    return InModels((same,), beside)
+
+
+def _over_rows(name: str, kernel: Kernel) -> InModels | None:
+    """Of norms, softmax, losses and lookups."""
+    shape, dtype = kernel.shape, kernel.dtype
+    kind = OVER_ROWS.get(name) or ZEROED.get(name)
+    if kind == "layer_norm_bwd" and kernel.layout == "untrained":
+        kind = "layer_norm_bwd_input"
+    elif kernel.layout:
+        return None
+    words = kind is not None and kind.startswith("embedding")
+    if kind is None or len(shape) != (3 if words else 2):
+        return None
+    same = Kernel(kind, shape, dtype)
+    if name not in ZEROED:
+        return InModels((same,))
+    elements = math.prod(shape[1:] if words else shape)
+    fill = Kernel("fill", (elements,), dtype, bytes=DTYPE_BYTES[dtype] * elements)
+    return InModels((fill, same))

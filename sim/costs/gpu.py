@@ -30,6 +30,9 @@ class Gpu(GpuTimes):
         return known
 
     def _under_load(self, kernel: Kernel) -> str:
+        if (reading := self.reading(kernel)) is not None:
+            grade = self.evidence(reading.main)
+            return "guess" if reading.beside and grade != "guess" else grade
         if is_fp8(kernel):
             return self._grade_in_fp8(kernel)
         grade, load_key = (
@@ -110,6 +113,7 @@ class Gpu(GpuTimes):
 
     def stands_on(self, kernel: Kernel) -> str:
         """What replaces a measurement of such a kernel here, in words; "" where its own table reaches it."""
+        kernel = self.main(kernel)
         if kernel.kind == STATED:
             return ""
         check(kernel)
@@ -170,6 +174,7 @@ class Gpu(GpuTimes):
 
     def past(self, kernel: Kernel) -> float:
         """Octaves by which a kernel lies past the sizes in the table it is read from; 0 where that reaches it."""
+        kernel = self.main(kernel)
         if not self.stands_on(kernel).startswith("extrapolation"):
             return 0.0
         if kernel.kind in scans.KINDS:
@@ -208,6 +213,7 @@ class Gpu(GpuTimes):
 
     def table_of(self, kernel: Kernel) -> str:
         """Whose times a kernel's are: "own", "library SOURCE", "borrowed from GPU", or "limits" of the datasheet."""
+        kernel = self.main(kernel)
         if is_fp8(kernel):
             return self.table_of(widened(kernel))
         if source := self.library_of(kernel):
@@ -219,6 +225,7 @@ class Gpu(GpuTimes):
 
     def library_of(self, kernel: Kernel) -> str:
         """The library ("trtllm/1.3.0rc20") whose table on this GPU says a kernel's time, or how it differs; else ""."""
+        kernel = self.main(kernel)
         over = self.facts.attention_over
         if over is not None and kernel.kind in ATTENTIONS:
             return over.source

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from sim.costs import aten, gemm, generated, scans, similar, sustained, terms
 from sim.costs.adamw import Adamw
 from sim.costs.attention import is_fp8, widened
 from sim.costs.attention_widths import Stand, Widths, stand
+from sim.costs.counterparts import InModels, in_models
 from sim.costs.draw import Draw
 from sim.costs.facts import GpuFacts
 from sim.costs.kernel_tables import KernelTables
@@ -130,20 +130,7 @@ class GpuTimes:
         """What the GPU draws; that of `like` at the same shares of its limits where nobody measured this one."""
         if self.facts.draw is not None:
             return self.facts.draw.with_formats(self.peak)
-        lent = None if self.like is None else self.like.draw
-        if self.like is None or lent is None:
-            return None
-        if not self.power_limit or not self.like.power_limit:
-            return None
-        lender = self.like.roofline
-        peak = {
-            dtype: rate / lender.peak[dtype]
-            for dtype, rate in self.peak.items()
-            if dtype in lender.peak
-        }
-        limit = self.power_limit / self.like.power_limit
-        scaled = lent.scaled(limit, peak, self.bandwidth / lender.bandwidth)
-        return scaled.with_formats(self.peak)
+        return similar.draw(self)
 
     @cached_property
     def aten_tables(self) -> aten.AtenTables | None:
@@ -160,8 +147,18 @@ class GpuTimes:
             return None
         return self.aten_tables.surface(kernel)
 
+    def reading(self, kernel: Kernel) -> InModels | None:
+        """The kernels of models as which an operation of PyTorch is priced; None where it was measured itself."""
+        return in_models(kernel) if self._operations is None else None
+
+    def main(self, kernel: Kernel) -> Kernel:
+        """The kernel that says what another one's time rests on: itself, unless it is read as one of models."""
+        reading = self.reading(kernel)
+        return kernel if reading is None else reading.main
+
     def hot(self, kernel: Kernel) -> bool:
         """Whether a kernel draws more than the power limit: products of 16 bits that fill the GPU."""
+        kernel = self.main(kernel)
         if (
             self.power is None
             or not (kernel.kind in gemm.KINDS or aten.is_product(kernel))
@@ -197,8 +194,11 @@ class GpuTimes:
         known = self._known.get(kernel)
         if known is None:
             check(kernel)
+            if (reading := self.reading(kernel)) is not None:
+                known = self._known[kernel] = self._read(reading, kernel)
+                return known
             if kernel.kind == "bmm":
-                return self._batch(kernel)
+                return max(self._batch(kernel), self.roofline.bound(kernel))
             if is_fp8(kernel):
                 return self.duration(widened(kernel)) * self.fp8_share(kernel)
             if (wide := self.stand(kernel)) is not None:
@@ -215,6 +215,14 @@ class GpuTimes:
                 self.floor,
             )
         return known
+
+    def _read(self, reading: InModels, kernel: Kernel) -> float:
+        """Seconds of an operation of PyTorch as models have it, with the pauses between its kernels."""
+        pauses = (len(reading.kernels) - 1) * self.gap
+        time = sum(map(self.duration, reading.kernels)) + pauses
+        if reading.beside is None:
+            return time
+        return time * similar.variant(self, kernel, reading.beside)
 
     def stand(self, kernel: Kernel) -> Stand | None:
         """Attention with heads of 128 that stands for one with other heads; None for what tables have."""
@@ -276,6 +284,7 @@ class GpuTimes:
         It tells how a GEMM fares beside a collective that holds SMs: up to `DYNAMIC_ABOVE` waves its tiles are bound
         to CTAs beforehand, so those without an SM run after the others (twice the time); beyond, free SMs share them.
         """
+        kernel = self.main(kernel)
         if kernel.kind in gemm.KINDS or aten.is_product(kernel):
             count, shape = gemm.products(kernel)
             return gemm.waves(shape, self.sms) * count
@@ -283,6 +292,8 @@ class GpuTimes:
 
     def launches(self, kernel: Kernel) -> int:
         """CUDA kernels that one aten operation starts on the GPU (memsets included)."""
+        if (reading := self.reading(kernel)) is not None:
+            return sum(map(self.launches, reading.kernels))
         if kernel.kind == "adamw":
             return (self.facts.adamw or Adamw(((1.0, 0.0),), 1.0)).launches(
                 kernel.shape[0], kernel.shape[1]
@@ -346,6 +357,23 @@ class GpuTimes:
             self._ratios[kernel] = similar.measured_ratio(self, like, kernel)
         return self._ratios[kernel]
 
+    def in_step(self, kernel: Kernel, together: bool = False, cuda: str = "") -> float:
+        """Seconds of a kernel in a long run: at the clock of hours of load, not of a burst.
+
+        Parameters
+        ----------
+        together
+            Whether other GPUs of the host work too.
+        cuda
+            The release of CUDA whose cuBLAS multiplies; "" or another one than its file compares: that of the tables.
+        """
+        time, kernel = self.duration(kernel), self.main(kernel)
+        if not sustained.is_clocked(kernel):
+            return time
+        clock = self.crowded if together else 1.0
+        load = clock * self.sustained(kernel) * self.toolkit(kernel, cuda)
+        return time * load * self.sms / (self.sms - kernel.reserved)
+
     def sustained(self, kernel: Kernel) -> float:
         """Time of a kernel that arithmetic bounds under hours of load over `duration`, where that rests on bursts."""
         return sustained.sustained(self.facts, self.roofline, kernel)
@@ -353,20 +381,6 @@ class GpuTimes:
     def toolkit(self, kernel: Kernel, cuda: str) -> float:
         """Time of a product with the cuBLAS of a CUDA release over that of the tables."""
         return sustained.toolkit(self.facts, kernel, cuda)
-
-    def least_over(self, other: GpuTimes, kernel: Kernel) -> float:
-        """Least time of a kernel here over that on another GPU; of data that both hold in the L2, by its speed.
-
-        HBM counts with the measured rates of both where there are, else with the datasheet's.
-        """
-        here, there = self.roofline, other.roofline
-        if self.stream is not None and other.stream is not None:
-            here, there = (
-                replace(here, bandwidth=self.stream),
-                replace(there, bandwidth=other.stream),
-            )
-        least = there.bound(kernel)
-        return here.bound(kernel) / least if least > 0 else 1.0
 
     def tile_time(self, kernel: Kernel) -> float:
         """Seconds of a product by the tile model alone, without what rows near it say."""

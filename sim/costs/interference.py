@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sim import schema
+from sim.costs.counterparts import kind_in_models
 from sim.costs.kinds import work
 from sim.graph.kernel import Kernel
 
@@ -29,20 +30,6 @@ TILE = (
 SMALLEST_TILE = 64 * 128  # small products are cut finer, so that they too fill the GPU
 STATIC = 1.9  # two rounds instead of one, a little less than twice: measured 1.75 to 2.07 over 16 shapes
 PRODUCTS = ("gemm", "gemm_bias")
-#: ATen operations (`sim.costs.aten`) that are kernels of our own vocabulary, where other names differ.
-ATEN = {
-    "mm": "gemm",
-    "addmm": "gemm_bias",
-    "native_layer_norm": "layer_norm_fwd",
-    "native_layer_norm_backward": "layer_norm_bwd",
-    "_fused_rms_norm": "rms_norm_fwd",
-    "_fused_rms_norm_backward": "rms_norm_bwd",
-    "_scaled_dot_product_cudnn_attention": "attention_fwd",
-    "_scaled_dot_product_cudnn_attention_backward": "attention_bwd",
-    "_scaled_dot_product_flash_attention": "attention_fwd",
-    "_scaled_dot_product_flash_attention_backward": "attention_bwd",
-    "embedding": "embedding_fwd",
-}
 ROUNDS = 3  # products of up to so many tiles per SM: 2.1 took 1.87 times as long (traces of 13B), 3.9 took 1.42 times
 STREAM = 2e8  # guess, bytes: four times the L2 of Hopper; what moves less leaves HBM to others for a part of its time
 
@@ -136,11 +123,12 @@ class Beside:
 
 
 def _named(kernel: Kernel) -> Kernel:
-    """An ATen operation by the name that kernels of models have."""
-    if not kernel.kind.startswith("aten "):
+    """An operation of PyTorch by the name that kernels of models have."""
+    # FlashAttention leaves as much to others as cuDNN's does.
+    kind = kind_in_models(kernel).removeprefix("flash2_")
+    if kind in PRODUCTS and len(kernel.shape) != 3:
         return kernel
-    name = kernel.kind.removeprefix("aten ")
-    return replace(kernel, kind=ATEN.get(name, name))
+    return kernel if kind == kernel.kind else replace(kernel, kind=kind)
 
 
 FILE = Path(__file__).with_suffix(".toml")

@@ -16,6 +16,7 @@ from sim.costs.kinds import SCANS
 from sim.costs.library_families import SCANS as FAMILY
 from sim.costs.library_steps import rows_of_library
 from sim.costs.library_table import Library, LibraryTable
+from sim.costs.similar import least_over
 from sim.graph.kernel import Kernel
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def share(kernel: Kernel, gpu: GpuTimes) -> float:
         return gpu.facts.scans[name]
     if gpu.like is None:
         return 1.0
-    return share(kernel, gpu.like) * gpu.least_over(gpu.like, kernel)
+    return share(kernel, gpu.like) * least_over(gpu, gpu.like, kernel)
 
 
 def grade(kernel: Kernel, gpu: GpuTimes) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sim.costs.counterparts import counterpart
+from sim.costs.draw import Draw
 from sim.costs.kinds import ATTENTIONS, STREAM_PASSES
 from sim.errors import InputError, Mistake
 from sim.graph.kernel import Kernel
@@ -23,8 +25,37 @@ def seconds(gpu: GpuTimes, like: GpuTimes, kernel: Kernel) -> float:
     ratio = gpu.measured_ratio(like, kernel)
     if ratio is None:
         units = gpu.facts.units.get(kernel.kind, 1.0)
-        ratio = gpu.least_over(like, kernel) * units
+        ratio = least_over(gpu, like, kernel) * units
     return gpu.floor + ratio * beyond
+
+
+def least_over(gpu: GpuTimes, like: GpuTimes, kernel: Kernel) -> float:
+    """Least time of a kernel on `gpu` over that on `like`; of data that both hold in the L2, by its speed.
+
+    HBM counts with the measured rates of both where there are, else with the datasheet's.
+    """
+    here, there = gpu.roofline, like.roofline
+    if gpu.stream is not None and like.stream is not None:
+        here = replace(here, bandwidth=gpu.stream)
+        there = replace(there, bandwidth=like.stream)
+    least = there.bound(kernel)
+    return here.bound(kernel) / least if least > 0 else 1.0
+
+
+def draw(gpu: GpuTimes) -> Draw | None:
+    """What `gpu` draws, if it draws what the GPU that it is like does at the same shares of its limits."""
+    like = gpu.like
+    if like is None or like.draw is None or not gpu.power_limit or not like.power_limit:
+        return None
+    here, there = gpu.roofline, like.roofline
+    peak = {
+        dtype: rate / there.peak[dtype]
+        for dtype, rate in here.peak.items()
+        if dtype in there.peak
+    }
+    limit = gpu.power_limit / like.power_limit
+    scaled = like.draw.scaled(limit, peak, here.bandwidth / there.bandwidth)
+    return scaled.with_formats(gpu.peak)
 
 
 def measured_ratio(gpu: GpuTimes, like: GpuTimes, kernel: Kernel) -> float | None:
@@ -40,6 +71,16 @@ def measured_ratio(gpu: GpuTimes, like: GpuTimes, kernel: Kernel) -> float | Non
     if not both_measured and kernel.kind not in STREAM_PASSES:
         return None
     return here.seconds(operation) / there.seconds(operation)
+
+
+def variant(gpu: GpuTimes, operation: Kernel, plain: Kernel) -> float:
+    """Time of an operation over that of a plainer one, as measured on a GPU that this one is like; else their work."""
+    measured: GpuTimes | None = gpu
+    while measured is not None and measured.aten_tables is None:
+        measured = measured.like
+    if measured is not None:
+        return measured.duration(operation) / measured.duration(plain)
+    return gpu.roofline.bound(operation) / gpu.roofline.bound(plain)
 
 
 def _ratio_of_attention(gpu: GpuTimes, like: GpuTimes, kernel: Kernel) -> float | None:
@@ -63,7 +104,7 @@ def _ratio_by_library(gpu: GpuTimes, like: GpuTimes, kernel: Kernel) -> float | 
     units = gpu.facts.units
     if kernel.kind == "attention_fwd" or kernel.kind not in units:
         return forward
-    by_limits = gpu.least_over(like, kernel)
+    by_limits = least_over(gpu, like, kernel)
     saved_forward = 1.0 - units["attention_fwd"]
     saved_backward = 1.0 - units["attention_bwd"]
     part = saved_backward / saved_forward

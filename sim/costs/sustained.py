@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 from sim.costs import gemm
+from sim.costs.counterparts import kind_in_models
 from sim.costs.facts import GpuFacts
 from sim.costs.roofline import Roofline
 from sim.graph.kernel import Kernel
 
 PRODUCTS = ("gemm", "gemm_bias")
+#: Kinds whose time follows the SMs' clock, and which factor of `[sustained]` they have; "": that of their format.
+CLOCKED = {
+    **dict.fromkeys(PRODUCTS, ""),
+    "grouped_gemm": "grouped",
+    "attention_fwd": "attention",
+    "attention_bwd": "attention",
+    "flash2_attention_fwd": "attention",
+    "flash2_attention_bwd": "attention",
+}
+
+
+def is_clocked(kernel: Kernel) -> bool:
+    """Whether the time of a kernel follows the SMs' clock: products and attention, in either vocabulary.
+
+    Examples
+    --------
+    >>> is_clocked(Kernel("aten mm", (8, 8, 8))), is_clocked(Kernel("add", (8,)))
+    (True, False)
+    """
+    return kind_in_models(kernel) in CLOCKED
 
 
 def sustained(facts: GpuFacts, limits: Roofline, kernel: Kernel) -> float:
@@ -23,13 +44,10 @@ def load_key(facts: GpuFacts, limits: Roofline, kernel: Kernel) -> str:
     """
     if not facts.sustained or not limits.arithmetic(kernel):
         return ""
-    if kernel.kind in PRODUCTS:
-        keys = [kernel.dtype, gemm.SUSTAINED.get(kernel.dtype, "")]
-    elif kernel.kind == "grouped_gemm":
-        keys = ["grouped"]
-    else:
-        family, _, _ = kernel.kind.removeprefix("flash2_").partition("_")
-        keys = [family]
+    own = CLOCKED.get(kind_in_models(kernel))
+    if own is None:
+        return ""
+    keys = [own] if own else [kernel.dtype, gemm.SUSTAINED.get(kernel.dtype, "")]
     return next((key for key in keys if key in facts.sustained), "")
 
 
@@ -38,7 +56,7 @@ def toolkit(facts: GpuFacts, kernel: Kernel, cuda: str) -> float:
 
     It is a share, and a part over the smallest size of the product: starting a tile is more of a short or narrow one.
     """
-    if cuda not in facts.cuda or kernel.kind not in PRODUCTS:
+    if cuda not in facts.cuda or kind_in_models(kernel) not in PRODUCTS:
         return 1.0
     share, of_starts = facts.cuda[cuda]
     return share + of_starts / min(kernel.shape)

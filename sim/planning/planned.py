@@ -35,16 +35,6 @@ from workloads.job.faults import Faults
 from workloads.lowered import Layout, Lowered
 from workloads.models.model import ModelSpec
 
-# Kernels whose time follows the SMs' clock.
-CLOCKED = (
-    "gemm",
-    "gemm_bias",
-    "grouped_gemm",
-    "attention_fwd",
-    "attention_bwd",
-    "flash2_attention_fwd",
-    "flash2_attention_bwd",
-)
 # From the launch call's return to the kernel's start on an idle stream (H200, 125m-ddp4-b4 trace): measured.
 LAUNCH_LATENCY = 2.0e-6
 
@@ -306,14 +296,10 @@ def _duration(hardware: Hardware, kernel: Kernel | Chain, chains: Repetitions) -
     if kernel.kind == "spin":
         return kernel.shape[0] * 1e-9
     kernel = _in_half(kernel, scenario, gpu)
-    if kernel.kind == "fused" and framework_of(scenario).fused_load:
-        return gpu.duration(kernel) * gpu.fused
-    if kernel.kind not in CLOCKED:
-        return gpu.duration(kernel)
-    clock = gpu.crowded if p.dp * p.tp * p.pp * p.cp > 1 else 1.0
-    load = clock * gpu.sustained(kernel) * gpu.toolkit(kernel, scenario.pytorch.cuda)
-    left = gpu.sms / (gpu.sms - kernel.reserved)
-    return gpu.duration(kernel) * load * left
+    fused = kernel.kind == "fused" and framework_of(scenario).fused_load
+    together = p.dp * p.tp * p.pp * p.cp > 1
+    time = gpu.in_step(kernel, together, scenario.pytorch.cuda)
+    return time * gpu.fused if fused else time
 
 
 def _in_half(kernel: Kernel, scenario: Scenario, gpu: Gpu) -> Kernel:

@@ -1,0 +1,135 @@
+"""A kernel has one time: as models name it, as PyTorch does, and whichever command asks.
+
+`data/llama-1b.capture` is a step of `validation.measure.steps` (Llama 1B, 2 samples of 4,096 tokens), as
+`test_capture_and_models.py` captures it where PyTorch is installed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sim import api
+from sim.costs import load_gpu
+from sim.costs.gpu_files import names
+from sim.graph.kernel import Kernel
+
+CAPTURE = Path(__file__).parent / "data" / "llama-1b.capture"
+HEADS = (2, 32, 8, 4096, 128)
+CUDNN = "aten _scaled_dot_product_cudnn_attention"
+BYTES, FLOPS = 2.0**24, 2.0**36
+#: What PyTorch runs, and the kernels of a model that do the same.
+SAME = {
+    "mm": (
+        Kernel("aten mm", (8192, 4096, 4096), "bf16", "nt", BYTES, FLOPS),
+        [Kernel("gemm", (8192, 4096, 4096), layout="nt")],
+    ),
+    "weight gradient": (
+        Kernel("aten mm", (4096, 4096, 8192), "bf16", "tn_fp32", BYTES, FLOPS),
+        [Kernel("gemm", (4096, 4096, 8192), layout="tn")],
+    ),
+    "addmm": (
+        Kernel("aten addmm", (4096, 3072, 768), "bf16", "nt", BYTES, FLOPS),
+        [Kernel("gemm_bias", (4096, 3072, 768), layout="nt")],
+    ),
+    "bmm": (
+        Kernel("aten bmm", (64, 2048, 2048, 128), "bf16", "nt", BYTES, FLOPS),
+        [Kernel("bmm", (64, 64 * 2048, 2048, 128), layout="nt")],
+    ),
+    "grouped": (
+        Kernel("aten _grouped_mm", (8, 16384, 4096, 2048), "bf16", "nt", BYTES, FLOPS),
+        [Kernel("grouped_gemm", (8, 2048, 4096, 2048), layout="nt")],
+    ),
+    "attention": (
+        Kernel(CUDNN, (2, 32, 8, 4096, 4096, 128), "bf16", "causal", BYTES, FLOPS),
+        [Kernel("attention_fwd", HEADS)],
+    ),
+    "attention, backward": (
+        Kernel(f"{CUDNN}_backward", (2, 32, 8, 4096, 4096, 128), "bf16", "causal", BYTES, FLOPS),
+        [Kernel("attention_bwd", HEADS)],
+    ),
+    "norm": (
+        Kernel("aten _fused_rms_norm", (8192, 4096), "bf16", "", BYTES),
+        [Kernel("rms_norm_fwd", (8192, 4096))],
+    ),
+    "norm, backward": (
+        Kernel("aten native_layer_norm_backward", (8192, 4096), "bf16", "", BYTES),
+        [Kernel("layer_norm_bwd", (8192, 4096))],
+    ),
+    "lookup": (
+        Kernel("aten embedding", (8192, 4096, 128256), "bf16", "", BYTES),
+        [Kernel("embedding_fwd", (8192, 4096, 128256))],
+    ),
+    "gradient of a lookup": (
+        Kernel("aten embedding_dense_backward", (8192, 4096, 128256), "bf16", "", BYTES),
+        [
+            Kernel("fill", (4096 * 128256,), bytes=2.0 * 4096 * 128256),
+            Kernel("embedding_bwd", (8192, 4096, 128256)),
+        ],
+    ),
+}  # fmt: skip
+#: Measured in both vocabularies, in different runs; products agree there too.
+MEASURED_TWICE = ("h100", "h200")
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("what", SAME)
+def test_an_operation_takes_as_long_as_the_kernel_of_a_model(
+    name: str, what: str
+) -> None:
+    """In a burst and in a step, on every GPU with a file; only two GPUs have measurements of both."""
+    operation, kernels = SAME[what]
+    if name in MEASURED_TWICE and what != "mm":
+        pytest.skip("both were measured: docs/costs.md has by how much they differ")
+    gpu = load_gpu(name)
+    rel = 0.05 if name in MEASURED_TWICE else 0.03
+    for together in (False, True):
+        alone = sum(gpu.in_step(kernel, together) for kernel in kernels)
+        assert gpu.in_step(operation, together) == pytest.approx(alone, rel=rel)
+    burst = sum(map(gpu.duration, kernels))
+    assert gpu.duration(operation) == pytest.approx(burst, rel=rel)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "rel"),
+    [
+        *((name, 0.03) for name in ("dgx-a100", "l40s-host", "dgx-b200", "gb200-nvl4")),
+        *((name, 0.03) for name in ("dgx-b300", "mi300x", "mi355x", "hgx-h800")),
+        ("dgx-h100", 0.055),
+        ("dgx-h200", 0.055),
+    ],
+)
+def test_a_program_takes_as_long_as_its_model(cluster: str, rel: float) -> None:
+    """Llama 1B on one GPU, whose step kernels fill."""
+    where = {"cluster.name": cluster, "cluster.gpus": 1}
+    sizes = {"training.micro_batch": 2, "training.global_batch": 2}
+    one = {"parallel.dp": 1, "training.seq_len": 4096}
+    model = api.simulate("llama1b-ddp4", {**where, **sizes, **one})
+    program = api.simulate(str(CAPTURE), where)
+    assert program.step_time == pytest.approx(model.step_time, rel=rel)
+
+
+def test_doubled_exponential_units_shorten_captured_attention() -> None:
+    """Blackwell Ultra has twice the exponential units of Blackwell and as much else: attention alone is faster."""
+    operation = SAME["attention"][0]
+    assert load_gpu("b300").duration(operation) < load_gpu("b200").duration(operation)
+
+
+@pytest.mark.parametrize("name", ["b200", "a100"])
+def test_a_mask_costs_what_it_does_where_both_were_measured(name: str) -> None:
+    """All keys of a square are twice a triangle's work: between 1.3 and 2.3 times as long."""
+    gpu, shape = load_gpu(name), (2, 32, 8, 4096, 4096, 128)
+    half = 2 * 2.0 * 2 * 32 * 4096 * 4096 * 128 / 2
+    whole = gpu.duration(Kernel(CUDNN, shape, "bf16", "", BYTES, 2 * half))
+    causal = gpu.duration(Kernel(CUDNN, shape, "bf16", "causal", BYTES, half))
+    assert 1.3 * causal < whole < 2.3 * causal
+
+
+def test_grades_follow_the_kernel_that_stands_for_an_operation() -> None:
+    """What a model's product rests on, an operation's does; one that differs from it is a guess."""
+    gpu = load_gpu("b200")
+    mm, kernels = SAME["mm"]
+    assert gpu.evidence(mm) == gpu.evidence(kernels[0]) != "guess"
+    whole = Kernel(CUDNN, (2, 32, 8, 4096, 4096, 128), "bf16", "mask", BYTES, FLOPS)
+    assert gpu.evidence(whole) == "guess"
