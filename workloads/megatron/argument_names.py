@@ -108,6 +108,8 @@ SWITCHES: dict[str, tuple[str, Any]] = {
         False,
     ),
     "use-fused-mhc": ("megatron.use_fused_mhc", True),
+    "account-for-embedding-in-pipeline-split": ("megatron.account_for_embedding", True),
+    "account-for-loss-in-pipeline-split": ("megatron.account_for_loss", True),
     "no-rope-fusion": ("megatron.rope_fusion", False),
     "fused-single-qkv-rope": ("megatron.fused_single_qkv_rope", True),
     "no-bias-dropout-fusion": ("megatron.bias_fusion", False),

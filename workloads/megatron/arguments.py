@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError, Mistake, did_you_mean
+from workloads.megatron import tokenizers
 from workloads.megatron.argument_files import read_shell, read_yaml
 from workloads.megatron.argument_names import (
     COMPRESSED,
@@ -36,7 +37,6 @@ MODEL_DEFAULTS = {
     "tied_embeddings": True,
     "bias": True,
     "positions": "learned",
-    "vocab": 50304,
 }
 LATENT_DEFAULTS = {
     "kv_lora_rank": 32,
@@ -49,6 +49,10 @@ POSITIONS, CHOSEN = 2048, 2  # learned positions, and experts of a token
 STREAMS = 4  # residual streams of hyper-connections
 MOST_LAYERS = 10_000  # of any model (a guess)
 GATED_BLOCK = 64  # the width of a gated feed-forward layer is a multiple of it
+#: Entries of GPT-2's vocabulary as Megatron pads it, for files that say nothing of one.
+UNSAID = 50304
+#: Arguments that say the tokenizer: its kind, then its name.
+TOKENIZER = ("tokenizer-type", "tokenizer-model", "tokenizer-name-or-path")
 # And of its switches: keys of [megatron].
 SWITCH_DEFAULTS = {
     "attention_dropout": 0.1,
@@ -62,11 +66,27 @@ SWITCH_DEFAULTS = {
 
 @dataclass(frozen=True)
 class Translated:
-    """What arguments stand for: sections of a scenario, what is wrong, and which arguments nobody knows."""
+    """What arguments stand for.
+
+    Attributes
+    ----------
+    sections : mapping
+        Sections of a scenario.
+    mistakes : tuple of Mistake
+        What is wrong.
+    unknown : tuple of Mistake
+        Arguments that nobody knows.
+    assumed : tuple of str
+        What was concluded where no argument says it.
+    needs : tuple of Mistake
+        What is not said and nobody can conclude: the vocabulary.
+    """
 
     sections: Sections
     mistakes: tuple[Mistake, ...]
     unknown: tuple[Mistake, ...]
+    assumed: tuple[str, ...] = ()
+    needs: tuple[Mistake, ...] = ()
 
 
 def sections_of(text: str, where: str) -> Sections:
@@ -78,8 +98,8 @@ def sections_of(text: str, where: str) -> Sections:
         With every argument that is not understood, lacks its value or contradicts another.
     """
     made = translated(given_in(text, where), where)
-    if made.mistakes or made.unknown:
-        raise InputError((*made.unknown, *made.mistakes))
+    if made.mistakes or made.unknown or made.needs:
+        raise InputError((*made.unknown, *made.mistakes, *made.needs))
     return made.sections
 
 
@@ -116,7 +136,34 @@ def translated(given: Given, where: str, named: bool = False) -> Translated:
             _parallel(given, made, where)
         except InputError as error:
             mistakes += error.mistakes
-    return Translated(made, tuple(mistakes), tuple(unknown))
+    assumed, needs = ((), ()) if named else _vocabulary(given, made["model"], where)
+    return Translated(made, tuple(mistakes), tuple(unknown), assumed, needs)
+
+
+def _vocabulary(
+    given: Given, model: dict[str, Any], where: str
+) -> tuple[tuple[str, ...], tuple[Mistake, ...]]:
+    """Takes the vocabulary from the tokenizer where no argument has its size; what was concluded, or is missing."""
+    if "vocab" in model:
+        return (), ()
+    kind = " ".join(given.get(TOKENIZER[0], []))
+    names = [" ".join(given[word]) for word in TOKENIZER[1:] if word in given]
+    entries = tokenizers.vocabulary_of(kind, *names)
+    if entries is not None:
+        model["vocab"], source = entries
+        return (f"a vocabulary of {entries[0]:,}, which {source} has",), ()
+    tokenizer = " ".join(filter(None, (kind, *names)))
+    if not tokenizer:
+        model["vocab"] = UNSAID
+        hint = "--set model.vocab=N says another"
+        return (
+            f"neither a vocabulary nor a tokenizer is said: {UNSAID:,}, GPT-2's; {hint}",
+        ), ()
+    hint = "--vocab-size in the file, or --set model.vocab=N, says its entries"
+    expected = "the size of the vocabulary: nobody knows this tokenizer's"
+    return (), (
+        Mistake(where, "--vocab-size", f"nothing ({tokenizer})", expected, hint),
+    )
 
 
 def _one(name: str, values: list[str], made: Sections, where: str) -> None:
@@ -372,10 +419,12 @@ def _parallel(given: Given, made: Sections, where: str) -> None:
         raise InputError(Mistake(where, f"--{name}", " ".join(given[name]), expected))
     if name in given:
         per, stages = _number(name, given[name], where, int), parallel.get("pp", 1)
-        if per < 1 or model["layers"] % (per * stages):
-            expected = f"a divisor of {model['layers']} layers over {stages} ranks"
+        ends = ("account_for_embedding", "account_for_loss")
+        layers = model["layers"] + sum(bool(made["megatron"].get(key)) for key in ends)
+        if per < 1 or layers % (per * stages):
+            expected = f"a divisor of {layers} layers over {stages} ranks"
             raise InputError(Mistake(where, f"--{name}", str(per), expected))
-        parallel["vpp"] = model["layers"] // (per * stages)
+        parallel["vpp"] = layers // (per * stages)
     if parallel.get("vpp", 1) > 1:
         parallel["schedule"] = "interleaved"
     made["training"]["framework"] = "megatron"

@@ -309,13 +309,25 @@ def _shared(draft: Draft, document: Document) -> None:
         draft.set("model.shared_experts", width // one, key, document.place(key))
 
 
+def _cuts(draft: Draft, document: Document) -> None:
+    """How the pipeline is cut, where the layers are known."""
+    keys = [
+        _said(document, f"num_layers_in_{end}_pipeline_stage")[0]
+        for end in ("first", "last")
+    ]
+    first, last = (draft.count(document, key) if key else None for key in keys)
+    said = keys[0] or keys[1]
+    _pipeline_cuts.ends(draft, first, last, said, document.place(said))
+    _pipeline_cuts.uneven(draft)
+
+
 def model(draft: Draft, document: Document, names: list[str], said: str) -> None:
     """The model by one of the names in a call, where its own sizes are not written out."""
     where = document.place(said)
     for name in names:
         if ours := _models.model_named(name):
             draft.set("model.name", ours, said, where)
-            _pipeline_cuts.uneven(draft)
+            _cuts(draft, document)
             return
     sizes = ("layers", "hidden", "heads")
     if all(draft.get(f"model.{key}") for key in sizes):
@@ -325,7 +337,7 @@ def model(draft: Draft, document: Document, names: list[str], said: str) -> None
         if draft.get("model.ffn") is None:
             draft.set("model.ffn", 4 * draft.get("model.hidden"))
         _shared(draft, document)
-        _pipeline_cuts.uneven(draft)
+        _cuts(draft, document)
         return
     found = ", ".join(f'"{name}"' for name in names) or "nothing"
     _models.missing(draft, found, said, where)

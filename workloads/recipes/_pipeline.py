@@ -1,10 +1,11 @@
-"""Batches and pipelines as PyTorch's trainers say them: torchtitan and NeMo Automodel."""
+"""Batches and pipelines: as torchtitan and NeMo Automodel say them, and Megatron's cuts into stages."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
+from workloads.megatron.pipeline_layout import pipeline_layout
 from workloads.models.model import MODELS, read_model
 from workloads.recipes._documents import Document
 from workloads.recipes._reading import Draft, shown
@@ -84,8 +85,60 @@ def layers_of(draft: Draft) -> int:
     return int(said or len(pattern or ""))
 
 
+def ends(
+    draft: Draft, first: int | None, last: int | None, said: str, where: str
+) -> None:
+    """Megatron's cut with a number of layers of its own for the first or the last rank; the others share the rest.
+
+    A rank's layers are spread evenly over its virtual stages (megatron/core/transformer/transformer_block.py,
+    get_num_layers_to_build).
+    """
+    pp, vpp = draft.get("parallel.pp", 1), draft.get("parallel.vpp", 1)
+    layers = layers_of(draft)
+    if (first is None and last is None) or pp == 1 or not layers:
+        return
+    counts: list[int | None] = [None] * pp
+    counts[0], counts[-1] = first, last if last is not None else counts[-1]
+    rest = layers - (first or 0) - (last or 0)
+    others = counts.count(None)
+    each = rest // others if others else 0
+    ranks = [each if count is None else count for count in counts]
+    if sum(ranks) != layers or any(count < 0 or count % vpp for count in ranks):
+        expected = f"stages that share the other {rest} of {layers} layers evenly over {others} ranks of {vpp}"
+        draft.wrong(where, said, f"{ranks[0]} first, {ranks[-1]} last", expected)
+        return
+    stages = ["t" * (count // vpp) for _ in range(vpp) for count in ranks]
+    stages[0] = f"E{stages[0]}"
+    stages[-1] += f"{'m' * predicting(draft)}L"
+    draft.set("megatron.pipeline_layout", "|".join(stages), said, where)
+
+
+def predicting(draft: Draft) -> int:
+    """Layers of multi-token prediction of the model."""
+    name, own = draft.get("model.name"), draft.get("model.mtp_layers")
+    if name and own is None:
+        return read_model(MODELS / f"{name}.toml").mtp_layers or 0
+    return int(own or 0)
+
+
+def of_layout(draft: Draft) -> None:
+    """Takes the virtual stages of a rank from a layout, where nothing else says them, as Megatron does."""
+    setting = draft.settings.get("megatron.pipeline_layout")
+    pp = draft.get("parallel.pp", 1)
+    if setting is None or draft.get("parallel.vpp") is not None:
+        return
+    try:
+        stages = len(pipeline_layout(setting.value).stages)
+    except ValueError:
+        return  # told of where the scenario is checked
+    if stages % pp == 0 and stages > pp > 1:
+        draft.set("parallel.vpp", stages // pp, setting.said, setting.where)
+        draft.set("parallel.schedule", "interleaved", setting.said, setting.where)
+
+
 def uneven(draft: Draft) -> None:
     """Lets the first stages have a layer more where layers do not divide over stages, which trainers allow."""
+    of_layout(draft)
     if draft.get("megatron.pipeline_layout"):
         return
     stages = draft.get("parallel.pp", 1) * draft.get("parallel.vpp", 1)

@@ -16,7 +16,7 @@ from workloads.megatron.argument_names import (
     TEXTS,
     WORDS,
 )
-from workloads.megatron.arguments import NEEDED, given_in, translated
+from workloads.megatron.arguments import NEEDED, TOKENIZER, given_in, translated
 from workloads.recipes import (
     _companions,
     _megatron_deepspeed,
@@ -37,7 +37,7 @@ RULES = Path(__file__).with_suffix(".toml")
 BESIDE = (_companions.ENGINE,)
 #: Arguments that no other program has.
 OWN = r"--(num-layers|hidden-size|tensor-model-parallel-size|num-attention-heads)\b"
-KNOWN = {*NUMBERS, *TEXTS, *LATENT, *REALS, *SWITCHES, *WORDS, *OTHERS}
+KNOWN = {*NUMBERS, *TEXTS, *LATENT, *REALS, *SWITCHES, *WORDS, *OTHERS, *TOKENIZER}
 FP8 = {"delayed": "delayed", "tensorwise": "dynamic", "mxfp8": "mx"}
 
 
@@ -77,6 +77,10 @@ def arguments(
         table.pop("recompute-modules", None)  # read below
     made = translated(table, where, named)
     draft.mistakes += made.mistakes
+    for one in made.needs:
+        draft.need("model.vocab", one.where, one.key, one.found, one.expected, one.hint)
+    for text in made.assumed:
+        draft.assume(text)
     for section, keys in made.sections.items():
         for key, value in keys.items():
             draft.set(f"{section}.{key}", value, key)
@@ -97,6 +101,7 @@ def arguments(
     _recomputed(draft, given)
     _sharded(draft, given, where)
     _chunks(draft, given)
+    _ends(draft, given, where)
     _pipeline.uneven(draft)
     if draft.get("parallel.data_parallel") is None:
         draft.set("parallel.data_parallel", "ddp")
@@ -230,3 +235,13 @@ def _chunks(draft: Draft, given: dict[str, list[str]]) -> None:
     if chunks.isdecimal() and int(chunks) > 1 and draft.get("parallel.pp", 1) > 1:
         draft.set("parallel.vpp", int(chunks), "virtual-pipeline-model-parallel-size")
         draft.set("parallel.schedule", "interleaved")
+
+
+FIRST, LAST = (f"decoder-{end}-pipeline-num-layers" for end in ("first", "last"))
+
+
+def _ends(draft: Draft, given: dict[str, list[str]], where: str) -> None:
+    """The first and the last rank of a pipeline with a number of layers of their own."""
+    counts = [_first(given, name) for name in (FIRST, LAST)]
+    first, last = (int(text) if text.isdecimal() else None for text in counts)
+    _pipeline.ends(draft, first, last, FIRST if first is not None else LAST, where)
