@@ -196,7 +196,13 @@ def collective(
 ) -> pd.DataFrame:
     """A collective over a range of sizes, as `prestep collective` prints it (s, bytes, bytes/s).
 
-    `options` are those of the command: min_bytes, max_bytes, algo, proto, hosts, ...
+    `options` are those of the command: min_bytes, max_bytes, algo, proto, hosts, ... Sizes are numbers of bytes, or
+    texts such as "1M". `time` is what nccl-tests would measure, `time_in_step` what a program's own call takes.
+
+    >>> from sim import api
+    >>> frame = api.collective("h200-host-4", min_bytes=2**20, max_bytes=2**20)
+    >>> bool((frame.time <= frame.time_in_step).all())
+    True
     """
     return pd.DataFrame(
         collective_report.collective(cluster, op, ranks=ranks, **options).to_json()

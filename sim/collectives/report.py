@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +41,7 @@ def _answer(rows: Sequence[table.Row]) -> Iterator[str]:
     ranks = len(small.plan.ranks)
     latency = f"{format_duration(small.time)} at {format_bytes(small.plan.size)}"
     busbw = f"{format_bandwidth(fast.busbw)} bus bandwidth at {format_bytes(fast.plan.size)}"
-    yield f"# {small.plan.op} over {ranks} GPUs: {latency}, {busbw}, bound by {fast.bottleneck}"
+    yield f"# {small.plan.op} over {ranks} GPUs: {latency}, {busbw}, bound by {table.short(fast.bottleneck)}"
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ def collective(
     cluster: str,
     op: str,
     hosts: int | None = None,
-    min_bytes: str = "8",
-    max_bytes: str = "4G",
+    min_bytes: str | float = "8",
+    max_bytes: str | float = "4G",
     backend: str | None = None,
     ranks: int | None = None,
     gpus: str = "",
@@ -108,10 +109,20 @@ def _beside(op: str, counts: Path | None) -> Path | None:
     return counts if op == backends.CREATION else None
 
 
-def _sizes(smallest: str, largest: str) -> tuple[float, float]:
+def _sizes(smallest: str | float, largest: str | float) -> tuple[float, float]:
     """Bytes of the first and of the last row."""
-    first = parse_nccl_size(smallest, "--min-bytes")
-    return first, parse_nccl_size(largest, "--max-bytes")
+    return _bytes(smallest, "--min-bytes"), _bytes(largest, "--max-bytes")
+
+
+def _bytes(size: str | float, key: str) -> float:
+    """Bytes of a text such as "1M", or of a number, as Python's callers have it."""
+    if isinstance(size, str):
+        return parse_nccl_size(size, key)
+    number = isinstance(size, int | float) and not isinstance(size, bool)
+    if not number or not math.isfinite(size) or size < 1:
+        expected = 'bytes: a number of at least 1, or a text such as "1M"'
+        raise InputError(Mistake("command line", key, repr(size), expected))
+    return float(int(size))
 
 
 def _fabric(

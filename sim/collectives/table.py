@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from sim.collectives import backends, machine, uneven
+from sim.collectives.bound import Bounds
 from sim.collectives.interval import Sure, sure
 from sim.collectives.nccl.tuner import Candidate, candidates
 from sim.collectives.plan import Plan, check, nccl_of
@@ -28,12 +29,13 @@ SHARED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 class Row:
     """One size; `algbw` and `busbw` are bytes/s, `bottleneck` the link or limit that decides.
 
-    `time` is that of a program's call, `tested` that of one among many in one stream, as nccl-tests times them.
+    `plan` and `time` are those of one call among many in one stream, as nccl-tests times them; `time_in_step` is that
+    of a program's own call, which waits for another stream twice.
     """
 
     plan: Plan
     time: float
-    tested: float
+    time_in_step: float
     algbw: float
     busbw: float
     bottleneck: str
@@ -57,7 +59,8 @@ class Row:
             "op": p.op,
             "bytes": int(p.size),
             "time": self.time,
-            "nccl_tests_time": self.tested,
+            "nccl_tests_time": self.time,
+            "time_in_step": self.time_in_step,
             "algbw": self.algbw,
             "busbw": self.busbw,
             "algo": p.algo,
@@ -115,7 +118,8 @@ def sweep(
     while sizes[-1] * 2 <= max_bytes:
         sizes.append(sizes[-1] * 2)
     shares = None if counts is None else _shares(op, counts, group, wanted)
-    rows = [_row(op, size, group, fabric, wanted, shares) for size in sizes]
+    bounds = Bounds(fabric)
+    rows = [_row(op, size, group, bounds, wanted, shares) for size in sizes]
     if explain and wanted.backend == "nccl":
         return [_compared(row, group, fabric, wanted) for row in rows]
     return rows
@@ -188,44 +192,45 @@ def _row(
     op: str,
     asked: float,
     group: Sequence[str],
-    fabric: Any,
+    bounds: Bounds,
     wanted: Nccl,
     shares: np.ndarray | None = None,
 ) -> Row:
     size, note = rounded(op, asked, len(group))
-    if shares is None:
-        plan = plan_collective(op, size, group, fabric, wanted)
-    else:
-        plan = uneven.plan(size, group, fabric, wanted, shares)
+
+    def planned(fabric: Any) -> Plan:
+        """The plan on a fabric, as nccl-tests times it: no other library's calls wait for NCCL's stream."""
+        plan = _in_step(op, size, group, fabric, wanted, shares)
+        return machine.as_tested(plan, fabric) if wanted.backend == "nccl" else plan
+
+    fabric = bounds.fabric
+    plan = planned(fabric)
     plan = replace(plan, notes=(*plan.notes, note)) if note else plan
     time = plan.duration(fabric.links.bandwidth)
-    tested = machine.as_tested(plan, fabric).duration(fabric.links.bandwidth)
-    algbw = size / time
-    interval = sure(plan, fabric) if wanted.backend == "nccl" else None
+    in_step = _in_step(op, size, group, fabric, wanted, shares)
     return Row(
         plan,
         time,
-        tested if wanted.backend == "nccl" else time,
-        algbw,
-        algbw * bus_factor(op, len(group)),
-        bottleneck(plan, fabric),
-        interval=interval,
+        in_step.duration(fabric.links.bandwidth),
+        size / time,
+        size / time * bus_factor(op, len(group)),
+        bounds.of(plan, planned),
+        interval=sure(plan, fabric) if wanted.backend == "nccl" else None,
     )
 
 
-def bottleneck(plan: Plan, fabric: Any) -> str:
-    """Latency, channels and protocol, or the name of the fullest link: whatever takes most of the time."""
-    rate = plan.rate_cap
-    if plan.size / rate < plan.latency:
-        return "latency"
-    if plan.algo == "gloo":
-        return "sockets and copies"
-    if len(plan.links):
-        rates = fabric.links.bandwidth[plan.links] / plan.usage
-        slot = int(np.argmin(rates))
-        if rates[slot] < 1.25 * rate or plan.algo == "one_sided":
-            return str(fabric.links.name(int(plan.links[slot])))
-    return "channels"
+def _in_step(
+    op: str,
+    size: float,
+    group: Sequence[str],
+    fabric: Any,
+    wanted: Nccl,
+    shares: np.ndarray | None,
+) -> Plan:
+    """The plan of a program's own call, with even messages or with those of a file."""
+    if shares is None:
+        return plan_collective(op, size, group, fabric, wanted)
+    return uneven.plan(size, group, fabric, wanted, shares)
 
 
 def render(rows: Sequence[Row], explain: bool = False) -> str:
@@ -251,11 +256,11 @@ def _line(row: Row) -> str:
     algbw, busbw = format_bandwidth(row.algbw), format_bandwidth(row.busbw)
     return (
         f"{format_bytes(plan.size):>8} {plan.algo:>9} {plan.proto:>6} {plan.channels:3} "
-        f"{time:>9} {_width(row):>5} {algbw:>10} {busbw:>10}  {_short(row.bottleneck)}"
+        f"{time:>9} {_width(row):>5} {algbw:>10} {busbw:>10}  {short(row.bottleneck)}"
     )
 
 
-def _short(link: str) -> str:
+def short(link: str) -> str:
     """A link by its ends, without the hosts and units they are in: `nic0-leaf0`; JSON has the whole name."""
     return re.sub(r"[^-\s]*/", "", link)
 

@@ -29,8 +29,9 @@ SIZE = table(
     "a size",
     op=text(),
     bytes=number(),
-    time=SECONDS,
-    nccl_tests_time=or_null(number("s of one of many calls in one stream")),
+    time=number("s of one of many calls in one stream, as nccl-tests times them"),
+    nccl_tests_time=number("s, the same as time"),
+    time_in_step=number("s of a program's own call, which waits for two streams"),
     algbw=number("bytes/s"),
     busbw=number("bytes/s"),
     algo=text(),
@@ -38,7 +39,9 @@ SIZE = table(
     channels=whole(),
     latency=SECONDS,
     evidence=GRADE,
-    bottleneck=text("latency, or the link that bounds it"),
+    bottleneck=text(
+        "a link whose kind, made faster, shortens it most, or what else decides: latency, channels, ..."
+    ),
     notes=items(text()),
     interval=_INTERVAL,
     rate=maybe(or_null(number("bytes/s that the bottleneck allows"))),

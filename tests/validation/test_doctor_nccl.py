@@ -48,7 +48,7 @@ def text(
         for k in range(8)
     )
     lines = [
-        f"{int(row.plan.size):12} {int(row.plan.size) // 4:12} float sum -1 {row.tested * 1e6 * factor:.2f} 1 1 0"
+        f"{int(row.plan.size):12} {int(row.plan.size) // 4:12} float sum -1 {row.time * 1e6 * factor:.2f} 1 1 0"
         for row in rows
     ]
     return HEAD.format(ranks=ranks, debug=debug) + "\n".join(lines) + "\n"
