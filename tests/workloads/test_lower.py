@@ -171,7 +171,8 @@ def test_the_step_frees_what_it_allocates(name: str) -> None:
     )
     step.record()
     alive, memory = step.tape.memory.alive, step.tape.memory
-    assert alive["activations"] == alive["gradients"] == alive["workspace"] == 0
+    assert alive["activations"] == alive["workspace"] == 0
+    assert alive["gradients"] == memory.before["gradients"]  # DDP's buckets
     assert (
         alive["parameters"] > 0 and alive["optimizer"] >= 2 * alive["parameters"] * 0.99
     )

@@ -60,6 +60,7 @@ UNUSED = (
     "nvfp4_rht",
     "overlap_cpu_optimizer_d2h_h2d",
     "defer_embedding_wgrad_compute",
+    "fp32_shards",
     "use_precision_aware_optimizer",
     "main_params_dtype",
     "exp_avg_dtype",

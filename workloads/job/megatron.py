@@ -31,6 +31,11 @@ class Megatron:
     main_grads: Literal["fp32", "bf16"] = key(
         "fp32", "type in which gradients are accumulated and reduced"
     )
+    fp32_shards: bool = key(
+        False,
+        "full sharding: shards of parameters are in fp32 alone and cast as they are gathered (PyTorch's FSDP); else in "
+        "16 bits beside those that the optimizer updates (Megatron-FSDP)",
+    )
     overlap_grad_reduce: bool = key(
         False, "reduce gradients bucket by bucket beside the last backward pass"
     )

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from workloads.megatron.elementwise import pass_over
 from workloads.megatron.passes import Pass
-from workloads.megatron.rank import Rank, split
+from workloads.megatron.rank import Held, Rank, split
 from workloads.megatron.sharded import cut
 from workloads.megatron.unit import Unit
 from workloads.parallel.fsdp import COPY_IN, GATHER, REDUCE
@@ -67,7 +67,7 @@ class Part:
 class Fsdp2:
     """Which layers of a rank are whole, and what becomes of their gradients; has what `Replicated` has."""
 
-    clips, sharded = False, True
+    clips, sharded, updates_shards = False, True, True
 
     def __init__(self, rank: Rank, shards: int) -> None:
         self.rank, self.t, self.shards = rank, rank.tape, shards
@@ -100,7 +100,7 @@ class Fsdp2:
         self.passes = dict.fromkeys(rank.stages, 0)  # backward passes so far
         self.reduced: tuple[int, ...] = ()
 
-    def held(self, parameters: int, states: int) -> tuple[int, int]:
+    def held(self, parameters: int, states: int) -> Held:
         """Bytes of parameters and of gradients on this rank between steps: shards of both, in one type.
 
         Frozen parameters have no gradients.
@@ -109,7 +109,7 @@ class Fsdp2:
             COMPUTED * (shared // self.shards + experts // self.expert_shards)
             for shared, experts in self.rank.frozen.values()
         )
-        return self.stored * states + frozen, self.stored * states
+        return Held(self.stored * states + frozen, self.stored * states)
 
     def waits(self, stage: int) -> bool:
         """Every pass may wait for the gathers of its layers."""

@@ -19,7 +19,7 @@ EMBEDDING = "nccl embedding"
 def resident(rank: Rank) -> list[Storage]:
     """Parameters, gradient buffer and optimizer states."""
     memory, states = rank.tape.memory, states_of(rank)
-    parameters, gradients = rank.data.held(rank.parameters, states)
+    parameters, gradients, buffers = rank.data.held(rank.parameters, states)
     parameters += frozen_bytes(rank)
     hidden = sum(each.elements for each in matrices_of(rank))
     types = state_types(rank.s)
@@ -30,11 +30,13 @@ def resident(rank: Rank) -> list[Storage]:
     if away:
         memory.keep_on_host("optimizer", float(on_host))
         memory.keep_on_host("gradients", float(FP32 * away))
-    held = types.main * states + moments - on_host
+    main = 0 if rank.data.updates_shards else types.main
+    held = main * states + moments - on_host
     return [
         Storage(memory, float(parameters), "parameters"),
         Storage(memory, float(gradients), "gradients"),
         Storage(memory, float(held), "optimizer"),
+        Storage(memory, float(buffers), "buffers"),
     ]
 
 
@@ -85,6 +87,7 @@ def optimize(rank: Rank) -> None:
     """Norm of the gradients, the update in fp32, parameters back to bf16 (and gathered again where sharded)."""
     t = rank.tape
     t.phase, t.layer = 2, -1
+    t.memory.begin_update()
     t.cpu("optimizer_step")
     t.cpu("optimizer_param", rank.tensors)
     _clip(rank, states_of(rank))

@@ -40,17 +40,26 @@ def split(counts: Mapping[str, int]) -> Weights:
     return Weights(sum(counts.values()) - experts, experts)
 
 
+class Held(NamedTuple):
+    """Bytes of a rank between steps: of parameters as layers take them, or their shards, gradients, and buffers."""
+
+    parameters: int
+    gradients: int
+    buffers: int = 0
+
+
 class DataParallel(Protocol):
     """What a rank's passes do with gradients and parameters besides computing."""
 
     clips: bool  # gradients are scaled in place before the optimizer reads them
+    updates_shards: bool  # the optimizer updates the parameters that are held, and has no copy of them
     sharded: bool
     shards: int
     expert_shards: int
     frozen_shards: int
     frozen_expert_shards: int
 
-    def held(self, parameters: int, states: int) -> tuple[int, int]: ...
+    def held(self, parameters: int, states: int) -> Held: ...
     def waits(self, stage: int) -> bool: ...
     def begin(self) -> None: ...
     def before(self, stage: int) -> None: ...

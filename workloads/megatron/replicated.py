@@ -13,7 +13,7 @@ from sim.graph.kernel import Kernel
 from workloads.megatron.buckets import Bucket, Bucketed, bucketed, total, whole
 from workloads.megatron.elementwise import pass_over
 from workloads.megatron.passes import Pass
-from workloads.megatron.rank import DP, Rank, Weights
+from workloads.megatron.rank import DP, Held, Rank, Weights
 from workloads.megatron.unit import Unit
 
 # Parameters of a bucket with overlapping reductions (DistributedDataParallelConfig: 40 million, or 1 million times the
@@ -25,6 +25,7 @@ class Replicated:
     """What a rank's passes do with gradients and parameters besides computing."""
 
     clips = True  # gradients are scaled in place before Adam reads them
+    updates_shards = False
 
     def __init__(self, rank: Rank, sharded: bool) -> None:
         self.rank, self.t, self.o, self.sharded = rank, rank.tape, rank.o, sharded
@@ -44,9 +45,9 @@ class Replicated:
         """Whether a stage's next forward pass waits for parameters that the last step updated."""
         return self.gathers and stage not in self.seen
 
-    def held(self, parameters: int, states: int) -> tuple[int, int]:
+    def held(self, parameters: int, states: int) -> Held:
         """Bytes of parameters and of gradients on this rank."""
-        return 2 * parameters, self.rank.wide * parameters
+        return Held(2 * parameters, self.rank.wide * parameters)
 
     def begin(self) -> None:
         """Gradients are zeroed; aligned gathers of the first two chunks set off, or the first bucket's."""

@@ -5,6 +5,10 @@ it was freed in between. With pipeline stages, or where asked, parameters stay f
 are reduced in its last backward pass. With fewer shards than data-parallel ranks (hybrid sharding) shards are summed
 over the copies after they are reduced.
 
+Between steps a rank keeps shards: Megatron-FSDP's in 16 bits beside the fp32 ones that the optimizer updates, or
+(`fp32_shards`) fp32 ones alone, which are cast as they are gathered. Whole parameters and whole gradients of a layer
+come and go with its passes.
+
 Experts are a mesh of their own, over the ranks that have the same ones (Megatron-FSDP's expert data-parallel group);
 where no other rank has them they are whole, and nothing of them moves. Frozen weights are gathered and never reduced.
 """
@@ -16,11 +20,13 @@ from typing import NamedTuple
 
 from workloads.megatron.elementwise import pass_over
 from workloads.megatron.passes import Pass
-from workloads.megatron.rank import Rank, Weights, split
+from workloads.megatron.rank import Held, Rank, Weights, split
 from workloads.megatron.unit import Unit
 from workloads.parallel.group import Group
+from workloads.torch.memory import Storage
 
 GATHER, REDUCE = "nccl all-gather", "nccl reduce-scatter"
+SHARD, SHARD_WIDE = 2, 4  # bytes of a parameter of a shard, in 16 bits or in fp32
 Place = tuple[int, int]  # stage, and the number of a layer in it
 
 
@@ -42,20 +48,23 @@ class FullySharded:
         self.meshes = Mesh(*cut(rank.dp, shards)), Mesh(*cut(rank.edp, apart))
         self.expert_shards = self.meshes[1].group.size
         self.frozen_shards, self.frozen_expert_shards = shards, self.expert_shards
+        self.updates_shards = rank.o.fp32_shards
         self.gathered: dict[Place, tuple[int, ...]] = {}
+        self.whole: dict[Place, Storage] = {}  # parameters of layers that are gathered
+        self.sums: dict[
+            Place, Storage
+        ] = {}  # gradients of layers that are not reduced yet
+        self.reducing: Storage | None = None
         self.keep = not rank.s.parallel.reshards or rank.grid.pp > 1
         self.units: dict[int, list[Unit]] = {
             stage: [unit for unit, times in rank.parts(stage) for _ in range(times)]
             for stage in rank.stages
         }
 
-    def held(self, parameters: int, states: int) -> tuple[int, int]:
-        """Bytes of parameters and of gradients on this rank between steps: shards, those of parameters with Adam's.
-
-        Experts that no neighbour shares stay whole beside their shards in fp32.
-        """
-        whole = 0 if self.expert_shards > 1 else 2 * self.rank.experts
-        return whole, 4 * states
+    def held(self, parameters: int, states: int) -> Held:
+        """Bytes of parameters and of gradients on this rank between steps: shards of both."""
+        each = SHARD_WIDE if self.updates_shards else SHARD
+        return Held(each * states, self.rank.wide * states)
 
     def waits(self, stage: int) -> bool:
         """Every pass waits for the gathers of its layers."""
@@ -88,16 +97,20 @@ class FullySharded:
             self._use(stage, i, i + 1)
             self.rank.emit(unit.forward, 1)
             if not self.keep and i < last:  # the last is needed again at once
-                self.gathered.pop((stage, i), None)
+                self._free(stage, i)
 
     def backward(self, stage: int, which: Callable[[Unit], Pass], last: bool) -> None:
         """A stage's backward pass; in its last one of the step gradients are reduced, without a pipeline in each."""
         ends = last or not self.keep
         for i, unit in reversed(list(enumerate(self.units[stage]))):
             self._use(stage, i, i - 1)
+            if (stage, i) not in self.sums:
+                size = float(self.rank.wide * self._shared(self.rank.weights(unit, 1)))
+                self.sums[stage, i] = Storage(self.t.memory, size, "gradients")
             self.rank.emit(which(unit), 1)
             if ends:
-                self.gathered.pop((stage, i), None)
+                self._free(stage, i)
+                self.reducing = self.sums.pop((stage, i))  # frees the one before
                 self._reduce(self.rank.weights(unit, 1))
 
     def _use(self, stage: int, i: int, following: int) -> None:
@@ -113,12 +126,24 @@ class FullySharded:
             return
         t, unit = self.t, self.units[stage][i]
         in_fp8 = unit.name == "layer" and self.rank.o.fp8_param_gather
+        here = float((1 if in_fp8 else 2) * self._shared(self._whole(unit)))
+        self.whole[stage, i] = Storage(t.memory, here, "buffers")
         for mesh, count in self._on_meshes(self._whole(unit)):
             if mesh.group.size > 1:
                 size = float(count * (1 if in_fp8 else 2))
                 mesh.group.collective(t, "all_gather", size, GATHER, in_place=True)
                 pass_over(t, count, 2 * size, GATHER)
         self.gathered[stage, i] = t.record(GATHER)
+
+    def _free(self, stage: int, i: int) -> None:
+        """A layer's parameters are shards again."""
+        self.gathered.pop((stage, i), None)
+        self.whole.pop((stage, i), None)
+
+    def _shared(self, weights: Weights) -> int:
+        """Those of so many parameters of which other ranks have parts."""
+        parts = self._on_meshes(weights)
+        return sum(count for mesh, count in parts if mesh.group.size > 1)
 
     def _whole(self, unit: Unit) -> Weights:
         """Parameters that a pass needs, frozen ones with them."""
@@ -144,6 +169,7 @@ class FullySharded:
 
     def finish(self) -> None:
         """The optimizer needs all gradients; the next step's gathers need its result."""
+        self.reducing = None
         self.t.wait(self.t.record(REDUCE))
 
 

@@ -24,7 +24,7 @@ def moment_of(rank: Rank) -> int:
 def resident(rank: Rank) -> list[Storage]:
     """Shards of parameters, gradients and moments."""
     memory, states = rank.tape.memory, states_of(rank)
-    parameters, gradients = rank.data.held(rank.parameters, states)
+    parameters, gradients, _ = rank.data.held(rank.parameters, states)
     moments = ADAMW_MOMENTS * moment_of(rank) * states
     return [
         Storage(memory, float(parameters), "parameters"),
@@ -38,6 +38,7 @@ def optimize(rank: Rank) -> None:
     t, choices, n = rank.tape, rank.s.pytorch, states_of(rank)
     stored, moment, tensors = stored_of(rank), moment_of(rank), _tensors(rank)
     t.phase, t.layer = 2, -1
+    t.memory.begin_update()
     if choices.clip_gradients:
         _clip(rank, n, stored)
     t.cpu("optimizer_step_dtensor")

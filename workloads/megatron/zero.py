@@ -17,7 +17,7 @@ from workloads.host_costs import buckets
 from workloads.job import Job
 from workloads.megatron.elementwise import pass_over
 from workloads.megatron.passes import Pass
-from workloads.megatron.rank import DP, Rank, Weights
+from workloads.megatron.rank import DP, Held, Rank, Weights
 from workloads.megatron.replicated import Replicated, zeroed
 from workloads.megatron.unit import Unit
 
@@ -85,14 +85,14 @@ class Zero2(Zero):
         self.bf16 = False  # what is reduced is what backward made
         self.filled = Weights(0, 0)
 
-    def held(self, parameters: int, states: int) -> tuple[int, int]:
-        """Bytes of parameters, and of gradients: the shard that adds up and the bucket being filled (or two)."""
+    def held(self, parameters: int, states: int) -> Held:
+        """Bytes of parameters, the shard of gradients that adds up, and the bucket being filled (or two)."""
         if self.alone:
             return super().held(parameters, states)
         buffers = 2 if self.o.overlap_grad_reduce else 1
         filling = min(self.bucket, parameters)
-        gradients = self.rank.wide * states + 2 * buffers * filling
-        return 2 * parameters, gradients
+        gradients = self.rank.wide * states
+        return Held(2 * parameters, gradients, 2 * buffers * filling)
 
     def begin(self) -> None:
         """The shard is zeroed."""

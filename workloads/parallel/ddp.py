@@ -65,7 +65,8 @@ class DistributedDataParallel:
         self.members: list[Tensor] = []
         self.sync = True
         self.parameters = parameters
-        self.flat = Storage(t.memory, sum(p.size for p in parameters), "buffers")
+        size = sum(p.stored_size for p in parameters)
+        self.flat = Storage(t.memory, size, "gradients" if view else "buffers")
         others = beside.flat.size if beside is not None else 0.0
         t.memory.first_buckets = self.flat.size + others
         for p in parameters:
@@ -93,10 +94,10 @@ class DistributedDataParallel:
             return
         t = self.t
         t.cpu("ddp_hook")
-        launch_elementwise(t, "div", p.elements, 2 * p.size)
+        launch_elementwise(t, "div", p.elements, 2 * p.stored_size)
         if self.view:
-            p.grad = Tensor(None, p.shape, p.itemsize)  # its memory is the bucket's
-        self.open += p.size
+            p.grad = Tensor(None, p.shape, p.stored)  # its memory is the bucket's
+        self.open += p.stored_size
         self.members.append(p)
         self.pending += 1
         if self.open >= (self.first if self.closed == 0 else self.cap):
@@ -120,7 +121,7 @@ class DistributedDataParallel:
         self.closed = 0
         if not self.view:
             for p in self.parameters:
-                launch_elementwise(self.t, "copy", p.elements, 2 * p.size)
+                launch_elementwise(self.t, "copy", p.elements, 2 * p.stored_size)
 
 
 def wrap(
@@ -159,8 +160,9 @@ def reduce_each(
     """One blocking all-reduce per parameter after backward (``ddp-no-overlap``)."""
     t.cpu("ranks_meet")
     for p in parameters:
-        group.collective(t, "all_reduce", p.size, stream, host="blocking_collective")
+        size = p.stored_size
+        group.collective(t, "all_reduce", size, stream, host="blocking_collective")
         t.wait(t.record(stream))
         if average:
             t.cpu("elementwise_nograd")
-            t.launch(Kernel("div", (p.elements,), bytes=2 * p.size))
+            t.launch(Kernel("div", (p.elements,), bytes=2 * size))

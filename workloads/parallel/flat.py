@@ -52,9 +52,6 @@ class FlatShard(FullyShard):
         self.ready: tuple[int, ...] = ()
         # Bytes of a sharded parameter and of its gradient.
         self.wide = 4 if options.master_weights else t.itemsize
-        self.sharded = Storage(
-            t.memory, self.wide * self.elements / group.size, "parameters"
-        )
 
     # -- parameters -----------------------------------------------------------------------------
     def unshard(self, copy_in: str = UNSHARD) -> None:

@@ -56,8 +56,14 @@ class FullyShard:
 
     Attributes
     ----------
+    full, stored : float
+        Bytes of all parameters as the module computes with them, and as shards keep them: in fp32 with master weights.
     trained : list of Tensor
         Those that are not frozen: they alone have gradients, of `gradient` bytes, and are updated.
+    kept, reduced : float
+        Bytes of their gradients as shards keep them, in the type of the parameters, and as they are reduced.
+    sums : Storage, optional
+        Whole gradients of earlier microbatches that wait to be reduced, where that is not their own type.
     open : bool
         Whether the module has run forward, and nobody has told the group yet that it has run backward.
     ahead, behind : list of FullyShard, optional
@@ -88,28 +94,34 @@ class FullyShard:
             reshard,
         )
         self.full = sum(p.size for p in parameters)
-        self.shard = self.full / group.size
+        self.stored = sum(p.stored_size for p in parameters)
         self.trained = [p for p in parameters if p.requires_grad]
         self.gradient = sum(p.size for p in self.trained)
+        self.kept = sum(p.stored_size for p in self.trained)
+        self.reduced = self.gradient
+        if t.choices is not None and t.choices.reduce_dtype == "fp32":
+            self.reduced = 4.0 * sum(p.elements for p in self.trained)
         self.open = False
         self.sent, self.cast = self.full, 0  # bytes gathered, elements of them in fp8
         for p in parameters:
             p.storage = None
-        self.sharded = Storage(t.memory, 0.0 if host else self.shard, "parameters")
+        here = 0.0 if host else self.stored / group.size
+        self.sharded = Storage(t.memory, here, "parameters")
         if host is not None:
-            host.keep("parameters", self.shard / t.itemsize)
+            host.keep("parameters", self.full / t.itemsize / group.size)
             host.keep("gradients", self.gradient / t.itemsize / group.size)
         self.unsharded: Storage | None = None
         self.gathered: Storage | None = None
         self.grad: Storage | None = None
-        self.keep = False
+        self.sums: Storage | None = None
+        self.keep = self.sent_gradients = False
 
     def shards(self) -> list[Tensor]:
         """What this rank keeps of every parameter, as the optimizer sees it."""
         kept = []
         for p in self.trained:
             kept.append(Tensor(None, (-(-p.elements // self.group.size),), p.itemsize))
-            kept[-1].name, kept[-1].whole = p.name, p.shape
+            kept[-1].name, kept[-1].whole, kept[-1].stored = p.name, p.shape, p.stored
         return kept
 
     # -- parameters -----------------------------------------------------------------------------
@@ -129,8 +141,9 @@ class FullyShard:
             self._fetch(copy_in)
             if self.cast:
                 self._cast()
+            read = shard / self.full * self.stored  # cast where shards are in fp32
             t.launch(
-                Kernel("foreach_copy", (int(shard / t.itemsize),), bytes=2 * shard)
+                Kernel("foreach_copy", (int(shard / t.itemsize),), bytes=read + shard)
             )
             self.group.collective(
                 t, "all_gather", self.sent, GATHER, in_place=True
@@ -150,10 +163,8 @@ class FullyShard:
     def _cast(self) -> None:
         """Weights of quantized layers to fp8 before they are sent (torchao's fsdp_pre_all_gather)."""
         t, elements = self.t, self.cast // self.group.size
-        stored = 4 if t.choices is not None and t.choices.master_weights else 2
-        t.launch(
-            Kernel("fused_pointwise", (elements,), bytes=(stored + 1.0) * elements)
-        )
+        read = self.stored / self.full * t.itemsize
+        t.launch(Kernel("fused_pointwise", (elements,), bytes=(read + 1.0) * elements))
 
     def wait(self, forward: bool) -> None:
         """The compute stream waits for the all-gather and copies the parameters out of its buffer."""
@@ -258,37 +269,59 @@ class FullyShard:
         self.open = False
         if (self.reshard_after and not context.keeps) or self.reduces:
             self.reshard()
-        if not (self.reduces and self.trained):
+        if not self.trained:
+            return
+        self._add_up()
+        if not self.reduces:
             return
         t.cpu("fsdp_reduce_param", len(self.trained))
         t.wait(context.reduced)
-        in_fp32 = t.choices is not None and t.choices.reduce_dtype == "fp32"
-        wide = 4.0 / t.itemsize if in_fp32 else 1.0
         context.reduce_input = None
-        context.reduce_input = self._copy_in(wide)
+        context.reduce_input = self._copy_in()
         earlier = self.grad is not None  # of zero_grad, or of the microbatch before
-        shard = self.gradient / self.group.size
         if not earlier:
-            self.grad = Storage(t.memory, shard, "gradients")
+            self.grad = Storage(t.memory, self.kept / self.group.size, "gradients")
         if self.alone:
             t.wait(t.record(), REDUCE)
-            elements, moved = int(self.gradient / t.itemsize), 2 * wide * self.gradient
-            copied = Kernel("copy", (elements,), bytes=moved)
-            t.launch(copied, REDUCE)
+            elements = int(self.gradient / t.itemsize)
+            t.launch(Kernel("copy", (elements,), bytes=2 * self.reduced), REDUCE)
         else:
-            self.group.collective(t, "reduce_scatter", wide * self.gradient, REDUCE)
-        stream = self._sum_copies(wide * shard)
-        if earlier:
-            self._add_to_earlier(stream)
+            self.group.collective(t, "reduce_scatter", self.reduced, REDUCE)
+        stream = self._sum_copies(self.reduced / self.group.size)
+        self._store(earlier, stream)
         if self.host is not None:
             self._send(self.host, stream)
         context.reduced, context.done = t.record(REDUCE), t.record(stream)
 
+    def _add_up(self) -> None:
+        """Adds whole gradients to those of microbatches before, in the type in which they will be reduced.
+
+        Where it is the type in which backward makes them, autograd has added them up itself; and there is nothing to
+        add to where every microbatch reduces (FSDPParam.to_accumulated_grad_if_needed).
+        """
+        begins, fresh = self.sums is None, [p for p in self.trained if p.grad]
+        if self.reduced == self.gradient or not fresh or (self.reduces and begins):
+            return
+        if begins:
+            self.sums = Storage(self.t.memory, self.reduced, "gradients")
+        wide = self.reduced / self.gradient
+        for p in fresh:
+            moved = p.size * (1.0 + wide * (1 if begins else 2))
+            self.t.launch(Kernel("add", (p.elements,), bytes=moved))
+            p.grad = None
+
     def _send(self, host: HostMemory, stream: str) -> None:
-        """Copies the reduced shard of the gradients to the host's memory; the GPU keeps none."""
+        """Copies the reduced shard of the gradients to the host's memory; the GPU keeps none.
+
+        Where a microbatch before has sent one, the host waits for the copy, and adds it to that (foreach_reduce).
+        """
+        elements = self.gradient / self.t.itemsize / self.group.size
         with self.t.on_stream(stream):
-            host.to_host(self.gradient / self.t.itemsize / self.group.size, stream)
-        self.grad = None
+            host.to_host(elements, stream)
+        if self.sent_gradients:
+            self.t.synchronize(stream)
+            host.pass_over(3.0 * host.wide * elements)
+        self.grad, self.sent_gradients = None, True
 
     def _sum_copies(self, size: float) -> str:
         """All-reduces the reduced shard between its copies, if there are; the stream on which it is complete."""
@@ -305,35 +338,46 @@ class FullyShard:
         every = choices is not None and choices.reduce_every_microbatch
         return self.context.sync or every
 
-    def _copy_in(self, wide: float) -> Storage:
-        """Copies the gradients into the buffer that is reduced, `wide` times as wide, and frees them."""
-        t = self.t
+    def _copy_in(self) -> Storage:
+        """Copies the gradients, or their sums, into the buffer that is reduced, in its type, and frees them."""
+        t, read = self.t, self.gradient if self.sums is None else self.reduced
         t.launch(Kernel("copy_h2d", (4096,), bytes=426000.0))
-        buffer = Storage(t.memory, self.gradient, "buffers")
-        elements, moved = int(self.gradient / t.itemsize), (1 + wide) * self.gradient
-        t.launch(Kernel("chunk_cat", (elements,), bytes=moved))
+        buffer = Storage(t.memory, self.reduced, "buffers")
+        elements = int(self.gradient / t.itemsize)
+        t.launch(Kernel("chunk_cat", (elements,), bytes=read + self.reduced))
+        self.sums = None
         for p in self.trained:
             p.grad = None
         return buffer
 
-    def _add_to_earlier(self, stream: str) -> None:
-        """Adds the new shard to the one that is there, parameter by parameter (FSDPParamGroup's foreach_reduce)."""
-        new = Storage(self.t.memory, self.gradient / self.group.size, "gradients")
+    def _store(self, earlier: bool, stream: str) -> None:
+        """The reduced shard in the type of the parameters, added to the one that is there, parameter by parameter.
+
+        Source: foreach_reduce of _fsdp_collectives.py.
+        """
+        t, ranks = self.t, self.group.size
+        if self.kept != self.reduced:
+            n = int(self.gradient / t.itemsize / ranks)
+            moved = (self.kept + self.reduced) / ranks
+            t.launch(Kernel("copy", (n,), bytes=moved), stream)
+        if not earlier:
+            return
+        new = Storage(t.memory, self.kept / ranks, "gradients")
         for p in self.trained:
-            n = -(-p.elements // self.group.size)
-            self.t.launch(Kernel("add", (n,), bytes=3.0 * p.itemsize * n), stream)
+            n = -(-p.elements // ranks)
+            t.launch(Kernel("add", (n,), bytes=3.0 * p.stored * n), stream)
         del new
 
     def keep_gradients(self) -> None:
         """zero_grad(set_to_none=False): the gradients of the step before are there, zeroed."""
         self.keep = True
-        size = self.gradient / self.group.size
+        size = self.kept / self.group.size
         self.grad = Storage(self.t.memory, size, "gradients") if size else None
 
     def zero_grad(self) -> None:
         if not self.keep:
             self.grad = None
-        self.context.reduce_input = None
+        self.context.reduce_input, self.sent_gradients = None, self.keep
 
 
 def finish_backward(t: Tape, context: Context) -> None:

@@ -62,11 +62,12 @@ class ShardedParameters(ZeroPartitions):
     `follow` gives it the course of a microbatch.
     """
 
-    buffers = 1  # it is reduced before the next gradient comes
+    buffers = 1  # it is reduced before the next gradient comes; it stays between steps
     coordinator: Coordinator
 
     def __init__(self, t: Tape, parameters: list[Tensor], group: Group) -> None:
         super().__init__(t, parameters, group, stage=3)
+        self._set_up_buckets()
         self.numbers = {id(p): number for number, p in enumerate(parameters)}
         self.under_way: dict[int, Gathering] = {}
         self.whole: dict[int, Storage] = {}

@@ -58,10 +58,10 @@ class ZeroPartitions:
         self.cap = float(self.bucket * t.itemsize)
         self.filled = 0
         self.total = sum(p.elements for p in parameters)
-        size = float(min(self.bucket, self.total) * t.itemsize)
-        self.flat = [Storage(t.memory, size, "buffers") for _ in range(self.buffers)]
+        self.flat: list[Storage] = []  # buckets, during a backward pass
         self.states = self._resident()
         self.members: list[Tensor] = []
+        self.partition: Storage | None = None  # gradients of its partition
         for p in parameters:
             p.on_grad = self._ready
 
@@ -89,12 +89,20 @@ class ZeroPartitions:
             return
         t = self.t
         t.cpu("zero_param")
+        self._set_up_buckets()
         if self.filled + p.elements > self.bucket:
             self._reduce()
         if p.elements <= self.bucket:
             launch_elementwise(t, "copy", p.elements, 2.0 * p.size)
+            p.grad = None  # what is left of it is in the bucket
         self.filled += p.elements
         self.members.append(p)
+
+    def _set_up_buckets(self) -> None:
+        """The first gradient of a backward pass finds whole buckets (setup_buckets)."""
+        if not self.flat:
+            memory, size = self.t.memory, float(self.bucket * self.t.itemsize)
+            self.flat = [Storage(memory, size, "buffers") for _ in range(self.buffers)]
 
     def _reduce(self) -> None:
         """The bucket is divided and all-reduced on a stream of its own; this rank's part is copied out of it."""
@@ -108,10 +116,19 @@ class ZeroPartitions:
         t.launch(Kernel("div", (n,), bytes=2.0 * size), STREAM)
         if self.group.size > 1:
             self.group.collective(t, "all_reduce", size, STREAM, in_place=True)
+        for p in members:
+            p.grad = None
         self._keep(n // self.group.size, len(members))
 
     def _keep(self, part: int, tensors: int) -> None:
-        """This rank's part of a bucket of so many tensors is copied out of it."""
+        """This rank's part of a bucket of so many tensors is copied out of it (grads_in_partition).
+
+        In stage 2 later microbatches have a partition of their own, which is added to the first.
+        """
+        if self.partition is None:
+            self.partition = Storage(
+                self.t.memory, float(self.t.itemsize * self.own), "gradients"
+            )
         size = 2.0 * self.t.itemsize * part
         self.t.launch(Kernel("copy", (part,), bytes=size), STREAM)
 
@@ -123,6 +140,7 @@ class ZeroPartitions:
         self.t.cpu("zero_bucket")
         self.t.wait(self.t.record(STREAM))
         self.t.synchronize()
+        self.flat = []  # _release_ipg_buffers
 
     # -- the optimizer ------------------------------------------------------------------------------
     def step(self) -> None:
@@ -135,9 +153,14 @@ class ZeroPartitions:
             t.synchronize()
         t.cpu("elementwise_nograd")
         t.launch(Kernel("fused", (n,), bytes=FLATTEN * n))
+        flat = Storage(t.memory, float(t.itemsize * n), "gradients")
         self._over(n, WIDENED)
+        wide = Storage(t.memory, float(WIDE * n), "gradients")
+        del flat
+        self.partition = None
         self._over(n, SCALED)
         self._adam(n)
+        del wide
         self._over(n, NARROWED)
         self._gather()
 

@@ -56,5 +56,5 @@ class ZeroRedundancy:
     def broadcast(self) -> None:
         """Sends every updated tensor from its owner to all ranks."""
         for p in (p for part in self.parts for p in part):
-            self.group.collective(self.tape, "broadcast", p.size, STREAM)
+            self.group.collective(self.tape, "broadcast", p.stored_size, STREAM)
         self.tape.wait(self.tape.record(STREAM))

@@ -75,6 +75,8 @@ def choose(
     draft.drop(*draft.asides)
     for key, value in FUSED.items():
         draft.set(f"megatron.{key}", value)
+    if draft.get("parallel.data_parallel") == "fsdp":
+        draft.set("megatron.fp32_shards", True)
     what = "such float8" if shared or fp8_biases else "split blocks"
     draft.assume(
         f"compiled blocks with {what} count as Megatron's fused layers, as in `prestep validate published`"

@@ -62,7 +62,7 @@ def compiled_block(
 def _trained(t: Tape, block: Block, unit: int) -> float:
     """Bytes of a unit's parameters that DDP puts into buckets."""
     own = parameters_of(block, [unit]) + adapter_matrices(t, block, [unit])
-    return sum(p.size for p in own if p.requires_grad)
+    return sum(p.stored_size for p in own if p.requires_grad)
 
 
 def _graphs(

@@ -57,7 +57,7 @@ def lower(
         _parameters(layout, steps),
         layout,
         (host_factor, speeds),
-        tuple(p.size for p in steps[min(steps)].model.stored_parameters()),
+        tuple(p.stored_size for p in steps[min(steps)].model.stored_parameters()),
     )
 
 

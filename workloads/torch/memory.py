@@ -18,6 +18,8 @@ class Memory:
         Bytes of all owners, now and at most.
     at_peak, before : dict
         Bytes by owner at the peak, and as the step begins (when the peak was last reset).
+    at_update : dict
+        Bytes by owner as the optimizer's update begins, when all gradients are there; empty: no update is known.
     first_buckets : float
         Bytes that DDP had before it rebuilt its buckets.
     issued : Sized
@@ -38,6 +40,7 @@ class Memory:
         self.peak = 0.0
         self.at_peak = dict(self.alive)
         self.before = dict(self.alive)
+        self.at_update: dict[str, float] = {}
         self.first_buckets = 0.0
         self.reserved = 0.0
         self.modules: dict[str, float] = {}
@@ -63,6 +66,10 @@ class Memory:
     def keep_on_host(self, owner: str, size: float) -> None:
         """Counts what the rank has in its host's memory."""
         self.on_host[owner] = self.on_host.get(owner, 0.0) + size
+
+    def begin_update(self) -> None:
+        """All gradients of the step are there; the optimizer is next."""
+        self.at_update = dict(self.alive)
 
     def reset_peak(self) -> None:
         """The step begins: what is alive now is the peak so far."""

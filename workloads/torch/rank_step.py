@@ -88,6 +88,7 @@ class RankStep:
         run()
         model.reduce_gradients()
         t.phase, t.layer = 2, -1
+        t.memory.begin_update()
         stored = model.stored_parameters()
         updated = model.updated_parameters()
         if updated:

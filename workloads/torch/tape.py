@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from sim.graph.kernel import Kernel
 from workloads.torch.memory import Storage
 from workloads.torch.recorder import Recorder, Shared
 
@@ -59,6 +60,7 @@ class Tensor:
         "requires_grad",
         "shape",
         "storage",
+        "stored",
         "whole",
     )
 
@@ -71,6 +73,9 @@ class Tensor:
     ) -> None:
         self.storage, self.node = storage, node
         self.shape, self.itemsize = shape, itemsize
+        self.stored = (
+            itemsize  # bytes of an element of a parameter as the optimizer keeps it
+        )
         self.requires_grad = node is not None
         self.grad: Tensor | None = None
         self.on_grad: Callable[[Tensor], None] | None = None
@@ -90,6 +95,11 @@ class Tensor:
     def size(self) -> float:
         """Bytes."""
         return float(self.elements * self.itemsize)
+
+    @property
+    def stored_size(self) -> float:
+        """Bytes of a parameter, and of its gradient, as the optimizer keeps it."""
+        return float(self.elements * self.stored)
 
     def view(self, *shape: int) -> Tensor:
         """The same storage and history with another shape (no kernel)."""
@@ -125,6 +135,8 @@ class Tape(Recorder):
         Weight gradients that are put off (zero-bubble schedules); None: none are.
     hooks : ModuleHooks, optional
         What an engine hangs on every module; None: nothing.
+    widened : callable, optional
+        Called with a parameter that is stored wider than products take it, as its gradient becomes as wide.
     retained : list
         With these the graph, and so what it saved, stays alive.
     """
@@ -142,6 +154,7 @@ class Tape(Recorder):
         self.ring: Ring | None = None
         self.deferred: list[Callable[[], None]] | None = None
         self.hooks: ModuleHooks | None = None
+        self.widened: Callable[[Tensor], None] | None = None
         self.retained: list[Backward] = []
         self._seq = 0
 
@@ -201,8 +214,10 @@ class Tape(Recorder):
 
     def parameter(self, *shape: int, itemsize: int = 0, name: str = "") -> Tensor:
         """A new parameter, of the size that the tape's numbers have if nothing is said."""
-        p = self.empty(shape, itemsize or self.itemsize, "parameters")
-        p.requires_grad, p.name = True, name
+        size = itemsize or self.itemsize
+        wide = self.choices is not None and self.choices.master_weights
+        p = self.empty(shape, max(size, 4) if wide else size, "parameters")
+        p.requires_grad, p.name, p.itemsize = True, name, size
         return p
 
     # -- autograd -------------------------------------------------------------------------------
@@ -293,6 +308,9 @@ class Tape(Recorder):
         """AccumulateGrad: takes the first gradient over, adds later ones in place, then calls the hook."""
         if leaf.name != "detached":
             self.cpu("accumulate_grad")
+        # A parameter without memory is a shard elsewhere, where its gradient is cast.
+        if leaf.stored > grad.itemsize and leaf.storage is not None:
+            grad = self._widen(leaf, grad)
         if leaf.grad is None:
             leaf.grad = grad
             if (
@@ -306,6 +324,15 @@ class Tape(Recorder):
         del grad
         if leaf.on_grad is not None:
             leaf.on_grad(leaf)
+
+    def _widen(self, leaf: Tensor, grad: Tensor) -> Tensor:
+        """A gradient in the type in which its parameter is stored."""
+        self.cpu("elementwise_backward")
+        moved = grad.size + leaf.stored_size
+        self.launch(Kernel("copy", (grad.elements,), bytes=moved))
+        if self.widened is not None:
+            self.widened(leaf)
+        return self.empty(grad.shape, leaf.stored)
 
     @contextmanager
     def no_grad(self) -> Iterator[None]:

@@ -23,6 +23,7 @@ from workloads.parallel.zero_partitions import ZeroPartitions
 from workloads.parallel.zero_redundancy import ZeroRedundancy
 from workloads.torch import functional as F
 from workloads.torch import liger, low_rank, trainer, written_out
+from workloads.torch.autocast import Autocast
 from workloads.torch.block import BlockParallel
 from workloads.torch.convnet import ResNet, broadcast_buffers
 from workloads.torch.memory import Storage
@@ -98,6 +99,8 @@ class WrappedModel:
         self.averaged: list[Tensor] = []
         self.buffers: list[Tensor] = []
         self.resident: list[Storage] = []
+        casts = job.pytorch.master_weights and not self._shards_parameters
+        self.autocast = Autocast(tape) if casts else None
 
     # -- what a rank holds ----------------------------------------------------------------------
     def whole(self) -> Callable[[], Tensor]:
@@ -130,7 +133,7 @@ class WrappedModel:
         mlp = MultilayerPerceptron(t, self.spec)
         self._keep_on_device(batch * (self.spec.sizes[0] + self.spec.sizes[-1]))
         self._train(mlp)
-        return lambda: F.mse_loss(t, mlp.forward(t, batch))
+        return self._under_autocast(lambda: F.mse_loss(t, mlp.forward(t, batch)))
 
     def _resnet(self) -> Callable[[], Tensor]:
         t, batch = self.tape, self.job.training.micro_batch
@@ -138,7 +141,7 @@ class WrappedModel:
         self.buffers = net.buffers
         self._keep_on_device(batch * 3 * self.spec.image_size**2)
         self._train(net)
-        return lambda: F.cross_entropy(t, net.forward(t, batch))
+        return self._under_autocast(lambda: F.cross_entropy(t, net.forward(t, batch)))
 
     def _keep_on_device(self, elements: int) -> None:
         """Inputs that stay on the device for the whole run."""
@@ -164,9 +167,23 @@ class WrappedModel:
         experts = _without(self.parameters, self.averaged)
         self.ddp = self._data_parallel(self.averaged, experts)
         self.run_block.bucket_cap = self.ddp.cap if self.ddp is not None else None
-        return lambda: t.call_by_name(
-            [], lambda: self._losses(net.outputs(t, tokens, self.run_block))
+        return self._under_autocast(
+            lambda: t.call_by_name(
+                [], lambda: self._losses(net.outputs(t, tokens, self.run_block))
+            )
         )
+
+    def _under_autocast(self, forward: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """A forward pass that casts its weights first, where they are in fp32 and no FSDP casts them."""
+        autocast = self.autocast
+        if autocast is None:
+            return forward
+
+        def run() -> Tensor:
+            autocast.cast(self.parameters)
+            return forward()
+
+        return run
 
     def _parallel(self) -> BlockParallel:
         spread = self.ep_group if self.job.parallel.ep > 1 else None
@@ -271,6 +288,8 @@ class WrappedModel:
         return F.cross_entropy(t, logits)
 
     def _forward(self, net: Transformer, x: Tensor | tuple[int, int]) -> list[Tensor]:
+        if self.autocast is not None:
+            self.autocast.cast(net.parameters)
         return net.outputs(self.tape, x, self.run_block)
 
     # -- gradients ------------------------------------------------------------------------------
@@ -305,9 +324,9 @@ class WrappedModel:
         in_buckets = self.ddp is not None and self.ddp.view
         for p in self.parameters:
             p.grad = (
-                Tensor(None, p.shape)
+                Tensor(None, p.shape, p.stored)
                 if in_buckets
-                else self.tape.empty(p.shape, p.itemsize, "gradients")
+                else self.tape.empty(p.shape, p.stored, "gradients")
             )
 
     def reduce_gradients(self) -> None:
@@ -371,7 +390,7 @@ class WrappedModel:
                 p.grad = None
             return
         elements = sum(p.elements for p in stored)
-        size = sum(p.size for p in stored)
+        size = sum(p.stored_size for p in stored)
         self.tape.launch(Kernel("fill", (elements,), bytes=size))  # _foreach_zero_
 
 

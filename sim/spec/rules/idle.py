@@ -126,6 +126,11 @@ NEEDS = (
         "pp > 1",
     ),
     Needs(
+        "megatron.fp32_shards",
+        lambda s, _: s.parallel.data_parallel in ("fsdp", "zero3"),
+        'parallel.data_parallel = "fsdp" or "zero3"',
+    ),
+    Needs(
         "megatron.exp_avg_* megatron.main_params_dtype",
         lambda s, _: s.megatron.use_precision_aware_optimizer,
         "use_precision_aware_optimizer",
