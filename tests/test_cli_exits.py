@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from sim.commands._shared import EXIT_INTERRUPT
+from sim.commands._shared import EXIT_INTERRUPT, WORKER_KILLED, _outside_reason
 from sim.errors import InputError
 from sim.studies.grid import Spec
 from sim.studies.sweep import SUM, _missing, _sum, write_whole
+from sim.tools import crash
+from sim.tools.workers import Workers
 from topologies.edit.hostfile import expand
 from validation.report.report import _printable
 
@@ -208,3 +212,66 @@ def test_a_format_that_the_gpu_does_not_compute_is_refused() -> None:
     ended = _run(["run", "llama1b-ddp4", "--set", "training.precision=nvfp4"])
     assert ended.returncode == 2
     assert "training.precision" in ended.stderr and "h200" in ended.stderr
+
+
+def test_files_are_written_though_the_reader_of_stdout_is_gone(tmp_path: Path) -> None:
+    """`run --report F --trace G | head`: a page longer than the pipe ended the command before its files."""
+    asked = {"--report": "r.html", "--trace": "t.json", "--timeline": "t.parquet"}
+    options = [word for key, file in asked.items() for word in (key, tmp_path / file)]
+    read, write = os.pipe()
+    os.close(read)
+    command = [*COMMAND, "run", "mlp-ddp4", *map(str, options)]
+    ended = subprocess.run(command, cwd=HERE, stdout=write, timeout=120)
+    os.close(write)
+    assert ended.returncode == 141
+    assert {path.name for path in tmp_path.iterdir()} == set(asked.values())
+
+
+def test_a_sweep_of_which_every_run_is_refused_says_so(tmp_path: Path) -> None:
+    """As `run` of each does. One good run, and the sweep is good."""
+
+    def swept(values: str) -> int:
+        grid = ["--grid", f"parallel.dp={values}", "-o", str(tmp_path / values)]
+        return _run(["sweep", "mlp-ddp4", *grid, "--executor", "threads"]).returncode
+
+    assert swept("3,5") == 2
+    assert swept("3,4") == 0
+
+
+def test_names_of_files_may_have_any_bytes(tmp_path: Path) -> None:
+    name = os.fsdecode(os.fsencode(tmp_path) + b"/a\xff")
+    grid = ["--grid", "nvlink.bandwidth=1x,2x", "--executor", "threads"]
+    for arguments in (
+        ["sweep", "mlp-ddp4", *grid, "-o", name],
+        ["plot", name, "--x", "nvlink.bandwidth", "-o", name + ".png"],
+        ["run", "mlp-ddp4", "--timeline", name + ".parquet", "--trace", name + ".json"],
+        ["convert", name + ".json", "-o", name + "2.parquet"],
+        ["convert", name + ".json", "-o", name + "2.arrow"],
+    ):
+        ended = _run(arguments)
+        assert ended.returncode == 0, ended.stderr
+        assert os.path.exists(arguments[-1]) or "-o" not in arguments
+
+
+def test_a_worker_that_is_killed_is_said() -> None:
+    """The system kills processes where memory runs out: no mistake of prestep's, and nothing to report."""
+    with Workers(1) as pool:
+        killed = pool.submit(os._exit, 1).exception()
+    assert isinstance(killed, BrokenProcessPool)
+    assert _outside_reason(killed) == WORKER_KILLED
+    assert not _outside_reason(ValueError("prestep's own"))
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
+def test_a_machine_that_has_no_more_is_no_mistake_of_prestep(number: int) -> None:
+    reason = _outside_reason(OSError(number, os.strerror(number)))
+    assert os.strerror(number).lower() in reason and "--jobs" in reason
+    assert "memory" in _outside_reason(MemoryError())
+
+
+def test_what_is_sent_after_a_crash_has_no_values_of_the_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = ["/opt/bin/prestep", "run", "job.toml", "--set", "a.token=hf_secret"]
+    monkeypatch.setattr(sys, "argv", [*arguments, "--price=3", "-o", "my file"])
+    assert crash.command() == "prestep run ... --set ... --price=... -o ..."

@@ -30,6 +30,13 @@ EXIT_PIPE = 128 + 13  # as of programs that SIGPIPE ends
 EXIT_INTERRUPT = 128 + 2  # as of programs that SIGINT ends
 #: Errors of a name that was typed, whatever is done with the file: too long, or links that lead to themselves.
 NO_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)
+#: Errors of a machine or an account that has no more of something: open files, processes, memory.
+TOO_MANY = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+WORKER_KILLED = (
+    "this machine: found a worker process that was killed, expected it to finish "
+    "(most likely memory ran out: fewer --jobs need less)"
+)
+NO_MEMORY = "this machine: found no more memory, expected enough for what was asked (fewer --jobs need less)"
 
 Command = Callable[..., Any]
 
@@ -51,21 +58,9 @@ def explained(command: Command) -> Command:
             streams.close_stdout()
             sys.exit(EXIT_PIPE)
         except Exception as error:
-            if isinstance(error, OSError) and streams.cannot_be_written(error):
-                streams.close_stdout()
-                click.echo(
-                    f"stdout: {error.strerror}: nothing more can be written", err=True
-                )
-                sys.exit(EXIT_INPUT)
-            if isinstance(error, OSError) and error.errno in NO_NAMES:
-                expected = "a name that the file system can hold"
-                found = (error.strerror or str(error)).lower()
-                place = str(error.filename)[:60]
-                click.echo(str(Mistake(place, "", found, expected)), err=True)
-                sys.exit(EXIT_INPUT)
-            package = missing(error) if isinstance(error, ImportError) else None
-            if package is not None:
-                click.echo(str(package), err=True)
+            reason = _outside_reason(error)
+            if reason:
+                click.echo(reason, err=True)
                 sys.exit(EXIT_INPUT)
             if not crash.wanted():
                 raise
@@ -73,6 +68,36 @@ def explained(command: Command) -> Command:
             sys.exit(crash.EXIT_CRASH)
 
     return run
+
+
+def _outside_reason(error: Exception) -> str:
+    """What is wrong where prestep runs, for errors that come from there; "" for a mistake of prestep itself."""
+    if isinstance(error, OSError):
+        return _reason_of_system(error)
+    if isinstance(error, ImportError):
+        return str(missing(error) or "")
+    if isinstance(error, MemoryError):
+        return NO_MEMORY
+    # A pool tells that a worker died, but not why. Its module is slow to import: where there was a pool, it is there.
+    futures = sys.modules.get("concurrent.futures")
+    if futures is not None and isinstance(error, futures.BrokenExecutor):
+        return WORKER_KILLED
+    return ""
+
+
+def _reason_of_system(error: OSError) -> str:
+    """What the operating system refused; "" where that may be prestep's doing."""
+    reason = error.strerror or str(error)
+    if streams.cannot_be_written(error):
+        streams.close_stdout()
+        return f"stdout: {reason}: nothing more can be written"
+    if error.errno in NO_NAMES:
+        expected = "a name that the file system can hold"
+        return str(Mistake(str(error.filename)[:60], "", reason.lower(), expected))
+    if error.errno in TOO_MANY:
+        hint = "see `ulimit -a`, or ask for fewer --jobs"
+        return str(Mistake("this machine", "", reason.lower(), "room for more", hint))
+    return ""
 
 
 def verbose(command: click.Command) -> click.Command:

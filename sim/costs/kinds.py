@@ -25,6 +25,8 @@ DTYPE_BYTES: dict[str, float] = {
     "nvfp4": 0.5 + 1 / 16,
     "int64": 8,
     "int32": 4,
+    "int16": 2,
+    "int8": 1,
 }
 
 # Attention with all keys, of which the tables have batch, heads, sequence and width of heads.

@@ -31,10 +31,12 @@ def write(result: Prediction, path: str | Path) -> None:
     table = table.replace_schema_metadata(
         {**(table.schema.metadata or {}), b"prestep.result": summary.encode()}
     )
-    with files.replacing(path) as beside:
-        pyarrow.parquet.write_table(table, str(beside), compression="zstd")
+    # Arrow takes names in UTF-8 alone, and a name may have any bytes: it is given open files.
+    with files.replacing(path) as beside, beside.open("wb") as file:
+        pyarrow.parquet.write_table(table, file, compression="zstd")
 
 
 def read(path: str | Path) -> Timeline:
     """The timeline of a file that `write` made."""
-    return from_arrow(pyarrow.parquet.read_table(str(path)))
+    content = pyarrow.BufferReader(Path(path).read_bytes())
+    return from_arrow(pyarrow.parquet.read_table(content))

@@ -3,47 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from multiprocessing import forkserver, get_context
 from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError, Mistake
 from sim.extras import MissingPackage
-from sim.threads import THREADS
-from sim.tools.workers import begin
+from sim.tools.workers import Workers, start_server
 
 RETRIES = 3  # of runs whose worker died
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Processes that start meanwhile do linear algebra on one thread: two with two each wait for each other's."""
-    kept = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(dict.fromkeys(THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in kept.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
-@contextlib.contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes that start meanwhile ignore Ctrl-C: this one hears it too, and ends them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may say what a signal does
-        return
-    kept = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, kept)
 
 
 def executor_of(name: str, jobs: int) -> Callable[[], AbstractContextManager[Executor]]:
@@ -60,13 +30,8 @@ def executor_of(name: str, jobs: int) -> Callable[[], AbstractContextManager[Exe
     if name == "threads":
         return lambda: ThreadPoolExecutor(jobs)
     if name == "processes":
-        # Fresh processes: a fork of one with threads (numpy's) may hang. They come from a server that has imported what
-        # a prediction needs once for all of them, while the scenario is read here.
-        context = get_context("forkserver")
-        context.set_forkserver_preload(["sim.tools.warm"])
-        with one_thread(), _deaf_to_interrupts():
-            forkserver.ensure_running()
-        return lambda: ProcessPoolExecutor(jobs, mp_context=context, initializer=begin)
+        start_server()  # which imports while the scenario is read here
+        return lambda: Workers(jobs, "forkserver")
     file = name.removeprefix("dask://")
     if file == name or not file:
         raise InputError(

@@ -212,6 +212,15 @@ def _table(wanted: Sequence[Spec], folder: Path) -> Path:
     return path
 
 
+def rows_of(path: Path) -> list[Row]:
+    """The rows of a results.parquet."""
+    # Arrow takes names in UTF-8 alone, so it is given bytes. `read_table` would import pandas.
+    file = pq.ParquetFile(pa.BufferReader(path.read_bytes()))
+    # Threads of Arrow that still run when a short command ends abort it.
+    rows: list[Row] = file.read(use_threads=False).to_pylist()
+    return rows
+
+
 def _fields(wanted: Sequence[Spec]) -> list[pa.Field]:
     """Columns of changes, then `COLUMNS`."""
     keys = dict.fromkeys(key for spec in wanted for key, _ in spec.changes)

@@ -15,11 +15,12 @@ DEBUG = "PRESTEP_DEBUG"  # set: the traceback itself
 
 
 def message(error: Exception) -> str:
-    """The message; the traceback, the command and versions go to a file of which it tells the path."""
+    """The message; the traceback, versions and the command without its values go to a file, whose path it has."""
     import tempfile  # brings a dozen modules along, for what should never happen
 
     details = "".join(traceback.format_exception(error))
-    about = f"prestep {__version__}, Python {platform.python_version()}, {platform.platform()}\n{sys.argv}\n\n{details}"
+    system = f"Python {platform.python_version()}, {platform.platform()}"
+    about = f"prestep {__version__}, {system}\n{command()}\n\n{details}"
     try:
         handle, name = tempfile.mkstemp(
             prefix="prestep-crash-", suffix=".txt", text=True
@@ -31,9 +32,25 @@ def message(error: Exception) -> str:
         where = f"Set {DEBUG}=1 to see where"
     return (
         f"prestep has a mistake of its own: {type(error).__name__}: {error}\n{where}. "
-        "Please report it with that file, the scenario and the command (CONTRIBUTING.md says where).\n"
+        "Please report it with that file, and with what you may show of the scenario and the command "
+        "(CONTRIBUTING.md says where).\n"
         f"Nothing is wrong with your input as far as prestep can tell; {DEBUG}=1 shows the traceback here."
     )
+
+
+def command() -> str:
+    """The command and the names of its options.
+
+    Values are left out: the file is sent to others, and a value may be a secret, or a name that is nobody's business.
+    """
+    words = [Path(sys.argv[0]).name]
+    for word in sys.argv[1:]:
+        name, equals, _ = word.partition("=")
+        is_option = name.startswith("-") or (name.isalpha() and len(words) == 1)
+        words.append(
+            (name + equals + ("..." if equals else "")) if is_option else "..."
+        )
+    return " ".join(words)
 
 
 def wanted() -> bool:

@@ -12,7 +12,12 @@ from sim.graph.kernel import Kernel
 from workloads.capture.kernels import views
 from workloads.capture.kernels.launched import RULES, kernels_of
 from workloads.capture.kernels.tensors import layout_beside
-from workloads.capture.operation import Argument, Operand, Operation
+from workloads.capture.operation import (
+    ELEMENT_BYTES,
+    Argument,
+    Operand,
+    Operation,
+)
 
 GPUS = ("h100", "h200", "a100", "b200")
 SEQUENCE = Operand("bf16", (2, 2048, 1024))
@@ -376,3 +381,28 @@ def test_latent_attention_takes_less_than_heads_as_wide_as_its_queries() -> None
         return sum(load("h100").duration(kernel) for kernel in kernels_of(made))
 
     assert seconds(narrow, narrow) < seconds(wide, narrow) < seconds(wide, wide)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("dtype", sorted(ELEMENT_BYTES))
+def test_products_of_every_element_type_take_time(gpu: str, dtype: str) -> None:
+    left, right = Operand(dtype, (4, 64, 32)), Operand(dtype, (4, 32, 128))
+    results = (Operand(dtype, (4, 64, 128)),)
+    (kernel,) = kernels_of(call("bmm", left, right, results=results))
+    assert 1e-7 < load(gpu).duration(kernel) < 1e-3
+
+
+def test_a_complex_product_is_four_real_ones() -> None:
+    """(a + ib)(c + id) is ac - bd + i(ad + bc): eight operations for each pair of elements instead of two."""
+
+    def product(dtype: str) -> Kernel:
+        left, right = Operand(dtype, (4096, 1024)), Operand(dtype, (1024, 2048))
+        results = (Operand(dtype, (4096, 2048)),)
+        (kernel,) = kernels_of(call("mm", left, right, results=results))
+        return kernel
+
+    whole, real = product("complex64"), product("fp32")
+    assert whole.flops == 4 * real.flops == 8 * 4096 * 1024 * 2048
+    assert whole.bytes == 2 * real.bytes
+    seconds = [load("h200").duration(kernel) for kernel in (whole, real)]
+    assert 3.5 < seconds[0] / seconds[1] < 4.5

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -105,6 +107,9 @@ def test_the_same_tables_make_the_same_bytes(tmp_path: Path) -> None:
     ("content", "told"),
     [
         (b"no gzip", "prestep capture"),
+        (gzip.compress(b"[" * 100_000), "nested too deeply"),
+        # A bomb: 1 GiB of blanks in 1 MB is refused before it is unpacked whole.
+        (gzip.compress(b" " * 2**20, 9) * 1024, "unpack"),
         (None, "no such file"),
         ({"format": "something else"}, "format"),
         ({"version": 99}, "capture the program again"),
@@ -137,6 +142,16 @@ def test_a_file_that_is_none_of_ours_is_a_located_mistake(
         recording.read(path)
     assert str(path) in str(caught.value)
     assert told in str(caught.value)
+
+
+def test_a_recording_is_a_regular_file(tmp_path: Path) -> None:
+    """A pipe that nobody writes to waits for ever, and a device never ends."""
+    pipe, device = tmp_path / "pipe.capture", tmp_path / "zero.capture"
+    os.mkfifo(pipe)
+    device.symlink_to("/dev/zero")
+    for path in (pipe, device):
+        with pytest.raises(InputError, match="no regular file"):
+            recording.read(path)
 
 
 def test_a_step_is_the_sum_of_its_kernels_where_nothing_else_counts(

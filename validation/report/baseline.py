@@ -50,6 +50,7 @@ def check(source: str) -> None:
 
 
 def _commit(revision: str) -> str:
+    _refuse_other_repository()
     asked = (
         "rev-parse",
         "--verify",
@@ -58,6 +59,15 @@ def _commit(revision: str) -> str:
         f"{revision}^{{commit}}",
     )
     return _git(*asked, source=revision).decode().strip()
+
+
+def _refuse_other_repository() -> None:
+    """An installed prestep may lie inside somebody else's repository, whose program it must not run."""
+    top = _git("rev-parse", "--show-toplevel", source="HEAD").decode().strip()
+    if not os.path.samefile(top, HOME):
+        found = f"{HOME}, which is no repository of prestep's"
+        hint = "give a file of `prestep validate --json`"
+        raise InputError(Mistake("--compare", "", found, EXPECTED, hint))
 
 
 def read(path: Path) -> Reports:

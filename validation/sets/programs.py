@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +19,7 @@ from sim.errors import InputError, Mistake, PrestepError
 from sim.predict import predict
 from sim.spec.load import load_scenario
 from sim.tools.program_capture import captured
-from sim.tools.workers import begin
+from sim.tools.workers import Workers
 from validation.formats.rows import Row, read_rows
 from validation.report.gate import Tolerances
 from validation.report.step_cases import Case, Prediction
@@ -126,7 +124,7 @@ def _each(
 ) -> list[Made]:
     if jobs == 1 or len(given) < 2:
         return [work(one) for one in progress.track(given, "programs")]
-    with ProcessPoolExecutor(jobs, get_context("spawn"), begin) as pool:
+    with Workers(jobs) as pool:
         made = pool.map(work, given)
         return list(progress.track(made, "programs", len(given)))
 

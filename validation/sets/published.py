@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,7 @@ from sim import progress
 from sim.errors import InputError, Mistake, PrestepError
 from sim.predict import step_time
 from sim.spec.load import parse_scenario
-from sim.studies.executors import one_thread
-from sim.tools.workers import begin
+from sim.tools.workers import Workers
 from validation.formats.mlperf_scripts import with_script
 from validation.formats.published_columns import count, whole
 from validation.formats.published_families import family_of
@@ -177,11 +174,9 @@ def predict_all(runs: Sequence[Run], jobs: int) -> list[tuple[float, str]]:
 def _predict_distinct(runs: Sequence[Run], jobs: int) -> list[tuple[float, str]]:
     if jobs == 1 or len(runs) < 2:
         return list(map(predict, progress.track(runs, "rows")))
-    # Spawned, not forked: Arrow and BLAS have threads of their own.
-    spawn = multiprocessing.get_context("spawn")
     # The longest first and one at a time, so that no worker is left alone with a long one at the end.
     order = sorted(range(len(runs)), key=lambda at: -work(runs[at]))
-    with one_thread(), ProcessPoolExecutor(jobs, spawn, begin) as pool:
+    with Workers(jobs) as pool:
         times = pool.map(predict, [runs[at] for at in order])
         tracked = progress.track(times, "rows", len(runs))
         by_place = dict(zip(order, tracked, strict=True))

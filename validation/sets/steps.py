@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +15,7 @@ from sim.errors import InputError, Mistake, PrestepError
 from sim.predict import predict as predicted
 from sim.spec.sections import Scenario
 from sim.studies import shared_cluster
-from sim.tools.workers import begin
+from sim.tools.workers import Workers
 from topologies import load_cluster
 from validation.formats.harness import emulated_cluster
 from validation.formats.rows import Row, read_rows
@@ -218,8 +216,7 @@ def _predict_each(
     work = partial(predict_row, predict=predict)
     if jobs == 1 or len(rows) < 2:
         return list(map(work, progress.track(rows, "rows")))
-    # Spawned, not forked: Arrow and BLAS have threads of their own.
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), begin) as pool:
+    with Workers(jobs) as pool:
         return list(
             progress.track(pool.map(work, rows, chunksize=4), "rows", len(rows))
         )

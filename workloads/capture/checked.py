@@ -17,7 +17,7 @@ MOST = 2**62
 #: PyTorch has more dtypes than kernels have rules for; operations that only look at such a tensor launch nothing.
 OTHERS = (
     *("float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz", "float4_e2m1fn_x2"),
-    *("complex32", "complex128", "quint8", "qint8", "qint32", "quint4x2", "quint2x4"),
+    *("quint8", "qint8", "qint32", "quint4x2", "quint2x4"),
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)),
 )
 DTYPES = (*ELEMENT_BYTES, *OTHERS)

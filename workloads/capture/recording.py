@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import gzip
 import json
-import zlib
+import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sim import files
 from sim.errors import InputError, Mistake
 from workloads.capture.allocator import Segment
 from workloads.capture.axes import axis_of
@@ -26,6 +27,8 @@ FORMAT, VERSION = "prestep capture", 2
 EXPECTED = "a file that `prestep capture` wrote"
 SPOILT = "the recording was changed: capture the program again"
 MOST_TOLD = 10  # mistakes
+#: Bytes of a recording, unpacked: 512 ranks that differ in every operation have 600 MB.
+LARGEST = 2**30
 
 #: Kinds of events and their values; each ends with the number of Python calls since the event before.
 EVENTS = {
@@ -159,19 +162,28 @@ def read(path: Path) -> Recording:
     """
     try:
         state = path.stat()
-    except FileNotFoundError:
-        raise InputError(Mistake(str(path), "", "no such file", EXPECTED)) from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        if isinstance(error, FileNotFoundError):
+            reason = "no such file"
+        raise InputError(Mistake(str(path), "", reason, EXPECTED)) from None
+    if not stat.S_ISREG(state.st_mode):
+        # A pipe may wait for ever, and a device never ends.
+        raise InputError(Mistake(str(path), "", "no regular file", EXPECTED))
     return _read(path, state.st_mtime_ns, state.st_size)
 
 
 @functools.lru_cache(maxsize=1)
 def _read(path: Path, _modified: int, _size: int) -> Recording:
+    packed = files.read_bytes(path, EXPECTED, LARGEST)
     try:
-        table = json.loads(gzip.decompress(path.read_bytes()))
-    except (OSError, ValueError, EOFError, zlib.error) as error:
+        table = files.json_of(files.unpacked(path, packed, LARGEST))
+    except ValueError as error:
         raise InputError(Mistake(str(path), "", str(error), EXPECTED)) from None
-    except RecursionError:
-        raise InputError(Mistake(str(path), "", "lists in lists", EXPECTED)) from None
+    except InputError as error:
+        raise InputError(
+            replace(one, expected=EXPECTED) for one in error.mistakes
+        ) from None
     if not isinstance(table, dict) or table.get("format") != FORMAT:
         raise InputError(Mistake(str(path), "format", "another file", EXPECTED))
     if table.get("version") != VERSION:

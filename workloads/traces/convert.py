@@ -103,11 +103,9 @@ def _table(recordings: Sequence[Recording], output: Path) -> None:
     table = pa.concat_tables(
         [r.spans for r in recordings], promote_options="default"
     ).unify_dictionaries()
-    if output.suffix == ".parquet":
-        pyarrow.parquet.write_table(table, output)
-        return
-    with (
-        pa.OSFile(str(output), "wb") as sink,
-        pa.ipc.new_file(sink, table.schema) as writer,
-    ):
-        writer.write_table(table)
+    with output.open("wb") as file:
+        if output.suffix == ".parquet":
+            pyarrow.parquet.write_table(table, file)
+            return
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)

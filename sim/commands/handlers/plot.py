@@ -72,7 +72,8 @@ def _read(path: Path) -> pd.DataFrame:
     """
     expected = "results of `prestep sweep`"
     try:
-        runs = pd.read_parquet(path)
+        with path.open("rb") as file:  # Arrow takes names in UTF-8 alone
+            runs = pd.read_parquet(file)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise InputError(Mistake(str(path), "", str(error)[:200], expected)) from None
     lists = [name for name in map(str, runs.columns) if _has_lists(runs[name])]

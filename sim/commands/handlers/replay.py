@@ -56,14 +56,14 @@ def replay(
 
 
 def _show(outcome: Outcome, json_: bool, trace: Path | None) -> None:
-    """Prints a replay, and writes its tracks where they are asked for."""
+    """Writes the tracks of a replay where they are asked for, and prints it."""
+    if trace is not None:
+        write_trace(outcome, trace)
+        talk(f"wrote {trace}")
     if json_:
         echo_json(report.as_json(outcome))
     else:
         show_page(report.as_text(outcome))
-    if trace is not None:
-        write_trace(outcome, trace)
-        talk(f"wrote {trace}")
 
 
 def _refuse_for_jobs(files: tuple[Path, ...], stated: Mapping[str, object]) -> None:

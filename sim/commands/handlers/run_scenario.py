@@ -61,9 +61,10 @@ def run_scenario(
         planned = plan(loaded)
         result = _priced(planned, replicas, seed, prices)
         remedies = () if json_ and report is None else _remedies(result, planned)
-        _show(result, json_, remedies)
+        # Files first: a reader of stdout that has seen enough (`| head`) ends the command.
         _write(result, trace, part, timeline)
         _write_report(result, report, each, planned, remedies)
+        _show(result, json_, remedies)
         _refuse(result, strict, fail_oom)
 
 

@@ -66,15 +66,15 @@ def _layouts(
         samples = f"{batch} samples a step, those of its layout"
         talk(f"{path}: no training.global_batch: {samples}")
     ranking = _ranking(base, batch, options)
+    if write is not None and ranking.ranked:
+        write_scenario(ranking.ranked[0].candidate.scenario, write)
+        talk(f"wrote {write}")
     if json_:
         echo_json(words.to_dict(ranking, options.objective))
     else:
         show_page(words.table(ranking, options.objective))
     if not ranking.ranked:
         sys.exit(EXIT_OUTSIDE)
-    if write is not None:
-        write_scenario(ranking.ranked[0].candidate.scenario, write)
-        talk(f"wrote {write}")
 
 
 def _clusters(

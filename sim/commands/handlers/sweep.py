@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from sim import progress
 from sim.analysis.cost import Prices
 from sim.commands._pages import show_page
 from sim.commands._shared import talk
+from sim.errors import EXIT_INPUT
 from sim.spec.load import load_scenario
 from sim.spec.scenario_file import is_recipe
 from sim.studies import sweep as study
@@ -24,6 +24,7 @@ from sim.studies.ranking import COST, ENERGY, FASTEST, TIME, Objective, objectiv
 from sim.tools.catalog import find_scenario
 from sim.units import format_duration
 
+Row = study.Row
 LONGEST = 20  # rows of the table
 
 
@@ -48,8 +49,11 @@ def sweep(
     runs = specs(path, values, overrides)
     with progress.count("runs", len(runs)) as task:
         results = study.sweep(runs, output, pool, jobs, partial(_tell, task))
-    show_page(summary(results, objective))
+    rows = study.rows_of(results)
     talk(f"wrote {results}")
+    show_page(summary(rows, objective))
+    if rows and all(row["error"] for row in rows):
+        sys.exit(EXIT_INPUT)  # as `run` of any of them
 
 
 def _tell(task: progress.Task, done: int, of: int) -> None:
@@ -59,9 +63,8 @@ def _tell(task: progress.Task, done: int, of: int) -> None:
     task.done = done
 
 
-def summary(path: Path, objective: Objective = FASTEST) -> str:
+def summary(rows: Sequence[Row], objective: Objective = FASTEST) -> str:
     """The runs as a table, the best first, and how many were refused."""
-    rows = pq.ParquetFile(path).read().to_pylist()  # read_table would import pandas
     good = [row for row in rows if not row["error"]]
     refused = [row for row in rows if row["error"]]
     good.sort(key=lambda row: _score(row, objective))

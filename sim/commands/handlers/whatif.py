@@ -114,14 +114,14 @@ def _tornado(
         )
     loaded = load_scenario(find_scenario(scenario), overrides)
     table = tornado(loaded, words, _factors(factors), most=most)
+    if picture is not None:
+        plot(table, picture)
+        talk(f"wrote {picture}")
     if json_:
         echo_json(table)
     else:
         columns = shutil.get_terminal_size().columns
         click.echo(tornado_page(table, columns))
-    if picture is not None:
-        plot(table, picture)
-        talk(f"wrote {picture}")
 
 
 def _factors(text: str) -> list[float]:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from typing import Any
 
 from sim.analysis.prediction import Prediction
@@ -22,7 +20,7 @@ from sim.studies.search import work
 from sim.studies.search.axes import Values
 from sim.studies.search.bounds import Bound, sibling
 from sim.studies.search.space import Candidate, Clusters
-from sim.tools.workers import begin
+from sim.tools.workers import Workers
 
 ROUND = 16
 WORSE = 10.0  # a layout that does not fit costs so many seconds, and more by how much it lacks
@@ -89,11 +87,7 @@ class Exploration:
         """Processes for a search of so many layouts; none for few."""
         if self.options.jobs == 1 or count < FEWEST:
             return nullcontext()
-        made = ProcessPoolExecutor(
-            self.options.jobs,
-            mp_context=get_context("forkserver"),
-            initializer=begin,
-        )
+        made = Workers(self.options.jobs, "forkserver")
         self._map = made.map
         return made
 

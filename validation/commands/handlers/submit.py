@@ -17,6 +17,9 @@ from validation.submissions import Checked
 def submit(rows: Path, output: Path | None, json_: bool) -> None:
     found = submissions.checked(rows)
     good = not any(one.doubts for one in found)
+    if good and output is not None:
+        files.write_text(output, submissions.text(found))
+        talk(f"wrote {output}: add it to a pull request")
     if json_:
         echo_json({"good": good, "rows": [one.to_json() for one in found]})
     else:
@@ -26,9 +29,6 @@ def submit(rows: Path, output: Path | None, json_: bool) -> None:
             "nothing is written: mend the rows, or say in the pull request why they are right"
         )
         sys.exit(EXIT_OUTSIDE)
-    if output is not None:
-        files.write_text(output, submissions.text(found))
-        talk(f"wrote {output}: add it to a pull request")
 
 
 def _lines(found: Sequence[Checked]) -> Iterator[str]:

@@ -26,7 +26,7 @@ def validate(
     export: Path | None = None,
     **files: Path | None,
 ) -> None:
-    """Compares, prints, writes the files that are asked for, and exits with 1 where the gate fails."""
+    """Compares, writes the files that are asked for, prints, and exits with 1 where the gate fails."""
     body.check_exact(exact, compare)
     if compare:
         body.check_base(compare)  # before the work, not after
@@ -35,13 +35,13 @@ def validate(
     reports = body.compare(sets, rows, jobs, cluster)
     compared = body.against_base(reports, compare, rows, jobs) if compare else None
     judged = [] if only_compare and compare else reports
+    body.write(reports, talk, compared=compared, **files)
+    if export is not None:
+        talk(f"wrote {table.write(reports, export, rows):,} rows to {export}")
     if json_:
         echo_json(body.as_json(reports, compared))
     else:
         show_page(body.as_text(judged, compared))
-    body.write(reports, talk, compared=compared, **files)
-    if export is not None:
-        talk(f"wrote {table.write(reports, export, rows):,} rows to {export}")
     worse = body.worse(judged, known_misses, compared, exact)
     _explain(worse, bool(known_misses), bool(compare))
     sys.exit(EXIT_OUTSIDE if worse else 0)

@@ -51,7 +51,7 @@ RANDOM = frozenset(
 )
 #: Bytes that a single element takes: a sector of the L2 (datasheet).
 PICKED = 32.0
-COMPLEX = ("complex64",)
+COMPLEX = ("complex32", "complex64", "complex128")
 
 
 def nodes_of(

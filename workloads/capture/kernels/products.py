@@ -16,6 +16,10 @@ from workloads.capture.kernels.tensors import (
 )
 from workloads.capture.operation import ELEMENT_BYTES, Operand, Operation
 
+#: Complex numbers, and what their parts are. A product of m x k by k x n complex numbers is one of real numbers, m x 2k
+#: by 2k x 2n: four multiplications for each, as in cuBLAS's CGEMM.
+REAL = {"complex32": "fp16", "complex64": "fp32", "complex128": "fp64"}
+
 
 def layout(left: Operand, right: Operand) -> str:
     """As BLAS says it of row-major operands: "nt" is x w^T with both stored by rows, "nn", "tn"."""
@@ -46,8 +50,10 @@ def _product(
     m, k = left.shape[-2:]
     n = right.shape[-1]
     batch = prod(left.shape[:-2])
-    shape = (m, n, k) if len(left.shape) == 2 else (batch, m, n, k)
     dtype = format_of(left, operation)
+    if dtype in REAL:
+        dtype, n, k = REAL[dtype], 2 * n, 2 * k
+    shape = (m, n, k) if len(left.shape) == 2 else (batch, m, n, k)
     out = operation.results[0].dtype if operation.results else left.dtype
     wide = "_fp32" if out == "fp32" and dtype not in ("fp32", "tf32") else ""
     return launched(

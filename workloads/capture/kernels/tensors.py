@@ -10,8 +10,16 @@ from workloads.capture.operation import ELEMENT_BYTES, Argument, Operand, Operat
 
 #: Layouts of an operand beside a result, from the quickest to the slowest to read.
 LAYOUTS = ("", "row", "column", "strided", "transposed")
-#: Formats in which tensor cores multiply, by the names of elements.
-FORMATS = {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+#: Formats in which a GPU multiplies, by the names of elements: the signs of integers make no difference.
+FORMATS = {
+    "fp8_e4m3": "fp8",
+    "fp8_e5m2": "fp8",
+    "uint64": "int64",
+    "uint32": "int32",
+    "uint16": "int16",
+    "uint8": "int8",
+    "bool": "int8",
+}
 
 
 def words(text: str) -> tuple[str, ...]:
