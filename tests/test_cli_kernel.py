@@ -9,6 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
+from sim.api import load
+from sim.costs import load_gpu
+from sim.costs.gpu_files import names
+from sim.costs.kinds import DTYPE_BYTES
+from sim.errors import InputError
+from sim.graph.kernel import Kernel
+from sim.predict import plan
 
 
 def asked(*arguments: str) -> Any:
@@ -44,9 +51,74 @@ def test_rates_are_work_over_time() -> None:
         (("gem", "1,2,3"), "gem"),
         (("copy", "8", "--gpu", "h10"), "did you mean"),
         (("copy", "8", "--dtype", "fp65"), "dtype"),
+        (("gemm", "8,8,8", "--gpu", "a100", "--dtype", "fp8"), "bf16, fp16, tf32"),
+        (("gemm", "8,8,8", "--gpu", "h100", "--dtype", "nvfp4"), "no units"),
+        (("attention_fwd", "1,8,8,512,64", "--gpu", "v100", "--dtype", "fp8"), "v100"),
     ],
 )
 def test_mistakes_are_told(arguments: tuple[str, ...], told: str) -> None:
     """Kinds, shapes, types and GPUs that there are not are refused."""
     result = CliRunner().invoke(main, ["kernel", *arguments])
     assert result.exit_code == 2 and told in result.output, result.output
+
+
+def test_a_step_takes_what_the_command_says() -> None:
+    """Products and attention of a step on one B200 are the command's to the last digit: its `time`, not `time_alone`."""
+    changes = {"cluster.name": "dgx-b200", "cluster.gpus": 1, "parallel.dp": 1}
+    step = plan(load("llama1b-ddp4", {**changes, "training.global_batch": 2}))
+    kernels = [(k, t) for k, t in zip(step.graph.kernels, step.durations, strict=True)]
+    asked_for = {"gemm", "attention_fwd", "attention_bwd"}
+    for kernel, seconds in kernels:
+        if isinstance(kernel, Kernel) and kernel.kind in asked_for:
+            sizes = ",".join(map(str, kernel.shape))
+            layout = ("--layout", kernel.layout) if kernel.layout else ()
+            made = asked(kernel.kind, sizes, "--gpu", "b200", *layout)
+            assert made["time"] == pytest.approx(seconds, rel=0.01)
+            if kernel.kind == "gemm" and min(kernel.shape) >= 2048:
+                assert made["time_alone"] < made["time"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "bound", "intensity", "ridge"),
+    [
+        # 2 m n k over 2 (m k + k n + m n) bytes; 989.4 TFLOP/s over 3.35 TB/s
+        (("gemm", "8192,8192,8192", "--gpu", "h100"), "arithmetic", 8192 / 3, 295.3),
+        (("gemm", "16,8192,8192", "--gpu", "h100"), "memory", 15.94, 295.3),
+        # one operation for three words of 4 bytes, by CUDA cores: 66.9 TFLOP/s
+        (("add", "67108864", "--gpu", "h100", "--dtype", "fp32"), "memory", 1 / 12, 19.97),
+        (("add", "64", "--gpu", "h100"), "launch", 1 / 6, 19.97),
+        (("gemm", "8192,8192,8192", "--gpu", "a100"), "arithmetic", 8192 / 3, 153.0),
+    ],
+)  # fmt: skip
+def test_what_bounds_a_kernel(
+    arguments: tuple[str, ...], bound: str, intensity: float, ridge: float
+) -> None:
+    """Intensity, the ridge of the roofline, and on which side of it a kernel lies, by hand."""
+    made = asked(*arguments)
+    assert made["bound"] == bound
+    assert made["intensity"] == pytest.approx(intensity, rel=1e-3)
+    assert made["ridge"] == pytest.approx(ridge, rel=1e-3)
+
+
+def test_operations_that_nobody_counts_are_null() -> None:
+    """A copy has no arithmetic, a sigmoid some that no definition counts."""
+    assert asked("copy", "1024")["flops"] == 0
+    made = asked("silu", "1024")
+    assert made["flops"] is made["intensity"] is made["flop_rate"] is None
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_gpu_computes_the_formats_of_its_file_and_no_others(name: str) -> None:
+    """Products and attention in a format without a peak are refused, however they are named; casts are not."""
+    gpu = load_gpu(name)
+    lacking = [dtype for dtype in DTYPE_BYTES if dtype not in gpu.peak]
+    for dtype in set(DTYPE_BYTES) - set(lacking):
+        assert gpu.in_step(Kernel("gemm", (256, 256, 256), dtype, "nt")) > 0
+    for dtype in (each for each in lacking if not each.startswith("int")):
+        for kernel in (
+            Kernel("gemm", (256, 256, 256), dtype, "nt"),
+            Kernel("aten _scaled_mm", (256, 256, 256), dtype, "nt", 1e5, 1e7),
+        ):
+            with pytest.raises(InputError, match="no units"):
+                gpu.in_step(kernel)
+        assert gpu.duration(Kernel("copy", (256,), dtype)) > 0

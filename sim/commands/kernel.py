@@ -1,4 +1,4 @@
-"""Predict how long a GPU takes for one kernel, as in a step: its time, its rates, and what they rest on."""
+"""Predict how long a GPU takes for one kernel, in a step and alone, what bounds it, and what that rests on."""
 
 from __future__ import annotations
 

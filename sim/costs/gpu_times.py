@@ -187,8 +187,15 @@ class GpuTimes:
         Raises
         ------
         InputError
-            If the kind is unknown and says neither bytes nor flops, or the shape does not fit the kind.
+            If the kind is unknown and says neither bytes nor flops, the shape does not fit the kind, or the GPU has no
+            units for the format.
         """
+        time = self.lent(kernel)
+        self.roofline.check_format(kernel, self.name)
+        return time
+
+    def lent(self, kernel: Kernel) -> float:
+        """As `duration`; also in formats that only a GPU has which takes this one's times."""
         if kernel.kind == STATED:
             return kernel.shape[0] * 1e-9
         known = self._known.get(kernel)
@@ -200,7 +207,7 @@ class GpuTimes:
             if kernel.kind == "bmm":
                 return max(self._batch(kernel), self.roofline.bound(kernel))
             if is_fp8(kernel):
-                return self.duration(widened(kernel)) * self.fp8_share(kernel)
+                return self.lent(widened(kernel)) * self.fp8_share(kernel)
             if (wide := self.stand(kernel)) is not None:
                 known = self._known[kernel] = self._wide(wide, kernel)
                 return known
@@ -219,7 +226,7 @@ class GpuTimes:
     def _read(self, reading: InModels, kernel: Kernel) -> float:
         """Seconds of an operation of PyTorch as models have it, with the pauses between its kernels."""
         pauses = (len(reading.kernels) - 1) * self.gap
-        time = sum(map(self.duration, reading.kernels)) + pauses
+        time = sum(map(self.lent, reading.kernels)) + pauses
         if reading.beside is None:
             return time
         return time * similar.variant(self, kernel, reading.beside)
@@ -250,7 +257,7 @@ class GpuTimes:
 
     def _wide(self, wide: Stand, kernel: Kernel) -> float:
         """Seconds of attention that another one stands for, no less than its limits allow."""
-        return max(wide.share * self.duration(wide.kernel), self.roofline.bound(kernel))
+        return max(wide.share * self.lent(wide.kernel), self.roofline.bound(kernel))
 
     def _batch(self, kernel: Kernel) -> float:
         """Seconds of a batch of products: as one tall product, or without tensor cores where rows lie badly."""
@@ -259,7 +266,7 @@ class GpuTimes:
         _, shape = gemm.products(product)
         if share and gemm.unaligned(shape, product.layout, product.dtype):
             return work(kernel)[0] / (share * self.peak["fp32"])
-        return self.duration(product)
+        return self.lent(product)
 
     def fp8_share(self, kernel: Kernel) -> float:
         """Time of attention in fp8 over that in 16 bits; 1 where no GPU like this one was measured."""
@@ -358,14 +365,9 @@ class GpuTimes:
         return self._ratios[kernel]
 
     def in_step(self, kernel: Kernel, together: bool = False, cuda: str = "") -> float:
-        """Seconds of a kernel in a long run: at the clock of hours of load, not of a burst.
+        """Seconds of a kernel in a long run, at the clock of hours of load; raises as `duration`.
 
-        Parameters
-        ----------
-        together
-            Whether other GPUs of the host work too.
-        cuda
-            The release of CUDA whose cuBLAS multiplies; "" or another one than its file compares: that of the tables.
+        `together`: other GPUs of the host work too. `cuda`: the release of CUDA whose cuBLAS multiplies.
         """
         time, kernel = self.duration(kernel), self.main(kernel)
         if not sustained.is_clocked(kernel):

@@ -92,6 +92,13 @@ STREAM_PASSES = {
     },
 }
 
+#: Floating-point operations for an element of what CUDA cores compute; only of kinds whose definition says the number.
+ELEMENTWISE = {
+    **dict.fromkeys(("add", "sub", "mul", "div", "neg", "relu"), 1.0),
+    **dict.fromkeys(("sum", "threshold_backward", "index_add", "scatter_add"), 1.0),
+    **dict.fromkeys(("copy", "transpose_copy", "cat", "fill", "memset", "cast"), 0.0),
+}
+
 # (rows, columns) kinds: passes over rows * columns elements.
 ROW_PASSES = {
     "rms_norm_fwd": 2.0,
@@ -322,3 +329,18 @@ def work(kernel: Kernel) -> Work:
     rule = KINDS.get(kernel.kind)
     flops, size = rule[1](kernel) if rule else (0.0, 0.0)
     return kernel.flops or flops, kernel.bytes or size
+
+
+def arithmetic(kernel: Kernel) -> float | None:
+    """Floating-point operations of a checked kernel, those of CUDA cores too; None where nobody counts them.
+
+    Examples
+    --------
+    >>> arithmetic(Kernel("add", (1024,))), arithmetic(Kernel("silu", (1024,)))
+    (1024.0, None)
+    """
+    flops, _ = work(kernel)
+    if flops > 0:
+        return flops
+    each = ELEMENTWISE.get(kernel.kind)
+    return None if each is None else each * math.prod(kernel.shape)

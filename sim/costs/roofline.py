@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sim.costs.kinds import work
+from sim.costs.kinds import DTYPE_BYTES, work
+from sim.errors import InputError, Mistake
 from sim.graph.kernel import Kernel
 
 WIDEST = "fp64"
@@ -47,8 +48,35 @@ class Roofline:
         flops, size = work(kernel)
         return flops / self.peak_of(kernel.dtype) > size / self.bandwidth
 
+    def computes(self, kernel: Kernel) -> bool:
+        """Whether there are units for the format of a kernel; what has no arithmetic needs none.
+
+        Integers and the mixed types of captured operations have no peak in any file.
+        """
+        floats = kernel.dtype in DTYPE_BYTES and not kernel.dtype.startswith("int")
+        return kernel.dtype in self.peak or not floats or work(kernel)[0] == 0
+
+    def check_format(self, kernel: Kernel, gpu: str) -> None:
+        """Refuses a format that the GPU named `gpu` has no units for: nobody would wait for it to be emulated.
+
+        Raises
+        ------
+        InputError
+            Naming the formats that it computes.
+        """
+        if self.computes(kernel):
+            return
+        found, known = f'"{kernel.dtype}" ({kernel.kind})', ", ".join(self.peak)
+        hint = f"the {gpu} has no units for it: take another format or GPU"
+        expected = f"a format that it computes: {known}"
+        raise InputError(Mistake(f"GPU {gpu}", "dtype", found, expected, hint))
+
+    def ridge(self, dtype: str) -> float:
+        """Flop a byte above which arithmetic at peak bounds a kernel, below which HBM does."""
+        return self.peak_of(dtype) / self.bandwidth
+
     def peak_of(self, dtype: str) -> float:
-        """Peak of `dtype`; a type that the tensor cores lack runs at the lowest listed peak.
+        """Peak of `dtype`; of a type without one (integers, mixed types) the lowest listed.
 
         Nothing stands on fp64: nobody computes in 64 bits because 8 are not there.
         """

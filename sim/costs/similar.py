@@ -21,7 +21,7 @@ def seconds(gpu: GpuTimes, like: GpuTimes, kernel: Kernel) -> float:
     The time beyond the shortest time of any kernel is longer or shorter as somebody measured of both GPUs; else as
     their limits differ for the kernel, and as its units differ that only one of them has.
     """
-    beyond = max(0.0, like.duration(kernel) - like.floor)
+    beyond = max(0.0, like.lent(kernel) - like.floor)
     ratio = gpu.measured_ratio(like, kernel)
     if ratio is None:
         units = gpu.facts.units.get(kernel.kind, 1.0)
@@ -87,8 +87,8 @@ def _ratio_of_attention(gpu: GpuTimes, like: GpuTimes, kernel: Kernel) -> float 
     """The ratio of attention, by what the file of `gpu` says of it; else by a library that was measured on both."""
     if (over := gpu.facts.attention_over) is not None:
         measured = _ancestor(gpu, over.over)
-        here = over.of(kernel) * measured.duration(kernel)
-        return here / like.duration(kernel)
+        here = over.of(kernel) * measured.lent(kernel)
+        return here / like.lent(kernel)
     return _ratio_by_library(gpu, like, kernel)
 
 

@@ -90,6 +90,13 @@ def pools_of(scenario: Scenario) -> Pools:
         tuple(generating[at : at + size]) for at in range(0, len(generating), size)
     )
     gpu = _slowest(fleet_of(fabric, gpu_of(fabric), tuple(generating)))
+    if rl.generation_precision not in gpu.peak:
+        found, hint = (
+            f'"{rl.generation_precision}"',
+            f"the {gpu.name} has no units for it",
+        )
+        key, expected = "rl.generation_precision", f"one of {', '.join(gpu.peak)}"
+        raise InputError(Mistake(scenario.where, key, found, expected, hint))
     host = rl.engine_host_factor or host_factor(scenario, fabric)
     return Pools(
         scenario, fabric, model, gpu, tuple(training), engines, constants(), host

@@ -290,6 +290,13 @@ def test_what_does_not_fit_is_refused(path: Path, change: str, told: str) -> Non
         step(path, change)
 
 
+def test_generation_wants_units_for_its_format(path: Path) -> None:
+    """An A100 computes no fp8, whoever asks."""
+    changes = "cluster.name=dgx-a100", "rl.generation_precision=fp8"
+    with pytest.raises(InputError, match=r"rl\.generation_precision.*a100"):
+        step(path, *changes)
+
+
 def test_all_gpus_cannot_generate_when_others_train(path: Path) -> None:
     with pytest.raises(InputError, match="some must train"):
         step(path, "rl.off_policy_steps=1", "rl.generation_gpus=8")
