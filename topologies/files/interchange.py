@@ -9,6 +9,7 @@ from sim.errors import InputError, Mistake, unknown
 from sim.units import format_bandwidth
 from topologies.fabric import Fabric
 from topologies.files import clusterfile, importers
+from topologies.files.differences import differences
 from topologies.files.importers import node_link
 from topologies.show.tiers import tiers
 
@@ -66,7 +67,9 @@ def import_file(
 
 
 def export_file(fabric: Fabric, path: str | Path, format: str = "") -> list[str]:
-    """Write a cluster for other tools; returns what the format cannot carry.
+    """Write a cluster for other tools; returns what the format cannot carry, all of it.
+
+    The file is read again and compared, so no format has to know what it leaves out.
 
     Parameters
     ----------
@@ -87,7 +90,10 @@ def export_file(fabric: Fabric, path: str | Path, format: str = "") -> list[str]
         raise InputError(Mistake(str(path), "", f'"{Path(path).suffix}"', expected))
     if name not in known:
         raise InputError(unknown("export", "--format", format, {*known, "json"}))
-    return _write(known[name], fabric, Path(path))
+    lost = _write(known[name], fabric, Path(path))
+    if not Path(path).is_file():
+        return lost  # a pipe: what went into it cannot be read again
+    return lost + differences(fabric, importers.read(path, name))
 
 
 def check_report(name_or_file: str | Path, hosts: int | None = None) -> str:

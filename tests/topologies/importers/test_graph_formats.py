@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from sim.collectives.report import collective
 from sim.errors import InputError
 from topologies import load_cluster
+from topologies.edit.overrides import with_overrides
 from topologies.fabric import Fabric
 from topologies.files import importers, interchange
+from topologies.files.bundled import cluster_names
+from topologies.files.differences import differences
 from topologies.files.importers import _yaml, astra_sim, infragraph
 from topologies.files.importers._text import Source
 
@@ -110,27 +114,63 @@ def test_json_and_graphml_lose_nothing(tmp_path: Path, name: str, suffix: str) -
     assert same(load_cluster(path), fabric)
 
 
-def test_infragraph_keeps_the_graph_and_says_what_it_loses(tmp_path: Path) -> None:
-    """Counts, kinds, hosts and rates come back; names, grades and directions do not, and that is said."""
-    fabric, path = load_cluster("gb200-nvl72"), tmp_path / "out.json"
-    lost = interchange.export_file(fabric, path, "infragraph")
-    again = importers.read(path)
-    assert any("grades" in loss for loss in lost)
-    assert again.family == "infragraph"
-    assert (
-        len(json.loads(path.read_text())["devices"]) == 3
-    )  # 18 trays share one device
-    assert (len(again.gpus), len(again.hosts), len(again.links)) == (
-        72,
-        18,
-        len(fabric.links),
+@pytest.mark.parametrize("format", interchange.writers())
+@pytest.mark.parametrize("name", cluster_names())
+def test_every_format_carries_every_bundled_cluster(
+    tmp_path: Path, name: str, format: str
+) -> None:
+    """Nodes, links in both directions, grades, facts and files of constants: nothing of a step is left out."""
+    fabric, path = load_cluster(name), tmp_path / f"out.{format}"
+    if len(fabric.links) > 2_000:
+        pytest.skip("a smaller cluster of the same family is among the others")
+    assert interchange.export_file(fabric, path, format) == []
+    assert differences(fabric, importers.read(path, format)) == []
+
+
+@pytest.mark.parametrize("name", ["dgx-b200", "gb200-nvl4", "mi300x", "l40s-host"])
+def test_collectives_take_as_long_after_a_round_trip(tmp_path: Path, name: str) -> None:
+    """All formats, to 1e-9: NVLink SHARP, the GPU's constants and PCIe are those of the cluster that was written."""
+    before = all_reduce(name)
+    for format in interchange.writers():
+        path = tmp_path / f"out.{format}.json"
+        interchange.export_file(load_cluster(name), path, format)
+        assert all_reduce(str(path)) == pytest.approx(before, rel=1e-9)
+
+
+def all_reduce(cluster: str) -> list[float]:
+    """Seconds of all-reduces of 1 MiB and 64 MiB over all GPUs."""
+    report = collective(cluster, "all_reduce", min_bytes="1MiB", max_bytes="64MiB")
+    return [row["time"] for row in report.to_json()]
+
+
+def test_infragraph_shares_devices_and_other_tools_can_read_it(tmp_path: Path) -> None:
+    """18 trays are instances of one device; the rates lie where InfraGraph has them, so an edit of them counts."""
+    path = tmp_path / "out.json"
+    interchange.export_file(load_cluster("gb200-nvl72"), path, "infragraph")
+    data = json.loads(path.read_text())
+    assert len(data["devices"]) == 3
+    trays = [one for one in data["instances"] if one["device"] == "host-0"]
+    assert [one["count"] for one in trays] == [18]
+    [port] = [one for one in data["links"] if one["name"].startswith("nic")]
+    port["physical"]["bandwidth"]["gigabytes_per_second"] = 12.5
+    fabric = importers.read(written(tmp_path, data, "edited.json"))
+    rows = fabric.links.of_kind("nic")
+    assert fabric.links.bandwidth[rows].min() == pytest.approx(12.5e9)
+
+
+def test_what_a_format_leaves_out_is_listed_with_its_value() -> None:
+    """Facts, numbers of links, the GPU: one line each, as the law of arithmetic on what was taken away says."""
+    fabric = load_cluster("dgx-h100")
+    bare = fabric.with_facts("bare", {}).with_columns(gpu_model="h200")
+    lines = differences(fabric, bare)
+    assert "GPU model: h100 became h200" in lines
+    assert any(line.startswith("nvlink_sharp: 1 (datasheet") for line in lines)
+    assert len(lines) == 1 + len(fabric.facts)
+    slower = with_overrides(fabric, {"nvlink.latency": "1 us"})
+    assert "latency of 64 nvlink links: 3e-07 became 1e-06" in differences(
+        fabric, slower
     )
-    for kind in ("nvlink", "nic", "memory", "socket"):
-        one, other = (
-            each.links.bandwidth[each.links.of_kind(kind)].max()
-            for each in (fabric, again)
-        )
-        assert other == pytest.approx(one)
+    assert differences(fabric, fabric) == []
 
 
 def test_infragraph_expands_slices_schemes_and_devices_in_devices(

@@ -1,20 +1,14 @@
-"""What a link of an InfraGraph is: its kind, told from its name, and its numbers."""
+"""What a link of an InfraGraph is: its kind, told from its name, and its numbers in each direction."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from topologies.core.quantity import LinkSpec, Quantity
 from topologies.files.importers import _rates
+from topologies.files.importers._infragraph_document import Link
 from topologies.files.importers._text import Source
 
-_UNITS = {
-    "gigabits_per_second": 1e9 / 8,
-    "gigabytes_per_second": 1e9,
-    "gigatransfers_per_second": 1e9 / 8,
-}
-_SECONDS = {"ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 # InfraGraph has no kinds of links: parts of names, and what they say.
 _WORDS = {
     "nvl": "nvlink",
@@ -24,56 +18,78 @@ _WORDS = {
     "mem": "memory",
     "fabric": "socket",
 }
+_TEXTS = ("evidence", "latency_evidence", "source")
 
 
 def kind_of(name: str, ends: set[str]) -> str:
     """The kind of a link of this name between nodes of some kinds; prestep itself writes kind, two dashes, number."""
     lower = name.lower()
     if "--" in lower:
-        return lower.partition("--")[0]
+        return name.rpartition("--")[0]
     if ends == {"gpu", "nvswitch"}:
         return "nvlink"
     kind = next((kind for word, kind in _WORDS.items() if word in lower), name)
     return name if kind == "socket" and ends != {"cpu"} else kind
 
 
-def spec_of(source: Source, where: str, link: Mapping[str, Any], kind: str) -> LinkSpec:
+def directions(
+    source: Source, link: Link, kind: str, count: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The columns of `count` such links, there and back; what the file does not say is of the order of its kind."""
+    where, own = f"link {link.name}", _numbers(source, link, kind)
+    there = own | _stated(source, where, link.extra)
+    back = there
+    if "back" in link.extra:
+        inside = source.mapping(f"{where}.back", link.extra["back"], "a mapping")
+        back = there | _stated(source, f"{where}.back", inside)
+    if count == 1:
+        return there, back
+    return _times(there, count), _times(back, count)
+
+
+def _times(columns: dict[str, Any], count: int) -> dict[str, Any]:
+    """Several such links as one."""
+    return {
+        key: value * count if key in ("count", "bandwidth", "raw") else value
+        for key, value in columns.items()
+    }
+
+
+def _numbers(source: Source, link: Link, kind: str) -> dict[str, Any]:
     """The numbers of a link; those that the file does not have are of the order of its kind, which is noted."""
-    name = link["name"]
-    given = link.get("physical") or {}
-    where = f"{where}, link {name}"
-    rate = _quantity(source, f"{where}.bandwidth", given.get("bandwidth"), _UNITS)
-    delay = _quantity(source, f"{where}.latency", given.get("latency"), _SECONDS)
     default = _default(kind)
-    bandwidth, latency, raw = default.bandwidth, default.latency, default.raw
-    why = f"InfraGraph, link {name}"
+    why, raw = f"InfraGraph, link {link.name}", default.wire
+    rate, delay = link.bandwidth, link.latency
     if rate is None:
-        known = f"not in the file; {bandwidth.value / 1e9:g} GB/s"
-        source.assumed(f"bandwidth of {name}", known)
+        rate, why = default.bandwidth.value, default.bandwidth.source
+        known = f"not in the file; {rate / 1e9:g} GB/s"
+        source.assumed(f"bandwidth of {link.name}", known)
     else:
-        bandwidth, raw = Quantity(rate, "guess", why), None
+        raw = rate
     if delay is None:
+        delay = default.latency.value
         known = "not in the file; of the order of a hop of its kind"
-        source.assumed(f"latency of {name}", known)
-    else:
-        latency = Quantity(delay, "guess", why)
-    return LinkSpec(bandwidth, latency, raw=raw)
+        source.assumed(f"latency of {link.name}", known)
+    grades = {"evidence": "guess", "latency_evidence": "guess", "source": why}
+    numbers = {"count": 1, "bandwidth": rate, "raw": raw, "latency": delay}
+    return {"kind": kind, **numbers, **grades}
 
 
-def _quantity(
-    source: Source, where: str, given: object, units: Mapping[str, float]
-) -> float | None:
-    """A number with its unit, in SI; None where there is none."""
-    if not isinstance(given, dict):
-        return None
-    named = next((key for key in given if key in units), None)
-    unit: Any = given.get("choice") or named
-    if unit not in units or unit not in given:
-        expected = f"one of {', '.join(units)} with its number"
-        source.fail(where, repr(given)[:60], expected)
-    if units is _SECONDS and given[unit] == 0:
-        return 0.0
-    return source.positive(where, given[unit]) * units[unit]
+def _stated(source: Source, where: str, extra: dict[str, Any]) -> dict[str, Any]:
+    """The columns that prestep wrote beside a link."""
+    columns: dict[str, Any] = {}
+    for key in ("bandwidth", "raw"):
+        if key in extra:
+            columns[key] = source.positive(f"{where}.{key}", extra[key])
+    if "latency" in extra:
+        place, expected = f"{where}.latency", "seconds, not negative"
+        columns["latency"] = source.at_least_0(place, extra["latency"], expected)
+    if "count" in extra:
+        columns["count"] = source.whole(f"{where}.count", extra["count"])
+    for key in _TEXTS:
+        if extra.get(key):
+            columns[key] = source.text(f"{where}.{key}", extra[key], "a text")
+    return columns
 
 
 def _default(kind: str) -> LinkSpec:

@@ -1,78 +1,105 @@
-"""The InfraGraph form of a cluster: hosts that look alike share one device."""
+"""The InfraGraph form of a cluster: hosts that look alike share one device, and descriptions carry what has no key."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from topologies.fabric import Fabric
+from topologies.files.importers._graph import attributes_of
+from topologies.files.importers._infragraph_document import described
 
 _CHOICES = {"gpu": "xpu", "cpu": "cpu", "nic": "nic", "memory": "memory"}
-_Key = tuple[str, float, float]  # what tells links apart: kind, bandwidth, latency
+_COLUMNS = (
+    "bandwidth", "latency", "raw", "count", "evidence", "latency_evidence", "source",
+)  # fmt: skip
+_Key = tuple[Any, ...]  # what tells links apart: kind, and the columns there and back
 _Edges = tuple[tuple[str, str, _Key], ...]  # links between two components of a device
-_LOST = (
-    "grades and sources of numbers",
-    "wire rates apart from payload: bandwidth is the payload",
-    "directions apart: bandwidth is that of the first direction",
-    "names of nodes: they become instance.number.component.number",
-    "the GPU model",
-)
 
 
-def infrastructure(fabric: Fabric) -> tuple[dict[str, Any], list[str]]:
-    """The `Infrastructure` object, and what it cannot hold.
+def infrastructure(fabric: Fabric) -> dict[str, Any]:
+    """The `Infrastructure` object.
 
     Every host is an instance of a device with its nodes as components; hosts with the same components and links share a
     device. Nodes outside hosts (switches) are instances of a device with one component.
     """
-    return _Writer(fabric).data(), list(_LOST)
+    return _Writer(fabric).data()
 
 
 class _Writer:
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
-        self.links: dict[tuple[str, float, float], dict[str, Any]] = {}
+        self.links: dict[_Key, dict[str, Any]] = {}
         self.local: dict[str, str] = {}  # node -> component[number]
         self.of: dict[str, str] = {}  # node -> instance[number]
         self.devices: dict[Any, dict[str, Any]] = {}
-        self.instances: Counter[str] = Counter()
+        self.instances: dict[
+            str, list[tuple[str, list[str]]]
+        ] = {}  # of a device: host, nodes
+        self.keys = self.all_keys()
+        self.rows: list[int] = []  # of the fabric, in the order of the edges
 
     def data(self) -> dict[str, Any]:
         """The whole object."""
-        hosts = _by_host(self.fabric)
-        self.number(hosts)
-        for name in hosts.get("", []):
-            kind = self.kind(name)
-            self.local[name] = f"{kind}[0]"
-            self.place([name], f"{kind}-device", kind)
-        inner, outer = self.rows()
-        for host, names in hosts.items():
-            if host:
-                self.host(names, inner.get(host, []))
+        units = _units(self.fabric)
+        for _, names in units:
+            self.number(names)
+        inner, outer = self.split()
+        for host, names in units:
+            self.unit(host, names, inner.get(host, []) if host else [])
+        instances = [self.instance(*one) for one in self.instances.items()]
+        edges = [self.edge(row) for row in outer]
         return {
             "name": self.fabric.name.replace("/", "-") or "cluster",
+            **described(self.extra(inner, outer)),
             "devices": list(self.devices.values()),
-            "links": self.definitions(self.key(row) for row in outer),
-            "instances": [
-                _instance(name, count) for name, count in self.instances.items()
-            ],
-            "edges": [self.edge(row) for row in outer],
+            "links": self.definitions(self.keys[row] for row in outer),
+            "instances": instances,
+            "edges": edges,
         }
+
+    def extra(self, inner: dict[str, list[int]], outer: list[int]) -> dict[str, Any]:
+        """What the cluster is besides its parts, and the order of its parts where it is not that of the file."""
+        order = [
+            name
+            for units in self.instances.values()
+            for _, names in units
+            for name in self.by_kind(names)
+        ]
+        hosts = [host for of in self.instances.values() for host, _ in of]
+        first = [row for host in hosts for row in inner.get(host, [])] + outer
+        back = self.fabric.links.index
+        ends = zip(*(end.tolist() for end in self.ends()), strict=True)
+        pairs = list(ends)
+        rows = [at for row in first for at in (row, back[pairs[row][::-1]])]
+        index = self.fabric.nodes.index
+        orders = {
+            "nodes": _order([index[name] for name in order]),
+            "links": _order(rows),
+        }
+        return {"name": self.fabric.name, **attributes_of(self.fabric)} | {
+            key: value for key, value in orders.items() if value is not None
+        }
+
+    def ends(self) -> tuple[Any, Any]:
+        return self.fabric.links.src, self.fabric.links.dst
 
     def kind(self, name: str) -> str:
         return self.fabric.nodes.kinds[self.fabric.nodes.index[name]]
 
-    def number(self, hosts: dict[str, list[str]]) -> None:
-        """Count the components of each host by kind."""
-        for names in hosts.values():
-            counts: Counter[str] = Counter()
-            for name in names:
-                kind = self.kind(name)
-                self.local[name] = f"{kind}[{counts[kind]}]"
-                counts[kind] += 1
+    def by_kind(self, names: list[str]) -> list[str]:
+        """The nodes of a unit as a device has them: component by component."""
+        kinds = list(dict.fromkeys(map(self.kind, names)))
+        return sorted(names, key=lambda name: kinds.index(self.kind(name)))
+
+    def number(self, names: list[str]) -> None:
+        """Count the components of a host by kind."""
+        counts: Counter[str] = Counter()
+        for name in names:
+            kind = self.kind(name)
+            self.local[name] = f"{kind}[{counts[kind]}]"
+            counts[kind] += 1
 
     def definitions(self, keys: Iterable[_Key]) -> list[dict[str, Any]]:
         """The links of some numbers, each once."""
@@ -84,9 +111,9 @@ class _Writer:
     def edge(self, row: int) -> dict[str, Any]:
         """A link between instances."""
         ends = self.end(row, "src"), self.end(row, "dst")
-        return _edge(*ends, self.link_of(self.key(row)))
+        return _edge(*ends, self.link_of(self.keys[row]))
 
-    def rows(self) -> tuple[dict[str, list[int]], list[int]]:
+    def split(self) -> tuple[dict[str, list[int]], list[int]]:
         """Rows inside each host and between them, one direction of each link."""
         links, nodes = self.fabric.links, self.fabric.nodes
         host = dict(zip(nodes.names, nodes.hosts, strict=True))
@@ -103,27 +130,43 @@ class _Writer:
                 outer.append(row)
         return inner, outer
 
-    def host(self, names: list[str], rows: list[int]) -> None:
-        """An instance of the device that hosts like this one share, defined when the first of them comes."""
+    def unit(self, host: str, names: list[str], rows: list[int]) -> None:
+        """An instance of the device that units like this one share, defined when the first of them comes."""
         links, local = self.fabric.links, self.local
+        prefix = _prefix(names) if host else ""
         edges = tuple(
-            (local[links.src[row]], local[links.dst[row]], self.key(row))
+            (local[links.src[row]], local[links.dst[row]], self.keys[row])
             for row in rows
         )
-        parts = tuple(Counter(self.kind(name) for name in names).items())
-        signature = parts, edges
+        # A node outside hosts is all of its unit: its whole name is the instance's.
+        own = [name.removeprefix(prefix) if host else "" for name in names]
+        if not host:
+            prefix = names[0]
+        parts = tuple(
+            (self.kind(name), one) for name, one in zip(names, own, strict=True)
+        )
+        signature = bool(host), parts, edges
         if signature not in self.devices:
-            number = sum(isinstance(one, tuple) for one in self.devices)
-            self.devices[signature] = self.device(f"host-{number}", parts, edges)
-        self.place(names, self.devices[signature]["name"], "")
+            number = sum(inside for inside, _, _ in self.devices)
+            title = f"host-{number}" if host else f"{parts[0][0]}-device"
+            self.devices[signature] = self.device(title, parts, edges)
+        device = self.devices[signature]["name"]
+        for name in names:
+            at = len(self.instances.get(device, []))
+            self.of[name] = f"{_instance_of(device)}[{at}]"
+        self.instances.setdefault(device, []).append((host, names))
 
     def device(
-        self, name: str, parts: Iterable[tuple[str, int]], edges: _Edges
+        self, name: str, parts: Sequence[tuple[str, str]], edges: _Edges
     ) -> dict[str, Any]:
-        """A device of components (kind and count) and the links between them."""
+        """A device of components (kind and name) and the links between them."""
+        names: dict[str, list[str]] = {}
+        for kind, own in parts:
+            names.setdefault(kind, []).append(own)
         return {
             "name": name,
-            "components": [_component(kind, count) for kind, count in parts],
+            **described(names),
+            "components": [_component(kind, len(own)) for kind, own in names.items()],
             "links": self.definitions(key for _, _, key in edges),
             "edges": [
                 _edge({"component": a}, {"component": b}, self.link_of(key))
@@ -131,37 +174,43 @@ class _Writer:
             ],
         }
 
-    def place(self, names: list[str], device: str, kind: str) -> None:
-        """Give nodes their instance; a node outside hosts makes a device of one component."""
-        instance = kind or device
-        for name in names:
-            self.of[name] = f"{instance}[{self.instances[instance]}]"
-        self.instances[instance] += 1
-        if kind and kind not in self.devices:
-            self.devices[kind] = self.device(device, [(kind, 1)], ())
+    def instance(
+        self, device: str, units: list[tuple[str, list[str]]]
+    ) -> dict[str, Any]:
+        """All units of a device, with the host and the beginning of the names of each."""
+        places = [(host, _prefix(names) if host else names[0]) for host, names in units]
+        extra = described({"places": places})
+        name = _instance_of(device)
+        return {"name": name, **extra, "device": device, "count": len(units)}
 
-    def key(self, row: int) -> _Key:
+    def all_keys(self) -> list[_Key]:
+        """What tells the link of every row from others, in this direction and back."""
         links = self.fabric.links
-        return (
-            str(links.kind[row]),
-            float(links.bandwidth[row]),
-            float(links.latency[row]),
-        )
+        columns = [getattr(links, key).tolist() for key in _COLUMNS]
+        values = list(zip(*columns, strict=True))
+        ends = zip(links.src.tolist(), links.dst.tolist(), strict=True)
+        back = [links.index[dst, src] for src, dst in ends]
+        kinds = links.kind.tolist()
+        return [
+            (kinds[row], values[row], values[back[row]]) for row in range(len(links))
+        ]
 
     def link_of(self, key: _Key) -> str:
         """The name of the link with these numbers, defined when it is first asked for: kind, two dashes, number."""
-        kind, bandwidth, latency = key
+        kind, there, back = key
         if key not in self.links:
+            own = dict(zip(_COLUMNS, there, strict=True))
+            other = dict(zip(_COLUMNS, back, strict=True))
+            gigabytes, ns = own.pop("bandwidth") / 1e9, own.pop("latency") * 1e9
             speed = {
                 "choice": "gigabytes_per_second",
-                "gigabytes_per_second": float(np.round(bandwidth / 1e9, 9)),
+                "gigabytes_per_second": gigabytes,
             }
-            delay = {"choice": "ns", "ns": float(np.round(latency * 1e9, 6))}
-            physical = {"bandwidth": speed, "latency": delay}
-            self.links[key] = {
-                "name": f"{kind}--{len(self.links)}",
-                "physical": physical,
-            }
+            changed = {name: other[name] for name in _COLUMNS if there != back}
+            extra = own | ({"back": changed} if changed else {})
+            physical = {"bandwidth": speed, "latency": {"choice": "ns", "ns": ns}}
+            name = f"{kind}--{len(self.links)}"
+            self.links[key] = {"name": name, **described(extra), "physical": physical}
         return str(self.links[key]["name"])
 
     def end(self, row: int, which: str) -> dict[str, str]:
@@ -169,20 +218,38 @@ class _Writer:
         return {"instance": self.of[name], "component": self.local[name]}
 
 
-def _by_host(fabric: Fabric) -> dict[str, list[str]]:
-    hosts: dict[str, list[str]] = {}
+def _units(fabric: Fabric) -> list[tuple[str, list[str]]]:
+    """Hosts with their nodes, and nodes outside hosts one by one, in the order of their first nodes."""
+    units: dict[str, tuple[str, list[str]]] = {}
     for name, host in zip(fabric.nodes.names, fabric.nodes.hosts, strict=True):
-        hosts.setdefault(host, []).append(name)
-    return hosts
+        # No host has the name of a node outside: the two are told apart by a letter in front.
+        units.setdefault(f"h{host}" if host else f"n{name}", (host, []))[1].append(name)
+    return list(units.values())
+
+
+def _prefix(names: list[str]) -> str:
+    """What the names of a host have in common before their own: "host3/"."""
+    first, last = min(names), max(names)
+    same = 0
+    while same < len(first) and first[same] == last[same]:
+        same += 1
+    return first[: first.rfind("/", 0, same) + 1]
+
+
+def _order(rows: list[int]) -> list[int] | None:
+    """Where the parts of the file belong; None if they are in order."""
+    if rows == list(range(len(rows))):
+        return None
+    place = {row: at for at, row in enumerate(rows)}
+    return [place[row] for row in range(len(rows))]
 
 
 def _edge(one: dict[str, str], other: dict[str, str], link: str) -> dict[str, Any]:
     return {"ep1": one, "ep2": other, "scheme": "one2one", "link": link}
 
 
-def _instance(name: str, count: int) -> dict[str, Any]:
-    device = name if name.startswith("host") else f"{name}-device"
-    return {"name": name, "device": device, "count": count}
+def _instance_of(device: str) -> str:
+    return device.removesuffix("-device")
 
 
 def _component(kind: str, count: int) -> dict[str, Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from sim import files
-from sim.errors import InputError, Mistake
+from sim.errors import InputError, Mistake, did_you_mean
 from topologies.core.quantity import Quantity
 from topologies.fabric import Fabric
 
@@ -26,6 +27,27 @@ def text_of(path: str | Path) -> str:
         raise InputError(
             Mistake(str(path), "", "bytes that are no text", "a text file in UTF-8")
         ) from None
+
+
+def shown(value: object) -> str:
+    """How an error shows a value that somebody else's file has: its beginning, on one line.
+
+    Examples
+    --------
+    >>> shown(None), shown("fast"), shown([0] * 40)[:9]
+    ('nothing', "'fast'", '[0, 0, 0,')
+    """
+    return "nothing" if value is None else repr(value)[:60]
+
+
+def _number(value: object) -> float:
+    """A number, or a text that is one; NaN for everything else."""
+    if isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 class Source:
@@ -50,24 +72,50 @@ class Source:
         self, element: str, value: object, expected: str = "a number above 0"
     ) -> float:
         """`value` as a number; anything but a finite number above 0 is an error that names the element."""
-        try:
-            number = float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            number = math.nan
-        if isinstance(value, bool) or not (math.isfinite(number) and number > 0):
-            self.fail(element, "nothing" if value is None else repr(value), expected)
+        number = _number(value)
+        if not (math.isfinite(number) and number > 0):
+            self.fail(element, shown(value), expected)
+        return number
+
+    def at_least_0(self, element: str, value: object, expected: str) -> float:
+        """`value` as a finite number that may be 0, or an error that names the element."""
+        number = _number(value)
+        if not (math.isfinite(number) and number >= 0):
+            self.fail(element, shown(value), expected)
         return number
 
     def whole(self, element: str, value: object) -> int:
         """`value` as a whole number of at least 1."""
         number = self.positive(element, value, "a whole number of at least 1")
         if number != int(number):
-            self.fail(element, repr(value), "a whole number of at least 1")
+            self.fail(element, shown(value), "a whole number of at least 1")
         if number > MOST:
             self.fail(
-                element, repr(value), f"at most {MOST:,}: more is a slip of the pen"
+                element, shown(value), f"at most {MOST:,}: more is a slip of the pen"
             )
         return int(number)
+
+    def text(self, element: str, value: object, expected: str) -> str:
+        """`value` as the text that names something: a text, or a whole number in digits; anything else is an error."""
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        if not isinstance(value, str) or not value:
+            self.fail(element, shown(value), expected)
+        return value
+
+    def mapping(self, element: str, value: object, expected: str) -> dict[str, Any]:
+        """`value` as a mapping whose keys are texts, or an error that names the element."""
+        if not isinstance(value, dict) or not all(
+            isinstance(key, str) for key in value
+        ):
+            self.fail(element, shown(value), expected)
+        return value
+
+    def known(self, element: str, name: str, table: Collection[str], what: str) -> None:
+        """An error where `name` is none of those in `table`, with the one that was probably meant."""
+        if name not in table:
+            hint = did_you_mean(name, table)
+            self.fail(element, f'"{name}"', f"{what} of the file", hint)
 
     def assumed(self, what: str, why: str) -> None:
         """Note something that the file does not say; the same thing again only counts."""

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import ParseError
 
 from sim import files
 from topologies.fabric import Fabric
-from topologies.files.importers._graph import fabric_of, facts_of
+from topologies.files.importers._graph import attributes_of, fabric_of
 from topologies.files.importers._text import Source, text_of
 
 
@@ -40,7 +40,8 @@ def write(fabric: Fabric, path: str | Path) -> list[str]:
     import networkx as nx
 
     graph = fabric.graph.copy()
-    graph.graph["facts"] = json.dumps(facts_of(fabric))
+    attributes = attributes_of(fabric)
+    graph.graph.update(attributes, facts=json.dumps(attributes["facts"]))
     with files.replacing(path) as beside:
         nx.write_graphml(graph, str(beside))
     return []

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sim import files
 from topologies.fabric import Fabric
-from topologies.files.importers._graph import fabric_of, facts_of
-from topologies.files.importers._text import Source, text_of
+from topologies.files.importers._graph import attributes_of, fabric_of
+from topologies.files.importers._text import Source, shown, text_of
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 def sniff(text: str) -> bool:
@@ -49,33 +52,59 @@ def read(path: str | Path) -> Fabric:
         source.fail("", f"no JSON ({error})", "node-link JSON")
     if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
         source.fail("nodes", "no list", "node-link JSON with nodes and links")
-    edges = "links" if "links" in data else "edges"
-    given = data.get(edges)
-    if not isinstance(given, list):
+    edges = data.get("links" if "links" in data else "edges")
+    if not isinstance(edges, list):
         source.fail("links", "no list", 'a list of edges under "links" or "edges"')
-    ends = ("src", "dst") if given and "src" in given[0] else ("source", "target")
-    _check(source, data["nodes"], given, ends)
-    graph = nx.node_link_graph(data, source=ends[0], target=ends[1], edges=edges)
+    attributes = source.mapping("graph", data.get("graph", {}), "a mapping")
+    directed = bool(data.get("directed", False))
+    graph = nx.MultiDiGraph(**attributes) if directed else nx.MultiGraph(**attributes)
+    _add_nodes(source, graph, data["nodes"])
+    _add_edges(source, graph, edges)
     return fabric_of(source, graph)
 
 
-def _check(
-    source: Source, nodes: list[Any], edges: list[Any], ends: tuple[str, str]
-) -> None:
+def _add_nodes(source: Source, graph: nx.Graph[str], nodes: list[Any]) -> None:
+    """Nodes by their names: a number is its digits, and no two have the same."""
     for at, node in enumerate(nodes):
+        where = f"nodes[{at}]"
         if not isinstance(node, dict) or "id" not in node:
-            source.fail(f"nodes[{at}]", 'no "id"', "an object with an id")
-    names = {node["id"] for node in nodes}
+            source.fail(where, 'no "id"', "an object with an id")
+        name = source.text(f"{where}.id", node["id"], "a text or a whole number")
+        if name in graph:
+            source.fail(f"{where}.id", f'a second "{name}"', "every node once")
+        graph.add_node(name)
+        graph.nodes[name].update(_others(source, where, node, {"id"}))
+
+
+def _add_edges(source: Source, graph: nx.Graph[str], edges: list[Any]) -> None:
+    """Edges between nodes of the file; `key` is NetworkX's number among those with the same ends."""
+    first = edges[0] if edges and isinstance(edges[0], dict) else {}
+    ends = ("src", "dst") if "src" in first else ("source", "target")
     for at, edge in enumerate(edges):
+        where = f"links[{at}]"
         for end in ends:
             if not isinstance(edge, dict) or end not in edge:
-                source.fail(
-                    f"links[{at}]",
-                    f'no "{end}"',
-                    f"an object with {ends[0]} and {ends[1]}",
-                )
-            if edge[end] not in names:
-                source.fail(f"links[{at}].{end}", repr(edge[end]), "the id of a node")
+                expected = f"an object with {ends[0]} and {ends[1]}"
+                source.fail(where, f'no "{end}"', expected)
+            if not _is_node(graph, edge[end]):
+                source.fail(f"{where}.{end}", shown(edge[end]), "the id of a node")
+        a, b = (str(edge[end]) for end in ends)
+        key = graph.add_edge(a, b)
+        graph[a][b][key].update(_others(source, where, edge, {*ends, "key"}))
+
+
+def _is_node(graph: nx.Graph[str], name: object) -> bool:
+    """Whether a text or a whole number names a node."""
+    named = isinstance(name, str | int) and not isinstance(name, bool)
+    return named and str(name) in graph
+
+
+def _others(
+    source: Source, where: str, entry: dict[str, Any], known: set[str]
+) -> dict[str, Any]:
+    """The attributes of a node or an edge."""
+    table = source.mapping(where, entry, "an object whose keys are texts")
+    return {key: value for key, value in table.items() if key not in known}
 
 
 def write(fabric: Fabric, path: str | Path) -> list[str]:
@@ -83,6 +112,6 @@ def write(fabric: Fabric, path: str | Path) -> list[str]:
     import networkx as nx
 
     data = nx.node_link_data(fabric.graph, source="src", target="dst", edges="links")
-    data["graph"] = {**data["graph"], "facts": facts_of(fabric)}
+    data["graph"] = {**data["graph"], **attributes_of(fabric)}
     files.write_text(path, json.dumps(data, indent=1) + "\n")
     return []
