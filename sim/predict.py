@@ -12,6 +12,7 @@ from sim.analysis.prediction import Prediction
 from sim.analysis.report import report
 from sim.analysis.shadow_prices import affordable, shadow_prices
 from sim.analysis.step_time import step_time as time_of
+from sim.analysis.unsteady import is_unsteady
 from sim.collectives.wires import paths
 from sim.costs import Gpu
 from sim.costs.gpu_files import generation_of
@@ -45,7 +46,11 @@ from workloads.precision import precision
 from workloads.refusals import refusals
 
 _log = logging.getLogger("prestep")
-STEPS = 3  # simulated at most; the last is reported
+STEPS = 3  # simulated as a rule; the last is reported
+# Steps simulated where that one is not steady yet, until one is: a pipeline may need some dozens (guess).
+MORE_STEPS = (12, 48)
+# Operations of all steps together up to which that is tried: some seconds.
+MOST_OPERATIONS = 400_000
 
 
 def predict(scenario: Scenario, prices: bool = False) -> Prediction:
@@ -121,6 +126,18 @@ def plan(
 def execute(planned: Planned) -> Run:
     """As many steps as bring the last one to its steady state."""
     graph, steps = planned.graph, min(STEPS, framework_of(planned.scenario).steps)
+    run = _execute(planned, steps)
+    for more in MORE_STEPS:
+        affordable = more * graph.operations <= MOST_OPERATIONS
+        if not affordable or planned.noise is not None or not is_unsteady(graph, run):
+            break
+        run = _execute(planned, more)
+    return run
+
+
+def _execute(planned: Planned, steps: int) -> Run:
+    """A run of so many steps, which the log tells of."""
+    graph = planned.graph
     _log.info(
         "executing %d operations of %d simulated ranks, %d steps",
         graph.operations,

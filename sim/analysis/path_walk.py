@@ -1,4 +1,4 @@
-"""Finds the critical path of a run: walks back from the last end, through all ranks.
+"""Finds the critical path of a run: walks back from the end of a step, through all ranks.
 
 At every operation the walk asks what let it start last: the operation before it on its stream, one it depends on,
 its launch by the host, or, for a communication, the rank that arrived last; and goes on there.
@@ -52,18 +52,15 @@ def family_of(kind: str) -> str:
 def critical_path(
     graph: OpGraph,
     run: Run,
-    begin: float | None = None,
-    end: float | None = None,
+    begin: float,
+    end: float,
     family: Family | None = None,
 ) -> CriticalPath:
-    """The path to the last end of a window, by default of the last step: from the last end of the one before it.
+    """The path from `begin` to `end`, in seconds of the run: what the operation that ends then waited for.
 
     `family` (program, operation) -> kernel family; default: by the kernel's kind.
     """
-    walk = _Walk(graph, run, family)
-    if begin is None:
-        begin = walk.last_end(-2) if run.steps > 1 else 0.0
-    return walk.path(begin, walk.last_end(-1) if end is None else end)
+    return _Walk(graph, run, family).path(begin, end)
 
 
 class _Place(NamedTuple):
@@ -107,10 +104,6 @@ class _Walk:
         self.previous = [_previous(p) for p in graph.programs]
         self.members = _members(graph)
         self.by_end: dict[int, list[int]] = {}  # operations in order of their ends
-
-    def last_end(self, step: int) -> float:
-        """The last end of a step on any rank."""
-        return max(float(end[step].max()) for end in self.run.end if end.size)
 
     def path(self, begin: float, end: float) -> CriticalPath:
         """The path between two moments: its first segment is cut off where it began earlier."""

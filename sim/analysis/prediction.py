@@ -106,9 +106,9 @@ class Prediction:
     Attributes
     ----------
     step_time : float
-        Seconds; what a user of the cluster would measure.
+        Seconds; what a user of the cluster would measure. The longest of the ranks'.
     step_time_by_rank : mapping
-        Seconds by rank.
+        Seconds by rank, between the ends of its compute work of two steps; none is above `step_time`.
     tokens_per_second_per_gpu : float
         Tokens per second and GPU (samples, if the model has no sequence).
     mfu : float

@@ -65,11 +65,12 @@ def report(
     graph = planned.graph
     step = _step(planned, run, by_rank)
     timeline = timeline_of(graph, run)
-    windows = _windows(graph, timeline, run.steps - 1)
+    windows = step_times.windows(graph, run)
     breakdown = _breakdown(graph, timeline, windows, step)
     first = next(iter(windows.values()))
     links = link_report(planned.fabric.links, run, first, prices, step.waiting)
-    path = critical_path(graph, run)
+    end = step_times.last_end(graph, run)
+    path = critical_path(graph, run, end - step.computed, end)
     return Prediction(
         **_speed(planned, step),
         **_memory(planned, step.total),
@@ -82,16 +83,9 @@ def report(
         timeline=timeline,
         checkpoint=_checkpoint(planned, run, step.total),
         dataload=step.data,
-        critical_path=path_with(path, step.data, step.computed),
+        critical_path=path_with(path, step.data),
         **_details(planned, run, step.total),
     )
-
-
-def _windows(
-    graph: OpGraph, timeline: Timeline, step: int
-) -> dict[int, tuple[float, float]]:
-    """When a step begins and ends on each simulated rank (seconds of the run)."""
-    return {p.rank: metrics.step_window(timeline, p.rank, step) for p in graph.programs}
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,10 +110,10 @@ class _Step:
 
 def _step(planned: Planned, run: Run, by_rank: Mapping[int, float] | None) -> _Step:
     by_rank = step_times.by_rank(planned.graph, run) if by_rank is None else by_rank
-    computed = step_times.median(by_rank.values())
+    computed = step_times.longest(by_rank.values())
     data = with_data(planned, run, computed)
     total = computed if data is None else data["step_time_with"]
-    if total > computed:  # a rank of the median's time has the step's exactly
+    if total > computed:  # the slowest rank has the step's time exactly
         by_rank = {rank: total + (time - computed) for rank, time in by_rank.items()}
     return _Step(computed, total, dict(sorted(by_rank.items())), data)
 
@@ -176,7 +170,7 @@ def _trust(
 ) -> dict[str, Any]:
     """The fields of a prediction that say how far to trust it; `host` as `_Breakdown` has it."""
     gpu_time = step.total if step.data is None else step.data["gpu_time"]
-    gpu = uncertainty_of(planned, path, step.computed, gpu_time)
+    gpu = uncertainty_of(planned, path, gpu_time)
     interval = with_readers(gpu, planned.scenario, step.data)
     return {
         "evidence": evidence_of(planned, run),

@@ -1,18 +1,49 @@
-"""Step times of a run, by rank, and the one that stands for them."""
+"""Step times of a run, by rank, and the one that stands for them.
+
+A rank's step lasts from the end of its compute work of one step to that of the next. Ranks that communicate take
+equally long once they are in step. Until then a rank that nothing holds back yet may be faster than the others; it
+will wait for them, so the longest time is the job's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from sim.engine.execution import Run
 from sim.graph.opgraph import KERNEL, OpGraph
 
+# Share of a step by which ranks that communicate differ, from which on they are not yet in step.
+UNLIKE = 1e-3
+
+
+def longest(times: Iterable[float]) -> float:
+    """Seconds of a job's step: no rank takes longer.
+
+    Examples
+    --------
+    >>> longest([0.25, 0.5])
+    0.5
+    """
+    return float(max(times))
+
 
 def median(times: Iterable[float]) -> float:
-    """Seconds of a step of which every rank has its own: what is called its time."""
+    """Median of step times in seconds: of a step with noise, where the longest is that of the unluckiest rank."""
     return float(np.median(list(times)))
+
+
+def spread(times: Mapping[int, float]) -> float:
+    """How much longer the slowest rank's step takes than the fastest one's, as a share of it.
+
+    Examples
+    --------
+    >>> spread({0: 3.0, 1: 4.0})
+    0.25
+    """
+    slowest = max(times.values(), default=0.0)
+    return (slowest - min(times.values())) / slowest if slowest > 0 else 0.0
 
 
 def by_rank(graph: OpGraph, run: Run) -> dict[int, float]:
@@ -23,11 +54,48 @@ def by_rank(graph: OpGraph, run: Run) -> dict[int, float]:
 
 def step_times(graph: OpGraph, run: Run) -> dict[int, np.ndarray]:
     """Seconds between the ends of consecutive steps on the compute stream, by simulated rank (steps,)."""
+    return {
+        rank: np.diff(np.concatenate([[0.0], ends]))
+        for rank, ends in step_ends(graph, run).items()
+    }
+
+
+def step_ends(graph: OpGraph, run: Run) -> dict[int, np.ndarray]:
+    """Second of the run at which the compute stream ends each step, by simulated rank (steps,)."""
     compute = graph.streams.index("compute")
-    times = {}
-    for program, end in zip(graph.programs, run.end, strict=True):
-        marks = end[:, (program.stream == compute) & (program.kind == KERNEL)].max(
-            axis=1
-        )
-        times[program.rank] = np.diff(np.concatenate([[0.0], marks]))
-    return times
+    return {
+        program.rank: end[
+            :, (program.stream == compute) & (program.kind == KERNEL)
+        ].max(axis=1)
+        for program, end in zip(graph.programs, run.end, strict=True)
+    }
+
+
+def host_times(graph: OpGraph, run: Run) -> dict[int, float]:
+    """Seconds of the last step of every simulated rank's host thread: between its last launches of two steps.
+
+    0 of a run of one step.
+    """
+    return {
+        program.rank: float(launch[-1, -1] - launch[-2, -1]) if run.steps > 1 else 0.0
+        for program, launch in zip(graph.programs, run.launch, strict=True)
+    }
+
+
+def windows(graph: OpGraph, run: Run) -> dict[int, tuple[float, float]]:
+    """Begin and end of the last step of every simulated rank, in seconds of the run."""
+    return {
+        rank: (float(ends[-2]) if len(ends) > 1 else 0.0, float(ends[-1]))
+        for rank, ends in step_ends(graph, run).items()
+    }
+
+
+def last_end(graph: OpGraph, run: Run) -> float:
+    """Second of the run at which the last step ends on the rank that takes longest for it.
+
+    Of ranks that take equally long, but for rounding, the last one.
+    """
+    ends = step_ends(graph, run)
+    last = {rank: float(times[-1]) for rank, times in step_times(graph, run).items()}
+    least = max(last.values()) * (1.0 - UNLIKE)
+    return max(float(ends[rank][-1]) for rank, time in last.items() if time >= least)

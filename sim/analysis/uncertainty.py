@@ -87,16 +87,13 @@ class Uncertainty:
         }
 
 
-def uncertainty_of(
-    planned: Planned, path: CriticalPath, computed: float, step: float
-) -> Uncertainty:
-    """The interval of a step of `step` seconds, of which the critical path `path` explains `computed`."""
+def uncertainty_of(planned: Planned, path: CriticalPath, step: float) -> Uncertainty:
+    """The interval of a step of `step` seconds, of which the critical path `path` explains what it computes for."""
     read = Grounds(planned)
     seconds: dict[Constant, float] = defaultdict(float)
-    scale = computed / (path.length or 1.0)
     for segment in path.segments:
         for constant, share in read.shares(segment):
-            seconds[constant] += share * segment.duration * scale
+            seconds[constant] += share * segment.duration
     return interval(seconds, step, read.past, {read.speed: read.host_spread})
 
 

@@ -1,32 +1,42 @@
-"""Steps that are not steady when the simulation ends: ranks that wait for each other still take unlike times.
+"""Steps that are not steady when the simulation ends.
 
-Groups of ranks whose communications meet on the same links may take turns over many steps: one group is early in one
-step and late in the next. The mean over many steps is then not that of the last one simulated.
+Ranks that wait for each other may take unlike times for many steps: a stage that nothing holds back yet gains on the
+others, and groups of ranks whose communications meet on the same links take turns. A host thread that takes longer than
+the step may still have a lead over its GPU from the first step; once that is used up, the step is the host's.
 """
 
 from __future__ import annotations
 
-from sim.analysis.step_times import by_rank
+from sim.analysis.step_times import UNLIKE, by_rank, host_times, longest, spread
 from sim.engine.execution import Run
 from sim.graph.opgraph import OpGraph
 from sim.units import percent
 
-UNLIKE = 1e-3  # share of a step by which ranks differ from which on it is said
+
+def unsteadiness(graph: OpGraph, run: Run) -> float:
+    """Share of the last step by which ranks differ, or by which the host thread of one takes longer than the step.
+
+    0 where the ranks do not communicate: each has a step of its own.
+    """
+    times = by_rank(graph, run)
+    if not graph.comms or not times:
+        return 0.0
+    step = longest(times.values())
+    behind = max(host_times(graph, run).values()) - step
+    return max(spread(times), behind / step if step > 0 else 0.0)
 
 
-def spread(graph: OpGraph, run: Run) -> float:
-    """How much longer the slowest rank's last step takes than the fastest one's, as a share of it."""
-    last = by_rank(graph, run).values()
-    slowest = max(last, default=0.0)
-    return (slowest - min(last)) / slowest if slowest > 0 else 0.0
+def is_unsteady(graph: OpGraph, run: Run) -> bool:
+    """Whether later steps may take another time than the last one."""
+    return unsteadiness(graph, run) > UNLIKE
 
 
 def caveats(graph: OpGraph, run: Run) -> tuple[str, ...]:
-    """A sentence where ranks differ though they communicate."""
-    unlike = spread(graph, run)
-    if unlike <= UNLIKE or not graph.comms:
+    """A sentence where the last step is not steady."""
+    if not is_unsteady(graph, run):
         return ()
+    share = percent(unsteadiness(graph, run))
     return (
-        f"ranks' steps still differ by {percent(unlike)} when the simulation ends: groups of them share links and take "
-        f"turns, so that the mean of many steps may be another",
+        f"ranks' steps still differ by {share} when the simulation ends: the step is the slowest rank's, "
+        f"and the mean of many steps may be another",
     )

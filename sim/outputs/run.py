@@ -33,7 +33,7 @@ from sim.outputs._words import (
 
 STEP = table(
     "a step",
-    step_time=number("s: median over ranks of the third simulated step"),
+    step_time=number("s: the longest of the ranks' steps"),
     step_time_by_rank=named(SECONDS, "rank -> s"),
     measured_step_time=or_null(number("s, as the scenario says; null: it does not")),
     signed_error=or_null(number("(predicted - measured) / measured")),

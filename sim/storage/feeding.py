@@ -42,9 +42,7 @@ def with_data(planned: Planned, run: Run, computed: float) -> dict[str, Any] | N
     return table | {"step_time_without": computed}
 
 
-def path_with(
-    path: CriticalPath, data: Mapping[str, Any] | None, computed: float
-) -> CriticalPath:
+def path_with(path: CriticalPath, data: Mapping[str, Any] | None) -> CriticalPath:
     """The critical path of the step with its data.
 
     An input-bound step waits for its readers from end to end: what the GPU does meanwhile is not on its path.
@@ -53,7 +51,7 @@ def path_with(
     if data is None or data["exposed"] <= 0 or not path.segments:
         return path
     rank = path.segments[-1].rank
-    end = path.begin + path.length * data["step_time_with"] / (computed or 1.0)
+    end = path.begin + data["step_time_with"]
     begun = path.begin if data["input_bound"] else path.end
     waiting = Segment(rank, IO, "data", begun, end, "data loading")
     segments = (waiting,) if data["input_bound"] else (*path.segments, waiting)

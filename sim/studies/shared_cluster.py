@@ -14,7 +14,7 @@ from sim.analysis.json_text import text_of
 from sim.analysis.link_use import Link
 from sim.analysis.prediction import Prediction
 from sim.analysis.report import report
-from sim.analysis.step_times import median, step_times
+from sim.analysis.step_times import longest, median, step_times
 from sim.engine.engine import Run, execute, execute_together
 from sim.errors import InputError, Mistake
 from sim.planning.planned import Planned
@@ -215,7 +215,7 @@ def _window(job: Planned, run: Run, end: float) -> tuple[int, int]:
 def _alone(job: Planned) -> float:
     """Seconds of a job's step with the cluster to itself, as of jobs that run together."""
     run = execute(job, STEPS - 1 + MEASURED)
-    return median(_by_rank(job, run, STEPS - 1).values())
+    return longest(_by_rank(job, run, STEPS - 1).values())
 
 
 def _by_rank(job: Planned, run: Run, first: int) -> dict[int, float]:

@@ -20,11 +20,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
-from sim.analysis import unsteady
 from sim.analysis.beside import grown, kernels_instead, waiting_instead
 from sim.analysis.choices import alone, changed_choices
 from sim.analysis.json_text import finite
-from sim.analysis.step_times import median, step_times
+from sim.analysis.prediction import Prediction
 from sim.costs.power import Meter, Power
 from sim.engine import engine
 from sim.errors import PrestepError
@@ -40,7 +39,6 @@ from tests.fuzz.running import impossible
 #: More of something may cost so much, as a share of the step.
 SLOWER = 1e-3
 ALIKE = 1e-9
-MANY = 16  # steps until all ranks take as long
 NEARLY = 1e-6  # what a change of 1e-7 may move
 #: Kinds of links whose bandwidths are changed.
 LINKS = ("nvlink", "nic", "spine")
@@ -78,6 +76,7 @@ def sound(tables: Tables, done: Executed) -> Iterator[str]:
     yield impossible(json.dumps(finite(result.to_dict())))
     if not math.isclose(sum(result.breakdown.values()), result.step_time, rel_tol=1e-6):
         yield f"shares of {sum(result.breakdown.values())} in {result.step_time}"
+    yield from _timed(result)
     if not (result.mfu is None or 0 <= result.mfu <= 1):
         yield f"mfu of {result.mfu}"
     for link in result.links:
@@ -90,6 +89,15 @@ def sound(tables: Tables, done: Executed) -> Iterator[str]:
         yield f"interval {sure.low} to {sure.high} of {result.step_time}"
     if energy is not None and not 0 < energy.gpu_step_energy <= energy.step_energy:
         yield f"energy {energy.gpu_step_energy} of {energy.step_energy}"
+
+
+def _timed(result: Prediction) -> Iterator[str]:
+    """The critical path is as long as the step, and no rank's step is longer."""
+    step, path = result.step_time, result.critical_path
+    if path is None or not math.isclose(path.length, step, rel_tol=ALIKE):
+        yield f"a path of {path and path.length} s through a step of {step} s"
+    if max(result.step_time_by_rank.values()) > step * (1 + ALIKE):
+        yield f"a rank takes {max(result.step_time_by_rank.values())} s of {step} s"
 
 
 def repeated(tables: Tables, done: Executed) -> Iterator[str]:
@@ -235,8 +243,6 @@ def _no_slower(
     except PrestepError:
         return  # such a part is not in this cluster, or the layout does not divide
     before, step = step_time(done), step_time(other)
-    if sign * (step / before - 1) > SLOWER:
-        before, step = _settled(done), _settled(other)
     if sign * (step / before - 1) <= SLOWER or _chosen_badly(done, other, sign):
         return
     if _named(done, other, what):
@@ -244,19 +250,6 @@ def _no_slower(
     if "gpu.clock" in what and not _slower_by(tables, sign, sections):
         return
     yield f"{what}: {before:.6g} s becomes {step:.6g} s"
-
-
-def _settled(done: Executed) -> float:
-    """Seconds of a step; of many where ranks do not take as long as each other: those are not steady yet.
-
-    Groups of ranks whose communications meet on the same links may need more steps than are simulated.
-    """
-    if unsteady.spread(done.planned.graph, done.run) <= SLOWER / 10:
-        return step_time(done)
-    run = engine.execute(done.planned, MANY)
-    times = step_times(done.planned.graph, run).values()
-    # The last one ends beside ranks that have nothing left to do.
-    return median(float(mine[MANY // 2 : -1].mean()) for mine in times)
 
 
 def _slower_by(tables: Tables, sign: int, sections: dict[str, Any]) -> bool:

@@ -21,7 +21,9 @@ def path_of(
     limit: int = 1024,
 ) -> CriticalPath:
     made = graph(ranks, comms or [], limit)  # type: ignore[arg-type]
-    return critical_path(made, execute(timed(made), steps))
+    run = execute(timed(made), steps)
+    ends = [max(end[step].max() for end in run.end) for step in range(steps)]
+    return critical_path(made, run, ends[-2] if steps > 1 else 0.0, ends[-1])
 
 
 def seconds(path: CriticalPath, kind: str) -> float:

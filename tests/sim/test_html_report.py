@@ -245,14 +245,13 @@ def test_one_step_has_one_length_on_a_page() -> None:
     result = predict(load_scenario(EXAMPLES / "megatron-3d.toml", small))
     step = format_duration(result.step_time)
     assert result.critical_path is not None
-    off = abs(result.critical_path.length / result.step_time - 1) > 1e-3
     said = {
         "timeline": timeline.timeline(result),
         "links": sections.network(result),
         "path": sections.critical(result),
     }
     assert f"A step takes {step}" in said["timeline"]
-    assert (f"the step time, {step}" in said["path"]) == off
+    assert f"{step}, " in said["path"]
     drawn = re.search(
         r"Drawn is the last step of rank \d+, ([^;]+); the step time, ([^,]+),",
         said["links"],

@@ -16,6 +16,8 @@ from sim.collectives.nccl.search import search
 from sim.collectives.planner import plan_collective
 from sim.collectives.wires.network import Network, network_of
 from sim.errors import InputError
+from sim.predict import step_time
+from sim.spec.load import parse_scenario
 from sim.spec.sections import Nccl
 from topologies import load_cluster
 from topologies.core.quantity import Quantity
@@ -106,6 +108,22 @@ def test_a_rings_proxy_posts_for_every_rank_and_channel() -> None:
     dear, twice = (gathered(2, post) for post in (1e-4, 2e-4))
     assert twice - dear == pytest.approx(1e-4 * 15)
     assert gathered(4, 1e-4) - dear == pytest.approx(1e-4 * 16, rel=1e-2)
+
+
+@pytest.mark.parametrize("bandwidth", ["1.2x", "1.5x", "2x", "4x"])
+def test_faster_pcie_slows_no_ring_that_shares_its_nic(bandwidth: str) -> None:
+    """Messages are posted while bytes move: of groups that share NICs, none waits for its proxies on top of that."""
+    tables: dict[str, Any] = {
+        "cluster": {"name": "alcf-polaris", "hosts": 2},
+        "model": {"kind": "transformer", "hidden": 512, "layers": 2, "heads": 8}
+        | {"kv_heads": 8, "ffn": 2048, "vocab": 32000, "gated": True},
+        "training": {"framework": "deepspeed", "micro_batch": 2, "seq_len": 512}
+        | {"grad_accumulation": 2},
+        "parallel": {"dp": 2, "tp": 4, "data_parallel": "fsdp"},
+    }
+    plain = step_time(parse_scenario(tables, "shared"))
+    tables["cluster"]["set"] = {"pcie.bandwidth": bandwidth}
+    assert step_time(parse_scenario(tables, "shared")) <= plain * (1 + 1e-9)
 
 
 def test_only_the_smallest_messages_are_copied_by_the_cpu() -> None:

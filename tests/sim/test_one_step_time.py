@@ -137,7 +137,7 @@ def test_its_interval_contains_it(scenario: Path) -> None:
     step = told["step_time"]
     assert told["uncertainty"]["low"] < step < told["uncertainty"]["high"]
     assert sum(told["breakdown"].values()) == pytest.approx(step)
-    assert told["critical_path"]["length"] == pytest.approx(step, rel=0.02)
+    assert told["critical_path"]["length"] == pytest.approx(step, rel=1e-9)
     assert sum(
         part["seconds"] for part in told["critical_path"]["parts"]
     ) == pytest.approx(told["critical_path"]["length"])

@@ -32,5 +32,9 @@ def bounded(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Plan:
     hop = net_hop(ring_step(plan.proto), plan.proto, group) + group.remote_latency
     start = machine.of(fabric).pace("ring", plan.proto).start
     least = start + min(2.0, traffic.remote) * hop + traffic.rounds * messages * each
-    moving = plan.duration(fabric.links.bandwidth) - plan.latency
-    return replace(plan, latency=max(plan.latency, least - moving))
+    # As a bound on the rate and not as latency: messages are posted while others' bytes move, so a collective that
+    # shares its links, and takes longer for that, waits no longer for its proxies.
+    if not plan.size or least <= plan.duration(fabric.links.bandwidth):
+        return plan
+    posting = least - plan.latency
+    return replace(plan, rate_cap=min(plan.rate_cap, plan.size / posting))

@@ -86,7 +86,7 @@ def _whose_step(rank: int, length: float, step: float) -> str:
     if not step or abs(length / step - 1) <= _APART:
         return ""
     said = f"Drawn is the last step of rank {rank}, {format_duration(length)}"
-    return f"<p>{said}; the step time, {format_duration(step)}, is the median over ranks.</p>"
+    return f"<p>{said}; the step time, {format_duration(step)}, is that of the slowest rank.</p>"
 
 
 def _moments(parts: int) -> str:
@@ -238,7 +238,7 @@ def critical(result: Prediction) -> str:
     parts = [_path_part(part) for part in summary["parts"]]
     colours = dict.fromkeys(colour for _, _, colour, _ in parts)
     return (
-        _path_head(path, len(summary["ranks"]), len(strip), result.step_time)
+        _path_head(path, len(summary["ranks"]), len(strip))
         + pictures.stacked(parts, "Parts of the critical path")
         + legend([(colour, _PATH_WORDS.get(colour, colour)) for colour in colours])
         + pictures_time.path(strip, path.length)
@@ -254,17 +254,12 @@ def _path_part(part: Mapping[str, Any]) -> tuple[str, float, str, str]:
     return path_part(part), seconds, colour, format_duration(seconds)
 
 
-def _path_head(path: CriticalPath, ranks: int, lanes: int, step: float) -> str:
+def _path_head(path: CriticalPath, ranks: int, lanes: int) -> str:
     head = (
         "<p>What the end of the step waited for, walked back through all ranks; what is not on it has slack. "
         f"{format_duration(path.length)}, {number(len(path.segments))} stretches on "
         f"{ranks} simulated rank{'s' if ranks != 1 else ''}.</p>"
     )
-    if step and abs(path.length / step - 1) > _APART:
-        head += (
-            f"<p>It goes from the last end of the step before, on any rank, to that of this step; "
-            f"the step time, {format_duration(step)}, is the median over ranks.</p>"
-        )
     if lanes > pictures_time.MOST_LANES:
         head += f"<p>The first {pictures_time.MOST_LANES} ranks are drawn.</p>"
     return head

@@ -6,13 +6,13 @@ microbatches never take less memory, and a step never takes less than the kernel
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sim.analysis.memory import CONTEXT, fullest
-from sim.analysis.step_times import median
+from sim.analysis.step_times import longest
 from sim.graph.opgraph import KERNEL, Chain, OpGraph, Program
 from sim.planning.planned import KernelTimes
 from sim.predict import timed_kernels
@@ -104,12 +104,11 @@ def _by_layers(scenario: Scenario, fabric: Fabric) -> float:
         graph, compute = lowered.graph, lowered.graph.streams.index("compute")
         more = microbatches_of(scenario) - few
         busy.append(
-            _of_every_rank(
-                graph,
-                [_busy(one, times, compute, more, body=True) for one in graph.programs],
+            np.array(
+                [_busy(one, times, compute, more, body=True) for one in graph.programs]
             )
         )
-    return median(busy[0] + (each - 1) * (busy[1] - busy[0]))
+    return longest(busy[0] + (each - 1) * (busy[1] - busy[0]))
 
 
 def few_of(scenario: Scenario) -> int:
@@ -131,18 +130,11 @@ def changed_batch(scenario: Scenario, microbatches: int) -> Scenario:
     return replace(scenario, training=replace(scenario.training, global_batch=batch))
 
 
-def _of_every_rank(graph: OpGraph, busy: Sequence[float]) -> np.ndarray:
-    """Seconds of the simulated ranks for all that they stand for."""
-    return np.repeat(
-        busy, [len(graph.represents[program.rank]) for program in graph.programs]
-    )
-
-
 def _time(scenario: Scenario, graph: OpGraph, times: KernelTimes, more: int) -> float:
-    """Least seconds of the step with `more` microbatches: the median over ranks, which is what a step time is.
+    """Least seconds of the step with `more` microbatches: those of the rank that has most to do.
 
-    Megatron's pipeline meets at the gradients' norm in every step, so there the slowest rank counts, and the way of
-    the first microbatch down to the last rank and of the last one back.
+    Megatron's pipeline meets at the gradients' norm in every step, so there the way of the first microbatch down to
+    the last rank and of the last one back counts too.
     """
     compute = graph.streams.index("compute")
     busy = [_busy(p, times, compute, more) for p in graph.programs]
@@ -151,7 +143,7 @@ def _time(scenario: Scenario, graph: OpGraph, times: KernelTimes, more: int) -> 
         return max(
             *busy, _through(graph, times, compute, more) if p.schedule in LOOPS else 0.0
         )
-    return median(_of_every_rank(graph, busy))
+    return longest(busy)
 
 
 def _kernels(
