@@ -119,6 +119,10 @@ class Model:
     mtp_layers: int | None = key(
         None, "further layers that predict later tokens (multi-token prediction)", low=0
     )
+    mtp_shared: bool | None = key(
+        None,
+        "those further layers are one that runs again, with parameters for once; default false",
+    )
     compress_ratios: tuple[int, ...] | None = key(
         None,
         "compressed attention (DeepSeek-V4): for each layer how many tokens share a compressed key: 0 none (a window "

@@ -133,8 +133,11 @@ class Rank:
             yield unit, len(list(repetitions))
         further = model.m.mtp_layers
         if stage == self._predicting:
-            for _ in range(further):
-                yield model.further(aside), 1
+            if model.m.mtp_shared and further:
+                yield model.further(aside), further
+            else:
+                for _ in range(further):
+                    yield model.further(aside), 1
         if stage == len(self.owner) - 1:
             yield model.head, 1 + further
 
@@ -146,10 +149,14 @@ class Rank:
 
     def weights(self, unit: Unit, times: int) -> Weights:
         """Parameters of repetitions of a unit."""
-        if unit.name == "head":
-            times = 1  # multi-token prediction uses it again
+        times = self._copies(unit, times)
         once = split(unit.parameters)
         return Weights(times * once.shared, times * once.experts)
+
+    def _copies(self, unit: Unit, times: int) -> int:
+        """Repetitions of a unit with parameters of their own: multi-token prediction uses the head again."""
+        shared = unit.name == "further" and self.model.m.mtp_shared
+        return 1 if unit.name == "head" or shared else times
 
     def counted(self, stage: int) -> int:
         """Parameters of a stage on this rank (a tied head is the embedding's copy, or the embedding itself)."""
@@ -182,8 +189,7 @@ class Rank:
         counts: dict[str, Weights] = {}
         for stage in self.stages:
             for unit, times in self.parts(stage):
-                if unit.name == "head":
-                    times = 1  # multi-token prediction uses it again
+                times = self._copies(unit, times)
                 here = {
                     name: times * n
                     for name, n in unit.frozen.items()

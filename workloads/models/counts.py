@@ -111,7 +111,7 @@ def stage_parameters(
         total += norm_parameters(m, m.hidden) + (
             0 if m.tied_embeddings else m.vocab * m.hidden
         )
-        total += m.mtp_layers * prediction_parameters(m)
+        total += m.further_layers * prediction_parameters(m)
         total += compressed.contraction_parameters(m)
     return total
 
@@ -124,7 +124,7 @@ def total_parameters(m: ModelSpec) -> int:
 def idle_parameters(m: ModelSpec) -> int:
     """Parameters of experts that a token does not see."""
     layers = sum(map(m.has_experts, range(m.layers)))
-    layers += m.mtp_layers if m.experts else 0
+    layers += m.further_layers if m.experts else 0
     idle = m.experts - m.experts_per_token
     return layers * idle * feed_forward_parameters(m, m.moe_ffn, m.routed_hidden)
 

@@ -74,6 +74,7 @@ class ModelSpec:
     rope_head_dim: int = 0
     v_head_dim: int = 0
     mtp_layers: int = 0
+    mtp_shared: bool = False
     window: int = 0
     window_every: int = 0
     sinks: bool = False
@@ -107,6 +108,11 @@ class ModelSpec:
     def rotary(self) -> bool:
         """Positions enter by rotating queries and keys."""
         return self.positions == "rope"
+
+    @property
+    def further_layers(self) -> int:
+        """Layers of multi-token prediction that have parameters of their own."""
+        return min(self.mtp_layers, 1) if self.mtp_shared else self.mtp_layers
 
     @property
     def latent(self) -> bool:
@@ -290,6 +296,7 @@ _PLAIN = (
     "q_lora_rank",
     "kv_lora_rank",
     "mtp_layers",
+    "mtp_shared",
     "hash_layers",
     "window_every",
     "sinks",

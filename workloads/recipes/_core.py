@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ PACKING = (
     "packed_sequence_size",
     "enable_offline_packing",
     "packed_sequence",
+    "enable_in_batch_packing",
 )
 #: Recipes of fp8 -> how scales are found.
 SCALING = {
@@ -51,6 +53,7 @@ def read(draft: Draft, document: Document) -> None:
     _recompute(draft, document)
     _graphs(draft, document)
     _grads(draft, document)
+    plain_ends(draft, document)
     _packing(draft, document)
     if draft.get("megatron.moe_pad_to_capacity") is False:
         draft.drop("megatron.moe_pad_to_capacity")
@@ -91,10 +94,30 @@ def settle_fuser(draft: Draft) -> None:
     draft.lose(setting.where, setting.said, "true", what)
 
 
+#: Layers at the ends of a model that stay in 16 bits: a switch, and their numbers, each of which is one by default.
+ENDS = (
+    "first_last_layers_bf16",
+    "num_layers_at_start_in_bf16",
+    "num_layers_at_end_in_bf16",
+)
+
+
 def without_fp8(draft: Draft) -> None:
     """Attention stays in 16 bits where layers do, whatever its own switch says."""
     if not precision(draft.get("training.precision")).quantized:
         draft.drop("megatron.fp8_dot_product_attention")
+        draft.drop(*(f"megatron.{key}" for key in ENDS[1:]))
+
+
+def plain_ends(draft: Draft, document: Document) -> None:
+    """Layers at both ends whose products stay in 16 bits beside quantized ones."""
+    said, on = _said(document, ENDS[0])
+    if not said or written(on) in OFF:
+        return
+    for name in ENDS[1:]:
+        key = _said(document, name)[0] or said
+        count = draft.typed(document, key, "whole", 1) if key != said else 1
+        draft.set(f"megatron.{name}", count, key, document.place(key))
 
 
 def ending(document: Document, *names: str) -> str:
@@ -211,6 +234,22 @@ def _pipeline(draft: Draft, document: Document) -> None:
         draft.assume(f"{key} = {value} without a pipeline: left out")
 
 
+def _virtual(draft: Draft, document: Document) -> None:
+    """Virtual stages by the layers of each, where the layers are known."""
+    key, per = _said(document, "num_layers_per_virtual_pipeline_stage")
+    pp, layers = draft.get("parallel.pp", 1), _pipeline_cuts.layers_of(draft)
+    if not key or per is None or pp == 1 or not layers:
+        return
+    per = draft.count(document, key, 1)
+    if layers % (per * pp):
+        expected = f"a divisor of {layers} layers over {pp} ranks"
+        draft.wrong(document.place(key), key, per, expected)
+    elif layers // (per * pp) > 1:
+        where = document.place(key)
+        draft.set("parallel.vpp", layers // (per * pp), key, where)
+        draft.set("parallel.schedule", "interleaved", key, where)
+
+
 def _recompute(draft: Draft, document: Document) -> None:
     key, value = _said(
         document, "recompute_granularity", "activations_checkpoint_granularity"
@@ -241,18 +280,22 @@ def _recompute(draft: Draft, document: Document) -> None:
 def _selective(draft: Draft, document: Document, said: str) -> None:
     key, modules = _said(document, "recompute_modules")
     names = modules if isinstance(modules, list) else ["core_attn"]
-    if "core_attn" in names:
-        draft.set("training.recompute", "selective", said, document.place(said))
-    strange = [
-        str(name) for name in names if name != "core_attn" and name not in MODULES
-    ]
+    run_again(
+        draft, [str(name) for name in names], key or said, document.place(key or said)
+    )
+
+
+def run_again(draft: Draft, names: Sequence[str], said: str, where: str) -> None:
+    """Parts of a layer that selective recomputation names: attention's products, and modules."""
+    whole = "selective" if "core_attn" in names else "none"
+    draft.set("training.recompute", whole, said, where)
+    strange = [name for name in names if name != "core_attn" and name not in MODULES]
     if strange:
-        draft.lose(
-            document.place(key), key, ", ".join(strange), f"parts {', '.join(MODULES)}"
-        )
-    known = [MODULES[name] for name in names if name in MODULES]
-    if known:
-        draft.set("megatron.recompute_modules", known, key, document.place(key))
+        expected = f"parts {', '.join(MODULES)}"
+        draft.lose(where, said, ", ".join(strange), expected, "those are kept")
+    simulated = [MODULES[name] for name in names if name in MODULES]
+    if simulated:
+        draft.set("megatron.recompute_modules", simulated, said, where)
 
 
 def _graphs(draft: Draft, document: Document) -> None:
@@ -311,6 +354,7 @@ def _shared(draft: Draft, document: Document) -> None:
 
 def _cuts(draft: Draft, document: Document) -> None:
     """How the pipeline is cut, where the layers are known."""
+    _virtual(draft, document)
     keys = [
         _said(document, f"num_layers_in_{end}_pipeline_stage")[0]
         for end in ("first", "last")
@@ -321,6 +365,35 @@ def _cuts(draft: Draft, document: Document) -> None:
     _pipeline_cuts.uneven(draft)
 
 
+def _window(draft: Draft, document: Document) -> None:
+    """Tokens that attention looks back, of a model that is written out."""
+    key, size = _said(document, "window_size")
+    skip, every = _said(document, "window_attn_skip_freq")
+    if not key or written(size) in OFF:
+        return
+    where = document.place(key)
+    whole = isinstance(size, list) and len(size) == 2 and size[1] == 0
+    if not whole or not isinstance(size[0], int) or not isinstance(every or 0, int):
+        found = shown(size) if not skip else f"{shown(size)}, {shown(every)}"
+        draft.wrong(where, key, found, "tokens to the left and 0, in every n-th layer")
+        return
+    draft.set("model.window", size[0] + 1, key, where)
+    if every:
+        draft.set("model.window_every", every, skip, document.place(skip))
+
+
+def _further(draft: Draft, document: Document) -> None:
+    """Layers of multi-token prediction: attention and the model's feed-forward, which is what is simulated."""
+    key, pattern = _said(document, "mtp_hybrid_override_pattern")
+    if not key or not draft.get("model.mtp_layers"):
+        draft.drop("model.mtp_shared")
+        return
+    wanted = "*E" if draft.get("model.experts") or draft.get("model.name") else "*-"
+    if pattern != wanted:
+        what = f'layers of multi-token prediction other than "{wanted}"'
+        draft.lose(document.place(key), key, shown(pattern), what)
+
+
 def model(draft: Draft, document: Document, names: list[str], said: str) -> None:
     """The model by one of the names in a call, where its own sizes are not written out."""
     where = document.place(said)
@@ -329,8 +402,10 @@ def model(draft: Draft, document: Document, names: list[str], said: str) -> None
             draft.set("model.name", ours, said, where)
             _cuts(draft, document)
             return
+    _further(draft, document)
     sizes = ("layers", "hidden", "heads")
     if all(draft.get(f"model.{key}") for key in sizes):
+        _window(draft, document)
         draft.set("model.kind", "transformer", said, where)
         hint = "--set model.vocab=N says it"
         draft.need("model.vocab", where, said, "no vocabulary", "its entries", hint)

@@ -9,6 +9,7 @@ from typing import Any
 
 from sim.errors import InputError, Mistake
 from workloads.recipes._documents import Document
+from workloads.recipes._key_words import decides, nearest
 from workloads.recipes._rules import Rule, typed, written
 
 #: What only a shell could say.
@@ -42,7 +43,7 @@ class Recipe:
     assumed : tuple of str
         What it leaves open, and what was taken.
     unknown : tuple of str
-        Its keys that are not understood, with place; taken not to change a step.
+        Its keys that are not understood, with place, whose words say nothing of a step (`_key_words.py`).
     passed : tuple of str
         Its keys that no time of a step depends on.
     lost : tuple of Mistake
@@ -137,10 +138,33 @@ class Draft:
         if text not in self.assumed:
             self.assumed.append(text)
 
-    def lose(self, where: str, key: str, found: object, what: str) -> None:
-        """Notes something that changes a step and is not simulated."""
-        hint = f"{what}; --lenient predicts without it"
+    def lose(
+        self, where: str, key: str, found: object, what: str, nearly: str = ""
+    ) -> None:
+        """Notes something that changes a step and is not simulated.
+
+        A key that decides a degree, a size, a layout or a number format is not left out on request, which would be
+        another job; but for those where `nearly` says what is taken in its place.
+        """
+        if decides(key, written(found).strip('"')) and not nearly:
+            hint = f"{what}; it decides what a step computes, so --lenient does not leave it out"
+            self.wrong(where, key, found, "what is simulated", hint)
+            return
+        instead = f" ({nearly})" if nearly else ""
+        hint = f"{what}; --lenient predicts without it{instead}"
         self.lost.append(Mistake(where, key, str(found), "what is simulated", hint))
+
+    def strange(self, document: Document, name: str, names: Iterable[str]) -> None:
+        """Notes a key that no rule has: a mistake where it decides what a step computes; `names` are known ones."""
+        value, where = document.entries[name].value, document.place(name)
+        if not decides(name, value):
+            self.unknown.append(f"{where}: {name} = {shown(value)}")
+            return
+        close = nearest(name, list(names))
+        guess = f"did you mean {close}? " if close else ""
+        what = "it says a degree, a size, a layout or a number format"
+        hint = f"{guess}{what}; take it out of the file and say it by --set"
+        self.wrong(where, name, shown(value), "a key that is understood", hint)
 
     def lose_unless(
         self, ours: str, where: str, key: str, found: object, what: str
@@ -197,13 +221,18 @@ class Draft:
             if not rule.counts(said):
                 continue
             for name in document.entries:
-                if name not in known and rule.fits(name):
+                value = document.entries[name].value
+                if (
+                    name not in known
+                    and rule.fits(name)
+                    and not rule.swallows(name, value)
+                ):
                     known.add(name)
                     self._apply(document, rule, name)
+        names = [name.strip("*.") for rule in listed for name in rule.names]
         for name in document.entries:
             if name not in known:
-                value = document.entries[name].value
-                self.unknown.append(f"{document.place(name)}: {name} = {shown(value)}")
+                self.strange(document, name, names)
 
     def _apply(self, document: Document, rule: Rule, name: str) -> None:
         """What one rule makes of a key."""
@@ -216,8 +245,14 @@ class Draft:
         if value is None and "null" not in rule.values:
             return
         if isinstance(value, str) and COMMAND.match(value):
-            self.unknown.append(f"{where}: {name} = {shown(value)}")
+            if rule.key and decides(name, value):
+                hint = f"--set {rule.key}=... says it"
+                self.need(rule.key, where, name, shown(value), "a value", hint)
+            else:
+                self.strange(document, name, ())
             return
+        if document.kind == "python" and _own(name, value):
+            return  # set to itself: as it was
         try:
             tables = rule.tables(name, value)
         except InputError as error:
@@ -231,7 +266,7 @@ class Draft:
             self.assume(f"{name} = {shown(value)}: {rule.assumed}")
         elif rule.unsaid(name, value):
             what = rule.lost or f"one of {', '.join([*rule.values, *rule.harmless])}"
-            self.lose(where, name, shown(value), what)
+            self.lose(where, name, shown(value), what, rule.nearly)
 
     def take(
         self, tables: Mapping[str, Mapping[str, Any]], said: str, where: str
@@ -264,3 +299,9 @@ def shown(value: Any) -> str:
     """A value for a message: short, and a text in quotes."""
     text = f'"{value}"' if isinstance(value, str) else written(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _own(name: str, value: Any) -> bool:
+    """Whether a key is set to an attribute of the same name, whose value is not written out."""
+    last = str(value).rpartition(".")
+    return bool(last[1]) and last[2] == name.rpartition(".")[2]

@@ -8,8 +8,10 @@ of a published row all do, and later ones replace keys of earlier ones.
     values    tables of a scenario by value
     harmless  values that change nothing
     lost      what is not simulated of any other value
+    nearly    what --lenient takes in its place; without it a key that decides what a step computes is refused
     assumed   what is taken of any other value that is not harmless, which the reader is told
-    ignored   why it does not matter to the time of a step
+    ignored   why it does not matter to the time of a step; a pattern does not cover a key that decides what a step
+              computes by what is in place of its star (`_key_words.py`)
     read      what reads it together with other keys
     beside    values of other keys, one of which the recipe has: elsewhere the entry says nothing
 """
@@ -27,6 +29,7 @@ from sim import schema
 from sim.errors import InputError, Mistake
 from sim.schema import Items, Table, Text
 from workloads.megatron.pipeline_layout import spelled
+from workloads.recipes._key_words import decides
 
 TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 KINDS = ("truth", "whole", "number", "text", "stages", "format")
@@ -67,6 +70,7 @@ SCHEMA = Table(
                     "values": Tables(),
                     "harmless": Items(Text()),
                     "lost": Text(),
+                    "nearly": Text(),
                     "assumed": Text(),
                     "ignored": Text(),
                     "read": Text(),
@@ -96,6 +100,8 @@ class Rule:
         Values that change nothing.
     lost : str
         What of any other value is not simulated.
+    nearly : str
+        What --lenient takes in its place.
     assumed : str
         What is taken of any other value; the reader is told.
     ignored : str
@@ -112,6 +118,7 @@ class Rule:
     values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     harmless: tuple[str, ...] = ()
     lost: str = ""
+    nearly: str = ""
     assumed: str = ""
     ignored: str = ""
     read: str = ""
@@ -119,6 +126,13 @@ class Rule:
 
     def fits(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self.names)
+
+    def swallows(self, name: str, value: Any) -> bool:
+        """Whether it would pass over a key that decides what a step computes, which its pattern does not name."""
+        if not self.ignored or not decides(name, value):
+            return False
+        fitting = (one for one in self.names if fnmatchcase(name, one))
+        return not any(decides(one.replace("*", "")) for one in fitting)
 
     def counts(self, said: Mapping[str, Any]) -> bool:
         """Whether it says anything of a recipe with these keys."""

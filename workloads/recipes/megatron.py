@@ -25,8 +25,15 @@ from workloads.recipes import (
     deepspeed,
     mlperf,
 )
-from workloads.recipes._core import MODULES, settle_fuser, settle_offload
+from workloads.recipes._core import (
+    plain_ends,
+    run_again,
+    settle_fuser,
+    settle_offload,
+    without_fp8,
+)
 from workloads.recipes._documents import Document, Entry
+from workloads.recipes._key_words import decides
 from workloads.recipes._reading import Draft, Recipe
 from workloads.recipes._rules import rules, written
 
@@ -89,10 +96,16 @@ def arguments(
         for name, values in given.items()
         if name not in KNOWN
     }
-    passed = [name for name in others if PASSED.match(name.replace("_", "-"))]
+    passed = [
+        name
+        for name, entry in others.items()
+        if PASSED.match(name.replace("_", "-")) and not decides(name, entry.value)
+    ]
     draft.passed += passed
     strange = {name: entry for name, entry in others.items() if name not in passed}
-    draft.read(Document(document.path, document.kind, strange), rules(RULES))
+    rest = Document(document.path, document.kind, strange)
+    draft.read(rest, rules(RULES))
+    plain_ends(draft, rest)
     if every > 1:
         draft.set("model.moe_every", every, "moe-layer-freq")
     _megatron_deepspeed.engine(draft, of_fork, where)
@@ -109,6 +122,7 @@ def arguments(
         draft.drop("megatron.overlap_param_gather")
     settle_offload(draft)
     settle_fuser(draft)
+    without_fp8(draft)
 
 
 def _without_open(
@@ -165,23 +179,15 @@ def _recomputed(draft: Draft, given: dict[str, list[str]]) -> None:
                 )
             draft.set("training.recompute", "none", "recompute-method")
         return
-    parts = _parts(given)
-    if strange := [part for part in parts if part not in MODULES]:
-        known, where = f"parts {', '.join(MODULES)}", draft.where
-        draft.lose(where, "recompute-modules", ", ".join(strange), known)
-    simulated = [part for part in parts if part in MODULES]
-    if simulated:
-        draft.set("megatron.recompute_modules", simulated, "recompute-modules")
-        words = " ".join(given.get("recompute-modules", []))
-        whole = "selective" if "core_attn" in words else "none"
-        draft.set("training.recompute", whole, "recompute-modules")
+    if parts := _parts(given):
+        run_again(draft, parts, "recompute-modules", draft.where)
 
 
 def _parts(given: dict[str, list[str]]) -> list[str]:
-    """Parts of a layer that run again, but for the attention's products."""
-    words = " ".join(given.get("recompute-modules", []))
-    parts = [word.strip("[]'\"") for word in words.replace(",", " ").split()]
-    return [part for part in parts if part and part != "core_attn"]
+    """Parts of a layer that run again, unless they are the attention's products alone, which Megatron's table has."""
+    words = " ".join(given.get("recompute-modules", [])).replace(",", " ").split()
+    parts = [word.strip("[]'\"") for word in words]
+    return [] if set(parts) <= {"core_attn"} else [part for part in parts if part]
 
 
 def _scans(draft: Draft) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from workloads.recipes import _core, _models, _shell
+from workloads.recipes import _core, _models, _pipeline, _shell
 from workloads.recipes._documents import Document
 from workloads.recipes._reading import Draft, Recipe, shown
 from workloads.recipes._rules import rules, written
@@ -82,6 +82,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     _layout(draft, script)
     _batch(draft, script)
     draft.read(script, rules(RULES))
+    _pipeline.of_layout(draft)
     _recomputed(draft, script)
     _core.without_fp8(draft)
     nodes, gpus = (
@@ -103,6 +104,10 @@ def _recomputed(draft: Draft, script: Document) -> None:
         if written(said.get(name)) not in GRANULARITIES:
             known = f"one of {', '.join(GRANULARITIES)}"
             draft.lose(script.place(name), name, shown(said[name]), known)
+    name = "RECOMPUTE_MODULES"
+    parts = str(script.get(name, "")).replace(",", " ").split()
+    if parts and written(said.get("RECOMPUTE_GRANULARITY", "selective")) == "selective":
+        _core.run_again(draft, parts, name, script.place(name))
 
 
 def recomputed(said: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -162,11 +167,16 @@ def _layout(draft: Draft, script: Document) -> None:
         ("tp", "TENSOR_MODEL_PARALLEL", "TP"),
         ("pp", "PIPELINE_MODEL_PARALLEL", "PP"),
         ("cp", "CONTEXT_PARALLEL", "CP"),
+        ("ep", "EXPERT_PARALLEL", "EP"),
     ):
         name = _first(script, *names)
         draft.set(
             f"parallel.{key}", draft.count(script, name, 1), name, script.place(name)
         )
+    name = "EXPERT_TENSOR_PARALLEL"
+    if script.get(name):
+        count = draft.count(script, name, 1)
+        draft.set("parallel.etp", count, name, script.place(name))
     name = _first(script, "INTERLEAVED_PIPELINE", "VP")
     if str(script.get(name, "null")) not in ("null", "None", ""):
         chunks = draft.count(script, name, 1)

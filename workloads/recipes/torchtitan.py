@@ -242,7 +242,11 @@ def _sharding(draft: Draft, document: Document) -> None:
 
 
 def _reshard(draft: Draft, document: Document) -> None:
-    key = "parallelism.fsdp_reshard_after_forward"
+    key, old = (
+        f"{section}.fsdp_reshard_after_forward"
+        for section in ("parallelism", "training")
+    )
+    key = old if old in document.entries else key
     policy, pipeline = document.get(key, "default"), draft.get("parallel.pp", 1) > 1
     # By default a pipeline keeps parameters gathered, since every microbatch would gather them again.
     if policy == "never" or (policy == "default" and pipeline):
