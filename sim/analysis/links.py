@@ -36,8 +36,9 @@ def link_report(
 ) -> LinkReport:
     """Links of a run; `window` is when the last step begins and ends (seconds).
 
-    Utilisation and bytes are over the whole run, profiles and times held back over the window. Every step then waits
-    for its data for `waiting` seconds, in which the links carry nothing.
+    Utilisation and bytes are over the whole run, profiles and times held back over the window. Bytes are those of data;
+    flags and headers beside them count as use. Every step then waits for its data for `waiting` seconds, in which the
+    links carry nothing.
     """
     window = (window[0], window[1] + waiting)
     duration = run.finished + run.steps * waiting
@@ -47,7 +48,7 @@ def link_report(
     loads = tuple(_load(links, run.traffic, row) for row in rows)
     edges = np.linspace(*window, PARTS + 1)
     busiest = [
-        _over_time(_link(links, row, used, run.carried), load, edges)
+        _over_time(_link(links, row, used, run.data[0]), load, edges)
         for row, load in zip(rows, loads, strict=True)
     ]
     kinds = _kinds(links, run, used, window, prices)
@@ -75,12 +76,12 @@ def _load(links: Links, traffic: Traffic, row: int) -> LinkLoad:
     return LinkLoad(name, bandwidth, *traffic.load(row))
 
 
-def _link(links: Links, row: int, used: np.ndarray, carried: np.ndarray) -> Link:
+def _link(links: Links, row: int, used: np.ndarray, data: np.ndarray) -> Link:
     """A link over the whole run."""
     return Link(
         name=_name_in(links)(row),
         utilisation=float(used[row]),
-        bytes=float(carried[row]),
+        bytes=float(data[row]),
         kind=str(links.kind[row]),
     )
 
@@ -103,7 +104,7 @@ def _kinds(
     prices: Prices | None,
 ) -> tuple[LinkKind, ...]:
     """Kinds of links that carried anything."""
-    everywhere, copies = run.everywhere
+    _, copies = run.everywhere
     held = held_by(run.traffic, links, window)
     kinds = []
     for kind in links.kinds:
@@ -115,7 +116,7 @@ def _kinds(
             kind=kind,
             links=min(len(links.of_kind(kind)), round(float(copies[rows].sum()))),
             utilisation=float(used[rows].max()),
-            bytes=float(everywhere[rows].sum()),
+            bytes=float(run.data[1][rows].sum()),
             held=held.get(kind, 0.0),
             shadow_price=None if prices is None else prices.by_kind.get(kind, 0.0),
             cause="" if prices is None else prices.causes.get(kind, ""),

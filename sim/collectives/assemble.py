@@ -49,7 +49,7 @@ def assemble(
     delay = protocols.latency(work, group, between, proto, threads, pace, table)
     wire_bytes = work.step * protocols.WIRE[proto]
     delay += work.remote_hops * group.network.agreed(proto, wire_bytes, channels)
-    links, usage = _usage(flows, fabric, group, table, proto)
+    links, usage, data = _usage(flows, fabric, group, table, proto)
     moving = protocols.transfer(work, size, group, op, proto, pace, table)
     return Plan(
         op,
@@ -63,6 +63,7 @@ def assemble(
         usage,
         size / moving if moving > 0 else float("inf"),
         _evidence(group, pace, table),
+        data=data,
     )
 
 
@@ -72,13 +73,13 @@ def _usage(
     group: Group,
     table: files.Constants,
     proto: str,
-) -> Bytes:
-    """Links, and the bytes on each with flags and packet headers."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Links, and the bytes on each with flags and packet headers and without."""
     if isinstance(flows, list):
         flows = paths.gather(fabric, group.expand(fabric, flows))
     links, data = flows
     wire = wires(links, fabric, lambda kind: group.network.wire(table, kind))
-    return links, data * (protocols.WIRE[proto] / wire)
+    return links, data * (protocols.WIRE[proto] / wire), data
 
 
 def _evidence(group: Group, pace: files.Pace, table: files.Constants) -> str:

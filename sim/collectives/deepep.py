@@ -104,6 +104,7 @@ def plan(
         data / wire,
         min(size / work, float(np.min(rates))),
         "fitted" if group.nodes <= MEASURED else "guess",
+        data=data,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +47,8 @@ class Plan:
         Seconds that no bandwidth shortens: launch, hops, filling of pipelines.
     links, usage : np.ndarray
         Links of the fabric, and the bytes on each per payload byte (flags and packet headers included).
+    data : np.ndarray or None
+        The same without flags and packet headers: what is counted as carried. None: there are none of these.
     rate_cap : float
         Payload bytes/s that channels and protocol allow when nothing else runs.
     evidence : str
@@ -76,6 +78,17 @@ class Plan:
     on_cpu: bool = False
     buffered: float = 0.0
     copies: float = 1.0
+    data: np.ndarray | None = None
+
+    @property
+    def data_usage(self) -> np.ndarray:
+        """Bytes of data on each of `links` per payload byte."""
+        return self.usage if self.data is None else self.data
+
+    def on(self, links: np.ndarray, order: np.ndarray, **others: Any) -> Plan:
+        """The plan on other links: the i-th has what the `order[i]`-th of its own has."""
+        data = None if self.data is None else self.data[order]
+        return replace(self, links=links, usage=self.usage[order], data=data, **others)
 
     def duration(self, bandwidth: np.ndarray) -> float:
         """Seconds on an idle network whose links have `bandwidth` bytes/s (all links of the fabric)."""

@@ -186,6 +186,7 @@ def _run_of(engine: Engine) -> Run:
         engine.timed.plans,
         engine.network.carried,
         engine.network.everywhere,
+        engine.network.data,
         engine.network.traffic,
         engine.events,
         engine.network.solves,

@@ -106,11 +106,12 @@ class Timed:
 class Run:
     """Times of every operation: arrays of shape (steps, operations) by simulated rank.
 
-    `carried` has the bytes of every link; `everywhere` those with the links of other hosts that stand for the same, and
-    how many these are. `exposed` has, by simulated rank and operation counted over steps, the seconds in which a kernel
-    that stands for many waited for its own exchanges, by axis. `events` and `solves` count the work of the run: events
-    of SimPy, and solutions of the network's rates. `budget` has the seconds of the GPU's power budget that were left
-    after kernels.
+    `carried` has the bytes of every link; `everywhere` those with the links of other hosts that stand for the same,
+    and how many these are; `data` what of either is data, without the flags and headers that links carry beside it.
+    `exposed` has, by simulated rank and operation counted over steps, the seconds in which a kernel that stands for
+    many waited for its own exchanges, by axis. `events` and `solves` count the work of the run: events of SimPy,
+    and solutions of the network's rates. `budget` has the seconds of the GPU's power budget that were left after
+    kernels.
     """
 
     launch: tuple[np.ndarray, ...]
@@ -121,6 +122,7 @@ class Run:
     plans: tuple[Plan, ...]
     carried: np.ndarray
     everywhere: tuple[np.ndarray, np.ndarray]
+    data: tuple[np.ndarray, np.ndarray]
     traffic: Traffic
     events: int
     solves: int

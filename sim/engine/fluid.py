@@ -184,6 +184,16 @@ class Network:
         return total, copies
 
     @property
+    def data(self) -> tuple[np.ndarray, np.ndarray]:
+        """The same bytes without flags and headers: of every link, and with those that stand for the same."""
+        own, every = np.zeros((2, len(self.bandwidth)))
+        for shape, size in self._moved.items():
+            plan, times = self.sharing.shapes.plans[shape], self._copies[shape]
+            np.add.at(own, plan.links, plan.data_usage * size)
+            np.add.at(every, plan.links, plan.data_usage * size * times)
+        return own, every
+
+    @property
     def traffic(self) -> Traffic:
         """What has moved so far, rate by rate."""
         return Traffic(tuple(self._plans), *self._log.columns(), busy=self._busy)

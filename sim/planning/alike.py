@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
@@ -81,9 +81,7 @@ def _moved(images: Images, first: _Planned, nodes: Ints, gpus: Gpus) -> Plan | N
     if rows is None:
         return None
     order = np.argsort(rows)
-    return replace(
-        plan, ranks=tuple(gpus[0]), links=rows[order], usage=plan.usage[order]
-    )
+    return plan.on(rows[order], order, ranks=tuple(gpus[0]))
 
 
 def by_host(

@@ -95,25 +95,22 @@ class _Met:
         if there == here:
             return exchange
         comm = replace(exchange.comm, groups=there)
-        links, usage = self._on_links(exchange.plan, here, comm)
-        plan = replace(exchange.plan, links=links, usage=usage)
-        bound = exchange.bound
+        plan, bound = self._on_links(exchange.plan, here, comm), exchange.bound
         if bound >= 0:
-            bound = int(links[(self.fabric.links.bandwidth[links] / usage).argmin()])
+            width = self.fabric.links.bandwidth[plan.links] / plan.usage
+            bound = int(plan.links[width.argmin()])
         return replace(exchange, comm=comm, plan=plan, bound=bound)
 
-    def _on_links(
-        self, plan: Plan, here: Groups, comm: Comm
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Links of a communication that was planned for other groups, and the bytes on each per payload byte."""
+    def _on_links(self, plan: Plan, here: Groups, comm: Comm) -> Plan:
+        """The plan of a communication that was made for other groups, on the links of its own."""
         rows = None
         if len(here) == len(comm.groups):
             rows = self._relocation(here, comm.groups).rows(plan.links)
         if rows is None:
             other = self.plan(comm)
-            return other.links, other.usage
+            return replace(plan, links=other.links, usage=other.usage, data=other.data)
         order = np.argsort(rows)
-        return rows[order], plan.usage[order]
+        return plan.on(rows[order], order)
 
     def _relocation(self, here: Groups, there: Groups) -> Relocation:
         if here not in self.relocations:

@@ -432,10 +432,12 @@ def _merged(plans: Sequence[Plan]) -> Plan:
     if len(plans) == 1:
         return first
     links, usage = by_link([(p.links, p.usage) for p in plans])
+    _, data = by_link([(p.links, p.data_usage) for p in plans])
     return replace(
         first,
         links=links,
         usage=usage,
+        data=data,
         latency=max(p.latency for p in plans),
         rate_cap=min(p.rate_cap for p in plans),
     )

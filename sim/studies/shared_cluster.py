@@ -248,6 +248,8 @@ def _links(fabric: Fabric, run: Run) -> tuple[Link, ...]:
     names = [
         f"{a} -> {b}" for a, b in zip(fabric.links.src, fabric.links.dst, strict=True)
     ]
-    return metrics.busiest_links(
+    links = metrics.busiest_links(
         names, run.carried, fabric.links.bandwidth, run.finished
     )
+    data = dict(zip(names, run.data[0].tolist(), strict=True))
+    return tuple(replace(link, bytes=data[link.name]) for link in links)

@@ -323,6 +323,41 @@ def test_links_carry_the_bytes_of_all_transfers(way: str) -> None:
     assert d.run.carried == pytest.approx(3 * put, rel=1e-9)
 
 
+@pytest.mark.parametrize("proto", ["LL", "LL128", "Simple"])
+@pytest.mark.parametrize("cluster", ["dgx-h100", "dgx-a100", "mi300x"])
+def test_links_count_the_data_of_rings(cluster: str, proto: str) -> None:
+    """A ring all-reduce of S bytes sends 2 S (n - 1) / n from every rank, whatever flags and headers go with it."""
+    s = scenario(model=WIDE, dp=8)
+    s = replace(
+        s,
+        cluster=replace(s.cluster, name=cluster),
+        nccl=replace(s.nccl, algo="ring", proto=proto),
+    )
+    d = executed(s)
+    sizes = [c.size for c in d.lowered.graph.comms if c.op == "all_reduce"]
+    expected = 3 * sum(2 * size * 7 / 8 for size in sizes)
+    source = np.array([str(name) for name in d.fabric.links.src])
+    for gpu in d.fabric.gpus:
+        assert d.run.data[0][source == gpu].sum() == pytest.approx(expected, rel=1e-9)
+    result = reported(d)
+    kind = result.link_kinds[0]
+    hops = 1 if cluster == "mi300x" else 2  # through a switch or not
+    assert kind.bytes == pytest.approx(8 * hops * expected, rel=1e-9)
+    assert all(0 < link.utilisation <= 1 for link in result.links)
+    # What protocols add is not data, but fills the link.
+    added = d.run.carried[d.run.carried > 0] / d.run.data[0][d.run.carried > 0]
+    assert (added > 1.0).all()
+
+
+@every_spread_way
+def test_data_is_no_more_than_what_links_carry(way: str) -> None:
+    """Everything but copies has flags or headers; links of other hosts that stand for the same count both alike."""
+    run = done(way).run
+    assert (run.data[0] <= run.carried * (1 + 1e-12)).all()
+    assert (run.data[1] <= run.everywhere[0] * (1 + 1e-12)).all()
+    assert ((run.data[0] > 0) == (run.carried > 0)).all()
+
+
 def test_a_slow_rank_slows_all_that_wait_for_it() -> None:
     """One GPU at half speed: the step of DDP is longer on every rank, about twice its kernels' time at most."""
     s = said("ddp4")

@@ -85,6 +85,8 @@ def differences(one: Run, other: Run) -> list[str]:
     for name, mine, its in (
         ("carried", one.carried, other.carried),
         ("everywhere", one.everywhere[0], other.everywhere[0]),
+        ("data", one.data[0], other.data[0]),
+        ("data everywhere", one.data[1], other.data[1]),
         ("copies", one.everywhere[1], other.everywhere[1]),
     ):
         if not np.allclose(mine, its, rtol=REL, atol=REL * mine.max(initial=1.0)):

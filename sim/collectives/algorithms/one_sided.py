@@ -88,6 +88,7 @@ def _put(
         data / wire,
         rate,
         "guess",
+        data=data,
     )
 
 

@@ -66,7 +66,7 @@ class Extended:
         if traffic is None:
             raise Uneven
         carried, (everywhere, copies) = run.carried.copy(), run.everywhere
-        everywhere = everywhere.copy()
+        everywhere, data = everywhere.copy(), tuple(one.copy() for one in run.data)
         sizes: dict[int, tuple[Plan, float]] = {}
         for plan, size in self._left_out():
             _, before = sizes.get(id(plan), (plan, 0.0))
@@ -74,6 +74,8 @@ class Extended:
         for plan, size in sizes.values():
             np.add.at(carried, plan.links, plan.usage * size)
             np.add.at(everywhere, plan.links, plan.usage * size * plan.copies)
+            for one, copies_of in zip(data, (1.0, plan.copies), strict=True):
+                np.add.at(one, plan.links, plan.data_usage * size * copies_of)
         return Run(
             tuple(launch),
             tuple(start),
@@ -83,6 +85,7 @@ class Extended:
             self.timed.plans,
             carried,
             (everywhere, copies),
+            (data[0], data[1]),
             traffic,
             run.events,
             run.solves,

@@ -120,6 +120,7 @@ class _Longer:
             plans=short.plans,
             carried=short.carried * more,
             everywhere=(everywhere * more, copies),
+            data=(short.data[0] * more, short.data[1] * more),
             traffic=traffic,
             events=short.events,
             solves=short.solves,
