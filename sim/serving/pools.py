@@ -132,6 +132,9 @@ def _mistakes(scenario: Scenario, model: ModelSpec, fabric: Fabric) -> list[Mist
     mistakes += _uneven(where, "prefill", prefill, inference.prefill_tp)
     mistakes += _uneven(where, "decode", decode, inference.decode_tp)
     mistakes += _wrong_numbers(where, inference)
+    if inference.tier == "nvme" and "nvme" not in fabric.nodes.kinds:
+        found, hint = '"nvme"', f"{fabric.name} has no disks in its hosts"
+        mistakes.append(Mistake(where, "inference.tier", found, "hbm or cpu", hint))
     need = (prefill or 0) + (decode or 0)
     if need > len(fabric.gpus):
         found, expected = f"{need} GPUs in all", f"at most {len(fabric.gpus)}"

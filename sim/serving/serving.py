@@ -1,6 +1,6 @@
 """Disaggregated inference: prefill workers make KV caches, send them over the cluster, and decode workers go on.
 
-    prefill   layers of one GEMM each with all active weights (its measured efficiency), attention at the same rate
+    prefill   the forward pass of the model's blocks, by the kernels of training (`sim.serving.prefill`)
     load      what is there of a prompt's KV cache (`reuse`) comes from memory or storage and is not prefilled
     transfer  every prefill GPU sends its share to the decode GPUs that take it over: one flow per request and copy
     decode    weights and KV cache of the batch read once a token, at the bandwidth of the tier that the cache lies in
@@ -22,44 +22,23 @@ import numpy as np
 from sim.collectives.plan import Plan
 from sim.collectives.planner import plan_collective
 from sim.engine.storage import Leg, Request, Served, serve
-from sim.graph.kernel import Kernel
+from sim.serving import prefill
 from sim.serving.pools import WEIGHT, Pools, pools_of
 from sim.serving.transfer import added, legs_of, loads_of, sending
 from sim.spec.inference import Inference
 from sim.spec.sections import Scenario
 from sim.units import count, format_bandwidth, format_bytes, format_duration
-from workloads.models.counts import active_parameters, attention_flops, total_parameters
+from workloads.models.counts import active_parameters, total_parameters
 
 BUSIEST = 8  # links that are listed
-#: Tokens to which a short prompt may be padded: powers of two up to the largest size that vLLM captures, 512 by default
-#: (guess: engines differ).
-PADDED = tuple(2**power for power in range(10))
 _EVIDENCE = {"prefill": "guess", "transfer": "datasheet", "decode": "datasheet"}
 
 
 def prefill_time(p: Pools) -> float:
     """Seconds of a prompt on one prefill worker; what is reused of it is only read, by a token or more."""
-    i, m = p.scenario.inference, p.model
-    tp, tokens = i.prefill_tp, _new_tokens(i)
-    reused = i.prompt - tokens
-    width = max(1, round(active_parameters(m) / m.layers / m.hidden / tp))
-    gemm = _product_time(p, tokens, width)
-    rate = 2.0 * tokens * width * m.hidden / gemm
-    looked = attention_flops(m, i.prompt) * i.prompt
-    looked -= attention_flops(m, reused) * reused if reused else 0.0
-    attention = looked / tp / rate
-    return m.layers * (gemm + 2 * reduce_time(p, tokens, p.prefill[0])) + attention
-
-
-def _product_time(p: Pools, tokens: int, width: int) -> float:
-    """Seconds of one layer's products, with as many padded tokens as make them shortest.
-
-    Engines pad short prompts to a captured size, so no prompt takes longer than a longer one. The GPU's table alone
-    does not say so: its fewest rows are 17, and it reads fewer ones a few percent slower than those.
-    """
-    padded = [size for size in PADDED if size > tokens]
-    sizes = [(rows, width, p.model.hidden) for rows in (tokens, *padded)]
-    return min(p.gpu.duration(Kernel("gemm", size, layout="nt")) for size in sizes)
+    tokens = prefill.new_tokens(p.scenario.inference)
+    exchanged = 2 * p.model.layers * reduce_time(p, tokens, p.prefill[0])
+    return prefill.compute_time(p) + exchanged
 
 
 def token_time(p: Pools, worker: tuple[str, ...]) -> float:
@@ -95,7 +74,7 @@ def _reduces(p: Pools) -> dict[str, str]:
     With faster links it may choose what takes longer: its tuner's estimates are not what they take.
     """
     asked = {
-        "prefill": (_new_tokens(p.scenario.inference), p.prefill[0]),
+        "prefill": (prefill.new_tokens(p.scenario.inference), p.prefill[0]),
         "decode": (p.scenario.inference.decode_batch, p.decode[0]),
     }
     plans = {
@@ -104,11 +83,6 @@ def _reduces(p: Pools) -> dict[str, str]:
         if len(worker) > 1
     }
     return {pool: f"{plan.algo} {plan.proto}".strip() for pool, plan in plans.items()}
-
-
-def _new_tokens(i: Inference) -> int:
-    """Tokens of a prompt that are not reused: one or more."""
-    return i.prompt - min(i.prompt - 1, round(i.prompt * i.reuse))
 
 
 def _rate(p: Pools, rows: np.ndarray, usage: np.ndarray) -> float:
@@ -135,9 +109,9 @@ def predict(scenario: Scenario) -> dict[str, Any]:
         If pools do not fit the cluster, the model its GPUs, or no such way is between them.
     """
     pools, inference = pools_of(scenario), scenario.inference
-    prefill = prefill_time(pools)
+    alone_time = prefill_time(pools)
     tokens = [token_time(pools, worker) for worker in pools.decode]
-    requests, paths = _requests(pools, prefill, tokens)
+    requests, paths = _requests(pools, alone_time, tokens)
     served, carried = serve(requests, inference.decode_batch, pools.bandwidth)
     end = max(one.last for one in served)
     pairs = list(zip(served, requests, strict=True))
@@ -146,7 +120,7 @@ def predict(scenario: Scenario) -> dict[str, Any]:
         "time_to_first_token": _spread([one.first - r.arrival for one, r in pairs]),
         "parts": _parts(pairs),
         "time_per_output_token": statistics.fmean(tokens),
-        "prefill_time": prefill,
+        "prefill_time": alone_time,
         "transfer_alone": alone,
         "kv_bytes": pools.cache,
         "paths": paths,
@@ -179,7 +153,7 @@ def _throughput(inference: Inference, end: float) -> dict[str, Any]:
 
 
 def _requests(
-    pools: Pools, prefill: float, tokens: Sequence[float]
+    pools: Pools, seconds: float, tokens: Sequence[float]
 ) -> tuple[list[Request], list[str]]:
     """The requests in the order of their arrival, workers taken in turn; and the paths of their caches."""
     inference = pools.scenario.inference
@@ -191,13 +165,13 @@ def _requests(
         request = Request(
             number / inference.rate,
             source,
-            prefill,
-            tuple(sending(pools, legs, prefill) for _, legs in ways),
+            seconds,
+            tuple(sending(pools, legs, seconds) for _, legs in ways),
             target,
             tokens[target],
             (inference.output - 1) * tokens[target],
             loads_of(pools, pools.prefill[source]),
-            prefill / pools.model.layers,
+            seconds / pools.model.layers,
         )
         requests.append(request)
     return requests, sorted(paths)

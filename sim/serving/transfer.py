@@ -97,7 +97,13 @@ def _with_storage(p: Pools, memories: list[str], op: Op) -> Leg:
 
 
 def _path(p: Pools, pairs: Pairs) -> str:
-    """The path that is asked for; "auto" is NVLink where it joins the GPUs, else RDMA."""
+    """The path that is asked for; "auto" is NVLink where it joins the GPUs, else RDMA, without NICs the hosts' memory.
+
+    Raises
+    ------
+    InputError
+        If the cluster has no NVLink between the GPUs, no NICs or no disks, which the path wants.
+    """
     fabric, path = p.fabric, p.scenario.inference.path
     rows = [fabric.spread(a, b)[0] for a, b in pairs]
     kinds = {str(fabric.links.kind[row]) for some in rows for row in some}
@@ -108,7 +114,11 @@ def _path(p: Pools, pairs: Pairs) -> str:
         found = f"links of {', '.join(sorted(kinds))}"
         raise _no_way(p, found, "GPUs that NVLink connects")
     if path == "auto":
-        return "nvlink" if nvlink else "rdma"
+        path = "nvlink" if nvlink else "rdma" if "nic" in fabric.nodes.kinds else "host"
+    wanted = {"rdma": "nic", "nvme": "nvme"}.get(path)
+    if wanted is not None and wanted not in fabric.nodes.kinds:
+        found = f"{fabric.name}, a cluster without a node of kind {wanted}"
+        raise _no_way(p, found, 'a cluster that has some, or path = "host"')
     return path
 
 

@@ -11,7 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
+from sim.api import load
 from sim.engine.storage import Leg, Request, Sending, serve
+from sim.graph.opgraph import KERNEL
+from sim.predict import load_fabric, timed_kernels
 
 SCENARIO = """
 [cluster]
@@ -181,6 +184,54 @@ def test_more_gpus_in_a_worker_are_faster(tmp_path: Path) -> None:
     one = run(tmp_path)
     for name in ("prefill_time", "time_per_output_token", "transfer_alone"):
         assert two[name] < one[name]
+
+
+@pytest.mark.parametrize("cluster", ["dgx-a100", "dgx-b200", "mi300x"])
+def test_a_prefill_is_the_forward_pass_of_training(
+    tmp_path: Path, cluster: str
+) -> None:
+    """The kernels of the blocks in a compiled step of as many tokens, one after the other."""
+    sizes = {"training.seq_len": 8192, "training.micro_batch": 1, "parallel.dp": 1}
+    where = {"cluster.name": cluster, "cluster.gpus": 1, "training.global_batch": 1}
+    how = {"model.name": "llama3-8b", "training.framework": "pytorch-compiled"}
+    scenario = load("llama1b-ddp4", {**sizes, **where, **how})
+    lowered, times = timed_kernels(scenario, load_fabric(scenario))
+    program = lowered.graph.programs[0]
+    mine = (program.kind == KERNEL) & (program.phase == 0) & (program.layer >= 0)
+    forward = float(times.durations[program.payload[mine]].sum())
+    found = run(tmp_path, f"cluster.name={cluster}")["prefill_time"]
+    assert found == pytest.approx(forward, rel=0.01)
+
+
+def test_a_larger_model_is_never_faster(tmp_path: Path) -> None:
+    """More words, layers or wider networks; how the vocabulary's rows lie is nothing to a prompt's blocks."""
+    a100 = "cluster.name=dgx-a100"
+    plain = run(tmp_path, a100)["prefill_time"]
+    for words in (128352, 128368):  # no multiple of 16 bytes in half of the cases
+        assert run(tmp_path, a100, f"model.vocab={words}")["prefill_time"] == plain
+    for larger in ("model.layers=40", "model.ffn=16384"):
+        assert run(tmp_path, a100, larger)["prefill_time"] > plain
+
+
+@pytest.mark.parametrize("reuse", [0, 0.5, 0.999])
+def test_a_prefill_takes_at_least_its_arithmetic(tmp_path: Path, reuse: float) -> None:
+    """Two flops for a weight of the blocks and a new token, and causal attention to all before it, at peak."""
+    new = 8192 - min(8191, round(8192 * reuse))
+    weights = 32 * (4096 * 4096 * 2 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
+    pairs = 8192**2 / 2 - (8192 - new) ** 2 / 2
+    flops = 2.0 * weights * new + 32 * 2 * 2.0 * 4096 * pairs
+    found = run(tmp_path, f"inference.reuse={reuse}")["prefill_time"]
+    assert found > flops / 989.4e12
+    assert found > 2.0 * weights / 3.35e12  # every weight is read once
+
+
+def test_hosts_without_nics_send_caches_through_their_memory(tmp_path: Path) -> None:
+    """Eight L40S on PCIe have neither NVLink nor NICs; who asks for either is told which key to change."""
+    l40s = "cluster.name=l40s-host"
+    assert run(tmp_path, l40s)["paths"] == ["host"]
+    refused = run(tmp_path, l40s, "inference.path=rdma", code=2)
+    assert "inference.path" in refused and "nic" in refused
+    assert "inference.tier" in run(tmp_path, l40s, "inference.tier=nvme", code=2)
 
 
 def test_transfers_share_links() -> None:
