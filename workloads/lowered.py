@@ -133,6 +133,8 @@ class Lowered:
     ``memory`` and ``host_operations`` (how often each host operation runs in a step) are per simulated rank;
     ``parameters`` counts the whole model; ``made_for`` has the host factor and what told ranks apart. ``tensors`` has
     the bytes of every parameter, or of its shard, that the first simulated rank keeps; empty: nobody counted.
+    ``model_flops`` are those of a step's model over all ranks, nan where the program's file does not tell them from
+    recomputation; None: they follow from the model's sizes.
     """
 
     graph: OpGraph
@@ -142,3 +144,4 @@ class Lowered:
     layout: Layout
     made_for: tuple[float, Sequence[Hashable]] = (1.0, ())
     tensors: tuple[float, ...] = ()
+    model_flops: float | None = None

@@ -41,7 +41,7 @@ class Cost:
     step
         Of a step, all together.
     million_tokens
-        Of a million tokens (samples, where the model has no tokens).
+        Of a million tokens (samples, where the model has no tokens); nan where nobody knows how many a step has.
     kilowatt_hours
         Of a thousand steps, with what the data centre adds.
     """

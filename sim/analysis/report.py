@@ -244,9 +244,12 @@ def _details(planned: Planned, run: Run, step: float) -> dict[str, Any]:
 def work_of_step(planned: Planned) -> tuple[float, float]:
     """(tokens, model flops) of a whole step over all GPUs; recomputation does not count.
 
-    Of models that are no transformers: (samples, the flops of their kernels).
+    Of models that are no transformers: (samples, the flops of their kernels). Nobody knows what a recorded program
+    reads: its tokens are nan.
     """
     s, model = planned.scenario, planned.model
+    if planned.lowered.model_flops is not None:
+        return math.nan, planned.lowered.model_flops
     samples = s.training.micro_batch * microbatches_of(s) * s.parallel.dp
     if model.kind != "transformer":
         return float(samples), _kernel_flops(planned.graph)

@@ -80,6 +80,8 @@ def _extremes(result: Prediction) -> tuple[tuple[int, str], tuple[int, str]] | N
 def _throughput(result: Prediction) -> tuple[str, str]:
     """`97 412`, `tokens/s per GPU`."""
     sample = result.scenario.get("sample", "tokens")
+    if not math.isfinite(result.tokens_per_second_per_gpu):  # a recorded program's
+        return f"{1.0 / result.step_time:.4g}", "steps/s"
     return count(result.tokens_per_second_per_gpu), f"{sample}/s per GPU"
 
 
@@ -211,12 +213,14 @@ def energy(result: Prediction, cost: Mapping[str, Any]) -> Iterator[tuple[str, s
     else:
         yield from _watts(result.energy)
         joules = f"{result.energy.step_energy:.4g} J a step"
-        each = f"{result.energy.energy_per_token:.3g} J a {samples.removesuffix('s')}"
-        yield "energy", f"{joules}, {each}"
+        if math.isfinite(result.energy.energy_per_token):
+            joules += f", {result.energy.energy_per_token:.3g} J a {samples.removesuffix('s')}"
+        yield "energy", joules
         yield "1,000 steps", f"{cost['kilowatt_hours']:.4g} kWh"
     if cost["step"]:
         yield "a step costs", f"{cost['step']:.4g}{_parts_of(cost)}"
-        yield f"a million {samples} cost", f"{cost['million_tokens']:.4g}"
+        if math.isfinite(cost["million_tokens"]):
+            yield f"a million {samples} cost", f"{cost['million_tokens']:.4g}"
 
 
 def _clock(drawn: Energy) -> str:

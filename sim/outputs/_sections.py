@@ -55,7 +55,7 @@ COST = table(
     gpus=or_null(number("price of the GPUs for a step")),
     energy=or_null(number("price of its energy")),
     step=or_null(number("both")),
-    million_tokens=or_null(number("price of a million tokens")),
+    million_tokens=or_null(number("price of a million tokens; null: not known")),
     kilowatt_hours=or_null(number("of 1,000 steps")),
 )
 

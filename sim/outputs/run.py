@@ -38,9 +38,13 @@ STEP = table(
     measured_step_time=or_null(number("s, as the scenario says; null: it does not")),
     signed_error=or_null(number("(predicted - measured) / measured")),
     measured_fitted=flag("a constant was fitted to the measured run"),
-    tokens_per_second_per_gpu=number("what `scenario.sample` says, a second and GPU"),
-    mfu=number("model flops over the peak of the datasheet, 0 to 1"),
-    tflops_per_gpu=number("model flops per second and GPU, in 1e12"),
+    tokens_per_second_per_gpu=or_null(
+        number(
+            "what `scenario.sample` says, a second and GPU; null: a recorded program's"
+        )
+    ),
+    mfu=or_null(number("model flops over the peak of the datasheet, 0 to 1")),
+    tflops_per_gpu=or_null(number("model flops per second and GPU, in 1e12")),
     uncertainty=INTERVAL,
     breakdown=BREAKDOWN,
     peak_memory=named(named(number("bytes")), "rank -> owner -> bytes at the peak"),

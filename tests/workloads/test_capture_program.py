@@ -461,3 +461,42 @@ def test_softmax_converts_bf16_before(choices: Recording) -> None:
         if each.name.split(".")[1] == "_softmax" and each.operands[0].shape[-1] == 64
     )
     assert wide.operands[0].dtype == "fp32"
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_mfu_leaves_out_what_checkpointing_computes_again(
+    tmp_path: Path, reentrant: bool
+) -> None:
+    """2 flops a weight and row forward, 4 backward, with checkpoints as without."""
+    wrap = (
+        "from torch.utils.checkpoint import checkpoint\n"
+        "inner = model\n"
+        "class Again(torch.nn.Module):\n"
+        "    def __init__(self): super().__init__(); self.inner = inner\n"
+        "    def forward(self, x):\n"
+        f"        return checkpoint(self.inner, x.requires_grad_(), use_reentrant={reentrant})\n"
+        "model = Again()\n"
+    )
+    recorded = capture(script(tmp_path, wrap))
+    names = named(recorded, recorded.ranks[0])
+    assert sum(name.startswith("aten.addmm.") for name in names) > 2
+    path = tmp_path / "train.capture"
+    result = predict(load_scenario(path, ["cluster.name=h200-host-4"]))
+    flops = result.tflops_per_gpu * 1e12 * result.step_time
+    assert flops == pytest.approx(6 * 2 * 256 * 1024 * 8)
+
+
+def test_what_is_differentiated_twice_is_no_recomputation(tmp_path: Path) -> None:
+    """A gradient penalty: the first backward keeps a graph, as what is computed again does."""
+    ask = (
+        "x.requires_grad_()\n"
+        "    (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)\n"
+        "    slope.square().sum().backward()"
+    )
+    recorded = capture(script(tmp_path, ask=ask))
+    directions = {
+        event.values["backward"]
+        for event in recorded.ranks[0].events
+        if event.kind == "operate"
+    }
+    assert directions == {0, 1}

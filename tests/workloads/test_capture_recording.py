@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cli
+from sim.analysis.prediction import Prediction
 from sim.costs.interference import BUNDLED
 from sim.errors import InputError
 from sim.graph.kernel import Kernel
@@ -473,3 +474,20 @@ def test_groups_of_a_stage_are_not_those_of_another(
         ranks = sorted(rank for group in groups for rank in group)
         lone = replicas == 1
         assert ranks == ([first] if lone else list(range(first, first + size)))
+
+
+def test_mfu_counts_what_the_model_asks_for_once(tmp_path: Path) -> None:
+    """Forward and backward, not what is computed again; files that do not tell it have no MFU. Tokens nobody knows."""
+
+    def run(events: list[list[Any]], **more: Any) -> Prediction:
+        path = tmp_path / "job.capture"
+        recording.write(path, tables(events) | more)
+        return predict(load_scenario(path, ["cluster.name=h200-host-4"]))
+
+    forward, backward, again = (["operate", 0, 0, way, 0] for way in (0, 1, 2))
+    told = run([forward, backward, backward, again], recomputation=True)
+    flops = told.tflops_per_gpu * 1e12 * told.step_time
+    assert flops == pytest.approx(3 * 2 * SIZE**3)
+    untold = json.loads(run([forward, backward]).to_json())
+    assert untold["mfu"] is None and untold["tflops_per_gpu"] is None
+    assert untold["tokens_per_second_per_gpu"] is None

@@ -276,7 +276,10 @@ VALUES: dict[str, tuple[Check, str]] = {
     **dict.fromkeys(("reads", "writes"), _PLACES),
     "results": _NUMBERS,
     "bytes": _BYTES,
-    "backward": (lambda value: value in (0, 1), "0 or 1"),
+    "backward": (
+        lambda value: value in (0, 1, 2),
+        "0: forward, 1: backward, or 2: forward again within backward",
+    ),
 }
 #: Keys of the file, and what they are.
 PARTS: dict[str, tuple[Check, str]] = {
@@ -296,5 +299,6 @@ PARTS: dict[str, tuple[Check, str]] = {
     "versions": (_named(_is_text), "versions by name"),
     "described": (_named(_is_text), "names of groups"),
     "threads": (is_count_or_zero, "a number of threads"),
+    "recomputation": (lambda value: isinstance(value, bool), "true or false"),
 }
-OPTIONAL = ("described", "threads")
+OPTIONAL = ("described", "threads", "recomputation")

@@ -10,7 +10,7 @@ from workloads.capture.copies import copies
 from workloads.capture.recording import FORMAT, VERSION
 
 #: What all ranks have alike, but for the count of weights of some.
-OF_THE_FIRST = ("parameters", "step", "assumed", "compiled", "threads")
+OF_THE_FIRST = ("parameters", "step", "assumed", "compiled", "threads", "recomputation")
 
 
 def joined(

@@ -15,6 +15,7 @@ from workloads.capture.host import THREAD, host_work
 from workloads.capture.kernels.launched import kernels_of
 from workloads.capture.kernels.tensors import moved
 from workloads.capture.memory import DeviceMemory, handles
+from workloads.capture.model_flops import model_flops
 from workloads.capture.operation import Operation
 from workloads.capture.recording import Event, RankRecording, Recording
 from workloads.capture.temporaries import temporary
@@ -71,6 +72,7 @@ def lower(
         recording.parameters,
         Layout(recording.world, 1, 1),
         (host_factor, marks),
+        model_flops=model_flops(recording, compiler.kernels),
     )
 
 

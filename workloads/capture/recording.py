@@ -31,6 +31,7 @@ MOST_TOLD = 10  # mistakes
 LARGEST = 2**30
 
 #: Kinds of events and their values; each ends with the number of Python calls since the event before.
+#: "backward" is 0 forward, 1 backward, 2 forward again within backward.
 EVENTS = {
     "operate": ("stream", "operation", "backward"),
     "operate_compiled": ("stream", "operation", "backward", "reads", "writes"),
@@ -130,6 +131,8 @@ class Recording:
         Of PyTorch and prestep.
     threads
         Of what the program computes on the host; 0: as many as it has cores.
+    recomputation
+        Whether operations that checkpointing computes again are told from backward's; older files do not tell them.
     """
 
     world: int
@@ -145,6 +148,7 @@ class Recording:
     versions: Mapping[str, str] = field(default_factory=dict)
     described: Mapping[str, str] = field(default_factory=dict)
     threads: int = 0
+    recomputation: bool = False
 
     def axis(self, group: str) -> str:
         """The parallel axis of a group, or a neutral name."""
@@ -218,6 +222,7 @@ def _recording(table: Mapping[str, Any]) -> Recording:
         versions=dict(table["versions"]),
         described=dict(table.get("described", {})),
         threads=int(table.get("threads", 0)),
+        recomputation=bool(table.get("recomputation", False)),
     )
 
 

@@ -91,14 +91,24 @@ def _score(row: dict[str, Any], objective: Objective) -> float:
     if objective.by == TIME:
         return float(row["step_time"])
     score = _of_a_token(row, objective)
+    if math.isnan(
+        score
+    ):  # a recorded program's runs have the same batch: a step's will do
+        score = objective.score(row["step_time"], row["gpus"], _watts_of(row))
     return math.inf if math.isnan(score) else score
 
 
 def _of_a_token(row: dict[str, Any], objective: Objective) -> float:
-    """Joules or cost of a token; nan where it is not known."""
-    rate = row["tokens_per_second_per_gpu"] * row["gpus"]
-    watts = math.nan if row["total_power"] is None else row["total_power"]
-    return objective.score(1.0 / rate, row["gpus"], watts) if rate else math.nan
+    """Joules or cost of a token; nan where it is not known, as of recorded programs."""
+    speed = row["tokens_per_second_per_gpu"]
+    rate = math.nan if speed is None else speed * row["gpus"]
+    return (
+        objective.score(1.0 / rate, row["gpus"], _watts_of(row)) if rate else math.nan
+    )
+
+
+def _watts_of(row: Row) -> float:
+    return math.nan if row["total_power"] is None else float(row["total_power"])
 
 
 def _cells(row: dict[str, Any], keys: Sequence[str], objective: Objective) -> list[str]:

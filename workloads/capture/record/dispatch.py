@@ -59,6 +59,16 @@ def _is_composite(function: Any) -> bool:
     return bool(has(name, "CompositeImplicitAutograd") and not has(name, "PrivateUse1"))
 
 
+def direction() -> int:
+    """0 forward, 1 backward, 2 forward again within backward, as checkpointed layers are computed.
+
+    What is computed again keeps a graph of its own, which backward does not, unless the program differentiates twice.
+    """
+    if torch._C._current_autograd_node() is None:
+        return 0
+    return 2 if torch.is_grad_enabled() and not Log.current.twice else 1
+
+
 class Recorder(TorchDispatchMode):
     """Runs operations on fake tensors and writes them down.
 
@@ -220,8 +230,8 @@ class Recorder(TorchDispatchMode):
         entry: memo.Entry | None,
     ) -> None:
         log = Log.current
-        backward = torch._C._current_autograd_node() is not None
-        log.backward = log.backward or backward
+        backward = direction()
+        log.backward = log.backward or backward > 0
         if not log.open:
             return
         number = None if entry is None else entry.number
@@ -230,7 +240,7 @@ class Recorder(TorchDispatchMode):
             if entry is not None:
                 entry.number = number
         Regions.enter()
-        done = (Streams.now.number, number, int(backward))
+        done = (Streams.now.number, number, backward)
         if Regions.written is None or Regions.paused:
             log.add("operate", *done)
         else:
@@ -244,8 +254,7 @@ class Recorder(TorchDispatchMode):
         text = json.dumps(row, separators=(",", ":"))
         number = self.table.setdefault(text, len(self.table))
         values.forget(tensors)
-        backward = torch._C._current_autograd_node() is not None
-        Log.current.add("operate", Streams.now.number, number, int(backward))
+        Log.current.add("operate", Streams.now.number, number, direction())
 
     def _number(self, function: Any, args: Any, options: Any, results: Any) -> int:
         """Of an operation in the table."""

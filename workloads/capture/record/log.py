@@ -18,12 +18,15 @@ class Log:
         Called before an event, to write down that the program came to another region.
     events
         Rows of the recording; see `workloads.capture.recording` for their columns.
+    twice
+        Whether the backward that runs is to be differentiated again.
     open
         Whether anything is written down: it is not before the first step, nor after the one that is kept.
     """
 
     current: ClassVar[Log]
     compiled: ClassVar[set[str]] = set()  # compiled functions that were called
+    twice: ClassVar[bool] = False
     arrive: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
 
     def __init__(self) -> None:

@@ -191,6 +191,7 @@ class Steps:
             "compiled": sorted(Log.compiled),
             "marks": list(self.marks.names)[:NAMED],
             "threads": host_arithmetic.threads(),
+            "recomputation": True,
         }
 
 
@@ -227,6 +228,10 @@ def watch(recorder: Recorder, wanted: int, stop: bool, mark: str) -> Steps:
     return steps
 
 
+#: Place of `create_graph` among the arguments of `_engine_run_backward` (torch/autograd/graph.py).
+CREATE_GRAPH = 3
+
+
 def _follow_backward(recorder: Recorder) -> None:
     """Backward, on a thread of its own, knows the program's names; then what it asked of other ranks is waited for.
 
@@ -236,8 +241,13 @@ def _follow_backward(recorder: Recorder) -> None:
     engine = torch.autograd.graph._engine_run_backward
 
     def run(*arguments: Any, **options: Any) -> Any:
-        with Names():
-            result = engine(*arguments, **options)
+        # A checkpointed layer may run a backward within backward.
+        before, Log.twice = Log.twice, bool(arguments[CREATE_GRAPH])
+        try:
+            with Names():
+                result = engine(*arguments, **options)
+        finally:
+            Log.twice = before
         recorder.works.settle()
         return result
 
