@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from sim.graph.opgraph import UPDATE_ON_HOST
 from sim.predict import load_fabric, lowered_on
 from sim.spec.load import parse_scenario
+from workloads.lowered import Lowered
 from workloads.torch.memory import Memory
 
 HIDDEN, LAYERS, FFN, VOCAB, DP = 1024, 4, 4096, 32000, 4
@@ -20,13 +22,13 @@ PARAMETERS = LAYERS * (4 * HIDDEN**2 + 3 * HIDDEN * FFN + 2 * HIDDEN) + (
 BF16, FP32 = 2, 4
 
 
-def memory_of(
+def lowered(
     framework: str,
     way: str,
     sections: Mapping[str, Mapping[str, Any]],
     microbatches: int = 1,
-) -> Memory:
-    """What rank 0 allocates in a step of four replicas."""
+) -> Lowered:
+    """A step of four replicas."""
     tables = {
         "cluster": {"name": "dgx-h100", "gpus": DP},
         "model": {
@@ -47,7 +49,12 @@ def memory_of(
     own = dict(sections)
     parallel = {"dp": DP, "data_parallel": way} | dict(own.pop("parallel", {}))
     scenario = parse_scenario(tables | {"parallel": parallel} | own, "states")
-    return lowered_on(scenario, load_fabric(scenario)).memory[0]
+    return lowered_on(scenario, load_fabric(scenario))
+
+
+def memory_of(*what: Any, **further: Any) -> Memory:
+    """What rank 0 of such a step allocates."""
+    return lowered(*what, **further).memory[0]
 
 
 WIDE = {"pytorch": {"master_weights": True}}
@@ -178,10 +185,49 @@ def test_whole_gradients_wait_in_the_type_of_the_reduction(
     """FSDP2 without synchronization: sums of every parameter wait, beside the next microbatch's gradients of one group."""
     sections = {"pytorch": {"master_weights": True, "reduce_dtype": reduced}}
     memory = memory_of("pytorch-eager", "fsdp", sections, microbatches=2)
+    most = most_gradients(memory)
+    sums, one_group = each * PARAMETERS, BF16 * (2 * VOCAB * HIDDEN + HIDDEN)
+    assert sums <= most * 1.001 and most <= 1.001 * (sums + one_group)
+
+
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_offloaded_gradients_leave_in_every_microbatch(microbatches: int) -> None:
+    """What is on the GPU is one group's: whole, in 16 bits, and its reduced shard; the host has all of the rest.
+
+    DeepSpeed's ZeRO-3 partitions and offloads the gradients of each microbatch, as FSDP2 does where it reduces in each.
+    """
+    sections = {
+        "pytorch": {"master_weights": True, "reduce_every_microbatch": True},
+        "parallel": {"offload": "parameters"},
+    }
+    memory = memory_of("pytorch-eager", "fsdp", sections, microbatches)
+    one_group = 2 * VOCAB * HIDDEN + HIDDEN
+    assert most_gradients(memory) <= 1.001 * (BF16 + FP32 / DP) * one_group
+    assert memory.at_update["gradients"] == 0
+    kept = FP32 * PARAMETERS / DP
+    assert memory.on_host["gradients"] == pytest.approx(kept, rel=1e-3)
+
+
+def test_the_host_adds_what_it_waited_for() -> None:
+    """Each microbatch after the first waits for its copy and passes over sum, gradient and sum in the host's memory."""
+    sections = {
+        "pytorch": {"master_weights": True, "reduce_every_microbatch": True},
+        "parallel": {"offload": "parameters"},
+    }
+    passed = []
+    for microbatches in (1, 2, 3):
+        comms = lowered("pytorch-eager", "fsdp", sections, microbatches).graph.comms
+        passed.append(sum(c.size for c in comms if c.op == UPDATE_ON_HOST))
+    added = 3 * FP32 * PARAMETERS / DP
+    assert passed[1] - passed[0] == pytest.approx(added, rel=1e-3)
+    assert passed[2] - passed[1] == pytest.approx(added, rel=1e-3)
+
+
+def most_gradients(memory: Memory) -> float:
+    """Most bytes of gradients at once."""
     alive = most = memory.before["gradients"]
     for _, owner, size in memory.log:
         if owner == "gradients":
             alive += size
             most = max(most, alive)
-    sums, one_group = each * PARAMETERS, BF16 * (2 * VOCAB * HIDDEN + HIDDEN)
-    assert sums <= most * 1.001 and most <= 1.001 * (sums + one_group)
+    return most

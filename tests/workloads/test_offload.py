@@ -161,7 +161,6 @@ def test_more_threads_never_cost() -> None:
         ({"pytorch.fsdp": "1"}, "parallel.offload"),
         ({"training.optimizer": "muon"}, "training.optimizer"),
         ({"training.precision": "fp16"}, "training.precision"),
-        ({"pytorch.reduce_every_microbatch": True}, "pytorch.reduce_every_microbatch"),
     ],
 )
 def test_what_is_not_simulated_is_refused(changed: dict[str, Any], named: str) -> None:

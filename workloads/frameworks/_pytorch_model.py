@@ -35,6 +35,15 @@ def parts(s: Job, model: ModelShape) -> Iterator[Mistake]:
         )
 
 
+def positions(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """Learned positions beside an embedding of tokens whose rows are split over ranks."""
+    choice = s.pytorch.vocabulary
+    if choice != "whole" and getattr(model, "positions", "") == "learned":
+        hint = "looked up tokens are parts of a sequence then, positions are not"
+        expected = '"whole" with learned positions'
+        yield Mistake(s.where, "pytorch.vocabulary", f'"{choice}"', expected, hint)
+
+
 def wide(s: Job, model: ModelShape) -> Iterator[Mistake]:
     """32-bit numbers where a part of the model or the trainer has none."""
     number, where = s.training.precision, s.where

@@ -46,7 +46,7 @@ def stated(s: Job, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 def trainer(s: Job) -> Iterator[Mistake]:
     """Keys of [pytorch] that the way of parallelism does not have."""
     if s.parallel.pp > 1:
-        for key, value in stated(s, ("loss", "metrics", "modules")):
+        for key, value in stated(s, ("metrics", "modules")):
             yield Mistake(s.where, key, value, "nothing", "not simulated with pp")
     if s.parallel.data_parallel not in FSDP:
         for key, value in stated(s, OF_FSDP):
@@ -85,6 +85,19 @@ def liger(s: Job) -> Iterator[Mistake]:
         if any("cross_entropy" in part for part in parts):
             hint = "the loss is Liger's"
             yield Mistake(s.where, name, value, f"nothing with {key}", hint)
+
+
+def vocabulary(s: Job) -> Iterator[Mistake]:
+    """A split vocabulary: of tensor-parallel ranks, whose loss is PyTorch's."""
+    key, choice = "pytorch.vocabulary", s.pytorch.vocabulary
+    if choice == "whole":
+        return
+    if s.parallel.tp == 1:
+        yield Mistake(s.where, key, f'"{choice}"', "parallel.tp > 1 beside it")
+    if choice == "split" and s.pytorch.loss == "fused":
+        hint = "no rank has all logits of a token"
+        expected = '"eager" or "fp32" with a loss by parts'
+        yield Mistake(s.where, "pytorch.loss", '"fused"', expected, hint)
 
 
 def automodel(s: Job) -> Iterator[Mistake]:
@@ -205,10 +218,6 @@ def offload(s: Job) -> Iterator[Mistake]:
         stated_as = f'"{s.training.optimizer}"'
         expected = "an optimizer of Adam's, SGD's or Lion's kind with parallel.offload"
         yield Mistake(where, "training.optimizer", stated_as, expected, hint)
-    if s.pytorch.reduce_every_microbatch:
-        hint = "sums of gradients in the host's memory are not simulated"
-        key, expected = "pytorch.reduce_every_microbatch", "false with parallel.offload"
-        yield Mistake(where, key, "true", expected, hint)
     if precision(s.training.precision).scaled_loss:
         hint = "unscaling in the host's memory is not simulated"
         key, stated_as = "training.precision", f'"{s.training.precision}"'

@@ -54,8 +54,15 @@ class PyTorch:
         "a rank's experts one after the other, or all in one grouped product for each projection (torchtitan's; the "
         "host waits for the numbers of rows that ranks exchange)",
     )
-    loss: Literal["eager", "fused"] = key(
-        "eager", "cross entropy as log_softmax and nll_loss, or in one kernel"
+    loss: Literal["eager", "fp32", "fused"] = key(
+        "eager",
+        "cross entropy as log_softmax and nll_loss in the logits' type, the same behind a cast to fp32, or in one "
+        "kernel",
+    )
+    vocabulary: Literal["whole", "gathered", "split"] = key(
+        "whole",
+        "tensor parallelism: every rank has all of the embedding and the head; rows of them, and logits are gathered "
+        "for the loss; or the loss is computed by parts (torchtitan's loss parallel)",
     )
     metrics: int = key(
         0, "further cross entropies of every microbatch, in fp32, for metrics", low=0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from math import prod
 
@@ -22,7 +21,6 @@ from workloads.schedules.runtime import (
     Wait,
     executed,
 )
-from workloads.torch import functional as F
 from workloads.torch.memory import Storage
 from workloads.torch.tape import Backward, Tape, Tensor
 from workloads.torch.trainer import weighed
@@ -90,7 +88,14 @@ class Line:
 class Pipeline:
     """The stages of one pipeline rank."""
 
-    def __init__(self, t: Tape, stages: dict[int, Stage], line: Line) -> None:
+    def __init__(
+        self,
+        t: Tape,
+        stages: dict[int, Stage],
+        line: Line,
+        loss: Callable[[Tensor], Tensor],
+    ) -> None:
+        self.loss = loss  # of the last stage's output
         self.t, self.stages, self.line, self.step_count = t, stages, line, 0
         self.last_backward = line.microbatches * line.runs
         for wrapped in (s.ddp for s in stages.values() if s.ddp is not None):
@@ -201,7 +206,7 @@ class Pipeline:
         stage.outputs[mb] = y[0]
         if stage.module.last:
             stage.kept[mb] = [Tensor(o.storage, o.shape, o.itemsize) for o in y]
-            stage.losses[mb] = weighed(t, y, partial(F.cross_entropy, t))
+            stage.losses[mb] = weighed(t, y, self.loss)
 
     def _backward(self, stage: Stage, mb: int, split: bool) -> None:
         """The backward pass of a microbatch; `split`: gradients of weights are put off."""

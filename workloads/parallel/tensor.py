@@ -16,7 +16,7 @@ from sim.graph.kernel import Kernel
 from workloads.parallel.group import Group
 from workloads.torch import functional as F
 from workloads.torch.adapter import Exchanges
-from workloads.torch.block import BlockParallel
+from workloads.torch.block import BlockParallel, Norm
 from workloads.torch.latent_attention import LatentAttention, Whole
 from workloads.torch.modules import FeedForward, Linear, Module
 from workloads.torch.moe import MixtureOfExperts, reshape
@@ -40,7 +40,10 @@ class TensorParallel(BlockParallel):
         sequence: bool = False,
         experts: Group | None = None,
         whole_experts: bool = False,
+        vocabulary: str = "whole",
     ) -> None:
+        self.vocabulary = vocabulary
+        self.vocabulary_shards = 1 if vocabulary == "whole" else group.size
         self.group, self.shards, self.sequence = group, group.size, sequence
         self.experts, self.whole_experts = experts, whole_experts
         self.whole_projections = Whole(self.gathered, self.spread)
@@ -169,6 +172,42 @@ class TensorParallel(BlockParallel):
     def leave(self, t: Tape, x: Tensor) -> Tensor:
         """The whole sequence again, for the norm and head that every rank has in full."""
         return self._resplit(t, x, self._gather, self._split) if self.sequence else x
+
+    def looked_up(self, t: Tape, x: Tensor) -> Tensor:
+        """Tokens of other ranks' rows are masked, and the ranks' results are summed (DTensor's MaskPartial)."""
+        if self.vocabulary_shards == 1:
+            return x
+        t.cpu("elementwise")
+        t.launch(Kernel("fused", (x.elements,), bytes=2 * x.size))
+        return self.summed(t, x)
+
+    def logits(self, t: Tape, x: Tensor, norm: Norm, head: Tensor) -> Tensor:
+        """Split: each rank norms its part of the sequence, and has the logits of its part of the vocabulary."""
+        if self.vocabulary_shards == 1:
+            return super().logits(t, x, norm, head)
+        part = self.column(t, norm.forward(t, x), head)
+        return part if self.vocabulary == "split" else self._columns(t, part)
+
+    def _columns(self, t: Tape, x: Tensor) -> Tensor:
+        """All columns of ``x``: parts are gathered and put beside each other; a gradient is cut again."""
+        *rows, width = x.shape
+        t.cpu("dtensor_linear")
+        out = t.empty((*rows, width * self.group.size), x.itemsize)
+        self.group.collective(
+            t, "all_gather", out.size, STREAM, "functional_collective"
+        )
+        t.wait(t.record(STREAM))
+        t.cpu("elementwise_nograd")
+        t.launch(Kernel("cat", (out.elements,), bytes=2 * out.size))
+        out = t.empty(out.shape, out.itemsize)
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            t.cpu("dtensor_backward")
+            part = t.empty((*rows, width), g.itemsize)
+            t.launch(Kernel("copy", (part.elements,), bytes=2 * part.size))
+            return [part]
+
+        return t.apply(out, [x], backward)
 
     def _resplit(
         self, t: Tape, x: Tensor, forward: Redistribute, back: Redistribute

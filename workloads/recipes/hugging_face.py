@@ -365,6 +365,7 @@ def _settle_zero3(draft: Draft, said: Document) -> None:
     draft.assumed.remove(BESIDE_BACKWARD)
     draft.set("training.framework", "pytorch-eager")
     draft.set("parallel.data_parallel", "fsdp", "zero_optimization.stage")
+    draft.set("pytorch.reduce_every_microbatch", True)  # as DeepSpeed does
     draft.set("pytorch.master_weights", True)
     draft.set("pytorch.clip_gradients", True)
     draft.assume(

@@ -66,6 +66,8 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     _compiled.sharded_experts(draft)
     _compiled.titan_layers(draft)
     _compiled.offload(draft, document, "training.enable_cpu_offload")
+    _loss(draft, document)
+    _accumulation(draft, document)
     if draft.get("parallel.tp", 1) > 1:
         draft.set("parallel.sequence_parallel", True)
         draft.assume(
@@ -73,6 +75,32 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
         )
     _experts(draft, document)
     return draft.recipe()
+
+
+def _loss(draft: Draft, document: Document) -> None:
+    """Cross entropy in fp32, compiled where it is; by parts of the vocabulary under tensor parallelism."""
+    if draft.get("training.framework") not in _compiled.PLAIN:
+        return
+    parts = document.get("compile.components", ["model", "loss"])
+    compiled = _compiles(document) and "loss" in parts
+    tensor = draft.get("parallel.tp", 1) > 1
+    if draft.get("training.precision") not in ("fp32", "tf32"):
+        draft.set("pytorch.loss", "fused" if compiled and not tensor else "fp32")
+    if tensor:
+        key = "parallelism.disable_loss_parallel"
+        whole = written(document.get(key)) == "true"
+        choice = "gathered" if whole else "split"
+        draft.set("pytorch.vocabulary", choice, key, document.place(key))
+
+
+def _accumulation(draft: Draft, document: Document) -> None:
+    """Its loop over microbatches never says that gradients need no reduction yet (train.py)."""
+    key = "training.global_batch_size"
+    sharded = draft.get("parallel.data_parallel") == "fsdp"
+    plain = draft.get("training.framework") in _compiled.PLAIN
+    pipeline = draft.get("parallel.pp", 1) > 1
+    if plain and sharded and not pipeline and (document.get(key) or -1) > 0:
+        draft.set("pytorch.reduce_every_microbatch", True, key, document.place(key))
 
 
 def _experts(draft: Draft, document: Document) -> None:
@@ -109,9 +137,13 @@ def _model(draft: Draft, document: Document) -> None:
 def _is_compiled(document: Document) -> bool:
     """Whether blocks are compiled; of components it may be the loss alone."""
     parts = document.get("compile.components", ["model", "loss"])
+    return _compiles(document) and "model" in parts
+
+
+def _compiles(document: Document) -> bool:
+    """Whether something is compiled."""
     enabled = written(document.get("compile.enable")) == "true"
-    old = written(document.get("training.compile")) == "true"
-    return old or (enabled and "model" in parts)
+    return enabled or written(document.get("training.compile")) == "true"
 
 
 def _kernels(draft: Draft, document: Document) -> None:

@@ -256,5 +256,16 @@ class BlockParallel:
         """The last block's output as the final norm wants it."""
         return x
 
+    #: Ranks that have rows of the embedding and of the head each.
+    vocabulary_shards = 1
+
+    def looked_up(self, t: Tape, x: Tensor) -> Tensor:
+        """What a rank's rows of the embedding give, of all tokens."""
+        return x
+
+    def logits(self, t: Tape, x: Tensor, norm: Norm, head: Tensor) -> Tensor:
+        """The last block's output through the last norm and the head."""
+        return F.linear(t, norm.forward(t, self.leave(t, x)), head)
+
     def context(self, t: Tape):  # type: ignore[no-untyped-def]
         return nullcontext()

@@ -197,7 +197,7 @@ class RankStep:
             runs,
             t.itemsize,
         )
-        pipeline = Pipeline(t, self._stages(owner), line)
+        pipeline = Pipeline(t, self._stages(owner), line, self.model.loss)
         ops = operations(par.schedule, par.pp, microbatches, chunks, hooks=True)
         mine = ops[self.rank.stage]
 

@@ -60,7 +60,11 @@ class Transformer(Module):
         """The embedding of tokens; a tied one gets a gradient in every row, by the head."""
         # Adam finds no rows of zeros in a tied embedding.
         name = "tied embedding" if m.tied_embeddings else "embedding"
-        return self.add(t, m.vocab, m.hidden, name=name)
+        return self.add(t, self._rows(m), m.hidden, name=name)
+
+    def _rows(self, m: ModelSpec) -> int:
+        """Rows of the vocabulary that this rank has."""
+        return -(-m.vocab // self.parallel.vocabulary_shards)
 
     def _positions(self, t: Tape, m: ModelSpec) -> Tensor | None:
         """The embedding of positions, if they are learned."""
@@ -72,7 +76,7 @@ class Transformer(Module):
         """The output projection, which may be the tokens' embedding."""
         if m.tied_embeddings and self.token is not None:
             return self.token
-        return self.add(t, m.vocab, m.hidden, name="head")
+        return self.add(t, self._rows(m), m.hidden, name="head")
 
     @property
     def all_blocks(self) -> list[Block]:
@@ -121,7 +125,7 @@ class Transformer(Module):
     def _embedded(self, t: Tape, x: Tensor | tuple[int, int]) -> Tensor:
         """What the first block takes."""
         h = (
-            F.embedding(t, x, self.token)
+            self.parallel.looked_up(t, F.embedding(t, x, self.token))
             if self.token is not None and isinstance(x, tuple)
             else x
         )
@@ -133,7 +137,10 @@ class Transformer(Module):
             )
         if self.embedding_norm is not None:
             h = self.embedding_norm.forward(t, h)
-        return self.parallel.enter(t, h) if self.first else h
+        split = (
+            self.parallel.vocabulary_shards > 1
+        )  # what is looked up is in parts then
+        return self.parallel.enter(t, h) if self.first and not split else h
 
     def _words(self, t: Tape, ids: tuple[int, int] | None, like: Tensor) -> Tensor:
         """Embeddings of the tokens that come next, as the blocks hold them.
@@ -142,10 +149,13 @@ class Transformer(Module):
         """
         if self.token is None or ids is None:
             return t.empty(like.shape, like.itemsize)
-        return self.parallel.enter(t, F.embedding(t, ids, self.token))
+        words = F.embedding(t, ids, self.token)
+        if self.parallel.vocabulary_shards > 1:
+            return self.parallel.looked_up(t, words)
+        return self.parallel.enter(t, words)
 
     def _logits(self, t: Tape, h: Tensor, norm: Norm, head: Tensor) -> Tensor:
-        h = norm.forward(t, self.parallel.leave(t, h))
         if t.by_liger("fused_linear_cross_entropy"):
+            h = norm.forward(t, self.parallel.leave(t, h))
             return liger.linear_cross_entropy(t, h, head)
-        return F.linear(t, h, head)
+        return self.parallel.logits(t, h, norm, head)

@@ -10,7 +10,7 @@ from workloads.job import Job
 from workloads.job.layout import grad_accumulation_of
 from workloads.models.counts import stage_parameters
 from workloads.models.model import ModelSpec
-from workloads.parallel import ddp, fsdp
+from workloads.parallel import ddp, fsdp, loss_parallel
 from workloads.parallel.context import Ring
 from workloads.parallel.expert import ExpertParallel
 from workloads.parallel.offload import HostMemory
@@ -190,7 +190,8 @@ class WrappedModel:
         if self.job.parallel.tp > 1:
             sequence = self.job.parallel.sequence_parallel
             whole = self.whole_experts
-            return TensorParallel(self.tp_group, sequence, spread, whole)
+            vocabulary = self.choices.vocabulary
+            return TensorParallel(self.tp_group, sequence, spread, whole, vocabulary)
         if self.spec.experts and spread is not None:
             return ExpertParallel(spread)
         return BlockParallel()
@@ -273,17 +274,22 @@ class WrappedModel:
     def _losses(self, logits: list[Tensor]) -> Tensor:
         for _ in range(self.choices.metrics):
             trainer.metric(self.tape, logits[0].elements)
-        return trainer.weighed(self.tape, logits, self._loss)
+        return trainer.weighed(self.tape, logits, self.loss)
 
-    def _loss(self, logits: Tensor) -> Tensor:
+    def loss(self, logits: Tensor) -> Tensor:
+        """Cross entropy of the head's output."""
         t = self.tape
         if t.by_liger("fused_linear_cross_entropy"):
             return logits  # it is the loss: the head's product was in it
+        wide = self.choices.loss == "fp32" and logits.itemsize < written_out.WIDE
+        if self.choices.vocabulary == "split" and self.tp_group.size > 1:
+            logits = written_out.widened(t, logits) if wide else logits
+            return loss_parallel.cross_entropy(t, logits, self.tp_group)
         if self.choices.loss == "fused":
             return trainer.fused_cross_entropy(t, logits)
         if t.by_liger("cross_entropy"):
             return liger.cross_entropy(t, logits)
-        if t.written_out:
+        if t.written_out or wide:
             return written_out.cross_entropy(t, logits)
         return F.cross_entropy(t, logits)
 

@@ -113,6 +113,18 @@ def rope(t: Tape, x: Tensor) -> Tensor:
     return t.apply(t.empty(shape, itemsize), [x], backward)
 
 
+def widened(t: Tape, x: Tensor) -> Tensor:
+    """``x`` in fp32; its gradient is narrowed again."""
+    shape, itemsize, n = x.shape, x.itemsize, x.elements
+    _over(t, n, [WIDENED])
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        _over(t, n, [NARROWED], back=True)
+        return [t.empty(shape, itemsize)]
+
+    return t.apply(t.empty(shape, WIDE), [x], backward)
+
+
 def cross_entropy(t: Tape, logits: Tensor) -> Tensor:
     """ForCausalLMLoss: logits in fp32, then their cross entropy; keeps the log-probabilities in fp32."""
     vocab, n = logits.shape[-1], logits.elements

@@ -1,0 +1,62 @@
+"""Cross entropy of logits whose vocabulary is split over tensor-parallel ranks (DTensor's `loss_parallel`).
+
+Operators are those of torch/distributed/tensor/parallel/loss.py: ranks agree on the largest logit of a token, on the
+sum of exponentials and on the target's logit, each a number a token; nobody has all logits of one. Log-probabilities
+are kept; the backward pass makes the gradient of the logits at once, and exchanges nothing.
+"""
+
+from __future__ import annotations
+
+from sim.graph.kernel import Kernel
+from workloads.parallel.group import Group
+from workloads.torch.tape import Tape, Tensor
+
+STREAM = "nccl tp"
+NUMBER = 4.0  # bytes of a number that ranks agree on, in fp32
+
+
+def cross_entropy(t: Tape, logits: Tensor, group: Group) -> Tensor:
+    """The loss of this rank's part of the logits, in the type that they have."""
+    tokens, wide = logits.elements // logits.shape[-1], logits.itemsize
+    shape, n = logits.shape, logits.elements
+
+    def over(passes: int, kind: str = "fused") -> None:
+        t.cpu("elementwise")
+        t.launch(Kernel(kind, (n,), bytes=float(passes * wide * n)))
+
+    def agree() -> None:
+        size = NUMBER * tokens
+        group.collective(t, "all_reduce", size, STREAM, "functional_collective")
+        t.wait(t.record(STREAM))
+
+    t.cpu("loss")
+    over(1, "fused_reduction")  # the largest
+    agree()
+    over(2)
+    shifted = t.empty(shape, wide)
+    over(2)
+    powers = t.empty(shape, wide)
+    over(1, "fused_reduction")  # their sum
+    del powers
+    agree()
+    over(2)
+    kept = t.empty(shape, wide)
+    del shifted
+    t.launch(Kernel("fused", (tokens,), bytes=4 * NUMBER * tokens))  # the target's
+    agree()
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("loss_backward")
+        over(1)
+        picked = t.empty(shape, wide)  # zeros, but for targets
+        over(2)
+        powers = t.empty(kept.shape, wide)
+        over(3)
+        both = t.empty(shape, wide)
+        del powers
+        over(2)
+        gradient = t.empty(shape, wide)
+        del both, picked
+        return [gradient]
+
+    return t.apply(t.empty((1,), wide), [logits], backward)
