@@ -19,7 +19,7 @@ KINDS = {
 }
 #: Names and paths of tokenizers: the first pattern that a lower-case name has somewhere decides.
 NAMES = (
-    (r"mistral-nemo|mistral-small-24b|nemotron-(?:3|nano-(?:9b|12b)-v2)", 131072),
+    (r"mistral-nemo|mistral-small-24b|nemotron-(?:3|h|nano-(?:9b|12b)-v2)", 131072),
     (r"(?:mistral-7b|mixtral)[\w-]*-v0\.3|mixtral-8x22b-instruct", 32768),
     (r"mistral-7b|mixtral", 32000),
     (r"llama[-_]?2|tinyllama", 32000),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from workloads.megatron import tokenizers
 from workloads.precision import precision
 from workloads.recipes import _adapter, _models
 from workloads.recipes import _pipeline as _pipeline_cuts
@@ -365,6 +366,38 @@ def _cuts(draft: Draft, document: Document) -> None:
     _pipeline_cuts.uneven(draft)
 
 
+#: What classes of Megatron-Bridge's models take where a recipe says nothing (models/hybrid/hybrid_provider.py,
+#: models/gpt_provider.py, and TransformerConfig's).
+PLAIN = {"gated": False, "activation": "gelu"}
+HYBRID = PLAIN | {
+    "norm": "rms",
+    "bias": False,
+    "positions": "none",
+    "tied_embeddings": False,
+    "mamba_groups": 8,
+}
+PROVIDERS = {
+    "HybridModelProvider": HYBRID,
+    "MambaModelProvider": HYBRID,
+    "GPTModelProvider": PLAIN
+    | {"norm": "layer", "bias": True, "positions": "learned", "tied_embeddings": True},
+}
+
+
+def _usual(draft: Draft, document: Document) -> None:
+    """Keys of a model that its class decides, where the recipe does not; and the vocabulary of its tokenizer."""
+    made = str(document.get("model", "")).partition("(")[0].rpartition(".")[2]
+    for key, value in PROVIDERS.get(made, {}).items():
+        if draft.get(f"model.{key}") is None:
+            draft.set(f"model.{key}", value)
+    keys = ("tokenizer.tokenizer_type", "tokenizer.tokenizer_model")
+    kind, name = (str(document.get(key, "")) for key in keys)
+    entries = tokenizers.vocabulary_of(kind, name)
+    if draft.get("model.vocab") is None and entries is not None:
+        draft.set("model.vocab", entries[0], keys[1], document.place(keys[1]))
+        draft.assume(f"a vocabulary of {entries[0]:,}, which {entries[1]} has")
+
+
 def _window(draft: Draft, document: Document) -> None:
     """Tokens that attention looks back, of a model that is written out."""
     key, size = _said(document, "window_size")
@@ -406,6 +439,7 @@ def model(draft: Draft, document: Document, names: list[str], said: str) -> None
     sizes = ("layers", "hidden", "heads")
     if all(draft.get(f"model.{key}") for key in sizes):
         _window(draft, document)
+        _usual(draft, document)
         draft.set("model.kind", "transformer", said, where)
         hint = "--set model.vocab=N says it"
         draft.need("model.vocab", where, said, "no vocabulary", "its entries", hint)

@@ -37,7 +37,18 @@ def read_function(path: Path, text: str, name: str) -> tuple[Document, tuple[str
         expected = "a function that returns a configuration"
         raise InputError(Mistake(str(path), name, "no configuration", expected))
     entries = {"recipe": Entry(called(made)), **dict(_flat(made, ""))}
-    return Document(path, "python", entries, text, name), tuple(reader.shared.open)
+    known = {
+        key.rpartition(".")[2] for key, one in entries.items() if one.value is not None
+    }
+    left = [
+        text
+        for text, names in reader.shared.deciding.items()
+        if not any(name.endswith(one) for name in names for one in known)
+    ]
+    if left:  # what they set would be our default
+        raise InputError(_unfollowed(text) for text in left)
+    passed = (*reader.shared.open, *reader.shared.deciding)
+    return Document(path, "python", entries, text, name), passed
 
 
 def _flat(made: Made, prefix: str) -> Iterator[tuple[str, Entry]]:
@@ -54,3 +65,11 @@ def _flat(made: Made, prefix: str) -> Iterator[tuple[str, Entry]]:
                     yield from _flat(item, f"{prefix}{key}.{item.name}.")
         else:
             yield f"{prefix}{key}", Entry(plain(value), line)
+
+
+def _unfollowed(text: str) -> Mistake:
+    """A statement that stays open, as `file:line: statement`."""
+    where, _, statement = text.partition(": ")
+    expected = "values that the file says: they are a degree, a size, a layout or a number format"
+    hint = "write them out, or leave the statement out and say them by --set"
+    return Mistake(where, "", statement, expected, hint)

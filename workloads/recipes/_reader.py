@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError, Mistake
-from workloads.recipes import _imports, _values
+from workloads.models.model import MODELS, read_model
+from workloads.recipes import _imports, _models, _values
 from workloads.recipes._documents import text_of
+from workloads.recipes._key_words import decides
 from workloads.recipes._parsed import functions_of, imported_by, module_of
 from workloads.recipes._values import Made, Unknown, plain, unknown_of
 
@@ -20,7 +22,7 @@ MOST_STATEMENTS, DEEPEST = 20_000, 16
 #: Functions that formats know by their names and arguments.
 WORDS = ("default_peft_config", "model_registry")
 #: Statements that are named instead of followed.
-OPEN = (ast.While, ast.With, ast.Try, ast.AugAssign, ast.Match, ast.Delete)
+OPEN = (ast.While, ast.With, ast.Match, ast.Delete)
 
 
 @dataclass
@@ -35,6 +37,8 @@ class Shared:
         Calls in calls.
     open : list of str
         Statements that were not followed.
+    deciding : dict
+        Those among them that would set a degree, a size, a layout or a number format: names of what they set.
     readers : dict
         Readers by file; None: it is no Python.
     """
@@ -42,6 +46,7 @@ class Shared:
     left: int = MOST_STATEMENTS
     depth: int = 0
     open: list[str] = field(default_factory=list)
+    deciding: dict[str, set[str]] = field(default_factory=dict)
     readers: dict[Path, Reader | None] = field(default_factory=dict)
 
 
@@ -148,6 +153,15 @@ class Reader:
                 raise InputError(Mistake(str(self.path), "", found, expected))
             if isinstance(node, ast.Return):
                 return True, self.value(node.value, env) if node.value else None
+            if isinstance(node, ast.Raise):
+                return True, unknown_of(node)
+            if isinstance(node, ast.Try):  # handlers are for what went wrong
+                returned, value = self._block([*node.body, *node.orelse], env)
+                if returned and isinstance(value, Unknown):
+                    self._left_open(node)
+                elif returned:
+                    return True, value
+                continue
             if isinstance(node, ast.If | ast.For):
                 returned, value = (
                     self._if(node, env)
@@ -158,6 +172,8 @@ class Reader:
                     return True, value
             elif isinstance(node, ast.Assign | ast.AnnAssign):
                 self._assign(node, env)
+            elif isinstance(node, ast.AugAssign):
+                self._augmented(node, env)
             elif isinstance(node, ast.Expr):
                 self._expression(node.value, env)
             elif isinstance(node, OPEN):
@@ -180,7 +196,10 @@ class Reader:
     def _left_open(self, node: ast.stmt | ast.expr) -> None:
         head = ast.unparse(node).partition("\n")[0]
         text = f"{self.path}:{node.lineno}: {head}"
-        if text not in self.shared.open:
+        names = _decided(node)
+        if names:
+            self.shared.deciding.setdefault(text, names)
+        elif text not in self.shared.open:
             self.shared.open.append(text)
 
     def _if(self, node: ast.If, env: dict[str, Any]) -> tuple[bool, Any]:
@@ -199,6 +218,12 @@ class Reader:
         for target in targets:
             self._put(target, value, env)
 
+    def _augmented(self, node: ast.AugAssign, env: dict[str, Any]) -> None:
+        """`x += y` as `x = x + y`."""
+        made = ast.BinOp(node.target, node.op, node.value)
+        ast.copy_location(made, node)
+        self._put(node.target, self.value(made, env), env)
+
     def _put(self, target: ast.expr, value: Any, env: dict[str, Any]) -> None:
         """Gives a name or an attribute its value; several of a tuple."""
         if isinstance(target, ast.Name):
@@ -216,6 +241,12 @@ class Reader:
             owner, key = self.value(target.value, env), self.value(target.slice, env)
             if isinstance(owner, Made) and isinstance(key, str):
                 owner.put(key, value, target.lineno)
+            elif (
+                isinstance(owner, list)
+                and type(key) is int
+                and -len(owner) <= key < len(owner)
+            ):
+                owner[key] = value
             else:
                 self._left_open(target)
 
@@ -246,6 +277,10 @@ class Reader:
         if not isinstance(node.func, ast.Attribute):
             return
         target = node.func.value
+        if isinstance(target, ast.Name) and node.args:
+            self._grown(
+                node.func.attr, env.get(target.id), self.value(node.args[0], env)
+            )
         if node.func.attr != "append" or not isinstance(target, ast.Attribute):
             return
         owner = self._owner(target.value, env, node.lineno)
@@ -254,6 +289,14 @@ class Reader:
             item = self.value(node.args[0], env)
             kept = list(listed) if isinstance(listed, list) else []
             owner.put(target.attr, [*kept, item], node.lineno)
+
+    @staticmethod
+    def _grown(how: str, grown: Any, more: Any) -> None:
+        """`x.append(y)` and `x.extend(y)` of a list of this function."""
+        if isinstance(grown, list) and how == "append":
+            grown.append(more)
+        elif isinstance(grown, list) and how == "extend" and isinstance(more, list):
+            grown.extend(more)
 
     def _changing(self, node: ast.Call, env: dict[str, Any]) -> None:
         """A call for what it does to its arguments."""
@@ -281,13 +324,35 @@ class Reader:
             return self._attribute(node, env)
         if isinstance(node, ast.Dict):
             return self._dict(node, env)
+        if isinstance(node, ast.Subscript):
+            return _values.item(
+                self.value(node.value, env), self.value(node.slice, env), node
+            )
+        if isinstance(node, ast.ListComp) and len(node.generators) == 1:
+            return self._comprehended(node, env)
         return self._worked_out(node, env)
+
+    def _comprehended(self, node: ast.ListComp, env: Mapping[str, Any]) -> Any:
+        """A list over a list that is known, with known conditions."""
+        loop = node.generators[0]
+        items = self.value(loop.iter, env)
+        if not isinstance(items, list) or not isinstance(loop.target, ast.Name):
+            return unknown_of(node)
+        made = []
+        for one in items:
+            inner = {**env, loop.target.id: one}
+            tests = [self.value(test, inner) for test in loop.ifs]
+            if not all(_values.known(test) for test in tests):
+                return unknown_of(node)
+            if all(tests):
+                made.append(self.value(node.elt, inner))
+        return made
 
     def _dict(self, node: ast.Dict, env: Mapping[str, Any]) -> Any:
         made = Made("dict")
         for key, value in zip(node.keys, node.values, strict=True):
-            name = self.value(key, env) if key is not None else None
-            if isinstance(name, str):
+            name = None if key is None else _values.key_of(self.value(key, env))
+            if name is not None:
                 made.put(name, self.value(value, env), value.lineno)
         return made
 
@@ -295,6 +360,8 @@ class Reader:
         owner = self.value(node.value, env)
         if isinstance(owner, Made) and node.attr in owner.values:
             return owner.values[node.attr]
+        if isinstance(owner, Made) and (size := _sized(owner, node.attr)):
+            return size
         return Unknown(ast.unparse(node))
 
     def _worked_out(self, node: ast.expr, env: Mapping[str, Any]) -> Any:
@@ -327,6 +394,8 @@ class Reader:
                 reader, function = found
                 return reader.call(function, args, keywords)
             known = _values.built_in(node, args)
+            if isinstance(known, Unknown) and isinstance(args[1], str):
+                known = _sized(args[0], args[1]) or known
             if known is not None:
                 return known
         if isinstance(node.func, ast.Attribute) and isinstance(
@@ -362,3 +431,42 @@ class Reader:
         for key, value in values.items():
             made.put(key, value, node.lineno)
         return made
+
+
+#: Attributes of Megatron-Bridge's models -> those of the models here.
+SIZES = {
+    "num_layers": "layers",
+    "hidden_size": "hidden",
+    "num_attention_heads": "heads",
+}
+
+
+def _sized(made: Made, attribute: str) -> int | None:
+    """A size of a model that a call names, such as `from_hf_pretrained("deepseek-ai/DeepSeek-V3")`."""
+    key = SIZES.get(attribute)
+    names = [_models.model_named(one) for one in made.args if isinstance(one, str)]
+    name = next(filter(None, names), "")
+    if key is None or not name:
+        return None
+    model = read_model(MODELS / f"{name}.toml")
+    return getattr(model, key) or (
+        len(model.layer_pattern or "") if key == "layers" else None
+    )
+
+
+def _decided(node: ast.AST) -> set[str]:
+    """Names of attributes that a statement would set, or of a function that sets them, which decide on a step."""
+    names: set[str] = set()
+    for one in ast.walk(node):
+        if isinstance(one, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+            value = one.value.value if isinstance(one.value, ast.Constant) else True
+            attributes = [
+                part.attr for part in targets if isinstance(part, ast.Attribute)
+            ]
+            names |= {name for name in attributes if decides(name, value)}
+        elif isinstance(one, ast.Call) and isinstance(one.func, ast.Name):
+            name = one.func.id.lstrip("_")
+            if name.startswith("set_") and decides(name):
+                names.add(name)
+    return names

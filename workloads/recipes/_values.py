@@ -30,6 +30,35 @@ class Unknown:
     text: str
 
 
+#: Items of a list that is worked out: longer ones are no layout.
+LONGEST = 100_000
+
+
+def key_of(value: Any) -> str | None:
+    """A key of a dictionary as a text: of a pair of sizes, too; None of one that is not known."""
+    if isinstance(value, str):
+        return value
+    whole = value if isinstance(value, list) else [value]
+    plain_ones = all(isinstance(one, int | str | None) for one in whole)
+    return str(value) if plain_ones else None
+
+
+def item(owner: Any, index: Any, node: ast.AST) -> Any:
+    """`owner[index]` of a known list or dictionary."""
+    if (
+        isinstance(owner, list)
+        and type(index) is int
+        and -len(owner) <= index < len(owner)
+    ):
+        return owner[index]
+    key = key_of(index) if isinstance(owner, Made) and owner.name == "dict" else None
+    return (
+        owner.values[key]
+        if key is not None and key in owner.values
+        else unknown_of(node)
+    )
+
+
 def known(value: Any) -> bool:
     """Whether a value is written out, or an object of a class (in capitals); what another call returns is not."""
     if isinstance(value, Made):
@@ -85,6 +114,13 @@ def compared(node: ast.Compare, left: Any, right: Any) -> Any:
     alike = plain_values(left, right)
     if isinstance(how, ast.In | ast.NotIn) and isinstance(right, list):
         return (left in right) == isinstance(how, ast.In)
+    if isinstance(how, ast.In | ast.NotIn) and isinstance(right, Made):
+        key = key_of(left) if right.name == "dict" else None
+        return (
+            unknown_of(node)
+            if key is None
+            else (key in right.values) == isinstance(how, ast.In)
+        )
     for kind, holds in ORDERS.items():
         if isinstance(how, kind) and alike:
             return holds(left, right)
@@ -103,6 +139,8 @@ def built_in(node: ast.Call, args: list[Any]) -> Any:
     name = node.func.id if isinstance(node.func, ast.Name) else ""
     if name in ("deepcopy", "copy") and args:
         return args[0]
+    if name == "bool" and len(args) == 1 and known(args[0]):
+        return bool(args[0])
     if name == "cast" and len(args) == 2:
         return args[1]
     if name == "isinstance" and len(args) == 2 and known(args[0]):
@@ -110,6 +148,39 @@ def built_in(node: ast.Call, args: list[Any]) -> Any:
         return None if kind is None else isinstance(args[0], kind)
     if name in ("int", "str") and len(args) == 1 and plain_values(args[0], args[0]):
         return _converted(name, args[0])
+    if name in ("list", "tuple") and len(args) == 1 and isinstance(args[0], list):
+        return list(args[0])
+    if name == "len" and len(args) == 1 and isinstance(args[0], list):
+        return len(args[0])
+    if name in ATTRIBUTES and len(args) >= 2 and isinstance(args[0], Made):
+        return _attribute(name, node, args)
+    return _of_numbers(name, args)
+
+
+#: Functions that ask an object for an attribute.
+ATTRIBUTES = ("getattr", "hasattr")
+
+
+def _attribute(name: str, node: ast.Call, args: list[Any]) -> Any:
+    """`getattr` and `hasattr`: an attribute that nobody set may have a default that is not seen here."""
+    owner, key = args[:2]
+    if key in owner.values:
+        return owner.values[key] if name == "getattr" else True
+    return unknown_of(node)
+
+
+def _of_numbers(name: str, args: list[Any]) -> Any:
+    """Functions of whole numbers; None for any other."""
+    if not args or any(type(one) is not int for one in args):
+        return None
+    if name in ("min", "max") and len(args) > 1:
+        return min(args) if name == "min" else max(args)
+    if name == "divmod" and len(args) == 2 and args[1]:
+        return list(divmod(*args))
+    if name == "abs" and len(args) == 1:
+        return abs(args[0])
+    if name == "range" and len(args) <= 3 and len(range(*args)) <= LONGEST:
+        return list(range(*args))
     return None
 
 
@@ -132,7 +203,9 @@ def decided(node: ast.BoolOp, values: list[Any]) -> Any:
 
 
 def computed(node: ast.BinOp, left: Any, right: Any) -> Any:
-    """Arithmetic of whole numbers."""
+    """Arithmetic of whole numbers, and of lists that are joined or repeated."""
+    if isinstance(left, list) or isinstance(right, list):
+        return _lists(node, left, right)
     if type(left) is not int or type(right) is not int:
         return unknown_of(node)
     if isinstance(node.op, ast.Mult) and abs(left * right) < 2**63:
@@ -143,4 +216,22 @@ def computed(node: ast.BinOp, left: Any, right: Any) -> Any:
         return left - right
     if isinstance(node.op, ast.FloorDiv) and right:
         return left // right
+    return unknown_of(node)
+
+
+def _lists(node: ast.BinOp, left: Any, right: Any) -> Any:
+    """Lists one after the other, or one several times."""
+    if (
+        isinstance(node.op, ast.Add)
+        and isinstance(left, list)
+        and isinstance(right, list)
+    ):
+        return (
+            [*left, *right] if len(left) + len(right) <= LONGEST else unknown_of(node)
+        )
+    many, times = (left, right) if isinstance(left, list) else (right, left)
+    if isinstance(node.op, ast.Mult) and type(times) is int and isinstance(many, list):
+        return (
+            many * times if len(many) * max(0, times) <= LONGEST else unknown_of(node)
+        )
     return unknown_of(node)
