@@ -324,3 +324,32 @@ def test_waiting_again_for_the_same_adds_nothing() -> None:
     waited = recorder.columns.deps[last]
     assert first in waited
     assert len(waited) == len(set(waited)) <= 2
+
+
+def test_a_wait_at_the_end_of_a_step_holds_in_the_next() -> None:
+    """The stream's first operation waits, and so does whoever waits for the stream before that one."""
+    t = tape()
+    t.wait(t.record(), "other")
+    behind = t.launch(Kernel("fill", (1,)), "other")
+    first = t.launch(Kernel("fill", (2,)))
+    later = t.launch(Kernel("fill", (3,)))
+    gathered = t.launch(Kernel("fill", (4,)), "side")
+    t.wait(t.record("side"))
+    deps, end = t.program().deps, t.issued
+    assert deps[first] == (gathered - end,)
+    assert deps[later] == ()
+    assert set(deps[behind]) == {later - end, gathered - end}
+
+
+def test_what_is_taken_back_waits_for_nothing_and_leaves_its_waits() -> None:
+    """A wait made before the last saved tensor holds for what is issued instead; one made after it is gone."""
+    t = tape()
+    side = t.launch(Kernel("fill", (1,)), "side")
+    t.wait(t.record("side"))
+    t.saves()
+    t.launch(Kernel("fill", (2,)))
+    t.launch(Kernel("fill", (3,)), "side")
+    t.wait(t.record("side"))
+    t.forget()
+    again = t.launch(Kernel("fill", (4,)))
+    assert t.program().deps[again] == (side,)

@@ -63,20 +63,21 @@ class Columns:
         for column in vars(self).values():
             del column[length:]
 
-    def last_of(self, stream: int) -> int:
-        """The last operation of a stream; 0 if there is none."""
-        # From the end, where it is found at once: this is done for every layer that is run again.
+    def last_of(self, stream: int) -> int | None:
+        """The last operation of a stream; None if there is none."""
+        # From the end, where it is met at once: this is done for every layer that is run again.
         places = reversed(range(len(self.stream)))
-        return next((place for place in places if self.stream[place] == stream), 0)
+        return next((place for place in places if self.stream[place] == stream), None)
 
 
 @dataclass(frozen=True)
 class _Moment:
-    """A moment to which recording can go back: operations issued, and what the host had done."""
+    """A moment to which recording can go back: operations issued, what the host had done, and what streams await."""
 
     issued: int
     counts: dict[str, float]
     host_pending: float
+    waits: dict[str, dict[int, None]]
 
 
 class Recorder:
@@ -131,7 +132,7 @@ class Recorder:
         self._parts: list[tuple[int, ...]] = []
         self._last: dict[str, int] = {}
         self._waits: dict[str, dict[int, None]] = {}  # in order
-        self._last_save = _Moment(0, {}, 0.0)
+        self._last_save = _Moment(0, {}, 0.0, {})
 
     # -- launches -------------------------------------------------------------------------------
     def cpu(self, name: str, count: float = 1.0) -> None:
@@ -214,26 +215,44 @@ class Recorder:
     # -- recomputation --------------------------------------------------------------------------
     def saves(self) -> None:
         """An operator is about to save an input for backward (recomputation stops after the last such moment)."""
-        self._last_save = _Moment(self.issued, dict(self.counts), self.host_pending)
+        waits = {stream: dict(events) for stream, events in self._waits.items()}
+        self._last_save = _Moment(
+            self.issued, dict(self.counts), self.host_pending, waits
+        )
 
     def forget_after_last(self, kind: str, first: int) -> None:
         """Drops what was issued since ``first`` from the last kernel of a kind on."""
         names = self.columns.names
         named = [i for i in range(first, len(names)) if names[i].startswith(kind)]
         if named:
-            self._last_save = _Moment(named[-1], dict(self.counts), 0.0)
+            at, counts = named[-1], dict(self.counts)
+            self._last_save = _Moment(at, counts, 0.0, self._awaited_before(at))
             self.forget()
 
+    def _awaited_before(self, at: int) -> dict[str, dict[int, None]]:
+        """What streams await when nothing from an operation on has been issued: its own what it waited for."""
+        waits = {
+            stream: {event: None for event in events if event < at}
+            for stream, events in self._waits.items()
+        }
+        names = {number: stream for stream, number in self.shared.streams.items()}
+        stream = names[self.columns.stream[at]]
+        return {**waits, stream: dict.fromkeys(self.columns.deps[at])}
+
     def forget(self) -> None:
-        """Takes back what was issued since the last moment at which something was saved."""
+        """Takes back what was issued since the last moment at which something was saved, and waits made since then."""
         moment = self._last_save
         self.columns.truncate(moment.issued)
         self.counts = defaultdict(float, moment.counts)
         self.host_pending = moment.host_pending
+        self._waits = {stream: dict(events) for stream, events in moment.waits.items()}
         for stream, last in list(self._last.items()):
             if last >= moment.issued:
-                number = self.shared.streams[stream]
-                self._last[stream] = self.columns.last_of(number)
+                place = self.columns.last_of(self.shared.streams[stream])
+                if place is None:
+                    del self._last[stream]
+                else:
+                    self._last[stream] = place
 
     @contextmanager
     def capture(self, captured: bool = True, replay: bool = True) -> Iterator[None]:
@@ -286,12 +305,28 @@ class Recorder:
         )
 
     def _dependencies(self) -> tuple[tuple[int, ...], ...]:
-        """What every operation waits for; operations of the previous step have negative indices."""
-        last = {
-            -1 - self.shared.streams[stream]: index - self.issued
-            for stream, index in self._last.items()
+        """What every operation waits for; operations of the step before have negative indices.
+
+        A wait does not end with a step: where no operation of its stream comes after it, the stream's first operation
+        of the next step waits.
+        """
+        marks = {
+            -1 - number: self._last_event(s)
+            for s, number in self.shared.streams.items()
         }
-        return tuple(
-            tuple(d if d >= 0 else last[d] for d in deps if d >= 0 or d in last)
-            for deps in self.columns.deps
-        )
+        deps = [
+            [event for d in mine for event in marks.get(d, (d,))]
+            for mine in self.columns.deps
+        ]
+        for stream in self._waits.keys() & self._last.keys():
+            first = self.columns.stream.index(self.shared.streams[stream])
+            deps[first] += marks[-1 - self.shared.streams[stream]][1:]
+        return tuple(tuple(dict.fromkeys(mine)) for mine in deps)
+
+    def _last_event(self, stream: str) -> tuple[int, ...]:
+        """An event recorded on a stream when the step has been issued, as the next step sees it.
+
+        What that step would find of the one before this has no part in it: an index reaches back one step.
+        """
+        event = self.record(stream)
+        return tuple(d - self.issued for d in event if d >= 0)
