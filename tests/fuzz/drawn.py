@@ -71,6 +71,8 @@ HYBRID = {
 EXPERTS = {"experts": 8, "experts_per_token": 2, "moe_ffn": 256}
 ROUTINGS = ("zipf", "zipf 0.5", "gini 0.2", "qwen3-moe", [8, 7, 6, 5, 4, 3, 2, 1])
 TRIES = 25
+#: Ways of sharding: which of nine ways is drawn by itself is one of 30 keys, and most frameworks refuse most of them.
+SHARDED = ("zero1", "zero1", "zero2", "zero3", "fsdp", "ddp")
 
 
 def drawn(seed: int) -> tuple[dict[str, Any], Scenario] | None:
@@ -156,6 +158,11 @@ def _tables(chance: random.Random) -> dict[str, Any]:
 def _further(chance: random.Random, tables: dict[str, Any], framework: str) -> None:
     """Features that need several keys: uneven experts, adapters, packs, faults, other links, ways of sharding."""
     layout, training = tables["parallel"], tables["training"]
+    if layout["dp"] > 1 and chance.random() < 0.7:
+        layout["data_parallel"] = chance.choice(SHARDED)
+        tables.setdefault("megatron", {})["overlap_param_gather"] = (
+            chance.random() < 0.5
+        )
     if "experts" in tables["model"]:
         layout["ep"] = chance.choice((1, 2, 4, 8))
         if framework in ("megatron", "automodel") and chance.random() < 0.5:

@@ -8,10 +8,13 @@ owner, rank after rank, on DDP's communicator, and then all are waited for (_syn
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import ge
 
 from workloads.parallel.ddp import STREAM
 from workloads.parallel.group import Group
 from workloads.torch.tape import Tape, Tensor
+
+Load = tuple[int, ...]
 
 
 def partition(sizes: Sequence[int], ranks: int) -> list[list[int]]:
@@ -25,6 +28,50 @@ def partition(sizes: Sequence[int], ranks: int) -> list[list[int]]:
     return parts
 
 
+def loads(parameters: Sequence[Tensor], ranks: int) -> list[Load]:
+    """What each rank updates: elements, those of embeddings (which take a kernel of their own), and tensors."""
+    own = [
+        [parameters[at] for at in part]
+        for part in partition([p.elements for p in parameters], ranks)
+    ]
+    return [
+        (
+            sum(p.elements for p in part),
+            sum(p.elements for p in part if p.name == "embedding"),
+            len(part),
+        )
+        for part in own
+    ]
+
+
+def representatives(loads: Sequence[Load]) -> list[int]:
+    """Of every rank the one that stands for it: one that has no less to do in any respect.
+
+    All ranks wait for each other behind their updates, so the others are never the last. The first rank stands for
+    itself.
+
+    Parameters
+    ----------
+    loads
+        What each rank has to do, as numbers of things that take time on the GPU or on the host.
+
+    Examples
+    --------
+    >>> representatives([(8, 1), (5, 3), (5, 2), (4, 4), (5, 3)])
+    [0, 1, 1, 3, 1]
+    """
+    first = {load: rank for rank, load in reversed(list(enumerate(loads)))}
+    # In order of size, so that whoever stands for others comes before them.
+    heaviest: list[Load] = []
+    stands: dict[Load, int] = {}
+    for load in sorted(first, reverse=True):
+        above = (one for one in heaviest if all(map(ge, one, load)))
+        stands[load] = first[next(above, load)]
+        if stands[load] == first[load]:
+            heaviest.append(load)
+    return [0, *(stands[load] for load in loads[1:])]
+
+
 class ZeroRedundancy:
     """The optimizer's share of one rank.
 
@@ -36,7 +83,7 @@ class ZeroRedundancy:
     group : Group
         The ranks that hold them.
     place : int, optional
-        Of this rank in the group; None: it stands for all, so for the one with most to update, whom the others await.
+        Of this rank in the group; None: it stands for all, and updates as much as the one with most elements.
     """
 
     def __init__(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from sim.graph.opgraph import OpGraph
 from workloads.host_costs import host_costs
 from workloads.job import Job
 from workloads.lowered import Layout, Lowered
 from workloads.models.model import ModelSpec
+from workloads.parallel.zero_redundancy import loads, representatives
 from workloads.torch.grid import grid_of
 from workloads.torch.rank_step import RankStep
 from workloads.torch.recorder import PHASES, Shared
 from workloads.torch.run_block import RunBlock
 from workloads.torch.tape import Tape
+
+Replicas = tuple[tuple[int, ...], ...]
 
 
 def lower(
@@ -38,16 +41,15 @@ def lower(
     run_block : RunBlock, optional
         Runs a block where its own operators do not.
     """
-    layout = grid_of(scenario)
-    replicas = _replicas(scenario, layout, speeds)
-    represents = _represents(layout, replicas)
-    shared, costs = Shared(), _costs(scenario, host_factor)
-    steps = {
-        rank: RankStep(
-            scenario, model, layout, Tape(rank, shared, costs), replicas, run_block
-        )
-        for rank in represents
-    }
+    layout, costs = grid_of(scenario), _costs(scenario, host_factor)
+
+    def step_of(rank: int, shared: Shared, replicas: Replicas) -> RankStep:
+        tape = Tape(rank, shared, costs)
+        return RankStep(scenario, model, layout, tape, replicas, run_block)
+
+    replicas = _replicas(scenario, layout, speeds, step_of)
+    represents, shared = _represents(layout, replicas), Shared()
+    steps = {rank: step_of(rank, shared, replicas) for rank in represents}
     for step in steps.values():
         step.record()
     return Lowered(
@@ -83,9 +85,7 @@ def _costs(scenario: Job, host_factor: float) -> dict[str, float]:
     return {name: time * host_factor for name, time in costs.items()}
 
 
-def _represents(
-    layout: Layout, replicas: tuple[tuple[int, ...], ...]
-) -> dict[int, tuple[int, ...]]:
+def _represents(layout: Layout, replicas: Replicas) -> dict[int, tuple[int, ...]]:
     """Simulated rank -> the ranks that it stands for, itself among them."""
     if not replicas:
         return {rank: (rank,) for rank in range(layout.world)}
@@ -108,18 +108,28 @@ def _parameters(layout: Layout, steps: Mapping[int, RankStep]) -> int:
 
 
 def _in_parts(scenario: Job) -> bool:
-    """Whether replicas meet in groups of some of them, or have different things to do."""
+    """Whether replicas meet in groups of some of them."""
     p = scenario.parallel
     some = p.fsdp_shards not in (None, p.dp * p.cp)
-    return p.ep > 1 or p.cp > 1 or p.data_parallel == "zero1" or some
+    return p.ep > 1 or p.cp > 1 or some
 
 
-FEW = 16  # ranks up to which all are simulated when one of them is slow: folding would spare nothing
+def _deals_out_tensors(scenario: Job) -> bool:
+    """Whether each rank updates tensors of its own; DeepSpeed's shares are all alike."""
+    eager = scenario.training.framework != "deepspeed-eager"
+    return eager and scenario.parallel.data_parallel == "zero1"
+
+
+# Ranks up to which all are simulated where one is slow or each updates other tensors: folding would spare little.
+FEW = 16
 
 
 def _replicas(
-    scenario: Job, layout: Layout, speeds: Sequence[Hashable]
-) -> tuple[tuple[int, ...], ...]:
+    scenario: Job,
+    layout: Layout,
+    speeds: Sequence[Hashable],
+    step_of: Callable[[int, Shared, Replicas], RankStep],
+) -> Replicas:
     """Data-parallel replicas that do the same, of which the first is simulated; empty: no two ranks are alike."""
     slow = scenario.faults.slow_rank
     if slow is not None and layout.world <= FEW:
@@ -137,6 +147,28 @@ def _replicas(
         if any(len(marks) > 1 for marks in stages):
             return ()  # tensor-parallel ranks that differ
         groups.setdefault(stages, []).append(d)
-    if len(groups) > 1 and _in_parts(scenario):
+    deals = _deals_out_tensors(scenario) and layout.dp > 1
+    if deals and (len(groups) > 1 or layout.world <= FEW):
         return ()
+    if _in_parts(scenario):
+        return () if len(groups) > 1 else (tuple(range(layout.dp)),)
+    if deals:
+        return _by_share(layout, step_of)
     return tuple(map(tuple, groups.values()))
+
+
+def _by_share(
+    layout: Layout, step_of: Callable[[int, Shared, Replicas], RankStep]
+) -> Replicas:
+    """Replicas by the one whose optimizer has as much to do or more, which is the first of each group."""
+    every = (tuple(range(layout.dp)),)
+    of_stages = []
+    for stage in range(layout.pp):
+        step = step_of(layout.rank(0, stage, 0), Shared(), every)
+        step.build()
+        of_stages.append(loads(step.model.parameters, layout.dp))
+    heaviest = representatives([sum(of, ()) for of in zip(*of_stages, strict=True)])
+    return tuple(
+        (rank, *(d for d in every[0] if heaviest[d] == rank != d))
+        for rank in dict.fromkeys(heaviest)
+    )

@@ -79,7 +79,7 @@ class RankStep:
         t, model = self.tape, self.model
         t.cpu("graph_launch")
         workspace = Storage(t.memory, CUBLAS_WORKSPACE, "workspace")
-        run = self._pipeline() if self.job.parallel.pp > 1 else self._plain()
+        run = self.build()
         optimizer = self._optimizer()
         self.optimizer_state = optimizer.state(model.updated_parameters())
         if not self.job.training.set_to_none:
@@ -99,6 +99,10 @@ class RankStep:
         optimizer.cpu("zero_grad_param", len(stored))
         model.zero_gradients(stored)
         del workspace
+
+    def build(self) -> Callable[[], None]:
+        """Builds what this rank has of the model; returns what runs the step's microbatches on it."""
+        return self._pipeline() if self.job.parallel.pp > 1 else self._plain()
 
     def _optimizer(self) -> OptimizerStep:
         rule = optimizer(self.job.training.optimizer)

@@ -89,7 +89,7 @@ class WrappedModel:
         if job.parallel.cp > 1:
             around, way = rank.context_parallel(), job.pytorch.rotate_method
             tape.ring = Ring(around, way, run_block is not as_written)
-        self.place = None if rank.replicas else rank.where[0]
+        self.place = None if len(rank.replicas) == 1 else rank.where[0]
         self.sharded: list[fsdp.FullyShard] = []
         self.whole_module: ShardedModule | None = None
         self.redundancy: ZeroRedundancy | None = None
