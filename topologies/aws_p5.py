@@ -179,7 +179,7 @@ def build(params: Params) -> Fabric:
     builder = FabricBuilder()
     nics = _add_hosts(builder, params)
     if params.hosts_per_leaf:
-        add_switches(builder, nics, _filled(params), params)
+        add_switches(builder, nics, _filled(params), params.nic, params.tier)
     else:
         add_network(builder, [nic for one in nics for nic in one], params.nic)
     return builder.finish("aws-p5", params.gpu, "aws_p5")
@@ -209,7 +209,8 @@ def add_switches(
     builder: FabricBuilder,
     nics: Sequence[Sequence[str]],
     above: Sequence[tuple[str, ...]],
-    params: Params,
+    port: LinkSpec,
+    tier: LinkSpec,
 ) -> None:
     """Three layers of switches; `above` has the names of those over each host, from the top to the one on its NICs."""
     carried: Counter[tuple[str, str]] = Counter()
@@ -222,9 +223,9 @@ def add_switches(
         builder.node(name, kind)
     for ports, (_, _, leaf) in zip(nics, above, strict=True):
         for nic in ports:
-            builder.link(nic, leaf, "nic", params.nic)
+            builder.link(nic, leaf, "nic", port)
     for (low, high), count in carried.items():
-        builder.link(low, high, kinds[high], params.tier, count)
+        builder.link(low, high, kinds[high], tier, count)
 
 
 def add_host(

@@ -294,6 +294,7 @@ def _warnings(planned: Planned) -> tuple[str, ...]:
             scenario, planned.model, len({*map(planned.fabric.host_of, planned.gpus)})
         ),
         *framework_of(scenario).caveats(scenario, planned.model),
+        *_contradictions(planned),
         *_without_sharp(planned),
         *_without_nccl(planned),
         *uneven.caveats(planned.fabric, planned.gpus, planned.graph.comms),
@@ -306,6 +307,15 @@ def _warnings(planned: Planned) -> tuple[str, ...]:
 def _unsteady(planned: Planned, run: Run) -> tuple[str, ...]:
     """Whether the last step stands for those after it; with noise no step is like another."""
     return () if planned.noise is not None else unsteady.caveats(planned.graph, run)
+
+
+def _contradictions(planned: Planned) -> tuple[str, ...]:
+    """What the cluster's file says that cannot be so, such as links that its GPUs do not have."""
+    return tuple(
+        f"{planned.fabric.name}: {known.source}"
+        for key, known in planned.fabric.facts.items()
+        if key.startswith("contradiction:")
+    )
 
 
 def _without_nccl(planned: Planned) -> tuple[str, ...]:

@@ -113,7 +113,8 @@ def test_a_fact_in_a_file_is_the_typed_one(key: str, tmp_path: Path) -> None:
     written = examples.get(KINDS[key].written, KINDS[key].written)
     path = tmp_path / "mine.toml"
     path.write_text(
-        f'family = "host"\ngpu = "h100"\n{key} = {{ value = {written}, evidence = "guess", source = "a test" }}\n'
+        # of no bundled host, whose facts would stand beside it
+        f'family = "host"\ngpu = "v100"\n{key} = {{ value = {written}, evidence = "guess", source = "a test" }}\n'
     )
     facts = read(path).cluster_facts
     assert {name for name in FACTS if getattr(facts, name) is not None} == {key}

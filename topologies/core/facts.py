@@ -97,6 +97,10 @@ class ClusterFacts:
         SWITCH,
         "The hosts' CPUs are AMD's: NCCL searches their ways and counts its steps differently.",
     )
+    socket_rate: float | None = fact(
+        RATE,
+        "What NCCL takes a link between sockets for when it searches rings; by the GPU's generation otherwise.",
+    )
     pcie_duplex: float | None = fact(
         SHARE,
         "Of a PCIe link between GPU and host memory, what each direction gets when both are busy.",

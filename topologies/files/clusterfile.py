@@ -22,33 +22,22 @@ import dataclasses
 import math
 import os
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sim import files, plugins
-from sim.errors import InputError, Mistake, did_you_mean, unknown
-from sim.units import parse_bandwidth, parse_duration
-from topologies.core import facts
-from topologies.core.quantity import GRADES, LinkSpec, Quantity
+from sim.errors import InputError, Mistake
+from topologies.core.quantity import Quantity
 from topologies.fabric import Fabric
-from topologies.files import importers
-from topologies.files.bundled import CLUSTERS, cluster_names
+from topologies.files import host_models, importers
+from topologies.files.bundled import CLUSTERS
+from topologies.files.gpu_links import contradictions
+from topologies.files.tables import Reader, Table, load_family, locate, merged, where_of
 
-Table = dict[str, Any]
-_BESIDE = ("nccl", "kernels")  # files that lie beside it
-_HEADER = ("family", "extends", "several", "description", *_BESIDE)
-_GRADED = {"value", "evidence", "source"}
 # Of anything that a family counts, and of GPUs: so many take 1.3 GB.
 MOST = 2**18
 MOST_GPUS = 2**18
-_LINK = {
-    "bandwidth": parse_bandwidth,
-    "latency": parse_duration,
-    "raw": parse_bandwidth,
-    "upstream": parse_bandwidth,
-}
 
 
 def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
@@ -56,21 +45,36 @@ def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
     if _foreign(Path(name_or_file)):
         return _imported(Path(name_or_file), hosts)
     path = locate(name_or_file)
-    where, table = _where(path), _merged(path)
+    where, table = where_of(path), merged(path)
     family = load_family(where, table)
-    reader = _Reader(where)
+    reader = Reader(where)
     values = reader.params(table, typing.get_type_hints(family.Params))
     if hosts is not None:
         values |= _hosts(reader, family, hosts)
     reader.mistakes += _too_many(where, family, values)
     if reader.mistakes:
         raise InputError(reader.mistakes)
-    fabric = _built(where, family, values).with_facts(path.stem, reader.facts)
+    known = dict(reader.facts)
+    if path.parent != CLUSTERS:  # bundled files say all that is known
+        params, others = host_models.filled(family, table, values)
+        values, known = {**params, **values}, {**others, **known}
+    fabric = _built(where, family, values).with_facts(path.stem, known)
     if "kernels" in table:
         fabric = fabric.with_kernels(str(table["kernels"]))
     if "nccl" in table:
         fabric = fabric.with_constants(str(table["nccl"]))
-    return fabric
+    return fabric if path.parent == CLUSTERS else _doubted(fabric)
+
+
+def _doubted(fabric: Fabric) -> Fabric:
+    """The cluster with a note for every link that its GPUs do not have."""
+    said = contradictions(fabric)
+    if not said:
+        return fabric
+    doubts = {
+        "contradiction: links": Quantity(float(len(said)), "guess", "; ".join(said))
+    }
+    return fabric.with_facts(fabric.name, {**fabric.facts, **doubts})
 
 
 def _built(where: str, family: ModuleType, values: Mapping[str, Any]) -> Fabric:
@@ -97,105 +101,7 @@ def _imported(path: Path, hosts: int | None) -> Fabric:
                 str(path), "hosts", str(hosts), f"{len(fabric.hosts)}, as in the file"
             )
         )
-    return fabric
-
-
-def locate(name_or_file: str | Path) -> Path:
-    """The file of a bundled cluster, or the path itself when it ends in .toml."""
-    path = Path(name_or_file)
-    if path.suffix == ".toml":
-        return path
-    if str(name_or_file) in cluster_names():
-        return CLUSTERS / f"{name_or_file}.toml"
-    if path.suffix or len(path.parts) > 1:
-        raise InputError(
-            Mistake(
-                str(path),
-                "",
-                "no such file",
-                "a cluster file (.toml) or a file of another tool",
-            )
-        )
-    raise InputError(
-        unknown(
-            "cluster",
-            "name",
-            str(name_or_file),
-            cluster_names(),
-            "a path to a .toml file, or one of",
-            "prestep list clusters",
-        )
-    )
-
-
-def load_family(where: str, table: Table) -> ModuleType:
-    """The module that a file's `family` names: one with `Params` and `build`."""
-    name = table.get("family")
-    found = plugins.discover("topologies").get(str(name).replace("-", "_"))
-    module = plugins.load("topologies", str(name)) if found else None
-    if module is None or not hasattr(module, "Params"):
-        families = sorted(plugins.providers("topologies", "build"))
-        if name is None:
-            raise InputError(
-                Mistake(where, "family", "nothing", f"one of {', '.join(families)}")
-            )
-        raise InputError(unknown(where, "family", str(name), families))
-    return module
-
-
-def _where(path: Path) -> str:
-    return f"clusters/{path.name}" if path.parent == CLUSTERS else str(path)
-
-
-def _merged(path: Path, above: tuple[Path, ...] = ()) -> Table:
-    """The file's keys laid over those of the file it extends; tables are merged key by key."""
-    try:
-        table = files.toml(files.written_text(path))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise InputError(
-            Mistake(_where(path), "", str(error), "a cluster file in TOML")
-        ) from None
-    for key in _BESIDE:
-        if key in table:
-            table[key] = _beside(path, key, table[key])
-    if "extends" not in table:
-        return table
-    base = str(table.pop("extends"))
-    parent = path.parent / base if base.endswith(".toml") else locate(base)
-    if parent in (*above, path):
-        raise InputError(
-            Mistake(
-                _where(path),
-                "extends",
-                f'"{base}"',
-                "a file that does not extend this one",
-            )
-        )
-    below = _merged(parent, (*above, path))
-    return below | {
-        key: _laid_over(below.get(key), value) for key, value in table.items()
-    }
-
-
-def _beside(path: Path, key: str, name: object) -> str:
-    """The file of constants that a cluster file names, relative to it."""
-    expected = (
-        "a file that `prestep calibrate LOGS -o FILE` wrote, relative to this one"
-    )
-    if not isinstance(name, str) or not name:
-        raise InputError(Mistake(_where(path), key, repr(name), expected))
-    if not (path.parent / name).is_file():
-        raise InputError(
-            Mistake(_where(path), key, f'"{name}", no such file', expected)
-        )
-    return str(path.parent / name)
-
-
-def _laid_over(below: object, value: object) -> object:
-    nested = (
-        isinstance(below, dict) and isinstance(value, dict) and "value" not in value
-    )
-    return {**below, **value} if nested else value  # type: ignore[dict-item]
+    return _doubted(fabric)
 
 
 def _too_many(where: str, family: ModuleType, values: Table) -> list[Mistake]:
@@ -229,7 +135,7 @@ def _product(value: object) -> int:
     return value if type(value) is int else 0
 
 
-def _hosts(reader: _Reader, family: ModuleType, hosts: int) -> Table:
+def _hosts(reader: Reader, family: ModuleType, hosts: int) -> Table:
     if "hosts" in typing.get_type_hints(family.Params):
         return {"hosts": hosts}
     if hosts != 1:
@@ -245,139 +151,3 @@ def _hosts(reader: _Reader, family: ModuleType, hosts: int) -> Table:
             )
         )
     return {}
-
-
-class _Reader:
-    """Turns a table into a family's parameters, keeping every mistake and every source."""
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-        self.mistakes: list[Mistake] = []
-        self.facts: dict[str, Quantity] = {}
-
-    def wrong(self, key: str, found: object, expected: str, hint: str = "") -> None:
-        self.mistakes.append(Mistake(self.where, key, str(found), expected, hint))
-
-    def params(self, table: Table, hints: Mapping[str, Any]) -> Table:
-        values: Table = {}
-        for key, entry in table.items():
-            if key in _HEADER:
-                continue
-            if key in facts.KINDS:
-                self.quantity(key, entry, facts.KINDS[key].parse)
-            elif key not in hints:
-                self.wrong(
-                    key,
-                    "an unknown key",
-                    f"one of {', '.join([*_HEADER, *hints])}",
-                    did_you_mean(key, hints),
-                )
-            elif hints[key] is LinkSpec:
-                values[key] = self.link(key, entry)
-            elif hints[key] is str:
-                values[key] = self.text(key, entry)
-            else:
-                values[key] = self.count(
-                    key, entry, tuple if typing.get_origin(hints[key]) is tuple else int
-                )
-        return values
-
-    def text(self, key: str, entry: object) -> str:
-        if not isinstance(entry, str) or not entry:
-            self.wrong(key, repr(entry), "a text")
-        return str(entry)
-
-    def graded(self, key: str, entry: object) -> Table | None:
-        """The entry when it is { value, evidence, source }; the mistake is kept when it is not."""
-        if not isinstance(entry, dict) or set(entry) != _GRADED:
-            extra = sorted(set(entry) - _GRADED) if isinstance(entry, dict) else []
-            found = (
-                ", ".join(sorted(entry)) or "nothing"
-                if isinstance(entry, dict)
-                else repr(entry)
-            )
-            hint = (
-                did_you_mean(extra[0], _GRADED)
-                if extra
-                else "every number says where it comes from"
-            )
-            self.wrong(
-                key, found, "{ value = ..., evidence = ..., source = ... }", hint
-            )
-            return None
-        if entry["evidence"] not in GRADES:
-            hint = did_you_mean(str(entry["evidence"]), GRADES)
-            self.wrong(
-                f"{key}.evidence",
-                f'"{entry["evidence"]}"',
-                f"one of {', '.join(GRADES)}",
-                hint,
-            )
-        if not isinstance(entry["source"], str) or not entry["source"].strip():
-            self.wrong(
-                f"{key}.source", repr(entry["source"]), "where the number comes from"
-            )
-        return entry
-
-    def count(self, key: str, entry: object, shape: type) -> Any:
-        graded = self.graded(key, entry)
-        if graded is None:
-            return None
-        value = graded["value"]
-        numbers = value if shape is tuple and isinstance(value, list) else [value]
-        right = isinstance(value, list) == (shape is tuple)
-        if not right or any(
-            not isinstance(number, int) or isinstance(number, bool)
-            for number in numbers
-        ):
-            self.wrong(
-                key,
-                repr(value),
-                "a list of whole numbers" if shape is tuple else "a whole number",
-            )
-            return None
-        self.facts[key] = Quantity(
-            float(sum(numbers)), graded["evidence"], graded["source"]
-        )
-        return tuple(numbers) if shape is tuple else value
-
-    def link(self, key: str, entry: object) -> LinkSpec | None:
-        if not isinstance(entry, dict):
-            self.wrong(key, repr(entry), f"a table with {', '.join(_LINK)}")
-            return None
-        for name in sorted(set(entry) - set(_LINK)):
-            self.wrong(
-                f"{key}.{name}",
-                "an unknown key",
-                f"one of {', '.join(_LINK)}",
-                did_you_mean(name, _LINK),
-            )
-        for name in ("bandwidth", "latency"):
-            if name not in entry:
-                self.wrong(
-                    f"{key}.{name}", "nothing", "a value with evidence and source"
-                )
-        parts = {
-            name: self.quantity(f"{key}.{name}", entry[name], parse)
-            for name, parse in _LINK.items()
-            if name in entry
-        }
-        if "bandwidth" not in parts or "latency" not in parts or None in parts.values():
-            return None
-        return LinkSpec(**parts)  # type: ignore[arg-type]
-
-    def quantity(
-        self, key: str, entry: object, parse: Callable[[object, str, str], float]
-    ) -> Quantity | None:
-        graded = self.graded(key, entry)
-        if graded is None:
-            return None
-        try:
-            value = parse(graded["value"], self.where, key)
-        except InputError as error:
-            self.mistakes.extend(error.mistakes)
-            return None
-        self.facts[key] = Quantity(
-            value, str(graded["evidence"]), str(graded["source"])
-        )
-        return self.facts[key]

@@ -97,21 +97,31 @@ def export_file(fabric: Fabric, path: str | Path, format: str = "") -> list[str]
 
 
 def check_report(name_or_file: str | Path, hosts: int | None = None) -> str:
-    """One line of counts for a good cluster, a line per switch tier, and the notes of an import.
-
-    `hosts` scales the families that scale.
+    """`report_of` the named cluster or the one in a file; `hosts` scales the families that scale.
 
     Raises
     ------
     InputError
         With everything that is wrong with it.
     """
-    fabric = clusterfile.read(name_or_file, hosts)
-    mistakes = unroutable(fabric, str(name_or_file))
+    return report_of(clusterfile.read(name_or_file, hosts), str(name_or_file))
+
+
+def report_of(fabric: Fabric, name_or_file: str) -> str:
+    """One line of counts for a good cluster, a line per switch tier, and what was assumed or contradicts itself.
+
+    Raises
+    ------
+    InputError
+        With every GPU that the first cannot reach.
+    """
+    mistakes = unroutable(fabric, name_or_file)
     if mistakes:
         raise InputError(mistakes)
+    doubts = any(key.startswith("contradiction:") for key in fabric.facts)
+    verdict = "doubtful" if doubts else "good"
     lines = [
-        f"{name_or_file}: good: {len(fabric.hosts)} hosts, {len(fabric.gpus)} GPUs, {len(fabric.links) // 2} links"
+        f"{name_or_file}: {verdict}: {len(fabric.hosts)} hosts, {len(fabric.gpus)} GPUs, {len(fabric.links) // 2} links"
     ]
     for tier in tiers(fabric):
         rates = format_bandwidth(tier.egress), format_bandwidth(tier.all_gather)

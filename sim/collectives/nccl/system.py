@@ -323,12 +323,12 @@ def _leaving(
 def _speed(fabric: Any, row: int, share: float, kind: str) -> tuple[int | None, float]:
     """Type and MB/s of a link as NCCL has them; (None, 0) of one that it does not follow."""
     raw = float(fabric.links.raw[row])
-    measured = fabric.family == "nccl_xml"
+    socket = fabric.cluster_facts.socket_rate
     speeds = {
         "nvlink": (NVL, raw * share / 1e6),
         "pcie": (PIX, raw * PCIE / 1e6),
         "c2c": (C2C, raw / 1e6),
-        "socket": (SYS, raw / 1e6 if measured else float(SOCKET[kind])),
+        "socket": (SYS, socket / 1e6 if socket else float(SOCKET[kind])),
     }
     return speeds.get(str(fabric.links.kind[row]), (None, 0.0))
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from sim import assignments
+from sim.collectives import machine
 from sim.commands._pages import show_page
 from sim.commands._shared import talk
+from sim.costs import measured
 from topologies import load_cluster
-from topologies.files.interchange import check_report, export_file, import_file
+from topologies.files.interchange import export_file, import_file, report_of
 
 
 def show(
@@ -36,7 +38,12 @@ def show(
 
 
 def check(cluster: str, hosts: int | None) -> None:
-    show_page(check_report(cluster, hosts))
+    fabric = load_cluster(cluster, hosts)
+    page = report_of(fabric, cluster)
+    # What a run asks of any cluster: times of its GPUs and of NCCL on them.
+    measured.gpu_of(fabric)
+    machine.of(fabric)
+    show_page(page)
 
 
 def export(cluster: str, hosts: int | None, output: Path | None, format_: str) -> None:

@@ -53,9 +53,9 @@ def read(path: str | Path, format: str = "") -> Fabric:
 
 
 def notes(fabric: Fabric) -> list[str]:
-    """What the import had to assume, and what it left out, one sentence each."""
+    """What had to be assumed of a cluster, what was left out, and what in it contradicts itself, one sentence each."""
     return [
         f"{key}: {known.source}"
         for key, known in fabric.facts.items()
-        if key.startswith(("assumed:", "dropped:"))
+        if key.startswith(("assumed:", "dropped:", "contradiction:"))
     ]

@@ -1,18 +1,41 @@
-"""Hosts for files that describe the network only: a DGX H100 for every node name, which is a guess that is noted."""
+"""Hosts of files that describe them in part, or the network only: those of a bundled cluster, which is noted."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from topologies import host
 from topologies.fabric.builder import FabricBuilder
+from topologies.files import host_models
+from topologies.files.host_models import HostModel
 from topologies.files.importers._text import Source
-from topologies.host import Params, add_host
+
+#: What stands in a host of which a file says nothing but its name.
+USUAL = "dgx-h100"
 
 
 def add_assumed_host(
     builder: FabricBuilder, source: Source, name: str, gpus: int
 ) -> list[str]:
     """A host with `gpus` GPUs and as many NICs; returns the NICs, in order."""
+    model = host_models.named(USUAL)
     source.assumed(
         "hosts",
-        "only named in the file; a DGX H100 inside each, with as many GPUs as NICs",
+        f"only named in the file; {model.name} inside each, with as many GPUs as NICs",
     )
-    return add_host(builder, Params(gpus=gpus, nics=gpus, nvmes=gpus), name, f"{name}/")
+    source.stands_on(model)
+    params = replace(model.params, gpus=gpus, nics=gpus, nvmes=gpus)
+    return host.add_host(builder, params, name, f"{name}/")
+
+
+def match(source: Source, gpu: str, gpus: int, nvlinks: int) -> HostModel | None:
+    """The bundled host that a file describes, if there is one; what it adds to the file is noted."""
+    model = host_models.match(gpu, gpus, nvlinks)
+    if model is not None:
+        source.stands_on(model)
+        what = ", ".join(["rates of links", *sorted(model.host_facts())])
+        source.assumed(
+            "host",
+            f"{gpus} {gpu} with {nvlinks} NVLinks each: {model.name}; its {what}",
+        )
+    return model

@@ -12,6 +12,7 @@ from sim import files
 from sim.errors import InputError, Mistake, did_you_mean
 from topologies.core.quantity import Quantity
 from topologies.fabric import Fabric
+from topologies.files.host_models import HostModel
 
 MOST = 2**20  # of anything that a file counts
 
@@ -57,6 +58,7 @@ class Source:
         self.path = Path(path)
         self._notes: dict[str, str] = {}
         self._counts: Counter[str] = Counter()
+        self._host: HostModel | None = None
 
     @property
     def title(self) -> str:
@@ -125,6 +127,10 @@ class Source:
         """Note something in the file that a cluster here does not hold."""
         self._note(f"dropped: {what}", why)
 
+    def stands_on(self, model: HostModel) -> None:
+        """The hosts of the file are of this kind: what it does not say of them is theirs."""
+        self._host = model
+
     def _note(self, key: str, why: str) -> None:
         self._notes[key] = why
         self._counts[key] += 1
@@ -135,6 +141,8 @@ class Source:
             key: Quantity(float(self._counts[key]), "guess", why)
             for key, why in self._notes.items()
         }
+        if self._host is not None:
+            fabric = self._host.applied(fabric)
         return fabric.with_facts(name or self.title, {**fabric.facts, **facts})
 
     def checked(self, error: InputError) -> InputError:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from topologies import aws_p5
-from topologies.core.quantity import Quantity
+from sim import files
+from topologies import aws_p5, host
+from topologies.core.facts import KINDS
 from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
+from topologies.files import host_models
+from topologies.files.host_models import HostModel
 from topologies.files.importers._text import Source, text_of
 
-# What is known of an instance type: its GPUs. Others have other hosts and networks.
-TYPES = {"p5.48xlarge": "h100", "p5e.48xlarge": "h200"}
-LAYERS = 3
-_FACTS = {
-    "nvlink_sharp": "Hugging Face Smol Training Playbook: all-reduces on a p5 host faster than its links",
-    "amd_cpu": "AWS EC2 p5.48xlarge: AMD EPYC 7R13",
+# The bundled cluster of an instance type, and its GPU where that is another. Other types have other hosts and networks.
+TYPES = {
+    "p4d.24xlarge": ("aws-p4de", "a100-40gb"),
+    "p4de.24xlarge": ("aws-p4de", ""),
+    "p5.48xlarge": ("aws-p5", ""),
+    "p5e.48xlarge": ("aws-p5", "h200"),
 }
+LAYERS = 3
 
 
 def sniff(text: str) -> bool:
@@ -40,8 +44,8 @@ def read(path: str | Path) -> Fabric:
                        ...]}                             i-1    i-2
 
     Network nodes go from the top to the one that the instance is attached to. The file has no rates: every switch has
-    as much bandwidth up as down, and hosts are those of `aws-p5`. Instances under one switch become neighbours in the
-    order of ranks. See `notes`.
+    as much bandwidth up as down, and hosts are those of the bundled cluster of their type (`TYPES`). Instances under
+    one switch become neighbours in the order of ranks. See `notes`.
 
     Raises
     ------
@@ -54,32 +58,42 @@ def read(path: str | Path) -> Fabric:
     kinds = {str(one["InstanceType"]) for one in instances}
     if len(kinds) > 1:
         source.fail("Instances", f"types {', '.join(sorted(kinds))}", "one type")
-    params = aws_p5.Params(gpu=TYPES[kinds.pop()], hosts=len(instances))
+    kind = kinds.pop()
+    cluster, gpu = TYPES[kind]
+    model = host_models.named(cluster)
+    params = replace(model.params, gpu=gpu) if gpu else model.params
     ordered = sorted(instances, key=lambda one: tuple(one["NetworkNodes"]))
     builder = FabricBuilder()
-    nics = [
-        aws_p5.add_host(builder, params, one["InstanceId"], f"{one['InstanceId']}/")
-        for one in ordered
-    ]
+    nics = [_add_host(model, params, builder, one["InstanceId"]) for one in ordered]
     above = [tuple(one["NetworkNodes"]) for one in ordered]
-    aws_p5.add_switches(builder, nics, above, params)
-    fabric = builder.finish(source.title, params.gpu, "aws_p5")
-    return source.finish(_stated(source, fabric))
-
-
-def _stated(source: Source, fabric: Fabric) -> Fabric:
-    """The fabric with what is known of such hosts, and what had to be assumed."""
-    source.assumed("hosts", "only named in the file; inside each is a p5.48xlarge")
+    tier = params.tier if hasattr(params, "tier") else params.spine
+    aws_p5.add_switches(builder, nics, above, params.nic, tier)
+    fabric = builder.finish(
+        source.title, params.gpu, model.family.__name__.rpartition(".")[2]
+    )
+    # The network is the same too, so all that the cluster's file says holds.
+    known = {key: one for key, one in model.facts.items() if key in KINDS}
+    source.stands_on(model)
+    other = f", with {gpu}" if gpu else ""
+    source.assumed("hosts", f"only named in the file; {kind} is {cluster}{other}")
     source.assumed("rates", "not in the file; as much bandwidth up as down, and 0.5 us")
-    facts = {key: Quantity(1.0, "measured", why) for key, why in _FACTS.items()}
-    return fabric.with_facts(fabric.name, facts)
+    return source.finish(fabric.with_facts(fabric.name, known))
+
+
+def _add_host(
+    model: HostModel, params: Any, builder: FabricBuilder, name: str
+) -> list[str]:
+    """One instance; returns its NICs."""
+    add = getattr(model.family, "add_host", host.add_host)
+    nics: list[str] = add(builder, params, name, f"{name}/")
+    return nics
 
 
 def _instances(source: Source, text: str) -> list[Mapping[str, Any]]:
     """The checked instances of the file."""
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
+        data = files.json_of(text)
+    except ValueError:
         source.fail("", "text that is no JSON", "describe-instance-topology's JSON")
     instances = data.get("Instances") if isinstance(data, dict) else None
     if not isinstance(instances, list) or not instances:

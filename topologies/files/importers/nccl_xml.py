@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from sim.errors import InputError, did_you_mean
+from sim.errors import InputError
 from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
-from topologies.files.importers import _rates
+from topologies.files import host_models
+from topologies.files.host_models import HostModel
+from topologies.files.importers import _pci, _rates
+from topologies.files.importers._hosts import match
 from topologies.files.importers._text import Source, text_of
 from topologies.host import MEMORY
 
-_MODELS = {
-    "0x1db1": "v100", "0x1db5": "v100", "0x20b0": "a100", "0x20b2": "a100", "0x20b5": "a100", "0x2324": "h800",
-    "0x2330": "h100", "0x2331": "h100", "0x2335": "h200", "0x2901": "b200", "0x2941": "gb200", "0x2342": "gh200",
-    "0x2204": "rtx3090", "0x2235": "a40", "0x2236": "a10", "0x20f1": "a100", "0x26b9": "l40s", "0x27b8": "l4",
-}  # fmt: skip
-_MODEL_OF_SM = {70: "v100", 80: "a100", 90: "h100", 100: "b200"}
-_SM_OF_MODEL = {"v100": 70, "a100": 80, "b200": 100, "gb200": 100}
 # What CPUID calls AMD, and NCCL with it.
 AMD = "AuthenticAMD"
 _HINTS = {
@@ -78,6 +75,9 @@ class _Reader:
         self.counts: Counter[str] = Counter()
         self.models: Counter[str] = Counter()
         self.hosts: dict[str, str] = {}
+        self.known: HostModel | None = None
+        self.nvidia = True
+        self.stated: dict[str, Quantity] = {}
         self.named: dict[int, str] = {}
 
     def fabric(self, text: str) -> Fabric:
@@ -86,11 +86,11 @@ class _Reader:
         if not cpus:
             self.source.fail("system", "no <cpu>", "at least one <cpu>")
         self.name_gpus(root)
-        names = [self.cpu(cpu) for cpu in cpus]
         if not self.gpus:
-            self.source.fail(
-                "system", "no GPU", "a <pci> of class 0x0302 or with a <gpu> in it"
-            )
+            found = "a <pci> of class 0x0302 or with a <gpu> in it"
+            self.source.fail("system", "no GPU", found)
+        self.known = self.known_host()
+        names = [self.cpu(cpu) for cpu in cpus]
         self.sockets(cpus, names)
         self.nvlinks()
         if self.nics:
@@ -101,14 +101,15 @@ class _Reader:
             "latencies", "not in the file; of the order of a hop of its kind"
         )
         self.source.assumed(
-            "memory", "not in the file; the DIMMs of a DGX H100 on every <cpu>"
+            "memory",
+            f"not in the file; the DIMMs of {self.known.name if self.known else 'a DGX H100'} on every <cpu>",
         )
         try:
             fabric = self.builder.finish(self.source.title, self.model(), "nccl_xml")
         except InputError as error:
             raise self.source.checked(error) from None
         return self.source.finish(
-            fabric.with_facts(fabric.name, {**fabric.facts, **self.vendor(cpus)})
+            fabric.with_facts(fabric.name, {**self.stated, **self.vendor(cpus)})
         )
 
     def vendor(self, cpus: list[Element]) -> dict[str, Quantity]:
@@ -147,18 +148,7 @@ class _Reader:
         return self.builder.node(name or f"{kind}{at}", kind, host)
 
     def need(self, element: Element, attribute: str) -> str:
-        value = element.get(attribute)
-        if value is None or value == "":
-            hint = did_you_mean(attribute, element.keys())
-            has = ", ".join(element.keys()) or "none"
-            expected = f"an attribute {attribute}"
-            self.source.fail(
-                _path(element),
-                f'no attribute "{attribute}" (it has {has})',
-                expected,
-                hint,
-            )
-        return value
+        return _pci.need(self.source, element, attribute)
 
     def name_gpus(self, root: Element) -> None:
         """Ranks follow the file's `rank`, or `dev`; where it has neither, document order."""
@@ -178,6 +168,7 @@ class _Reader:
             host = self.host(cpu)
             for pci in cpu.iter("pci"):
                 if _is_gpu(pci):
+                    self.nvidia &= not _pci.is_amd(pci)
                     self.gpus.append(self.gpu(pci, host))
         self.gpus.sort(key=lambda gpu: int(gpu.name[3:]))
         for gpu in self.gpus:
@@ -187,32 +178,36 @@ class _Reader:
         return self.hosts.setdefault(cpu.get("host_hash", ""), f"host{len(self.hosts)}")
 
     def gpu(self, pci: Element, host: str) -> _Gpu:
-        inner = pci.find("gpu")
-        model = _MODELS.get(pci.get("device", "").lower(), "")
-        if inner is None:
-            self.models[model] += 1
-            return _Gpu(
-                self.named[id(pci)],
-                self.need(pci, "busid"),
-                _SM_OF_MODEL.get(model, 80),
-                host,
-            )
-        sm = self.source.whole(f"{_path(inner)}.sm", self.need(inner, "sm"))
-        self.models[model or _MODEL_OF_SM.get(sm, "")] += 1
+        model = _pci.gpu_model(self.source, pci)
+        self.models[model] += 1
+        sm = _pci.compute_capability(self.source, pci, model)
         gpu = _Gpu(self.named[id(pci)], self.need(pci, "busid"), sm, host)
-        for link in inner.findall("nvlink"):
+        # RCCL writes AMD's Infinity Fabric as NCCL does NVLinks, under another name.
+        for link in [
+            one for tag in ("nvlink", "xgmi") for one in pci.findall(f"gpu/{tag}")
+        ]:
             count = self.source.whole(
-                f"{_path(link)} of {gpu.name}.count", self.need(link, "count")
+                f"{_pci.path_of(link)} of {gpu.name}.count", self.need(link, "count")
             )
             gpu.nvlinks.append(
                 (self.need(link, "target"), link.get("tclass", "0x068000"), count)
             )
         return gpu
 
+    def known_host(self) -> HostModel | None:
+        """The bundled host that every host of the file is, by its GPUs and their NVLinks."""
+        hosts = Counter(gpu.host for gpu in self.gpus)
+        links = {sum(count for _, _, count in gpu.nvlinks) for gpu in self.gpus}
+        if len(set(hosts.values())) != 1 or len(links) != 1 or len(self.models) != 1:
+            return None
+        [model] = self.models
+        return match(self.source, model, next(iter(hosts.values())), links.pop())
+
     def cpu(self, cpu: Element) -> str:
         host = self.host(cpu)
         name = self.node("cpu", host)
-        self.builder.link(name, self.node("memory", host), "memory", MEMORY)
+        memory = self.known.params.memory if self.known else MEMORY
+        self.builder.link(name, self.node("memory", host), "memory", memory)
         for inner in cpu:
             if inner.tag == "pci":
                 self.pci(inner, name, host)
@@ -260,40 +255,31 @@ class _Reader:
                 self.source.assumed("speed of a PCIe switch", why)
 
     def slot(self, pci: Element) -> LinkSpec:
-        """The PCIe link above a device. Width 0 is how NCCL writes a virtual slot; it takes it as 16 lanes."""
-        where, text = _path(pci), self.need(pci, "link_speed")
-        speed = self.source.positive(
-            f"{where}.link_speed",
-            text.partition(" ")[0],
-            'a speed such as "16.0 GT/s PCIe"',
-        )
-        if speed not in _rates.PCIE_SPEEDS:
-            known = ", ".join(f"{one:g}" for one in _rates.PCIE_SPEEDS)
-            self.source.fail(f"{where}.link_speed", f'"{text}"', f"one of {known} GT/s")
-        width = self.need(pci, "link_width")
-        if width == "0":
-            self.source.assumed(
-                "width of a PCIe slot",
-                "0 lanes in the file (a virtual slot); 16, as NCCL does",
-            )
-            return _rates.pcie(speed, 16)
-        return _rates.pcie(speed, self.source.whole(f"{where}.link_width", width))
+        """The PCIe link above a device: the known host's where it is the same."""
+        spec = _pci.slot(self.source, pci)
+        same = self.known is not None and _alike(self.known.params.pcie, spec.wire)
+        return self.known.params.pcie if self.known and same else spec
 
     def nic(self, nic: Element, above: str, host: str, spec: LinkSpec) -> None:
         nets = nic.findall("net")
         if not nets:
-            self.source.fail(_path(nic), "no <net> in it", "at least one <net>")
+            self.source.fail(_pci.path_of(nic), "no <net> in it", "at least one <net>")
         name = self.node("nic", host)
         self.builder.link(above, name, "pcie", spec)
         speeds = [
-            self.source.positive(f"{_path(net)}.speed", self.need(net, "speed"))
+            self.source.positive(f"{_pci.path_of(net)}.speed", self.need(net, "speed"))
             for net in nets
         ]
         # Mbit/s; 10,000 is also what NCCL writes when it could not find out.
         evidence = "guess" if speeds[0] == 10_000 else "datasheet"
         each = sum(speeds) / len(speeds) * 1e6 / 8
-        source = f"speed of {_path(nets[0])} in NCCL's topology: {speeds[0]:g} Mbit/s"
-        self.nics.append((name, _rates.port(each, evidence, source), len(nets)))
+        source = (
+            f"speed of {_pci.path_of(nets[0])} in NCCL's topology: {speeds[0]:g} Mbit/s"
+        )
+        spec = _rates.port(each, evidence, source)
+        if self.known and _alike(self.known.params.nic, each):
+            spec = self.known.params.nic
+        self.nics.append((name, spec, len(nets)))
 
     def c2c(self, gpu: Element | None, cpu: str, name: str) -> bool:
         """Join a GPU to its CPU by NVLink-C2C, where it has that."""
@@ -301,10 +287,12 @@ class _Reader:
         if link is None:
             return False
         count = self.source.whole(
-            f"{_path(link)} of {name}.count", self.need(link, "count")
+            f"{_pci.path_of(link)} of {name}.count", self.need(link, "count")
         )
         rate = (
-            self.source.positive(f"{_path(link)} of {name}.bw", self.need(link, "bw"))
+            self.source.positive(
+                f"{_pci.path_of(link)} of {name}.bw", self.need(link, "bw")
+            )
             * 1e6
         )
         spec = LinkSpec(
@@ -327,7 +315,10 @@ class _Reader:
             )
             for other, before in zip(cpus[:at], names[:at], strict=True):
                 if self.host(other) == self.host(cpu):
-                    self.builder.link(before, name, "socket", spec)
+                    # What NCCL plans with is the file's; what the wire does is the host's.
+                    self.stated["socket_rate"] = spec.bandwidth
+                    wire = self.known.params.socket if self.known else spec
+                    self.builder.link(before, name, "socket", wire)
                     self.source.assumed(
                         "links between sockets",
                         "not in the file; every two, at NCCL's rate",
@@ -343,7 +334,15 @@ class _Reader:
         switches = {target: self.node("nvswitch", "") for target in sorted(targets)}
         sm = {gpu.name: gpu.sm for gpu in self.gpus}
         for (src, dst), count in self.nvlink_counts(switches).items():
-            self.builder.link(src, dst, "nvlink", _rates.nvlink(sm[src]), count)
+            self.builder.link(src, dst, "nvlink", self.nvlink(sm[src]), count)
+
+    def nvlink(self, sm: int) -> LinkSpec:
+        """One NVLink: the known host's, or that of the GPU's generation; AMD's is that of a host with the same GPUs."""
+        known = self.known or host_models.with_gpu(self.model())
+        if known and (self.known or not self.nvidia):
+            spec: LinkSpec = known.params.nvlink
+            return spec
+        return _rates.nvlink(sm)
 
     def nvlink_counts(self, switches: dict[str, str]) -> Counter[tuple[str, str]]:
         """Physical links between every two devices; `switches` has the NVSwitches by what GPUs call them."""
@@ -360,21 +359,20 @@ class _Reader:
         return pairs
 
     def model(self) -> str:
+        """The GPU of the cluster: the commonest, where there are several."""
         [(model, _)] = self.models.most_common(1)
-        if not model:
-            self.source.assumed("GPU model", "the file names none that is known")
+        if len(self.models) > 1:
+            others = ", ".join(sorted(self.models))
+            self.source.assumed("one model of GPU", f"{others} in the file; {model}")
         return model
+
+
+def _alike(spec: LinkSpec, wire: float) -> bool:
+    """Whether a link has the wire of another: datasheets round differently."""
+    return math.isclose(spec.wire, wire, rel_tol=0.01)
 
 
 def _is_gpu(pci: Element) -> bool:
     return pci.find("gpu") is not None or pci.get("class", "").lower().startswith(
         ("0x0302", "0x0300")
     )
-
-
-def _path(element: Element) -> str:
-    """How an error names an element: its tag and what identifies it."""
-    for key in ("busid", "name", "dev", "numaid", "target"):
-        if element.get(key):
-            return f"<{element.tag} {key}={element.get(key)}>"
-    return f"<{element.tag}>"

@@ -8,12 +8,16 @@ from collections import Counter
 from pathlib import Path
 
 from sim.errors import InputError
+from topologies import host
 from topologies.core.quantity import LinkSpec
 from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
+from topologies.fabric.wiring import add_nvlinks
+from topologies.files.host_models import HostModel
 from topologies.files.importers import _rates
+from topologies.files.importers._hosts import match
 from topologies.files.importers._text import Source, text_of
-from topologies.host import MEMORY, NIC, SOCKET
+from topologies.host import NIC
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _DEVICE = re.compile(r"(GPU\d+|NIC\d+|[a-z]+\w*\d\w*)")
@@ -111,6 +115,7 @@ class _Host:
         self.gpus = [name for name in matrix if name.startswith("GPU")]
         self.nics = [name for name in matrix if not name.startswith("GPU")]
         self.builder = FabricBuilder()
+        self.known: HostModel | None = None
         gpus = {name: self.node("gpu", at) for at, name in enumerate(self.gpus)}
         nics = {name: self.node("nic", at) for at, name in enumerate(self.nics)}
         self.names = gpus | nics
@@ -119,32 +124,35 @@ class _Host:
         return self.builder.node(f"{kind}{number}", kind, "host0")
 
     def fabric(self) -> Fabric:
-        sm, speed = self.generation()
-        self.add_tree(_rates.pcie(speed, 16, "guess"))
+        sm, speed, links = self.generation()
+        model = _MODELS[sm]
+        self.known = match(self.source, model, len(self.gpus), links)
+        pcie = _rates.pcie(speed, 16, "guess")
+        self.add_tree(self.known.params.pcie if self.known else pcie)
         self.add_nvlinks(sm)
         self.add_network()
         note = self.source.assumed
         note("latencies", "not in the matrix; of the order of a hop of their kind")
-        note(
-            "memory and links between sockets", "not in the matrix; those of a DGX H100"
-        )
-        model = _MODELS[sm]
+        name = self.known.name if self.known else "a DGX H100"
+        note("memory and links between sockets", f"not in the matrix; those of {name}")
         note("GPU model", f"not in the matrix; {model} has as many NVLinks")
         return self.builder.finish(self.source.title, model, "nvidia_smi")
 
     def add_network(self) -> None:
+        port = self.known.params.nic if self.known else NIC
         if self.nics:
             self.builder.node("network", "network")
-            self.source.assumed("speed of NICs", "not in the matrix; 400 Gbit/s")
+            speed = f"{port.wire * 8 / 1e9:g} Gbit/s"
+            self.source.assumed("speed of NICs", f"not in the matrix; {speed}")
         for nic in self.nics:
-            self.builder.link(self.names[nic], "network", "nic", NIC)
+            self.builder.link(self.names[nic], "network", "nic", port)
 
     def nvlinks(self, a: str, b: str) -> int:
         entry = self.matrix[a][b]
         return int(entry[2:]) if entry.startswith("NV") else 0
 
-    def generation(self) -> tuple[int, float]:
-        """Compute capability and PCIe speed of the GPUs with as many NVLinks as the widest path, or as all together."""
+    def generation(self) -> tuple[int, float, int]:
+        """Compute capability, PCIe speed and NVLinks of the GPUs: as many as the widest path, or as all together."""
         counts = [[self.nvlinks(a, b) for b in self.gpus] for a in self.gpus]
         links = max(map(sum, counts), default=0)
         widest = max(itertools.chain(*counts), default=0)
@@ -157,7 +165,7 @@ class _Host:
             "rates",
             f"not in the matrix; NVLink of sm{sm} and PCIe of {speed:g} GT/s, 16 lanes",
         )
-        return sm, speed
+        return sm, speed, total
 
     def add_tree(self, pcie: LinkSpec) -> None:
         """CPUs with their memory, PCIe switches for devices that are PIX or PXB apart, and devices below them."""
@@ -189,23 +197,27 @@ class _Host:
     def add_cpus(self, numa_nodes: list[str]) -> dict[str, str]:
         cpus = {node: self.node("cpu", at) for at, node in enumerate(numa_nodes)}
         names = list(cpus.values())
+        params = self.known.params if self.known else host.Params()
+        memory, socket = params.memory, params.socket
         for at, cpu in enumerate(names):
-            self.builder.link(cpu, self.node("memory", at), "memory", MEMORY)
+            self.builder.link(cpu, self.node("memory", at), "memory", memory)
             for other in names[:at]:
-                self.builder.link(other, cpu, "socket", SOCKET)
+                self.builder.link(other, cpu, "socket", socket)
         return cpus
 
     def add_nvlinks(self, sm: int) -> None:
         """Links from GPU to GPU, or to one NVSwitch that stands for all."""
         counts = self.checked_nvlinks()
-        nvlink = _rates.nvlink(sm)
+        nvlink = self.known.params.nvlink if self.known else _rates.nvlink(sm)
         if self.switched(set(counts.values()), sm):
-            self.source.assumed(
-                "NVSwitches", "hidden in the matrix; one stands for all of them"
-            )
-            switch, each = self.node("nvswitch", 0), max(counts.values())
+            each: tuple[int, ...] = self.known.params.nvlinks if self.known else ()
+            if not each:
+                each = (max(counts.values()),)
+                note = "hidden in the matrix; one stands for all of them"
+                self.source.assumed("NVSwitches", note)
+            switches = [self.node("nvswitch", at) for at in range(len(each))]
             for gpu in self.gpus:
-                self.builder.link(self.names[gpu], switch, "nvlink", nvlink, each)
+                add_nvlinks(self.builder, self.names[gpu], switches, each, nvlink)
             return
         for (a, b), count in counts.items():
             if count:

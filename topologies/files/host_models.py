@@ -1,0 +1,162 @@
+"""Hosts that are known: what a bundled cluster says of them stands in where a file of the same host says nothing.
+
+A file of another tool, or a cluster file of a few keys, names a GPU, how many there are and how many NVLinks each has.
+Where that is a host that comes with prestep, its rates, NVLink SHARP, memory and the rest are that host's: one home for
+the facts of a host, whichever way it came in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+from topologies import host
+from topologies.core import facts
+from topologies.core.quantity import Quantity
+from topologies.fabric import Fabric
+from topologies.files.bundled import cluster_names
+from topologies.files.tables import HEADER, Reader, load_family, locate, merged
+
+#: Facts of the network that a host is in, not of the host.
+_OF_NETWORKS = frozenset(key for key in facts.KINDS if key.startswith("net_")) | {
+    "sharp",
+    "tcp",
+    "token_bucket",
+}
+
+
+@dataclass(frozen=True)
+class HostModel:
+    """A bundled cluster as the description of one host: its family's parameters, and its facts."""
+
+    name: str
+    family: ModuleType
+    params: Any
+    facts: Mapping[str, Quantity]
+    constants: str = ""
+    kernels: str = ""
+
+    @property
+    def nvlinks(self) -> int:
+        """Physical NVLinks of a GPU."""
+        return _nvlinks(self.params)
+
+    def host_facts(self) -> dict[str, Quantity]:
+        """What its file says of the host, whatever its network."""
+        typed = facts.KINDS.keys() - _OF_NETWORKS
+        return {key: known for key, known in self.facts.items() if key in typed}
+
+    def applied(self, fabric: Fabric) -> Fabric:
+        """The cluster with the facts of the host under its own, and with the host's measured times."""
+        known = {**self.host_facts(), **fabric.facts}
+        fabric = fabric.with_facts(fabric.name, known)
+        if self.constants and not fabric.constants:
+            fabric = fabric.with_constants(self.constants)
+        if self.kernels and not fabric.kernels:
+            fabric = fabric.with_kernels(self.kernels)
+        return fabric
+
+
+@lru_cache(maxsize=32)
+def named(name: str) -> HostModel:
+    """A bundled cluster as a host.
+
+    Examples
+    --------
+    >>> named("dgx-h100").nvlinks
+    18
+    """
+    table = merged(locate(name))
+    family, reader = load_family(name, table), Reader(name)
+    values = reader.params(table, typing.get_type_hints(family.Params))
+    params = family.Params(**values)
+    files = (str(table.get(key, "")) for key in ("nccl", "kernels"))
+    return HostModel(name, family, params, reader.facts, *files)
+
+
+def match(gpu: str, gpus: int, nvlinks: int) -> HostModel | None:
+    """The bundled host with so many GPUs of a model, each with so many NVLinks; None if there is none.
+
+    Examples
+    --------
+    >>> match("h100", 8, 18).name
+    'dgx-h100'
+    >>> match("h100", 4, 6) is None
+    True
+    """
+    for model in _models():
+        params = model.params
+        if (params.gpu, params.gpus, model.nvlinks) == (gpu, gpus, nvlinks):
+            return model
+    return None
+
+
+def with_gpu(gpu: str) -> HostModel | None:
+    """A bundled host with GPUs of a model, whatever their number."""
+    return next((model for model in _models() if model.params.gpu == gpu), None)
+
+
+@lru_cache(maxsize=1)
+def _models() -> tuple[HostModel, ...]:
+    """Bundled hosts of which others make clusters: their files name one (`several`)."""
+    return tuple(_several())
+
+
+def _several() -> Iterator[HostModel]:
+    for name in cluster_names():
+        own = merged(locate(name), extended=False)
+        if "several" in own:
+            yield named(name)
+
+
+def _nvlinks(params: Any) -> int:
+    """Physical NVLinks of a GPU of a host."""
+    between = params.peer_nvlinks * (params.gpus - 1)
+    return int(sum(params.nvlinks) + between)
+
+
+def filled(
+    family: ModuleType, table: Mapping[str, Any], values: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Quantity]]:
+    """What a cluster file of a known host leaves out: parameters and facts, and a note that names the host.
+
+    Nothing for families whose hosts are their own, and for hosts that no bundled cluster has.
+    """
+    known = family.Params
+    if not issubclass(known, host.Params):
+        return {}, {}
+    stated = {key: values[key] for key in ("gpu", "gpus") if values.get(key)}
+    usual = {entry.name: entry.default for entry in dataclasses.fields(known)}
+    gpu, gpus = ({**usual, **stated}[key] for key in ("gpu", "gpus"))
+    of_links = [key for key in ("nvlinks", "peer_nvlinks") if key in values]
+    for model in _models():
+        params = model.params
+        same = all(getattr(params, key) == values[key] for key in of_links)
+        if (params.gpu, params.gpus) == (gpu, gpus) and same:
+            return _left_out(model, table)
+    return {}, {}
+
+
+def _left_out(
+    model: HostModel, table: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Quantity]]:
+    """Parameters and facts of a host that are not in the table of a file."""
+    usual = {entry.name: entry.default for entry in dataclasses.fields(host.Params)}
+    others = ((key, getattr(model.params, key)) for key in usual if key not in table)
+    params = {key: value for key, value in others if value != usual[key]}
+    known = {key: one for key, one in model.host_facts().items() if key not in table}
+    if not params and not known:
+        return {}, {}
+    # A fact's parts are under "nvlink.bandwidth": they go with their parameter.
+    parts = {
+        key: one for key, one in model.facts.items() if key.partition(".")[0] in params
+    }
+    keys = ", ".join(sorted({*params, *known} - set(HEADER)))
+    why = f"not in the file; as in {model.name}: {keys}"
+    note = {"assumed: host": Quantity(float(len(params) + len(known)), "guess", why)}
+    return params, {**parts, **known, **note}
