@@ -35,10 +35,11 @@ def key(
     unit: str = "",
     low: float | None = None,
     above: float | None = None,
+    most: float | None = None,
     names: str = "",
     was: tuple[str, ...] = (),
 ) -> Any:
-    """A key of a section: default, meaning, unit ("bytes", "bandwidth", "duration"), least value or exclusive bound.
+    """A key of a section: default, meaning, unit ("bytes", "bandwidth", "duration"), and bounds, `above` exclusive.
 
     `names` is a kind of `sim.tools.catalog`: the key takes the names that there are, so that a new file is a new value.
     `was` are names that the key had: files with them are read, with a warning (`sim.renamed`).
@@ -48,6 +49,7 @@ def key(
         "unit": unit,
         "low": low,
         "above": above,
+        "most": most,
         "names": names,
         "was": was,
     }
@@ -140,17 +142,18 @@ def _value(entry: Field[Any], hint: Any, value: object, where: str, dotted: str)
     else:
         converted = _typed(hint, value, where, dotted)
     for item in converted if isinstance(converted, tuple) else (converted,):
-        if limit := _limit(item, entry.metadata["low"], entry.metadata["above"]):
+        if limit := _limit(item, entry.metadata):
             raise InputError(Mistake(where, dotted, str(value), limit))
     return converted
 
 
-def _limit(item: Any, low: float | None, above: float | None) -> str:
-    """What a value should be that is out of its limits; empty for all others."""
+def _limit(item: Any, limits: Mapping[str, Any]) -> str:
+    """What a value should be that is out of a key's limits; empty for all others."""
+    low, above, most = limits["low"], limits["above"], limits["most"]
     if isinstance(item, float) and not math.isfinite(item):
         return "a finite number"
-    if isinstance(item, int | float) and abs(item) > LARGEST:
-        return f"at most {LARGEST:g}"
+    if isinstance(item, int | float) and abs(item) > (most or LARGEST):
+        return f"at most {most:,.0f}" if most else f"at most {LARGEST:g}"
     if low is not None and item < low:
         return f"at least {low:g}"
     if above is not None and item <= above:

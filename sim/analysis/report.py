@@ -33,6 +33,7 @@ from sim.planning.jitter import NAMES as JITTERS
 from sim.planning.jitter import PAUSE
 from sim.planning.planned import Planned
 from sim.spec.load import sections_in_use
+from sim.spec.rules.duration import check_duration
 from sim.spec.rules.idle import idle
 from sim.storage.feeding import path_with, with_data
 from sim.tools.stack import with_room
@@ -64,6 +65,7 @@ def report(
     """
     graph = planned.graph
     step = _step(planned, run, by_rank)
+    check_duration(step.total, planned.scenario.where, "model, training", "a step")
     timeline = timeline_of(graph, run)
     windows = step_times.windows(graph, run)
     breakdown = _breakdown(graph, timeline, windows, step)

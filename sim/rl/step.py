@@ -15,6 +15,7 @@ from sim.rl.pools import Pools, pools_of
 from sim.rl.refit import Refit, refit_of
 from sim.rl.rollout import Rollout, rollout_of
 from sim.rl.training import Trained, trained
+from sim.spec.rules.duration import check_duration
 from sim.spec.sections import Scenario
 
 GENERATION = ("rollout", "environment")
@@ -111,7 +112,9 @@ def predict(scenario: Scenario) -> RlStep:
     """
     pools = pools_of(scenario)
     rollout_of(Engine(pools, pools.engines[0]))  # what does not fit is told first
-    return step_of(pools, trained(pools))
+    step = step_of(pools, trained(pools))
+    check_duration(step.step_time, scenario.where, "model, rl, training", "a step")
+    return step
 
 
 def step_of(pools: Pools, learned: Trained) -> RlStep:

@@ -26,6 +26,7 @@ from sim.serving import prefill
 from sim.serving.pools import WEIGHT, Pools, pools_of
 from sim.serving.transfer import added, legs_of, loads_of, sending
 from sim.spec.inference import Inference
+from sim.spec.rules.duration import check_duration
 from sim.spec.sections import Scenario
 from sim.units import count, format_bandwidth, format_bytes, format_duration
 from workloads.models.counts import active_parameters, total_parameters
@@ -114,6 +115,7 @@ def predict(scenario: Scenario) -> dict[str, Any]:
     requests, paths = _requests(pools, alone_time, tokens)
     served, carried = serve(requests, inference.decode_batch, pools.bandwidth)
     end = max(one.last for one in served)
+    check_duration(end, scenario.where, "model, inference", "serving")
     pairs = list(zip(served, requests, strict=True))
     alone = _transfer_alone(pools)
     return {

@@ -73,6 +73,11 @@ def _key_schema(entry: Field[Any], hint: Any) -> dict[str, Any]:
             else {}
         )
         made |= (
+            {"maximum": entry.metadata["most"]}
+            if entry.metadata["most"] is not None
+            else {}
+        )
+        made |= (
             {"exclusiveMinimum": entry.metadata["above"]}
             if entry.metadata["above"] is not None
             else {}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sim.strict import key
+from workloads.job import limits
 
 
 @dataclass(frozen=True)
@@ -20,9 +21,9 @@ class Inference:
     )
     prefill_tp: int = key(1, "GPUs of one prefill worker", low=1)
     decode_tp: int = key(1, "GPUs of one decode worker", low=1)
-    prompt: int = key(4096, "tokens of a prompt", low=1)
-    output: int = key(256, "tokens that are made for it", low=1)
-    requests: int = key(32, "requests to simulate", low=1)
+    prompt: int = key(4096, "tokens of a prompt", low=1, most=limits.TOKENS)
+    output: int = key(256, "tokens that are made for it", low=1, most=limits.TOKENS)
+    requests: int = key(32, "requests to simulate", low=1, most=limits.SAMPLES)
     rate: float = key(1.0, "requests that arrive per second, evenly spaced", above=0)
     path: str = key(
         "auto",
@@ -44,7 +45,9 @@ class Inference:
         True,
         "a layer's keys and values are sent while later layers run; else after the prefill",
     )
-    decode_batch: int = key(16, "requests that a decode worker takes at once", low=1)
+    decode_batch: int = key(
+        16, "requests that a decode worker takes at once", low=1, most=limits.SAMPLES
+    )
     kv_dtype: Literal["bf16", "fp8"] = key("bf16", "number format of the KV cache")
     tier: Literal["hbm", "cpu", "nvme"] = key(
         "hbm",

@@ -90,6 +90,8 @@ def _value(entry: Field[Any], hint: Any) -> str:
         if above is not None
         else []
     )
+    if (most := entry.metadata["most"]) is not None:
+        limits.append(f"at most {most:,.0f}")
     return ", ".join([told, *limits])
 
 

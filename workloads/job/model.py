@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sim.strict import key
+from workloads.job import limits
 
 
 @dataclass(frozen=True)
@@ -25,19 +26,28 @@ class Model:
     kind: Literal["transformer", "mlp", "resnet", "captured"] | None = key(
         None, "family, for a model written inline"
     )
-    hidden: int | None = key(None, "width of the residual stream", low=1)
+    hidden: int | None = key(
+        None, "width of the residual stream", low=1, most=limits.WIDTH
+    )
     layers: int | None = key(
         None, "transformer blocks; for a resnet its depth (50)", low=1
     )
-    heads: int | None = key(None, "query heads", low=1)
-    kv_heads: int | None = key(None, "key and value heads; default heads", low=1)
-    head_dim: int | None = key(None, "width of a head; default hidden / heads", low=1)
+    heads: int | None = key(None, "query heads", low=1, most=limits.HEADS)
+    kv_heads: int | None = key(
+        None, "key and value heads; default heads", low=1, most=limits.HEADS
+    )
+    head_dim: int | None = key(
+        None, "width of a head; default hidden / heads", low=1, most=limits.WIDTH
+    )
     ffn: int | None = key(
         None,
         "inner width of the feed-forward layer; of one expert where moe_ffn is not said",
         low=1,
+        most=limits.INNER_WIDTH,
     )
-    vocab: int | None = key(None, "entries of the embedding", low=1)
+    vocab: int | None = key(
+        None, "entries of the embedding", low=1, most=limits.VOCABULARY
+    )
     gated: bool | None = key(
         None, "gated feed-forward (three matrices, SwiGLU); default true"
     )
@@ -47,11 +57,20 @@ class Model:
     tied_embeddings: bool | None = key(
         None, "output head shares the embedding; default false"
     )
-    experts: int | None = key(None, "experts of each MoE layer; 0: dense", low=0)
-    experts_per_token: int | None = key(None, "experts that see each token", low=1)
-    moe_ffn: int | None = key(None, "inner width of one expert; default ffn", low=1)
+    experts: int | None = key(
+        None, "experts of each MoE layer; 0: dense", low=0, most=limits.EXPERTS
+    )
+    experts_per_token: int | None = key(
+        None, "experts that see each token", low=1, most=limits.EXPERTS
+    )
+    moe_ffn: int | None = key(
+        None, "inner width of one expert; default ffn", low=1, most=limits.INNER_WIDTH
+    )
     shared_experts: int | None = key(
-        None, "experts of the same width that see every token; default 0", low=0
+        None,
+        "experts of the same width that see every token; default 0",
+        low=0,
+        most=limits.EXPERTS,
     )
     dense_layers: int | None = key(
         None, "first layers that have no experts; default 0", low=0
@@ -64,49 +83,73 @@ class Model:
         None,
         "latent and compressed attention: width that queries are compressed to; default none",
         low=1,
+        most=limits.WIDTH,
     )
     kv_lora_rank: int | None = key(
         None,
         "latent attention (MLA): width that keys and values are compressed to",
         low=1,
+        most=limits.WIDTH,
     )
     rope_head_dim: int | None = key(
         None,
         "rotated part of a head: of latent attention beside head_dim, of compressed attention within it",
         low=1,
+        most=limits.WIDTH,
     )
     v_head_dim: int | None = key(
-        None, "latent attention: width of a value head; default head_dim", low=1
+        None,
+        "latent attention: width of a value head; default head_dim",
+        low=1,
+        most=limits.WIDTH,
     )
     layer_pattern: str | None = key(
         None,
         "hybrids: a letter for each layer, which has one part: M Mamba-2, G gated delta rule, K Kimi delta attention, "
         "* attention, - feed-forward, E experts; default: layers of attention and feed-forward",
     )
-    mamba_heads: int | None = key(None, "Mamba-2: heads", low=1)
+    mamba_heads: int | None = key(None, "Mamba-2: heads", low=1, most=limits.HEADS)
     mamba_head_dim: int | None = key(
-        None, "Mamba-2: width of a head; default 64", low=1
+        None, "Mamba-2: width of a head; default 64", low=1, most=limits.WIDTH
     )
     mamba_state: int | None = key(
-        None, "Mamba-2: width of a head's state; default 128", low=1
+        None, "Mamba-2: width of a head's state; default 128", low=1, most=limits.WIDTH
     )
     mamba_groups: int | None = key(
-        None, "Mamba-2: groups of heads that share B and C; default 8", low=1
+        None,
+        "Mamba-2: groups of heads that share B and C; default 8",
+        low=1,
+        most=limits.HEADS,
     )
     conv_width: int | None = key(
-        None, "tokens that the convolution before a scan sees; default 4", low=1
+        None,
+        "tokens that the convolution before a scan sees; default 4",
+        low=1,
+        most=limits.WIDTH,
     )
     linear_key_heads: int | None = key(
-        None, "gated delta rule and Kimi delta attention: heads of keys", low=1
+        None,
+        "gated delta rule and Kimi delta attention: heads of keys",
+        low=1,
+        most=limits.HEADS,
     )
     linear_value_heads: int | None = key(
-        None, "heads of values, of linear attention; default linear_key_heads", low=1
+        None,
+        "heads of values, of linear attention; default linear_key_heads",
+        low=1,
+        most=limits.HEADS,
     )
     linear_key_dim: int | None = key(
-        None, "width of a key of linear attention; default 128", low=1
+        None,
+        "width of a key of linear attention; default 128",
+        low=1,
+        most=limits.WIDTH,
     )
     linear_value_dim: int | None = key(
-        None, "width of a value of linear attention; default 128", low=1
+        None,
+        "width of a value of linear attention; default 128",
+        low=1,
+        most=limits.WIDTH,
     )
     attention_gate: bool | None = key(
         None, "attention's output is gated by a projection of its own; default false"
@@ -115,6 +158,7 @@ class Model:
         None,
         "width to which tokens are projected before they travel to experts, and from which after; default hidden",
         low=1,
+        most=limits.WIDTH,
     )
     mtp_layers: int | None = key(
         None, "further layers that predict later tokens (multi-token prediction)", low=0
@@ -130,10 +174,16 @@ class Model:
         low=0,
     )
     index_heads: int | None = key(
-        None, "compressed attention: heads of the indexer; default 64", low=1
+        None,
+        "compressed attention: heads of the indexer; default 64",
+        low=1,
+        most=limits.HEADS,
     )
     index_head_dim: int | None = key(
-        None, "compressed attention: width of the indexer's heads; default 128", low=1
+        None,
+        "compressed attention: width of the indexer's heads; default 128",
+        low=1,
+        most=limits.WIDTH,
     )
     index_topk: int | None = key(
         None,
@@ -164,6 +214,7 @@ class Model:
         None,
         "tokens that attention looks back; default all, of compressed attention 128",
         low=1,
+        most=limits.TOKENS,
     )
     window_every: int | None = key(
         None,
@@ -193,8 +244,14 @@ class Model:
         None, "position information; default rope"
     )
     max_positions: int | None = key(
-        None, "rows of the learned position embedding", low=1
+        None, "rows of the learned position embedding", low=1, most=limits.TOKENS
     )
-    sizes: tuple[int, ...] | None = key(None, "mlp: widths from input to output", low=1)
-    image_size: int | None = key(None, "resnet: pixels on a side; default 224", low=1)
-    classes: int | None = key(None, "resnet: outputs; default 1000", low=1)
+    sizes: tuple[int, ...] | None = key(
+        None, "mlp: widths from input to output", low=1, most=limits.INNER_WIDTH
+    )
+    image_size: int | None = key(
+        None, "resnet: pixels on a side; default 224", low=1, most=limits.WIDTH
+    )
+    classes: int | None = key(
+        None, "resnet: outputs; default 1000", low=1, most=limits.WIDTH
+    )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sim.strict import key
+from workloads.job import limits
 
 
 @dataclass(frozen=True)
@@ -16,22 +17,35 @@ class Rl:
         "grpo",
         "dapo: no reference policy, and batch_multiplier times the prompts are sampled",
     )
-    prompts: int | None = key(None, "prompts of a step; [rl] begins with it", low=1)
-    generations: int = key(16, "rollouts of each prompt", low=1)
+    prompts: int | None = key(
+        None, "prompts of a step; [rl] begins with it", low=1, most=limits.SAMPLES
+    )
+    generations: int = key(16, "rollouts of each prompt", low=1, most=limits.SAMPLES)
     batch_multiplier: float = key(
         1.0,
         "dapo: prompts sampled over those trained on (dynamic sampling drops the rest)",
         low=1,
     )
-    prompt_length: int = key(128, "tokens of a prompt, on average", low=1)
+    prompt_length: int = key(
+        128, "tokens of a prompt, on average", low=1, most=limits.TOKENS
+    )
     mean_length: int = key(
-        1024, "tokens of a rollout with its prompt, on average", low=1
+        1024,
+        "tokens of a rollout with its prompt, on average",
+        low=1,
+        most=limits.TOKENS,
     )
     max_length: int = key(
-        4096, "longest rollout with its prompt, and size of a pack", low=1
+        4096,
+        "longest rollout with its prompt, and size of a pack",
+        low=1,
+        most=limits.TOKENS,
     )
     max_new_tokens: int | None = key(
-        None, "most tokens that are generated; default what max_length leaves", low=1
+        None,
+        "most tokens that are generated; default what max_length leaves",
+        low=1,
+        most=limits.TOKENS,
     )
     lengths: Literal["lognormal", "exponential", "constant"] = key(
         "lognormal",
@@ -41,17 +55,26 @@ class Rl:
         0.7, "lognormal: standard deviation of the logarithm, before the cut", above=0
     )
     train_global_batch: int | None = key(
-        None, "rollouts of one optimizer step; default all of the step", low=1
+        None,
+        "rollouts of one optimizer step; default all of the step",
+        low=1,
+        most=limits.SAMPLES,
     )
     train_pack: int = key(
-        1, "longest rollouts that fit a pack of training (micro batch size)", low=1
+        1,
+        "longest rollouts that fit a pack of training (micro batch size)",
+        low=1,
+        most=limits.SAMPLES,
     )
     packing: bool = key(
         True,
         "rollouts share packs; else each is padded to the longest, and packs count rollouts",
     )
     logprob_pack: int = key(
-        1, "the same of a pack of log-probabilities (logprob_batch_size)", low=1
+        1,
+        "the same of a pack of log-probabilities (logprob_batch_size)",
+        low=1,
+        most=limits.SAMPLES,
     )
     reference: bool | None = key(
         None,
@@ -83,7 +106,10 @@ class Rl:
         above=0,
     )
     max_num_seqs: int = key(
-        1024, "rollouts that an engine decodes at once, at most (vLLM)", low=1
+        1024,
+        "rollouts that an engine decodes at once, at most (vLLM)",
+        low=1,
+        most=limits.SAMPLES,
     )
     cuda_graphs: bool = key(True, "engines replay CUDA graphs; else enforce_eager")
     async_scheduling: bool = key(

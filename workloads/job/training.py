@@ -6,20 +6,26 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sim.strict import key
+from workloads.job import limits
 
 
 @dataclass(frozen=True)
 class Training:
     """How a step is made."""
 
-    seq_len: int = key(2048, "tokens per sample", low=1)
-    micro_batch: int = key(1, "samples per rank and microbatch", low=1)
+    seq_len: int = key(2048, "tokens per sample", low=1, most=limits.TOKENS)
+    micro_batch: int = key(
+        1, "samples per rank and microbatch", low=1, most=limits.SAMPLES
+    )
     packed: int | None = key(
         None,
         "tokens of a document, where several are packed into a sample and attention sees its own alone (their mean)",
         low=1,
+        most=limits.TOKENS,
     )
-    global_batch: int | None = key(None, "samples per step over all ranks", low=1)
+    global_batch: int | None = key(
+        None, "samples per step over all ranks", low=1, most=limits.BATCH
+    )
     grad_accumulation: int | None = key(
         None, "backward passes per optimizer step", low=1
     )
