@@ -18,7 +18,8 @@ _SIGNS = items(named(text()), "lines of the log, and what they say")
 
 SCHEMA = table(
     "",
-    normal=flag(),
+    normal=flag("no part is slower than good machines are"),
+    verdict=text("normal, cannot tell (good machines differ too much) or abnormal"),
     cluster=text("what the log was held against"),
     ranks=whole(),
     hosts=whole(),
@@ -53,6 +54,9 @@ SCHEMA = table(
             excess=number("measured over expected"),
             limit=number("from where on it is abnormal"),
             abnormal=flag(),
+            ratio=number("measured over predicted time, middle over the sizes"),
+            low=number("of the fastest good machines"),
+            high=number("of the slowest good machines"),
         )
     ),
     causes=items(
@@ -60,6 +64,7 @@ SCHEMA = table(
             table(
                 "",
                 cause=text(),
+                supported=flag("a line shows it, or it predicts the times of the log"),
                 title=text(),
                 change=text("what is changed to simulate it, as --set takes it"),
                 explained=or_null(number("share of the excess that it explains")),

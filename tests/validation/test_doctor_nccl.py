@@ -212,3 +212,88 @@ def test_a_damaged_line_of_a_device_loses_no_gpu(
     table = json.loads(made.stdout)
     assert made.exit_code == 0 and table["ranks"] == 8 and len(table["skipped"]) == 1
     assert "devices" in table["skipped"][0]
+
+
+@pytest.mark.parametrize("least", [2**26, 2**27])
+def test_a_machine_at_half_its_bandwidth_is_abnormal_by_two_sizes(
+    least: int, tmp_path: Path
+) -> None:
+    """A public report: a log of two large sizes, both marked slow, was called as fast as good machines."""
+    lines = text(2.0).splitlines(keepends=True)
+    rows = [line for line in lines if line.startswith(" ")]
+    few = [row for row in rows if int(row.split()[0]) >= least]
+    content = "".join([line for line in lines if line not in rows] + few)
+    answer = doctor(written(tmp_path, content))
+    assert answer.exit_code == 1 and "abnormal" in answer.output
+
+
+def test_a_report_of_two_hosts_at_half_their_rate_is_abnormal(tmp_path: Path) -> None:
+    """NVIDIA/nccl issue 2409: 2 x 8 H100 with 400G RoCE reached 216 and 231 GB/s; good machines reach about 470."""
+    ranks = "\n".join(
+        f"#  Rank {8 * host + k:2} Group  0 Pid 1 on node{host} device {k:2} [0x1b] NVIDIA H100 80GB HBM3"
+        for host in range(2)
+        for k in range(8)
+    )
+    rows = (
+        "  1073741824    268435456     float     sum      -1   9299.1  115.47  216.50       0\n"
+        "  8589934592   2147483648     float     sum      -1  69723.5  123.20  231.00       0\n"
+    )
+    log = written(tmp_path, HEAD.format(ranks=ranks, debug="") + rows)
+    assert doctor(log, "--cluster", "roce-h100").exit_code == 1
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.2])
+def test_the_verdict_claims_no_more_than_the_range_tells(
+    factor: float, tmp_path: Path
+) -> None:
+    """Good machines of this kind differ by more than a quarter: one among them is not called normal."""
+    log = written(tmp_path, text(factor))
+    answer, page = json.loads(doctor(log, "--json").stdout), doctor(log)
+    assert page.exit_code == 0
+    for part in answer["parts"]:
+        assert part["low"] <= part["ratio"] <= part["high"]
+        assert part["ratio"] == pytest.approx(factor, rel=0.1)
+    wide = any(part["high"] / part["low"] > 1.25 for part in answer["parts"])
+    assert answer["verdict"] == ("cannot tell" if wide else "normal")
+    assert answer["verdict"] in page.output and answer["normal"]
+
+
+LAUNCHERS = {
+    "mpirun": "[1,{rank}]<stdout>:{line}",
+    "Open MPI 5": "[prterun-node0-17@1,{rank}]<stdout>: {line}",
+    "srun": "{rank:>3}: {line}",
+    "pdsh": "node0: {line}",
+    "torchrun": "[default{rank}]:{line}",
+    "Kubernetes": "[pod/nccl-launcher-x7k2p/main] {line}",
+    "Kubernetes with times": "2026-05-01T12:00:{rank:02}.{number:06}Z {line}",
+    "Compose": "worker-0  | {line}",
+    "journald": "May 01 12:00:{rank:02} node0 run[7]: {line}",
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_what_a_launcher_writes_before_each_line_changes_nothing(
+    launcher: str, tmp_path: Path
+) -> None:
+    plain = text(2.0, debug="node0:7:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB")
+    tagged = "".join(
+        LAUNCHERS[launcher].format(rank=number % 8, number=number * 1009, line=line)
+        for number, line in enumerate(plain.splitlines(keepends=True))
+    )
+    answers = []
+    for folder, content in (("plain", plain), ("tagged", tagged)):
+        (tmp_path / folder).mkdir()
+        log = written(tmp_path / folder, content)
+        answers.append(json.loads(doctor(log, "--json").stdout))
+    assert answers[0] == answers[1]
+
+
+def test_a_cause_that_is_named_first_is_shown_or_predicts_the_log(
+    tmp_path: Path,
+) -> None:
+    """Where none does, the page says so before it lists the nearest."""
+    log = written(tmp_path, text(6.0))
+    causes = json.loads(doctor(log, "--json").stdout)["causes"]
+    page = doctor(log).output
+    unsupported = not (causes and causes[0][0]["supported"])
+    assert unsupported == ("none predicts all of its times" in page or not causes)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from sim.collectives.plan import nccl_of
+from sim.costs.spreads import quantile
 from sim.errors import PrestepError
 from topologies.edit.overrides import with_overrides
 from validation.doctor.cause import Cause, Change, causes
@@ -55,6 +56,11 @@ class Suspect:
     explained: float
     signs: tuple[Sign, ...] = ()
 
+    @property
+    def supported(self) -> bool:
+        """Whether the log speaks for it: a line shows it, or with it the times are among those of good machines."""
+        return bool(self.signs) or self.distance <= quantile()
+
     def predicts_as(self, other: Suspect) -> bool:
         """Whether no measurement could tell the two apart."""
         return all(
@@ -93,6 +99,14 @@ class Diagnosis:
             return any(part.abnormal for part in self.parts)
         return bool(self.signs)
 
+    @property
+    def verdict(self) -> str:
+        """ "abnormal"; "normal", where good machines are so much alike that this says something; else "cannot tell"."""
+        if self.abnormal:
+            return "abnormal"
+        told = self.parts and all(part.telling for part in self.parts)
+        return "normal" if told else "cannot tell"
+
 
 def diagnosed(here: Situation, lines: Sequence[Sign] = ()) -> Diagnosis:
     """The log of a situation; `lines` are those that NCCL_DEBUG wrote."""
@@ -109,7 +123,11 @@ def diagnosed(here: Situation, lines: Sequence[Sign] = ()) -> Diagnosis:
     ]
     likely = sorted(
         (suspect for suspect in suspects if suspect.explained > LEAST_EXPLAINED),
-        key=lambda suspect: (not suspect.signs, suspect.distance),
+        key=lambda suspect: (
+            not suspect.signs,
+            not suspect.supported,
+            suspect.distance,
+        ),
     )
     return replace(plain, suspects=tuple(_groups(likely)))
 

@@ -12,6 +12,7 @@ from sim.spec.sections import Nccl
 from validation.doctor.diagnosis import Sign
 from validation.formats import nccl_log, nccl_tests
 from validation.formats.collective_rows import Row
+from validation.formats.launcher_prefix import without_prefix
 from validation.formats.nccl_tests_run import Parsed, Timing, named
 from validation.formats.records import text_of
 
@@ -99,7 +100,7 @@ def _placed(row: Row, hosts: int) -> Row:
 
 def _read(path: Path, op: str) -> Run:
     """What one file says."""
-    text = text_of(path)
+    text = without_prefix(text_of(path))
     lines = tuple(_debug_lines(path, text))
     run = _of_lines(lines)
     if nccl_tests.is_log(text):

@@ -23,6 +23,11 @@ FILE = Path(__file__).parent / "normal.toml"
 PLACES = ("host", "network", "network, pairs", "shaped")
 # One or two sizes may be those where NCCL changes its protocol elsewhere than predicted: they have to be off by more.
 FEWEST, SHORT = 3, 3.0
+#: Bytes from which on NCCL runs Simple everywhere. Of 182 such sizes of the published machines that judge, each taken
+#: alone, one is beyond its limit (0.5 %).
+SETTLED = 2**24
+#: Where the slowest good machine takes more than so many times the fastest one's time, being among them says little.
+TELLING = 1.25
 # Of good machines' logs, so many may be called abnormal.
 FALSE_ALARMS = 0.02
 _PART = Table({LATENCY: Number(above=True), BANDWIDTH: Number(above=True)})
@@ -44,8 +49,27 @@ class Part:
     @property
     def limit(self) -> float:
         """Standard deviations that the part of a good machine stays below."""
-        few = len(self.sizes) < FEWEST
+        unsettled = all(size.size < SETTLED for size in self.sizes)
+        few = len(self.sizes) < FEWEST and unsettled
         return limit(self.place, self.name) * (SHORT if few else 1.0)
+
+    @property
+    def ratio(self) -> float:
+        """Measured over predicted time, middle over the sizes."""
+        return statistics.median(one.measured / one.expected.time for one in self.sizes)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Between which ratios good machines lie."""
+        spread = statistics.median(size.expected.spread for size in self.sizes)
+        factor = math.exp(self.limit * spread)
+        return 1.0 / factor, factor
+
+    @property
+    def telling(self) -> bool:
+        """Whether good machines are so much alike that one among them is normal."""
+        low, high = self.range
+        return high / low <= TELLING
 
     @property
     def abnormal(self) -> bool:

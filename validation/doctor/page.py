@@ -21,6 +21,7 @@ def as_json(diagnosis: Diagnosis, run: Run, cluster: str) -> dict[str, Any]:
     """Seconds and bytes."""
     return {
         "normal": not diagnosis.abnormal,
+        "verdict": diagnosis.verdict,
         "cluster": cluster,
         "ranks": run.ranks,
         "hosts": run.hosts,
@@ -67,6 +68,9 @@ def _part_json(part: Part) -> dict[str, Any]:
         "sizes": [size.size for size in part.sizes],
         "excess": part.excess,
         "limit": part.limit,
+        "ratio": part.ratio,
+        "low": part.range[0],
+        "high": part.range[1],
         "abnormal": part.abnormal,
     }
 
@@ -77,6 +81,7 @@ def _suspect_json(suspect: Suspect) -> dict[str, Any]:
         "title": suspect.cause.title,
         "change": suspect.change.text,
         "explained": suspect.explained,
+        "supported": suspect.supported,
         "distance": suspect.distance,
         "check": suspect.cause.check,
         "signs": _signs_json(suspect.signs),
@@ -106,6 +111,7 @@ def _lines(diagnosis: Diagnosis, run: Run, cluster: str) -> Iterator[str]:
         yield from (_size_line(size, sweep) for size in sweep.sizes)
     yield ""
     yield _verdict(diagnosis)
+    yield from map(_part_line, diagnosis.parts)
     yield from _cause_lines(diagnosis)
     yield from _sign_lines(diagnosis)
     for mistake in run.skipped:
@@ -128,18 +134,36 @@ def _verdict(diagnosis: Diagnosis) -> str:
         return "no times in the log: " + (
             "its lines show a cause" if diagnosis.signs else "its lines show no cause"
         )
-    if not diagnosis.abnormal:
+    if diagnosis.verdict == "normal":
         return "normal: as fast as good machines of this kind"
+    if not diagnosis.abnormal:
+        return "cannot tell: among good machines of this kind, but these differ by more than a quarter"
     slowest = [part for part in diagnosis.parts if part.abnormal]
-    named = ", ".join(
-        f"{len(part.sizes)} sizes bound by {part.name}" for part in slowest
+    named = ", ".join(f"{_sizes(part)} bound by {part.name}" for part in slowest)
+    return f"abnormal: slower than good machines ({named})"
+
+
+def _sizes(part: Part) -> str:
+    count = len(part.sizes)
+    return "1 size" if count == 1 else f"{count} sizes"
+
+
+def _part_line(part: Part) -> str:
+    """Where the machine stands among good ones: `  bandwidth, host: 1.02 of the predicted time; good machines ...`."""
+    low, high = part.range
+    return (
+        f"  {part.name}, {part.place} ({_sizes(part)}): {part.ratio:.2f} of the predicted time; "
+        f"good machines take {low:.2f} to {high:.2f} of it"
     )
-    return f"abnormal: {named} take longer than on good machines"
 
 
 def _cause_lines(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.abnormal and diagnosis.sweeps and not diagnosis.suspects:
         yield "no cause that prestep knows predicts this log; its own prediction may be at fault: docs/doctor.md"
+    if diagnosis.suspects and not diagnosis.suspects[0][0].supported:
+        yield "no line of the log shows a cause, and none predicts all of its times; the nearest are:"
+    elif diagnosis.suspects and not diagnosis.suspects[0][0].signs:
+        yield "no line of the log shows a cause; those that predict its times best are:"
     for number, group in enumerate(diagnosis.suspects, 1):
         if len(group) > 1:
             yield f"{number}. one of these, which predict the same times:"

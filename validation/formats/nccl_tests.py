@@ -19,6 +19,7 @@ from typing import Any
 from sim.errors import InputError, Mistake
 from sim.spec.sections import Nccl
 from validation.formats.collective_rows import IN_PLACE, Row
+from validation.formats.launcher_prefix import without_prefix
 from validation.formats.nccl_env import Unpredictable, settings_of
 from validation.formats.nccl_tests_json import from_json
 from validation.formats.nccl_tests_run import (
@@ -46,7 +47,8 @@ _COMMAND = re.compile(r"(\w+)_perf\b(.*)")
 
 
 def is_log(text: str) -> bool:
-    """Whether a text looks like the output of nccl-tests, in either form."""
+    """Whether a text looks like the output of nccl-tests, in either form, after a launcher's prefixes or without."""
+    text = without_prefix(text)
     if text.lstrip().startswith("{"):
         return '"results"' in text
     headers = (_COLUMNS, _TYPED_COLUMNS, _PROGRAM)
@@ -87,7 +89,7 @@ def parsed(path: Path) -> Parsed:
     InputError
         If the file cannot be read, or is JSON that is none of nccl-tests.
     """
-    text = text_of(path)
+    text = without_prefix(text_of(path))
     is_json = text.lstrip().startswith("{")
     return from_json(text, path) if is_json else _from_text(text, path)
 
