@@ -44,6 +44,7 @@ from workloads.job.model import Model
 from workloads.job.parallel import Parallel
 from workloads.job.pytorch import PyTorch
 from workloads.job.training import Training
+from workloads.models.hugging_face import left_out
 
 __all__ = [
     "Checkpoint",
@@ -94,13 +95,23 @@ def scenario_of(
     default = captured.default_cluster(tables, Path(path), overrides)
     scenario, mistakes = _collect(tables | default, where, overrides)
     scenario = captured.with_room(_located(scenario, folder, overrides), bool(default))
-    scenario = replace(scenario, notes=(*recipe.notes, *scenario.notes))
+    notes = (*recipe.notes, *_towers(scenario), *scenario.notes)
+    scenario = replace(scenario, notes=notes)
     fabric = cluster_of(scenario, mistakes)
     unreadable = wrong_keys(mistakes) & {*jobs.KEYS, "scenario"}
     for job in () if unreadable else scenario.jobs or (scenario,):
         mistakes += job_mistakes(job, fabric, mistakes)
     mistakes += place_mistakes(scenario, fabric, wrong_keys(mistakes))
     return _checked(scenario, mistakes)
+
+
+def _towers(scenario: Scenario) -> tuple[str, ...]:
+    """What a model's file has beside its text model, which is all that is simulated."""
+    file = Path(scenario.model.file or "")
+    if file.suffix != ".json" or not file.is_file():
+        return ()
+    parts = ", ".join(left_out(file))
+    return (f"{file.name}: {parts} left out: the text model alone",) if parts else ()
 
 
 def load_open(

@@ -9,8 +9,10 @@ Source: transformers, models/*/configuration_*.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from sim import files
 from sim.errors import InputError, Mistake, unknown
 from workloads.models import hugging_face_compressed, hugging_face_hybrids
 
@@ -61,6 +63,25 @@ def translate(config: Any, where: str) -> dict[str, Any]:
         ours: config[_spelt(config, theirs)] for ours, theirs in names.items()
     }
     return table | {ours: value for ours, value in rest.items() if value is not None}
+
+
+def left_out(file: Path) -> tuple[str, ...]:
+    """Parts of a config.json that are not simulated: towers for pictures or sound beside the text model."""
+    try:
+        config = files.json_of(files.read_text(file, "a config.json"))
+    except (InputError, ValueError):
+        return ()  # told of where the model is read
+    if not isinstance(config, dict) or not isinstance(config.get("text_config"), dict):
+        return ()
+    return tuple(
+        key
+        for key, value in config.items()
+        if key.endswith("_config") and key not in NO_TOWERS and isinstance(value, dict)
+    )
+
+
+#: Keys of a config.json that are about the text model, or about none.
+NO_TOWERS = ("text_config", "quantization_config", "generation_config")
 
 
 def _text_of(config: dict[str, Any]) -> dict[str, Any]:

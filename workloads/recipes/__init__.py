@@ -15,7 +15,7 @@ from typing import Any
 
 from sim import plugins
 from sim.errors import InputError, Mistake
-from workloads.recipes import _companions, _documents
+from workloads.recipes import _companions, _documents, _towers
 from workloads.recipes._documents import Document
 from workloads.recipes._reading import Recipe
 
@@ -88,6 +88,8 @@ def read(document: Document, beside: Sequence[Document] = ()) -> Recipe:
     if job.beside:
         _companions.check(job, getattr(module, "BESIDE", ()))
     made: Recipe = module.read(job.recipe, job.companions(_companions.PARTS))
+    for one in (job.recipe, *job.companions((_companions.MODEL,))):
+        made = _towers.check(made, one)
     return _companions.complete(job, made, document.path.parent)
 
 
