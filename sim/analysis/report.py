@@ -29,6 +29,7 @@ from sim.collectives.wires import sharp
 from sim.costs.kinds import work
 from sim.engine.execution import Run
 from sim.graph.opgraph import KERNEL, OpGraph, Program
+from sim.planning import numa
 from sim.planning.jitter import NAMES as JITTERS
 from sim.planning.jitter import PAUSE
 from sim.planning.planned import Planned
@@ -297,6 +298,7 @@ def _warnings(planned: Planned) -> tuple[str, ...]:
         ),
         *framework_of(scenario).caveats(scenario, planned.model),
         *_contradictions(planned),
+        *filter(None, [numa.caveat(scenario)]),
         *_without_sharp(planned),
         *_without_nccl(planned),
         *uneven.caveats(planned.fabric, planned.gpus, planned.graph.comms),

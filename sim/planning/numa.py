@@ -31,6 +31,20 @@ def host_ratio(scenario: Scenario) -> float:
     return 1.0 + WAITING * (LATENCY - 1.0)
 
 
+def caveat(scenario: Scenario) -> str:
+    """What a wrong socket slows and what not: a step that waits for neither is as long as on the right one.
+
+    Returns "" for processes on the right socket.
+    """
+    if scenario.cluster.numa == LOCAL:
+        return ""
+    return (
+        f"cluster.numa = {scenario.cluster.numa}: the host's code takes {host_ratio(scenario):.2f} times as long, and "
+        "copies between host and GPU cross the sockets; kernels, NVLink and NICs beside their GPU feel nothing of it, "
+        "so a step that waits for neither is as long as before"
+    )
+
+
 def memory_of(scenario: Scenario, fabric: Fabric, gpu: str) -> str:
     """The memory that the process of a GPU has its buffers in.
 
