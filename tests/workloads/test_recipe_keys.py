@@ -114,3 +114,25 @@ def test_experts_and_layouts_of_submissions(tmp_path: Path) -> None:
     path = mlperf(tmp_path, "export EXPERT_PARALLEL=4\n")
     with pytest.raises(InputError, match=r"parallel\.ep"):
         load_scenario(path, ("cluster.name=rail-h100", LENIENT))
+
+
+@pytest.mark.parametrize(
+    ("line", "kernel", "reason"),
+    [
+        ("", "cudnn", "where it is told nothing else"),
+        ("flash_attention: true\n", "flash2", "for which flash_attention asks"),
+    ],
+)
+def test_attention_has_one_reason(
+    line: str, kernel: str, reason: str, tmp_path: Path
+) -> None:
+    """A recipe that asks for FlashAttention is not told what PyTorch takes where it is told nothing."""
+    path = tmp_path / "axolotl.yaml"
+    path.write_text(
+        "base_model: meta-llama/Llama-3.2-1B\nsequence_len: 512\nmicro_batch_size: 1\nbf16: true\n"
+        + line
+    )
+    scenario = load_scenario(path, (CLUSTER,))
+    assert scenario.pytorch.attention == kernel
+    [note] = [note for note in scenario.notes if "attention by" in note]
+    assert reason in note

@@ -26,7 +26,8 @@ class PyTorch:
     )
     attention: Literal["cudnn", "flash2", "triton"] = key(
         "cudnn",
-        "kernel: cuDNN's, FlashAttention 2, or FlashAttention in Triton (first version, tokens before heads)",
+        "kernel: cuDNN's (PyTorch's own choice from 2.11 on Hopper and data-centre Blackwell), FlashAttention 2 (its "
+        "choice before, and on other GPUs), or FlashAttention in Triton (first version, tokens before heads)",
     )
     rotate_method: Literal["allgather", "alltoall"] = key(
         "allgather",

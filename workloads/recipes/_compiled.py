@@ -44,20 +44,18 @@ def has_biases(draft: Draft) -> bool:
 
 
 def choose(
-    draft: Draft, compiled: bool, said: str, where: str, flash: bool = True
+    draft: Draft, compiled: bool, said: str, where: str, flash: str = ""
 ) -> None:
     """Compiled blocks as such where they are simulated; split ones as Megatron's fused layers.
 
-    ``flash``: eager attention is FlashAttention 2.
+    ``flash``: who asks for FlashAttention 2 in eager layers; "": nobody, so that PyTorch chooses.
     """
     if not compiled:
         draft.set("training.framework", "pytorch-eager", said, where)
         wide = draft.get("training.precision") in ("fp32", "tf32")
         if flash and not wide:  # in 32 bits there is one kernel
             draft.set("pytorch.attention", "flash2")
-            draft.assume(
-                "attention by FlashAttention 2, which PyTorch takes where it is told nothing else"
-            )
+            draft.assume(f"attention by FlashAttention 2, {flash}")
         return
     split = any(draft.get(f"parallel.{axis}", 1) > 1 for axis in ("tp", "pp", "ep"))
     shared = _gathers_otherwise(draft)

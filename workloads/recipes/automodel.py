@@ -21,6 +21,8 @@ SCHEDULES = {
     "zbvzerobubble": ("zbv", 2),
     "dualpipev": ("dualpipe", 2),
 }
+#: Its default of `attn_implementation` (nemo_automodel, components/_transformers/auto_model.py).
+FLASH = "which Automodel asks for where a file does not"
 NAMES = (
     "model.pretrained_model_name_or_path",
     "model.config.pretrained_model_name_or_path",
@@ -204,7 +206,7 @@ def _kernels(draft: Draft, document: Document) -> None:
         compiled = any(draft.typed(document, key, "truth", False) for key in on)
         draft.set("pytorch.clip_gradients", True)
         said = on[0] if on else "compile.enabled"
-        _compiled.choose(draft, compiled, said, document.place(said))
+        _compiled.choose(draft, compiled, said, document.place(said), FLASH)
         if draft.get("training.framework") == "megatron" and _sharded(draft):
             draft.drop(*[f"megatron.{one}" for one in _compiled.FUSED])
             draft.set("training.framework", "automodel", said, document.place(said))

@@ -16,6 +16,7 @@ from workloads.recipes._documents import Document, read_json, read_yaml
 from workloads.recipes._liger import liger
 from workloads.recipes._reading import Draft, Recipe
 from workloads.recipes._rules import Rule, rules, written
+from workloads.torch import attention_backend
 
 #: How people know such a recipe.
 LOOKS = "YAML or JSON with per_device_train_batch_size, distributed_type, or a config.json with model_type"
@@ -379,15 +380,14 @@ def _modules(draft: Draft, said: Document) -> None:
     if draft.get("training.precision") in ("bf16", "fp16"):
         draft.set("pytorch.modules", "transformers")
     if not _asks_for_flash(said):
-        draft.assume(
-            "attention by cuDNN, which PyTorch 2.11 takes on Hopper and Blackwell where it is told nothing else"
-        )
+        draft.assume(attention_backend.CUDNN)
 
 
-def _asks_for_flash(said: Document) -> bool:
-    """Whether attention is to be FlashAttention 2's, and not what PyTorch takes."""
+def _asks_for_flash(said: Document) -> str:
+    """Which key asks for FlashAttention 2, in words; "" where PyTorch chooses."""
     asked = ("attn_implementation", "flash_attention", "flash_attn", "padding_free")
-    return any(written(said.get(key)) in FLASH for key in asked)
+    keys = [key for key in asked if written(said.get(key)) in FLASH]
+    return f"for which {keys[0]} asks" if keys else ""
 
 
 def _of_accelerate(said: Document) -> Document:

@@ -26,6 +26,11 @@ ASYNC_TP = (
     "parallelism.enable_async_tensor_parallel",
     "experimental.enable_async_tensor_parallel",
 )
+#: Its own list of kernels (torchtitan/models/attention.py, sdpa_backends).
+FLASH = (
+    "which torchtitan puts first (cuDNN's since December 2025 and on Blackwell: "
+    'pytorch.attention = "cudnn")'
+)
 # torchtitan/models/llama3: what its tests train.
 DEBUG = {
     "kind": "transformer",
@@ -154,7 +159,8 @@ def _kernels(draft: Draft, document: Document) -> None:
     _recompute(draft, document)
     if draft.get("parallel.cp", 1) == 1:
         draft.drop("pytorch.rotate_method")
-    _compiled.choose(draft, _is_compiled(document), said, document.place(said))
+    compiled = _is_compiled(document)
+    _compiled.choose(draft, compiled, said, document.place(said), FLASH)
     for key in ASYNC_TP:
         if written(document.get(key)) == "true":
             _overlap(draft, document, key)

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from workloads.torch.attention_backend import default_backend
+
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
 HOPPER = (9, 0)  # compute capability
@@ -76,10 +78,11 @@ class Call:
 def choose(call: Call, capability: tuple[int, int]) -> Any:
     """`scaled_dot_product_attention` as CUDA would dispatch it (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
 
-    Halves go to cuDNN on Hopper and later, else to FlashAttention without a mask; what is left to the memory-efficient
-    kernels where shapes allow it. Recorded on H100 and H200 with PyTorch 2.11: cuDNN is taken first, also for gemma2's
-    heads of 256 and for latent attention; heads that share a key without `enable_gqa` (Falcon's) are computed in
-    separate operations. What the program switched off (`torch.nn.attention.sdpa_kernel`) is not taken.
+    Halves go to cuDNN where PyTorch prefers it (`default_backend`), else to FlashAttention without a mask; what is left
+    to the memory-efficient kernels where shapes allow it. Recorded on H100 and H200 with PyTorch 2.11: cuDNN is taken
+    first, also for gemma2's heads of 256 and for latent attention; heads that share a key without `enable_gqa`
+    (Falcon's) are computed in separate operations. What the program switched off (`torch.nn.attention.sdpa_kernel`) is
+    not taken.
     """
     if torch._C._get_cudnn_sdp_enabled() and _fits_cudnn(call, capability):
         return _cudnn(call)
@@ -93,7 +96,8 @@ def choose(call: Call, capability: tuple[int, int]) -> Any:
 def _fits_cudnn(call: Call, capability: tuple[int, int]) -> bool:
     widest = WIDEST_OF_HOPPER if capability == HOPPER else WIDEST
     narrow = call.aligned and call.width <= widest
-    return narrow and capability >= HOPPER and not call.learnt_mask
+    preferred = default_backend(torch.__version__, capability) == "cudnn"
+    return narrow and preferred and not call.learnt_mask
 
 
 def _fits_flash(call: Call) -> bool:
