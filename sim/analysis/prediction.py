@@ -55,7 +55,8 @@ class MemoryVerdict:
     `needed` and `capacity` are in bytes (capacity None: not known, so it fits). `host` is the host whose memory is too
     small for what its ranks keep there; None: it is the rank's GPU's. `outside` of what is needed is not PyTorch's
     allocator's (CUDA's context, NCCL's buffers); `usual` is what is needed with the memory that the allocator usually
-    holds without using it (it gives some of that back before it gives up).
+    holds without using it (it gives some of that back before it gives up). The driver leaves programs `capacity` of
+    the `nominal` memory of a GPU. `recomputed`: whether it would fit if activations were computed again.
     """
 
     fits: bool
@@ -66,6 +67,8 @@ class MemoryVerdict:
     outside: float = 0.0
     usual: float = 0.0
     host: str | None = None
+    nominal: float | None = None
+    recomputed: Recomputed | None = None
 
     @property
     def where(self) -> str:
@@ -78,6 +81,15 @@ class MemoryVerdict:
     def tight(self) -> bool:
         """It fits, but not with the usual fragmentation."""
         return self.fits and self.capacity is not None and self.usual > self.capacity
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """What the fullest rank would need if activations were computed again: `way` of `training.recompute`."""
+
+    way: str
+    needed: float
+    fits: bool
 
 
 @dataclass(frozen=True)
@@ -125,8 +137,10 @@ class Prediction:
         Host of every rank that does.
     host_capacity : float or None
         Bytes of a host's memory; None: nobody says.
-    memory_capacity : float or None
-        Bytes of a GPU.
+    memory_capacity, nominal_memory : float or None
+        Bytes of a GPU that programs can have, and those on its datasheet.
+    recomputed : Recomputed or None
+        Of a step that does not fit and recomputes nothing: what it would need if it did. None: nobody asked.
     outside : mapping
         By rank, bytes beside those of the allocator: "context", "communication".
     reserved : mapping
@@ -173,6 +187,8 @@ class Prediction:
     breakdown: Mapping[str, float]
     peak_memory: Mapping[int, Memory] = field(default_factory=dict)
     memory_capacity: float | None = None
+    nominal_memory: float | None = None
+    recomputed: Recomputed | None = None
     on_host: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     hosts: Mapping[int, str] = field(default_factory=dict)
     host_capacity: float | None = None
@@ -273,6 +289,8 @@ class Prediction:
             largest_owner=max(owners, key=owners.__getitem__),
             outside=outside,
             usual=self.reserved.get(rank, FRAGMENTATION * allocated) + outside,
+            nominal=self.nominal_memory,
+            recomputed=self.recomputed,
         )
 
     @property

@@ -149,6 +149,7 @@ def _memory(planned: Planned, step: float) -> dict[str, Any]:
         "peak_memory": _of_every_rank(planned.graph, allocated),
         "outside": _of_every_rank(planned.graph, outside(planned)),
         "memory_capacity": planned.gpu.memory,
+        "nominal_memory": planned.gpu.nominal_memory,
         **_host_memory(planned),
         "reserved": _of_every_rank(planned.graph, reserved),
         "modules": _of_every_rank(planned.graph, modules),

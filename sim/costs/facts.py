@@ -134,6 +134,8 @@ class GpuFacts:
         Streaming multiprocessors.
     memory, bandwidth
         Capacity of the HBM in bytes, and its speed in bytes/s (datasheet).
+    usable
+        Bytes of it that the driver leaves to programs, CUDA's context among them (PyTorch's `total_memory`); None: all.
     l2, l2_bandwidth
         Size of the L2 in bytes, and its speed in bytes/s.
     gap
@@ -223,6 +225,7 @@ class GpuFacts:
     )
     generation: str = fact(Text((*GENERATIONS, *AMD_GENERATIONS)), str, "")
     capability: tuple[int, ...] = fact(Items(Number(whole=True), 2), tuple, ())
+    usable: float | None = fact(POSITIVE, float, None)
     stream: float | None = fact(POSITIVE, float, None)
     spread: float = fact(AT_LEAST_0, float, 0.0)
     crowded: float = fact(POSITIVE, float, 1.0)
@@ -280,6 +283,11 @@ class GpuFacts:
     )
     guessed_load: tuple[str, ...] = ()
     borne_out: frozenset[tuple[str, str]] = frozenset()
+
+    @property
+    def room(self) -> float:
+        """Bytes that programs can have."""
+        return self.memory if self.usable is None else self.usable
 
     @property
     def tiles(self) -> dict[str, TileModel]:

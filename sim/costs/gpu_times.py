@@ -74,7 +74,7 @@ class GpuTimes:
         self.like = like
         self.facts = facts
         self.sms = facts.sms
-        self.memory = facts.memory
+        self.memory, self.nominal_memory = facts.room, facts.memory
         self.gap = facts.gap
         self.floor = facts.floor
         self.spread = facts.spread

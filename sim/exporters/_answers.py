@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.analysis.beside import grown, kernels_instead, waiting_instead
-from sim.analysis.prediction import MemoryVerdict, Prediction
+from sim.analysis.prediction import MemoryVerdict, Prediction, Recomputed
 from sim.exporters._words import shares
 from sim.units import format_bytes, format_duration, percent
 
@@ -38,10 +38,20 @@ def of_run(result: Prediction, remedies: Sequence[str] = ()) -> str:
 def _too_much(verdict: MemoryVerdict, remedies: Sequence[str]) -> str:
     over = format_bytes(verdict.needed - (verdict.capacity or 0.0))
     owner = verdict.largest_owner
-    lead = f"Does not fit: {over} too much {verdict.where}, most of it {owner}"
+    without = " without recomputation" if verdict.recomputed is not None else ""
+    lead = f"Does not fit{without}: {over} too much {verdict.where}, most of it {owner}"
+    if verdict.recomputed is not None:
+        lead += f"; {_if_recomputed(verdict.recomputed)}"
     if not remedies:
         return f"{lead}."
     return f"{lead}. It would fit with {', or with '.join(remedies)}."
+
+
+def _if_recomputed(other: Recomputed) -> str:
+    """What it would need with recomputation, and whether that is little enough."""
+    fits = "fits" if other.fits else "does not fit either"
+    need = format_bytes(other.needed)
+    return f"with training.recompute={other.way} it needs {need}: {fits}"
 
 
 def _links(result: Prediction) -> str:

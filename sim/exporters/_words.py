@@ -287,6 +287,8 @@ def memory_verdict(result: Prediction) -> str:
     if verdict.capacity is None:
         return f"{peak} (capacity not known){_on_host(result)}"
     of = f"{peak} of {format_bytes(verdict.capacity)}"
+    if verdict.nominal is not None and verdict.nominal != verdict.capacity:
+        of += f" usable ({format_bytes(verdict.nominal)} nominal)"
     if verdict.fits:
         tight = (
             ", less than PyTorch's allocator usually leaves unused"

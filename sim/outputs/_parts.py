@@ -54,6 +54,17 @@ VERDICT = or_null(
         host=or_null(
             text("the host whose memory is too small; null: it is a GPU's memory")
         ),
+        nominal=or_null(
+            number("bytes of a GPU by its datasheet; the driver leaves `capacity`")
+        ),
+        recomputed=or_null(
+            table(
+                "of a step that does not fit and recomputes nothing: what it would need",
+                way=text("of training.recompute"),
+                needed=number("bytes"),
+                fits=flag(),
+            )
+        ),
     )
 )
 

@@ -8,6 +8,7 @@ from itertools import chain, islice
 from typing import Any
 
 from sim.analysis.memory import peaks
+from sim.analysis.prediction import Recomputed
 from sim.errors import InputError
 from sim.planning.planned import Planned
 from sim.predict import lowered_on
@@ -41,6 +42,29 @@ def remedies(planned: Planned, outside: Mapping[int, Mapping[str, float]]) -> li
     return [" and ".join(map(_text, change.items())) for change in enough]
 
 
+def recomputed(
+    planned: Planned, outside: Mapping[int, Mapping[str, float]]
+) -> Recomputed | None:
+    """What a step that recomputes nothing would need if it did: the weakest way that fits, else of all of them.
+
+    None: it recomputes already, or nothing of it can be.
+    """
+    s = planned.scenario
+    if s.training.recompute != "none" or s.megatron.recompute_modules:
+        return None
+    room, needed = _Room(planned, outside), dict[str, float]()
+    for way in RECOMPUTE:
+        need = room.needed({"training.recompute": way})
+        if need is not None:
+            needed[way] = need
+            if need <= planned.gpu.memory:
+                return Recomputed(way, need, True)
+    if not needed:
+        return None
+    least = min(needed, key=needed.__getitem__)
+    return Recomputed(least, needed[least], False)
+
+
 def _text(item: tuple[str, Any]) -> str:
     key, value = item
     return f"{key}={str(value).lower()}"
@@ -59,20 +83,24 @@ class _Room:
 
     def fits(self, change: Change) -> bool:
         """Whether every simulated rank has room for what it allocates; False for what cannot be run."""
+        need = self.needed(change)
+        return need is not None and need <= self.planned.gpu.memory
+
+    def needed(self, change: Change) -> float | None:
+        """Bytes that the fullest simulated rank needs; None for what cannot be run."""
         scenario = _changed(self.scenario, change)
         gpus = len(self.planned.gpus)
         if layout_mistakes(scenario, gpus, self.planned.model):
-            return False
+            return None
         try:
             lowered = lowered_on(few_microbatches(scenario), self.planned.fabric)
         except InputError:
-            return False
+            return None
         needs = peaks(lowered, scenario)
-        return all(self._has_room(rank, need.total) for rank, need in needs.items())
-
-    def _has_room(self, rank: int, allocated: float) -> bool:
-        beside = sum(self.outside.get(rank, {}).values())
-        return allocated + beside <= self.planned.gpu.memory
+        return max(
+            need.total + sum(self.outside.get(rank, {}).values())
+            for rank, need in needs.items()
+        )
 
 
 def _changed(scenario: Scenario, change: Change) -> Scenario:

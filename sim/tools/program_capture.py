@@ -82,5 +82,5 @@ def captured(
 def device(gpu: str) -> Device:
     """What the program is told of a GPU."""
     facts = facts_of(gpu)
-    memory, l2 = int(facts.memory), int(facts.l2)
+    memory, l2 = int(facts.room), int(facts.l2)
     return Device(gpu, capability_of(gpu), facts.sms, memory, l2)

@@ -49,7 +49,8 @@ def test_a_run_says_how_long_and_why() -> None:
 def test_what_does_not_fit_is_said_first_with_what_would() -> None:
     """Out of memory comes before the step time, with how much is too much and with changes of one key that fit."""
     text = " ".join(page("run", "llama8b-fsdp4", *changes(*TOO_LARGE)).stdout.split())
-    assert text.startswith("Does not fit: ")
+    assert text.startswith("Does not fit without recomputation: ")
+    assert "with training.recompute=full it needs " in text and ": fits." in text
     assert (
         "It would fit with training.recompute=full, or with training.micro_batch="
         in text

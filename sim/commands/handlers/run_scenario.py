@@ -60,6 +60,9 @@ def run_scenario(
     else:
         planned = plan(loaded)
         result = _priced(planned, replicas, seed, prices)
+        if _asks_for_room(result, planned):
+            again = room.recomputed(planned, result.outside)
+            result = replace(result, recomputed=again)
         remedies = () if json_ and report is None else _remedies(result, planned)
         # Files first: a reader of stdout that has seen enough (`| head`) ends the command.
         _write(result, trace, part, timeline)
@@ -131,11 +134,15 @@ def _show(result: Prediction, json_: bool, remedies: Sequence[str]) -> None:
 
 def _remedies(result: Prediction, planned: Planned) -> Sequence[str]:
     """Changes with which a step that does not fit would."""
-    # A program decides its layout for itself.
+    asks = _asks_for_room(result, planned)
+    return room.remedies(planned, result.outside) if asks else ()
+
+
+def _asks_for_room(result: Prediction, planned: Planned) -> bool:
+    """Whether a step does not fit on its GPUs, whose layout the program does not decide for itself."""
     verdict = result.out_of_memory
     on_gpu = verdict is not None and not verdict.fits and verdict.host is None
-    told = on_gpu and planned.model.kind != CAPTURED
-    return room.remedies(planned, result.outside) if told else ()
+    return on_gpu and planned.model.kind != CAPTURED
 
 
 def _lacks_memory(result: Prediction) -> bool:
