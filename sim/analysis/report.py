@@ -23,7 +23,7 @@ from sim.analysis.shadow_prices import Prices
 from sim.analysis.spans import timeline_of
 from sim.analysis.summary import summary_of
 from sim.analysis.timeline import Timeline
-from sim.analysis.uncertainty import uncertainty_of, with_readers
+from sim.analysis.uncertainty import uncertainty_of, unseen, with_readers, with_unseen
 from sim.collectives.nccl import rccl
 from sim.collectives.wires import sharp
 from sim.costs.kinds import work
@@ -175,12 +175,18 @@ def _trust(
     """The fields of a prediction that say how far to trust it; `host` as `_Breakdown` has it."""
     gpu_time = step.total if step.data is None else step.data["gpu_time"]
     gpu = uncertainty_of(planned, path, gpu_time)
-    interval = with_readers(gpu, planned.scenario, step.data)
+    routed = with_unseen(gpu, planned.scenario, gpu_time)
+    interval = with_readers(routed, planned.scenario, step.data)
     return {
         "evidence": evidence_of(planned, run),
         "tables": tables_of(planned, run),
         "fallbacks": fallbacks_of(planned, run, host * step.computing),
-        "warnings": (*_warnings(planned), *_unsteady(planned, run), *interval.warnings),
+        "warnings": (
+            *_warnings(planned),
+            *_unsteady(planned, run),
+            *unseen(planned.scenario),
+            *interval.warnings,
+        ),
         "uncertainty": interval,
     }
 

@@ -404,7 +404,7 @@ FRAMEWORK = Framework(
         "adapter": ALL,
         "pytorch": ("cuda",),
         "parallel": (
-            *("data_parallel", "etp", "imbalance", "routing"),
+            *("data_parallel", "etp", "imbalance", "routing", "natural_routing"),
             *("offload", "offload_threads", "offload_fraction", "offload_pinned"),
         ),
     },

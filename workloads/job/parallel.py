@@ -34,6 +34,11 @@ class Parallel:
         "experts of a token (megatron): any of them, or neighbours, the next token the next ones (Automodel's "
         "fake_balanced_gate)",
     )
+    natural_routing: bool = key(
+        False,
+        "tokens go where a trained router sends them (megatron, automodel): balanced experts are simulated, and the "
+        "interval says how much longer such steps took; a recipe that does not force balance sets it",
+    )
     vpp: int = key(1, "pipeline stages per rank", low=1)
     data_parallel: (
         Literal["none", "ddp", "ddp-no-overlap", "fsdp", "zero1", "zero2", "zero3"]

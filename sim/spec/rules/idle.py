@@ -76,7 +76,7 @@ NEEDS = (
         "attention = unfused",
     ),
     Needs(
-        "megatron.moe_* megatron.overlap_moe_* parallel.routing parallel.etp",
+        "megatron.moe_* megatron.overlap_moe_* parallel.routing parallel.natural_routing parallel.etp",
         lambda _, m: m.experts > 0,
         "a model with experts",
     ),
