@@ -56,6 +56,7 @@ mode = "full"
             "master_weights": True,
             "clip_gradients": True,
             "reduce_dtype": "fp32",
+            "loss": "fp32",
         },
     },
     lost="[fault_tolerance]\nenable = true",
