@@ -23,8 +23,8 @@ MODEL = {
     "ffn": FFN,
     "vocab": VOCAB,
 }
-#: Parameters by arithmetic: queries, keys, values and output; gate, up and down; two norms.
-OF_LAYER = 4 * HIDDEN**2 + 3 * HIDDEN * FFN + 2 * HIDDEN
+#: Parameters of a layer's matrices by arithmetic: queries, keys, values and output; gate, up and down.
+MATRICES = 4 * HIDDEN**2 + 3 * HIDDEN * FFN
 EMBEDDING = VOCAB * HIDDEN
 WIDE = 2  # bytes of a parameter that is gathered
 #: Bytes a second that one GPU takes from NVLink (NVIDIA H200 datasheet: 900 GB/s both ways).
@@ -86,22 +86,40 @@ def sharded(framework: str, apart: bool = False) -> Iterator[tuple[str, Scenario
             yield f"{mode} {choices}", asked
 
 
-def readers(graph: OpGraph, program: Program) -> Iterator[tuple[int, int]]:
+def readers(graph: OpGraph, program: Program) -> Iterator[tuple[int, float]]:
     """Kernels of the first forward pass, and the layers whose parameters have to be there when each begins.
 
-    Of several layers in one kernel the first is read then, from its first parameter on.
+    One that stands for many reads all that its products multiply with: these are as many layers as it has of their
+    arithmetic.
     """
-    layers = 0
+    done, every = 0.0, _products(graph, program)
     for op in np.flatnonzero((program.kind == KERNEL) & (program.phase == 0)).tolist():
-        kernel = graph.kernels[program.payload[op]]
         if program.microbatch[op]:
             return
-        if isinstance(kernel, Chain) and kernel.name == "layer forward":
-            if not kernel.tail:
-                yield op, layers
-                layers += kernel.times
+        if op in every:
+            done += every[op]
+            yield op, LAYERS * done / sum(every.values())
         elif program.layer[op] >= 0:
             yield op, int(program.layer[op]) + 1
+
+
+def _products(graph: OpGraph, program: Program) -> dict[int, float]:
+    """Operations of layers that stand for many kernels, and the arithmetic of the products among these."""
+    flops = {}
+    for op in np.flatnonzero(
+        (program.kind == KERNEL) & (program.microbatch == 0)
+    ).tolist():
+        chain = graph.kernels[program.payload[op]]
+        if (
+            isinstance(chain, Chain)
+            and chain.name == "layer forward"
+            and not chain.tail
+        ):
+            own = chain.graph.programs[0]
+            kernels = [chain.graph.kernels[k] for k in own.payload[own.kind == KERNEL]]
+            products = [k.flops for k in kernels if k.kind == "gemm"]
+            flops[op] = chain.times * sum(products)
+    return flops
 
 
 def gathers(graph: OpGraph, program: Program) -> dict[int, float]:
@@ -129,7 +147,7 @@ def too_early(done: Executed) -> Iterator[str]:
             for op, layers in readers(graph, program):
                 now = start[step][op]
                 here = float(every[(begun >= updated) & (ended <= now + 1e-12)].sum())
-                if here < WIDE * (EMBEDDING + layers * OF_LAYER):
+                if here < WIDE * (EMBEDDING + layers * MATRICES):
                     yield f"{program.names[op]} of step {step}: {layers} layers, {here:.4g} bytes"
 
 
@@ -166,7 +184,7 @@ def computation(framework: str) -> dict[int, float]:
 
 def gathering() -> float:
     """Seconds in which every GPU receives what it does not have, at the least."""
-    parameters = EMBEDDING + LAYERS * OF_LAYER
+    parameters = EMBEDDING + LAYERS * MATRICES
     return WIDE * parameters * (RANKS - 1) / RANKS / (SLOW * NVLINK)
 
 

@@ -43,7 +43,9 @@ class Stretch:
     unit, times
         What runs, and how often.
     needs
-        The bucket without which its forward pass does not begin; a later part's is waited for by the next stretch.
+        The bucket without which its forward pass does not begin.
+    later
+        Of one run with parameters in several buckets: operations of its forward pass, and the bucket that each needs.
     ahead
         The last bucket that has set off when it begins, one beyond its own.
     completes
@@ -55,6 +57,7 @@ class Stretch:
     needs: int
     ahead: int
     completes: tuple[int, ...] = ()
+    later: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,15 +145,32 @@ def _stretches(
         # The run that has a bucket's first parameter is the last one, backward, to bring a gradient.
         completes = tuple(sorted({n for n in held if n not in seen}, reverse=True))
         seen.update(completes)
-        ahead = min(max(held) + 1, count)
-        if open_ and open_.unit is unit and open_.needs == held[0] and not completes:
-            open_ = replace(open_, times=open_.times + 1, ahead=max(open_.ahead, ahead))
+        (_, needs), *later = _demands(unit, held)
+        alone = completes or later or (open_ and open_.later)
+        if open_ and open_.unit is unit and open_.needs == needs and not alone:
+            open_ = replace(open_, times=open_.times + 1)
             continue
         if open_:
             yield open_
-        open_ = Stretch(unit, 1, held[0], ahead, completes)
+        ahead = min(max(held) + 1, count)
+        open_ = Stretch(unit, 1, needs, ahead, completes, tuple(later))
     if open_:
         yield open_
+
+
+def _demands(unit: Unit, held: Sequence[int]) -> list[tuple[int, int]]:
+    """Operations of a run's forward pass at which it comes to parameters of a later bucket, and that bucket."""
+    demands = [(0, held[0])]
+    if len(held) != len(unit.parameters):  # experts lie in one bucket
+        return demands
+    names = zip(unit.parameters, held, strict=True)
+    for operation, bucket in sorted((unit.reads.get(n, 0), at) for n, at in names):
+        before, needed = demands[-1]
+        if bucket > needed:
+            if operation == before:
+                demands.pop()
+            demands.append((operation, bucket))
+    return demands
 
 
 def _apart(rank: Rank, unit: Unit) -> bool:

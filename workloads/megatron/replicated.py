@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sim.graph.kernel import Kernel
-from workloads.megatron.buckets import Bucket, Bucketed, bucketed, total, whole
+from workloads.megatron.buckets import Bucket, Bucketed, Stretch, bucketed, total, whole
 from workloads.megatron.elementwise import pass_over
 from workloads.megatron.passes import Pass
 from workloads.megatron.rank import DP, Held, Rank, Weights
@@ -77,10 +77,23 @@ class Replicated:
         first = self.waits(stage)
         self.seen.add(stage)
         for stretch in self._chunk(stage).stretches:
+            if first and stretch.later:
+                self._in_parts(stage, stretch)
+                continue
             if first:
                 self._wait_for(stage, stretch.needs)
                 self._set_off(stage, stretch.ahead)
             self.rank.emit(stretch.unit.forward, stretch.times)
+
+    def _in_parts(self, stage: int, stretch: Stretch) -> None:
+        """A unit's forward pass; every part waits for its bucket, and then the next one sets off."""
+        unit = stretch.unit
+        begins = [(0, stretch.needs), *stretch.later]
+        ends = [*(operation for operation, _ in stretch.later), None]
+        for (begin, bucket), end in zip(begins, ends, strict=True):
+            self._wait_for(stage, bucket)
+            self._set_off(stage, bucket + 1)
+            self.rank.emit(unit.between(begin, end), 1)
 
     def _wait_for(self, stage: int, bucket: int) -> None:
         """A bucket's parameters, and those gathered before it, are here."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 
+from sim.graph.opgraph import Program
 from workloads.megatron.passes import Pass, Source, forward, part, pass_of
 from workloads.megatron.split import Halves, halves
 from workloads.orthogonal import Matrices, hidden
 from workloads.torch.again import Again
 from workloads.torch.modules import Module
+from workloads.torch.recorder import Shared
 from workloads.torch.tape import Tape, Tensor
 
 
@@ -20,7 +22,8 @@ class Unit:
     """A layer: both passes, and its bytes: ``stash`` kept from forward to backward, ``transient`` above that at most.
 
     ``parameters`` counts this rank's trained parameters by name, ``frozen`` those that stay as they are; ``matrices``
-    are those that an orthogonal update takes.
+    are those that an orthogonal update takes. ``reads`` has the first operation of the forward pass that may read a
+    parameter, by its name; ``between`` the pass from one operation to another (to the end: None).
     """
 
     name: str
@@ -29,6 +32,8 @@ class Unit:
     stash: float
     transient: float
     parameters: dict[str, int]
+    reads: dict[str, int]
+    between: Callable[[int, int | None], Pass]
     split: Callable[[], Halves] | None = None
     matrices: tuple[Matrices, ...] = ()
     frozen: dict[str, int] = field(default_factory=dict)
@@ -56,18 +61,29 @@ def record(source: Source, again: Again) -> Unit:
     if again.full:
         stash, transient = y.size, transient + stash
     whole, name = t.program(), source.name
+    ahead = part(whole, 0, cut)
     back = part(whole, 0 if again.from_input else cut, len(whole))
     return Unit(
         name,
-        pass_of(f"{name} forward", part(whole, 0, cut), t.shared),
+        pass_of(f"{name} forward", ahead, t.shared),
         pass_of(f"{name} backward", back, t.shared),
         stash,
         transient,
         _parameter_counts(module, trained=True),
+        {p.name: t.reads[p.name] for p in module.parameters if p.name in t.reads},
+        cache(partial(_between, f"{name} forward", ahead, t.shared)),
         partial(halves, source, again.full),
         _matrices(module),
         _parameter_counts(module, trained=False),
     )
+
+
+def _between(
+    name: str, ahead: Program, shared: Shared, first: int, last: int | None
+) -> Pass:
+    """The operations of a forward pass from one to another."""
+    end = len(ahead) if last is None else last
+    return pass_of(name, part(ahead, first, end), shared)
 
 
 def _matrices(module: Module) -> tuple[Matrices, ...]:

@@ -139,6 +139,8 @@ class Tape(Recorder):
         Called with a parameter that is stored wider than products take it, as its gradient becomes as wide.
     retained : list
         With these the graph, and so what it saved, stays alive.
+    reads : dict
+        Parameters by name: the first operation that may read them, the one behind all that earlier nodes launched.
     """
 
     def __init__(self, rank: int, shared: Shared, costs: dict[str, float]) -> None:
@@ -156,7 +158,8 @@ class Tape(Recorder):
         self.hooks: ModuleHooks | None = None
         self.widened: Callable[[Tensor], None] | None = None
         self.retained: list[Backward] = []
-        self._seq = 0
+        self.reads: dict[str, int] = {}
+        self._seq = self._launched = 0
 
     def products_of(self, layer: int) -> str:
         """Type in which the linear layers of a block compute; -1 is outside the blocks."""
@@ -229,8 +232,11 @@ class Tape(Recorder):
 
     def apply(self, out: Tensor, inputs: list[Tensor], backward: Backward) -> Tensor:
         """Gives ``out`` a history: ``backward`` maps its gradient to the gradients of ``inputs``."""
+        before, self._launched = self._launched, self.issued
         if not self.grad_enabled or not any(t.requires_grad for t in inputs):
             return out
+        for parameter in (t for t in inputs if t.requires_grad and t.node is None):
+            self.reads.setdefault(parameter.name, before)
         self._seq += 1
         edges = [
             (t.node if t.node is not None else t) if t.requires_grad else None
