@@ -17,6 +17,7 @@ import numpy as np
 
 from sim.costs import matern
 from sim.costs.roofline import Roofline
+from sim.costs.tables import toward
 from sim.graph.kernel import Kernel
 
 PREFIX = "aten "
@@ -179,10 +180,16 @@ class Surface:
         return len(axes(kernel)) == len(self.low)
 
     def seconds(self, kernel: Kernel) -> float:
-        """Of a kernel: its base with the correction at its position, or at the nearest edge of the rows."""
-        at = np.clip(np.array(axes(kernel)), self.low, self.high)
+        """Of a kernel: its base with the correction at its position, or at the nearest edge of the rows.
+
+        Far outside the rows it is the base more and more, which is a roofline.
+        """
+        position = np.array(axes(kernel))
+        at = np.clip(position, self.low, self.high)
         correction = self.mean + float(self._near(self.points - at) @ self.alpha)
-        return self.base(kernel) * math.exp(correction)
+        base = self.base(kernel)
+        octaves = float(np.abs(position - at).max())
+        return toward(base, base * math.exp(correction), octaves)
 
     def _distances(self, kernel: Kernel) -> np.ndarray:
         distances: np.ndarray = np.abs(self.points - np.array(axes(kernel))).max(axis=1)

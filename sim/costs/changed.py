@@ -125,7 +125,7 @@ class ChangedGpu(Gpu):
         arithmetic = self.floor + computes.bound(kernel) / before * beyond
         return max(min(load, 1.0), load * min(1.0, arithmetic / time))
 
-    def _duration(self, kernel: Kernel) -> float:
+    def by_table(self, kernel: Kernel) -> float:
         return self._at_speed(kernel, self._model.duration(kernel))
 
     def _at_speed(self, kernel: Kernel, time: float) -> float:

@@ -100,7 +100,7 @@ class CorrectedGpu(Gpu):
             return None
         return self._corrections.get(name_of(kernel))
 
-    def _duration(self, kernel: Kernel) -> float:
+    def by_table(self, kernel: Kernel) -> float:
         correction = self._correction(kernel)
         name = name_of(kernel)
         own = correction(kernel) if correction else self._factors.get(name, 1.0)

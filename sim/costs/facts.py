@@ -13,7 +13,7 @@ from sim.costs.adamw import Adamw
 from sim.costs.attention import Ratios
 from sim.costs.attention_widths import Widths
 from sim.costs.draw import ATTENTION, Draw
-from sim.costs.gemm import TileModel
+from sim.costs.gemm import SAME, TileModel
 from sim.costs.kinds import DTYPE_BYTES, KINDS, SCANS
 from sim.costs.library_table import Stack
 from sim.costs.power import Power
@@ -176,6 +176,9 @@ class GpuFacts:
         What it draws, W and J; None: as `like`, at the same shares of the limit and the peaks.
     sustained
         Time under hours of load over that of bursts, by number format, "grouped" or "attention".
+    beyond_alike
+        Time of a product in a format beyond that in the format that runs alike (`gemm.SAME`), by format: a share of its
+        arithmetic at the peak. Longer significands draw more power, so the clock is lower.
     gemm, products
         Tile models of products: of any number format, and by format.
     correction
@@ -240,6 +243,9 @@ class GpuFacts:
         Table(dict.fromkeys((*DTYPE_BYTES, "grouped", "attention"), POSITIVE)),
         _numbers,
         {},
+    )
+    beyond_alike: Mapping[str, float] = fact(
+        Table(dict.fromkeys(SAME, AT_LEAST_0)), _numbers, {}
     )
     gemm: TileModel | None = fact(schema.numbers_of(TileModel), _tile_model, None)  # noqa: RUF009
     products: Mapping[str, TileModel] = fact(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from sim.costs.facts import GpuFacts
 from sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
 from sim.costs.gpu_times import GpuTimes
 from sim.costs.kinds import ATTENTIONS, STREAM_PASSES, check, work
-from sim.costs.tables import NEAR, Curve, Row
+from sim.costs.tables import NEAR, REACH, Curve, Row
 from sim.graph.kernel import STATED, Kernel
 
 FORWARD = "forward products"  # borrowed by gradients
@@ -35,6 +36,8 @@ class Gpu(GpuTimes):
             return "guess" if reading.beside and grade != "guess" else grade
         if is_fp8(kernel):
             return self._grade_in_fp8(kernel)
+        if self.past(kernel) > math.log2(REACH):
+            return "guess"
         grade, load_key = (
             self._grade(kernel),
             sustained.load_key(self.facts, self.roofline, kernel),
@@ -73,7 +76,7 @@ class Gpu(GpuTimes):
         if (
             model is None
             and self._own_tiles(kernel)
-            and gemm.of_dtype(self._tiles, kernel.dtype) is not None
+            and gemm.of_dtype(self.tiles, kernel.dtype) is not None
         ):
             return "fitted"
         if model is None:
@@ -82,6 +85,8 @@ class Gpu(GpuTimes):
             return (
                 "fitted" if borrowed == FORWARD else "guess"
             )  # the tile model is the same for every layout
+        if kernel.kind in gemm.KINDS and kernel.dtype in self.facts.beyond_alike:
+            return "fitted"
         at_row = (
             model.measured(work(kernel)[1])
             if isinstance(model, Curve)
@@ -144,7 +149,7 @@ class Gpu(GpuTimes):
         if model is None and self._own_tiles(kernel):
             return (
                 ""
-                if gemm.of_dtype(self._tiles, kernel.dtype) is not None
+                if gemm.of_dtype(self.tiles, kernel.dtype) is not None
                 else "no table"
             )
         if model is None:
@@ -175,7 +180,13 @@ class Gpu(GpuTimes):
     def past(self, kernel: Kernel) -> float:
         """Octaves by which a kernel lies past the sizes in the table it is read from; 0 where that reaches it."""
         kernel = self.main(kernel)
-        if not self.stands_on(kernel).startswith("extrapolation"):
+        instead = self.stands_on(kernel)
+        like = self.like
+        if isinstance(like, Gpu) and instead.startswith(f"the {like.name}'s"):
+            # What a lent table is continued to, near its sizes, is in the width of lent times.
+            lent = like.past(kernel)
+            return lent if lent > math.log2(REACH) else 0.0
+        if not instead.startswith("extrapolation"):
             return 0.0
         if kernel.kind in scans.KINDS:
             return scans.past(kernel)

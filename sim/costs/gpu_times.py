@@ -5,7 +5,17 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from sim.costs import aten, gemm, generated, scans, similar, sustained, terms
+from sim.costs import (
+    aten,
+    gemm,
+    generated,
+    padding,
+    scans,
+    similar,
+    sustained,
+    terms,
+    tile_times,
+)
 from sim.costs.adamw import Adamw
 from sim.costs.attention import is_fp8, widened
 from sim.costs.attention_widths import Stand, Widths, stand
@@ -89,10 +99,11 @@ class GpuTimes:
             rows, facts, self.bandwidth * facts.efficiency["bytes"], self.tile_time
         )
         self._known: dict[Kernel, float] = {}
+        self.unfilled: dict[Kernel, float] = {}
         self._ratios: dict[Kernel, float | None] = {}
         self._evidence: dict[Kernel, str] = {}
         self._row_widths: dict[terms.Group, frozenset[int]] = {}
-        self._tiles = facts.tiles
+        self.tiles = facts.tiles
         self.libraries = LibrarySteps(
             name, facts.libraries, self.roofline, self.tile_time
         )
@@ -107,7 +118,7 @@ class GpuTimes:
         if self.facts.power is not None:
             return self.facts.power
         # Times lent by another GPU are those at its highest clock; a GPU with rows of its own has its own load in them.
-        lent = self.like is not None and gemm.of_dtype(self._tiles, "bf16") is None
+        lent = self.like is not None and gemm.of_dtype(self.tiles, "bf16") is None
         return self.like.power if self.like is not None and lent else None
 
     @property
@@ -138,8 +149,7 @@ class GpuTimes:
         if self._operations is None:
             return None
         rows = aten.read(self._operations)
-        lender = self.like or self  # its tiles were fitted to more products
-        return aten.AtenTables(rows, lender.tile_time, self.roofline)
+        return aten.AtenTables(rows, self.tile_time, self.roofline)
 
     def _surface(self, kernel: Kernel) -> tuple[aten.Surface, bool] | None:
         """Where an ATen operation is read, and whether in its own group; None for other kernels and without tables."""
@@ -215,12 +225,7 @@ class GpuTimes:
                 pauses = (surface[0].starts(kernel) - 1) * self.gap
                 known = self._known[kernel] = self.running(kernel) + pauses
                 return known
-            known = self._known[kernel] = max(
-                self._duration(generated.streaming(kernel)),
-                generated.seconds(kernel, self.roofline),
-                self.roofline.bound(kernel),
-                self.floor,
-            )
+            known = self._known[kernel] = padding.filled_up(self, kernel, self.alone)
         return known
 
     def _read(self, reading: InModels, kernel: Kernel) -> float:
@@ -230,6 +235,15 @@ class GpuTimes:
         if reading.beside is None:
             return time
         return time * similar.variant(self, kernel, reading.beside)
+
+    def alone(self, kernel: Kernel) -> float:
+        """Seconds by a table or a model, no less than the limits allow; they may fall where sizes grow (`duration`)."""
+        return max(
+            self.by_table(generated.streaming(kernel)),
+            generated.seconds(kernel, self.roofline),
+            self.roofline.bound(kernel),
+            self.floor,
+        )
 
     def stand(self, kernel: Kernel) -> Stand | None:
         """Attention with heads of 128 that stands for one with other heads; None for what tables have."""
@@ -283,7 +297,7 @@ class GpuTimes:
         surface = self._surface(kernel)
         if surface is None:
             return self.duration(kernel)
-        return max(surface[0].seconds(kernel), self.floor)
+        return max(padding.filled_up(self, kernel, surface[0].seconds), self.floor)
 
     def waves(self, kernel: Kernel) -> float:
         """Waves of thread blocks of a GEMM over the SMs (1.0 fills the GPU once); other kinds by bytes moved.
@@ -314,7 +328,8 @@ class GpuTimes:
         table = "_".join(filter(None, terms.group(kernel)[:2]))
         return parts.get(table, parts.get(kernel.kind, 1))
 
-    def _duration(self, kernel: Kernel) -> float:
+    def by_table(self, kernel: Kernel) -> float:
+        """Seconds by the table or the model that has the kernel, whatever the limits allow."""
         efficiency = self.facts.efficiency
         if kernel.kind in scans.KINDS:
             return scans.seconds(kernel, self)
@@ -324,13 +339,16 @@ class GpuTimes:
         if kernel.kind in efficiency:  # no table, but the share of the peak it reaches
             shares = {**efficiency, "flops": efficiency[kernel.kind]}
             return estimate(self.roofline, kernel, self.floor, shares)
+        if kernel.kind in gemm.KINDS and kernel.dtype in self.facts.beyond_alike:
+            return tile_times.beyond_alike(self, kernel)
         if self._by_products(kernel):
             return self._of_library(kernel)
         model = self.tables.model(terms.group(kernel))
         if isinstance(model, Curve):
             return model(work(kernel)[1])
         if isinstance(model, Kriged):
-            return model(kernel)
+            limit = estimate(self.roofline, kernel, self.floor, efficiency)
+            return model.continued(kernel, limit)
         if self.like is not None and not self._own_tiles(kernel):
             return similar.seconds(self, self.like, kernel)
         if kernel.kind in gemm.KINDS:
@@ -344,9 +362,7 @@ class GpuTimes:
 
     def _of_library(self, kernel: Kernel) -> float:
         """Seconds of a product by a library."""
-        _, shape = gemm.products(kernel)
-        odd = gemm.unaligned(shape, kernel.layout, kernel.dtype)
-        return self.libraries.forward(kernel) * (self.unaligned if odd else 1.0)
+        return self.libraries.forward(kernel) * tile_times.odd_rows(self, kernel)
 
     def _own_tiles(self, kernel: Kernel) -> bool:
         """Whether this GPU has a tile model of its own for the kernel."""
@@ -354,7 +370,7 @@ class GpuTimes:
             return False
         fitted = (
             kernel.kind != "grouped_gemm"
-            and gemm.of_dtype(self._tiles, kernel.dtype) is not None
+            and gemm.of_dtype(self.tiles, kernel.dtype) is not None
         )
         return fitted or self.facts.gemm is not None
 
@@ -386,14 +402,4 @@ class GpuTimes:
 
     def tile_time(self, kernel: Kernel) -> float:
         """Seconds of a product by the tile model alone, without what rows near it say."""
-        count, shape = gemm.products(kernel)
-        peak = self.roofline.peak_of(kernel.dtype)
-        tiles = gemm.of_dtype(self._tiles, kernel.dtype) or self._tiles.get(
-            "", gemm.TYPICAL
-        )
-        time = tiles.time(shape, self.sms, peak, self.bandwidth, work(kernel)[1], count)
-        return time * (
-            self.unaligned
-            if gemm.unaligned(shape, kernel.layout, kernel.dtype)
-            else 1.0
-        )
+        return tile_times.seconds(self, kernel)

@@ -7,11 +7,17 @@ from functools import partial
 
 from sim.costs import gemm, terms
 from sim.costs.facts import GpuFacts
-from sim.costs.kinds import STREAM_PASSES, work
+from sim.costs.kinds import OVER_PCIE, STREAM_PASSES, work
 from sim.costs.tables import Curve, Kriged, Row
 from sim.graph.kernel import Kernel
 
 Group = tuple[str, str, str]
+#: Relative noise of rows that come from traces of steps, at most.
+IN_STEP = 0.02
+
+
+def _place(kernel: Kernel) -> tuple[Group, tuple[int, ...]]:
+    return terms.group(kernel), kernel.shape
 
 
 class KernelTables:
@@ -40,6 +46,16 @@ class KernelTables:
         for row in rows:
             self._rows.setdefault(terms.group(row.kernel), []).append(row)
         self._models: dict[Group, Curve | Kriged | None] = {}
+        self._in_steps = frozenset(
+            _place(row.kernel)
+            for own in self._rows.values()
+            for row in own
+            if row.noise <= IN_STEP
+        )
+
+    def in_step(self, kernel: Kernel) -> bool:
+        """Whether this very shape was measured in a training step; streams are one curve, whose rows rise."""
+        return kernel.kind not in STREAM_PASSES and _place(kernel) in self._in_steps
 
     def model(self, group: Group) -> Curve | Kriged | None:
         """The table behind a (kind, layout, dtype), None where nothing was measured; built on first use."""
@@ -47,10 +63,17 @@ class KernelTables:
             self._models[group] = self._build(group)
         return self._models[group]
 
+    def groups(self) -> tuple[Group, ...]:
+        """Every (kind, layout, dtype) of which something was measured."""
+        return tuple(self._rows)
+
     def rows(self, group: Group) -> list[Row]:
         """Rows of a group, or of the dtype and the layout that run alike."""
         kind, layout, dtype = group
-        dtypes = (dtype, gemm.SAME.get(dtype, dtype))
+        alike = gemm.SAME.get(dtype, dtype)
+        # Where it is known how much longer a format takes than one that runs alike, the rows of that one count alone.
+        related = kind == "gemm" and dtype in self._facts.beyond_alike
+        dtypes = (alike,) if related else (dtype, alike)
         layouts = (layout, "nt") if kind == "gemm" and layout else (layout,)
         return next(
             (
@@ -81,7 +104,10 @@ class KernelTables:
             points = (
                 (work(row.kernel)[1], row.duration, row.noise**-2) for row in rows
             )
-            return Curve(points, self.floor, self.stream)
+            rate = self.stream
+            if kind in OVER_PCIE:  # no faster than the link was seen to be
+                rate = max(work(row.kernel)[1] / row.duration for row in rows)
+            return Curve(points, self.floor, rate)
         return self._kriged(group, rows)
 
     def _kriged(self, group: Group, rows: list[Row]) -> Kriged | None:

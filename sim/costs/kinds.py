@@ -99,6 +99,9 @@ ELEMENTWISE = {
     **dict.fromkeys(("copy", "transpose_copy", "cat", "fill", "memset", "cast"), 0.0),
 }
 
+# Kinds whose bytes pass the host's link, which is slower than the GPU's memory.
+OVER_PCIE = ("copy_h2d",)
+
 # (rows, columns) kinds: passes over rows * columns elements.
 ROW_PASSES = {
     "rms_norm_fwd": 2.0,

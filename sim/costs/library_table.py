@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from sim.costs import matern
 from sim.costs.library_families import Family, Sizes, Work
 from sim.costs.roofline import Roofline
+from sim.costs.tables import REACH
 
 #: Share of the datasheet's limits where corrections start (a guess).
 REACHED = 0.75
@@ -112,7 +114,7 @@ class LibraryTable:
         points = self._family.axes(sizes.astype(float))
         batches = [points[at : at + BATCH] for at in range(0, len(points), BATCH)]
         corrections = np.concatenate([self._corrections(batch) for batch in batches])
-        times: np.ndarray = self.base(sizes) * np.exp(corrections)
+        times: np.ndarray = self.base(sizes) * (1.0 + corrections)
         return times
 
     def least(self, sizes: Sizes) -> np.ndarray:
@@ -130,12 +132,17 @@ class LibraryTable:
         return nearest
 
     def _corrections(self, points: np.ndarray) -> np.ndarray:
-        """Means of a Gaussian process through the rows nearest to each point, at that point."""
+        """What a kernel takes beyond its base, over that: by a Gaussian process through the rows nearest to each point.
+
+        Far from all rows it falls as `sim.costs.tables.toward` does, until the base is left, which is a roofline.
+        """
         near, to_rows = nearest(points, self._points)
         rows, residuals = self._points[near], self._residuals[near]
         mean = residuals.mean(axis=1, keepdims=True)
-        means: np.ndarray = mean[:, 0] + PROCESS.mean(rows, residuals - mean, to_rows)
-        return means
+        means = mean[:, 0] + PROCESS.mean(rows, residuals - mean, to_rows)
+        outside = np.maximum(0.0, to_rows.min(axis=1) - math.log2(REACH))
+        beyond: np.ndarray = np.expm1(means) * 0.5**outside
+        return beyond
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from sim.costs import gemm, tile_times
 from sim.costs.counterparts import counterpart
 from sim.costs.draw import Draw
 from sim.costs.kinds import ATTENTIONS, STREAM_PASSES
@@ -19,8 +20,13 @@ def seconds(gpu: GpuTimes, like: GpuTimes, kernel: Kernel) -> float:
     """What the kernel takes on `gpu`, if it takes what it does on `like`.
 
     The time beyond the shortest time of any kernel is longer or shorter as somebody measured of both GPUs; else as
-    their limits differ for the kernel, and as its units differ that only one of them has.
+    their limits differ for the kernel, and as its units differ that only one of them has. A product is longer or
+    shorter as its tiles and bytes are: the ratio of bounds falls where arithmetic takes over from memory, and a
+    product of more rows would take less time.
     """
+    if kernel.kind in gemm.KINDS:
+        tiles = tile_times.aligned(gpu, kernel) / tile_times.aligned(like, kernel)
+        return tiles * like.alone(kernel)
     beyond = max(0.0, like.lent(kernel) - like.floor)
     ratio = gpu.measured_ratio(like, kernel)
     if ratio is None:

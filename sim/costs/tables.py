@@ -20,6 +20,8 @@ from sim.graph.kernel import Kernel
 
 # Below this many bytes (1 us at HBM speed) a kernel is latency, so its time says little about larger ones (guess).
 LATENCY_BOUND = 4e6
+# Times the measured sizes up to which a table is continued; beyond, the roofline is.
+REACH = 8.0
 # Octaves outside the measured sizes from which on a reading is called an extrapolation (guess: half to double is near).
 NEAR = 1.0
 
@@ -63,6 +65,8 @@ class Curve:
     """Seconds by bytes: isotonic through the rows, a straight line to `floor` below them, proportional above.
 
     Where all rows are bound by latency, the line above them has the slope of the rows, no faster than `rate` bytes/s.
+    That slope is noise where rows lie close together, so from `REACH` times the largest size on it is that of the
+    roofline, `rate`, or of the largest row without the time of the smallest one, where memory bounds that.
     """
 
     def __init__(
@@ -83,13 +87,18 @@ class Curve:
                 else 0.0
             )
             self.slope = max(rise, 1.0 / rate)
+        bound = sizes[-1] >= LATENCY_BOUND
+        moving = (times[-1] - times[0]) / sizes[-1] if bound else 0.0
+        self.far_slope = max(moving, 1.0 / rate)
 
     def __call__(self, size: float) -> float:
         sizes, times = self.sizes, self.times
         if size <= sizes[0]:
             return self.floor + (times[0] - self.floor) * size / sizes[0]
         if size >= sizes[-1]:
-            return times[-1] + self.slope * (size - sizes[-1])
+            near = min(size, REACH * sizes[-1])
+            at_reach = times[-1] + self.slope * (near - sizes[-1])
+            return at_reach + self.far_slope * (size - near)
         at = int(np.searchsorted(sizes, size))
         share = math.log(size / sizes[at - 1]) / math.log(sizes[at] / sizes[at - 1])
         return float(times[at - 1] * (times[at] / times[at - 1]) ** share)
@@ -105,6 +114,21 @@ class Curve:
     def past(self, size: float) -> float:
         """Octaves from the largest row to `size`; 0 up to it."""
         return max(0.0, math.log2(size / self.sizes[-1])) if size > 0 else 0.0
+
+
+def toward(roofline: float, table: float, octaves: float) -> float:
+    """Seconds so many octaves outside a table: what it says up to `REACH`, then more and more what the roofline does.
+
+    A table's excess over the roofline (starts, noise of short rows) stays about what it is at the joint, while the
+    roofline grows with the work.
+
+    Examples
+    --------
+    >>> toward(1.0, 5.0, 3.0), toward(8.0, 40.0, 6.0), toward(2.0**12, 5 * 2.0**12, 15.0) / 2**12
+    (5.0, 12.0, 1.0009765625)
+    """
+    outside = max(0.0, octaves - math.log2(REACH))
+    return roofline + (table - roofline) * math.exp2(-outside)
 
 
 def _isotonic(
@@ -194,6 +218,13 @@ class Kriged:
     def __call__(self, kernel: Kernel) -> float:
         near = self._kernel(self.points - np.array(self.axes(kernel)))
         return self.base(kernel) * math.exp(self.mean + float(near @ self.alpha))
+
+    def continued(self, kernel: Kernel, limit: float) -> float:
+        """Seconds, far outside the rows by the roofline's `limit`; products go on by their tiles, a roofline too."""
+        seconds = self(kernel)
+        if "gemm" in kernel.kind:
+            return seconds
+        return toward(limit, seconds, self.past(kernel))
 
     def measured(self, kernel: Kernel) -> bool:
         """Whether a row has this very position."""

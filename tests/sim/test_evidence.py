@@ -66,8 +66,8 @@ def test_a_kernel_says_what_stands_in_for_its_table(
 ) -> None:
     """Nothing, another kind's or layout's table, an extrapolation, or no table at all."""
     assert H200.stands_on(kernel) == instead
-    borrowed = instead.startswith(("the table", "no"))
-    assert (H200.evidence(kernel) in ("guess", "datasheet")) == borrowed
+    # The extrapolations are to more than eight times the measured sizes.
+    assert (H200.evidence(kernel) in ("guess", "datasheet")) == bool(instead)
 
 
 def test_another_gpu_s_table_is_named() -> None:

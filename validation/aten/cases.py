@@ -73,6 +73,8 @@ class Case:
         Of the case.
     held_out
         Whether no constant may be taken from it.
+    each
+        Seconds of each of its kernels, cold and warm.
     """
 
     operation: Operation
@@ -84,6 +86,7 @@ class Case:
     family: str
     name: str
     held_out: bool
+    each: tuple[tuple[float, float], ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -172,6 +175,7 @@ def _case(row: dict[str, Any], operation: Operation, kernels: list[Any]) -> Case
         row["family"],
         f"{row['op']} {row['way']}",
         row["split"] == "held_out",
+        tuple((kernel[3], kernel[4]) for kernel in kernels),
     )
 
 

@@ -29,10 +29,10 @@ from validation.formats.rows import read_rows
 from validation.formats.scenarios import scenario_of
 
 #: What draws, in the order of the fit: seconds of any kernel, bytes, flops by kind.
-KINDS = ("active", "byte", "bf16", "fp8", "tf32", "fp32", ATTENTION)
+KINDS = ("active", "byte", "bf16", "fp16", "fp8", "tf32", "fp32", ATTENTION)
 #: Scale of the fit: W, pJ.
 UNITS = np.array([1.0, *[1e12] * (len(KINDS) - 1)])
-FIRST = np.array([300.0, 30.0, 0.6, 0.7, 2.0, 4.0, 0.8])
+FIRST = np.array([300.0, 30.0, 0.6, 0.6, 0.7, 2.0, 4.0, 0.8])
 ACTIVE, FLOPS = 0, slice(2, None)  # which of KINDS follow the clock
 STEP_WEIGHT = 2.0  # a step is what is asked about
 SHORTEST = 20e-6  # s: below it the host bounds calls back to back
@@ -129,7 +129,7 @@ def _amounts(
         flops, size = work(kernel)
         total["active"] += time
         total["byte"] += count * size
-        kind = "bf16" if kernel.dtype == "fp16" else work_kind(kernel)
+        kind = work_kind(kernel)
         if kind in total:
             total[kind] += count * flops
     total["active"] = min(total["active"], seconds)

@@ -81,7 +81,12 @@ BEGIN = {"epilogue": 3e-11, "tail": 0.2}
 
 
 def fit_gemm(rows: list[Row], gpu: Gpu) -> dict[str, float]:
-    """Constants of the tile model by coordinate search on the log errors of the bf16 rows.
+    """Constants of the tile model by coordinate search on the log errors of the bf16 rows."""
+    return _search({**asdict(gemm.TYPICAL), **BEGIN}, gemm_loss(rows, gpu))
+
+
+def gemm_loss(rows: list[Row], gpu: Gpu) -> Callable[[dict[str, float]], float]:
+    """How far off constants of the tile model are on the bf16 rows.
 
     Absolute errors count besides squared ones: now and then cuBLAS chooses a kernel that takes half as long again.
     """
@@ -97,7 +102,7 @@ def fit_gemm(rows: list[Row], gpu: Gpu) -> dict[str, float]:
         errors = np.abs(np.log(tiles.times(constants) / durations))
         return float((weights * (np.minimum(errors, 0.5) + 0.3 * errors**2)).sum())
 
-    return _search({**asdict(gemm.TYPICAL), **BEGIN}, loss)
+    return loss
 
 
 def _search(

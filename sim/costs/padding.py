@@ -1,0 +1,143 @@
+"""A kernel takes no longer than a larger one, since its operands can be filled up: times never fall when a size grows.
+
+Tables are interpolated between rows that noise and choices of a library move by some per cent. Where the work hardly
+grows with a size (few rows by wide weights), that makes a larger kernel faster than a smaller one. The time of a kernel
+is the least of its own and those of larger ones.
+
+Exceptions are the libraries' own. A shape that a measured step has keeps its time, whatever cuBLAS chose for it. A
+product whose rows lie at no multiple of 16 bytes is not filled up (`unaligned` of a GPU's file), a convolution of fewer
+than eight channels takes another algorithm, and so do heads of other widths: no other kernel stands in for these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sim.costs import gemm
+from sim.costs.kinds import KINDS, ROW_PASSES, STREAM_PASSES
+from sim.graph.kernel import Kernel
+
+if TYPE_CHECKING:
+    from sim.costs.gpu_times import GpuTimes
+
+PREFIX = "aten "
+#: Sizes of an octave that a kernel is filled up to: eight of a product, whose tiles are narrow; two of others.
+PRODUCT_STEPS, OTHER_STEPS = 8, 2
+#: A size is not searched further once a kernel takes so much longer: what it does grows, not its noise.
+GROWN = 1.3
+#: Largest size looked at.
+LARGEST = 2**40
+#: Which sizes can be filled up; of kinds not listed, none.
+AXES: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(STREAM_PASSES, (0,)),
+    **dict.fromkeys(ROW_PASSES, (0, 1)),
+    **dict.fromkeys(("batchnorm_fwd", "batchnorm_bwd"), (0,)),
+    **dict.fromkeys(("gemm", "gemm_bias"), (0, 1, 2)),
+    "grouped_gemm": (0, 1, 2, 3),
+    **dict.fromkeys(("attention_fwd", "attention_bwd"), (0, 3)),
+    **dict.fromkeys(("conv_fwd", "conv_dgrad", "conv_wgrad"), (0,)),
+    "adamw": (0, 1),
+    **dict.fromkeys(("embedding_fwd", "embedding_bwd", "index_select"), (0, 1)),
+    "index_put": (0, 1),
+    **dict.fromkeys(("nll_loss_fwd", "nll_loss_bwd"), (0,)),
+}
+assert AXES.keys() <= KINDS.keys()
+
+
+def axes(kernel: Kernel) -> tuple[int, ...]:
+    """Which sizes of a kernel can be filled up.
+
+    Examples
+    --------
+    >>> axes(Kernel("gemm", (192, 8192, 8192), "bf16", "nt"))
+    (0, 1, 2)
+    """
+    if kernel.kind.startswith(PREFIX):
+        simple = len(kernel.shape) <= 2 or kernel.kind.removeprefix(PREFIX) == "mm"
+        return tuple(range(len(kernel.shape))) if simple else ()
+    return AXES.get(kernel.kind, ())
+
+
+def filled_up(
+    gpu: GpuTimes, kernel: Kernel, seconds: Callable[[Kernel], float]
+) -> float:
+    """Seconds of a kernel by a table, no more than of a larger one; what was seen in a step stays as it is."""
+    if _own_choice(gpu, kernel):
+        return seconds(kernel)
+
+    def remembered(one: Kernel) -> float:
+        if one not in gpu.unfilled:
+            gpu.unfilled[one] = seconds(one)
+        return gpu.unfilled[one]
+
+    return least(kernel, remembered, axes(kernel))
+
+
+def _own_choice(gpu: GpuTimes, kernel: Kernel) -> bool:
+    """Whether a library is known to take longer for a kernel than it might for a larger one.
+
+    A measured step has the very shape, or rows of operands lie at no multiple of 16 bytes, which it does not mend.
+    """
+    if gpu.tables.in_step(kernel):
+        return True
+    if kernel.kind in gemm.KINDS:
+        _, shape = gemm.products(kernel)
+        if gemm.unaligned(shape, kernel.layout, kernel.dtype):
+            return True
+    return gpu.like is not None and _own_choice(gpu.like, kernel)
+
+
+def least(
+    kernel: Kernel, seconds: Callable[[Kernel], float], over: tuple[int, ...]
+) -> float:
+    """Seconds of a kernel, or of a larger one if that takes less.
+
+    Examples
+    --------
+    >>> dip = {4: 3.0, 6: 2.0, 8: 5.0}
+    >>> least(Kernel("fill", (4,), "bf16"), lambda one: dip[one.shape[0]], (0,))
+    2.0
+    """
+    best, at = seconds(kernel), kernel
+    while True:
+        # From the best one so far, one size after the other: what two sizes filled up at once allow comes in turn.
+        start = at
+        for axis in over:
+            for larger in _larger(start, axis):
+                time = seconds(larger)
+                if time < best:
+                    best, at = time, larger
+                elif time > GROWN * best:
+                    break
+        if at is start:
+            return best
+
+
+def _larger(kernel: Kernel, axis: int) -> Iterator[Kernel]:
+    """The kernel with a size filled up, step by step; what it says of its own work grows in proportion."""
+    size = kernel.shape[axis]
+    product = kernel.kind in gemm.KINDS or kernel.kind == PREFIX + "mm"
+    for grown in sizes_above(size, PRODUCT_STEPS if product else OTHER_STEPS):
+        shape = (*kernel.shape[:axis], grown, *kernel.shape[axis + 1 :])
+        times = grown / size
+        yield replace(
+            kernel, shape=shape, bytes=kernel.bytes * times, flops=kernel.flops * times
+        )
+
+
+def sizes_above(size: float, steps: int) -> Iterator[int]:
+    """Sizes beyond one, so many (a power of two) in every octave.
+
+    Examples
+    --------
+    >>> from itertools import islice
+    >>> list(islice(sizes_above(100, 8), 4))
+    [104, 112, 120, 128]
+    """
+    whole = int(size)  # some shapes have a part of a sequence
+    while whole < LARGEST:
+        step = max(1, (1 << max(0, whole.bit_length() - 1)) // steps)
+        whole = (whole // step + 1) * step
+        yield whole
