@@ -24,6 +24,7 @@ from sim.analysis.spans import timeline_of
 from sim.analysis.summary import summary_of
 from sim.analysis.timeline import Timeline
 from sim.analysis.uncertainty import uncertainty_of, unseen, with_readers, with_unseen
+from sim.analysis.unheard import unheard
 from sim.collectives.nccl import rccl
 from sim.collectives.wires import sharp
 from sim.costs.kinds import work
@@ -47,9 +48,8 @@ from workloads.models.model import ModelSpec
 Value = TypeVar("Value")
 
 # What is counted per second, by the kind of model; of other kinds "samples".
-JITTER_WARNING = (
-    "faults.jitter: the step, its breakdown and links are without noise; "
-    "--replicas N draws it"
+WITHOUT_NOISE = (
+    "the step, its breakdown and links are without noise; --replicas N draws it"
 )
 
 
@@ -298,11 +298,12 @@ def _flops_per_token(
 
 def _warnings(planned: Planned) -> tuple[str, ...]:
     scenario = planned.scenario
+    hosts = len({*map(planned.fabric.host_of, planned.gpus)})
+    without_part = tuple(idle(scenario, planned.model, hosts))
     caveats = (
         *scenario.notes,
-        *idle(
-            scenario, planned.model, len({*map(planned.fabric.host_of, planned.gpus)})
-        ),
+        *without_part,
+        *unheard(planned, without_part),
         *framework_of(scenario).caveats(scenario, planned.model),
         *_contradictions(planned),
         *filter(None, [numa.caveat(scenario)]),
@@ -310,9 +311,8 @@ def _warnings(planned: Planned) -> tuple[str, ...]:
         *_without_nccl(planned),
         *uneven.caveats(planned.fabric, planned.gpus, planned.graph.comms),
     )
-    if not _has_jitter(scenario.faults):
-        return caveats
-    return (*caveats, JITTER_WARNING)
+    jitter = _jitter_keys(scenario.faults)
+    return (*caveats, f"{', '.join(jitter)}: {WITHOUT_NOISE}") if jitter else caveats
 
 
 def _unsteady(planned: Planned, run: Run) -> tuple[str, ...]:
@@ -341,8 +341,9 @@ def _without_sharp(planned: Planned) -> tuple[str, ...]:
     return (idle,) if idle else ()
 
 
-def _has_jitter(faults: Faults) -> bool:
-    if faults.jitter != 1.0:
-        return True
-    names = (*JITTERS, PAUSE)
-    return any(getattr(faults, f"jitter_{name}") is not None for name in names)
+def _jitter_keys(faults: Faults) -> list[str]:
+    """The stated keys of noise, which replicas alone draw."""
+    names = [f"jitter_{name}" for name in (*JITTERS, PAUSE)]
+    drawn = [name for name in names if getattr(faults, name) is not None]
+    stated = ["jitter"] if faults.jitter != 1.0 else []
+    return [f"faults.{name}" for name in (*stated, *drawn)]

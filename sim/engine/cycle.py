@@ -141,6 +141,11 @@ class Cycle:
         """The most bytes/s that any of its exchanges puts on each of them."""
         return self._peaks[1]
 
+    @property
+    def data_usage(self) -> np.ndarray:
+        """The same: a cycle bounds rates, and its exchanges count what they move."""
+        return self.usage
+
 
 @dataclass(frozen=True, eq=False)
 class Course:

@@ -45,6 +45,11 @@ IDLE = {
     "nccl.net_speed": "5 GB/s",
     "nccl.transport": "proxy",
     "faults.spares": 3,
+    "pytorch.version": "2.1",
+    "cluster.host_memory": "1 MiB",
+    # NVLink SHARP runs all-reduces on eight H100, by CTAs of its own.
+    "nccl.max_channels": 1,
+    "nccl.buffer_size": "1 MiB",
 }
 
 
@@ -61,6 +66,20 @@ def test_a_key_without_a_part_is_told(key: str) -> None:
         line for line in predict(parse_scenario(tables, "x")).warnings if key in line
     ]
     assert len(told) == 1 and "no part in this step" in told[0]
+
+
+@pytest.mark.parametrize("key", ["nccl.max_channels", "nccl.min_channels"])
+def test_a_setting_of_channels_has_a_part_where_rings_run(key: str) -> None:
+    """Without NVLink SHARP one channel, or many, takes other SMs and other time, and nothing is said."""
+    tables = SMALL | {"nccl": {"nvls": False, "algo": "ring", "proto": "Simple"}}
+    plain = predict(parse_scenario(tables, "x"))
+    value = 1 if key.endswith("max_channels") else 32
+    name = key.removeprefix("nccl.")
+    stated = predict(
+        parse_scenario(tables | {"nccl": tables["nccl"] | {name: value}}, "x")
+    )
+    assert stated.energy != plain.energy
+    assert not any(key in line for line in stated.warnings)
 
 
 def test_every_pattern_is_of_a_key_that_there_is() -> None:

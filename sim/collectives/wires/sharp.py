@@ -53,6 +53,6 @@ def without(fabric: Any, wanted: Nccl) -> str | None:
     if not wanted.collnet or fabric.cluster_facts.sharp:
         return None
     return (
-        f"[nccl] collnet = true changes nothing: the cluster file of {fabric.name} does not say that its network's "
+        f"nccl.collnet = true changes nothing: the cluster file of {fabric.name} does not say that its network's "
         "switches reduce. Where they do (InfiniBand with SHARP), write sharp = 1 there; else leave collnet out"
     )

@@ -42,6 +42,16 @@ def _of_megatron(s: Scenario, _: ModelShape) -> bool:
     return framework_of(s).read_keys("megatron") != ()
 
 
+def _changed_with_releases(s: Scenario, m: ModelShape) -> bool:
+    """Whether a step has anything that an older PyTorch does otherwise."""
+    p = s.parallel
+    stages = p.pp > 1 and p.schedule == "interleaved" and p.vpp > 1
+    rowwise = s.pytorch.fp8_scaling == "rowwise"
+    return (
+        s.training.recompute != "none" or m.norm == "layer" or p.cp > 1 or stages
+    ) or rowwise
+
+
 #: The first that is not met says why a key has no part.
 NEEDS = (
     Needs("megatron.*", _of_megatron, "a framework with Megatron's layers"),
@@ -139,6 +149,11 @@ NEEDS = (
         "megatron.wgrad_deferral_limit",
         lambda s, _: s.megatron.defer_embedding_wgrad_compute,
         "defer_embedding_wgrad_compute",
+    ),
+    Needs(
+        "pytorch.version",
+        _changed_with_releases,
+        "recomputation, LayerNorm, cp, interleaved stages or rowwise FP8, which changed with PyTorch's releases",
     ),
     Needs(
         "pytorch.recompute_attention",

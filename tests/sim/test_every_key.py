@@ -1,0 +1,141 @@
+"""Nothing that was asked for is dropped in silence: every key moves the prediction, is named by a warning, or refused.
+
+For each key all values of its type are tried until one moves a figure. Where none does, a warning has to name the key.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, fields
+from functools import cache
+from typing import Any, Literal
+
+import pytest
+
+from sim.errors import InputError
+from sim.predict import predict
+from sim.spec.load import parse_scenario
+from sim.spec.sections import SECTIONS, Ctas
+from sim.strict import type_hints
+from sim.tools import catalog
+
+MODEL = {"kind": "transformer", "hidden": 512, "layers": 2, "heads": 8, "ffn": 1024}
+BASES: dict[str, dict[str, Any]] = {
+    "ddp": {
+        "cluster": {"name": "dgx-h100"},
+        "model": MODEL | {"vocab": 1000},
+        "training": {"seq_len": 256},
+        "parallel": {"dp": 8},
+    },
+    "two hosts": {
+        "cluster": {"name": "rail-h100", "hosts": 2},
+        "model": MODEL | {"vocab": 1000},
+        "training": {"seq_len": 256},
+        "parallel": {"dp": 16, "data_parallel": "fsdp"},
+    },
+    "one GPU": {
+        "cluster": {"name": "dgx-h100", "gpus": 1},
+        "model": MODEL | {"vocab": 1000},
+        "training": {"seq_len": 256},
+    },
+}
+QUICK = ("cluster", "nccl", "faults")
+LONG = ("training", "parallel", "megatron", "pytorch", "adapter", "dataload")
+#: Values that say what holds anyway, of keys that take no other one here: the whole cluster, nothing of a part.
+AS_IT_IS: dict[str, tuple[Any, ...]] = {
+    "cluster.hosts": (1, 2),
+    "cluster.gpus": (1, 8, 16),
+    "nccl.collnet": (False,),
+}
+TEXTS = {
+    "bytes": ("1 KiB", "1 MiB", "100 MiB", "1 GiB"),
+    "duration": ("1 us", "1 ms", "1 s"),
+}
+WHOLE = (0, 1, 2, 3, 4, 8, 16, 64, 256, 1000)
+SHARES = (0.1, 0.5, 0.9, 1.5, 2.0, 10.0)
+
+
+def _values(entry: Field[Any], hint: Any) -> list[Any]:
+    """Values of a key's type, within its limits."""
+    meta: Mapping[str, Any] = entry.metadata
+    if meta["names"]:
+        return [*catalog.names(meta["names"])]
+    if meta["unit"]:
+        return [*TEXTS.get(meta["unit"], ("5 GB/s",))]
+    return _typed(hint, float(meta["low"] or 0))
+
+
+def _typed(hint: Any, low: float) -> list[Any]:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return [*args]
+    if origin is typing.Union:
+        return [value for part in args for value in _typed(part, low)]
+    if origin is tuple:
+        one = _typed(args[0], low)
+        return [[value] for value in one] + [[value, value] for value in one]
+    if hint is bool:
+        return [True, False]
+    if hint is Ctas:
+        return [{"max_ctas": 1}, {"min_ctas": 32}]
+    numbers: dict[Any, tuple[Any, ...]] = {int: WHOLE, float: SHARES}
+    return [value for value in numbers.get(hint, ()) if value >= low]
+
+
+@cache
+def _predicted(text: str) -> tuple[str, str]:
+    """Figures of a prediction, and its warnings."""
+    result = predict(parse_scenario(json.loads(text), "x")).to_dict()
+    del result["scenario"]
+    warnings = " ".join(result.pop("warnings"))
+    return json.dumps(result, sort_keys=True), warnings
+
+
+def _tries(base: str, section: str, entry: Field[Any]) -> Iterator[tuple[Any, str]]:
+    """Values of a key that are no mistakes, and what comes of each: "moves", "named" or "silent"."""
+    plain, _ = _predicted(json.dumps(BASES[base]))
+    key = f"{section}.{entry.name}"
+    for value in _values(entry, type_hints(SECTIONS[section])[entry.name]):
+        if value in AS_IT_IS.get(key, ()) or value in (entry.default, [*()]):
+            continue
+        tables = copy.deepcopy(BASES[base])
+        tables.setdefault(section, {})[entry.name] = value
+        try:
+            figures, warnings = _predicted(json.dumps(tables))
+        except InputError:
+            continue
+        named = key in warnings
+        yield value, "moves" if figures != plain else "named" if named else "silent"
+
+
+def _silent(base: str, section: str) -> list[str]:
+    """Keys of a section that move nothing and are not named."""
+    found = []
+    for entry in fields(SECTIONS[section]):
+        silent = []
+        for value, outcome in _tries(base, section, entry):
+            if outcome == "moves":
+                silent = []
+                break
+            if outcome == "silent":
+                silent.append(value)
+        if silent:
+            found.append(f"{section}.{entry.name} = {silent}")
+    return found
+
+
+@pytest.mark.parametrize("section", QUICK)
+def test_no_key_is_dropped_in_silence(section: str) -> None:
+    """Of PyTorch's DDP on one host."""
+    assert not _silent("ddp", section)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("section", (*QUICK, *LONG))
+def test_no_key_of_any_section_is_dropped_in_silence(section: str, base: str) -> None:
+    """Of sharded data parallelism over hosts, and of one GPU, too."""
+    assert not _silent(base, section)
