@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.collectives.wires import transport
 from sim.errors import InputError
 from topologies import cluster_names, load_cluster
 
@@ -46,6 +47,40 @@ def test_a_file_may_extend_a_bundled_cluster(tmp_path: Path) -> None:
     rows = links.of_kind("nvlink")
     assert set(links.latency[rows]) == {1e-6}
     assert set(links.evidence[rows]) == {"measured"}
+
+
+FASTER_SLOT = """
+extends = "dgx-h200"
+[pcie]
+bandwidth = { value = "110 GB/s", evidence = "guess", source = "a test" }
+raw = { value = "126 GB/s", evidence = "guess", source = "a test" }
+"""
+
+
+def test_a_bandwidth_that_is_replaced_is_replaced_both_ways(tmp_path: Path) -> None:
+    """`upstream` belongs to the bandwidth beside which it stands: a file that says one alone says both."""
+    fabric = load_cluster(written(tmp_path, FASTER_SLOT))
+    both = {
+        fabric.links.index["gpu0", "pcieswitch0"],
+        fabric.links.index["pcieswitch0", "gpu0"],
+    }
+    assert set(fabric.links.bandwidth[list(both)]) == {110e9}
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_no_gpu_has_a_narrower_way_to_its_adapter_than_the_adapter(name: str) -> None:
+    """The GPUs that share a NIC reach it, together and both ways, as fast as it sends."""
+    fabric = load_cluster(name)
+    if "nic" not in fabric.nodes.kinds:
+        return
+    ports, links = dict(fabric.ports), fabric.links
+    for gpu in fabric.gpus_by_host[fabric.hosts[0]]:
+        for nic in transport.own_nics(fabric, gpu):
+            sharing = len(fabric.all_nearest(nic, "gpu"))
+            wire = links.bandwidth[links.index[nic, ports[nic]]]
+            for ends in ((gpu, nic), (nic, gpu)):
+                rows, share = fabric.spread(*ends)
+                assert sharing * min(links.bandwidth[rows] / share) >= 0.999 * wire
 
 
 def test_every_mistake_of_a_file_is_reported(tmp_path: Path) -> None:

@@ -120,10 +120,14 @@ def _beside(path: Path, key: str, name: object) -> str:
 
 
 def _laid_over(below: object, value: object) -> object:
-    nested = (
-        isinstance(below, dict) and isinstance(value, dict) and "value" not in value
-    )
-    return {**below, **value} if nested else value  # type: ignore[dict-item]
+    """A key's new value; a link keeps what it had and the file does not say.
+
+    But the way towards the CPU belongs to the bandwidth that it was stated beside: PCIe 6 is not PCIe 5 that way.
+    """
+    if not isinstance(below, dict) or not isinstance(value, dict) or "value" in value:
+        return value
+    stale = {"upstream"} if "bandwidth" in value else set()
+    return {key: old for key, old in below.items() if key not in stale} | value
 
 
 class Reader:
