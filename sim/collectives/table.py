@@ -14,15 +14,19 @@ import numpy as np
 from sim.collectives import backends, machine, uneven
 from sim.collectives.bound import Bounds
 from sim.collectives.interval import Sure, sure
+from sim.collectives.nccl.speeds import most_channels
 from sim.collectives.nccl.tuner import Candidate, candidates
 from sim.collectives.plan import Plan, check, nccl_of
 from sim.collectives.planner import plan_collective
+from sim.collectives.wires.network import INSIDE
 from sim.errors import InputError, Mistake
 from sim.spec.sections import Nccl
 from sim.units import format_bandwidth, format_bytes, format_duration
 
 # Operations whose size is n parts.
 SHARED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+# How many times as fast something else has to be that NCCL could have chosen, to be named.
+CLEARLY = 1.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +34,8 @@ class Row:
     """One size; `algbw` and `busbw` are bytes/s, `bottleneck` the link or limit that decides.
 
     `plan` and `time` are those of one call among many in one stream, as nccl-tests times them; `time_in_step` is that
-    of a program's own call, which waits for another stream twice.
+    of a program's own call, which waits for another stream twice. `faster` is what NCCL could have chosen and would
+    take less time, by what prestep predicts: NCCL goes by tables of its own.
     """
 
     plan: Plan
@@ -40,9 +45,17 @@ class Row:
     busbw: float
     bottleneck: str
     candidates: tuple[Candidate, ...] = ()
+    faster: Plan | None = None
     interval: Sure | None = (
         None  # none for what was never measured: Gloo and one-sided puts
     )
+
+    def _faster(self) -> dict[str, Any] | None:
+        """What would have been faster, by name."""
+        other = self.faster
+        if other is None:
+            return None
+        return {key: getattr(other, key) for key in ("algo", "proto", "channels")}
 
     def to_json(self, explain: bool = False) -> dict[str, Any]:
         """Plain values in SI units; `explain` adds what NCCL compared."""
@@ -70,8 +83,62 @@ class Row:
             "evidence": p.evidence,
             "bottleneck": self.bottleneck,
             "notes": list(p.notes),
+            "faster": self._faster(),
             "interval": self.interval.to_json() if self.interval else None,
         } | compared
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One size of one operation, to be planned on any fabric."""
+
+    op: str
+    size: float
+    group: tuple[str, ...]
+    wanted: Nccl
+    shares: np.ndarray | None = None
+
+    def in_step(self, fabric: Any) -> Plan:
+        """The plan of a program's own call, with even messages or with those of a file."""
+        if self.shares is None:
+            return plan_collective(self.op, self.size, self.group, fabric, self.wanted)
+        return uneven.plan(self.size, self.group, fabric, self.wanted, self.shares)
+
+    def tested(self, fabric: Any) -> Plan:
+        """The plan as nccl-tests times it: no other library's calls wait for NCCL's stream."""
+        plan = self.in_step(fabric)
+        nccl = self.wanted.backend == "nccl"
+        return machine.as_tested(plan, fabric) if nccl else plan
+
+    def faster(self, fabric: Any, plan: Plan) -> Plan | None:
+        """The fastest of what NCCL did not choose, if it takes clearly less time than its choice, `plan`."""
+        wanted = self.wanted
+        if wanted.backend != "nccl" or wanted.algo or wanted.proto:
+            return None
+        if not _between_hosts(plan, fabric):
+            return None  # in a host NCCL's tables were fitted to what is there
+        compared = candidates(self.op, self.size, self.group, fabric, wanted)
+        others = [
+            nccl_of(vars(wanted) | {"algo": one.algo, "proto": one.proto})
+            for one in compared
+        ]
+        if wanted.min_channels is None:
+            # Fast links need few channels in NCCL's search, but a channel carries only so much.
+            most = min(2 * plan.channels, most_channels(wanted.release))
+            others += [replace(other, min_channels=most) for other in others]
+        plans = [replace(self, wanted=other).tested(fabric) for other in others]
+        best = min(plans, key=lambda one: _seconds(one, fabric), default=plan)
+        clear = _seconds(best, fabric) < _seconds(plan, fabric) / CLEARLY
+        return best if clear else None
+
+
+def _between_hosts(plan: Plan, fabric: Any) -> bool:
+    """Whether any byte leaves its host."""
+    return not set(fabric.links.kind[plan.links].tolist()) <= INSIDE
+
+
+def _seconds(plan: Plan, fabric: Any) -> float:
+    return plan.duration(fabric.links.bandwidth)
 
 
 def _finite(rate: float) -> float | None:
@@ -197,40 +264,21 @@ def _row(
     shares: np.ndarray | None = None,
 ) -> Row:
     size, note = rounded(op, asked, len(group))
-
-    def planned(fabric: Any) -> Plan:
-        """The plan on a fabric, as nccl-tests times it: no other library's calls wait for NCCL's stream."""
-        plan = _in_step(op, size, group, fabric, wanted, shares)
-        return machine.as_tested(plan, fabric) if wanted.backend == "nccl" else plan
-
+    task = _Task(op, size, tuple(group), wanted, shares)
     fabric = bounds.fabric
-    plan = planned(fabric)
+    plan = task.tested(fabric)
     plan = replace(plan, notes=(*plan.notes, note)) if note else plan
-    time = plan.duration(fabric.links.bandwidth)
-    in_step = _in_step(op, size, group, fabric, wanted, shares)
+    time = _seconds(plan, fabric)
     return Row(
         plan,
         time,
-        in_step.duration(fabric.links.bandwidth),
+        _seconds(task.in_step(fabric), fabric),
         size / time,
         size / time * bus_factor(op, len(group)),
-        bounds.of(plan, planned),
+        bounds.of(plan, task.tested),
+        faster=task.faster(fabric, plan),
         interval=sure(plan, fabric) if wanted.backend == "nccl" else None,
     )
-
-
-def _in_step(
-    op: str,
-    size: float,
-    group: Sequence[str],
-    fabric: Any,
-    wanted: Nccl,
-    shares: np.ndarray | None,
-) -> Plan:
-    """The plan of a program's own call, with even messages or with those of a file."""
-    if shares is None:
-        return plan_collective(op, size, group, fabric, wanted)
-    return uneven.plan(size, group, fabric, wanted, shares)
 
 
 def render(rows: Sequence[Row], explain: bool = False) -> str:
@@ -248,7 +296,22 @@ def render(rows: Sequence[Row], explain: bool = False) -> str:
             "90%: how far nine in ten measured times lie from the predicted one (20%: from time / 1.2 to time x 1.2)"
         )
     notes = sorted({note for row in rows for note in row.plan.notes})
+    notes += _not_the_fastest(rows)
     return "\n".join([*lines, *(f"note: {note}" for note in notes)])
+
+
+def _not_the_fastest(rows: Sequence[Row]) -> list[str]:
+    """A note on sizes for which NCCL's tables choose what takes longer than something else; the largest is shown."""
+    slow = [(row, row.faster) for row in rows if row.faster is not None]
+    if not slow:
+        return []
+    row, other = slow[-1]
+    sizes = ", ".join(format_bytes(row.plan.size) for row, _ in slow)
+    named = f"{other.algo} {other.proto} with {other.channels} channels"
+    return [
+        f"NCCL chooses by its own tables, not what is predicted to be fastest, for {sizes}: "
+        f"{format_bytes(row.plan.size)} as {named} (NCCL_ALGO, NCCL_PROTO, NCCL_MIN_CTAS)"
+    ]
 
 
 def _line(row: Row) -> str:

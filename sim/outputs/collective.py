@@ -43,6 +43,14 @@ SIZE = table(
         "a link whose kind, made faster, shortens it most, or what else decides: latency, channels, ..."
     ),
     notes=items(text()),
+    faster=or_null(
+        table(
+            "what NCCL compared and did not choose, and what takes less time as predicted",
+            algo=text(),
+            proto=text(),
+            channels=whole(),
+        )
+    ),
     interval=_INTERVAL,
     rate=maybe(or_null(number("bytes/s that the bottleneck allows"))),
     candidates=maybe(
