@@ -107,7 +107,8 @@ def test_facts_alone_are_a_starting_point(tmp_path: Path) -> None:
     new, like = load_file(str(tmp_path / "new.toml")), load_gpu("h100")
     copy = Kernel("add", (2**28,))
     times = [gpu.duration(KERNEL) - gpu.floor for gpu in (new, like)]
-    assert times[0] / times[1] == pytest.approx(like.peak["bf16"] / 1307.4e12)
+    # Tiles fill 304 SMs to another part of a last wave than 132.
+    assert times[0] / times[1] == pytest.approx(like.peak["bf16"] / 1307.4e12, rel=0.1)
     assert new.duration(copy) < like.duration(copy)
     assert new.evidence(KERNEL) == "guess"
     assert (new.sms, new.memory) == (304, 206158430208)
