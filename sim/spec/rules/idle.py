@@ -13,6 +13,7 @@ from typing import Any
 
 from sim.spec.sections import SECTIONS, Scenario
 from workloads.frameworks import framework_of
+from workloads.job.layout import microbatches_of
 from workloads.models.shape import ModelShape
 from workloads.precision import precision
 
@@ -154,6 +155,11 @@ NEEDS = (
         "pytorch.version",
         _changed_with_releases,
         "recomputation, LayerNorm, cp, interleaved stages or rowwise FP8, which changed with PyTorch's releases",
+    ),
+    Needs(
+        "pytorch.reduce_every_microbatch",
+        lambda s, _: microbatches_of(s) > 1,
+        "more than one microbatch",
     ),
     Needs(
         "pytorch.recompute_attention",
