@@ -136,6 +136,8 @@ def test_no_key_is_dropped_in_silence(section: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("section", LONG)
-def test_no_key_of_longer_sections_is_dropped_in_silence(section: str, base: str) -> None:
+def test_no_key_of_longer_sections_is_dropped_in_silence(
+    section: str, base: str
+) -> None:
     """Of sharded data parallelism over hosts, and of one GPU, too."""
     assert not _silent(base, section)
