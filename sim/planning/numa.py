@@ -6,7 +6,6 @@ the socket. The host's code waits longer for whatever is not in its caches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sim.errors import InputError, Mistake
@@ -71,14 +70,3 @@ def memory_of(scenario: Scenario, fabric: Fabric, gpu: str) -> str:
             Mistake(scenario.where, "cluster.numa", fabric.name, expected, hint)
         )
     return max(others, key=lambda memory: len(fabric.route(memory, gpu)))
-
-
-def sharing(scenario: Scenario, fabric: Fabric, gpus: Sequence[str]) -> int:
-    """How many ranks copy over one link between sockets: those of the first rank's, if they are on the wrong one."""
-    if scenario.cluster.numa == LOCAL:
-        return 1
-    near, host = fabric.nearest(gpus[0], "memory"), fabric.host_of(gpus[0])
-    return sum(
-        fabric.host_of(gpu) == host and fabric.nearest(gpu, "memory") == near
-        for gpu in gpus
-    )

@@ -17,7 +17,6 @@ from sim.graph.usage import by_link
 from sim.storage.systems import THREADS, Op, System
 from sim.units import format_bandwidth, format_bytes
 from topologies.fabric import Fabric
-from topologies.fabric.stores import Stores
 
 Transfer = Literal["cpu_only", "cpu_gpu", "gpu_direct"]
 TRANSFERS: tuple[Transfer, ...] = get_args(Transfer)
@@ -63,7 +62,7 @@ def way_of(
     used, stores = _of_first_host(fabric, gpus), system.at(fabric)
     memories = sorted({fabric.nearest(gpu, "memory") for gpu in used})
     ends = used if transfer == "gpu_direct" else memories
-    read, write = (_rate(stores, ends, op) for op in ("read", "write"))
+    read, write = (stores.rate(ends, op) for op in ("read", "write"))
     disks = tuple(stores.disk_rates(used[0])) if system.attach == "nvme" else ()
     way = Way(read, write, None, disks)
     return way if transfer != "cpu_gpu" else _with_copies(way, fabric, used)
@@ -81,13 +80,6 @@ def _with_copies(way: Way, fabric: Fabric, gpus: list[str]) -> Way:
     down, up = _copies(fabric, gpus, into=True), _copies(fabric, gpus, into=False)
     copy = _copies(fabric, gpus[:1], into=True)
     return replace(way, read=min(way.read, down), write=min(way.write, up), copy=copy)
-
-
-def _rate(stores: Stores, ends: list[str], op: Op) -> float:
-    """Bytes/s between the storage and all ends at once, in equal parts."""
-    parts = [stores.path(end, op) for end in ends]
-    rows, usage = by_link([(rows, usage / len(ends)) for rows, usage in parts])
-    return float(np.min(stores.bandwidth[rows] / usage, initial=np.inf))
 
 
 def _copies(fabric: Fabric, gpus: list[str], into: bool) -> float:

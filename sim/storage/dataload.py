@@ -3,9 +3,10 @@
 A worker takes `batch_time` for a microbatch, or for every sample the time to read and to decode it:
 
     batch = samples * (decode * crowd + latency + sample / thread)      one worker
-    read  = max(batches * batch / workers, bytes of the host / throughput of its storage)
+    read  = max(batches * batch / workers, bytes of the host / min(throughput of its storage, way to its memory))
 
-`crowd` is how many workers share a core of the host, at least 1. Without workers the training process makes each batch
+`crowd` is how many workers share a core of the host, at least 1. The way is that of all ranks of a host at once: its
+disks, PCIe or network, and its part of what all hosts share. Without workers the training process makes each batch
 itself, and nothing overlaps. With them a step takes as long as the slower of the two: the queue evens out what varies,
 never the rate. Copies from pinned memory come before the step's kernels on their stream; with a stream of their own
 (`copy = "beside"`) they run beside those of the step before. A copy from pageable memory holds the host until the GPU
@@ -14,6 +15,7 @@ has done all before it: every step begins level, and what the host reads itself 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +45,8 @@ class Place:
         Of a step that begins level: when its host has launched all of it, and when its GPU has done it, s.
     system : System or None
         Where samples are read from.
+    delivery : float
+        Bytes/s that disks, PCIe and network bring from there to the host's memory, all ranks together.
     """
 
     ranks: int
@@ -51,6 +55,7 @@ class Place:
     launched: float
     done: float
     system: System | None = None
+    delivery: float = math.inf
 
 
 def mistakes_of(scenario: Scenario) -> list[Mistake]:
@@ -177,8 +182,8 @@ def _batch_time(asked: Dataload, samples: int, place: Place) -> tuple[float, flo
     each, storage = (asked.decode or 0.0) * crowd, 0.0
     if asked.sample is not None and (system := place.system) is not None:
         each += system.latency + asked.sample / system.thread
-        shared = system.throughput(
-            asked.sample, place.ranks * workers, "read", random=True
-        )
-        storage = samples * place.ranks * asked.sample / shared
+        threads = place.ranks * workers
+        gives = system.throughput(asked.sample, threads, "read", random=True)
+        rate = min(gives, place.delivery)
+        storage = samples * place.ranks * asked.sample / rate
     return samples * each, storage

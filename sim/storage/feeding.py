@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from sim.analysis.critical_path import IO, CriticalPath, Segment
 from sim.engine.execution import Run
 from sim.errors import InputError, Mistake
 from sim.graph.opgraph import SYNC
+from sim.graph.usage import by_link
 from sim.planning import numa
 from sim.planning.planned import Planned
 from sim.spec.load import sections_in_use
@@ -19,7 +21,7 @@ from sim.spec.sections import Scenario
 from sim.storage import dataload
 from sim.storage.dataload import Place, fed
 from sim.storage.host import constants
-from sim.storage.systems import load_system
+from sim.storage.systems import System, load_system
 from topologies.fabric import Fabric
 
 
@@ -66,10 +68,11 @@ def _place(planned: Planned, run: Run) -> Place:
     programs = planned.graph.programs
     done = [run.end[i][0][p.kind != SYNC] for i, p in enumerate(programs)]
     launched = [run.launch[i][0] for i in range(len(programs))]
-    system = None
+    system, delivery = None, math.inf
     if s.dataload.sample is not None:
         name = s.dataload.storage or "nvme"
         system = load_system(name, s.where, "dataload.storage")
+        delivery = delivery_of(system, s, fabric, gpus)
     return Place(
         hosts.count(hosts[0]),
         min(constants()["copy"], pinned),
@@ -77,15 +80,57 @@ def _place(planned: Planned, run: Run) -> Place:
         max(float(times.max(initial=0.0)) for times in launched),
         max(float(times.max(initial=0.0)) for times in done),
         system,
+        delivery,
     )
 
 
+def delivery_of(
+    system: System, scenario: Scenario, fabric: Fabric, gpus: Sequence[str]
+) -> float:
+    """Bytes/s that reach the memory of the first host while the readers of all hosts read, one rank a GPU.
+
+    Disks, PCIe and network bound it, whatever the number of workers.
+
+    Raises
+    ------
+    InputError
+        If the host cannot reach the storage.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> p5 = load_cluster("aws-p5")
+    >>> rate = delivery_of(load_system("nvme"), Scenario(name="reads"), p5, p5.gpus)
+    >>> f"eight disks of {rate / 8 / 1e9:.2f} GB/s"
+    'eight disks of 3.57 GB/s'
+    """
+    hosts = [fabric.host_of(gpu) for gpu in gpus]
+    memories = [
+        numa.memory_of(scenario, fabric, gpu)
+        for gpu, host in zip(gpus, hosts, strict=True)
+        if host == hosts[0]
+    ]
+    try:
+        return system.at(fabric).rate(memories, "read", len(set(hosts)))
+    except InputError as error:
+        raise InputError(
+            replace(mistake, where=scenario.where, key="dataload.storage")
+            for mistake in error.mistakes
+        ) from None
+
+
 def _pinned_rate(scenario: Scenario, fabric: Fabric, gpus: Sequence[str]) -> float:
-    """Bytes/s of a copy from pinned memory to the first GPU; all ranks copy at once over a link between sockets."""
-    gpu = gpus[0]
-    rows, usage = fabric.spread(numa.memory_of(scenario, fabric, gpu), gpu)
+    """Bytes/s of a copy from pinned memory to a GPU of the first host while all of its ranks copy.
+
+    Ranks share what their copies have in common: a PCIe uplink, a link between sockets, the memory.
+    """
+    host = fabric.host_of(gpus[0])
+    ways = [
+        fabric.spread(numa.memory_of(scenario, fabric, gpu), gpu)
+        for gpu in gpus
+        if fabric.host_of(gpu) == host
+    ]
+    rows, usage = by_link(ways)
     if not len(rows):
         return constants()["copy"]
-    between = fabric.links.kind[rows] == "socket"
-    ranks = np.where(between, numa.sharing(scenario, fabric, gpus), 1)
-    return float(np.min(fabric.links.bandwidth[rows] / usage / ranks))
+    return float(np.min(fabric.links.bandwidth[rows] / usage))

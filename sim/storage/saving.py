@@ -5,7 +5,6 @@ A save is a row of legs for every writer (`sim.storage.legs`), which share the l
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -113,7 +112,7 @@ class Checkpointing:
         """The save, alone on the links."""
         writers = self._simulated(self.holds.writers)
         flows = [self.writers.legs(rank) for rank in writers]
-        bandwidth = self._bandwidth(
+        bandwidth = self.stores.of_one_host(
             len(self._hosts(self.holds.writers)) / len(self._hosts(writers))
         )
         ends = play(flows, bandwidth)
@@ -173,7 +172,7 @@ class Checkpointing:
         flows = [self._reading(rank, each, files) for rank in readers]
         everybody = len(self._hosts(tuple(range(self.world))))
         hosts = max(1.0, gpus / self.world) * everybody / len(self._hosts(readers))
-        return max(end[-1] for end in play(flows, self._bandwidth(hosts)))
+        return max(end[-1] for end in play(flows, self.stores.of_one_host(hosts)))
 
     def _reading(self, rank: int, size: float, files: int) -> list[Leg]:
         """What one reader does: opens so many files, reads its bytes and copies them to its GPU."""
@@ -213,29 +212,10 @@ class Checkpointing:
         pairs = zip(ranks, hosts, strict=True)
         return tuple(rank for rank, host in pairs if host == hosts[0])
 
-    def _in_front(self, hosts: float) -> np.ndarray:
-        """Bytes/s of links; those in front of the storage, which are the save's alone, have one part in `hosts`."""
-        rates = self.stores.bandwidth.copy()
-        shared = [name.startswith(f"{self.system.name}-") for name in self.stores.names]
-        rates[len(self.fabric.links) :][np.array(shared, dtype=bool)] /= max(1.0, hosts)
-        return rates
-
-    def _bandwidth(self, hosts: float) -> np.ndarray:
-        """Bytes/s of links; those that hosts share have one part in `hosts` of theirs, as all of them write at once."""
-        rates = self._in_front(hosts)
-        if hosts > 1 and self.system.attach == "storage":
-            # A link with neither end in a host is everybody's.
-            inside = np.array([bool(host) for host in self.fabric.nodes.hosts])
-            src, dst = (inside[ends] for ends in self.fabric.ends)
-            rates[: len(src)][~src & ~dst] /= hosts
-        return rates
-
     def _sync_rate(self, rank: int) -> float:
         """Bytes/s at which one host's page cache is written back."""
         memory = numa.memory_of(self.scenario, self.fabric, self.gpus[rank])
-        rows, usage = self.stores.path(memory, "write")
-        rates = self.stores.bandwidth[rows] / usage
-        limit = float(np.min(rates)) if len(rows) else math.inf
+        limit = self.stores.rate([memory], "write")
         return min(limit, self.system.throughput(REQUEST, THREADS, "write"))
 
     def beside(self, step: float) -> float:
@@ -260,6 +240,6 @@ class Checkpointing:
 
     def _rerun(self, legs: list[Leg], step: float, hosts: float) -> float:
         background = tuple(leg.plan for leg in legs)
-        rates = self._in_front(hosts)
+        rates = self.stores.in_front(hosts)
         beside = replace(self.planned, bandwidth=rates, background=background)
         return max(step, step_time(beside, execute(beside, self.run.steps)))

@@ -87,7 +87,7 @@ EIGHT = ("parallel.dp=8", "training.global_batch=16")
 
 def test_disks_of_the_cluster_may_be_too_small() -> None:
     """A checkpoint that does not fit the disks of its writers, or a volume, is refused before anything is simulated."""
-    big = ("model.ffn=60000000", "cluster.name=aws-p5", *EIGHT)
+    big = ("model.ffn=16000000", "model.layers=60", "cluster.name=aws-p5", *EIGHT)
     for storage in ("nvme", "ebs", "lustre"):
         output = saved("rank0", *big, f"checkpoint.storage={storage}")
         assert isinstance(output, str) and "at most" in output

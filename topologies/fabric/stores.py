@@ -6,6 +6,7 @@ one (what the system takes or gives). They come after the cluster's own links, s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -77,6 +78,41 @@ class Stores:
             np.concatenate([rows, added_rows]),
             np.concatenate([usage, np.ones(len(added))]),
         )
+
+    def in_front(self, hosts: float) -> Floats:
+        """Bytes/s of all links; those in front of the storage that all hosts share have one part in `hosts`."""
+        rates = self.bandwidth.copy()
+        rows = [row for (src, _), row in self._added.items() if src == self.name]
+        rates[rows] /= max(1.0, hosts)
+        return rates
+
+    def of_one_host(self, hosts: float) -> Floats:
+        """Bytes/s of all links for one of so many hosts that use nothing but the storage, all at once."""
+        rates = self.in_front(hosts)
+        if hosts > 1 and self.attach == "storage":
+            # A link with neither end in a host is everybody's.
+            inside = np.array([bool(host) for host in self.fabric.nodes.hosts])
+            src, dst = (inside[ends] for ends in self.fabric.ends)
+            rates[: len(src)][~src & ~dst] /= hosts
+        return rates
+
+    def rate(self, nodes: Sequence[str], op: Op, hosts: float = 1) -> float:
+        """Bytes/s between the storage and the nodes of one host at once, in equal parts.
+
+        `hosts`: how many hosts do the same meanwhile.
+
+        Raises
+        ------
+        InputError
+            If nothing leads there.
+        """
+        parts = [self.path(node, op) for node in nodes]
+        rows = np.concatenate([rows for rows, _ in parts])
+        shares = np.concatenate([usage for _, usage in parts]) / len(nodes)
+        usage = np.bincount(rows, weights=shares, minlength=len(self.bandwidth))
+        carries = usage > 0
+        rates = self.of_one_host(hosts)[carries] / usage[carries]
+        return float(np.min(rates, initial=np.inf))
 
     def disk_rates(self, node: str) -> list[float]:
         """Bytes/s at which each disk of a node's host is written.
