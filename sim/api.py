@@ -174,7 +174,7 @@ def sweep(
 def replay(
     files: Sequence[str | Path], cluster: str = "", changes: Changes | None = None
 ) -> pd.DataFrame:
-    """Traces of a real run, replayed: `measured` and `simulated` seconds by rank and step.
+    """Traces of a real run, replayed: `measured` and `simulated` seconds by rank and step, of which `step` is the name.
 
     With a cluster or changes, `simulated` is what the run would take there.
     """
@@ -184,9 +184,8 @@ def replay(
     rows = [
         (int(rank), step, measured, simulated)
         for rank, times in outcome["measured_step_time"].items()
-        for step, (measured, simulated) in enumerate(
-            zip(times, outcome["simulated_step_time"][rank], strict=True)
-        )
+        for step, measured in times.items()
+        if (simulated := outcome["simulated_step_time"][rank][step]) is not None
     ]
     return pd.DataFrame(rows, columns=["rank", "step", "measured", "simulated"])
 

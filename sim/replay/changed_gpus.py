@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from sim.costs import Gpu
 from sim.costs.changed import AS_MODEL, Speed, changed
+from sim.errors import InputError, Mistake
 from sim.planning.fleet import speeds_of
 from sim.replay.machine import other_gpu
 from topologies.fabric import Fabric
@@ -31,9 +32,22 @@ def change_gpus(draft: Draft, fabric: Fabric, model: Gpu) -> None:
     }
     for rank in _unplayed(draft, speeds).values():
         with_rank(draft, rank, f"gpu of rank {rank}")
-    for rank in draft.programs:
-        if speeds[rank] != AS_MODEL:
-            scale(draft, _factor(draft, model, speeds[rank]), only=[rank])
+    other = [rank for rank in draft.programs if speeds[rank] != AS_MODEL]
+    counts = [
+        scale(draft, _factor(draft, model, speeds[rank]), only=[rank]) for rank in other
+    ]
+    if other and not any(counts):
+        raise InputError(_untouched(draft))
+
+
+def _untouched(draft: Draft) -> Mistake:
+    """A change of GPUs that no recorded kernel follows: nobody knows what the kernels do, or they do none of it."""
+    names = (node.op.name for nodes in draft.programs.values() for node in nodes)
+    kernels = sorted({name for name in names if not name.startswith(("begin", "end"))})
+    found = f"no kernel that follows it, among {', '.join(kernels[:3])}"
+    hint = "such as one that prestep wrote of layers as a whole; `prestep run --set` changes the scenario"
+    expected = "a trace of single kernels whose names say what they do"
+    return Mistake("--set", "gpu", found, expected, hint)
 
 
 def _unplayed(draft: Draft, speeds: Mapping[int, Speed]) -> dict[Speed, int]:

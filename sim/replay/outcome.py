@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -65,6 +66,14 @@ class Outcome:
         return median(
             step.on(self.clock)[1] for step in self.steps if step.step == last
         )
+
+    @property
+    def measured_step(self) -> float:
+        """Recorded seconds of the last step, median over the ranks that recorded it; nan where none did."""
+        last = self.steps[-1].step
+        times = [step.on(self.clock)[0] for step in self.steps if step.step == last]
+        recorded = [time for time in times if time > 0]
+        return median(recorded) if recorded else math.nan
 
     @property
     def worst(self) -> float:

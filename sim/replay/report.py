@@ -102,18 +102,16 @@ def as_text(outcome: Outcome) -> str:
 
 
 def _answer(outcome: Outcome) -> Iterator[str]:
-    """How long a step takes, beside what was measured."""
-    both = [step.on(outcome.clock) for step in outcome.steps]
-    recorded = [(before, after) for before, after in both if before > 0]
-    if not recorded:
+    """How long the last step takes (JSON's `step_time`), beside what was measured."""
+    before, after = outcome.measured_step, outcome.step_time
+    if isnan(before):
         return
-    before, after = (mean(times) for times in zip(*recorded, strict=True))
     measured, simulated = format_duration(before), format_duration(after)
     if outcome.changes:
         gain = percent(after / before - 1.0, True)
-        yield f"With the change a step takes {simulated}; measured were {measured} ({gain})."
+        yield f"With the change the last step takes {simulated}; measured were {measured} ({gain})."
     else:
-        yield f"Replayed, a step takes {simulated}; measured were {measured}."
+        yield f"Replayed, the last step takes {simulated}; measured were {measured}."
 
 
 def _head(outcome: Outcome) -> Iterator[str]:

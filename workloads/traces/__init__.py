@@ -113,6 +113,15 @@ def read_file(path: str | Path, **options: Any) -> Recording:
     return recording
 
 
+def recordings_in(path: str | Path, **options: Any) -> list[Recording]:
+    """The recordings of all ranks in a file: of formats whose reader has `read_all`; else the one of `read`."""
+    reader = plugins.load(READERS, format_of(path))
+    if hasattr(reader, "read_all"):
+        recordings: list[Recording] = reader.read_all(Path(path), **options)
+        return recordings
+    return [read_file(path, **options)]
+
+
 def read(paths: Sequence[str | Path]) -> list[Recording]:
     """The recordings of one run, by rank.
 
@@ -141,7 +150,7 @@ def read(paths: Sequence[str | Path]) -> list[Recording]:
                 if path in companions
                 else {}
             )
-            recordings.append(read_file(path, **options))
+            recordings += recordings_in(path, **options)
         except InputError as error:
             mistakes += error.mistakes
     if not mistakes:

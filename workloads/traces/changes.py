@@ -165,12 +165,15 @@ def integer(changes: Changes, key: str, low: int) -> int:
 
 def scale(
     draft: Draft, factor: Callable[[Node], float], only: Sequence[int] | None = None
-) -> None:
-    """Scales kernels; a factor of 0 takes their pauses too."""
+) -> int:
+    """Scales kernels, and returns how many of them changed; a factor of 0 takes their pauses too."""
+    changed = 0
     for rank, nodes in draft.programs.items():
         for node in nodes:
             if node.kind == GPU and not node.comms and (only is None or rank in only):
                 times = factor(node)
                 node.duration *= times
+                changed += times != 1.0
                 if times == 0:
                     node.gap = 0.0
+    return changed

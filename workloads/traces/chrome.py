@@ -38,6 +38,7 @@ class Args(msgspec.Struct, gc=False):
     bytes: Any = None
     dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
     types: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input type")
+    name: Any = None
     collective: Any = msgspec.field(default=None, name="Collective name")
     inputs: Any = msgspec.field(default=None, name="In msg nelems")
     outputs: Any = msgspec.field(default=None, name="Out msg nelems")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from workloads.traces.collectives import KERNEL, KERNEL_OPS, OPS
 from workloads.traces.readers.values import LARGEST, LONGEST
 from workloads.traces.schema import Span
+from workloads.traces.steps import NAMED
 
 # The repair of traces that say how long, but not when.
 UNTIMED = "nodes without a start, placed after what they depend on"
@@ -69,6 +70,9 @@ def spans_of(nodes: Sequence[Node], repaired: Counter[str]) -> list[Span]:
     spans = []
     for node in nodes:
         if node.host:
+            if NAMED.match(node.name):
+                end = node.start + node.duration
+                spans.append(Span("step", node.name, node.thread, node.start, end))
             continue
         parents = [by_id[d] for d in node.deps if d in by_id and by_id[d].host]
         if parents:

@@ -101,10 +101,26 @@ def _data_parallelism(
         _data_parallel_kind(draft, keys["parallel.data_parallel"], beside)
 
 
+def _no_such_kernels(draft: Draft, name: str) -> Mistake:
+    """What is wrong with a change of kernels that a trace does not have."""
+    kernels = [
+        node
+        for nodes in draft.programs.values()
+        for node in nodes
+        if node.kind == GPU and not node.comms
+    ]
+    families = ", ".join(sorted({node.family for node in kernels})) or "none"
+    key = f"kernels.{name.replace(' ', '_')}"
+    return Mistake("--set", key, "no such kernel in the trace", f"one of {families}")
+
+
 def _scale_family(draft: Draft, name: str, factor: float) -> None:
-    scale(draft, lambda node: factor if node.family == name else 1.0)
     if name == "communication":
         _scale_communication(draft, factor)
+    elif factor != 1.0 and not scale(
+        draft, lambda node: factor if node.family == name else 1.0
+    ):
+        raise InputError(_no_such_kernels(draft, name))
     draft.changes.append(f"{name} kernels take {factor:g} of their time")
 
 

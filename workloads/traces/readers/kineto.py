@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ SYNCS = re.compile(
 WAITS, RECORDS = re.compile(r"StreamWaitEvent"), re.compile(r"EventRecord(WithFlags)?$")
 LAUNCHES = re.compile(r"Launch|Memcpy|Memset|MemPrefetch")
 GRADIENT = "torch::autograd::AccumulateGrad"
+#: The name of a process whose events are those of a rank, in files of several ranks.
+RANK = re.compile(r"rank (\d{1,7})")
 
 
 def sniff(head: bytes) -> bool:
@@ -57,14 +60,32 @@ def read(path: Path, companion: Companion | None = None) -> Recording:
     Raises
     ------
     InputError
-        For files that are damaged or hold no event with a time, and execution traces of another run.
+        For files that are damaged or hold no event with a time or several ranks, and execution traces of another run.
+    """
+    recordings = read_all(path, companion)
+    if len(recordings) > 1:
+        found, expected = f"{len(recordings)} ranks", "a file of one rank"
+        raise InputError(Mistake(str(path), "traceEvents", found, expected))
+    return recordings[0]
+
+
+def read_all(path: Path, companion: Companion | None = None) -> list[Recording]:
+    """The recordings of all ranks in a file: those of its processes that are named "rank N", else one.
+
+    Raises
+    ------
+    InputError
+        As `read` does.
     """
     with uncollected():
         head, parts = chrome.read(path)
-        builder = _Builder(_groups(_distributed(head)))
-        for part in parts:
-            builder.add(part)
-        if not len(builder.rows) and not builder.unused_operators:
+        builders = _builders(parts, _groups(_distributed(head)))
+        busy = [
+            (rank, builder)
+            for rank, builder in builders
+            if len(builder.rows) or builder.unused_operators
+        ]
+        if not busy:
             raise InputError(
                 Mistake(
                     str(path),
@@ -74,8 +95,39 @@ def read(path: Path, companion: Companion | None = None) -> Recording:
                 )
             )
         if companion is not None:
-            builder.link(companion, str(path))
-        return builder.finish(str(path), head)
+            for _, builder in busy:
+                builder.link(companion, str(path))
+        return [builder.finish(str(path), head, rank) for rank, builder in busy]
+
+
+def _builders(
+    parts: Iterable[list[Event]], groups: dict[str, tuple[int, ...]]
+) -> list[tuple[int | None, _Builder]]:
+    """(rank, its events) of every process that is named after a rank, where there are several; else (None, all)."""
+    whole, ranks, by_process = _Builder(groups), dict[Any, int](), dict[Any, _Builder]()
+    for part in parts:
+        ranks |= _ranks_of_processes(part)  # files that name processes do so first
+        if len(ranks) < 2:
+            whole.add(part)
+            continue
+        events: dict[Any, list[Event]] = {}
+        for event in part:
+            events.setdefault(event.pid, []).append(event)
+        for process in ranks.keys() & events.keys():
+            by_process.setdefault(process, _Builder(groups)).add(events[process])
+    if by_process:
+        return [(ranks[process], builder) for process, builder in by_process.items()]
+    return [(None, whole)]
+
+
+def _ranks_of_processes(events: Iterable[Event]) -> dict[Any, int]:
+    """Process -> rank, of events that name a process "rank N"."""
+    names = {
+        event.pid: RANK.fullmatch(str(event.args.name))
+        for event in events
+        if event.ph == "M" and event.name == "process_name" and event.args is not None
+    }
+    return {process: int(match[1]) for process, match in names.items() if match}
 
 
 class _Builder:
@@ -213,10 +265,10 @@ class _Builder:
         linked = link(companion, self.rows, self.operators, path)
         self.repaired["operators linked with an execution trace"] += linked
 
-    def finish(self, path: str, head: chrome.Head) -> Recording:
-        """Names operators and collectives, and makes times relative."""
+    def finish(self, path: str, head: chrome.Head, rank: int | None) -> Recording:
+        """Names operators and collectives, and makes times relative; `rank`, where the file's head does not say it."""
         distributed = _distributed(head)
-        rank = number(distributed.get("rank"), -1)
+        rank = number(distributed.get("rank"), -1) if rank is None else rank
         if not -1 <= rank < MOST_RANKS:
             expected = f"a rank below {MOST_RANKS}"
             raise InputError(Mistake(path, "distributedInfo.rank", str(rank), expected))

@@ -18,10 +18,12 @@ from workloads.traces.kernels import kernel_of
 from workloads.traces.meeting import Meeting
 from workloads.traces.readers import chakra
 from workloads.traces.replay import Job
+from workloads.traces.steps import WHOLE
 from workloads.traces.work import GPU, MARK
 
 VERSION = "0.0.4"
 HOST = -1  # the "stream" of what runs on the host
+BEGIN = "begin "  # of the name of a mark, before that of its step
 
 
 def write(job: Job, path_of: Callable[[int], Path], groups: Path) -> list[Path]:
@@ -137,6 +139,8 @@ class _Rank:
         for node in self.nodes:
             pause += node.host
             if node.kind == MARK:
+                if _begins_step(node):
+                    host, pause = [self._mark(node, pause, host)], 0.0
                 continue
             waits = [i for d in node.deps for i in self.ids.get(id(d), [])]
             host = [self._host(node, pause, host, waits)]
@@ -156,6 +160,17 @@ class _Rank:
         return self._add(
             _Entry(node.op.name, chakra.COMP, begun, pause, [*host, *waits])
         )
+
+    def _mark(self, node: Node, pause: float, host: list[int]) -> int:
+        """Adds where a step begins, as a call that takes no time: the step ends where the next one begins.
+
+        The host's time before it belongs to the step before: the launch that follows begins within its own step.
+        """
+        name, start = node.op.name.removeprefix(BEGIN), node.op.start
+        if pause:
+            before = _Entry("host", chakra.COMP, start - pause, pause, host)
+            host = [self._add(before)]
+        return self._add(_Entry(name, chakra.COMP, start, 0.0, host))
 
     def _gpu(self, node: Node, before: list[int]) -> list[int]:
         """Adds a kernel, or the communications of one."""
@@ -224,6 +239,10 @@ class _Rank:
         self.out.append(entry.message(self.next, whole))
         self.next += 1
         return self.next - 1
+
+
+def _begins_step(node: Node) -> bool:
+    return node.op.name.startswith(BEGIN) and node.op.name != BEGIN + WHOLE
 
 
 def _work_of(node: Node) -> tuple[int, int]:
