@@ -224,7 +224,9 @@ class FullyShard:
         if inputs is not None and inputs.requires_grad and t.grad_enabled:
             inputs = t.apply(inputs.view(*inputs.shape), [inputs], self._post_backward)
         out = run(inputs)
-        if inputs is None:  # the last gather's buffer (FSDPState._post_forward of the root)
+        if (
+            inputs is None
+        ):  # the last gather's buffer (FSDPState._post_forward of the root)
             self.context.gathered = None
         t.cpu("fsdp_post_forward")
         if t.grad_enabled:

@@ -176,7 +176,7 @@ def _of_numbers(name: str, args: list[Any]) -> Any:
     if name in ("min", "max") and len(args) > 1:
         return min(args) if name == "min" else max(args)
     if name == "divmod" and len(args) == 2 and args[1]:
-        return list(divmod(*args))
+        return list(divmod(args[0], args[1]))
     if name == "abs" and len(args) == 1:
         return abs(args[0])
     if name == "range" and len(args) <= 3 and len(range(*args)) <= LONGEST:
