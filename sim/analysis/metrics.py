@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from sim.analysis.link_use import Link
-from sim.analysis.timeline import COMMUNICATION, Timeline
+from sim.analysis.timeline import COMMUNICATION, SAVE, WRITER, Timeline
 from sim.errors import PrestepError
 
 AXES = ("tp", "cp", "ep", "pp", "dp")
@@ -120,6 +120,7 @@ def step_window(timeline: Timeline, rank: int, step: int) -> tuple[float, float]
         If the rank has no GPU work in that step.
     """
     mine = (timeline["rank"] == rank) & ~timeline.matches("kind", "host")
+    mine &= ~timeline.matches("stream", SAVE, WRITER)  # a save comes after the step
     now = mine & (timeline["step"] == step)
     before = mine & (timeline["step"] == step - 1)
     if not now.any():

@@ -74,6 +74,7 @@ def report(
     links = link_report(planned.fabric.links, run, first, prices, step.waiting)
     end = step_times.last_end(graph, run)
     path = critical_path(graph, run, end - step.computed, end)
+    checkpoint, save = _checkpoint(planned, run, breakdown.seconds, step.total)
     return Prediction(
         **_speed(planned, step),
         **_memory(planned, step.total),
@@ -83,8 +84,8 @@ def report(
         link_kinds=links.kinds,
         link_loads=links.loads,
         scenario=summary_of(planned),
-        timeline=timeline,
-        checkpoint=_checkpoint(planned, run, step.total),
+        timeline=timeline if save is None else Timeline.concatenate([timeline, save]),
+        checkpoint=checkpoint,
         dataload=step.data,
         critical_path=path_with(path, step.data),
         **_details(planned, run, step.total),
@@ -191,13 +192,23 @@ def _trust(
     }
 
 
-def _checkpoint(planned: Planned, run: Run, step: float) -> dict[str, Any] | None:
+def _checkpoint(
+    planned: Planned, run: Run, breakdown: Mapping[str, float], step: float
+) -> tuple[dict[str, Any] | None, Timeline | None]:
+    """What [checkpoint] costs, and the spans of the save that follows the last step; none without the section."""
     if "checkpoint" not in sections_in_use(planned.scenario):
-        return None
+        return None, None
     # saving simulates storage: slow to import, and few scenarios save
-    from sim.storage.checkpointing import report_of
+    from sim.storage.checkpointing import report_of, saving_step
+    from sim.storage.save_spans import spans_of
 
-    return report_of(planned, run, step)
+    table, save = report_of(planned, run, step)
+    table["saving_step"] = saving_step(table, breakdown, step)
+    graph = planned.graph
+    represents = {p.rank: graph.represents[p.rank] for p in graph.programs}
+    # Training saves when all ranks have done all of the step.
+    end = max(float(times.max()) for times in run.end)
+    return table, spans_of(save, represents, end, run.steps - 1)
 
 
 class _Breakdown(NamedTuple):

@@ -38,6 +38,8 @@ SPANS: dict[str, str] = {
     "channels": "int16",
 }
 COMMUNICATION = ("collective", "send", "recv", "sendrecv")
+#: Streams of a save after the last step: what training waits for, and what is written beside the steps that follow.
+SAVE, WRITER = "checkpoint", "checkpoint writer"
 KINDS = ("kernel", *COMMUNICATION, "copy", "host")
 REQUIRED = ("rank", "stream", "kind", "name", "start", "end")
 _DEFAULTS: dict[str, Any] = {

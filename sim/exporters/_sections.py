@@ -23,6 +23,7 @@ def saves(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("to", f"{report['storage']}, {written} ({report['mode']})"),
         ("training stands still", times["save_stall"]),
+        ("step that saves", _saving(report["saving_step"])),
     ]
     if report["steps_beside"]:
         slower = f"{100 * report['background_slowdown']:.1f} % slower"
@@ -38,6 +39,14 @@ def saves(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         step = format_duration(report["step_time_with"])
         rows.append((f"every {report['every']} steps", f"{step} a step"))
     return rows
+
+
+def _saving(step: Mapping[str, Any]) -> str:
+    """The step that saves, with the save and without it."""
+    with_save, without = (
+        format_duration(step[key]) for key in ("step_time", "step_time_without")
+    )
+    return f"{with_save}, {without} without the save"
 
 
 def _percentages(parts: dict[str, float]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sim.analysis.prediction import Prediction
-from sim.analysis.timeline import COMMUNICATION, Timeline
+from sim.analysis.timeline import COMMUNICATION, SAVE, WRITER, Timeline
 from sim.exporters import _nccl
 
 CALL = 4000  # ns drawn for a launch call, about what cudaLaunchKernel takes in the measured H200 traces
@@ -63,7 +63,8 @@ def _rows(rank: int, gpu: str, streams: list[tuple[int, str]]) -> Iterator[Event
 
 def _steps(spans: Timeline, rank: int) -> Iterator[Event]:
     """ProfilerStep#N: on the host thread, from the last launch of the step before to its own last; the last one to
-    the end of the trace, for the host waits for it."""
+    the end of its work, for the host waits for it. A save that follows is in no step."""
+    spans = spans.select(~spans.matches("stream", SAVE, WRITER))
     if len(spans) == 0:
         return
     launch, ended = _launches(spans), nanoseconds(spans["end"])

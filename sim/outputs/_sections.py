@@ -124,8 +124,17 @@ CHECKPOINT = table(
         step_time_beside=SECONDS,
         time_until_durable=SECONDS,
     ),
+    saving_step=table(
+        "the step that saves first",
+        step_time=number("s, with the part of the save that training waits for"),
+        step_time_without=SECONDS,
+        foreground=number("s that training waits"),
+        background=number("s of writing beside the steps that follow"),
+        breakdown=named(SECONDS, "io has the foreground; sums to `step_time`"),
+    ),
     every=maybe(or_null(whole("steps between saves"))),
     interval=maybe(or_null(SECONDS)),
+    io_per_step=maybe(or_null(number("s that training waits for saves, a step"))),
     step_time_with=maybe(or_null(number("s, saves included"))),
 )
 

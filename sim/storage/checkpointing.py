@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,8 @@ from sim.storage.saving import Checkpointing, Save
 from sim.units import format_duration
 
 
-def report_of(planned: Planned, run: Run, step: float) -> dict[str, Any]:
-    """What [checkpoint] costs, in s and bytes.
+def report_of(planned: Planned, run: Run, step: float) -> tuple[dict[str, Any], Save]:
+    """What [checkpoint] costs, in s and bytes, and the first save.
 
     `save_stall`: training stands still; `step_time_beside`: mean of the steps while the background writer works, and
     `background_slowdown` their share over an ordinary step; `time_until_durable`: from the start of the save. All of it
@@ -57,8 +58,32 @@ def report_of(planned: Planned, run: Run, step: float) -> dict[str, Any]:
     }
     every = checkpointing.asked.every
     if every is None:
-        return report
-    return report | _interval(planned.scenario.where, every, later, beside, step)
+        return report, save
+    interval = _interval(planned.scenario.where, every, later, beside, step)
+    return report | interval, save
+
+
+def saving_step(
+    table: Mapping[str, Any], breakdown: Mapping[str, float], step: float
+) -> dict[str, Any]:
+    """The step that saves, in s: the foreground of the save comes after what the step does, and is its `io`.
+
+    `breakdown` is that of a step of `step` seconds without a save.
+
+    Examples
+    --------
+    >>> table = {"save_stall": 2.0, "background": 5.0}
+    >>> saving_step(table, {"compute": 1.0}, 1.0)["breakdown"]
+    {'compute': 1.0, 'io': 2.0}
+    """
+    stall = table["save_stall"]
+    return {
+        "step_time": step + stall,
+        "step_time_without": step,
+        "foreground": stall,
+        "background": table["background"],
+        "breakdown": {**breakdown, "io": breakdown.get("io", 0.0) + stall},
+    }
 
 
 @dataclass(frozen=True)
@@ -99,5 +124,6 @@ def _interval(
     return {
         "every": every,
         "interval": every * step + extra,
+        "io_per_step": save.stall / every,
         "step_time_with": step + extra / every,
     }

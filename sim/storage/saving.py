@@ -5,8 +5,9 @@ A save is a row of legs for every writer (`sim.storage.legs`), which share the l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,11 +32,21 @@ BESIDE = 512  # writers whose bytes are simulated one by one beside the steps
 BACKGROUND = 1e18  # bytes of a transfer that outlasts the steps beside it
 
 
+class Work(NamedTuple):
+    """A leg of a writer, in s from the start of the save: `blocks` where training waits for it."""
+
+    name: str
+    start: float
+    end: float
+    size: float
+    blocks: bool
+
+
 @dataclass(frozen=True)
 class Save:
     """A save alone on its links, in s from its start: when training goes on, and when the last byte is written.
 
-    `legs` has the end of every leg of the slowest writer.
+    `legs` has the end of every leg of the slowest writer, `works` what each simulated writer does.
     """
 
     stall: float
@@ -44,6 +55,8 @@ class Save:
     host_held: float
     legs: dict[str, float]
     rests_on: list[dict[str, Any]]
+    works: Mapping[int, tuple[Work, ...]]
+    writers: tuple[int, ...]
 
 
 class Checkpointing:
@@ -130,7 +143,25 @@ class Checkpointing:
             self.writers.copies_rest_on,
         )
         durable = end + self._written_back()
-        return Save(stall, end, durable, self._host_held, legs, rows)
+        works = map(self._works, flows, ends)
+        return Save(
+            stall=stall,
+            end=end,
+            durable=durable,
+            host_held=self._host_held,
+            legs=legs,
+            rests_on=rows,
+            works=dict(zip(writers, works, strict=True)),
+            writers=self.holds.writers,
+        )
+
+    def _works(self, legs: list[Leg], ends: list[float]) -> tuple[Work, ...]:
+        """What a writer does, one leg after the other."""
+        starts = [0.0, *ends[:-1]]
+        return tuple(
+            Work(leg.name, start, end, leg.size, leg.name in self._blocking)
+            for leg, start, end in zip(legs, starts, ends, strict=True)
+        )
 
     def _stall(self, legs: list[Leg], ends: list[float]) -> float:
         """When the last leg that training waits for is over."""

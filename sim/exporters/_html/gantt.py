@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sim.analysis.prediction import Prediction
-from sim.analysis.timeline import COMMUNICATION, Timeline
+from sim.analysis.timeline import COMMUNICATION, WRITER, Timeline
 
 MOST_RANKS = 24
 MOST_SPANS = 80_000  # in the file; what is beyond is merged
@@ -47,7 +47,9 @@ def gantt(result: Prediction) -> Data | None:
 
 
 def _last_step(timeline: Timeline) -> Timeline:
-    return timeline.of_step(int(timeline.steps[-1]))
+    """The last step, and the part of a save after it that training waits for."""
+    last = timeline.of_step(int(timeline.steps[-1]))
+    return last.select(~last.matches("stream", WRITER))
 
 
 def _rank_rows(spans: Timeline, room: int, tables: _Tables) -> Iterator[Data]:
