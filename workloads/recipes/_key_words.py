@@ -19,7 +19,7 @@ def _set(text: str) -> frozenset[str]:
 #: Words of degrees, sizes, layouts and number formats.
 DECIDING = _set("""
 parallel parallelism degree shard sharded sharding shards replicas tp pp cp ep etp vpp vp dp fsdp zero
-pipeline stage stages virtual interleaved interleave layout split
+pipeline stage stages virtual interleaved interleave layout
 layers layer depth hidden ffn intermediate width dim dims head heads kv groups experts expert topk vocab vocabulary
 embedding seq sequence seqlen length tokens window context batch microbatch microbatches accumulation
 mtp nextn chunk state pattern recompute recomputation remat
@@ -37,6 +37,7 @@ master port addr address host hostname rdzv elastic launcher slurm ray docker co
 license version revision description author env interval frequency freq steps iters epochs early patience best keep
 cuda cudnn nccl ucx sharp ib nvte te ub ck atomic overlap comm kernel kernels fusion fused async backend router
 tflop tflops flops
+amax algo tiktoken special ambiguous rope rotary mscale interpolation otel
 """)
 #: Words that make a checkpoint one of activations.
 AGAIN = frozenset(("activation", "activations", "gradient"))
@@ -72,6 +73,8 @@ def decides(key: str, value: Any = True) -> bool:
     (True, False)
     >>> decides("dataset.seq_length", 4096), decides("eval_batch_size", 4)
     (True, False)
+    >>> decides("split", "100,0,0"), decides("fp8_amax_history_len", 1024)
+    (False, False)
     """
     text = str(value).strip().lower()
     words = set(words_of(key))
