@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from sim.analysis.timeline import SAVE, WRITER, Timeline
 from sim.storage.saving import Save, Work
 
-# Legs that a copy engine of the GPU does; Python, the page cache and NICs do the others.
-COPIES = ("copy", "direct")
 WAIT = "wait for the checkpoint"
 
 
@@ -31,18 +29,17 @@ def spans_of(
     >>> copied = Work("copy", 0.0, 2.0, 8e9, True)
     >>> save = Save(2.0, 2.0, 2.0, 0.0, {}, [], {0: (copied,)}, (0,))
     >>> spans_of(save, {0: (0,), 1: (1,)}, 5.0, 2)["name"].tolist()
-    ['checkpoint copy DtoH', 'wait for the checkpoint']
+    ['checkpoint copy', 'wait for the checkpoint']
     """
     rows = [
         (rank, work)
         for rank, members in represents.items()
         for work in _works_of(save, members)
     ]
-    copies = [work.name in COPIES for _, work in rows]
     return Timeline.build(
         rank=[rank for rank, _ in rows],
         stream=[SAVE if work.blocks else WRITER for _, work in rows],
-        kind=["copy" if copy else "host" for copy in copies],
+        kind="host",  # its thread waits for the copy, and a stream of its own would pass for one of the step
         name=[_name(work) for _, work in rows],
         phase="checkpoint",
         step=step,
@@ -55,7 +52,7 @@ def spans_of(
 def _name(work: Work) -> str:
     if work.name == WAIT:
         return WAIT
-    return f"checkpoint {work.name}" + (" DtoH" if work.name in COPIES else "")
+    return f"checkpoint {work.name}"
 
 
 def _works_of(save: Save, members: Sequence[int]) -> Iterator[Work]:

@@ -89,7 +89,7 @@ def test_what_is_copied_is_what_is_saved(mode: str) -> None:
     result = saved(mode)
     assert result.timeline is not None and result.details is not None
     assert result.checkpoint is not None
-    copies = result.timeline.select(result.timeline.matches("kind", "copy"))
+    copies = result.timeline.select(result.timeline.matches("name", "checkpoint copy"))
     weights = [len(result.details.represents[rank]) for rank in copies["rank"].tolist()]
     assert weights @ copies["bytes"] == pytest.approx(result.checkpoint["bytes"])
 
@@ -139,20 +139,23 @@ def test_disks_bound_saves_and_loads() -> None:
 
 
 def test_the_trace_shows_the_save_after_its_steps(tmp_path: Path) -> None:
-    """Every rank has its save in the trace, after the last step; the steps are those of a trace without it."""
-    steps = []
+    """Every rank has its save in the trace, after the last step; the steps are those of a trace without it, read back
+    too."""
+    steps, read = [], []
     for name, change in (("plain", ()), ("saves", ("--set", "checkpoint.mode=async"))):
         path = tmp_path / f"{name}.json"
         made = CliRunner().invoke(
             main, ["run", "llama1b-ddp4", *change, "--trace", str(path)]
         )
         assert made.exit_code == 0, made.output
+        replayed = CliRunner().invoke(main, ["replay", str(path), "--json"])
+        read.append(json.loads(replayed.output)["step_time"])
         events = json.loads(path.read_text())["traceEvents"]
         marks = [e for e in events if e["name"].startswith("ProfilerStep#")]
         steps.append(marks)
         save = [e for e in events if e.get("args", {}).get("phase") == "checkpoint"]
         assert bool(save) == bool(change)
-    assert steps[0] == steps[1]
+    assert steps[0] == steps[1] and read[0] == read[1] > 0
     last = max(mark["ts"] + mark["dur"] for mark in steps[1])
     assert min(event["ts"] for event in save) >= last - 1
     assert {event["pid"] for event in save} == {mark["pid"] for mark in steps[1]}
