@@ -1,8 +1,10 @@
 """How sure the time of one collective alone is: an interval from errors on rows that widths may be taken from.
 
 Constants of NCCL on a GPU that was fitted, on one that stands on another's, and of networks are off by different
-shares. Each has three widths (sim/costs/uncertainty.toml, `[alone.*]`): of what no bandwidth shortens (launch, hops),
-of bytes over links, and of sizes where both count (pipelines that fill, NCCL's change of protocol).
+shares, and so are those of kinds of fabric: they were fitted to GPUs that meet in NVSwitches, and say less of NVLinks
+from GPU to GPU, of PCIe and of a rack that is one NVLink domain. Each kind has three widths
+(sim/costs/uncertainty.toml, `[alone.*]`): of what no bandwidth shortens (launch, hops), of bytes over links, and of
+sizes where both count (pipelines that fill, NCCL's change of protocol).
 """
 
 from __future__ import annotations
@@ -12,12 +14,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from sim.collectives.plan import Plan
 from sim.collectives.wires import shaping
 from sim.collectives.wires.network import INSIDE
 from sim.costs.spreads import NOMINAL, quantile, tables
 
 NETWORK, SHAPED = "network", "shaped"
+#: Fabrics inside an NVLink domain that are not one host of NVSwitches.
+DIRECT, PCIE, RACK = "direct", "pcie", "rack"
 PARTS = ("latency", "between", "bandwidth")
 
 
@@ -40,11 +46,34 @@ def widths() -> Mapping[str, Mapping[str, float]]:
 
 
 def place_of(plan: Plan, fabric: Any) -> str:
-    """Whose widths a plan has: a network's (with shaped ports or without), or those of its GPU's constants by grade."""
-    kinds = fabric.links.kind[plan.links]
-    if any(kind not in INSIDE for kind in set(kinds.tolist())):
+    """Whose widths a plan has: those of the kind of fabric that it crosses, or of its GPU's constants by grade.
+
+    Examples
+    --------
+    >>> from sim.collectives.planner import plan_collective
+    >>> from topologies import load_cluster
+    >>> fabric = load_cluster("l40s-host")
+    >>> place_of(plan_collective("all_reduce", 2.0**30, fabric.gpus[:3], fabric, None), fabric)
+    'pcie'
+    """
+    kinds = set(fabric.links.kind[plan.links].tolist())
+    if kinds - INSIDE:
         return SHAPED if shaping.bucket(fabric) else NETWORK
+    # Any other link than NVLink: what passes PCIe shares it, and the CPUs' way between sockets is anybody's guess.
+    if kinds - {"nvlink"}:
+        return PCIE
+    if len({fabric.host_of(gpu) for gpu in plan.ranks}) > 1:
+        return RACK
+    if _joins_gpus(plan, fabric):
+        return DIRECT
     return plan.evidence if plan.evidence in widths() else "guess"
+
+
+def _joins_gpus(plan: Plan, fabric: Any) -> bool:
+    """Whether a link of the plan leads from one GPU to another, with no switch between them."""
+    kinds = np.array(fabric.nodes.kinds)
+    source, target = (kinds[ends[plan.links]] for ends in fabric.ends)
+    return bool(np.any((source == "gpu") & (target == "gpu")))
 
 
 def spread(place: str, latency: float) -> float:

@@ -27,7 +27,7 @@ _FAMILIES = (
     "host",
     "pause",
 )
-_PLACES = ("fitted", "guess", "network", "shaped")
+_PLACES = ("fitted", "guess", "direct", "pcie", "rack", "network", "shaped")
 _KEYS = {
     "spread": schema.all_of(_FAMILIES, _SPREAD),
     "alone": schema.all_of(_PLACES, _ALONE),

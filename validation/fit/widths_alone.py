@@ -2,7 +2,8 @@
 
 Rows that they may be taken from: held-out sizes of the set `collectives` (GPUs that were fitted), rows of
 `collectives-leafspine` that constants were fitted to (shaped ports), and of the published table a third of the groups
-(cluster, ranks, operation) that no constant was fitted to (GPUs that were not, networks).
+(cluster, ranks, operation) that no constant was fitted to (GPUs that were not, NVLinks without a switch, racks,
+networks). No row of a host on PCIe alone is left that no constant was fitted to: there fitted ones count.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from sim.collectives.interval import NETWORK, PARTS, SHAPED, latency_share, place_of
+from sim.collectives.interval import (
+    DIRECT,
+    NETWORK,
+    PARTS,
+    PCIE,
+    RACK,
+    SHAPED,
+    latency_share,
+    place_of,
+)
 from sim.collectives.planner import plan_collective
 from sim.costs.spreads import NOMINAL, quantile
 from validation.formats.collective_rows import IN_PLACE, Row, members
@@ -36,18 +46,18 @@ def for_widths(row: Row) -> bool:
 def alone_widths(published: Path | None) -> dict[str, tuple[Mapping[str, float], int]]:
     """Widths by place, and how many rows they are from."""
     found = {
-        "fitted": list(_samples("collectives", None, fitted=False)),
-        SHAPED: list(_samples("collectives-leafspine", None, fitted=True)),
+        "fitted": list(_samples("collectives", None, "fitted", fitted=False)),
+        SHAPED: list(_samples("collectives-leafspine", None, SHAPED, fitted=True)),
     }
-    for place in ("guess", NETWORK) if published else ():
+    for place in ("guess", DIRECT, PCIE, RACK, NETWORK) if published else ():
         found[place] = list(
-            _samples("published-collectives", published, fitted=False, place=place)
+            _samples("published-collectives", published, place, fitted=place == PCIE)
         )
     return {place: (fit(samples), len(samples)) for place, samples in found.items()}
 
 
 def _samples(
-    name: str, rows: Path | None, fitted: bool, place: str = ""
+    name: str, rows: Path | None, place: str, fitted: bool
 ) -> Iterator[Sample]:
     chosen = collectives.load(name)
     configurations = chosen.fitted_configurations()
@@ -72,7 +82,7 @@ def _samples(
                 row.wanted,
                 in_place=row.op.endswith(IN_PLACE),
             )
-            if not place or place_of(plan, fabric) == place:
+            if place_of(plan, fabric) == place:
                 yield (
                     latency_share(plan, fabric),
                     abs(math.log(predict_row(row).time / row.time)),
@@ -81,9 +91,11 @@ def _samples(
 
 def fit(samples: Sequence[Sample]) -> Mapping[str, float]:
     """The widths of latency, of both and of bandwidth that hold nine in ten errors of either end and of the middle."""
+    # What is nearly all bytes has a little latency too, whose error is another one: each part is that much smaller.
+    whole = [(share, error / math.hypot(share, 1 - share)) for share, error in samples]
     ends = {
-        "latency": [e for s, e in samples if s > 1 - END],
-        "bandwidth": [e for s, e in samples if s < END],
+        "latency": [error for share, error in whole if share > 1 - END],
+        "bandwidth": [error for share, error in whole if share < END],
     }
     widths = {part: _ninth(errors) / quantile() for part, errors in ends.items()}
     widths = {
