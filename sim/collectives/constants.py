@@ -234,7 +234,8 @@ _MEMORY: dict[str, schema.Schema] = {
 }
 _PHASES = ("kernels", "alloc", "bootstrap", "topology", "connections")
 _CREATION: dict[str, schema.Schema] = {
-    **dict.fromkeys((*_PHASES, "per_rank", "step"), _ANY),
+    **dict.fromkeys((*_PHASES, "per_rank", "step", "pair"), _ANY),
+    **dict.fromkeys(("slower", "faster"), _POSITIVE),
     "measured_ranks": schema.Number(1, whole=True),
 }
 _TCP: dict[str, schema.Schema] = {entry.name: _ANY for entry in fields(Tcp)}

@@ -2,13 +2,14 @@
 
 In order (NCCL src/init.cc, src/bootstrap.cc): the process's first communicator loads NCCL's kernels; every rank
 registers with the root, which answers them one after the other; addresses, peers and channels go round a ring of the
-ranks in three all-gathers of n - 1 steps; the topology is found and searched; rings (two neighbours) and trees (three)
-are connected on every channel.
+ranks in three all-gathers of n - 1 steps; the topology is found and searched, for which every rank walks through pairs
+of ranks; rings (two neighbours) and trees (three) are connected on every channel.
 
-    total = [kernels] + alloc + bootstrap + per_rank n + gathers (n - 1) step + topology + connections
+    total = [kernels] + alloc + bootstrap + per_rank n + gathers (n - 1) step + pair n^2 + topology + connections
 
 Constants: [creation.nccl] of sim/costs/hardware/extra-nccl.toml, measured on 2 and 4 ranks of one machine; how it
-grows with ranks is a guess.
+grows with ranks was read off published figures of 49,152 and 98,304. Machines differ by far more than ranks do: beyond
+those that were measured the interval reaches up to what users have reported (`slower`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class Cost:
     ranks: int
     parts: dict[str, float]
     evidence: str
+    slower: float = 1.0  # times as long on a slow machine, all but the kernels
+    faster: float = 1.0  # as long on a fast one, as a share
 
     @property
     def first(self) -> float:
@@ -41,13 +44,20 @@ class Cost:
     def again(self) -> float:
         return self.first - self.parts["kernels"]
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Seconds of a second communicator on the fastest and on the slowest machine that are known."""
+        return self.again * self.faster, self.again * self.slower
+
     def to_json(self) -> dict[str, Any]:
         """Plain values in SI units; `time` is a process's first communicator."""
+        low, high = self.interval
         return {
             "op": "init",
             "ranks": self.ranks,
             "time": self.first,
             "time_again": self.again,
+            "interval_again": {"low": low, "high": high},
             "parts": self.parts,
             "evidence": self.evidence,
         }
@@ -65,11 +75,17 @@ def cost(ranks: int, gpu: str = constants.REFERENCE) -> Cost:
         raise InputError(Mistake("creation", "ranks", str(ranks), "at least one"))
     table = constants.load(gpu).tables["creation"]["nccl"]
     parts = {name: float(table[name]) for name in PARTS}
-    parts["bootstrap"] += float(table["per_rank"]) * ranks + GATHERS * (
-        ranks - 1
-    ) * float(table["step"])
+    rounds = float(table["per_rank"]) * ranks
+    rounds += GATHERS * (ranks - 1) * float(table["step"])
+    parts["bootstrap"] += rounds
+    parts["topology"] += float(table["pair"]) * ranks**2
+    measured = ranks <= int(table["measured_ranks"])
     return Cost(
-        ranks, parts, "measured" if ranks <= int(table["measured_ranks"]) else "guess"
+        ranks,
+        parts,
+        "measured" if measured else "guess",
+        float(table["slower"]),
+        float(table["faster"]),
     )
 
 
@@ -87,10 +103,11 @@ def counts(ranks: int) -> list[int]:
 
 def render(costs: Sequence[Cost], explain: bool = False) -> str:
     """The table for people; `explain` adds the parts."""
-    lines = [f"{'ranks':>10} {'first':>10} {'again':>10}"]
+    lines = [f"{'ranks':>10} {'first':>10} {'again':>10}   on other machines"]
     for one in costs:
         lines.append(
             f"{one.ranks:10} {format_duration(one.first):>10} {format_duration(one.again):>10}"
+            f"   {' to '.join(format_duration(end) for end in one.interval)}"
         )
         if explain:
             parts = " + ".join(
@@ -98,5 +115,8 @@ def render(costs: Sequence[Cost], explain: bool = False) -> str:
             )
             lines.append(f"           {parts}")
     evidence = ", ".join(sorted({one.evidence for one in costs}))
-    told = "first: a process's first communicator loads NCCL's kernels; again: another, or a split"
+    told = (
+        "first: a process's first communicator loads NCCL's kernels; again: another, or a split;\n"
+        "on other machines: again, on the fastest and slowest that are known (drivers, CPUs, versions of NCCL)"
+    )
     return "\n".join([*lines, f"evidence: {evidence}", told])
