@@ -74,6 +74,11 @@ CREATION = table(
     ranks=whole(),
     time=SECONDS,
     time_again=number("s of a second one"),
+    interval_again=table(
+        "of a second one, on the fastest and the slowest machine that are known",
+        low=SECONDS,
+        high=SECONDS,
+    ),
     parts=named(SECONDS),
     evidence=GRADE,
 )
