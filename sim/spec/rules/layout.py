@@ -325,8 +325,8 @@ def _gpu_count(s: Scenario, gpus: int) -> Iterator[Mistake]:
 
 def _slow_rank(s: Scenario, gpus: int) -> Iterator[Mistake]:
     if s.faults.slow_rank is None:
-        for key in ("slow_per_layer", "slow_factor"):
-            if getattr(s.faults, key) not in (0.0, 1.0, None):
+        for key, none in (("slow_per_layer", 0.0), ("slow_factor", 1.0)):
+            if getattr(s.faults, key) != none:
                 found, expected = str(getattr(s.faults, key)), "slow_rank beside it"
                 yield Mistake(
                     s.where, f"faults.{key}", found, expected, "which rank is slow?"
