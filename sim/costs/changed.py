@@ -46,8 +46,8 @@ class ChangedGpu(Gpu):
 
     def __init__(self, model: Gpu, speed: Speed) -> None:
         self.__dict__.update(model.__dict__)
-        self._model, self._known, self._ratios, self._evidence = model, {}, {}, {}
-        self._speed = speed
+        self.forget()
+        self._model, self._speed = model, speed
         self.roofline = roofline_at(model.roofline, speed, speed.clock)
         self.power = _power(model, speed)
 

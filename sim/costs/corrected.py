@@ -85,8 +85,8 @@ class CorrectedGpu(Gpu):
         self, known: Gpu, rows: Iterable[Row], factors: Mapping[str, float]
     ) -> None:
         self.__dict__.update(known.__dict__)
-        self._below, self._known, self._ratios, self._evidence = known, {}, {}, {}
-        self._factors = dict(factors)
+        self.forget()
+        self._below, self._factors = known, dict(factors)
         by_table: dict[str, list[Row]] = {}
         for row in rows:
             by_table.setdefault(name_of(row.kernel), []).append(row)

@@ -98,10 +98,7 @@ class GpuTimes:
         self.tables = KernelTables(
             rows, facts, self.bandwidth * facts.efficiency["bytes"], self.tile_time
         )
-        self._known: dict[Kernel, float] = {}
-        self.unfilled: dict[Kernel, float] = {}
-        self._ratios: dict[Kernel, float | None] = {}
-        self._evidence: dict[Kernel, str] = {}
+        self.forget()
         self._row_widths: dict[terms.Group, frozenset[int]] = {}
         self.tiles = facts.tiles
         self.libraries = LibrarySteps(
@@ -180,6 +177,13 @@ class GpuTimes:
             least = BUSY_ABOVE * self.peak["bf16"] * duration
             return duration > FILLS_ABOVE and kernel.flops > least
         return duration > FILLS_ABOVE
+
+    def forget(self) -> None:
+        """Empties what was worked out of kernels: a GPU made of another one begins with nothing of it."""
+        self._known: dict[Kernel, float] = {}
+        self.unfilled: dict[Kernel, float] = {}
+        self._ratios: dict[Kernel, float | None] = {}
+        self._evidence: dict[Kernel, str] = {}
 
     @property
     def peak(self) -> dict[str, float]:

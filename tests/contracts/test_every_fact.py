@@ -164,8 +164,9 @@ def test_every_fact_that_a_gpus_file_may_state_is_read() -> None:
     stated = set(SCHEMA.keys)
     found_out = {"guessed_load", "borne_out"}  # of files and measured steps: no key
     assert stated == {entry.name for entry in fields(GpuFacts)} - found_out
-    tiles = {"gemm", "products"}  # read together, as the facts' own `tiles`
-    assert stated - tiles <= set().union(*map(gpu_facts_read, sources("sim/costs")))
+    # Read by the facts themselves: as `tiles`, and as `room`.
+    within = {"gemm", "products", "usable"}
+    assert stated - within <= set().union(*map(gpu_facts_read, sources("sim/costs")))
 
 
 @pytest.mark.parametrize("name", names())

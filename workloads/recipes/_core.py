@@ -105,7 +105,8 @@ ENDS = (
 
 def without_fp8(draft: Draft) -> None:
     """Attention stays in 16 bits where layers do, whatever its own switch says."""
-    if not precision(draft.get("training.precision")).quantized:
+    stated = draft.get("training.precision")
+    if stated is None or not precision(stated).quantized:  # None: it was refused
         draft.drop("megatron.fp8_dot_product_attention")
         draft.drop(*(f"megatron.{key}" for key in ENDS[1:]))
 
