@@ -66,6 +66,8 @@ def load_file(path: str) -> Gpu:
 def _known(where: Path, table: Mapping[str, Any]) -> Gpu:
     """The GPU under a machine's own rows: one that prestep has, or one whose facts a file states."""
     stated = {key: table[key] for key in FACTS if key in table}
+    if "memory" in stated:  # what the driver leaves of another size is not the base's
+        stated.setdefault("usable", stated["memory"])
     base = table.get("base", "")
     if not base or base.endswith(".toml"):
         return _stated(where.parent / base if base else where, stated)
