@@ -60,7 +60,7 @@ def test_a_sweep_ranks_by_what_was_asked(tmp_path: Path) -> None:
     ):
         result = sweep(tmp_path, *options)
         assert result.exit_code == 0, result.output
-        assert result.output.splitlines()[1].split()[0] == best
+        assert result.stdout.splitlines()[1].split()[0] == best
     rows = pq.ParquetFile(tmp_path / "results.parquet").read().to_pylist()
     assert all(row["step_energy"] > 0 and row["gpu_power"] > 0 for row in rows)
     assert "--price" in sweep(tmp_path, "--rank-by", "cost").output
