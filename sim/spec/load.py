@@ -44,7 +44,6 @@ from workloads.job.model import Model
 from workloads.job.parallel import Parallel
 from workloads.job.pytorch import PyTorch
 from workloads.job.training import Training
-from workloads.models.hugging_face import left_out
 
 __all__ = [
     "Checkpoint",
@@ -110,6 +109,8 @@ def _towers(scenario: Scenario) -> tuple[str, ...]:
     file = Path(scenario.model.file or "")
     if file.suffix != ".json" or not file.is_file():
         return ()
+    from workloads.models.hugging_face import left_out  # slow to import
+
     parts = ", ".join(left_out(file))
     return (f"{file.name}: {parts} left out: the text model alone",) if parts else ()
 

@@ -54,7 +54,9 @@ def test_gpus_and_clusters_are_asked_alike() -> None:
         sorted(n.partition(" ")[2] for n in kernels if n.startswith(gpu))
         for gpu in ("h200", "b200")
     )
-    assert ours == theirs
+    # A B200 has units for formats that an H200 lacks.
+    own = {"mxfp8", "nvfp4"}
+    assert ours == [name for name in theirs if not own & {*name.split()}]
     asked = [
         answer.name
         for answer in sound(

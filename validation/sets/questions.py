@@ -82,7 +82,7 @@ def of_gpus(*names: str) -> Iterator[Answer]:
     """Kernels alone, a hundred small ones in a row, and how far the slowest of eight equal GPUs falls behind."""
     for name in names or gpu_names():
         gpu = load_gpu(name)
-        for kernel in kernels_to_ask():
+        for kernel in filter(gpu.roofline.computes, kernels_to_ask()):
             text = f"{name} {kernel.kind} {kernel.dtype} {kernel.layout} {'x'.join(map(str, kernel.shape))}"
             yield Answer(" ".join(text.split()), "kernels", gpu.duration(kernel))
         yield Answer(f"{name}: pause between kernels", "GPUs", gpu.gap)
@@ -99,6 +99,8 @@ def of_gpus(*names: str) -> Iterator[Answer]:
         yield Answer(f"{name}: bytes of memory", "GPUs", gpu.memory)
         for dtype in DTYPE_BYTES:
             large = Kernel("gemm", PRODUCTS[1], dtype)
+            if not gpu.roofline.computes(large):
+                continue
             yield Answer(
                 f"{name}: {dtype} products under load", "GPUs", gpu.sustained(large)
             )
