@@ -50,7 +50,7 @@ def with_last(step: Planned) -> engine.Run | None:
 @pytest.mark.parametrize(
     "step",
     [
-        lambda: replace(eager(LARGE), power=None),
+        lambda: replace(eager(LARGE), budget=0.0),  # it draws more than it gives back
         lambda: eager(LARGE, dp=2, data_parallel="ddp"),
         lambda: eager(LARGE, dp=4, data_parallel="fsdp"),
         lambda: eager(SMALL),
@@ -88,8 +88,21 @@ def test_a_power_budget_that_fills_over_steps_is_no_steady_state() -> None:
     """The second step leaves more of it than the first one: the third one is faster, and executed."""
     step = eager(LARGE)
     assert step.power is not None
-    large = replace(step, power=replace(step.power, budget=100.0), budget=0.0)
-    fewer, every = engine.execute(large, STEPS), engine.execute_all(large, STEPS)
+    # Products that draw so little give back in their pauses more than they take.
+    frugal = replace(step.power, budget=100.0, product=1.1)
+    filling = replace(step, power=frugal, budget=0.0)
+    assert with_last(filling) is None
+    fewer, every = engine.execute(filling, STEPS), engine.execute_all(filling, STEPS)
+    assert differences(fewer, every) == []
+
+
+def test_a_power_budget_that_falls_over_steps_is_no_steady_state() -> None:
+    """The second step leaves less of it than the first one, and the third one may be slower: it is executed."""
+    step = eager(LARGE)
+    assert step.power is not None
+    falling = replace(step, power=replace(step.power, budget=100.0), budget=100.0)
+    assert with_last(falling) is None
+    fewer, every = engine.execute(falling, STEPS), engine.execute_all(falling, STEPS)
     assert differences(fewer, every) == []
 
 

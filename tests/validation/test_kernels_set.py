@@ -50,17 +50,34 @@ def table_of(factor: float) -> LibraryTable:
     return LibraryTable(PRODUCTS, SHAPES, factor * unit.base(SHAPES), ROOFLINE, "bf16")
 
 
-@given(
-    st.tuples(*[st.integers(1024, 8192)] * 3),  # further out limits take over
-    st.floats(0.5, 4.0),
+#: A row and octaves from it: less than three in all, eight times its sizes, beyond which limits take over.
+NEAR = st.tuples(
+    st.sampled_from(SHAPES.tolist()), st.tuples(*[st.floats(-1.7, 1.7)] * 3)
 )
+FAR = st.tuples(*[st.integers(1, 2**20)] * 3)
+
+
+@given(NEAR, st.floats(0.5, 4.0))
 @settings(max_examples=30, deadline=None)
 def test_rows_that_all_take_a_factor_of_their_base_make_everything_take_it(
+    near: tuple[list[int], tuple[float, ...]], factor: float
+) -> None:
+    """Between the rows, and up to eight times beyond them."""
+    row, octaves = near
+    sizes = np.round(np.array([row]) * 2.0 ** np.array([octaves])).astype(int)
+    table = table_of(factor)
+    assert table.seconds(sizes) == pytest.approx(factor * table.base(sizes), rel=1e-6)
+
+
+@given(FAR, st.floats(0.5, 4.0))
+@settings(max_examples=60, deadline=None)
+def test_far_beyond_the_rows_the_limits_take_over(
     shape: tuple[int, int, int], factor: float
 ) -> None:
-    """Between the rows and beyond them."""
+    """What rows say of their base counts less and less there, and never the other way."""
     table, sizes = table_of(factor), np.array([shape])
-    assert table.seconds(sizes) == pytest.approx(factor * table.base(sizes), rel=1e-6)
+    ratio = float(table.seconds(sizes)[0] / table.base(sizes)[0])
+    assert min(factor, 1.0) - 1e-6 <= ratio <= max(factor, 1.0) + 1e-6
 
 
 def test_a_row_is_read_back_within_its_noise() -> None:
