@@ -19,10 +19,8 @@ Bytes = tuple[np.ndarray, np.ndarray]
 
 def wires(links: np.ndarray, fabric: Any, wire: Callable[[str], float]) -> np.ndarray:
     """`wire` of every link's kind: data bytes per byte on it, what packet headers leave."""
-    share, kinds = np.ones(len(links)), fabric.links.kind[links]
-    for kind in fabric.links.kinds:
-        share[kinds == kind] = wire(kind)
-    return share
+    by_kind = np.array([wire(kind) for kind in fabric.links.kinds])
+    return by_kind.take(fabric.links.kind_numbers.take(links))
 
 
 def assemble(

@@ -72,6 +72,11 @@ class Group:
     def per_node(self) -> float:
         return self.n / self.nodes
 
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """What decides which way bytes go between the ranks: equal on fabrics that differ in speeds alone."""
+        return self.ranks, self.hosts, self.inside, self.outside
+
     def expand(self, fabric: Any, flows: list[transport.Flow]) -> list[transport.Flow]:
         """Flows between ranks as flows between the stations that they pass."""
         if self.inside == self.outside:
@@ -225,7 +230,11 @@ class _Slowest(NamedTuple):
 
 
 def _slowest(fabric: Any, pairs: list[tuple[str, str]], route: str) -> _Slowest:
-    number, links, share = transport.ways(fabric, pairs, route)
+    number, links, share = paths.once_routed(
+        fabric,
+        ("ways", tuple(pairs), route),
+        lambda: transport.ways(fabric, pairs, route),
+    )
     if not len(links):
         return _Slowest()
     delay = fabric.links.latency[links] * share

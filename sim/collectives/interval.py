@@ -56,7 +56,7 @@ def place_of(plan: Plan, fabric: Any) -> str:
     >>> place_of(plan_collective("all_reduce", 2.0**30, fabric.gpus[:3], fabric, None), fabric)
     'pcie'
     """
-    kinds = set(fabric.links.kind[plan.links].tolist())
+    kinds = set(fabric.links.kinds_on(plan.links))
     if kinds - INSIDE:
         return SHAPED if shaping.bucket(fabric) else NETWORK
     # Any other link than NVLink: what passes PCIe shares it, and the CPUs' way between sockets is anybody's guess.

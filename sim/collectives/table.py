@@ -13,7 +13,9 @@ import numpy as np
 
 from sim.collectives import backends, machine, uneven
 from sim.collectives.bound import Bounds
+from sim.collectives.group import group_of
 from sim.collectives.interval import Sure, sure
+from sim.collectives.nccl.search import search
 from sim.collectives.nccl.speeds import most_channels
 from sim.collectives.nccl.tuner import Candidate, candidates
 from sim.collectives.plan import Plan, check, nccl_of
@@ -117,24 +119,30 @@ class _Task:
             return None
         if not _between_hosts(plan, fabric):
             return None  # in a host NCCL's tables were fitted to what is there
-        compared = candidates(self.op, self.size, self.group, fabric, wanted)
-        others = [
+        compared = [
             nccl_of(vars(wanted) | {"algo": one.algo, "proto": one.proto})
-            for one in compared
+            for one in candidates(self.op, self.size, self.group, fabric, wanted)
         ]
-        if wanted.min_channels is None:
-            # Fast links need few channels in NCCL's search, but a channel carries only so much.
-            most = min(2 * plan.channels, most_channels(wanted.release))
-            others += [replace(other, min_channels=most) for other in others]
+        others = compared[1:]  # the first is NCCL's choice
+        # Fast links need few channels in NCCL's search, but a channel carries only so much.
+        most = min(2 * plan.channels, most_channels(wanted.release))
+        if wanted.min_channels is None and most > self._fewest(fabric):
+            others += [replace(one, min_channels=most) for one in compared]
         plans = [replace(self, wanted=other).tested(fabric) for other in others]
         best = min(plans, key=lambda one: _seconds(one, fabric), default=plan)
         clear = _seconds(best, fabric) < _seconds(plan, fabric) / CLEARLY
         return best if clear else None
 
+    def _fewest(self, fabric: Any) -> int:
+        """Channels that the communicator has anyway: to ask for no more changes no plan."""
+        group = group_of(fabric, self.group, self.wanted)
+        graph = search(group, fabric.gpu_model, self.wanted, fabric)
+        return min(graph.channels, graph.nvls_channels or graph.channels)
+
 
 def _between_hosts(plan: Plan, fabric: Any) -> bool:
     """Whether any byte leaves its host."""
-    return not set(fabric.links.kind[plan.links].tolist()) <= INSIDE
+    return not set(fabric.links.kinds_on(plan.links)) <= INSIDE
 
 
 def _seconds(plan: Plan, fabric: Any) -> float:

@@ -8,6 +8,7 @@ import pytest
 
 from sim import api
 from sim.collectives import table
+from sim.collectives.nccl import search
 from sim.errors import InputError
 from topologies import load_cluster
 from topologies.edit.overrides import with_overrides
@@ -134,3 +135,22 @@ def test_python_takes_sizes_as_numbers_and_as_texts(size: Any) -> None:
 def test_python_refuses_what_is_no_size(size: Any) -> None:
     with pytest.raises(InputError, match="bytes: a number"):
         api.collective("h200-host-4", min_bytes=size)
+
+
+def test_a_sweep_searches_a_communicator_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NCCL's search runs once for each fabric and settings, whatever the number of sizes, algorithms and protocols."""
+    searched: list[tuple[int, int | None]] = []
+    switched = search._switched
+
+    def counting(group: Any, kind: str, settings: Any, fabric: Any) -> Any:
+        searched.append((id(fabric), settings.min_channels))
+        return switched(group, kind, settings, fabric)
+
+    monkeypatch.setattr(search, "_switched", counting)
+    fabric = load_cluster("dgx-h100-superpod", 2)
+    table.sweep(fabric, op="all_reduce", min_bytes=2.0**10, max_bytes=2.0**24)
+    # As asked, and with twice the 16 channels that it has; and once for each fabric with faster links.
+    assert searched[:2] == [(id(fabric), None), (id(fabric), 32)]
+    assert len(set(searched)) == len(searched) < 10

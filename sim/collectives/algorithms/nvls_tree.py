@@ -54,14 +54,14 @@ def plan(
     group = group_of(fabric, ranks, nccl or Nccl())
     heads, share = _heads(group), size / channels
     chunk = min(share / heads, chunk_of(size, group, channels))
-    key = ("nvls_tree", group, heads)
+    key = ("nvls_tree", group.shape, heads)
     plan = assemble(
         op,
         size,
         group,
         fabric,
         _work(size, group, channels, chunk),
-        paths.once(fabric, key, lambda: _bytes(fabric, group, heads)),
+        paths.once_routed(fabric, key, lambda: _bytes(fabric, group, heads)),
         algo="nvls_tree",
         proto=proto,
         channels=channels,

@@ -119,9 +119,9 @@ def plan(
     count, threads = rules.used(op, size, group.n, "tree", proto, channels)
     table = table or machine.of(fabric)
     chains = mesh.chains(group, fabric, wanted)
-    flows = paths.once(
+    flows = paths.once_routed(
         fabric,
-        ("tree", group, chains),
+        ("tree", group.shape, group.net.nics, chains),
         lambda: paths.gather(fabric, group.expand(fabric, _flows(group, chains))),
     )
     task = work(size, group, proto, count, wanted.buffer_size)

@@ -25,6 +25,7 @@ from sim.collectives.nccl.speeds import (
     nvlink_share,
 )
 from sim.collectives.nccl.system import NVB, NVL, PXB, PXN
+from sim.collectives.wires import paths
 from sim.collectives.wires.nics import PCIE
 from sim.collectives.wires.transport import between
 from sim.spec.sections import Nccl
@@ -89,7 +90,20 @@ def search(group: Group, gpu: str, settings: Nccl, fabric: Any = None) -> Graph:
 
     Without the `fabric` hosts without NVSwitches are taken for hosts with them.
     """
-    if fabric is not None and not switched(group, fabric):
+    if fabric is None:
+        return _switched(group, generation(gpu), settings, None)
+    key = ("search", group, gpu, unforced(settings))
+    return paths.once(fabric, key, lambda: _search(group, gpu, settings, fabric))
+
+
+def unforced(settings: Nccl) -> Nccl:
+    """The settings without a forced algorithm and protocol: the search looks at neither."""
+    return replace(settings, algo=None, proto=None)
+
+
+def _search(group: Group, gpu: str, settings: Nccl, fabric: Any) -> Graph:
+    """`search` on a fabric."""
+    if not switched(group, fabric):
         return _searched(group, fabric, settings)
     return _switched(group, generation(gpu), settings, fabric)
 

@@ -14,11 +14,11 @@ from typing import Any
 from sim.collectives.algorithms import nvls, pairwise, ring
 from sim.collectives.group import Group, group_of
 from sim.collectives.nccl import rccl
-from sim.collectives.nccl.search import generation, search
+from sim.collectives.nccl.search import generation, search, unforced
 from sim.collectives.nccl.tuning import Model
 from sim.collectives.plan import OPS, PAIR_OPS, Plan
 from sim.collectives.registry import algorithms
-from sim.collectives.wires import posting, shaping, sharp, socket
+from sim.collectives.wires import paths, posting, shaping, sharp, socket
 from sim.errors import InputError, Mistake, unknown
 from sim.spec.sections import Nccl
 
@@ -64,6 +64,12 @@ def _runnable(
     op: str, model: Model, fabric: Any, wanted: Nccl
 ) -> list[tuple[str, str]]:
     """Algorithms with their protocols that can run an operation there, in NCCL's order."""
+    key = ("runnable", op, model.group, unforced(wanted), wanted.proto == "LL128")
+    return paths.once(fabric, key, lambda: _can_run(op, model, fabric, wanted))
+
+
+def _can_run(op: str, model: Model, fabric: Any, wanted: Nccl) -> list[tuple[str, str]]:
+    """`_runnable`, asked of every algorithm."""
     return [
         (name, proto)
         for name, module in algorithms().items()

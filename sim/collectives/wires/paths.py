@@ -42,6 +42,14 @@ def once(fabric: Any, key: Any, make: Callable[[], T]) -> T:
     return known[key]  # type: ignore[no-any-return]
 
 
+def once_routed(fabric: Any, key: Any, make: Callable[[], T]) -> T:
+    """`once` for what follows from routes alone: made once for all fabrics that share them, whatever their speeds."""
+    known = _by_routes(fabric, "routed")
+    if key not in known:
+        known[key] = make()
+    return known[key]  # type: ignore[no-any-return]
+
+
 def split(fabric: Any, src: str, dst: str) -> tuple[np.ndarray, np.ndarray]:
     """Links from `src` to `dst` and the share of the bytes on each (GPU - 5 of 18 links - switch 0, ...)."""
     splits = _splits(fabric)
@@ -51,10 +59,15 @@ def split(fabric: Any, src: str, dst: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _splits(fabric: Any) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
-    """Splits that are known: those of all fabrics that share routes, where no policy has a say in them."""
+    """Splits that are known."""
+    return _by_routes(fabric, "splits")
+
+
+def _by_routes(fabric: Any, name: str) -> dict[Any, Any]:
+    """A cache that all fabrics with the same routes share, where no routing policy has a say in them."""
     adaptive = fabric.routing.policy == "adaptive"
-    known = fabric.wiring if adaptive else fabric.memory
-    return known.setdefault("splits", {})  # type: ignore[no-any-return]
+    shared = fabric.wiring if adaptive else fabric.memory
+    return shared.setdefault(name, {})  # type: ignore[no-any-return]
 
 
 def gather(

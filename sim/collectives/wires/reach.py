@@ -29,7 +29,9 @@ def limit(wanted: Nccl, fabric: Any, gpus: int) -> int:
 
 def distance(fabric: Any, a: str, b: str) -> int:
     """The type of the way between two GPUs of a machine, or a GPU and a NIC."""
-    return paths.once(fabric, ("distance", a, b), lambda: _distance(fabric, a, b))
+    return paths.once_routed(
+        fabric, ("distance", a, b), lambda: _distance(fabric, a, b)
+    )
 
 
 def _distance(fabric: Any, a: str, b: str) -> int:
