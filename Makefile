@@ -10,7 +10,7 @@ INSTALL := $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m 
 # Processes share what one of them has compiled: tests start hundreds, each of which would compile the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test hunt lint types validate gate compare mutations bench docs clean
+.PHONY: demo test test-all lab hunt lint types validate gate compare mutations bench docs clean
 
 $(BIN)/.demo: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -25,8 +25,18 @@ $(BIN)/.dev: pyproject.toml
 demo: $(BIN)/.demo
 	$(BIN)/prestep run --trace prestep-demo.trace.json.gz
 
+# Two processes: each takes up to 3 GB with what it has read and predicted.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Minutes, for every change; CI runs test-all; the laboratory's tests run each night.
 test: $(BIN)/.dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST) -m "not slow and not lab"
+
+test-all: $(BIN)/.dev
+	$(PYTEST) -m "not lab"
+
+lab: $(BIN)/.dev
+	$(PYTEST) -m lab
 
 # Property tests with other examples each time: CI repeats the same ones.
 ROUNDS ?= 10
@@ -49,7 +59,7 @@ gate: $(BIN)/.dev
 
 # What moved since BASE (a revision, or a file of `validate --json`); outside the limits of a set is the gate's business.
 # One thread, as the command line has it: others add in another order.
-# KEPT: a folder with reports that `make test` kept (PRESTEP_KEEP_REPORTS); the same tree need not predict them again.
+# KEPT: a folder with reports that `make test-all` kept (PRESTEP_KEEP_REPORTS); the same tree need not predict them again.
 SETS ?= h200 h200-unseen h200-preregistered h200-straggler h200-whatif leafspine collectives collectives-unseen collectives-leafspine probes
 compare: $(BIN)/.dev
 ifdef KEPT

@@ -33,6 +33,8 @@ settings.register_profile("prestep", deadline=None)
 settings.register_profile("prestep-ci", deadline=None, derandomize=True)
 settings.load_profile("prestep-ci" if "CI" in os.environ else "prestep")
 
+#: The tests of what is no part of the product.
+LAB = Path(__file__).parent / "lab"
 #: Name of a set -> the report of its kind.
 ReportOf = Callable[[str], Any]
 #: Scenario -> its prediction, without what only pictures show.
@@ -42,7 +44,10 @@ MadeOnce = Callable[[str, Callable[[], Any]], Any]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest tests begin first; the order of the others stays."""
+    """All tests of tests/lab are the laboratory's. The longest tests begin first; the order of the others stays."""
+    for item in items:
+        if item.path.is_relative_to(LAB):
+            item.add_marker("lab")
     items.sort(key=lambda item: item.get_closest_marker("longest") is None)
 
 

@@ -45,7 +45,6 @@ TRACES = ROOT / "validation" / "cases" / "traces"
 #: Pages whose commands take more than a few seconds.
 SLOW = (
     "docs/layouts.md",
-    "docs/preregistered.md",
     "docs/whatif.md",
     "docs/tutorial.md",
     "docs/how-to/accuracy-in-ci.md",
@@ -58,6 +57,8 @@ SLOW = (
     "docs/calibrate.md",
     "docs/how-to/replay-trace.md",
 )
+#: Pages whose commands make the figures of the laboratory: they predict whole sets.
+LAB = ("docs/preregistered.md",)
 
 
 def nccl_log(path: Path) -> None:
@@ -249,12 +250,12 @@ def pages_to_run() -> list[object]:
         for page in pages
         if any(b.language in ("sh", "python") and not b.not_run for b in blocks(page))
     ]
-    return [
-        pytest.param(
-            p, id=name_of(p), marks=[pytest.mark.slow] if name_of(p) in SLOW else []
-        )
-        for p in live
-    ]
+    return [pytest.param(p, id=name_of(p), marks=_marks(name_of(p))) for p in live]
+
+
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    chosen = [(pytest.mark.slow, SLOW), (pytest.mark.lab, LAB)]
+    return [mark for mark, pages in chosen if name in pages]
 
 
 @pytest.mark.usefixtures("known_reports")

@@ -120,7 +120,7 @@ ASKED = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.lab
 @pytest.mark.longest
 def test_a_sample_of_constants_is_caught(report_of: ReportOf) -> None:
     """Some of every kind are listed by the questions about them; 10 % more of a fitted one also fails on measured rows."""
