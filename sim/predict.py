@@ -13,7 +13,7 @@ from sim.analysis.report import report
 from sim.analysis.shadow_prices import affordable, shadow_prices
 from sim.analysis.step_time import step_time as time_of
 from sim.analysis.unsteady import is_unsteady
-from sim.collectives.wires import paths
+from sim.collectives.wires import paths, processes
 from sim.costs import Gpu
 from sim.costs.gpu_files import generation_of
 from sim.costs.measured import gpu_of
@@ -212,7 +212,7 @@ def _site(
     scenario: Scenario, fabric: Fabric, fleet: Fleet, gpus: tuple[str, ...]
 ) -> Site:
     """What lowering has to know of the cluster."""
-    numa.memory_of(scenario, fabric, gpus[0])  # whether there is such a socket
+    processes.memory_of(fabric, gpus[0])  # whether there is such a socket
     hosts = [fabric.host_of(gpu) for gpu in gpus]
     domains = paths.domains(fabric)
     joined = sum(domains[gpu] == domains[gpus[0]] for gpu in gpus)
@@ -248,7 +248,7 @@ def load_fabric(scenario: Scenario) -> Fabric:
         Routing(
             c.routing, c.routing_seed, c.routing_flows, not scenario.nccl.pxn_disable
         )
-    )
+    ).with_processes(c.numa)
 
 
 def host_factor(scenario: Scenario, fabric: Fabric) -> float:

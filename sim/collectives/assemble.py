@@ -23,6 +23,28 @@ def wires(links: np.ndarray, fabric: Any, wire: Callable[[str], float]) -> np.nd
     return by_kind.take(fabric.links.kind_numbers.take(links))
 
 
+def on_bus(links: np.ndarray, usage: np.ndarray, fabric: Any) -> np.ndarray:
+    """Bytes on links per payload byte, where a memory's count both ways: its bus carries reads and writes in turn.
+
+    Examples
+    --------
+    >>> from topologies import load_cluster
+    >>> fabric = load_cluster("aws-p5")
+    >>> there_and_back = fabric.links.of_kind("memory")[:2]
+    >>> on_bus(there_and_back, np.array([1.0, 0.5]), fabric).tolist()
+    [1.5, 1.5]
+    """
+    if "memory" not in fabric.links.kinds_on(links):
+        return usage
+    src, dst = (ends[links] for ends in fabric.ends)
+    at = {ends: slot for slot, ends in enumerate(zip(src, dst, strict=True))}
+    total = usage.copy()
+    for slot in np.flatnonzero(fabric.links.kind[links] == "memory").tolist():
+        back = at.get((dst[slot], src[slot]))
+        total[slot] += 0.0 if back is None else usage[back]
+    return total
+
+
 def assemble(
     op: str,
     size: float,
@@ -77,7 +99,7 @@ def _usage(
         flows = paths.gather(fabric, group.expand(fabric, flows))
     links, data = flows
     wire = wires(links, fabric, lambda kind: group.network.wire(table, kind))
-    return links, data * (protocols.WIRE[proto] / wire), data
+    return links, on_bus(links, data * (protocols.WIRE[proto] / wire), fabric), data
 
 
 def _evidence(group: Group, pace: files.Pace, table: files.Constants) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.collectives.nccl.ways import TYPES
-from sim.collectives.wires import nics, paths, reach, transport
+from sim.collectives.wires import nics, paths, processes, reach, transport
 from sim.collectives.wires.network import Network, network_of
 from sim.errors import InputError, Mistake, unknown
 from sim.spec.sections import Nccl
@@ -188,7 +188,7 @@ def _build(fabric: Any, ranks: tuple[str, ...], wanted: Nccl) -> Group:
         remote=remote.bandwidth,
         local_wire=local.wire,
         local_latency=local.latency,
-        remote_latency=remote.latency,
+        remote_latency=remote.latency + _crossings(fabric, hosts),
         local_kind=local.kind,
         remote_kind=remote.kind,
         inside=inside,
@@ -197,6 +197,13 @@ def _build(fabric: Any, ranks: tuple[str, ...], wanted: Nccl) -> Group:
         network=replace(network_of(fabric), memory=memory),
         farthest=None if level is None else TYPES.index(level),
     )
+
+
+def _crossings(fabric: Any, hosts: tuple[tuple[str, ...], ...]) -> float:
+    """Seconds that proxies on the wrong socket add to a step between hosts; of the farthest host."""
+    if len(hosts) < 2:
+        return 0.0
+    return max(processes.crossing(fabric, host[0]) for host in hosts)
 
 
 def _neighbours(hosts: tuple[tuple[str, ...], ...]) -> list[tuple[str, str]]:

@@ -82,10 +82,10 @@ def collective(
     """
     op = op.replace("-", "_")
     smallest, largest = _sizes(min_bytes, max_bytes)
-    nccl, links = request.split(overrides)
+    nccl, links, numa = request.split(overrides)
     nccl = _backend(nccl, backend)
     _check(nccl, op, {**forced, "counts": _beside(op, counts)}, ranks, gpus)
-    fabric = _fabric(cluster, hosts, links, constants)
+    fabric = request.placed(_fabric(cluster, hosts, links, constants), numa)
     group = request.gpus(gpus, fabric) if gpus else ()
     if op == backends.CREATION:
         return _creation(fabric, ranks or len(group), explain)

@@ -7,14 +7,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from sim import assignments, strict
+from sim.collectives.wires.processes import LOCAL, WRONG, memory_of
 from sim.errors import InputError, Mistake, unknown
 from sim.spec.sections import Nccl
 
 WHERE = "command line"
 
 
-def split(overrides: Sequence[str]) -> tuple[Nccl, dict[str, str]]:
-    """Settings from items such as "nccl.p2p_disable=true"; the other items change links of the cluster.
+#: The key of where processes are, which a scenario has in its section of the cluster.
+NUMA = "cluster.numa"
+
+
+def split(overrides: Sequence[str]) -> tuple[Nccl, dict[str, str], str]:
+    """Settings from items such as "nccl.p2p_disable=true"; changes of the cluster's links; where processes are.
 
     Raises
     ------
@@ -23,12 +28,15 @@ def split(overrides: Sequence[str]) -> tuple[Nccl, dict[str, str]]:
     """
     said: dict[str, object] = {}
     links: dict[str, str] = {}
+    numa = LOCAL
     mistakes: list[Mistake] = []
     for item in overrides:
         try:
             name, value = assignments.split(item)
             section, _, key = name.partition(".")
-            if section == "nccl":
+            if name == NUMA:
+                numa = _numa(value)
+            elif section == "nccl":
                 said[key] = assignments.read(Nccl, key, value)
             else:
                 links[assignments.link_key(name, ("nccl", "cluster"))] = value
@@ -37,7 +45,29 @@ def split(overrides: Sequence[str]) -> tuple[Nccl, dict[str, str]]:
     made, wrong = strict.build(Nccl, said, "--set", "nccl", {})
     if mistakes + wrong:
         raise InputError(mistakes + wrong)
-    return made, links
+    return made, links, numa
+
+
+def _numa(value: str) -> str:
+    """On which socket processes are."""
+    if value not in (LOCAL, WRONG):
+        raise InputError(unknown("--set", NUMA, value, (LOCAL, WRONG)))
+    return value
+
+
+def placed(fabric: Any, numa: str) -> Any:
+    """The cluster with its processes where they are.
+
+    Raises
+    ------
+    InputError
+        If they are on another socket of a host that has one.
+    """
+    if numa == LOCAL:
+        return fabric
+    moved = fabric.with_processes(numa)
+    memory_of(moved, moved.gpus[0])
+    return moved
 
 
 def gpus(text: str, fabric: Any) -> tuple[str, ...]:

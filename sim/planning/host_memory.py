@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.collectives.plan import Plan
+from sim.collectives.wires import processes
 from sim.graph.opgraph import NORM_ON_HOST, TO_GPU, TO_HOST, UPDATE_ON_HOST
-from sim.planning import numa
 from sim.spec.sections import Scenario
 from topologies.core.links import Ints
 from topologies.fabric import Fabric
@@ -75,7 +75,7 @@ def plan(
     fabric: Fabric,
 ) -> Plan:
     """One rank's copy of `size` bytes, or its work on so many bytes of the host's memory."""
-    memory = numa.memory_of(scenario, fabric, gpu)
+    memory = processes.memory_of(fabric, gpu)
     links = _route(op, gpu, memory, fabric)
     copies = op in (TO_GPU, TO_HOST)
     rates = {UPDATE_ON_HOST: rate_of(settings.threads), NORM_ON_HOST: NORM}

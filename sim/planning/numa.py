@@ -1,20 +1,19 @@
 """On which socket of its host a rank's process and its memory lie: that of its GPU, or another one.
 
 A copy between host and GPU then crosses the link between the sockets, both ways, and shares it with the other ranks of
-the socket. The host's code waits longer for whatever is not in its caches.
+the socket. The host's code waits longer for whatever is not in its caches. Where memory and NCCL's threads are is
+`sim.collectives.wires.processes`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.errors import InputError, Mistake
+from sim.collectives.wires.processes import CROSSINGS, LOCAL
 
 if TYPE_CHECKING:  # as annotations alone
     from sim.spec.sections import Scenario
-    from topologies.fabric import Fabric
 
-LOCAL = "local"
 #: Latency of the other socket's memory over one's own. Datasheet: the distances 10 and 32 that firmware of an AWS p5
 #: states (numactl --hardware, AMD EPYC 7R13; Hugging Face, The Smol Training Playbook). Measured ones are often less.
 LATENCY = 3.2
@@ -39,34 +38,7 @@ def caveat(scenario: Scenario) -> str:
         return ""
     return (
         f"cluster.numa = {scenario.cluster.numa}: the host's code takes {host_ratio(scenario):.2f} times as long, and "
-        "copies between host and GPU cross the sockets; kernels, NVLink and NICs beside their GPU feel nothing of it, "
-        "so a step that waits for neither is as long as before"
+        "copies between host and GPU cross the sockets; so does what GPUs hand each other through memory, and NCCL's "
+        f"proxies cross them {CROSSINGS} times in each step between hosts; kernels, NVLink and the bytes of NICs "
+        "beside their GPU feel nothing of it, so a step that waits for none of these is as long as before"
     )
-
-
-def memory_of(scenario: Scenario, fabric: Fabric, gpu: str) -> str:
-    """The memory that the process of a GPU has its buffers in.
-
-    Raises
-    ------
-    InputError
-        If it should be another socket's and its host has none.
-    """
-    near: str = fabric.nearest(gpu, "memory")
-    if scenario.cluster.numa == LOCAL:
-        return near
-    host = fabric.host_of(gpu)
-    others = [
-        name
-        for name, kind, at in zip(
-            fabric.nodes.names, fabric.nodes.kinds, fabric.nodes.hosts, strict=True
-        )
-        if kind == "memory" and at == host and name != near
-    ]
-    if not others:
-        expected = "a host of several sockets"
-        hint = "sockets = 2 in the cluster file, if it has two"
-        raise InputError(
-            Mistake(scenario.where, "cluster.numa", fabric.name, expected, hint)
-        )
-    return max(others, key=lambda memory: len(fabric.route(memory, gpu)))

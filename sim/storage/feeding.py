@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from sim.analysis.critical_path import IO, CriticalPath, Segment
+from sim.collectives.wires import processes
 from sim.engine.execution import Run
 from sim.errors import InputError, Mistake
 from sim.graph.opgraph import SYNC
 from sim.graph.usage import by_link
-from sim.planning import numa
 from sim.planning.planned import Planned
 from sim.spec.load import sections_in_use
 from sim.spec.sections import Scenario
@@ -106,7 +106,7 @@ def delivery_of(
     """
     hosts = [fabric.host_of(gpu) for gpu in gpus]
     memories = [
-        numa.memory_of(scenario, fabric, gpu)
+        processes.memory_of(fabric, gpu)
         for gpu, host in zip(gpus, hosts, strict=True)
         if host == hosts[0]
     ]
@@ -126,7 +126,7 @@ def _pinned_rate(scenario: Scenario, fabric: Fabric, gpus: Sequence[str]) -> flo
     """
     host = fabric.host_of(gpus[0])
     ways = [
-        fabric.spread(numa.memory_of(scenario, fabric, gpu), gpu)
+        fabric.spread(processes.memory_of(fabric, gpu), gpu)
         for gpu in gpus
         if fabric.host_of(gpu) == host
     ]

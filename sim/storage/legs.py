@@ -17,9 +17,9 @@ from functools import cached_property
 
 import numpy as np
 
+from sim.collectives.wires import processes
 from sim.engine.storage import Leg
 from sim.errors import InputError, Mistake
-from sim.planning import numa
 from sim.planning.planned import Planned
 from sim.storage.host import constants
 from sim.storage.systems import PART, REQUEST, THREADS, System
@@ -70,7 +70,7 @@ class Writers:
         """What one writer does, in order."""
         asked, size, gpu = self.asked, self.holds.share, self.planned.gpus[rank]
         planned = self.planned
-        memory = numa.memory_of(planned.scenario, planned.fabric, gpu)
+        memory = processes.memory_of(planned.fabric, gpu)
         legs = self._before(gpu)
         if asked.gpudirect:
             return [*legs, self._written("direct", gpu, REQUEST)]

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.analysis.step_time import step_time
+from sim.collectives.wires import processes
 from sim.engine.engine import execute
 from sim.engine.execution import Run
 from sim.engine.storage import Leg, play
 from sim.errors import InputError, Mistake
-from sim.planning import numa
 from sim.planning.planned import Planned
 from sim.storage.evidence import rests_on
 from sim.storage.host import constants
@@ -208,7 +208,7 @@ class Checkpointing:
     def _reading(self, rank: int, size: float, files: int) -> list[Leg]:
         """What one reader does: opens so many files, reads its bytes and copies them to its GPU."""
         c, s, gpu = constants(), self.system, self.gpus[rank]
-        memory = numa.memory_of(self.scenario, self.fabric, gpu)
+        memory = processes.memory_of(self.fabric, gpu)
         way, up = self.stores.path(memory, "read"), self.fabric.spread(memory, gpu)
         cap = min(s.throughput(REQUEST, max(1, s.threads), "read"), c["load"])
         read = Leg("read", size, cap, s.metadata * files + s.latency, *way)
@@ -245,7 +245,7 @@ class Checkpointing:
 
     def _sync_rate(self, rank: int) -> float:
         """Bytes/s at which one host's page cache is written back."""
-        memory = numa.memory_of(self.scenario, self.fabric, self.gpus[rank])
+        memory = processes.memory_of(self.fabric, self.gpus[rank])
         limit = self.stores.rate([memory], "write")
         return min(limit, self.system.throughput(REQUEST, THREADS, "write"))
 

@@ -132,7 +132,7 @@ class Changes:
         # All that `load_fabric` reads of it.
         key = (
             *(c.file, c.name, c.hosts, c.routing, c.routing_seed, c.routing_flows),
-            scenario.nccl.pxn_disable,
+            *(scenario.nccl.pxn_disable, c.numa),
         )
         cluster = self._clusters.of(key, lambda: load_fabric(alone))
         if not overrides:

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cli
+from sim.collectives import report
+from sim.collectives.table import Row
 from sim.predict import predict, step_time
 from sim.spec.load import load_scenario
 from topologies import load_cluster
@@ -129,3 +131,71 @@ def test_a_wrong_socket_says_what_it_slows(folder: Path) -> None:
     )
     [added] = set(wrong) - set(right)
     assert "1.11 times as long" in added and "copies" in added
+
+
+def collective(op: str, hosts: int, size: float, *changes: str, **options: Any) -> Row:
+    [row] = report.collective(
+        "aws-p5",
+        op,
+        hosts=hosts,
+        min_bytes=size,
+        max_bytes=size,
+        overrides=list(changes),
+        **options,
+    ).rows
+    return row
+
+
+def test_proxies_on_the_wrong_socket_cross_it_four_times_a_step() -> None:
+    """One step between hosts: 4 x 220 ns more; the GPU's flag, the doorbell, the completion, the flag to the GPU."""
+    right, wrong = (
+        collective("sendrecv", 2, 8, f"cluster.numa={at}", gpus="0,8").time
+        for at in ("local", "wrong")
+    )
+    assert wrong - right == pytest.approx(4 * 220e-9)
+
+
+def test_a_ring_pays_for_its_proxies_in_every_step_between_hosts() -> None:
+    """An all-reduce over n hosts of one GPU each is 2 (n - 1) such steps."""
+    one_each = ",".join(str(8 * host) for host in range(5))
+    ring = "nccl.algo=ring", "nccl.proto=LL"
+    right, wrong = (
+        collective("all_reduce", 5, 8, *ring, f"cluster.numa={at}", gpus=one_each).time
+        for at in ("local", "wrong")
+    )
+    assert wrong - right == pytest.approx(2 * 4 * 4 * 220e-9)
+
+
+def test_buffers_on_the_wrong_socket_lie_beyond_the_link_between() -> None:
+    """Two GPUs of a socket hand each other S through memory: S there and S back, both GPUs, each way of the link."""
+    size, slow = 2.0**28, 1e9
+    settings = "nccl.p2p_disable=true", f"socket.bandwidth={slow / 1e9}GB/s"
+    right, wrong = (
+        collective("sendrecv", 1, size, *settings, f"cluster.numa={at}", gpus="0,1")
+        for at in ("local", "wrong")
+    )
+    assert right.time < size / slow
+    # No faster than the bytes, and slower by no more than packet headers.
+    assert 2 * size / slow <= wrong.time <= 1.2 * 2 * size / slow
+    assert "cpu0-cpu1" in wrong.bottleneck or "cpu1-cpu0" in wrong.bottleneck
+
+
+@pytest.mark.parametrize("gpus", [2, 3, 4])
+def test_gpus_of_a_socket_share_its_memory_without_peer_to_peer(gpus: int) -> None:
+    """Each byte is written and read, on one bus: k GPUs that send S each move 2 k S over it, and take no less."""
+    size, slow = 2.0**28, 4e9
+    settings = "nccl.p2p_disable=true", f"memory.bandwidth={slow / 1e9}GB/s"
+    row = collective("sendrecv", 1, size, *settings, ranks=gpus)
+    assert row.time == pytest.approx(2 * gpus * size / slow, rel=0.1)
+    assert row.time >= 2 * gpus * size / slow
+    assert "memory0" in row.bottleneck
+
+
+def test_a_step_feels_where_nccl_has_its_threads(folder: Path) -> None:
+    """Through memory beyond a slow link between sockets a step takes longer, as its collectives alone do."""
+    slow = "nccl.p2p_disable=true", "cluster.set.socket.bandwidth=0.01x"
+    right, wrong = (
+        seconds(folder / "dp.toml", *slow, f"cluster.numa={at}")
+        for at in ("local", "wrong")
+    )
+    assert wrong > 1.5 * right

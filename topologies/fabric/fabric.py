@@ -62,6 +62,8 @@ class Fabric:
         File of NCCL's constants on this machine (`sim.collectives.machine`); "": those of the GPU.
     routing : Routing
         How `spread` chooses among equally good paths; see `topologies.policies`.
+    numa : str
+        "wrong": the processes of GPUs run on another socket than theirs; else "local".
 
     Raises
     ------
@@ -79,6 +81,7 @@ class Fabric:
     constants: str = ""
     kernels: str = ""
     routing: Routing = ADAPTIVE
+    numa: str = "local"
 
     def __post_init__(self) -> None:
         mistakes = check(self.name, self.nodes, self.links)
@@ -380,6 +383,10 @@ class Fabric:
     def with_routing(self, routing: Routing) -> Fabric:
         """The same cluster under another routing policy."""
         return self.with_columns(routing=routing)
+
+    def with_processes(self, numa: str) -> Fabric:
+        """The same cluster, whose processes are on the socket of their GPU ("local") or on another ("wrong")."""
+        return self.with_columns(numa=numa)
 
     def with_facts(self, name: str, facts: Mapping[str, Quantity]) -> Fabric:
         """The same cluster under a file's name, with the sources of its numbers."""

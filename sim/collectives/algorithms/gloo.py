@@ -22,7 +22,7 @@ from sim.collectives import machine
 from sim.collectives.algorithms import ring
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import Plan, Send
-from sim.collectives.wires import paths
+from sim.collectives.wires import paths, processes
 from sim.errors import InputError, unknown
 from sim.graph.usage import by_link
 from sim.spec.sections import Nccl
@@ -91,8 +91,8 @@ def _plan(
 
 
 def _memory(fabric: Any, group: Group) -> dict[str, str]:
-    """The host memory nearest to every GPU."""
-    return {gpu: fabric.nearest(gpu, "memory") for gpu in group.ranks}
+    """The host memory of every GPU's process."""
+    return {gpu: processes.memory_of(fabric, gpu) for gpu in group.ranks}
 
 
 def amounts(op: str, n: int) -> tuple[float, float]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from sim.collectives import constants as files
 from sim.collectives import machine
-from sim.collectives.assemble import Bytes, wires
+from sim.collectives.assemble import Bytes, on_bus, wires
 from sim.collectives.group import Group, group_of
 from sim.collectives.nccl import channels as rules
 from sim.collectives.nccl.protocols import (
@@ -224,7 +224,7 @@ def planned(messages: Messages, ranks: Sequence[str], fabric: Any, used: Bytes) 
         count,
         messages.latency(count),
         links,
-        data / wire,
+        on_bus(links, data / wire, fabric),
         size / moving if moving > 0 else float("inf"),
         messages.table.evidence if group.nodes == 1 else "guess",
         buffered=messages.buffered if _leaves_host(op, ranks, fabric) else 0.0,

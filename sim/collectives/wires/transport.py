@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives.wires import paths, reach
+from sim.collectives.wires import paths, processes, reach
 from sim.graph.usage import by_link
 
 Flow = tuple[str, str, float]
@@ -49,7 +49,7 @@ def _lanes(fabric: Any, src: str, dst: str, route: str) -> list[tuple[str, ...]]
     if route == reach.STAGED:
         return _staged(fabric, src, dst)
     if route != "net":
-        return [(fabric.nearest(src, "memory"),)]
+        return [(processes.memory_of(fabric, src),)]
     ways_out, ways_back = own_nics(fabric, src), own_nics(fabric, dst)
     return [
         (out, *_behind(fabric, out), back)
@@ -58,8 +58,8 @@ def _lanes(fabric: Any, src: str, dst: str, route: str) -> list[tuple[str, ...]]
 
 
 def _staged(fabric: Any, src: str, dst: str) -> list[tuple[str, ...]]:
-    """Without GPUDirect: the memory beside the sender, its NICs, the receiver's, and the memory beside that."""
-    a, b = (fabric.nearest(gpu, "memory") for gpu in (src, dst))
+    """Without GPUDirect: the sender's memory, the NICs beside it, the receiver's, and its memory."""
+    a, b = (processes.memory_of(fabric, gpu) for gpu in (src, dst))
     pairs = zip(own_nics(fabric, src), own_nics(fabric, dst), strict=False)
     return [(a, out, back, b) for out, back in pairs]
 

@@ -41,13 +41,13 @@ def nccl(
     json_: bool,
 ) -> None:
     """Says whether logs are normal and why not; exits with 1 if not."""
-    settings, links = request.split(overrides)
+    settings, links, numa = request.split(overrides)
     run = read(logs, op.replace("-", "_"), hosts)
     if not any(item.startswith("nccl.version") for item in overrides):
         settings = replace(settings, version=run.version)
     fabric = _fabric(run, cluster)
     if fabric is not None:
-        fabric = with_overrides(fabric, links, "--set")
+        fabric = request.placed(with_overrides(fabric, links, "--set"), numa)
     here = Situation(fabric, settings, series_of(run.rows))
     diagnosis = diagnosed(here, run.lines)
     name = fabric.name if fabric is not None else ""
