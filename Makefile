@@ -19,7 +19,7 @@ $(BIN)/.demo: pyproject.toml
 
 $(BIN)/.dev: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) --quiet --editable '.[dev]'
+	$(INSTALL) --quiet --editable '.[dev]' --editable lab
 	touch $@ $(BIN)/.demo
 
 demo: $(BIN)/.demo
@@ -35,8 +35,11 @@ test: $(BIN)/.dev
 test-all: $(BIN)/.dev
 	$(PYTEST) -m "not lab"
 
+# Sets of single sources, and the pages that are made of them.
+LAB_SETS ?= automodel checkpoint doctor kernels lora low-precision mlperf probes published rl schedules stragglers wall
 lab: $(BIN)/.dev
 	$(PYTEST) -m lab
+	$(BIN)/prestep validate $(LAB_SETS)
 
 # Property tests with other examples each time: CI repeats the same ones.
 ROUNDS ?= 10
@@ -63,14 +66,14 @@ gate: $(BIN)/.dev
 SETS ?= h200 h200-unseen h200-preregistered h200-straggler h200-whatif leafspine collectives collectives-unseen collectives-leafspine probes
 compare: $(BIN)/.dev
 ifdef KEPT
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m validation.report.kept $(KEPT) $(SETS) --base $(BASE) --known-misses .ci/known-misses.toml
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m lab.report.kept $(KEPT) $(SETS) --base $(BASE) --known-misses .ci/known-misses.toml
 else
 	$(BIN)/prestep validate $(SETS) --compare $(BASE) --known-misses .ci/known-misses.toml --only-compare
 endif
 
 # Whether the comparison notices a tenth more of one constant: some of all kinds, by the questions of `probes`.
 mutations: $(BIN)/.dev
-	$(BIN)/python -m validation.bench.mutations --sets probes "interference: power" "launch on the host" "peak of H100" "object store"
+	$(BIN)/python -m lab.bench.mutations --sets probes "interference: power" "launch on the host" "peak of H100" "object store"
 
 bench: $(BIN)/.dev
 	$(BIN)/python -m pytest tests/bench --benchmark-enable --benchmark-only

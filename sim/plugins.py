@@ -171,3 +171,32 @@ def providers(package: str, function: str) -> dict[str, Callable[..., Any]]:
         for name, module in loaded.items()
         if callable(getattr(module, function, None))
     }
+
+
+@functools.cache
+def installed(group: str) -> tuple[str, ...]:
+    """Returns the packages that other distributions declare under an entry point group, sorted.
+
+    Examples
+    --------
+    >>> installed("prestep.of-nobody")
+    ()
+    """
+    import importlib.metadata  # slow to import, and only lists and validation ask
+
+    entries = importlib.metadata.entry_points(group=group)
+    return tuple(sorted({entry.value for entry in entries}))
+
+
+def home(package: str) -> Path:
+    """Returns the folder of a package.
+
+    Raises
+    ------
+    PrestepError
+        If it is not installed.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise PrestepError(f"{package}: the package is missing from this installation")
+    return Path(next(iter(spec.submodule_search_locations)))

@@ -110,8 +110,8 @@ def step_once(made_once: MadeOnce) -> Step:
 @pytest.fixture(scope="session")
 def report_of(made_once: MadeOnce, step_once: Step) -> ReportOf:
     """The report of a bundled set, as `prestep validate` makes it; `PRESTEP_KEEP_REPORTS` names a folder that has them after
-    the run, so that `.ci/run` compares them with a base and predicts nothing twice (validation/report/kept.py)."""
-    from validation.report import kept
+    the run, so that `.ci/run` compares them with a base and predicts nothing twice (lab/report/kept.py)."""
+    from lab.report import kept
     from validation.sets import sets, steps
 
     folder = os.environ.get("PRESTEP_KEEP_REPORTS")

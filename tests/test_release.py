@@ -368,8 +368,8 @@ def test_every_data_file_travels_with_its_package() -> None:
 
 # Measurements that tables are made from and that no command reads: in the sdist alone.
 MEASURED_ALONE = (
-    "validation/cases/aten/h100.",
-    "validation/cases/aten/h200.",
+    "lab/cases/aten/h100.",
+    "lab/cases/aten/h200.",
     "validation/cases/frameworks/hosts/h200_",
 )
 
@@ -409,7 +409,7 @@ def test_what_is_in_the_files(built: Path) -> None:
                 assert (name in wheel) != name.startswith(MEASURED_ALONE), name
     with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
         names = sdist.getnames()
-    assert any(name.endswith("validation/cases/aten/h100.jsonl.gz") for name in names)
+    assert any(name.endswith("lab/cases/aten/h100.jsonl.gz") for name in names)
     assert any("/tests/" in name for name in names) and any(
         name.endswith("CITATION.cff") for name in names
     )

@@ -2,7 +2,7 @@
 
 A token goes to another host once, to the GPU on its own rail, which hands it on over NVLink to the GPUs there that hold
 its experts (`combine` the other way round). What the kernel's SMs reach was fitted to published times of DeepEP
-(`deepep.toml`, by `python -m validation.fit.token_exchanges`); links may be slower, or taken by others.
+(`deepep.toml`, by `python -m lab.fit.token_exchanges`); links may be slower, or taken by others.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 cuDNN computes tiles that are as wide as a head: a Hopper's are 64, 128, 192 and 256 elements wide (names of its kernels
 say so), and a head between two of them takes the time of the next. Latent attention, whose values are narrower than
-its queries, has kernels of its own. Measured: `validation/cases/attention-widths`.
+its queries, has kernels of its own. Measured: `lab/cases/attention-widths`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Kernels that a compiler generates: what their arithmetic takes, where it is more than moving their bytes.
 
 Most of them stream. Sines, random numbers and looped softmax do not: H100 and H200, whose SMs are the same, take the
-same time for them, though one's memory is 1.43 times as fast (`python -m validation.fit.generated`).
+same time for them, though one's memory is 1.43 times as fast (`python -m lab.fit.generated`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sim.graph.kernel import Kernel
 
 KINDS = ("fused_pointwise", "fused_reduction")
 #: Operations of CUDA cores (flops of the fp32 peak) that a function of one element takes; layouts are their names,
-#: joined by SEPARATOR. Fitted on H100 and H200 (validation/cases/generated): kernels of 2 ** 26 elements and more.
+#: joined by SEPARATOR. Fitted on H100 and H200 (lab/cases/generated): kernels of 2 ** 26 elements and more.
 OPERATIONS = {
     "sin": 100.0,
     "cos": 100.0,
@@ -36,7 +36,7 @@ OPERATIONS = {
     # 131,072 x 2,048 to 131,072 x 7,168, as torchao measured (pytorch/ao at 2c2d402, prototype/moe_training/README.md).
     "mxrow": 42.6,
     "mxcolumn": 37.0,
-    # Casts with a scale for each row, of a step on an H100 (validation/cases/float8, the traced one; PyTorch 2.11,
+    # Casts with a scale for each row, of a step on an H100 (lab/cases/float8, the traced one; PyTorch 2.11,
     # torchao 0.18): gradients by rows, which Inductor makes twice, once for the largest value and once for the cast;
     # activations and gradients by columns, whose elements a thread block does not find side by side.
     "rowcast": 598.0,

@@ -2,7 +2,7 @@
 
 A kernel whose time is another GPU's, scaled by the limits of both, is a guess as long as nobody looked. Where steps of
 that GPU were measured, and no constant was fitted to them, their errors say how far such kernels can be off:
-`hardware/step-errors.csv` has them by kind of model and number format (`python -m validation.fit.step_errors`).
+`hardware/step-errors.csv` has them by kind of model and number format (`python -m lab.fit.step_errors`).
 """
 
 from __future__ import annotations

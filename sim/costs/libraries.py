@@ -1,6 +1,6 @@
 """Kernels as libraries of serving stacks run them: measured by others, by GPU, number format and library.
 
-`hardware/FAMILY.parquet` has the rows (`python -m validation.fit.libraries`); `sim.costs.library_table` reads between
+`hardware/FAMILY.parquet` has the rows (`python -m lab.fit.libraries`); `sim.costs.library_table` reads between
 them.
 """
 

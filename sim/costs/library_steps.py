@@ -2,7 +2,7 @@
 
 A library's time of a product or an attention is that of the kernel in a step, a `call` (its launch and what a stack
 does around it), and `moved` bytes of memory traffic for each element that it reads (to quantize, to rotate, to fill a
-cache). They were measured on GPUs of which both are known (`python -m validation.fit.library_steps`) and hold for the
+cache). They were measured on GPUs of which both are known (`python -m lab.fit.library_steps`) and hold for the
 same stack on the others.
 """
 

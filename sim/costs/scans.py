@@ -1,7 +1,7 @@
 """Chunked scans of training steps (Mamba-2, gated delta rule, Kimi delta attention) and what goes with them.
 
 Measured on an H100, forward and backward, all CUDA kernels of a direction as one (the script is
-`validation/cases/kernels/harness/scans.py`, rows are in `hardware/scans.parquet`). Other GPUs take the H100's times by
+`lab/cases/kernels/harness/scans.py`, rows are in `hardware/scans.parquet`). Other GPUs take the H100's times by
 the share that `scans` in their files says, or in the file of the GPU they are like.
 """
 

@@ -1,7 +1,7 @@
 """Copies between a GPU and its host's memory, and what the CPU does with tensors there, as activities on links.
 
 They share PCIe or C2C with what else crosses it, and the host's memory with the other ranks of their socket. All
-constants are those of one host (an H100's, 16 cores of a Xeon in a virtual machine; validation/cases/offload): for
+constants are those of one host (an H100's, 16 cores of a Xeon in a virtual machine; lab/cases/offload): for
 another host they are a guess, and so are the plans.
 """
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SPREADS = {"rollout": 0.25, "environment": 0.5, "refit": 0.35, "driver": 0.5}
 
 #: No step is surer than one of a group that no constant was fitted to: relative error (root of the mean square) of rows
-#: for fitting with constants of the other group alone. Evidence: fitted, python -m validation.fit.rl prints it.
+#: for fitting with constants of the other group alone. Evidence: fitted, python -m lab.fit.rl prints it.
 UNSEEN = 0.22
 
 

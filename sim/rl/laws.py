@@ -6,7 +6,7 @@ little to read; arithmetic bounds one with many rows. The three go on beside eac
 
     start + sqrt((bytes / (share x bandwidth))^2 + (depth x step)^2 + (flops / peak)^2)
 
-`laws.toml` has the constants; `python -m validation.fit.decode` fits them to rows of an H100. Another GPU reads at the
+`laws.toml` has the constants; `python -m lab.fit.decode` fits them to rows of an H100. Another GPU reads at the
 same share of its bandwidth and computes at its own peak; that it starts and steps as an H100 does is a guess.
 """
 

@@ -1,6 +1,6 @@
 """What torch.distributed.checkpoint costs beside bytes: plans, a thread's waits for the GPU, contexts.
 
-Read in PyTorch 2.11 (`torch/distributed/checkpoint`) and timed phase by phase (`validation/cases/checkpoint`):
+Read in PyTorch 2.11 (`torch/distributed/checkpoint`) and timed phase by phase (`lab/cases/checkpoint`):
 
 * A plan is made of Python objects, gathered on one rank, and scattered. Meanwhile a thread has the interpreter.
 * The writer copies ahead through a stream and waits for it whenever 10 MB are under way. The stream is the default one,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from sim import plugins
-from sim.errors import InputError, PrestepError, unknown
+from sim.errors import InputError, unknown
 
 # Data files: kind -> (package, pattern of its files in it).
 _FILES = {
@@ -21,8 +20,8 @@ _FILES = {
 }
 # Files beside those of a kind, by the end of their names: what was fitted of a GPU, or published.
 _PARTS = {"gpus": ("-fitted", "-libraries", "-nccl", "-published")}
-# Folders of data: kind -> (package, pattern of the file that describes one).
-_FOLDERS = {"sets": ("validation", "cases/*/set.toml")}
+# Folders of data: kind -> (package, entry point group of other packages, pattern of the file that describes one).
+_FOLDERS = {"sets": ("validation", "prestep.sets", "cases/*/set.toml")}
 # Tables of one file: kind -> (package, file).
 _ROWS = {
     "precisions": ("workloads", "precisions.toml"),
@@ -56,7 +55,7 @@ def names(kind: str) -> list[str]:
         return sorted(_schedules().names())
     if kind in _ROWS:
         package, file = _ROWS[kind]
-        return sorted(_table(_home(package) / file))
+        return sorted(_table(plugins.home(package) / file))
     if kind in _FILES or kind in _FOLDERS:
         return sorted(_paths(kind))
     if kind in _PLUGINS:
@@ -71,7 +70,7 @@ def summaries(kind: str) -> dict[str, str]:
         return {name: _described(path) for name, path in _paths(kind).items()}
     if kind in _ROWS:
         package, file = _ROWS[kind]
-        rows = _table(_home(package) / file)
+        rows = _table(plugins.home(package) / file)
         return {name: row.get("description", "") for name, row in rows.items()}
     if kind == "schedules":
         return dict(_schedules().summaries())
@@ -100,11 +99,15 @@ def _paths(kind: str) -> dict[str, Path]:
     """The file of each name of a kind of data."""
     if kind in _FILES:
         package, pattern = _FILES[kind]
-        paths = {path.stem: path for path in _home(package).glob(pattern)}
+        paths = {path.stem: path for path in plugins.home(package).glob(pattern)}
         parts = _PARTS.get(kind, ())
         return {name: path for name, path in paths.items() if not name.endswith(parts)}
-    package, pattern = _FOLDERS[kind]
-    return {path.parent.name: path for path in _home(package).glob(pattern)}
+    package, group, pattern = _FOLDERS[kind]
+    return {
+        path.parent.name: path
+        for home in map(plugins.home, (*plugins.installed(group), package))
+        for path in home.glob(pattern)
+    }
 
 
 def _outlines(kind: str) -> dict[str, plugins.Outline]:
@@ -138,16 +141,9 @@ DEMO = "llama1b-ddp4-b4"
 
 def find_scenario(name: str | None) -> Path:
     """The file of that name, or the bundled scenario; without a name, the demonstration."""
-    bundled = _home("workloads") / "scenarios" / f"{name or DEMO}.toml"
+    bundled = plugins.home("workloads") / "scenarios" / f"{name or DEMO}.toml"
     return (
         bundled
         if name is None or (not Path(name).exists() and bundled.exists())
         else Path(name)
     )
-
-
-def _home(package: str) -> Path:
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
-        raise PrestepError(f"{package}: the package is missing from this installation")
-    return Path(next(iter(found.submodule_search_locations)))

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.bench import peers
 from sim.collectives.planner import plan_collective
 from topologies import load_cluster
 from topologies.routes.batch import Batch
-from validation.bench import peers
 
 # Messages that the peer plays, and how far our prediction may lie from its own.
 MESSAGES = {

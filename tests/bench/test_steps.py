@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from validation.bench import steps
+from lab.bench import steps
 
 
 @pytest.mark.parametrize("name", ["G5-512", "G5-4096"])

@@ -130,7 +130,9 @@ def test_every_hardware_file_names_a_source(path: Path) -> None:
         if " = " in line and not line.startswith("#")
     ):
         return  # each number says it itself
-    assert re.search(r"[Ss]ource|[Dd]atasheet|validation[/.](calibrate|fit)", preamble)
+    assert re.search(
+        r"[Ss]ource|[Dd]atasheet|(validation|lab)[/.](calibrate|fit)", preamble
+    )
 
 
 @pytest.mark.parametrize("path", FRAMEWORKS, ids=lambda path: path.name)

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lab.formats.mlperf_scripts import CONFIGS
 from sim import plugins
 from sim.errors import InputError
 from sim.spec.load import load_scenario, parse_scenario
 from sim.spec.sections import SECTIONS, Scenario
 from tests.workloads.recipe_examples import CLUSTER, EXAMPLES, Example, text_with
-from validation.formats.mlperf_scripts import CONFIGS
 from workloads import recipes
 from workloads.models.model import MODELS
 from workloads.recipes import _models

@@ -23,7 +23,7 @@ from tests.executed import Executed, executed
 from tests.sim.hosts import cluster
 from topologies import load_cluster
 from topologies.core.quantity import Quantity
-from validation.sets.sets import CASES
+from validation.sets.sources import CASES
 
 
 def test_settings_that_limit_channels() -> None:

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.fit.libraries import ROWS
+from lab.fit.token_exchanges import KEYS, rows_of
 from sim.collectives import deepep
 from sim.collectives import machine as constants
 from sim.collectives.assemble import wires
@@ -17,8 +19,6 @@ from sim.collectives.planner import plan_collective
 from sim.graph.tokens import Tokens
 from topologies import load_cluster
 from topologies.fabric import Fabric
-from validation.fit.libraries import ROWS
-from validation.fit.token_exchanges import KEYS, rows_of
 from workloads.megatron.spread import distinct
 
 EXPERTS, CHOSEN, WIDE = 256, 8, 7168

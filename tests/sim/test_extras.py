@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sim.extras import COME_WITH, EXTRAS, missing
-from validation.sets.sets import CASES
+from validation.sets.sources import CASES
 
 ROOT = Path(__file__).parents[2]
 LOG = CASES / "h200" / "collectives_2gpu.jsonl"

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from lab.aten import cases
 from sim.costs import load_gpu
 from sim.costs.gpu import Gpu, names
 from sim.costs.kinds import OVER_PCIE, work
 from sim.costs.tables import Row
 from sim.graph.kernel import Kernel
-from validation.aten import cases
 
 ROWS = (1, 16, 64, 128, 192, 224, 256, 320, 384, 448, 512, 768, 1024, 2048, 8192)
 ELEMENTS = tuple(2**power for power in range(8, 31, 2))

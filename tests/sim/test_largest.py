@@ -13,13 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 import cli
+from lab.formats.published_setups import FOLDER
+from lab.sets.published import run_of
 from sim.analysis.memory import EVERY, fullest, outside
 from sim.predict import load_fabric, lowered_on, predict
 from sim.spec.load import parse_scenario
 from sim.studies.largest import FEW, Limit, largest_micro_batch, with_samples
 from tests.executed import executed
-from validation.formats.published_setups import FOLDER
-from validation.sets.published import run_of
 
 MODEL = {
     "kind": "transformer",

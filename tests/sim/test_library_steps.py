@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.costs import Kernel, load_gpu
-from sim.costs.gpu import Gpu, parts
-from sim.costs.library_families import PRODUCTS
-from sim.costs.library_steps import LibrarySteps, elements_read, rows_of_library
-from sim.costs.library_table import Library
-from validation.fit.library_steps import (
+from lab.fit.library_steps import (
     PARTS,
     TAKE,
     constants_of,
     errors,
     measured_pairs,
 )
+from sim.costs import Kernel, load_gpu
+from sim.costs.gpu import Gpu, parts
+from sim.costs.library_families import PRODUCTS
+from sim.costs.library_steps import LibrarySteps, elements_read, rows_of_library
+from sim.costs.library_table import Library
 
 ATTENTION = (1, 32, 8, 8192, 128)
 sizes = st.integers(8, 64).map(lambda n: 256 * n)  # shorter ones are starts

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.fit.decode import FAMILIES, errors, fitted, measured
 from sim.costs import load_gpu
 from sim.rl.exchanges import MOST, Exchanges
 from sim.rl.laws import MEASURED_ON, laws
 from sim.rl.pools import pools_of
 from sim.rl.training import batch_of
 from tests.sim.test_rl import SCENARIO, engine, path  # noqa: F401 (a fixture)
-from validation.fit.decode import FAMILIES, errors, fitted, measured
 
 H100, GB200 = load_gpu("h100"), load_gpu("gb200")
 BYTES = st.floats(0, 1e10)

@@ -19,7 +19,7 @@ from sim.engine.fluid import cap_of
 from sim.spec.sections import Nccl
 from tests.conftest import ReportOf
 from topologies import load_cluster
-from validation.sets.sets import CASES
+from validation.sets.sources import CASES
 
 FOUR, TWO = load_cluster("h200-leafspine-4x1"), load_cluster("h200-leafspine-2x2")
 KIB = 1024.0

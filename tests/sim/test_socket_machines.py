@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.fit import calibrate_sockets
 from sim.collectives.group import group_of
 from sim.collectives.nccl.search import search
 from sim.collectives.nccl.tuner import model_of
@@ -15,7 +16,6 @@ from sim.collectives.planner import plan_collective
 from sim.collectives.wires import socket
 from sim.spec.sections import Nccl
 from topologies import load_cluster
-from validation.fit import calibrate_sockets
 
 POLARIS = load_cluster("alcf-polaris-tcp", 2)
 MIB = 2.0**20

@@ -12,7 +12,7 @@ from validation import command
 from validation.report import report as writers
 from validation.report.collectives import Limits
 from validation.sets.predict_collective import Prediction
-from validation.sets.sets import CASES
+from validation.sets.sources import CASES
 
 
 def test_limits_are_those_agreed() -> None:

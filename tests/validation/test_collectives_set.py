@@ -20,7 +20,8 @@ from topologies import load_cluster
 from validation.formats import leafspine
 from validation.sets import predict_collective
 from validation.sets.collectives import validate_set
-from validation.sets.sets import CASES, kind_of, load_set, set_names, validate
+from validation.sets.sets import kind_of, load_set, set_names, validate
+from validation.sets.sources import CASES
 
 
 def test_a_row_is_predicted_by_the_ordinary_path(tmp_path: Path) -> None:

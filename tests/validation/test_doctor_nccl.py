@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
+from lab.fit.doctor import choosing
 from sim.collectives.table import sweep
 from sim.spec.sections import Nccl
 from topologies import load_cluster
@@ -16,7 +17,6 @@ from topologies.edit.overrides import with_overrides
 from validation.doctor.cause import causes
 from validation.doctor.diagnosis import diagnosed
 from validation.doctor.normal import chosen, interval, limit, slow
-from validation.doctor.published import choosing
 from validation.doctor.sweep import Situation, series_of
 from validation.formats.collective_rows import Row
 

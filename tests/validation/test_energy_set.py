@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from lab.fit import draw
 from sim.costs import load_gpu
 from sim.errors import InputError
-from validation.fit import draw
 from validation.formats.rows import Row
 from validation.sets.energy import CLOCK, ENERGY, GIVEN, POWER, validate_set
-from validation.sets.sets import CASES, cluster_of
+from validation.sets.sets import cluster_of
+from validation.sets.sources import CASES
 
 ROW = CASES / "energy" / "train_h100_power.jsonl"
 

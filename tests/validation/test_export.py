@@ -12,10 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 import cli
+from lab import CASES
+from lab.report import cells
 from sim import __version__
 from tests.conftest import ReportOf
 from validation.report import export
-from validation.sets.sets import CASES
 
 ROOT = Path(cli.__file__).parent
 PUBLISHED = CASES / "published" / "rows.csv"
@@ -121,6 +122,6 @@ def test_the_data_card_has_every_column_and_licence() -> None:
         assert f"`{name}`" in page, name
         assert doc
     notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
-    for entry in export._licences():
+    for entry in cells._licences():
         assert entry["licence"] in page
         assert entry["cite"].split("/")[1].split(",")[0].split(";")[0] in notice

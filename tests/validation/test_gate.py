@@ -22,7 +22,8 @@ from validation.formats.rows import FAMILIES, Row, read_rows
 from validation.report import report as writers
 from validation.report.gate import Check, new_misses
 from validation.report.summary import errors_of
-from validation.sets.sets import CASES, load_set, set_names
+from validation.sets.sets import load_set, set_names
+from validation.sets.sources import CASES
 from validation.sets.steps import Report, validate_set
 
 KNOWN_MISSES = Path(__file__).parents[2] / ".ci" / "known-misses.toml"

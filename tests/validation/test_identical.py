@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from validation.bench import mutations
+from lab.bench import mutations
 
 HOME = Path(cli.__file__).parent
 ROWS = HOME / "validation/cases/h200/straggler_4gpu.jsonl"

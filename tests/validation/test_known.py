@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 import cli
+from lab.report import known as make
 from sim.exporters import html
 from sim.spec.load import load_scenario, parse_scenario
 from sim.spec.sections import Scenario
 from tests.sim.synthetic import result
-from validation.index import make, measured
+from validation.index import measured
 from validation.index.identity import key_of, kind_of
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
@@ -129,7 +130,7 @@ def test_distance_is_symmetric_and_zero_for_the_same() -> None:
 
 
 def test_the_index_has_the_sets_as_they_are() -> None:
-    """Every row of a small set is there under the key of its scenario (all sets: python -m validation.index.make)."""
+    """Every row of a small set is there under the key of its scenario (all sets: python -m lab.report.known)."""
     listed = {(case.set, case.row): case for case in measured.index()}
     for case in make._steps("h200-whatif"):
         mine = listed[case.set, case.row]

@@ -12,24 +12,25 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
+import lab
+from lab.report.published import Case as PublishedCase
+from lab.report.published import PublishedReport
+from lab.sets.checkpoint import CheckpointReport
+from lab.sets.doctor import DoctorReport
+from lab.sets.kernels import KernelReport
+from lab.sets.probes import ProbeReport
+from lab.sets.rl import RlReport
+from lab.sets.schedules import SchedulesReport
+from lab.sets.stragglers import StragglersReport
+from lab.sets.wall import WallReport
 from validation.report.collectives import CollectiveReport, Limits
 from validation.report.gate import Check
-from validation.report.published import Case as PublishedCase
-from validation.report.published import PublishedReport
-from validation.sets.checkpoint import CheckpointReport
 from validation.sets.choices import ChoiceReport
-from validation.sets.doctor import DoctorReport
 from validation.sets.energy import EnergyReport
-from validation.sets.kernels import KernelReport
-from validation.sets.probes import ProbeReport
-from validation.sets.rl import RlReport
-from validation.sets.schedules import SchedulesReport
-from validation.sets.set_file import KINDS
-from validation.sets.sets import CASES, load_set, set_names, set_table
+from validation.sets.sets import load_set, set_names, set_table
+from validation.sets.sources import CASES, kinds
 from validation.sets.steps import Report
-from validation.sets.stragglers import StragglersReport
 from validation.sets.traces import TraceReport
-from validation.sets.wall import WallReport
 
 EMPTY = {
     "steps": lambda: Report("h200", (), load_set("h200").tolerances),
@@ -58,7 +59,9 @@ def published_rows(folder: Path) -> Path:
 
     Without it a rank takes one sample at a time: of the smallest batches, so that a step is soon simulated.
     """
-    with (CASES / "published" / "rows.csv").open(encoding="utf-8", newline="") as file:
+    with (lab.CASES / "published" / "rows.csv").open(
+        encoding="utf-8", newline=""
+    ) as file:
         whole = [row for row in csv.DictReader(file) if row["gpus"] == "8"][:40]
     rows = sorted(whole, key=lambda row: int(row["global_batch"]))[:2]
     path = folder / "rows.csv"
@@ -111,7 +114,7 @@ def validate(name: str, rows: Path, *more: str) -> Result:
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", kinds())
 def test_a_report_without_rows_fails(kind: str) -> None:
     """Of every kind of set, with a reason."""
     report = EMPTY[kind]()

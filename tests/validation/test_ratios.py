@@ -18,7 +18,7 @@ from validation.formats.leafspine import GOODPUT
 from validation.formats.rows import Row, paired
 from validation.formats.scenarios import scenario_of
 from validation.sets.ratios import base_of, by_step
-from validation.sets.sets import CASES
+from validation.sets.sources import CASES
 from validation.sets.steps import validate_set
 
 CASE = {"model": "seedmlp_512", "mode": "ddp", "mbs": 4}

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from lab.bench.large import DEEPSEEK
+from lab.formats.published_setups import FOLDER
+from lab.sets.published import read, run_of
 from sim.analysis.prediction import Prediction
 from sim.api import collective
 from sim.predict import predict
 from sim.spec.load import parse_scenario
-from validation.bench.large import DEEPSEEK
-from validation.formats.published_setups import FOLDER
-from validation.sets.published import read, run_of
 
 ROWS = {row["id"]: row for row in read(FOLDER / "rows.csv")}
 

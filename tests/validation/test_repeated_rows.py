@@ -8,7 +8,7 @@ from pathlib import Path
 from sim.analysis.prediction import Prediction
 from sim.spec.sections import Scenario
 from tests.validation.test_gate import always_a_second
-from validation.sets.sets import CASES
+from validation.sets.sources import CASES
 from validation.sets.steps import validate_set
 
 H100 = CASES / "h100" / "train_1gpu.jsonl"

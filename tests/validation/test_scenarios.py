@@ -13,7 +13,7 @@ from sim.spec.rules.layout import check_layout
 from topologies import load_cluster
 from validation.formats.rows import Row, read_rows
 from validation.formats.scenarios import scenario_of
-from validation.sets.sets import CASES
+from validation.sets.sources import CASES
 from workloads.models.model import load_model
 
 ROWS = [

@@ -12,24 +12,26 @@ import pytest
 from click.testing import CliRunner
 
 import cli
+import lab
+from lab.report import published as published_report
 from sim import schema
 from sim.errors import InputError
 from validation.report import collectives as collective_report
-from validation.report import published as published_report
 from validation.report.collectives import Limits
 from validation.report.gate import TOLERANCES, Tolerances
-from validation.sets import collectives, fitted, set_file, sets
+from validation.sets import fitted, set_file, sets, sources
 
-CASES = sets.CASES
+CASES = sources.CASES
+LIMITS = [path for one in (CASES, lab.CASES) for path in sorted(one.glob("*/*.toml"))]
 FILES: list[tuple[Path, schema.Schema]] = [
-    *((path, set_file.SetFile()) for path in sorted(CASES.glob("*/set.toml"))),
-    *((path, fitted.SCHEMA) for path in sorted(CASES.glob("*/fitted.toml"))),
-    *((path, TOLERANCES) for path in sorted(CASES.glob("*/tolerances.toml"))),
+    *((path, set_file.SetFile()) for path in LIMITS if path.name == "set.toml"),
+    *((path, fitted.SCHEMA) for path in LIMITS if path.name == "fitted.toml"),
+    *((path, TOLERANCES) for path in LIMITS if path.name == "tolerances.toml"),
     *(
         (path, collective_report.LIMITS)
         for path in sorted(CASES.glob("*collectives*/limits.toml"))
     ),
-    (CASES / "published" / "limits.toml", published_report.LIMITS),
+    (lab.CASES / "published" / "limits.toml", published_report.LIMITS),
 ]
 
 
@@ -77,8 +79,11 @@ def test_a_misspelt_key_is_a_mistake_with_its_place(
 @pytest.fixture
 def cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of sets with h200's limits and no set of its own."""
-    for module in (sets, collectives):
-        monkeypatch.setattr(module, "CASES", tmp_path)
+
+    def folders() -> dict[str, Path]:
+        return {path.parent.name: path.parent for path in tmp_path.glob("*/set.toml")}
+
+    monkeypatch.setattr(sets, "folders", folders)
     return tmp_path
 
 
@@ -111,8 +116,18 @@ def test_a_kind_that_there_is_not_is_a_mistake(cases: Path) -> None:
 
 def test_every_kind_of_set_has_a_module() -> None:
     """Of its name, with the function that judges it."""
-    for kind in set_file.KINDS:
-        assert (Path(set_file.__file__).parent / f"{kind}.py").is_file()
+    for kind in sources.kinds():
+        assert callable(sources.module_of(kind).validate_set)
+
+
+def test_two_packages_with_one_kind_are_a_mistake_that_names_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A kind has one meaning: whose it is would depend on the order of installation."""
+    monkeypatch.setattr(sources, "_kinds_of", lambda source: {"steps": sources.Kind})
+    monkeypatch.setattr(sources, "sources", lambda: ("validation", "other"))
+    with pytest.raises(InputError, match=r"other.*validation has a kind"):
+        sources.kinds.__wrapped__()
 
 
 def test_collectives_without_limits_are_a_mistake_that_says_what_to_do(

@@ -14,7 +14,8 @@ from sim.predict import predict
 from sim.spec.sections import Scenario
 from tests.validation.test_gate import always_a_second
 from validation.formats.scenarios import scenario_of
-from validation.sets.sets import CASES, load_set
+from validation.sets.sets import load_set
+from validation.sets.sources import CASES
 from validation.sets.steps import validate_set
 
 H100 = CASES / "h100" / "train_1gpu.jsonl"

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
+from lab import CASES
 from validation import submissions
-from validation.sets.sets import CASES
 
 EXAMPLE = Path(cli.__file__).parent / "examples" / "measured" / "submission.jsonl"
 ROW: dict[str, Any] = json.loads(EXAMPLE.read_text(encoding="utf-8"))

@@ -18,7 +18,7 @@ from sim.predict import execute
 from sim.studies.whatif import Changes
 from workloads import recipes
 
-CASES = Path(__file__).parents[2] / "validation" / "cases" / "offload"
+CASES = Path(__file__).parents[2] / "lab" / "cases" / "offload"
 ROWS = [json.loads(line) for line in (CASES / "h100.jsonl").read_text().splitlines()]
 SMALL = {"model.layers": 2, "training.seq_len": 512, "training.micro_batch": 2}
 EIGHT = {**SMALL, "cluster.name": "dgx-h100", "cluster.gpus": 8, "parallel.dp": 8}

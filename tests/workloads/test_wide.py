@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from cli import main
 
-CLAIMS = Path(__file__).parents[2] / "validation" / "cases" / "claims" / "scenarios"
+CLAIMS = Path(__file__).parents[2] / "lab" / "cases" / "claims" / "scenarios"
 WRITTEN = CLAIMS / "mlp-as-written.toml"
 
 

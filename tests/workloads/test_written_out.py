@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import lab
 from sim import api
 from sim.errors import InputError
 from tests.workloads import test_tape
@@ -18,7 +19,7 @@ from workloads.torch import functional
 from workloads.torch.adapter import LowRank
 
 CASES = Path(__file__).parents[2] / "validation" / "cases"
-PEFT = CASES / "peft"
+PEFT = lab.CASES / "peft"
 ROWS = [json.loads(line) for line in (PEFT / "h100.jsonl").read_text().splitlines()]
 SIZES = {"8b": (4096, 14336, 32), "1b": (2048, 8192, 16)}
 SMALL = {"model.layers": 2, "training.seq_len": 1024}

@@ -15,7 +15,7 @@ GROUP = "Trust"
 
 @click.command(
     help=__doc__ + " Exit 1: a row can hardly be true, and nothing is written.",
-    epilog="Example: prestep submit rows.jsonl -o validation/cases/submitted/me-2026-03.jsonl",
+    epilog="Example: prestep submit rows.jsonl -o lab/cases/submitted/me-2026-03.jsonl",
 )
 @click.argument("rows", type=click.Path(path_type=Path, dir_okay=False))
 @file_option("-o", "--output", text="File to write; without it rows are only checked.")

@@ -1,7 +1,7 @@
 """Measured steps by what was run: whether a scenario has been measured, and how well its like are predicted.
 
 ``cases/known.csv`` lists the steps of all sets under the key of their scenario (`validation.index.identity`), with the
-prediction of the last whole validation (`validation.index.make` makes it).
+prediction of the last whole validation (`lab.report.known` makes it).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from functools import lru_cache
 from typing import Any
 
 from sim.spec.sections import Scenario
+from validation.index import expected
 from validation.index.identity import Kind, key_of, kind_of
-from validation.sets.sets import CASES
 
-INDEX = CASES / "known.csv"
+INDEX = expected.INDEX
 NEAREST, LEAST = (
     5,
     3,

@@ -9,23 +9,16 @@ from __future__ import annotations
 import csv
 import io
 import math
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sim import __version__, files
 from sim.errors import InputError, Mistake
-from validation.bench import peer_llm_analysis
-from validation.formats.published_setups import FOLDER
 from validation.report.interface import Report
-from validation.sets.published import read
-from validation.sets.sets import CASES, kind_of
+from validation.sets.sets import kind_of
+from validation.sets.sources import kinds, module_of
 
-#: Kinds of sets whose cases are training steps.
-STEPS, PUBLISHED, PROGRAMS = "steps", "published", "programs"
-LICENCES = FOLDER / "licences.toml"
 OWN = {
     "source": "prestep",
     "url": "validation/cases",
@@ -89,7 +82,7 @@ def check(path: Path, names: Sequence[str]) -> None:
     mistakes = [
         Mistake("command line", "--export", f"set {name}", "sets of training steps")
         for name in names
-        if kind_of(name) not in (STEPS, PUBLISHED, PROGRAMS)
+        if not kinds()[kind_of(name)].steps
     ]
     if path.suffix not in (".parquet", ".csv"):
         expected = "a name that ends with .parquet or .csv"
@@ -101,8 +94,7 @@ def check(path: Path, names: Sequence[str]) -> None:
 def _rows(report: Report, rows: Path | None) -> Iterator[dict[str, Any]]:
     """The cases of a set; cells that nobody said are None."""
     said = {str(case.get("id")): case for case in report.to_json().get("cases", ())}
-    texts = _texts(report.name, rows)
-    peers = _peers()
+    cells = _cells(report.name, rows)
     for point in report.points:
         case = said.get(point.name, {})
         done = math.isfinite(point.predicted) and not point.error
@@ -111,7 +103,7 @@ def _rows(report: Report, rows: Path | None) -> Iterator[dict[str, Any]]:
             "set": report.name,
             "row": point.name,
             "group": point.group,
-            **(_described(texts[point.name]) if point.name in texts else _own(case)),
+            **(cells[point.name] if point.name in cells else _own(case)),
             "measured": point.measured,
             "predicted": point.predicted if done else None,
             "signed_error": point.predicted / point.measured - 1 if done else None,
@@ -122,65 +114,20 @@ def _rows(report: Report, rows: Path | None) -> Iterator[dict[str, Any]]:
             "incomplete": point.faint,
             "assumed": case.get("assumed", ""),
             "fit": case.get("fit", ""),
-            **peers.get(point.name, {}),
             "error": point.error,
         }
         yield {name: found.get(name) for name in COLUMNS}
 
 
-def _texts(name: str, rows: Path | None) -> dict[str, Mapping[str, str]]:
-    """The published rows of a set by name; none of one that was measured here."""
-    if kind_of(name) != PUBLISHED:
-        return {}
-    return {row["id"]: row for row in read(rows or CASES / name / "rows.csv")}
-
-
-def _described(row: Mapping[str, str]) -> dict[str, Any]:
-    source = row.get("source", "")
-    licence = _licence(source)
-    return {
-        "source": source,
-        "url": row.get("url_or_repo", ""),
-        **{key: licence[key] for key in ("licence", "cite")},
-        **{name: row.get(name) or None for name in TEXTS},
-        **{name: _number(row.get(name, "")) for name in (*COUNTS, *AXES)},
-    }
+def _cells(name: str, rows: Path | None) -> Mapping[str, Mapping[str, Any]]:
+    """Returns what the kind of a set knows of its rows beside their times; nothing for rows that were measured here."""
+    cells_of = getattr(module_of(kind_of(name)), "cells_of", None)
+    return cells_of(name, rows) if cells_of is not None else {}
 
 
 def _own(case: Mapping[str, Any]) -> dict[str, Any]:
     """Who measured a row that is no published one: this project."""
     return {**OWN, "gpus": case.get("world")}
-
-
-def _number(cell: str) -> float | None:
-    try:
-        return float(cell)
-    except ValueError:
-        return None  # an empty cell, or a range in words
-
-
-def _licence(source: str) -> Mapping[str, str]:
-    """Licence of a source, by the beginning of its name; facts that were cited where it has none."""
-    table = _licences()
-    close = [entry for entry in table if source.startswith(entry["source"])]
-    return close[0] if close else {"licence": "facts", "cite": source}
-
-
-@cache
-def _licences() -> tuple[Mapping[str, str], ...]:
-    return tuple(tomllib.loads(LICENCES.read_text(encoding="utf-8"))["licence"])
-
-
-def _peers() -> dict[str, dict[str, float | None]]:
-    """What peers say of published rows, s."""
-    with peer_llm_analysis.OUTPUT.open(encoding="utf-8", newline="") as file:
-        return {
-            row["id"]: {
-                "llm_analysis": _number(row["default"]),
-                "llm_analysis_half": _number(row["half"]),
-            }
-            for row in csv.DictReader(file)
-        }
 
 
 def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:

@@ -16,7 +16,7 @@ from validation.formats.overlap_rows import Overlap
 from validation.report.collectives import Case, CollectiveReport, Limits
 from validation.report.interface import Skip
 from validation.sets.predict_collective import loadable, predict_overlap, predict_row
-from validation.sets.sets import CASES, set_table
+from validation.sets.sets import folder_of, set_table
 
 PARTS = ("kernels", "collectives")
 
@@ -71,7 +71,7 @@ def load(name: str) -> CollectiveSet:
         If there is none, or it is of another kind.
     """
     table = set_table(name)
-    folder = CASES / table.get("base", name)
+    folder = folder_of(table.get("base", name))
     limits = Limits.read(_limits_file(name, table))
     fitted, cases = (tuple(table.get(key, ())) for key in ("fitted", "fitted_cases"))
     return CollectiveSet(
@@ -81,9 +81,9 @@ def load(name: str) -> CollectiveSet:
 
 def _limits_file(name: str, table: Mapping[str, Any]) -> Path:
     """The file of a set's limits: its own, or the one that its set.toml names."""
-    path: Path = CASES / table.get("limits", f"{name}/limits.toml")
+    path: Path = folder_of(name).parent / table.get("limits", f"{name}/limits.toml")
     if not path.is_file():
-        where = str(CASES / name / "set.toml")
+        where = str(folder_of(name) / "set.toml")
         expected = "limits.toml beside it, or limits = the file of another set"
         hint = 'such as "collectives/limits.toml"'
         raise InputError(Mistake(where, "limits", f"no {path.name}", expected, hint))

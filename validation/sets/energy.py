@@ -24,7 +24,7 @@ from validation.formats.rows import Row, read_rows
 from validation.formats.scenarios import scenario_of
 from validation.report.figures_of_rows import Figure, FiguresReport
 from validation.report.interface import Skip
-from validation.sets.sets import CASES, asked, cluster_of
+from validation.sets.sets import asked, cluster_of, folder_of
 
 At = Callable[[Scenario], Scenario]
 POWER, ENERGY, CLOCK = "mean power", "energy of a step", "clock"
@@ -61,7 +61,7 @@ def validate_set(
     cases, skips = _of_files(paths, places)
     fitted: Sequence[Figure] = ()
     if rows is None:
-        calibration = [CASES / name / file for file in table["calibration"]]
+        calibration = [folder_of(name) / file for file in table["calibration"]]
         fitted, _ = _of_files(calibration, places)
     limits = {kind: float(table[key]) for kind, key in LIMITS.items()}
     return EnergyReport(name, title, limits, tuple(cases), tuple(fitted), tuple(skips))

@@ -25,7 +25,8 @@ from validation.report.gate import Tolerances
 from validation.report.step_cases import Case, Prediction
 from validation.report.steps import Report
 from validation.sets.host_speed import factor_of, of_others
-from validation.sets.sets import CASES, asked, cluster_of
+from validation.sets.sets import asked, cluster_of, folder_of
+from validation.sets.sources import CASES
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -84,7 +85,7 @@ def validate_set(
     said = [run for run in runs if not run.row.error]
     skipped = tuple(run.row for run in runs if run.row.error)
     fitted = set(table.get("fitted", ()))
-    tolerances = Tolerances.read(CASES / name / "tolerances.toml")
+    tolerances = Tolerances.read(folder_of(name) / "tolerances.toml")
     predictions = _predicted(said, jobs)
     cases = tuple(
         Case(

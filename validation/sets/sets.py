@@ -1,11 +1,10 @@
-"""Sets of measurements: a folder of `validation/cases` with a set.toml that names its files and its kind.
+"""Sets of measurements: folders with a set.toml that names their files and their kind (`validation.sets.sources`).
 
 Every kind has a module with `validate_set(name, rows, jobs)` that answers with a `validation.report.interface.Report`.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +16,9 @@ from validation.report.gate import Tolerances
 from validation.report.interface import Report
 from validation.sets import set_file
 from validation.sets.fitted import constants_of
-from validation.sets.set_file import STEPS
+from validation.sets.kinds import STEPS
+from validation.sets.sources import CASES, folders, kinds, module_of
 
-CASES = Path(__file__).parents[1] / "cases"
-#: Kinds of sets whose rows do not say where they were measured.
-PLACED = ("programs", "energy", "steps")
 #: What a set of steps is held to that states no tolerances of its own.
 USUAL_LIMITS = CASES / "h200" / "tolerances.toml"
 
@@ -111,7 +108,7 @@ class MeasuredSet:
 
 def set_names(kind: str | None = None) -> list[str]:
     """Names of the sets that `prestep validate` takes, sorted; of one kind, or all."""
-    return [name for name in _folders() if kind in (None, kind_of(name))]
+    return [name for name in folders() if kind in (None, kind_of(name))]
 
 
 def set_table(name: str) -> dict[str, Any]:
@@ -137,18 +134,27 @@ def set_table(name: str) -> dict[str, Any]:
 
 def _file_of(where: str, key: str, name: str) -> Path:
     """The set.toml of a set that a command or a file names."""
-    path = CASES / name / "set.toml"
-    if not path.is_file():
-        raise InputError(unknown(where, key, name, _folders()))
-    return path
+    known = folders()
+    if name not in known:
+        raise InputError(unknown(where, key, name, known))
+    return known[name] / "set.toml"
 
 
-def _folders() -> list[str]:
-    return sorted(path.parent.name for path in CASES.glob("*/set.toml"))
+def folder_of(name: str) -> Path:
+    """Returns the folder with the files of a set, or of the one it is another name of.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    path = _file_of("validate", "", name)
+    table = set_file.read(path)
+    return folder_of(table["alias"]) if "alias" in table else path.parent
 
 
 def kind_of(name: str) -> str:
-    """What a set measures, one of `validation.sets.set_file.KINDS`."""
+    """What a set measures, one of `validation.sets.sources.kinds`."""
     return str(set_table(name).get("kind", STEPS))
 
 
@@ -167,14 +173,14 @@ def validate(
     InputError
         If there is no such set, or a file cannot be read.
     """
-    module = importlib.import_module(f"validation.sets.{kind_of(name)}")
+    module = module_of(kind_of(name))
     where = {} if cluster is None else {"cluster": _of_rows(name, cluster)}
     report: Report = module.validate_set(name, rows=rows, jobs=jobs, **where)
     return report
 
 
 def _of_rows(name: str, cluster: str) -> str:
-    if kind_of(name) not in PLACED:
+    if not kinds()[kind_of(name)].placed:
         expected = "nothing: its rows say where they were measured"
         raise InputError(Mistake(name, "--cluster", cluster, expected))
     return cluster
@@ -185,7 +191,7 @@ def asked(name: str, rows: str | Path | None) -> tuple[dict[str, Any], list[Path
     table = set_table(name)
     if rows is not None:
         return table, [Path(rows)], ""
-    return table, [CASES / name / file for file in table["rows"]], table["title"]
+    return table, [folder_of(name) / file for file in table["rows"]], table["title"]
 
 
 def cluster_of(path: Path, clusters: Mapping[str, str]) -> str:
@@ -216,9 +222,11 @@ def load_set(name: str) -> MeasuredSet:
             unknown("validate", "", name, set_names(STEPS), "a set of training steps:")
         )
     table = set_table(name)
-    folder = CASES / table.get("base", name)
+    folder = folder_of(table.get("base", name))
     limits = (
-        CASES / table["limits"] if "limits" in table else folder / "tolerances.toml"
+        folder.parent / table["limits"]
+        if "limits" in table
+        else folder / "tolerances.toml"
     )
     if not limits.exists() and "limits" not in table:
         limits = USUAL_LIMITS

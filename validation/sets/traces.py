@@ -17,7 +17,7 @@ from validation.report.comparison import Comparison
 from validation.report.gate import Check, rows_check
 from validation.report.interface import Point, Skip, Table
 from validation.report.summary import Errors, errors_of
-from validation.sets.sets import CASES, set_table
+from validation.sets.sets import folder_of, set_table
 
 MODES: tuple[Mode, ...] = ("recorded", "simulated")
 # Clusters of the labels in file names; a label that is not here has no network of its own.
@@ -141,7 +141,7 @@ def validate_set(
     InputError
         If there is no such set or folder, or no trace in it.
     """
-    table, folder = set_table(name), Path(rows) if rows is not None else CASES / name
+    table, folder = set_table(name), Path(rows) if rows is not None else folder_of(name)
     runs = runs_in(folder)
     cases, skips = list[Case](), list[Skip]()
     for run, files in progress.track(runs.items(), "runs", len(runs)):

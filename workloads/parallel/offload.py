@@ -19,7 +19,7 @@ from workloads.torch.tape import Tape, Tensor
 ON_HOST = "host optimizer"
 #: Bytes that Adam's loop over tensors moves in the host's memory for an element of 4 bytes, over those of the fused
 #: kernel: ten passes, and temporaries that the host's allocator hands out anew. Fitted on an H100's host: 155 bytes
-#: with 16 threads, 227 with one, for 28 (validation/cases/offload).
+#: with 16 threads, 227 with one, for 28 (lab/cases/offload).
 LOOP = 190.0 / 28.0
 
 

@@ -16,7 +16,7 @@ from workloads.recipes._rules import written
 #: Frameworks whose blocks are PyTorch's own modules.
 PLAIN = ("pytorch-eager", "pytorch-compiled")
 
-#: What `prestep validate published` takes for torchtitan's compiled runs (validation/cases/published/setups.toml).
+#: What `prestep validate published` takes for torchtitan's compiled runs (lab/cases/published/setups.toml).
 FUSED = {
     "attention": "flash2",
     "main_grads": "fp32",

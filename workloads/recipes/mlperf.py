@@ -18,7 +18,7 @@ RULES = Path(__file__).with_suffix(".toml")
 #: Variables that only such scripts set, one of which is enough.
 OWN = r"^[ \t]*(?:export\s+|:\s*\$\{)?(MINIBS|DGXNNODES|DGXNGPU|DGXSYSTEM|TENSOR_MODEL_PARALLEL)[:=]"
 #: Benchmarks: pattern of a folder's name or of MODEL_SIZE -> model, its vocabulary there, tokens of a sample.
-#: Vocabularies: Mixtral's tokenizer (405B), Llama's own (8B), Megatron's of GPT-3 (validation/cases/mlperf).
+#: Vocabularies: Mixtral's tokenizer (405B), Llama's own (8B), Megatron's of GPT-3 (lab/cases/mlperf).
 BENCHMARKS = (
     (r"llama31_405b|405b", "llama3.1-405b", 32000, 8192),
     (r"llama31_8b|8b", "llama3-8b", 128256, 8192),

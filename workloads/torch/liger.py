@@ -3,7 +3,7 @@
 Norms, rotations, gated activations and the loss are one kernel each way instead of many operators. Gradients are
 written in the place of what they are gradients of. The loss may have the head's product in it: logits are made part by
 part, and each part's gradients at once, forward (fused_linear_cross_entropy.py). Times of the kernels were measured
-(validation/cases/liger).
+(lab/cases/liger).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Operators and what they keep are those of `models/llama/modeling_llama.py` (LlamaRMSNorm, apply_rotary_pos_emb) and
 `loss/loss_utils.py` (ForCausalLMLoss), backward passes autograd's formulas (torch, derivatives.yaml). They were held
-against a trace of an H100 (validation/cases/peft): a norm of 4,096 x 4,096 takes 0.27 ms forward and 0.53 ms backward.
+against a trace of an H100 (lab/cases/peft): a norm of 4,096 x 4,096 takes 0.27 ms forward and 0.53 ms backward.
 
 Kernels are ATen operations, whose times were measured on H100 and H200 (`sim.costs.aten`).
 """

@@ -1,0 +1,83 @@
+"""Logs of published machines, and the limits of `normal.toml` from half of them.
+
+    python -m lab.fit.doctor collectives.csv
+
+prints the file again. A machine belongs to the half that chooses if the checksum (CRC-32) of its name is even.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sim import progress
+from sim.errors import PrestepError
+from validation.doctor.normal import chosen
+from validation.doctor.sweep import Situation
+from validation.formats import published_collectives
+from validation.formats.collective_rows import Row
+from validation.sets.predict_collective import cluster_of, loadable
+
+HEAD = """\
+# Standard deviations that a part of a good machine's sweep stays below, by where its bytes go and what bounds it; never
+# less than 1.645 (nine in ten). From the half of the published machines whose names have an even checksum:
+# python -m lab.fit.doctor collectives.csv. The other half judges them (docs/doctor.md). `shaped`, the
+# emulated network, has no published machine.
+"""
+
+
+def choosing(machine: str) -> bool:
+    """Whether a machine's logs choose the limits; the others judge them."""
+    return zlib.crc32(machine.encode()) % 2 == 0
+
+
+def logs_of(path: str | Path) -> Iterator[list[Row]]:
+    """The rows of every log of a CSV file: one machine, operation, number of ranks and settings.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read.
+    """
+    logs: dict[tuple[Any, ...], list[Row]] = {}
+    for row in published_collectives.read_csv(path):
+        if not row.skip:
+            key = row.machine, row.op, row.ranks, row.hosts, row.per_host, row.wanted
+            logs.setdefault(key, []).append(row)
+    reasons: dict[tuple[Any, ...], str] = {}
+    for key, rows in logs.items():
+        place = rows[0].cluster, *key[2:5]
+        if not reasons.setdefault(place, loadable(rows[0])):
+            yield rows
+
+
+def situation_of(rows: list[Row]) -> Situation:
+    """Where a log was measured, with the settings it was measured with."""
+    return Situation(cluster_of(rows[0]), rows[0].wanted, (tuple(rows),))
+
+
+def main(path: str) -> None:
+    """Prints `normal.toml`."""
+    sweeps = [
+        (rows[0].machine, sweep)
+        for rows in progress.track(list(logs_of(path)), "logs")
+        if choosing(rows[0].machine)
+        for sweep in situation_of(rows).sweeps
+    ]
+    tables = [
+        "\n".join(
+            [f'["{place}"]', *(f"{name} = {value:.2f}" for name, value in of.items())]
+        )
+        for place, of in chosen(sweeps).items()
+    ]
+    print(HEAD + "\n\n".join(tables))
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1])
+    except PrestepError as error:
+        sys.exit(str(error))

@@ -1,0 +1,26 @@
+"""How a `<gpu>-libraries.toml` is worded."""
+
+from __future__ import annotations
+
+from sim.costs.library_table import Stack
+
+HEAD = """\
+# Written by lab/fit/library_steps.py; do not edit. Seconds, bytes. Grade: fitted on an H200 (products and
+# attention of steps); in fp8 by the GPU's tile model, shares on an H100 and an H200.
+# Tables: products.parquet, attention.parquet
+
+[libraries]
+"""
+LOAD = """
+[sustained]  # time of products under long load over what steps take by the library
+"""
+
+
+def line(name: str, stack: Stack) -> str:
+    """A line of a GPU's file."""
+    values = ", ".join(f"{key} = {_toml(each)}" for key, each in vars(stack).items())
+    return f"{name} = {{ {values} }}"
+
+
+def _toml(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else f"{value:.4g}"

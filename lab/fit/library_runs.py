@@ -1,0 +1,106 @@
+"""Products under load: published ones, and those of a library's runs that drew what a GPU may draw.
+
+    python -m lab.fit.library_runs power_gemm.parquet
+
+writes `lab/cases/kernels/at-limit.csv`: long products of the table's own stack that drew what the GPU may draw.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lab import CASES
+from lab.formats import library_rows
+from lab.formats.published_kernels import published, rows_of
+from sim.costs.gpu import Gpu
+from sim.costs.kinds import work
+from sim.costs.library_families import PRODUCTS
+from sim.costs.library_steps import LibrarySteps, rows_of_library
+from sim.costs.library_table import Library, Stack
+from sim.graph.kernel import Kernel
+
+LONG = 100e-6  # s at peak: shorter products are starts and tails, not clocks
+#: Share of the power limit from which on a product is slowed by it.
+AT_LIMIT = 0.95
+MOST = 1000  # rows of a GPU and format
+LEAST = 512  # rows and columns of a product that fills a GPU
+STACK, KERNEL = "trtllm", "torch_flow"
+ROWS = CASES / "kernels" / "at-limit.csv"
+#: Who measured products under long load: random data after 10,000 warm-ups (Azure), or at the limit of the watts.
+LOADED = {
+    ("h100", "fp8"): "azure",
+    ("h200", "fp8"): "azure",
+    ("gb200", "bf16"): "watts",
+    ("gb200", "fp8"): "watts",
+}
+
+
+def _by_shape(who: Library) -> dict[tuple[int, ...], float]:
+    shapes, seconds = rows_of_library(PRODUCTS, who)
+    return dict(zip(map(tuple, shapes.tolist()), seconds.tolist(), strict=True))
+
+
+def under_load(gpu: Gpu, dtype: str, stack: Stack) -> float:
+    """Median time of long products under load over what they take otherwise."""
+    if LOADED[gpu.name, dtype] == "watts":
+        return float(np.median([*_over_bursts(gpu, dtype, stack)]))
+    return float(np.median([*_over_steps(gpu, dtype, stack)]))
+
+
+def _over_bursts(gpu: Gpu, dtype: str, stack: Stack) -> Iterator[float]:
+    """Of the table's own stack, run until the GPU drew what it may, over its short runs of the same shapes."""
+    short = _by_shape(Library(gpu.name, dtype, stack.source, stack.kernel))
+    rows = pd.read_csv(ROWS)
+    mine = rows[(rows["gpu"] == gpu.name) & (rows["dtype"] == dtype)]
+    for m, n, k, us in mine[["m", "n", "k", "us"]].itertuples(index=False):
+        if (m, n, k) in short:
+            yield us * 1e-6 / short[m, n, k]
+
+
+def _over_steps(gpu: Gpu, dtype: str, stack: Stack) -> Iterator[float]:
+    """Of Azure, over what steps take by the library."""
+    stacks = {f"products_{dtype}": stack}
+    steps = LibrarySteps(gpu.name, stacks, gpu.roofline, gpu.tile_time)
+    for row in rows_of(gpu.name, "gemm", LOADED[gpu.name, dtype], published())[dtype]:
+        kernel = Kernel("gemm", row.kernel.shape, dtype, row.kernel.layout)
+        if work(kernel)[0] / gpu.peak[dtype] > LONG:
+            yield row.seconds / steps.forward(kernel)
+
+
+def write(samples: Path) -> None:
+    """Rows with watts of aiconfigurator's samples, those at the limit."""
+    rows = pd.read_parquet(samples)
+    large = (rows[["m", "n", "k"]] >= LEAST).all(axis=1)
+    limited = rows["power"] > AT_LIMIT * rows["power_limit"]
+    stack = rows["framework"].str.lower() == STACK
+    ours = rows[large & limited & stack & (rows["kernel_source"] == KERNEL)]
+    kept = pd.DataFrame(
+        {
+            "gpu": ours["system"].map(library_rows.GPUS),
+            "dtype": ours["gemm_dtype"].map(library_rows.DTYPES),
+            **{name: ours[name] for name in ("m", "n", "k")},
+            "us": (ours["latency"] * 1e3).round(1),
+            "watts": ours["power"].round(),
+            "source": STACK + "/" + ours["version"],
+        }
+    )
+    long = kept[(kept["us"] > LONG * 1e6) & kept["dtype"].isin(("bf16", "fp8"))]
+    mixed = long.sort_values([*long]).sample(frac=1.0, random_state=0)
+    some = mixed.groupby(["gpu", "dtype"]).head(MOST)
+    some.sort_values([*some]).to_csv(ROWS, index=False)
+
+
+def main() -> None:
+    """Write the rows at the limit."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("samples", type=Path)
+    write(parser.parse_args().samples)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""`python -m lab.fit.step_errors`: how far off measured steps of each GPU are, for grades of lent kernel times.
+
+Writes `sim/costs/hardware/step-errors.csv` from the index of measured steps (`validation/cases/known.csv`): by GPU,
+kind of model and number format, over steps that no constant was fitted to, neither noisy nor said incompletely.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections import defaultdict
+
+from sim import files
+from sim.costs.judged import PATH
+from validation.index.measured import index
+
+HEAD = ("gpu", "model", "precision", "steps", "error")
+
+
+def text() -> str:
+    """The file."""
+    errors: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for known in index():
+        if not known.fitted and not known.note and math.isfinite(known.error):
+            kind = known.kind
+            errors[kind.gpu, kind.model, kind.precision].append(known.error)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(HEAD)
+    for key, found in sorted(errors.items()):
+        square = math.fsum(error * error for error in found) / len(found)
+        writer.writerow([*key, len(found), f"{math.sqrt(square):.4f}"])
+    return out.getvalue()
+
+
+def main() -> None:
+    """Write the file."""
+    files.write_text(PATH, text())
+
+
+if __name__ == "__main__":
+    main()

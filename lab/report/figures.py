@@ -1,0 +1,204 @@
+"""Figures of README.md and docs/accuracy.md: `python -m lab.report.figures` runs the sets and writes them there.
+
+README gets its picture, what its command prints (cut where it says so) and the accuracy in a few lines;
+docs/accuracy.md gets the accuracy by family, and every row.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from lab.report import picture
+from sim.analysis.prediction import Prediction
+from sim.predict import predict
+from sim.spec.load import load_scenario
+from sim.spec.sections import Scenario
+from sim.studies.whatif import compared
+from sim.studies.whatif_page import comparison_page
+from validation.report.report import markdown
+from validation.report.summary import Errors
+from validation.sets.steps import Report, validate_set
+
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+PRINTED = "<!-- printed: begin -->", "<!-- printed: end -->"
+SHOWN, CHANGE = picture.SCENARIO, "spine.bandwidth=2x"
+SETS = (
+    "h200",
+    "h200-unseen",
+    "h200-preregistered",
+    "h200-preregistered-2",
+    "h200-preregistered-3",
+    "h200-straggler",
+    "h200-whatif",
+    "leafspine",
+    "h100",
+    "h100-preregistered",
+)
+#: README's lines: the set, and whether only rows that no constant was taken from.
+HEADLINE = {
+    "h200": "one host with 4 H200",
+    "h200-unseen": "other models, layouts and sizes, measured later",
+    "h200-preregistered": "predicted before it was measured",
+    "h200-preregistered-2": "predicted before it was measured, on a host with slow processors",
+    "leafspine": "an emulated leaf-spine network, two jobs, a slow rank",
+    "h100": "one H100, whose host alone was calibrated",
+    "h100-preregistered": "predicted before it was measured, on another H100",
+}
+ROOT = Path(__file__).parents[2]
+README, ACCURACY = ROOT / "README.md", ROOT / "docs" / "accuracy.md"
+
+
+def on_bundled_host(scenario: Scenario) -> Prediction:
+    """The prediction of a row's scenario without the host's speed that came with the row."""
+    return predict(
+        replace(scenario, cluster=replace(scenario.cluster, host_factor=None))
+    )
+
+
+def reports_of(
+    names: Sequence[str], jobs: int = 1
+) -> tuple[list[Report], dict[str, Report]]:
+    """Reports of the sets; and, of those whose rows say how fast their host was, the same had they not."""
+    reports = [validate_set(name, jobs=jobs) for name in names]
+    texts = [
+        r.name
+        for r in reports
+        if any("host_factor" in case.row.cluster for case in r.cases)
+    ]
+    return reports, {
+        name: validate_set(name, jobs=jobs, predict=on_bundled_host) for name in texts
+    }
+
+
+def summary(
+    reports: Sequence[Report], untold: Mapping[str, Report] | None = None
+) -> str:
+    """One table: every set, and the families of the first; checks that fail are listed under it.
+
+    `untold` has the sets once more, predicted without the speed of the host that came with their rows.
+    """
+    lines = [
+        "| rows | n | mean error | bias | worst |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for report in reports:
+        lines.append(
+            _line(
+                f"**{report.name}**: {report.title[:1].lower()}{report.title[1:]}",
+                report.select(),
+            )
+        )
+        if report is reports[0]:
+            lines += [
+                _line(f"of these {name}", errors)
+                for name, errors in report.families.items()
+            ]
+            lines.append(
+                _line(
+                    "of these no constant was taken from", report.select(fitted=False)
+                )
+            )
+        if untold and report.name in untold:
+            name = "the same with the bundled cluster's `host_factor` instead of that of their host"
+            lines.append(_line(name, untold[report.name].select()))
+        if report.select(noisy=True).n:
+            lines.append(
+                _line(
+                    "and noisy ones (their own steps differ by over 20 %)",
+                    report.select(noisy=True),
+                )
+            )
+        if report.memory.n:
+            lines.append(_line("peak memory of these", report.memory))
+    return "\n".join(lines) + "\n\n" + _misses(reports)
+
+
+def headline(reports: Sequence[Report]) -> str:
+    """A line for each of the sets that README shows; every failed check is listed under them."""
+    lines = [
+        "| steps measured on | n | mean error | bias | worst |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        _line(f"{HEADLINE[r.name]} ({r.name})", r.select(fitted=False))
+        for r in reports
+        if r.name in HEADLINE
+    ]
+    return "\n".join(lines) + "\n\n" + _misses(reports)
+
+
+def whole(reports: Sequence[Report]) -> str:
+    """Every set with every case."""
+    return "\n".join(
+        markdown(report).replace("\n## ", "\n### ").replace("# ", "## ", 1)
+        for report in reports
+    )
+
+
+def printed() -> str:
+    """README's question, and what the command prints up to the links."""
+    path = ROOT / SHOWN
+    base, changed = load_scenario(path), load_scenario(path, (CHANGE,))
+    table = compared(base, changed, (CHANGE,))
+    page = comparison_page(table).partition("\nbusiest links")[0]
+    return f"```sh\nprestep whatif {SHOWN} --set {CHANGE}\n```\n\n```text\n{page}\n...\n```"
+
+
+def written(text: str, figures: str, markers: tuple[str, str] = (BEGIN, END)) -> str:
+    """`text` with `figures` between the markers.
+
+    Raises
+    ------
+    ValueError
+        If the markers are not there, once each and in order.
+    """
+    begin, end = markers
+    if (
+        text.count(begin) != 1
+        or text.count(end) != 1
+        or text.index(begin) > text.index(end)
+    ):
+        raise ValueError(f"expected one {begin} and after it one {end}")
+    return f"{text.partition(begin)[0]}{begin}\n{figures.strip()}\n{end}{text.partition(end)[2]}"
+
+
+def _line(name: str, errors: Errors) -> str:
+    worst = f"{errors.worst:.1%} ({errors.worst_id})"
+    return f"| {name} | {errors.n} | {errors.mape:.1%} | {errors.bias:+.1%} | {worst} |"
+
+
+def _misses(reports: Sequence[Report]) -> str:
+    failed = [
+        (report.name, check)
+        for report in reports
+        for check in report.checks
+        if not check.passed
+    ]
+    if not failed:
+        return "All checks of these sets pass."
+    told = [
+        f"{name}, {check.name}: {check.value:.1%} (limit {check.limit:.1%})"
+        for name, check in failed
+    ]
+    return "Checks that fail: " + "; ".join(told) + "."
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=2, help="worker processes")
+    options = parser.parse_args(arguments)
+    reports, untold = reports_of(SETS, options.jobs)
+    readme = written(README.read_text(encoding="utf-8"), printed(), PRINTED)
+    README.write_text(written(readme, headline(reports)), encoding="utf-8")
+    accuracy = f"{summary(reports, untold)}\n\n{whole(reports)}"
+    ACCURACY.write_text(
+        written(ACCURACY.read_text(encoding="utf-8"), accuracy), encoding="utf-8"
+    )
+    picture.PICTURE.write_text(picture.picture(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

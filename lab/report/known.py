@@ -1,0 +1,153 @@
+"""Makes ``cases/known.csv``, the index of `validation.index.measured`, from the sets and their reports:
+
+    prestep validate h200 h200-unseen published --json > reports.json
+    python -m lab.report.known reports.json
+
+Without reports the predictions stay as they are; rows that are new have none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from lab.formats.published_setups import FOLDER
+from lab.report.published import Case
+from lab.sets.published import read, sort
+from sim import files
+from sim.errors import InputError
+from sim.spec.load import parse_scenario
+from validation.formats.scenarios import scenario_of
+from validation.index.identity import Kind, key_of, kind_of
+from validation.index.measured import INDEX, Known, index
+from validation.sets import set_file
+from validation.sets.kinds import STEPS
+from validation.sets.sets import load_set, set_names
+from validation.sets.sources import folders
+
+
+def rows() -> Iterator[Known]:
+    """The steps of all sets, without predictions."""
+    for name in set_names(STEPS):
+        if not _alias(name):
+            yield from _steps(name)
+    yield from _published()
+
+
+def _alias(name: str) -> str:
+    """The set that this is another name of; "" for one of its own."""
+    return str(set_file.read(folders()[name] / "set.toml").get("alias", ""))
+
+
+def _steps(name: str) -> Iterator[Known]:
+    made = load_set(name)
+    fitted, limit = made.fitted, made.tolerances.noisy_spread
+    for row in made.rows:
+        try:
+            scenario = None if row.error else scenario_of(row)
+        except InputError:
+            continue
+        if scenario is not None and (key := key_of(scenario)):
+            note = "noisy" if row.spread > limit else ""
+            used = row.configuration in fitted
+            yield Known(
+                key,
+                name,
+                row.name,
+                row.measured,
+                math.nan,
+                used,
+                note,
+                kind_of(scenario),
+            )
+
+
+def _published() -> Iterator[Known]:
+    runs, _ = sort(read(FOLDER / "rows.csv"))
+    for run in runs:
+        scenario = parse_scenario(run.scenario, run.id)
+        used = Case(run.id, run.slice, run.group, run.measured, math.nan).fitted
+        kind = kind_of(scenario)
+        yield Known(
+            key_of(scenario),
+            "published",
+            run.id,
+            run.measured,
+            math.nan,
+            used,
+            run.assumed,
+            kind,
+        )
+
+
+def predictions(reports: Sequence[Path]) -> dict[tuple[str, str], float]:
+    """(set, row) -> predicted seconds, of files of `prestep validate --json`."""
+    times: dict[tuple[str, str], float] = {}
+    for path in reports:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        for report in saved if isinstance(saved, list) else [saved]:
+            name = _alias(report["set"]) or report["set"]
+            cases = {
+                (name, case["id"]): case.get("predicted") for case in report["cases"]
+            }
+            times |= {
+                key: float(time) for key, time in cases.items() if time is not None
+            }
+    return times
+
+
+def text_of(cases: Sequence[Known], predicted: Mapping[tuple[str, str], float]) -> str:
+    """The index as CSV."""
+    out = io.StringIO()
+    names = [field.name for field in fields(Kind)]
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        ["key", "set", "row", "measured", "predicted", "fitted", "note", *names]
+    )
+    for case in cases:
+        time = predicted.get((case.set, case.row))
+        text = "" if time is None else f"{time:.6g}"
+        kind = [getattr(case.kind, name) for name in names]
+        fitted = "yes" if case.fitted else "no"
+        writer.writerow(
+            [
+                case.key,
+                case.set,
+                case.row,
+                f"{case.measured:.6g}",
+                text,
+                fitted,
+                case.note,
+                *kind,
+            ]
+        )
+    return out.getvalue()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "reports",
+        nargs="*",
+        type=Path,
+        help="files of `prestep validate SET... --json`",
+    )
+    options = parser.parse_args(arguments)
+    kept = {
+        (case.set, case.row): case.predicted
+        for case in index()
+        if math.isfinite(case.predicted)
+    }
+    files.write_text(
+        INDEX, text_of(list(rows()), {**kept, **predictions(options.reports)})
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,283 @@
+"""The comparison with published training steps: by source, fitted groups apart, rank order within layout sweeps."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lab.formats.published_setups import FOLDER
+from lab.report import step_noise
+from lab.report.step_noise import StepNoise
+from sim import schema
+from sim.schema import Number
+from sim.schema import Table as Keys
+from sim.units import format_duration
+from validation.report.comparison import Comparison
+from validation.report.gate import Check, predicted_check, rows_check
+from validation.report.interface import Point, Skip, Table
+from validation.report.summary import Errors, errors_of
+
+HEAD = ("case", "slice", "measured", "predicted", "error", "")
+NEEDED = ("mape", "bias", "slice_rows", "slice_mape", "spearman")
+LIMITS = Keys(dict.fromkeys((*NEEDED, "worst", "noise"), Number(above=True)), NEEDED)
+PART = 3  # of the groups of rows, one in so many is for fitting
+LISTED = 8  # names of rows in a check
+SWEEP = 5  # rows of one model, machine and batch that differ in their layout only
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row and its prediction, s.
+
+    `assumed`: what an incomplete row was completed with; `notes`: other defaults; `part`: one group in so many is for
+    fitting; `cuts`: further groups whose errors are given; `fit`: constants that were read off rows of its source;
+    `listed`: whether a set that lists its groups for fitting has this one, None for sets that do not.
+    """
+
+    name: str
+    slice: str
+    group: str
+    measured: float
+    predicted: float
+    error: str = ""
+    assumed: str = ""
+    notes: str = ""
+    part: int = PART
+    cuts: tuple[str, ...] = ()
+    fit: str = ""
+    listed: bool | None = None
+
+    @property
+    def fitted(self) -> bool:
+        """Whether constants may be taken from its group: one in `part` of them, by a checksum of their names."""
+        if self.listed is not None:
+            return self.listed
+        return zlib.crc32(self.group.encode()) % self.part == 0
+
+    @property
+    def signed_error(self) -> float:
+        return self.predicted / self.measured - 1
+
+    def to_json(self) -> dict[str, Any]:
+        done = math.isfinite(self.predicted)
+        return {
+            "id": self.name,
+            "slice": self.slice,
+            "measured": self.measured,
+            "predicted": self.predicted if done else None,
+            "signed_error": self.signed_error if done else None,
+            "fitted": self.fitted,
+            "assumed": self.assumed,
+            "notes": self.notes,
+            "fit": self.fit,
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True)
+class PublishedReport(Comparison):
+    """All cases, and rows that could not be said as scenarios."""
+
+    name: str
+    title: str
+    cases: tuple[Case, ...]
+    skipped: tuple[tuple[str, str], ...] = ()
+    whole: bool = False
+    unit: str = "steps"
+    limits: Path = FOLDER / "limits.toml"
+    noise: tuple[StepNoise, ...] = ()
+
+    def select(
+        self,
+        slice_: str | None = None,
+        fitted: bool | None = None,
+        assumed: bool = False,
+        with_fit: bool | None = None,
+    ) -> Errors:
+        """Errors of predicted cases: of a slice, fitted or not (None: all), with complete configurations or not.
+
+        ``with_fit``: of sources that have a constant of their own, or that have none.
+        """
+        return errors_of(
+            [
+                (case.name, case.signed_error)
+                for case in self.cases
+                if not case.error
+                and slice_ in (None, case.slice, *case.cuts)
+                and fitted in (None, case.fitted)
+                and bool(case.assumed) == assumed
+                and with_fit in (None, bool(case.fit))
+            ]
+        )
+
+    @cached_property
+    def slices(self) -> tuple[str, ...]:
+        return tuple(sorted({case.slice for case in self.cases}))
+
+    @cached_property
+    def sweeps(self) -> dict[str, float]:
+        """Spearman's rank correlation by layout sweep."""
+        by_sweep: dict[str, list[Case]] = {}
+        for case in self.cases:
+            if not case.error and not case.assumed:
+                by_sweep.setdefault(case.group, []).append(case)
+        return {
+            name: spearman(cases)
+            for name, cases in by_sweep.items()
+            if len(cases) >= SWEEP
+        }
+
+    @property
+    def groups(self) -> Mapping[str, Errors]:
+        made = {
+            "all": self.select(),
+            "predicted": self.select(fitted=False),
+            "fitted": self.select(fitted=True),
+        }
+        made |= self._by_fit
+        for name in self.slices:
+            if (errors := self.select(name, fitted=False)).n:
+                made[name] = errors
+        for name in sorted({cut for case in self.cases for cut in case.cuts}):
+            if (errors := self.select(name)).n:
+                made[name] = errors
+        if (assumed := self.select(assumed=True)).n:
+            made["incomplete rows"] = assumed
+        return made
+
+    @property
+    def _by_fit(self) -> Mapping[str, Errors]:
+        """The judged rows by whether a constant was read off rows of their source."""
+        if not any(case.fit for case in self.cases):
+            return {}
+        return {
+            "no constant of their source": self.select(fitted=False, with_fit=False),
+            "constants of their source": self.select(fitted=False, with_fit=True),
+        }
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        limits = schema.read(self.limits, LIMITS)
+        held = self.select(fitted=False)
+        bad = [case.name for case in self.cases if case.error]
+        made = [rows_check(self._judged, self._left_out), predicted_check(bad, LISTED)]
+        made += _of_all(held, limits) if held.n else ()
+        for name in self.slices:
+            errors = self.select(name, fitted=False)
+            if errors.n > limits["slice_rows"]:
+                made.append(Check(f"{name}: mean", errors.mape, limits["slice_mape"]))
+        if self.sweeps:
+            made.append(self._order(limits["spearman"]))
+        if "noise" in limits and step_noise.judged(self.noise):
+            made.append(step_noise.check(self.noise, limits["noise"]))
+        return tuple(made)
+
+    def _order(self, least: float) -> Check:
+        """That measured and predicted times of a sweep of layouts have the same order."""
+        ranks = sorted((value, name) for name, value in self.sweeps.items())
+        low = [(value, name) for value, name in ranks if value < least]
+        named = (f"{name.replace('|', ' ')} {value:.2f}" for value, name in low[:4])
+        title = f"layout sweeps below {least} of rank"
+        return Check(title, len(low), 0.0, ", ".join(named), share=False)
+
+    @property
+    def _judged(self) -> int:
+        """Rows held out of the fits, and those of the sweeps, whose order is judged."""
+        return self.select(fitted=False).n + len(self.sweeps)
+
+    @property
+    def _left_out(self) -> dict[str, int]:
+        return {
+            "skipped": len(self.skipped),
+            "not predicted": sum(bool(case.error) for case in self.cases),
+            "incomplete": self.select(assumed=True).n,
+            "in groups for fitting": self.select(fitted=True).n,
+        }
+
+    @property
+    def case_tables(self) -> Sequence[Table]:
+        noise = (step_noise.table(self.noise),) if self.noise else ()
+        return noise + tuple(
+            Table(
+                title,
+                HEAD,
+                [_cells(case) for case in self.cases if case.fitted == fitted],
+            )
+            for title, fitted in (
+                ("Groups that no constant was taken from", False),
+                ("Groups for fitting", True),
+            )
+        )
+
+    @property
+    def points(self) -> Sequence[Point]:
+        return tuple(
+            Point(
+                c.name,
+                c.slice,
+                c.measured,
+                c.predicted,
+                c.fitted,
+                bool(c.assumed),
+                c.error,
+            )
+            for c in self.cases
+        )
+
+    @property
+    def skips(self) -> Sequence[Skip]:
+        return tuple(Skip(name, "", reason) for name, reason in self.skipped)
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            **self.select(fitted=False).to_json(),
+            "slices": {name: errors.to_json() for name, errors in self.groups.items()},
+            "spearman": self.sweeps,
+            **({"noise": step_noise.figures(self.noise)} if self.noise else {}),
+        }
+
+
+def spearman(cases: Sequence[Case]) -> float:
+    """Rank correlation of measured and predicted times."""
+
+    def ranks(values: list[float]) -> Any:
+        order = np.argsort(np.argsort(values, kind="stable"), kind="stable")
+        return order.astype(float)
+
+    a, b = ranks([c.measured for c in cases]), ranks([c.predicted for c in cases])
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def _cells(case: Case) -> tuple[str, ...]:
+    if case.error:
+        return (
+            case.name,
+            case.slice,
+            format_duration(case.measured),
+            "none",
+            "",
+            case.error,
+        )
+    return (
+        case.name,
+        case.slice,
+        format_duration(case.measured),
+        format_duration(case.predicted),
+        f"{case.signed_error:+.1%}",
+        case.assumed,
+    )
+
+
+def _of_all(held: Errors, limits: Mapping[str, Any]) -> Iterator[Check]:
+    """The checks of all judged rows together."""
+    yield Check("mean", held.mape, limits["mape"])
+    yield Check("bias", abs(held.bias), limits["bias"])
+    if "worst" in limits:
+        yield Check("worst", held.worst, limits["worst"], held.worst_id)

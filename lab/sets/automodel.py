@@ -1,0 +1,42 @@
+"""Steps that NeMo Automodel's summary prints (``kind = "automodel"``): rows to scenarios, and comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from lab.formats.automodel_rows import group_of, id_of, read, said
+from lab.report.published import Case, PublishedReport
+from lab.sets.published import Run
+from lab.sets.said_rows import predicted, runs_of
+from validation.sets.sets import asked, folder_of
+
+
+def validate_set(
+    name: str, rows: str | Path | None = None, jobs: int = 1
+) -> PublishedReport:
+    """Predicts every row that can be said as a scenario; the others are listed with the reason.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or lacks columns.
+    """
+    table, files, _ = asked(name, rows)
+    read_rows = [row for file in files for row in read(file)]
+    runs, skips = runs_of(read_rows, said, id_of)
+    cases = [
+        _case(run, time, why, table.get("fitted", ()))
+        for run, time, why in predicted(runs, jobs, skips)
+    ]
+    limits, title = folder_of(name) / "limits.toml", table["title"]
+    return PublishedReport(
+        name, title, tuple(cases), tuple(skips), rows is None, limits=limits
+    )
+
+
+def _case(run: Run, time: float, why: str, fitted: Collection[str]) -> Case:
+    """A row beside its prediction; rows of groups that may be fitted to are listed in set.toml."""
+    group = group_of(run.row)
+    about = run.id, run.slice, group, run.measured
+    return Case(*about, time, why, notes=run.notes, listed=group in fitted)

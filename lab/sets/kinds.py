@@ -1,0 +1,115 @@
+"""Kinds of sets of the laboratory; each has a module of its name beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sim import schema
+from sim.costs.library_families import FAMILIES
+from sim.schema import Items, Number, Switch, Table, Text
+from validation.sets.kind import SHARE, TEXTS, Kind, Named, table_of
+
+LIBRARY_ERRORS = schema.all_of(
+    [family.name for family in FAMILIES],
+    schema.all_of(("median", "ninetieth"), SHARE),
+)
+
+#: Logs of files of rows, and logs that are predicted; `cause`: what is true of them; none of good ones.
+LOG = Table(
+    {
+        "rows": TEXTS,
+        "labels": Text(),
+        "cluster": Text(),
+        "cause": Text(),
+        "together": Switch(),
+    },
+    needed=("rows", "labels"),
+)
+
+EMULATED = Table(
+    {
+        "cluster": Text(),
+        "set": schema.Named(Text()),
+        "cause": Text(),
+        "together": Switch(),
+    },
+    needed=("cluster", "set", "cause"),
+)
+
+KINDS: Mapping[str, Kind] = {
+    "published": Kind(
+        table_of(
+            group=TEXTS,
+            part=Number(low=1, whole=True),
+            cuts=TEXTS,
+            replicas=Number(low=2, whole=True),
+            replicated_work=Number(above=True),
+        ),
+        steps=True,
+    ),
+    "lora": Kind(
+        table_of(
+            group=TEXTS,
+            part=Number(low=1, whole=True),
+            cuts=TEXTS,
+        )
+    ),
+    "checkpoint": Kind(
+        table_of(
+            ("rows", "calibration", "stall", "beside"),
+            rows=TEXTS,
+            calibration=Text(),
+            stall=SHARE,
+            beside=SHARE,
+        )
+    ),
+    "rl": Kind(
+        table_of(
+            ("rows", "mean", "order", "fitted"),
+            rows=TEXTS,
+            mean=SHARE,
+            order=Number(low=0),
+            fitted=TEXTS,
+        )
+    ),
+    "wall": Kind(
+        table_of(
+            ("rows", "calibration", "busy", "idle"),
+            rows=TEXTS,
+            calibration=TEXTS,
+            busy=SHARE,
+            idle=SHARE,
+        )
+    ),
+    "schedules": Kind(
+        table_of(
+            ("rows", "sections", "speed", "memory"),
+            rows=TEXTS,
+            sections=Named(Text(), "texts"),
+            speed=SHARE,
+            memory=SHARE,
+        )
+    ),
+    "automodel": Kind(table_of(("rows",), rows=TEXTS, fitted=TEXTS)),
+    "probes": Kind(table_of()),
+    "stragglers": Kind(
+        table_of(
+            ("rows", "replayed", "ideal", "slowdown"),
+            rows=TEXTS,
+            replayed=SHARE,
+            ideal=SHARE,
+            slowdown=SHARE,
+        )
+    ),
+    "doctor": Kind(
+        table_of(
+            ("alarms", "wrong"),
+            alarms=SHARE,
+            wrong=SHARE,
+            measured=Items(LOG),
+            emulated=Items(EMULATED),
+        )
+    ),
+    "kernels": Kind(table_of(("rows", "limits"), rows=TEXTS, limits=LIBRARY_ERRORS)),
+    "low_precision": Kind(table_of(("rows",), rows=TEXTS)),
+}

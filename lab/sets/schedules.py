@@ -1,0 +1,201 @@
+"""Sets of pipeline schedules (`kind = "schedules"` in set.toml): one model under each, over the same under 1F1B.
+
+A row is a line of a CSV with a section, a schedule as its authors call it, chunks on a rank, tokens a second and
+device, and peak memory. The sections' scenarios are in set.toml. The 1F1B row of a section is what the others are
+judged over, and what a GPU's share of its peak was fitted on: it is not judged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.formats.published_columns import MOST, natural
+from sim import progress
+from sim.errors import InputError, Mistake, PrestepError
+from sim.predict import predict
+from sim.spec.load import load_scenario
+from validation.formats.records import csv_rows
+from validation.report.figures_of_rows import Figure, FiguresReport
+from validation.report.interface import Skip
+from validation.sets.sets import asked, folder_of
+
+SPEED, MEMORY = "speed over 1F1B", "memory over 1F1B"
+#: Key of set.toml with the limit on the mean error of a kind.
+LIMITS = {SPEED: "speed", MEMORY: "memory"}
+BASE = "1f1b"
+#: Schedules by the words of Primus's names, the longest first.
+NAMES = (
+    ("1f1b-interleaved", "interleaved"),
+    ("zero-bubble", "zero-bubble"),
+    ("v-half", "v-half"),
+    ("v-min", "v-min"),
+    ("zbb", "zero-bubble"),
+    ("zbv", "zbv"),
+    ("1f1b", BASE),
+)
+#: Its zero bubble has one chunk in the code, whatever the table says.
+ONE_CHUNK = (BASE, "zero-bubble")
+EXPECTED = "a CSV file of pipeline schedules"
+COLUMNS = (
+    "section",
+    "vpp",
+    "schedule",
+    "tokens_s_per_device",
+    "max_memory_GB",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A schedule that was measured; tokens/s of one GPU, and its peak memory in any unit.
+
+    Attributes
+    ----------
+    name
+        The schedule as the file calls it, and the section's scenario.
+    scenario
+        The section's file.
+    schedule, chunks
+        As prestep calls it, and stages on a rank.
+    """
+
+    name: str
+    scenario: Path
+    schedule: str
+    chunks: int
+    tokens: float
+    memory: float
+
+
+class SchedulesReport(FiguresReport):
+    """Ratios to 1F1B: the mean error of each kind is held to its limit."""
+
+    def shown(self, kind: str, value: float) -> str:
+        return f"{value:.3f}"
+
+
+def validate_set(
+    name: str, rows: str | Path | None = None, jobs: int = 1
+) -> SchedulesReport:
+    """Predicts every schedule of a set, or of another file in the same format.
+
+    Raises
+    ------
+    InputError
+        If there is no such set, or a file cannot be read.
+    """
+    table, paths, title = asked(name, rows)
+    limits = {kind: float(table[key]) for kind, key in LIMITS.items()}
+    sections = {
+        words: folder_of(name) / file for words, file in table["sections"].items()
+    }
+    figures: list[Figure] = []
+    skips: list[Skip] = []
+    for path in paths:
+        read = list(rows_of(path, sections, skips))
+        for scenario in dict.fromkeys(row.scenario for row in read):
+            alike = [row for row in read if row.scenario == scenario]
+            figures += _figures(alike, str(path))
+    return SchedulesReport(name, title, limits, tuple(figures), skips=tuple(skips))
+
+
+def rows_of(
+    path: Path, sections: Mapping[str, Path], skips: list[Skip]
+) -> Iterator[Row]:
+    """The measured rows of a file; those that did not run are added to `skips`.
+
+    Raises
+    ------
+    InputError
+        With every mistake in it.
+    """
+    mistakes: list[Mistake] = []
+    found_rows: list[Row] = []
+    for number, fields in enumerate(csv_rows(path, COLUMNS, EXPECTED), 2):
+        row = _row(fields, f"{path}:{number}", sections, mistakes)
+        if isinstance(row, Skip):
+            skips.append(row)
+        elif row is not None:
+            found_rows.append(row)
+    if mistakes:
+        raise InputError(mistakes)
+    yield from found_rows
+
+
+def _row(
+    fields: Mapping[str, str],
+    where: str,
+    sections: Mapping[str, Path],
+    mistakes: list[Mistake],
+) -> Row | Skip | None:
+    """A row, a row that ran out of memory, or None with what is wrong."""
+    called, section = fields["schedule"], fields["section"]
+    schedule = next((ours for words, ours in NAMES if words in called.lower()), None)
+    scenario = next(
+        (file for words, file in sections.items() if words in section), None
+    )
+    if schedule is None:
+        known = ", ".join(words for words, _ in NAMES)
+        mistakes.append(Mistake(where, "schedule", f'"{called}"', f"one of {known}"))
+    if scenario is None:
+        known = ", ".join(sections)
+        mistakes.append(Mistake(where, "section", f'"{section}"', f"words of {known}"))
+    if schedule is None or scenario is None:
+        return None
+    name = f"{scenario.stem} {called}"
+    tokens = fields["tokens_s_per_device"]
+    if tokens == "OOM":
+        return Skip(name, where, "it ran out of memory")
+    numbers = [_number(tokens), _number(fields["max_memory_GB"])]
+    if None in numbers:
+        said = f"{tokens} and {fields['max_memory_GB']}"
+        mistakes.append(Mistake(where, "", said, "tokens a second, and memory"))
+        return None
+    chunks = 1 if schedule in ONE_CHUNK else _chunks(called, fields["vpp"])
+    return Row(name, scenario, schedule, chunks, numbers[0] or 0, numbers[1] or 0)
+
+
+def _number(text: str) -> float | None:
+    """A number above 0 that may have been measured, else None."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 1 / MOST < value < MOST else None
+
+
+def _chunks(called: str, column: str) -> int:
+    """Stages on a rank: as the schedule's name ends ("vpp4"), else as the column says, else two."""
+    said = re.search(r"vpp(\d+)", called)
+    return natural(said[1] if said else column) or 2
+
+
+def _figures(rows: Sequence[Row], where: str) -> Iterator[Figure]:
+    """Both ratios of every schedule of a section to its 1F1B."""
+    base = next((row for row in rows if row.schedule == BASE), None)
+    if base is None:
+        found = ", ".join(row.name for row in rows)
+        raise InputError(
+            Mistake(where, "schedule", found, f"a row of {BASE} among them")
+        )
+    under = _predicted(base)
+    for row in progress.track(list(rows), "schedules"):
+        if row is base:
+            continue
+        try:
+            mine, error = _predicted(row), ""
+        except PrestepError as refused:
+            mine, error = (1.0, 1.0), str(refused)
+        speed, memory = under[0] / mine[0], mine[1] / under[1]
+        yield Figure(row.name, SPEED, row.tokens / base.tokens, speed, error)
+        yield Figure(row.name, MEMORY, row.memory / base.memory, memory, error)
+
+
+def _predicted(row: Row) -> tuple[float, float]:
+    """Seconds of the step, and bytes at the peak."""
+    wanted = [f"parallel.schedule={row.schedule}", f"parallel.vpp={row.chunks}"]
+    step = predict(load_scenario(row.scenario, wanted))
+    return step.step_time, max(held.total for held in step.peak_memory.values())

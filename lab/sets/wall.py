@@ -1,0 +1,101 @@
+"""Sets of nodes with watts at the wall (`kind = "wall"` in set.toml): a host around GPUs that are busy, or wait."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sim import files
+from sim.analysis.energy import HELD, host_power
+from sim.costs import load_gpu
+from sim.costs.wall import wall
+from sim.errors import InputError, Mistake
+from sim.schema import Number, Switch, Table, Text
+from validation.formats.records import is_positive, text_of
+from validation.report.figures_of_rows import Figure, FiguresReport
+from validation.sets.sets import asked, folder_of
+
+BUSY, IDLE = "GPUs at their limit", "GPUs wait"
+#: Key of set.toml with the limit on the mean error of a kind, and of a row with what was measured.
+LIMITS = {BUSY: "busy", IDLE: "idle"}
+MEASURED = {BUSY: "busy_w", IDLE: "idle_w"}
+#: What a row must say.
+ROW = Table(
+    {"id": Text(), "gpu": Text(), "gpus": Number(1, whole=True), "liquid": Switch()},
+    ("id", "gpu", "gpus", "liquid"),
+)
+
+
+class WallReport(FiguresReport):
+    """Watts of nodes: the mean error of each kind is held to its limit."""
+
+    def shown(self, kind: str, value: float) -> str:
+        return f"{value:.0f} W"
+
+
+def validate_set(
+    name: str, rows: str | Path | None = None, jobs: int = 1
+) -> WallReport:
+    """Predicts the watts of the nodes of a set, or of other rows in the same format.
+
+    Raises
+    ------
+    InputError
+        If there is no such set, or a file cannot be read.
+    """
+    table, paths, title = asked(name, rows)
+    limits = {kind: float(table[key]) for kind, key in LIMITS.items()}
+    cases = [figure for path in paths for figure in _of_file(path)]
+    fitted: list[Figure] = []
+    if rows is None:
+        files = [folder_of(name) / file for file in table["calibration"]]
+        fitted = [figure for path in files for figure in _of_file(path)]
+    return WallReport(name, title, limits, tuple(cases), tuple(fitted))
+
+
+def _of_file(path: Path) -> Iterator[Figure]:
+    for number, line in enumerate(text_of(path).splitlines(), 1):
+        if line.strip():
+            yield from _of_row(_checked(line, f"{path}:{number}"))
+
+
+def _checked(line: str, where: str) -> Mapping[str, Any]:
+    """A row with all that it must say."""
+    try:
+        row = files.json_of(line)
+    except ValueError:
+        row = None
+    if not isinstance(row, dict):
+        raise InputError(Mistake(where, "", line[:60], "a JSON object"))
+    known = {key: row[key] for key in ROW.keys if key in row}
+    mistakes = list(ROW.mistakes(where, "", known))
+    mistakes += [
+        Mistake(where, key, repr(row.get(key)), "watts above 0, or null")
+        for key in MEASURED.values()
+        if not (row.get(key) is None or is_positive(row.get(key)))
+    ]
+    if mistakes:
+        raise InputError(mistakes)
+    return row
+
+
+def _of_row(row: Mapping[str, Any]) -> Iterator[Figure]:
+    """Both figures of a node; none where it was not measured."""
+    for kind, watts in _predicted(row).items():
+        measured = row.get(MEASURED[kind])
+        if measured is not None:
+            yield Figure(row["id"], kind, float(measured), watts)
+
+
+def _predicted(row: Mapping[str, Any]) -> dict[str, float]:
+    """Watts of a node whose GPUs draw what their limit lets them, and of one whose GPUs wait."""
+    gpu = load_gpu(row["gpu"])
+    if gpu.draw is None or gpu.power_limit is None:
+        return dict.fromkeys(LIMITS, math.nan)
+    constants = wall(liquid=row["liquid"])
+    return {
+        BUSY: host_power(HELD * gpu.power_limit, row["gpus"], constants),
+        IDLE: host_power(gpu.draw.idle, row["gpus"], constants),
+    }

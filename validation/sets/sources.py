@@ -1,0 +1,74 @@
+"""Where sets of measurements come from: prestep itself, and packages of other distributions.
+
+A source is a package with sets in `cases/NAME/set.toml` and kinds in `sets/kinds.py`. A distribution declares its
+package under the entry point group `prestep.sets`; the checkout's own laboratory does.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+from sim import plugins
+from sim.errors import InputError, Mistake
+from validation.sets.kind import Kind
+
+GROUP = "prestep.sets"
+#: Our own sets, which every installation has.
+CASES = Path(__file__).parents[1] / "cases"
+
+
+@functools.cache
+def sources() -> tuple[str, ...]:
+    """Returns the packages that have sets, prestep's own first."""
+    return ("validation", *plugins.installed(GROUP))
+
+
+@functools.cache
+def kinds() -> Mapping[str, Kind]:
+    """Returns every kind of sets by name.
+
+    Raises
+    ------
+    InputError
+        If two packages define one kind.
+
+    Examples
+    --------
+    >>> kinds()["steps"].steps
+    True
+    """
+    tables = {source: _kinds_of(source) for source in sources()}
+    homes: dict[str, str] = {}
+    for source, table in tables.items():
+        for kind in table:
+            if kind in homes:
+                expected = f"another name: {homes[kind]} has a kind of that name"
+                raise InputError(
+                    Mistake(f"{source}.sets.kinds", "KINDS", kind, expected)
+                )
+            homes[kind] = source
+    return {kind: one for table in tables.values() for kind, one in table.items()}
+
+
+def _kinds_of(source: str) -> Mapping[str, Kind]:
+    table: Mapping[str, Kind] = importlib.import_module(f"{source}.sets.kinds").KINDS
+    return table
+
+
+def module_of(kind: str) -> ModuleType:
+    """Returns the module that predicts sets of a kind and compares; it has `validate_set`."""
+    source = next(one for one in sources() if kind in _kinds_of(one))
+    return importlib.import_module(f"{source}.sets.{kind}")
+
+
+def folders() -> dict[str, Path]:
+    """Returns the folder of every set by name, sorted; prestep's own set where two packages have one of a name."""
+    paths: dict[str, Path] = {}
+    for source in reversed(sources()):
+        for path in (plugins.home(source) / "cases").glob("*/set.toml"):
+            paths[path.parent.name] = path.parent
+    return dict(sorted(paths.items()))
