@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from sim.analysis.critical_path import HOST, Segment
 from sim.collectives.plan import Plan
+from sim.collectives.wires.processes import LOCAL
 from sim.costs.kinds import STREAM_PASSES
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import KERNEL, Chain, Program
 from sim.planning import host_speed
-from sim.planning.numa import LOCAL
 from sim.planning.planned import Planned
 
 

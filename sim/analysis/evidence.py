@@ -10,13 +10,13 @@ import numpy as np
 from sim.analysis import metrics
 from sim.analysis.prediction import Fallback
 from sim.collectives.plan import Plan
+from sim.collectives.wires.processes import LOCAL
 from sim.costs import Gpu
 from sim.costs.interference import is_known
 from sim.engine.execution import Run
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import COMM, KERNEL, Chain, Program
 from sim.planning import host_speed
-from sim.planning.numa import LOCAL
 from sim.planning.planned import Planned
 
 GROUNDED = ("measured", "fitted")

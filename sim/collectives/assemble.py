@@ -20,7 +20,7 @@ Bytes = tuple[np.ndarray, np.ndarray]
 def wires(links: np.ndarray, fabric: Any, wire: Callable[[str], float]) -> np.ndarray:
     """`wire` of every link's kind: data bytes per byte on it, what packet headers leave."""
     by_kind = np.array([wire(kind) for kind in fabric.links.kinds])
-    return by_kind.take(fabric.links.kind_numbers.take(links))
+    return np.asarray(by_kind.take(fabric.links.kind_numbers.take(links)))
 
 
 def on_bus(links: np.ndarray, usage: np.ndarray, fabric: Any) -> np.ndarray:

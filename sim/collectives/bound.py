@@ -84,7 +84,8 @@ class Bounds:
         links = self.fabric.links
         busy = plan.size * plan.usage / links.bandwidth[plan.links]
         full = busy > IDLE * (time - plan.latency)
-        return links.kinds_on(plan.links[full])
+        kinds: tuple[str, ...] = links.kinds_on(plan.links[full])
+        return kinds
 
     def _share(self, time: float, kinds: tuple[str, ...], replan: Replan) -> float:
         """The share of the time that links of some kinds decide: 1 if it goes as their bandwidth does."""

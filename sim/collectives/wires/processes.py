@@ -49,7 +49,8 @@ def memory_of(fabric: Any, gpu: str) -> str:
         raise InputError(
             Mistake(fabric.name, "cluster.numa", fabric.numa, expected, hint)
         )
-    return max(others, key=lambda memory: len(fabric.route(memory, gpu)))
+    farthest: str = max(others, key=lambda memory: len(fabric.route(memory, gpu)))
+    return farthest
 
 
 def crossing(fabric: Any, gpu: str) -> float:
