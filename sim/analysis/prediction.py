@@ -85,11 +85,15 @@ class MemoryVerdict:
 
 @dataclass(frozen=True)
 class Recomputed:
-    """What the fullest rank would need if activations were computed again: `way` of `training.recompute`."""
+    """What the fullest rank would need if activations were computed again: `way` of `training.recompute`.
+
+    `ways`: bytes needed by every way that was looked at, the weakest first; the last one fits, or none does.
+    """
 
     way: str
     needed: float
     fits: bool
+    ways: Mapping[str, float]
 
 
 @dataclass(frozen=True)

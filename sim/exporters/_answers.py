@@ -48,10 +48,22 @@ def _too_much(verdict: MemoryVerdict, remedies: Sequence[str]) -> str:
 
 
 def _if_recomputed(other: Recomputed) -> str:
-    """What it would need with recomputation, and whether that is little enough."""
-    fits = "fits" if other.fits else "does not fit either"
-    need = format_bytes(other.needed)
-    return f"with training.recompute={other.way} it needs {need}: {fits}"
+    """What it would need with each way of recomputation, and whether that is little enough.
+
+    Examples
+    --------
+    >>> _if_recomputed(Recomputed("full", 2.0**36, True, {"full": 2.0**36}))
+    'recomputation decides that: with training.recompute=full it needs 64 GiB and fits'
+    """
+    ways = [
+        (way, format_bytes(need), other.fits and way == other.way)
+        for way, need in other.ways.items()
+    ]
+    fits = ("does not fit", "fits")
+    (first, need, enough), *further = ways
+    text = f"with training.recompute={first} it needs {need} and {fits[enough]}"
+    text += "".join(f", with {way} {need} and {fits[e]}" for way, need, e in further)
+    return f"recomputation decides that: {text}" if other.fits else f"even so, {text}"
 
 
 def _links(result: Prediction) -> str:

@@ -63,6 +63,7 @@ VERDICT = or_null(
                 way=text("of training.recompute"),
                 needed=number("bytes"),
                 fits=flag(),
+                ways=named(number("bytes"), "way of training.recompute -> bytes"),
             )
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -15,6 +16,7 @@ from sim.predict import lowered_on
 from sim.spec.lookup import layout_mistakes
 from sim.spec.sections import Scenario
 from sim.studies.largest import few_microbatches
+from workloads.job.megatron import RecomputedModule
 
 # Each stronger than the one before it.
 RECOMPUTE = ("selective", "alternate", "full")
@@ -45,7 +47,7 @@ def remedies(planned: Planned, outside: Mapping[int, Mapping[str, float]]) -> li
 def recomputed(
     planned: Planned, outside: Mapping[int, Mapping[str, float]]
 ) -> Recomputed | None:
-    """What a step that recomputes nothing would need if it did: the weakest way that fits, else of all of them.
+    """What a step that recomputes nothing would need if it did, in every way up to the weakest that fits.
 
     None: it recomputes already, or nothing of it can be.
     """
@@ -55,19 +57,35 @@ def recomputed(
     room, needed = _Room(planned, outside), dict[str, float]()
     for way in RECOMPUTE:
         need = room.needed({"training.recompute": way})
-        if need is not None:
-            needed[way] = need
-            if need <= planned.gpu.memory:
-                return Recomputed(way, need, True)
+        if need is None:
+            continue
+        needed[way] = need
+        if need <= planned.gpu.memory:
+            break
     if not needed:
         return None
     least = min(needed, key=needed.__getitem__)
-    return Recomputed(least, needed[least], False)
+    fits = needed[least] <= planned.gpu.memory
+    return Recomputed(least, needed[least], fits, needed)
+
+
+def _light(planned: Planned) -> tuple[RecomputedModule, ...]:
+    """Parts of Megatron's layers whose outputs take little to make again: norms, activations, expanded latents."""
+    s, model = planned.scenario, planned.model
+    if s.training.framework != "megatron" or s.megatron.recompute_modules:
+        return ()
+    parts: dict[RecomputedModule, object] = {
+        "layernorm": True,
+        "mla_up_proj": model.latent,
+        "moe_act": model.experts,
+    }
+    return tuple(part for part, there in parts.items() if there)
 
 
 def _text(item: tuple[str, Any]) -> str:
     key, value = item
-    return f"{key}={str(value).lower()}"
+    text = json.dumps(value) if isinstance(value, tuple) else str(value).lower()
+    return f"{key}={text}"
 
 
 @dataclass(frozen=True)
@@ -115,8 +133,9 @@ def _changed(scenario: Scenario, change: Change) -> Scenario:
 def _first_that_fits(room: _Room, given: Change) -> Iterator[Change]:
     """Of every key the weakest value that is enough beside what is given."""
     s = room.scenario
-    every = s.pytorch.reduce_every_microbatch
+    every, light = s.pytorch.reduce_every_microbatch, _light(room.planned)
     stronger = {
+        "megatron.recompute_modules": (light,) if light else (),
         "training.recompute": _after(s.training.recompute, RECOMPUTE),
         "parallel.data_parallel": _sharded(s),
         "pytorch.reduce_every_microbatch": () if every else (True,),

@@ -50,7 +50,8 @@ def test_what_does_not_fit_is_said_first_with_what_would() -> None:
     """Out of memory comes before the step time, with how much is too much and with changes of one key that fit."""
     text = " ".join(page("run", "llama8b-fsdp4", *changes(*TOO_LARGE)).stdout.split())
     assert text.startswith("Does not fit without recomputation: ")
-    assert "with training.recompute=full it needs " in text and ": fits." in text
+    assert "recomputation decides that: with training.recompute=" in text
+    assert " and does not fit" in text and " and fits. It would fit with " in text
     assert (
         "It would fit with training.recompute=full, or with training.micro_batch="
         in text

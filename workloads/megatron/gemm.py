@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sim.graph.kernel import Kernel
-from workloads.megatron.elementwise import pass_over
+from workloads.megatron.elementwise import pass_over, unsaved
 from workloads.torch.functional import launch_gemm
-from workloads.torch.tape import Tape
+from workloads.torch.memory import Storage
+from workloads.torch.tape import Tape, Tensor
 
 # Bytes an element that quantizing moves: read, written and written transposed; with dynamic scales the largest value is
 # found before, and the transposed copy is made from the fp8 one; by rows and by columns both from bf16 (torchao); MXFP8
@@ -59,6 +60,9 @@ class Numbers:
     )
     casts: bool = False  # the activation between two projections quantizes what it makes (operation fuser)
     recasts: float = 0.0  # share of microbatches where the fuser casts weights that an earlier one had cast
+    keeps_wide: bool = (
+        False  # backward's operands wait in 16 bits and are cast there (torchao)
+    )
 
     @property
     def quantizing(self) -> float:
@@ -72,6 +76,18 @@ class Numbers:
         if self.frozen:
             return FROZEN[self.scaling]
         return (QUANTIZING if self.transposes else UNTRANSPOSED)[self.scaling]
+
+    @property
+    def waiting(self) -> float | None:
+        """Bytes of an element of a quantized operand that waits for backward; None: it waits as it came.
+
+        Transformer Engine keeps the copy by columns alone (update_usage of module/linear.py), torchao the original.
+        """
+        if not self.products or self.keeps_wide:
+            return None
+        if self.products == "nvfp4":
+            return NVFP4
+        return MXFP8 if self.scaling == "mx" else 1.0
 
     @property
     def agreed(self) -> bool:
@@ -170,6 +186,18 @@ def quantize(
         t.launch(SCALAR)
         moved -= FOUND * elements
     pass_over(t, elements, moved)
+
+
+def quantized(t: Tape, x: Tensor, o: Numbers) -> Tensor:
+    """An operand as it waits for backward: the copy in the products' type, or what came where there is none.
+
+    What runs again in backward is quantized there (``save_original_input``).
+    """
+    if o.waiting is None or x.storage is None or x.storage.size < x.size:
+        return x  # in 16 bits, made again in backward, or such a copy already
+    copy = unsaved(x)
+    copy.storage = Storage(t.memory, x.elements * o.waiting, x.storage.owner)
+    return copy
 
 
 def cast_again(t: Tape, elements: int, o: Numbers) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from math import ceil
 
 from sim.graph.kernel import Kernel
-from workloads.megatron.elementwise import pass_over
+from workloads.megatron.elementwise import pass_over, unsaved
 from workloads.megatron.gemm import Numbers, quantize
 from workloads.megatron.linear import gradient_of, saved
 from workloads.megatron.weight_gradients import later
@@ -74,10 +74,11 @@ class GroupedLinear:
         for rows in self.groups:
             self._product(t, rows, n, k, "nt")
         y = t.empty((*x.shape[:-1], n), x.itemsize)
-        kept, biases = saved(x, w), [] if bias is None else [bias]
+        kept = saved(t, x, w, self.numbers)
+        biases = [] if bias is None else [bias]
         return t.apply(
             y,
-            [x, w, *biases],
+            [unsaved(x), w, *biases],
             lambda g: [
                 *self._backward(t, g, kept, w, casts[1]),
                 *map(gradient_of, biases),
@@ -97,7 +98,8 @@ class GroupedLinear:
         for rows in self.groups:
             self._product(t, rows, k, n, "nn")
             if w.requires_grad:
-                later(t, partial(self._product, t, rows, n, k, "tn"), (g, x))
+                product = partial(self._product, t, rows, n, k, "tn")
+                later(t, product, (g, x), self.numbers)
         if w.requires_grad and not self.numbers.fused_accumulation:
             later(t, partial(self._accumulate, t, w.elements), ())
         return [grad, gradient_of(w)]

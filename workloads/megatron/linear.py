@@ -6,7 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from workloads.megatron.elementwise import pass_over, unsaved
-from workloads.megatron.gemm import cast_again, gemm, quantize, transpose_weight
+from workloads.megatron.gemm import (
+    Numbers,
+    cast_again,
+    gemm,
+    quantize,
+    quantized,
+    transpose_weight,
+)
 from workloads.megatron.shard import Shard
 from workloads.megatron.tensor_parallel import begin, finish, reduce
 from workloads.megatron.user_buffers import scatter_of
@@ -24,7 +31,7 @@ def column_linear(t: Tape, x: Tensor, w: Tensor, s: Shard) -> Tensor:
     reduce-scattered) while the weight's gradient is computed; ``x`` is gathered again beside the input's GEMM
     (tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication).
     """
-    needs, x = x.requires_grad, saved(x, w)
+    needs, x = x.requires_grad, saved(t, x, w, s.numbers)
     column = _Column(x, w, s, needs)
     n, k = w.shape
     t.cpu("linear")
@@ -99,7 +106,7 @@ class _Column:
             return self.x
         overlap = self.s.numbers.overlap
         begin(t, "all_gather", self.gathered, self.s.group, overlap)
-        return t.empty(self.whole, self.x.itemsize)
+        return quantized(t, t.empty(self.whole, self.x.itemsize), self.s.numbers)
 
     def _input_gradient(self, t: Tape) -> Tensor | None:
         """This rank's summand of the whole input's gradient, where it is wanted."""
@@ -129,7 +136,7 @@ def row_linear(t: Tape, x: Tensor, w: Tensor, s: Shard, part: str = "proj") -> T
 
     ``part`` names the projection for user buffers: attention's or the feed-forward's ("fc2").
     """
-    n, x = w.shape[0], saved(x, w)
+    n, x = w.shape[0], saved(t, x, w, s.numbers)
     t.cpu("linear")
     quantize(t, x.elements, s.numbers, activated=True)
     cast_again(t, w.elements, s.numbers)
@@ -185,9 +192,9 @@ def agreement(t: Tape, s: Shard) -> Callable[[], None] | None:
     return agree if s.gathers else None
 
 
-def saved(x: Tensor, w: Tensor) -> Tensor:
+def saved(t: Tape, x: Tensor, w: Tensor, numbers: Numbers) -> Tensor:
     """The input as backward needs it: that of a frozen weight is not kept."""
-    return x if w.requires_grad else unsaved(x)
+    return quantized(t, x, numbers) if w.requires_grad else unsaved(x)
 
 
 def gradient_of(w: Tensor) -> Tensor | None:

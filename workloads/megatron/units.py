@@ -252,4 +252,5 @@ def _numbers(scenario: Job, added: float | None) -> Numbers:
         rotates=o.nvfp4_rht,
         transposes_weights=not o.keep_fp8_weight_transpose_cache,
         recasts=0.0 if kept_cast else 1 - 1 / microbatches_of(scenario),
+        keeps_wide=o.fp8_scaling == "rowwise",
     )

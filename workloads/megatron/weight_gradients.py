@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from workloads.megatron.elementwise import pass_over
-from workloads.megatron.gemm import Numbers, gemm
+from workloads.megatron.gemm import Numbers, gemm, quantized
 from workloads.torch.tape import Tape, Tensor
 
 
@@ -13,16 +13,25 @@ def weight_gradient(
     t: Tape, n: int, k: int, m: int, o: Numbers, operands: tuple[Tensor, ...] = ()
 ) -> None:
     """The weight's gradient, added to the buffer that accumulates it; put off, it keeps its operands till then."""
-    later(t, lambda: _add_product(t, n, k, m, o), operands)
+    later(t, lambda: _add_product(t, n, k, m, o), operands, o)
 
 
-def later(t: Tape, launch: Callable[[], None], operands: tuple[Tensor, ...]) -> None:
-    """Runs ``launch`` now, or, where weight gradients are put off, when they come; ``operands`` live till then."""
+def later(
+    t: Tape,
+    launch: Callable[[], None],
+    operands: tuple[Tensor, ...],
+    o: Numbers | None = None,
+) -> None:
+    """Runs ``launch`` now, or, where weight gradients are put off, when they come; ``operands`` live till then.
+
+    ``o``: how the products that take them compute, where they may be quantized.
+    """
     if t.deferred is None:
         launch()
         return
+    waiting = operands if o is None else tuple(quantized(t, x, o) for x in operands)
 
-    def put_off(_: tuple[Tensor, ...] = operands) -> None:
+    def put_off(_: tuple[Tensor, ...] = waiting) -> None:
         launch()
 
     t.deferred.append(put_off)
