@@ -1,29 +1,65 @@
-"""Several commands of another prestep in one process: one that begins imports for longer than a small command works."""
+"""Many commands of another prestep: each in a process forked from one that has imported it, which takes longer than a small command works."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
 
-#: Runs command lines one after the other and prints, as JSON, what each printed.
+#: Reads a command line and the files for its two streams, runs it in a fork, and prints its exit code.
 CODE = """
-import contextlib, io, json, sys
-import cli
-told = []
-for line in json.loads(sys.argv[1]):
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        cli.main(line, standalone_mode=False)
-    told.append(out.getvalue())
-print(json.dumps(told))
+import gc, json, os, sys
+import cli, pandas, sim.predict, sim.spec.load
+gc.freeze()
+for line in sys.stdin:
+    words, *paths = json.loads(line)
+    if os.fork() == 0:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for stream, path in enumerate(paths, 1):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+        cli.main(words)
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
 
 
-def arguments(lines: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """What Python is called with."""
-    return "-c", CODE, json.dumps([list(line) for line in lines])
+@dataclass(frozen=True)
+class Commands:
+    """A prestep that is asked one command after the other."""
+
+    orders: IO[str]
+    codes: IO[str]
+    folder: Path
+
+    def run(self, *words: str) -> str:
+        """What a command prints; one that does not end with 0 is an AssertionError with what it says."""
+        streams = [self.folder / "stdout", self.folder / "stderr"]
+        print(json.dumps([words, *map(str, streams)]), file=self.orders, flush=True)
+        code = self.codes.readline().strip()
+        out, err = (path.read_text(encoding="utf-8") for path in streams)
+        assert code == "0", f"exit code {code}: {out[-2000:]}{err[-2000:]}"
+        return out
 
 
-def told(stdout: str) -> list[str]:
-    """What each command printed."""
-    texts: list[str] = json.loads(stdout)
-    return texts
+@contextmanager
+def commands(
+    python: str | Path, folder: Path, cwd: Path, env: Mapping[str, str] = os.environ
+) -> Iterator[Commands]:
+    """The prestep that a Python imports in a folder; `folder` takes what its commands print."""
+    folder.mkdir()
+    with subprocess.Popen(
+        [str(python), "-c", CODE],
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        yield Commands(process.stdin, process.stdout, folder)
+        process.stdin.close()

@@ -35,18 +35,22 @@ PYTHONS = [
 ]
 
 
-def call(*command: str | Path, cwd: Path, codes: tuple[int, ...] = (0,)) -> str:
-    """What a command prints; its environment does not see this checkout."""
-    bare = {
+def bare() -> dict[str, str]:
+    """An environment that does not see this checkout."""
+    return {
         key: value for key, value in os.environ.items() if not key.startswith("PYTHON")
     }
+
+
+def call(*command: str | Path, cwd: Path, codes: tuple[int, ...] = (0,)) -> str:
+    """What a command prints; its environment does not see this checkout."""
     made = subprocess.run(
         [*map(str, command)],
         cwd=cwd,
         capture_output=True,
         text=True,
         check=False,
-        env=bare,
+        env=bare(),
     )
     assert made.returncode in codes, made.stdout[-2000:] + made.stderr[-2000:]
     return made.stdout
@@ -61,6 +65,17 @@ def environment(interpreter: str | Path, folder: Path) -> Path:
 def pip_of(python: Path) -> tuple[str | Path, ...]:
     """This environment's pip, at work in another."""
     return sys.executable, "-m", "pip", "--python", python
+
+
+def install(python: Path, wheel: Path, folder: Path) -> None:
+    """The wheel and its dependencies, by uv in a tenth of pip's time; by pip where there is no uv, or no index for it."""
+    words = ("uv", "pip", "install", "-q", "--python", python, wheel)
+    if shutil.which("uv"):
+        made = subprocess.run([*map(str, words)], cwd=folder, capture_output=True)
+        if made.returncode == 0:
+            return
+    # Compiled is what runs, when it runs: most of the dependencies' files never do.
+    call(*pip_of(python), "install", "-q", "--no-compile", wheel, cwd=folder)
 
 
 @pytest.fixture(scope="module")
@@ -107,15 +122,14 @@ def installed(
     (wheel,) = built.glob("*.whl")
 
     def prestep(interpreter: str) -> Path:
-        def bare() -> Path:
-            home = tmp_path_factory.mktemp("bare")
+        def fresh() -> Path:
+            home = tmp_path_factory.mktemp("fresh")
             python = environment(interpreter, home)
-            # Compiled is what runs, when it runs: most of the dependencies' files never do.
-            call(*pip_of(python), "install", "-q", "--no-compile", wheel, cwd=home)
+            install(python, wheel, home)
             return python.with_name("prestep")
 
         name = hashlib.sha256(interpreter.encode()).hexdigest()
-        path: Path = made_once(f"installed {name}", bare)
+        path: Path = made_once(f"installed {name}", fresh)
         return path
 
     return prestep
@@ -174,7 +188,9 @@ def test_what_is_installed_does_what_the_tree_does(
         ["search", "llama1b-ddp4", *one],
     ]
     python = prestep.with_name("python")
-    told = in_turn.told(call(python, *in_turn.arguments(lines), cwd=tmp_path))
+    printed = tmp_path / "printed"
+    with in_turn.commands(python, printed, tmp_path, bare()) as commands:
+        told = [commands.run(*line) for line in lines]
     for kind, text in zip(KINDS, told, strict=False):
         assert text.split() == sorted(catalog.names(kind)), kind
     shown = told[len(KINDS) :]

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ FOLDERS = {
     "traces": "workloads/traces/readers",
     "frameworks": "workloads/frameworks",
 }
+Prestep = Callable[..., str]
 EXAMPLES = {name: (folder, code) for folder, name, code in BLOCK.findall(PAGE)}
 
 
@@ -39,8 +40,9 @@ EXAMPLES = {name: (folder, code) for folder, name, code in BLOCK.findall(PAGE)}
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the program with the page's files in it, one for each thing that is added."""
     place = tmp_path_factory.mktemp("house")
+    # What is compiled comes along, for a file and its link are of the same time; what is being written does not.
+    ignored = shutil.ignore_patterns("*.pyc.*")
     for package in PACKAGES:
-        ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(
             ROOT / package, place / package, copy_function=os.link, ignore=ignored
         )
@@ -50,37 +52,36 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def prestep(house: Path, *words: str) -> str:
-    """What a command of the extended program prints."""
-    return python(house, "-m", "cli", *words)
+@pytest.fixture(scope="module")
+def prestep(house: Path) -> Iterator[Prestep]:
+    """The extended program: what it prints to a command line."""
+    with in_turn.commands(
+        sys.executable, house / "printed", house, surroundings(house)
+    ) as commands:
+        yield commands.run
 
 
-def in_one(house: Path, *lines: Sequence[str]) -> list[str]:
-    """What several commands of the extended program print, in one process."""
-    return in_turn.told(python(house, *in_turn.arguments(lines)))
-
-
-def python(house: Path, *words: str) -> str:
-    """What Python prints with the extended program; the copy is compiled once, for all commands."""
+def surroundings(house: Path) -> dict[str, str]:
+    """The environment in which Python imports the copy, and keeps what it compiles."""
     environment = {**os.environ, "PYTHONPATH": str(house)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    return environment
+
+
+def python(house: Path, code: str) -> None:
+    """Runs code that imports the extended program."""
+    words = [sys.executable, "-c", code]
     run = subprocess.run(
-        [sys.executable, *words],
-        cwd=house,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        words, cwd=house, env=surroundings(house), capture_output=True, text=True
     )
     assert run.returncode == 0, run.stderr
-    return run.stdout
 
 
-def gathered(house: Path, *words: str) -> list[dict[str, Any]]:
+def gathered(prestep: Prestep, *words: str) -> list[dict[str, Any]]:
     """Rows of an all-gather over a few sizes."""
     sizes = ("--op", "all_gather", "--min-bytes", "1K", "--max-bytes", "64K")
     rows: list[dict[str, Any]] = json.loads(
-        prestep(house, "collective", "--json", *sizes, *words)
+        prestep("collective", "--json", *sizes, *words)
     )
     return rows
 
@@ -90,10 +91,10 @@ PLACES = ["h200-host-4", "dgx-h100", "rail-h100 --hosts 2", "rail-h100 --hosts 4
 
 @pytest.mark.parametrize("place", PLACES)
 def test_an_algorithm_is_chosen_where_its_estimate_is_best(
-    house: Path, place: str
+    prestep: Prestep, place: str
 ) -> None:
     """One file: NCCL's choice takes it on one host and on many, among all others, and calls its time a guess."""
-    rows = gathered(house, "--explain", "--cluster", *place.split())
+    rows = gathered(prestep, "--explain", "--cluster", *place.split())
     assert {row["algo"] for row in rows} == {"doubling"} and {
         row["evidence"] for row in rows
     } == {"guess"}
@@ -103,7 +104,7 @@ def test_an_algorithm_is_chosen_where_its_estimate_is_best(
         }
 
 
-def test_an_algorithm_is_forced_by_its_name(house: Path) -> None:
+def test_an_algorithm_is_forced_by_its_name(prestep: Prestep) -> None:
     """The name of its file is a value of [nccl] algo, for a step over many hosts too."""
     said = (
         "cluster.name=rail-h100",
@@ -114,20 +115,21 @@ def test_an_algorithm_is_forced_by_its_name(house: Path) -> None:
     )
     scenario = ["llama8b-fsdp4", "--json", *(f"--set={key}" for key in said)]
     forced = (["run", *scenario, f"--set=nccl.algo={a}"] for a in ("ring", "doubling"))
-    names, *steps = in_one(house, ["list", "algorithms"], *forced)
+    names = prestep("list", "algorithms")
+    steps = [prestep(*line) for line in forced]
     assert "doubling" in names.split()
     ring, doubling = (json.loads(text)["step_time"] for text in steps)
     assert ring != doubling
 
 
 def test_an_algorithms_constants_are_replaced_by_a_file(
-    house: Path, tmp_path: Path
+    prestep: Prestep, tmp_path: Path
 ) -> None:
     """A table of its name in a file of constants counts instead of what its module guesses."""
     (tmp_path / "slow.toml").write_text("[doubling.Simple]\nstart = 1e-3\n")
-    own = gathered(house, "--cluster", "h200-host-4")
+    own = gathered(prestep, "--cluster", "h200-host-4")
     slow = gathered(
-        house,
+        prestep,
         "--cluster",
         "h200-host-4",
         "--nccl-constants",
@@ -137,10 +139,10 @@ def test_an_algorithms_constants_are_replaced_by_a_file(
         assert after["time"] == pytest.approx(before["time"] + 1e-3 - 8e-6)
 
 
-def test_an_algorithm_runs_over_sockets(house: Path) -> None:
+def test_an_algorithm_runs_over_sockets(prestep: Prestep) -> None:
     """Hosts that reach each other by TCP have it as well: without `traffic` a note says what is missing."""
     rows = gathered(
-        house,
+        prestep,
         "--cluster",
         "rail-h100",
         "--hosts",
@@ -174,27 +176,27 @@ SMALL = ("model.layers=2", "training.global_batch=32")
 
 
 def listed_and_steps(
-    house: Path, kind: str, *steps: Sequence[str]
+    prestep: Prestep, kind: str, *steps: Sequence[str]
 ) -> tuple[list[str], list[float]]:
     """What there is of a kind, and the steps of the bundled scenario with some keys."""
     lines = (
         ["run", "llama1b-ddp4", "--json", *(f"--set={key}" for key in (*SMALL, *keys))]
         for keys in steps
     )
-    names, *made = in_one(house, ["list", kind], *lines)
-    return names.split(), [json.loads(text)["step_time"] for text in made]
+    made = [json.loads(prestep(*line))["step_time"] for line in lines]
+    return prestep("list", kind).split(), made
 
 
 @pytest.mark.parametrize("keys", PLACED)
 def test_a_framework_is_a_module_and_a_table(
-    house: Path, keys: tuple[str, ...]
+    prestep: Prestep, house: Path, keys: tuple[str, ...]
 ) -> None:
     """Two files: a step runs on one host and on many, with host costs of its own."""
     table = house / "workloads" / "frameworks" / "libtorch.toml"
     changed(table, block("A framework"))
     slow = (*keys, "cluster.host_factor=20")  # so slow that it decides
     names, (plain, own) = listed_and_steps(
-        house, "frameworks", slow, (*slow, "training.framework=libtorch")
+        prestep, "frameworks", slow, (*slow, "training.framework=libtorch")
     )
     assert "libtorch" in names
     assert 0 < own < plain
@@ -203,14 +205,14 @@ def test_a_framework_is_a_module_and_a_table(
 @pytest.mark.parametrize(
     "keys", ["training.precision=fp8", "parallel.data_parallel=fsdp"]
 )
-def test_a_framework_refuses_what_it_does_not_say(house: Path, keys: str) -> None:
+def test_a_framework_refuses_what_it_does_not_say(prestep: Prestep, keys: str) -> None:
     """Values that its module does not name are refused with the key."""
     words = ["--set=training.framework=libtorch", f"--set={keys}"]
     with pytest.raises(AssertionError, match=keys.partition("=")[0]):
-        prestep(house, "run", "llama1b-ddp4", *words)
+        prestep("run", "llama1b-ddp4", *words)
 
 
-def test_a_precision_is_a_row(house: Path) -> None:
+def test_a_precision_is_a_row(prestep: Prestep, house: Path) -> None:
     """One table more: every framework that quantizes takes it."""
     rows = ROOT / "workloads" / "precisions.toml"
     text = rows.read_text(encoding="utf-8") + "\n" + block("A precision")
@@ -221,13 +223,13 @@ def test_a_precision_is_a_row(house: Path) -> None:
         for framework in ("pytorch-eager", "megatron")
         for precision in ("training.precision=mxfp8", "training.precision=bf16")
     )
-    names, times = listed_and_steps(house, "precisions", *asked)
+    names, times = listed_and_steps(prestep, "precisions", *asked)
     assert "mxfp8" in names
     for eight, wide in (times[:2], times[2:]):
         assert 0 < eight != wide
 
 
-def test_an_optimizer_is_a_row(house: Path) -> None:
+def test_an_optimizer_is_a_row(prestep: Prestep, house: Path) -> None:
     """One table more: more iterations take longer, in every framework that makes matrices orthogonal."""
     rows = ROOT / "workloads" / "optimizers.toml"
     text = rows.read_text(encoding="utf-8") + "\n" + block("An optimizer")
@@ -241,7 +243,7 @@ def test_an_optimizer_is_a_row(house: Path) -> None:
         for framework in ("pytorch-eager", "megatron")
         for name in ("adamw", "muon", "muon-8")
     )
-    names, times = listed_and_steps(house, "optimizers", *asked)
+    names, times = listed_and_steps(prestep, "optimizers", *asked)
     assert "muon-8" in names
     for adamw, muon, eight in (times[:3], times[3:]):
         assert adamw < muon < eight
@@ -256,7 +258,7 @@ def test_an_optimizer_is_a_row(house: Path) -> None:
     ],
 )
 def test_a_schedule_runs_on_one_host_and_on_many(
-    house: Path, keys: str, framework: str
+    prestep: Prestep, keys: str, framework: str
 ) -> None:
     """One file: its name is a value of parallel.schedule, under every framework, and Megatron shards its stages too."""
     sharding = "fsdp" if framework == "megatron" else "ddp"
@@ -271,30 +273,34 @@ def test_a_schedule_runs_on_one_host_and_on_many(
         "parallel.pp=2",
         f"parallel.data_parallel={sharding}",
     ]
-    assert "gpipe-lifo" in prestep(house, "list", "schedules").split()
+    assert "gpipe-lifo" in prestep("list", "schedules").split()
     run = prestep(
-        house, "run", "llama8b-pp4-1f1b", "--json", *(f"--set={key}" for key in said)
+        "run", "llama8b-pp4-1f1b", "--json", *(f"--set={key}" for key in said)
     )
     assert json.loads(run)["breakdown"]["bubble"] > 0
 
 
 @pytest.mark.parametrize("hosts", [1, 4])
-def test_a_topology_family_is_one_file(house: Path, tmp_path: Path, hosts: int) -> None:
+def test_a_topology_family_is_one_file(
+    prestep: Prestep, tmp_path: Path, hosts: int
+) -> None:
     """A cluster file names it; a step and a collective run on one host of it and on many."""
     file = tmp_path / "ring.toml"
     file.write_text('family = "ring_of_hosts"\n')
-    assert "ring_of_hosts" in prestep(house, "list", "topologies").split()
-    rows = gathered(house, "--cluster", str(file), "--hosts", str(hosts))
+    assert "ring_of_hosts" in prestep("list", "topologies").split()
+    rows = gathered(prestep, "--cluster", str(file), "--hosts", str(hosts))
     assert len(rows) == 7 and all(row["time"] > 0 for row in rows)
     scenario = tmp_path / "step.toml"
     cluster = f'[cluster]\nfile = "{file}"\nhosts = {hosts}\n'
     scenario.write_text(
         f'{cluster}[model]\nname = "llama3.2-1b"\nlayers = 2\n[parallel]\ndp = {8 * hosts}\n'
     )
-    assert json.loads(prestep(house, "run", str(scenario), "--json"))["step_time"] > 0
+    assert json.loads(prestep("run", str(scenario), "--json"))["step_time"] > 0
 
 
-def test_a_cluster_a_model_and_a_scenario_are_one_file_each(house: Path) -> None:
+def test_a_cluster_a_model_and_a_scenario_are_one_file_each(
+    prestep: Prestep, house: Path
+) -> None:
     """Copied where the page says, each is found by its name, and a step runs with all of them."""
     model = re.search(r"## A model\s+```toml\n(.*?)```", PAGE, re.DOTALL)
     assert model
@@ -304,11 +310,11 @@ def test_a_cluster_a_model_and_a_scenario_are_one_file_each(house: Path) -> None
     scenario = '[cluster]\nname = "toy-cluster"\n[model]\nname = "toy-model"\nlayers = 2\n[parallel]\ndp = 4\n'
     (house / "workloads" / "scenarios" / "toy-scenario.toml").write_text(scenario)
     for kind in ("models", "scenarios", "clusters"):
-        assert f"toy-{kind.removesuffix('s')}" in prestep(house, "list", kind).split()
-    assert json.loads(prestep(house, "run", "toy-scenario", "--json"))["step_time"] > 0
+        assert f"toy-{kind.removesuffix('s')}" in prestep("list", kind).split()
+    assert json.loads(prestep("run", "toy-scenario", "--json"))["step_time"] > 0
 
 
-def test_a_trace_format_is_one_file(house: Path, tmp_path: Path) -> None:
+def test_a_trace_format_is_one_file(prestep: Prestep, tmp_path: Path) -> None:
     """A recording of that format is replayed: its step takes as long as it says."""
     head = "kind,stream,name,start_us,duration_us,launch"
     rows = [
@@ -320,7 +326,7 @@ def test_a_trace_format_is_one_file(house: Path, tmp_path: Path) -> None:
     (tmp_path / "rank0.log0").write_text(
         "\n".join([*rows, "step,1,second,100,100,-1", ""])
     )
-    made = json.loads(prestep(house, "replay", str(tmp_path), "--json"))
+    made = json.loads(prestep("replay", str(tmp_path), "--json"))
     assert made["simulated_step_time"]["0"]["first"] == pytest.approx(100e-6)
 
 
@@ -330,7 +336,7 @@ def test_an_exporter_is_one_file(house: Path) -> None:
         "from sim.exporters import write; from sim.predict import predict; from sim.spec.load import load_scenario;"
         "write(predict(load_scenario('workloads/scenarios/mlp-ddp4.toml')), 'shares.csv')"
     )
-    python(house, "-c", code)
+    python(house, code)
     assert (house / "shares.csv").read_text().startswith("share,seconds")
 
 
@@ -338,7 +344,9 @@ PLACES_OF_A_GPU = ['extends = "h200-host-4"', 'extends = "rail-h100"']
 
 
 @pytest.mark.parametrize("place", PLACES_OF_A_GPU)
-def test_a_gpu_is_one_file(house: Path, tmp_path: Path, place: str) -> None:
+def test_a_gpu_is_one_file(
+    prestep: Prestep, house: Path, tmp_path: Path, place: str
+) -> None:
     """The datasheet of another GPU under a new name: steps and collectives on a host of it, and on many."""
     hardware = house / "sim" / "costs" / "hardware"
     (hardware / "toy-gpu.toml").write_text((hardware / "h100.toml").read_text())
@@ -349,16 +357,18 @@ def test_a_gpu_is_one_file(house: Path, tmp_path: Path, place: str) -> None:
     scenario.write_text(
         f'[cluster]\nfile = "{tmp_path / "toys.toml"}"\n{hosts}{model}[parallel]\ndp = {ranks}\n'
     )
-    made = json.loads(prestep(house, "run", str(scenario), "--json"))
+    made = json.loads(prestep("run", str(scenario), "--json"))
     assert made["step_time"] > 0 and made["evidence"]["guess"] > 0
 
 
 @pytest.mark.parametrize("hosts", [1, 4])
-def test_a_routing_policy_is_one_file(house: Path, hosts: int) -> None:
+def test_a_routing_policy_is_one_file(
+    prestep: Prestep, house: Path, hosts: int
+) -> None:
     """Its name is a value of cluster.routing, on one host and on many."""
     policies = house / "topologies" / "policies"
     (policies / "toy.py").write_text((policies / "shortest.py").read_text())
-    assert "toy" in prestep(house, "list", "routings").split()
+    assert "toy" in prestep("list", "routings").split()
     said = (
         "cluster.name=rail-h100",
         f"cluster.hosts={hosts}",
@@ -367,22 +377,22 @@ def test_a_routing_policy_is_one_file(house: Path, hosts: int) -> None:
     )
     said += (f"parallel.dp={8 * hosts}", f"training.global_batch={8 * hosts}")
     words = [f"--set={key}" for key in said]
-    made = json.loads(prestep(house, "run", "llama8b-fsdp4", "--json", *words))
+    made = json.loads(prestep("run", "llama8b-fsdp4", "--json", *words))
     assert made["step_time"] > 0
 
 
-def test_a_storage_system_is_one_file(house: Path) -> None:
+def test_a_storage_system_is_one_file(prestep: Prestep, house: Path) -> None:
     """Its name is where checkpoints go."""
     folder = house / "sim" / "costs" / "storage"
     (folder / "toy-storage.toml").write_text((folder / "weka.toml").read_text())
-    assert "toy-storage" in prestep(house, "list", "storage").split()
+    assert "toy-storage" in prestep("list", "storage").split()
     said = (
         "checkpoint.every=1000",
         "checkpoint.storage=toy-storage",
         "checkpoint.mode=sharded",
     )
     words = [f"--set={key}" for key in said]
-    made = json.loads(prestep(house, "run", "llama1b-ddp4", "--json", *words))
+    made = json.loads(prestep("run", "llama1b-ddp4", "--json", *words))
     assert made["step_time"] > 0
 
 
@@ -405,15 +415,17 @@ def read(path):
 '''
 
 
-def test_a_clusters_format_is_one_file(house: Path, tmp_path: Path) -> None:
+def test_a_clusters_format_is_one_file(
+    prestep: Prestep, house: Path, tmp_path: Path
+) -> None:
     """A file of that format is recognised by its content, and what is written of it is a cluster."""
     folder = house / "topologies" / "files" / "importers"
     (folder / "toy_format.py").write_text(TOY_IMPORTER, encoding="utf-8")
     (tmp_path / "mine.txt").write_text("toy rail-h100 2\n")
     made = tmp_path / "mine.json"
-    prestep(house, "topology", "import", str(tmp_path / "mine.txt"), "-o", str(made))
-    named = gathered(house, "--cluster", "rail-h100", "--hosts", "2")
-    read = gathered(house, "--cluster", str(made))
+    prestep("topology", "import", str(tmp_path / "mine.txt"), "-o", str(made))
+    named = gathered(prestep, "--cluster", "rail-h100", "--hosts", "2")
+    read = gathered(prestep, "--cluster", str(made))
     assert [row["time"] for row in read] == [row["time"] for row in named]
 
 
@@ -428,20 +440,22 @@ def measure(session):
 '''
 
 
-def test_a_probe_is_one_file(house: Path, tmp_path: Path) -> None:
+def test_a_probe_is_one_file(prestep: Prestep, house: Path, tmp_path: Path) -> None:
     """It is listed, can be asked for by its name, and its rows are in the file."""
     folder = house / "validation" / "measure" / "probes"
     (folder / "toy_probe.py").write_text(TOY_PROBE, encoding="utf-8")
     name = "toy_probe"
-    assert name in prestep(house, "list", "probes").split()
+    assert name in prestep("list", "probes").split()
     made = tmp_path / "mine.zip"
-    prestep(house, "measure", "-o", str(made), "--minutes", "0.1", "--only", name)
+    prestep("measure", "-o", str(made), "--minutes", "0.1", "--only", name)
     with zipfile.ZipFile(made) as file:
         [row] = map(json.loads, file.read("toy.jsonl").decode().splitlines())
     assert (row["kind"], row["s"]) == ("toy", 0.5)
 
 
-def test_a_validation_set_is_one_file_and_its_rows(house: Path) -> None:
+def test_a_validation_set_is_one_file_and_its_rows(
+    prestep: Prestep, house: Path
+) -> None:
     """With a title and rows it is listed and judged; without fitted.toml no row counts as fitted."""
     cases = house / "validation" / "cases"
     (cases / "toy-set").mkdir()
@@ -451,8 +465,8 @@ def test_a_validation_set_is_one_file_and_its_rows(house: Path) -> None:
     (cases / "toy-set" / "set.toml").write_text(
         block("A validation set"), encoding="utf-8"
     )
-    assert "toy-set" in prestep(house, "list", "sets").split()
-    report = json.loads(prestep(house, "validate", "toy-set", "--json"))
+    assert "toy-set" in prestep("list", "sets").split()
+    report = json.loads(prestep("validate", "toy-set", "--json"))
     [case] = report["cases"]
     assert case["id"] == json.loads(first)["id"] and not case["fitted"]
     assert report["title"] == "Training steps on 8 H100" and report["checks"]

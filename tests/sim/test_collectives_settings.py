@@ -16,6 +16,7 @@ from sim.collectives.group import group_of
 from sim.collectives.nccl import creation
 from sim.collectives.plan import Plan, nccl_of
 from sim.collectives.planner import plan_collective
+from sim.collectives.wires import paths
 from sim.errors import InputError
 from sim.spec.load import parse_scenario
 from sim.spec.sections import Nccl
@@ -272,6 +273,30 @@ def test_one_sided_puts_save_the_rendezvous() -> None:
         assert size / plan.duration(bandwidth) == pytest.approx(published, rel=0.15)
     with pytest.raises(InputError):
         one_sided.plan("all_reduce", 8, fabric.gpus[:2], fabric)
+
+
+def test_sizes_and_speeds_share_the_routes_of_puts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """30 sizes on a fabric and on one twice as fast: links are looked up once, and a byte takes the same ways."""
+    fabric, gathered = cluster(4), list[int]()
+    gather = paths.gather
+
+    def counted(on: Any, flows: Any) -> Any:
+        gathered.append(len(flows))
+        return gather(on, flows)
+
+    monkeypatch.setattr(paths, "gather", counted)
+    links = fabric.links.with_values(bandwidth=fabric.links.bandwidth * 2)
+    faster = fabric.with_columns(links=links).with_routes_of(fabric)
+    plans = [
+        one_sided.plan("all_to_all", 2.0**at, on.gpus, on)
+        for on in (fabric, faster)
+        for at in range(30)
+    ]
+    assert len(gathered) <= 1  # 0 where another test has asked this fabric before
+    assert len({tuple(plan.links.tolist()) for plan in plans}) == 1
+    assert plans[-1].rate_cap == pytest.approx(2 * plans[0].rate_cap)
 
 
 # Tokens and seconds of DeepEP's low-latency dispatch on 8 hosts of 8 H100: 7,168 values of a byte with their scales to

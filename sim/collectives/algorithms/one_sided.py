@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -67,14 +67,17 @@ def _put(
     """The plan of what was found to be possible."""
     table = machine.of(fabric)
     pace = table.tables["one_sided"]
-    pairs, flows = _flows(op, ranks)
-    links, data = paths.gather(fabric, group.expand(fabric, flows))
+    # Where the bytes go depends neither on their number nor on the links' speeds: the next size finds it here.
+    key = ("puts", op, tuple(ranks), group.shape)
+    links, data, far, most = paths.once_routed(
+        fabric, key, lambda: _puts(op, ranks, fabric, group)
+    )
     wire = np.array([table.wire(str(kind)) for kind in fabric.links.kind[links]])
     rates = _widths(fabric, links, wire, pace, transport) / data
-    far = _leaves_host(group, pairs)
     way = transport if far else "nvlink"
-    route = _route(op, group, far)
-    latency = pace[way]["latency"] + route + _started(group, pairs, pace, way)
+    # The busiest rank starts one message after another.
+    started = float(pace[way]["message"]) * max(0, most - 1)
+    latency = pace[way]["latency"] + _route(op, group, far) + started
     rate = float(np.min(rates)) if len(links) else float("inf")
     return Plan(
         op,
@@ -121,28 +124,31 @@ def _check(op: str, transport: str, ranks: Sequence[str]) -> None:
         raise InputError(mistakes)
 
 
-def _leaves_host(group: Group, pairs: Sequence[tuple[str, str]]) -> bool:
-    """Whether any pair is of two hosts."""
+class _Puts(NamedTuple):
+    """Links and bytes on each per byte of the size; whether any put leaves its host, and most of those a rank starts.
+
+    Where none does, `most` counts the puts inside the host.
+    """
+
+    links: np.ndarray
+    data: np.ndarray
+    far: bool
+    most: int
+
+
+def _puts(op: str, ranks: Sequence[str], fabric: Any, group: Group) -> _Puts:
+    pairs, flows = _flows(op, ranks)
     place = {gpu: h for h, host in enumerate(group.hosts) for gpu in host}
-    return any(place[a] != place[b] for a, b in pairs)
+    leaving = [a for a, b in pairs if place[a] != place[b]]
+    most = max(Counter(leaving or (a for a, _ in pairs)).values())
+    links, data = paths.gather(fabric, group.expand(fabric, flows))
+    return _Puts(links, data, bool(leaving), most)
 
 
 def _route(op: str, group: Group, far: bool) -> float:
     """Seconds of the links' latency: a get asks first, so it waits for the route twice."""
     route = group.remote_latency if far else group.local_latency
     return route * (2 if op == "get" else 1)
-
-
-def _started(
-    group: Group,
-    pairs: Sequence[tuple[str, str]],
-    pace: Mapping[str, Any],
-    way: str,
-) -> float:
-    """Seconds in which the busiest rank starts its messages after the first: to other hosts, where there are any."""
-    place = {gpu: h for h, host in enumerate(group.hosts) for gpu in host}
-    counted = Counter(a for a, b in pairs if way == "nvlink" or place[a] != place[b])
-    return float(pace[way]["message"]) * max(0, max(counted.values()) - 1)
 
 
 def _flows(
