@@ -10,7 +10,7 @@ INSTALL := $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m 
 # Processes share what one of them has compiled: tests start hundreds, each of which would compile the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all lab hunt lint types validate gate compare mutations bench docs clean
+.PHONY: demo test test-all timed lab hunt lint types validate gate compare mutations bench docs clean
 
 $(BIN)/.demo: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -27,16 +27,20 @@ demo: $(BIN)/.demo
 
 # Two processes: each takes up to 3 GB with what it has read and predicted.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+# Not even imported where it does not run.
+PRODUCT := $(PYTEST) --ignore tests/lab
 
 # Minutes, for every change; CI runs test-all; the laboratory's tests run each night.
 test: $(BIN)/.dev
-	$(PYTEST) -m "not slow and not lab"
+	$(PRODUCT) -m "not slow and not lab"
 
 test-all: $(BIN)/.dev
-	$(PYTEST) -m "not lab"
+	$(PRODUCT) -m "not lab"
 
-# Sets of single sources, and the pages that are made of them.
-LAB_SETS ?= automodel checkpoint doctor kernels lora low-precision mlperf probes published rl schedules stragglers wall
+# Writes anew which tests are slow (tests/slow.txt).
+timed: $(BIN)/.dev
+	$(PRODUCT) -m "not lab" -p tests.timed
+
 lab: $(BIN)/.dev
 	$(PYTEST) -m lab
 	$(BIN)/prestep validate $(LAB_SETS)

@@ -18,6 +18,7 @@ from hypothesis import settings
 from sim.analysis.prediction import Prediction
 from sim.spec.sections import Measured, Scenario
 from sim.tools.garbage import collect_rarely
+from tests import timed
 from topologies.files import library
 
 if TYPE_CHECKING:
@@ -44,10 +45,13 @@ MadeOnce = Callable[[str, Callable[[], Any]], Any]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests of tests/lab are the laboratory's. The longest tests begin first; the order of the others stays."""
+    """Tests of tests/lab are the laboratory's, those of the list slow. The longest begin first; the order of others stays."""
+    slow = timed.slow()
     for item in items:
         if item.path.is_relative_to(LAB):
             item.add_marker("lab")
+        if item.nodeid in slow:
+            item.add_marker("slow")
     items.sort(key=lambda item: item.get_closest_marker("longest") is None)
 
 

@@ -188,6 +188,7 @@ def _damaged(name: str, seed: int, times: int, folder: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEEDS)
 def test_a_few_damaged_files(name: str, tmp_path: Path) -> None:
     """The short run: ten of each kind, always the same ones."""

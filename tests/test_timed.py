@@ -1,0 +1,30 @@
+"""The list of slow tests: what it keeps, and that it names tests that there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests import timed
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_a_run_replaces_what_it_timed_and_keeps_the_rest() -> None:
+    """Tests that became quick leave the list, those that did not run stay, and no line names a file of one machine."""
+    taken = {"b": 0.5, "c": 2.0, "d[/usr/bin/python3]": 3.0}
+    assert timed.updated(frozenset({"a", "b"}), taken) == ["a", "c"]
+
+
+def test_every_slow_test_is_one_that_there_is() -> None:
+    """Files and functions: a line that rots would let its test into `make test` in silence."""
+    texts: dict[str, str] = {}
+    for name in timed.slow():
+        file, *_, function = name.partition("[")[0].split("::")
+        text = texts.setdefault(file, (ROOT / file).read_text(encoding="utf-8"))
+        assert f"def {function}(" in text, name
+
+
+def test_the_list_is_sorted_and_has_every_test_once() -> None:
+    """So that two branches change it in different places."""
+    lines = timed.SLOW.read_text(encoding="utf-8").splitlines()
+    assert lines == sorted(set(lines))

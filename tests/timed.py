@@ -1,0 +1,73 @@
+"""A plug-in of pytest that writes down which tests take more than a second of a processor: `make test` leaves them out.
+
+`make timed` runs all tests with it. Tests that did not run keep their lines in slow.txt; children's time counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+#: Ids of tests, a line each, sorted.
+SLOW = Path(__file__).with_name("slow.txt")
+#: Seconds of a processor.
+MOST = 1.0
+PROPERTY = "seconds of a processor"
+_BEGUN = pytest.StashKey[float]()
+_TAKEN: dict[str, float] = {}
+
+
+def slow() -> frozenset[str]:
+    """Ids of the tests that took long when they were last timed."""
+    return frozenset(SLOW.read_text(encoding="utf-8").splitlines())
+
+
+def updated(before: frozenset[str], taken: dict[str, float]) -> list[str]:
+    """The list after a run, in which tests took so many seconds.
+
+    Ids that name a file of one machine are left out: such tests are marked by hand.
+
+    Examples
+    --------
+    >>> updated(frozenset({"a", "b"}), {"b": 0.5, "c": 2.0, "d[/usr/bin/python3]": 3.0})
+    ['a', 'c']
+    """
+    long = {name for name, seconds in taken.items() if seconds > MOST}
+    return sorted(name for name in (before - taken.keys()) | long if "[/" not in name)
+
+
+def _processor() -> float:
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Notes when the test began, fixtures included."""
+    item.stash[_BEGUN] = _processor()
+    return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Adds what it took to its report, which also travels from a worker to the controller.
+
+    Before fixtures end: what a module's processes took for all its tests is not the last one's.
+    """
+    taken = _processor() - item.stash[_BEGUN]
+    item.user_properties.append((PROPERTY, taken))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Reads it from the report, in the process that has all of them."""
+    if report.when == "teardown":
+        _TAKEN[report.nodeid] = float(dict(report.user_properties)[PROPERTY])  # type: ignore[arg-type]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Writes the list, once."""
+    if not hasattr(session.config, "workerinput"):
+        text = "".join(f"{name}\n" for name in updated(slow(), _TAKEN))
+        SLOW.write_text(text, encoding="utf-8")
