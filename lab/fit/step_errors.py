@@ -1,6 +1,6 @@
 """`python -m lab.fit.step_errors`: how far off measured steps of each GPU are, for grades of lent kernel times.
 
-Writes `sim/costs/hardware/step-errors.csv` from the index of measured steps (`validation/cases/known.csv`): by GPU,
+Writes `sim/costs/hardware/step-errors.csv` from the index of measured steps (`sim/record/measured-runs.csv`): by GPU,
 kind of model and number format, over steps that no constant was fitted to, neither noisy nor said incompletely.
 """
 
@@ -13,7 +13,7 @@ from collections import defaultdict
 
 from sim import files
 from sim.costs.judged import PATH
-from validation.index.measured import index
+from sim.record.measured_runs import measured_runs
 
 HEAD = ("gpu", "model", "precision", "steps", "error")
 
@@ -21,7 +21,7 @@ HEAD = ("gpu", "model", "precision", "steps", "error")
 def text() -> str:
     """The file."""
     errors: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for known in index():
+    for known in measured_runs():
         if not known.fitted and not known.note and math.isfinite(known.error):
             kind = known.kind
             errors[kind.gpu, kind.model, kind.precision].append(known.error)

@@ -11,9 +11,9 @@ from pathlib import Path
 from sim import exporters
 from sim.analysis.prediction import Prediction
 from sim.planning.planned import Planned
+from sim.record.measured_runs import lookup
 from sim.spec.sections import Scenario
 from sim.studies.tornado import short_tornado, tornado
-from validation.index.measured import lookup
 
 
 def write_report(

@@ -35,7 +35,7 @@ def write(
 
     `tornado` is what `sim.studies.tornado.tornado` found, for the section on what-ifs; `known` what
     the validation sets have of
-    this run and its like (`validation.index.measured.lookup`); `remedies` are changes with which a step that does not
+    this run and its like (`sim.record.measured_runs.lookup`); `remedies` are changes with which a step that does not
     fit would.
     """
     files.write_text(path, render(result, tornado, known, remedies))

@@ -13,10 +13,10 @@ import sim.costs
 from sim.costs import Kernel, load_gpu
 from sim.costs.gpu import names as gpus
 from sim.predict import predict
+from sim.record.measured_runs import measured_runs
 from sim.spec.load import load_scenario, parse_scenario
 from sim.tools.catalog import names
 from topologies.core.quantity import GRADES
-from validation.index.measured import index
 from workloads import host_costs
 from workloads.job.model import Model
 from workloads.models.counts import stage_parameters
@@ -49,12 +49,16 @@ def test_a_scenario_says_whether_its_measured_run_was_fitted_to(name: str) -> No
     """As the list of measured runs has it."""
     measured = load_scenario(SCENARIOS / f"{name}.toml").measured
     case = str(measured.source).partition("case ")[2].partition(" ")[0]
-    assert [known.fitted for known in index() if known.row == case] == [measured.fitted]
+    assert [known.fitted for known in measured_runs() if known.row == case] == [
+        measured.fitted
+    ]
 
 
 def test_a_scenario_says_what_its_measured_run_took() -> None:
     """To its last digit, as the list of measured runs has it."""
-    taken = {known.row: known.measured for known in index() if known.set == "h200"}
+    taken = {
+        known.row: known.measured for known in measured_runs() if known.set == "h200"
+    }
     for name in names("scenarios"):
         measured = load_scenario(SCENARIOS / f"{name}.toml").measured
         case = str(measured.source).partition("case ")[2].partition(" ")[0]

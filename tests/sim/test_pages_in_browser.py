@@ -11,12 +11,12 @@ import pytest
 import cli
 from sim.exporters import html
 from sim.predict import predict
+from sim.record import measured_runs as measured
 from sim.spec.load import load_scenario
 from sim.studies.explorer.answers import Explorer
 from sim.studies.explorer.server import Server
 from sim.studies.tornado import short_tornado
 from tests.browser import CHROMIUM, Page
-from validation.index import measured
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
 LOOKS = (Path(__file__).parent.parent / "looks.js").read_text(encoding="utf-8")

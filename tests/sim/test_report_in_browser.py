@@ -12,10 +12,10 @@ import pytest
 import cli
 from sim.exporters import html
 from sim.predict import predict
+from sim.record import measured_runs as measured
 from sim.spec.load import load_scenario
 from sim.studies.tornado import short_tornado
 from tests.browser import CHROMIUM, Page
-from validation.index import measured
 
 Told = Callable[..., Any]
 EXAMPLES = Path(cli.__file__).parent / "examples"

@@ -22,6 +22,7 @@ from sim.commands._shared import EXIT_OUTSIDE, coloured, echo_json, misused, tal
 from sim.exporters import terminal
 from sim.planning.planned import Planned
 from sim.predict import execute, plan, reported
+from sim.record.expected_error import expected_error
 from sim.spec.inference import Inference
 from sim.spec.jobs import refuse
 from sim.spec.scenario_file import is_capture
@@ -29,7 +30,6 @@ from sim.spec.sections import Scenario
 from sim.studies import room
 from sim.studies.host_effect import with_host
 from sim.studies.largest import largest_micro_batch
-from validation.index.expected import expected
 from workloads.job.rl import Rl
 
 
@@ -161,7 +161,7 @@ def _predicted(planned: Planned, replicas: int | None, seed: int | None) -> Pred
     executed = execute(planned)
     result = with_host(planned, reported(planned, executed, prices=True))
     if planned.model.kind != CAPTURED:
-        near = expected(planned.scenario, planned.fabric.gpu_model)
+        near = expected_error(planned.scenario, planned.fabric.gpu_model)
         result = replace(result, expected_error=near)
     if replicas is None:
         return result

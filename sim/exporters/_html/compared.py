@@ -30,7 +30,7 @@ MOST = 6  # measurements of one run that are drawn
 def measured(result: Prediction, evidence: Measured | None) -> str:
     """Predicted beside measured; "" where no measurement of this run or of its like exists.
 
-    `evidence` is what `validation.index.measured.lookup` returns: `cases` of the same run,
+    `evidence` is what `sim.record.measured_runs.lookup` returns: `cases` of the same run,
     `neighbours`, and errors of the `family`.
     """
     cases: list[Measured] = evidence["cases"] if evidence else []

@@ -1,7 +1,7 @@
-"""Measured steps by what was run: whether a scenario has been measured, and how well its like are predicted.
+"""Measured steps by what was run: whether a scenario has been measured, and how well similar runs are predicted.
 
-``cases/known.csv`` lists the steps of all sets under the key of their scenario (`validation.index.identity`), with the
-prediction of the last whole validation (`lab.report.known` makes it).
+``measured-runs.csv`` lists the steps of all validation sets under the key of their scenario (`sim.record.identity`),
+with the prediction of the last whole validation. The laboratory writes it (`python -m lab.report.measured_runs`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
+from sim.record.expected_error import TABLE
+from sim.record.identity import Kind, key_of, kind_of
 from sim.spec.sections import Scenario
-from validation.index import expected
-from validation.index.identity import Kind, key_of, kind_of
 
-INDEX = expected.INDEX
-NEAREST, LEAST = (
-    5,
-    3,
-)  # neighbours that are listed; cases that a family needs for its own figures
-#: How far two runs are from each other: what it counts to differ, and each doubling of a size.
+#: Neighbours that are listed.
+NEAREST = 5
+#: Cases that a family needs for figures of its own.
+LEAST = 3
+#: Distance of two runs: for each property that differs, and for each doubling of a size.
 _DIFFERS = {
     "gpu": 6.0,
     "framework": 5.0,
@@ -37,7 +36,7 @@ _FAMILY = ("GPU", "framework", "kind of model", "layout")
 
 
 @dataclass(frozen=True)
-class Known:
+class MeasuredRun:
     """A measured step: times in s (`predicted` is nan where no whole validation has it), and whether it was fitted to.
 
     `note`: noisy, or what its source does not say.
@@ -59,22 +58,22 @@ class Known:
 
 
 @lru_cache(maxsize=1)
-def index() -> tuple[Known, ...]:
-    """All measured steps, in the order of the file."""
-    if not INDEX.is_file():
+def measured_runs() -> tuple[MeasuredRun, ...]:
+    """Returns all measured steps, in the order of the file."""
+    if not TABLE.is_file():
         return ()
     return tuple(
-        map(_read, csv.DictReader(io.StringIO(INDEX.read_text(encoding="utf-8"))))
+        map(_read, csv.DictReader(io.StringIO(TABLE.read_text(encoding="utf-8"))))
     )
 
 
-def _read(line: Mapping[str, str]) -> Known:
+def _read(line: Mapping[str, str]) -> MeasuredRun:
     texts = {field.name: line[field.name] for field in fields(Kind)}
     values: dict[str, Any] = {
         name: float(text) if name in _DOUBLING else text for name, text in texts.items()
     }
     kind = Kind(**values)
-    return Known(
+    return MeasuredRun(
         line["key"],
         line["set"],
         line["row"],
@@ -87,7 +86,7 @@ def _read(line: Mapping[str, str]) -> Known:
 
 
 def lookup(scenario: Scenario, step_time: float) -> dict[str, Any] | None:
-    """What is known of a scenario that is predicted to take `step_time` seconds; None for jobs.
+    """Returns measurements like a scenario that is predicted to take `step_time` seconds; None for jobs.
 
     ``cases``: measurements of the very same run, with the error of this prediction; ``neighbours``: the nearest others,
     with that of their own; ``family``: what it is, n, mean absolute error, bias and worst over those that no constant
@@ -97,18 +96,20 @@ def lookup(scenario: Scenario, step_time: float) -> dict[str, Any] | None:
     if not key:
         return None
     mine = kind_of(scenario)
-    same = [case for case in index() if case.key == key]
+    same = [case for case in measured_runs() if case.key == key]
     others = [
-        case for case in index() if case.key != key and math.isfinite(case.predicted)
+        case
+        for case in measured_runs()
+        if case.key != key and math.isfinite(case.predicted)
     ]
     near = sorted(
         others, key=lambda case: (distance(mine, case.kind), case.set, case.row)
     )
     return {
         "step_time": step_time,
-        "cases": [_told(case, step_time) for case in same],
+        "cases": [_row_json(case, step_time) for case in same],
         "neighbours": [
-            {**_told(case, case.predicted), "differs": differences(mine, case.kind)}
+            {**_row_json(case, case.predicted), "differs": differences(mine, case.kind)}
             for case in near[:NEAREST]
         ],
         "family": _family(mine, others),
@@ -116,7 +117,7 @@ def lookup(scenario: Scenario, step_time: float) -> dict[str, Any] | None:
 
 
 def distance(a: Kind, b: Kind) -> float:
-    """How unlike two runs are; 0 for the same kind and sizes."""
+    """Returns the distance of two runs: 0 for the same kind and sizes."""
     differ = sum(
         weight
         for name, weight in _DIFFERS.items()
@@ -130,7 +131,7 @@ def distance(a: Kind, b: Kind) -> float:
 
 
 def differences(mine: Kind, other: Kind) -> str:
-    """In words: `h100, 8 x the GPUs, half the parameters`; of sizes those that are 1.5 times off."""
+    """Returns the differences in words, such as `h100, 8x GPUs`; of sizes those that differ by a factor of 1.5."""
     texts = [
         str(getattr(other, name))
         for name in _DIFFERS
@@ -150,7 +151,7 @@ def differences(mine: Kind, other: Kind) -> str:
     return ", ".join(texts)
 
 
-def _told(case: Known, predicted: float) -> dict[str, Any]:
+def _row_json(case: MeasuredRun, predicted: float) -> dict[str, Any]:
     return {
         "set": case.set,
         "row": case.row,
@@ -162,20 +163,22 @@ def _told(case: Known, predicted: float) -> dict[str, Any]:
     }
 
 
-def _family(mine: Kind, others: Sequence[Known]) -> dict[str, Any] | None:
-    """Errors of the runs that share the most with this one: GPU, framework, kind of model and layout; then fewer."""
+def _family(mine: Kind, others: Sequence[MeasuredRun]) -> dict[str, Any] | None:
+    """Returns the errors of the runs that share the most with this one: GPU, framework, kind of model and layout."""
     for shared in range(len(mine.family), 0, -1):
-        alike = [
+        similar = [
             case for case in others if case.kind.family[:shared] == mine.family[:shared]
         ]
-        judged = [case for case in alike if not case.fitted and not case.note] or alike
-        if len(judged) >= LEAST:
-            errors = [case.error for case in judged]
+        unfitted = [
+            case for case in similar if not case.fitted and not case.note
+        ] or similar
+        if len(unfitted) >= LEAST:
+            errors = [case.error for case in unfitted]
             return {
                 "what": ", ".join(mine.family[:shared]),
                 "shared": list(_FAMILY[:shared]),
                 "n": len(errors),
-                "fitted": judged[0].fitted,
+                "fitted": unfitted[0].fitted,
                 "error": sum(map(abs, errors)) / len(errors),
                 "bias": sum(errors) / len(errors),
                 "worst": max(errors, key=abs),

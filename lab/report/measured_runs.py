@@ -1,7 +1,7 @@
-"""Makes ``cases/known.csv``, the index of `validation.index.measured`, from the sets and their reports:
+"""Writes the table of `sim.record.measured_runs` from the validation sets and their reports:
 
     prestep validate h200 h200-unseen published --json > reports.json
-    python -m lab.report.known reports.json
+    python -m lab.report.measured_runs reports.json
 
 Without reports the predictions stay as they are; rows that are new have none.
 """
@@ -22,17 +22,18 @@ from lab.report.published import Case
 from lab.sets.published import read, sort
 from sim import files
 from sim.errors import InputError
+from sim.record.expected_error import TABLE
+from sim.record.identity import Kind, key_of, kind_of
+from sim.record.measured_runs import MeasuredRun, measured_runs
 from sim.spec.load import parse_scenario
 from validation.formats.scenarios import scenario_of
-from validation.index.identity import Kind, key_of, kind_of
-from validation.index.measured import INDEX, Known, index
 from validation.sets import set_file
 from validation.sets.kinds import STEPS
 from validation.sets.sets import load_set, set_names
 from validation.sets.sources import folders
 
 
-def rows() -> Iterator[Known]:
+def rows() -> Iterator[MeasuredRun]:
     """The steps of all sets, without predictions."""
     for name in set_names(STEPS):
         if not _alias(name):
@@ -45,7 +46,7 @@ def _alias(name: str) -> str:
     return str(set_file.read(folders()[name] / "set.toml").get("alias", ""))
 
 
-def _steps(name: str) -> Iterator[Known]:
+def _steps(name: str) -> Iterator[MeasuredRun]:
     made = load_set(name)
     fitted, limit = made.fitted, made.tolerances.noisy_spread
     for row in made.rows:
@@ -56,7 +57,7 @@ def _steps(name: str) -> Iterator[Known]:
         if scenario is not None and (key := key_of(scenario)):
             note = "noisy" if row.spread > limit else ""
             used = row.configuration in fitted
-            yield Known(
+            yield MeasuredRun(
                 key,
                 name,
                 row.name,
@@ -68,13 +69,13 @@ def _steps(name: str) -> Iterator[Known]:
             )
 
 
-def _published() -> Iterator[Known]:
+def _published() -> Iterator[MeasuredRun]:
     runs, _ = sort(read(FOLDER / "rows.csv"))
     for run in runs:
         scenario = parse_scenario(run.scenario, run.id)
         used = Case(run.id, run.slice, run.group, run.measured, math.nan).fitted
         kind = kind_of(scenario)
-        yield Known(
+        yield MeasuredRun(
             key_of(scenario),
             "published",
             run.id,
@@ -102,7 +103,9 @@ def predictions(reports: Sequence[Path]) -> dict[tuple[str, str], float]:
     return times
 
 
-def text_of(cases: Sequence[Known], predicted: Mapping[tuple[str, str], float]) -> str:
+def text_of(
+    cases: Sequence[MeasuredRun], predicted: Mapping[tuple[str, str], float]
+) -> str:
     """The index as CSV."""
     out = io.StringIO()
     names = [field.name for field in fields(Kind)]
@@ -141,11 +144,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     kept = {
         (case.set, case.row): case.predicted
-        for case in index()
+        for case in measured_runs()
         if math.isfinite(case.predicted)
     }
     files.write_text(
-        INDEX, text_of(list(rows()), {**kept, **predictions(options.reports)})
+        TABLE, text_of(list(rows()), {**kept, **predictions(options.reports)})
     )
 
 

@@ -1,7 +1,7 @@
-"""How far off steps like a scenario's were: the error of the nearest measured runs that no constant was fitted to.
+"""Expected error of a prediction: the error on the nearest measured runs that no constant was fitted to.
 
-Reads the index (`validation.index.measured`) without its keys and sets, since every `prestep run` asks: a few
-milliseconds.
+Every `prestep run` asks, so only the columns that it needs are read, which takes a few milliseconds.
+`sim.record.measured_runs` reads the same table whole.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from sim.record.identity import kind_of
 from sim.spec.sections import Scenario
-from validation.index.identity import kind_of
 from workloads.precision import precision
 
-INDEX = Path(__file__).parents[1] / "cases" / "known.csv"
+#: Measured steps with their predictions; the laboratory writes it (`python -m lab.report.measured_runs`).
+TABLE = Path(__file__).with_name("measured-runs.csv")
 _TEXTS = ("gpu", "framework", "model", "mode")
 LEAST = 5  # runs that a family needs for a figure
 OCTAVES = 2.0  # runs on up to four times as many GPUs, and down to a quarter, are near
@@ -26,7 +27,7 @@ OCTAVES = 2.0  # runs on up to four times as many GPUs, and down to a quarter, a
 
 @dataclass(frozen=True)
 class Run:
-    """A measured step of the index, as far as it tells how near and how well predicted it is; `gpus` as log2."""
+    """A measured step: what kind of run it was, and the signed error of its prediction. `gpus` is a power of two."""
 
     gpu: str
     framework: str
@@ -38,13 +39,13 @@ class Run:
 
 @lru_cache(maxsize=1)
 def _lines() -> tuple[str, ...]:
-    if not INDEX.is_file():
+    if not TABLE.is_file():
         return ()
-    return tuple(INDEX.read_text(encoding="utf-8").splitlines())
+    return tuple(TABLE.read_text(encoding="utf-8").splitlines())
 
 
-def judged(gpu: str) -> list[Run]:
-    """Runs on a kind of GPU with a prediction, that no constant was fitted to; not the noisy or incompletely said."""
+def judged_runs(gpu: str) -> list[Run]:
+    """Returns the predicted runs on a kind of GPU that no constant was fitted to, without noisy and incomplete ones."""
     head, *lines = _lines() or ("",)
     # most lines are of other GPUs: they are not taken apart
     own = [head, *(line for line in lines if f",{gpu}," in line)]
@@ -64,23 +65,25 @@ def _run(row: dict[str, str]) -> Run:
     return Run(gpu, framework, model, mode, float(row["gpus"]), error)
 
 
-def expected(scenario: Scenario, gpu: str) -> dict[str, Any] | None:
-    """Errors of the nearest runs on the same kind of `gpu`; None where too few were measured, and in 32 bits none were.
+def expected_error(scenario: Scenario, gpu: str) -> dict[str, Any] | None:
+    """Returns the errors of the nearest runs on the same kind of `gpu`; None where fewer than five were measured.
 
-    ``shared`` names what they have in common with the scenario besides the GPU (`framework`, `model`, `gpus`, `layout`,
-    each kept only while enough runs share it); ``gpus`` the fewest and the most that they ran on; ``n``, mean absolute
-    ``error``, ``bias`` and the ``worst``, as shares of the measured time.
+    Nothing was measured in 32 bits, so such runs have none. ``shared`` names what the runs have in common with the
+    scenario besides the GPU (`framework`, `model`, `gpus`, `layout`, each while enough runs share it); ``gpus`` the
+    fewest and the most that they ran on; ``n``, mean absolute ``error``, ``bias`` and the ``worst`` are shares of the
+    measured time.
     """
     if precision(scenario.training.precision).wide:
         return None
     mine = kind_of(scenario, gpu)
+    # From what matters most to what matters least; each narrows the runs while enough are left.
     same: dict[str, Callable[[Run], bool]] = {
         "framework": lambda run: run.framework == mine.framework,
         "model": lambda run: run.model == mine.model,
         "gpus": lambda run: abs(run.gpus - mine.gpus) <= OCTAVES,
         "layout": lambda run: run.mode == mine.mode,
     }
-    runs = judged(mine.gpu)
+    runs = judged_runs(mine.gpu)
     if len(runs) < LEAST:
         return None
     shared: list[str] = []
@@ -88,10 +91,10 @@ def expected(scenario: Scenario, gpu: str) -> dict[str, Any] | None:
         nearer = [run for run in runs if test(run)]
         if len(nearer) >= LEAST:
             shared, runs = [*shared, name], nearer
-    said = {"framework": mine.framework, "model": mine.model, "layout": mine.mode}
+    labels = {"framework": mine.framework, "model": mine.model, "layout": mine.mode}
     return {
         "gpu": mine.gpu,
-        **{name: text if name in shared else None for name, text in said.items()},
+        **{name: text if name in shared else None for name, text in labels.items()},
         "gpus": [round(2 ** end(run.gpus for run in runs)) for end in (min, max)],
         "shared": shared,
         **_errors(runs),

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import cli
-from lab.report import known as make
+from lab.report import measured_runs as make
 from sim.exporters import html
+from sim.record import measured_runs as measured
+from sim.record.identity import key_of, kind_of
 from sim.spec.load import load_scenario, parse_scenario
 from sim.spec.sections import Scenario
 from tests.sim.synthetic import result
-from validation.index import measured
-from validation.index.identity import key_of, kind_of
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
 BASE = {
@@ -130,24 +130,24 @@ def test_distance_is_symmetric_and_zero_for_the_same() -> None:
 
 
 def test_the_index_has_the_sets_as_they_are() -> None:
-    """Every row of a small set is there under the key of its scenario (all sets: python -m lab.report.known)."""
-    listed = {(case.set, case.row): case for case in measured.index()}
+    """Every row of a small set is there under the key of its scenario (all sets: python -m lab.report.measured_runs)."""
+    listed = {(case.set, case.row): case for case in measured.measured_runs()}
     for case in make._steps("h200-whatif"):
         mine = listed[case.set, case.row]
         assert mine.key == case.key and mine.measured == pytest.approx(
             case.measured, rel=1e-5
         )
         assert mine.fitted == case.fitted and mine.kind == case.kind
-    assert sum(case.set == "published" for case in measured.index()) > 1000
+    assert sum(case.set == "published" for case in measured.measured_runs()) > 1000
     assert all(
         case.measured > 0 and (math.isnan(case.predicted) or case.predicted > 0)
-        for case in measured.index()
+        for case in measured.measured_runs()
     )
 
 
 def test_reports_give_the_predictions(tmp_path: Path) -> None:
     """`validate --json` of one or several sets; what has none in them keeps the old one; text and index agree."""
-    case = measured.index()[0]
+    case = measured.measured_runs()[0]
     path = tmp_path / "r.json"
     path.write_text(
         json.dumps([{"set": case.set, "cases": [{"id": case.row, "predicted": 1.5}]}]),

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from sim.errors import InputError
 from sim.predict import predict
+from sim.record.identity import key_of
 from sim.spec.load import parse_scenario
 from sim.spec.sections import Scenario
 from sim.strict import type_hints
-from validation.index.identity import key_of
 
 DENSE = {
     "kind": "transformer",

@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
+from sim.record import expected_error as study
+from sim.record.expected_error import LEAST, OCTAVES, Run, expected_error, judged_runs
+from sim.record.measured_runs import measured_runs
 from sim.spec.load import load_scenario
 from sim.spec.sections import Scenario
 from sim.tools.catalog import find_scenario
-from validation.index import expected as study
-from validation.index.expected import LEAST, OCTAVES, Run, expected, judged
-from validation.index.measured import index
 
 
 def scenario(*changes: str) -> Scenario:
@@ -27,10 +27,14 @@ def runs(n: int, error: float, **kind: object) -> list[Run]:
 
 def test_only_steps_that_nothing_was_fitted_to_count() -> None:
     """As many as the whole index has of them, with the same errors."""
-    for gpu in {known.kind.gpu for known in index()}:
-        own = [k for k in index() if k.kind.gpu == gpu and not k.fitted and not k.note]
+    for gpu in {known.kind.gpu for known in measured_runs()}:
+        own = [
+            k
+            for k in measured_runs()
+            if k.kind.gpu == gpu and not k.fitted and not k.note
+        ]
         errors = [known.error for known in own if known.predicted > 0]
-        assert [run.error for run in judged(gpu)] == pytest.approx(errors)
+        assert [run.error for run in judged_runs(gpu)] == pytest.approx(errors)
 
 
 @pytest.mark.parametrize(
@@ -47,8 +51,8 @@ def test_nearer_steps_count_alone_where_there_are_enough(
     """Five steps that share one more thing are preferred; four are not, and what they share is said."""
     for n, error, named in ((LEAST, 0.01, True), (LEAST - 1, None, False)):
         made = (*runs(n, 0.01), *runs(40, 0.2, **others))
-        monkeypatch.setattr(study, "judged", lambda gpu, made=made: made)
-        found = expected(scenario(), "h200")
+        monkeypatch.setattr(study, "judged_runs", lambda gpu, made=made: made)
+        found = expected_error(scenario(), "h200")
         assert found is not None
         assert (
             set(found["shared"]) == {*shared, "framework", "model", "gpus", "layout"}
@@ -62,7 +66,7 @@ def test_nearer_steps_count_alone_where_there_are_enough(
 
 def test_a_gpu_that_nobody_measured_has_none() -> None:
     """No figure of another GPU is given for it."""
-    assert expected(scenario(), "v100") is None
+    assert expected_error(scenario(), "v100") is None
 
 
 def test_run_prints_what_json_has() -> None:
