@@ -9,6 +9,7 @@ from tests.topologies.importers import test_graph_formats as graphs
 from tests.validation.test_choices import LOG
 from tests.workloads.test_hugging_face import CONFIGS
 from tests.workloads.test_megatron_arguments import LLAMA
+from validation.sets.sets import folder_of
 
 ROOT = Path(__file__).parents[2]
 MODEL = """[model]
@@ -67,14 +68,11 @@ MISSES = '"tp: mean" = 0.078\n"compared: h200, pp: mean error grew" = 0.0068\n'
 
 def more() -> list[tuple[str, str, str, tuple[str, ...]]]:
     """Name, suffix, text and words of each."""
-    cases, collective = (
-        ROOT / "validation/cases",
-        ("collective", "--cluster", "h200-host-4", "--max-bytes", "64"),
-    )
-    save = (cases / "checkpoint/checkpoint_4gpu.jsonl").read_text(
-        encoding="utf-8"
-    ).splitlines()[0] + "\n"
-    told = json.loads((cases / "nccl-choice/logs.json").read_text(encoding="utf-8"))
+    collective = ("collective", "--cluster", "h200-host-4", "--max-bytes", "64")
+    saves = folder_of("checkpoint") / "checkpoint_4gpu.jsonl"
+    save = saves.read_text(encoding="utf-8").splitlines()[0] + "\n"
+    choices = folder_of("nccl-choice") / "logs.json"
+    told = json.loads(choices.read_text(encoding="utf-8"))
     logs = dict(list(told.items())[:1])
     constants = (ROOT / "sim/costs/hardware/h200-nccl.toml").read_text(encoding="utf-8")
     serving = (ROOT / "examples/serving/prefill-decode.toml").read_text(

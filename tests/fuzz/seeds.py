@@ -17,6 +17,7 @@ from tests.fuzz.trace_seeds import REPLAY, binaries, texts
 from tests.topologies.importers.test_nccl_xml import HOST
 from tests.topologies.importers.test_text_formats import IB, SMI, TREE, YAML
 from tests.validation.test_nccl_tests import HEAD, TAIL, row
+from validation.sets.sets import folder_of
 
 ROOT = Path(__file__).parents[2]
 SCENARIO = """[cluster]
@@ -136,9 +137,9 @@ def _first(path: str, lines: int) -> str:
     )
 
 
-def _rows(path: str, *begins: str) -> str:
+def _rows(path: Path, *begins: str) -> str:
     """A table's head and the lines that begin so: of several hosts each, but of small models, which are soon simulated."""
-    head, *lines = (ROOT / path).read_text(encoding="utf-8").splitlines(keepends=True)
+    head, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     return head + "".join(line for line in lines if line.startswith(begins))
 
 
@@ -202,7 +203,7 @@ def seeds() -> list[Seed]:
         Seed(
             "published",
             ".csv",
-            _rows(f"{cases}/published/rows.csv", "mosaic-0211,", "mosaic-0212,"),
+            _rows(folder_of("published") / "rows.csv", "mosaic-0211,", "mosaic-0212,"),
             ("validate", "published", "--jobs", "1", "--rows", "FILE"),
         ),
         Seed(

@@ -8,9 +8,9 @@ from pathlib import Path
 from tests.fuzz.job_seeds import Parts
 from tests.validation.test_choices import LOG
 from tests.validation.test_nccl_tests import HEAD, TAIL, row
+from validation.sets.sets import folder_of
 
 ROOT = Path(__file__).parents[2]
-CASES = ROOT / "validation/cases"
 #: Set -> its file of rows in its folder or beside it, and words that its cheapest rows have.
 ROWS = {
     "energy": ("train_h100_power.jsonl", ""),
@@ -36,7 +36,7 @@ WHERE = {"energy": ("--cluster", "dgx-h100")}
 def _rows(name: str, most: int = 2) -> str:
     """The header of a table, where it has one, and a few of its rows."""
     file, word = ROWS[name]
-    lines = (CASES / name / file).read_text(encoding="utf-8").splitlines()
+    lines = (folder_of(name) / file).read_text(encoding="utf-8").splitlines()
     head, rest = ([], lines) if file.endswith(".jsonl") else (lines[:1], lines[1:])
     kept = [line for line in rest if word in line][:most] or rest[:most]
     return "".join(f"{line}\n" for line in head + kept)

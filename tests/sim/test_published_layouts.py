@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from lab.bench.large import DEEPSEEK, LLAMA
 from sim.analysis.memory import outside, peaks
 from sim.predict import plan
 from sim.spec.load import parse_scenario
 from sim.studies import room
-from validation.bench.large import DEEPSEEK, LLAMA
 
 LLAMA_AS_PUBLISHED = {
     "parallel": {"data_parallel": "fsdp", "uneven_stages": False},
