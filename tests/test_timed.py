@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 def test_a_run_replaces_what_it_timed_and_keeps_the_rest() -> None:
     """Tests that became quick leave the list, those that did not run stay, and no line names a file of one machine."""
-    taken = {"b": 0.5, "c": 2.0, "d[/usr/bin/python3]": 3.0}
+    taken = {"b": 0.2, "c": 2.0, "d[/usr/bin/python3]": 3.0}
     assert timed.updated(frozenset({"a", "b"}), taken) == ["a", "c"]
 
 

@@ -1,4 +1,4 @@
-"""A plug-in of pytest that writes down which tests take more than a second of a processor: `make test` leaves them out.
+"""A plug-in of pytest that writes down which tests take more than half a second of a processor: `make test` leaves them out.
 
 `make timed` runs all tests with it. Tests that did not run keep their lines in slow.txt; children's time counts.
 """
@@ -14,7 +14,7 @@ import pytest
 #: Ids of tests, a line each, sorted.
 SLOW = Path(__file__).with_name("slow.txt")
 #: Seconds of a processor.
-MOST = 1.0
+MOST = 0.5
 PROPERTY = "seconds of a processor"
 _BEGUN = pytest.StashKey[float]()
 _TAKEN: dict[str, float] = {}
@@ -32,7 +32,7 @@ def updated(before: frozenset[str], taken: dict[str, float]) -> list[str]:
 
     Examples
     --------
-    >>> updated(frozenset({"a", "b"}), {"b": 0.5, "c": 2.0, "d[/usr/bin/python3]": 3.0})
+    >>> updated(frozenset({"a", "b"}), {"b": 0.2, "c": 2.0, "d[/usr/bin/python3]": 3.0})
     ['a', 'c']
     """
     long = {name for name, seconds in taken.items() if seconds > MOST}
