@@ -5,6 +5,7 @@ TOML is loaded as what it is in tests/test_docs.py; tests/pages.py says how a pa
 
 from __future__ import annotations
 
+import configparser
 import json
 import re
 import runpy
@@ -23,7 +24,7 @@ from click.testing import CliRunner
 import cli
 from tests.pages import PAGES, ROOT, Block, blocks, name_of
 
-LANGUAGES = {"sh", "text", "toml", "json", "yaml", "python", "{toctree}"}
+LANGUAGES = {"sh", "text", "toml", "ini", "json", "yaml", "python", "{toctree}"}
 #: Blocks that cannot run here, by page. A page that gains one says why above it, and is counted here.
 NOT_RUN = {
     "README.md": 1,
@@ -137,7 +138,7 @@ FILES: dict[str, Callable[[Path], object]] = {
 
 def room(page: list[Block], folder: Path) -> None:
     """The folder in which a page's commands run: this tree's folders, and the files that they name."""
-    for name in ("examples", "validation"):
+    for name in ("examples", "validation", "lab"):
         (folder / name).symlink_to(ROOT / name)
     for block in page:
         if block.file:
@@ -287,6 +288,10 @@ def test_every_block_says_what_it_is(page: Path) -> None:
         ), where
         if block.language == "json":
             assert values(block.text), where
+        if block.language == "ini":
+            parser = configparser.ConfigParser()
+            parser.read_string(block.text)
+            assert parser.sections(), where
         if block.language == "yaml":
             assert yaml.safe_load(block.text), where
 
