@@ -23,18 +23,23 @@ def wires(links: np.ndarray, fabric: Any, wire: Callable[[str], float]) -> np.nd
     return np.asarray(by_kind.take(fabric.links.kind_numbers.take(links)))
 
 
-def on_bus(links: np.ndarray, usage: np.ndarray, fabric: Any) -> np.ndarray:
+def on_bus(
+    links: np.ndarray, usage: np.ndarray, group: Group, fabric: Any
+) -> np.ndarray:
     """Bytes on links per payload byte, where a memory's count both ways: its bus carries reads and writes in turn.
 
     Examples
     --------
+    >>> from sim.collectives.group import group_of
+    >>> from sim.spec.sections import Nccl
     >>> from topologies import load_cluster
     >>> fabric = load_cluster("aws-p5")
+    >>> group = group_of(fabric, fabric.gpus, Nccl(p2p_disable=True))
     >>> there_and_back = fabric.links.of_kind("memory")[:2]
-    >>> on_bus(there_and_back, np.array([1.0, 0.5]), fabric).tolist()
+    >>> on_bus(there_and_back, np.array([1.0, 0.5]), group, fabric).tolist()
     [1.5, 1.5]
     """
-    if "memory" not in fabric.links.kinds_on(links):
+    if not group.through_memory:
         return usage
     src, dst = (ends[links] for ends in fabric.ends)
     at = {ends: slot for slot, ends in enumerate(zip(src, dst, strict=True))}
@@ -99,7 +104,11 @@ def _usage(
         flows = paths.gather(fabric, group.expand(fabric, flows))
     links, data = flows
     wire = wires(links, fabric, lambda kind: group.network.wire(table, kind))
-    return links, on_bus(links, data * (protocols.WIRE[proto] / wire), fabric), data
+    return (
+        links,
+        on_bus(links, data * (protocols.WIRE[proto] / wire), group, fabric),
+        data,
+    )
 
 
 def _evidence(group: Group, pace: files.Pace, table: files.Constants) -> str:

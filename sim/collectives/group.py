@@ -77,6 +77,11 @@ class Group:
         """What decides which way bytes go between the ranks: equal on fabrics that differ in speeds alone."""
         return self.ranks, self.hosts, self.inside, self.outside
 
+    @property
+    def through_memory(self) -> bool:
+        """Whether bytes may pass a host's memory, inside a host or on their way to another."""
+        return self.inside != "auto" or self.outside == reach.STAGED
+
     def expand(self, fabric: Any, flows: list[transport.Flow]) -> list[transport.Flow]:
         """Flows between ranks as flows between the stations that they pass."""
         if self.inside == self.outside:

@@ -224,7 +224,7 @@ def planned(messages: Messages, ranks: Sequence[str], fabric: Any, used: Bytes) 
         count,
         messages.latency(count),
         links,
-        on_bus(links, data / wire, fabric),
+        on_bus(links, data / wire, group, fabric),
         size / moving if moving > 0 else float("inf"),
         messages.table.evidence if group.nodes == 1 else "guess",
         buffered=messages.buffered if _leaves_host(op, ranks, fabric) else 0.0,
