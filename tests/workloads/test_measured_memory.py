@@ -195,3 +195,125 @@ def test_qwen3_of_torchtitan_reserves_what_was_printed(
     cluster = ["cluster.name=rail-h100-500w", f"cluster.hosts={hosts}"]
     scenario = load_scenario(path, cluster)
     assert FRAGMENTATION * peak(scenario) == pytest.approx(reserved, rel=0.1)
+
+
+#: Megatron's steps by their published recipes, as the readers of recipes give them.
+MEGATRON: dict[str, dict[str, Any]] = {
+    # swiss-ai/Megatron-LM, pull request 33: 85 GB on each of 256 GH200.
+    "swissai-8b": {
+        "cluster": {"name": "gh200-quad", "hosts": 64, "gpus": 256},
+        "model": {
+            "kind": "transformer",
+            "hidden": 4096,
+            "layers": 32,
+            "heads": 32,
+            "kv_heads": 8,
+            "ffn": 14336,
+            "vocab": 131072,
+            "tied_embeddings": False,
+        },
+        "training": {"seq_len": 8192, "global_batch": 256},
+        "parallel": {"dp": 256},
+        "megatron": {},
+    },
+    # NVIDIA-NeMo/Megatron-Bridge, examples/model_verification_cards/nemotron-3.5-lightning: eight GB200, allocated.
+    "lightning-gb200": {
+        "cluster": {"name": "gb200-nvl72", "hosts": 2, "gpus": 8},
+        "model": {
+            "kind": "transformer",
+            "hidden": 2688,
+            "layers": 52,
+            "heads": 32,
+            "kv_heads": 2,
+            "head_dim": 128,
+            "ffn": 1856,
+            "vocab": 131072,
+            "gated": False,
+            "activation": "relu2",
+            "tied_embeddings": False,
+            "experts": 128,
+            "experts_per_token": 6,
+            "moe_ffn": 1856,
+            "shared_experts": 2,
+            "layer_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+            "mamba_heads": 64,
+            "mamba_head_dim": 64,
+            "mamba_state": 128,
+            "mamba_groups": 8,
+            "mtp_layers": 2,
+            "mtp_shared": True,
+            "positions": "none",
+        },
+        "training": {"seq_len": 8192, "micro_batch": 2, "global_batch": 512},
+        "parallel": {"dp": 8, "ep": 8, "etp": 1},
+        "megatron": {
+            "use_precision_aware_optimizer": False,
+            "cross_entropy_fusion_impl": "te",
+            "moe_token_dispatcher": "flex",
+            "moe_flex_dispatcher_backend": "hybridep",
+        },
+    },
+    # The same, qwen3-30b-a3b: two hosts of eight H100, allocated.
+    "qwen3-30b-a3b-h100": {
+        "cluster": {"name": "dgx-h100-superpod", "hosts": 2, "gpus": 16},
+        "model": {"name": "qwen3-30b-a3b"},
+        "training": {"seq_len": 4096, "global_batch": 1024},
+        "parallel": {"dp": 16, "ep": 16, "etp": 1},
+        "megatron": {
+            "cross_entropy_fusion_impl": "te",
+            "moe_token_dispatcher": "flex",
+            "moe_flex_dispatcher_backend": "hybridep",
+            "overlap_moe_expert_parallel_comm": True,
+            "moe_router_fusion": True,
+        },
+    },
+}
+GB = 1e9 / GIB
+
+
+@pytest.mark.parametrize(
+    ("name", "measured", "reserved", "tolerance"),
+    [
+        ("swissai-8b", 85 * GB, True, 0.06),
+        ("lightning-gb200", 156.85, False, 0.06),
+        pytest.param(
+            "qwen3-30b-a3b-h100",
+            62.17,
+            False,
+            0.06,
+            marks=pytest.mark.xfail(
+                strict=True,
+                reason="14 % too little; three other steps with HybridEP lack 8.8 to 9 GiB, too: not explained",
+            ),
+        ),
+    ],
+)
+def test_steps_of_megatron_take_what_was_printed(
+    name: str, measured: float, reserved: bool, tolerance: float
+) -> None:
+    """What the allocator handed out, or, where the whole device was looked at, with its usual share on top."""
+    tables = {part: dict(table) for part, table in MEGATRON[name].items()}
+    tables["training"] |= {"framework": "megatron"}
+    tables["parallel"] |= {"data_parallel": "zero1"}
+    common = {
+        "main_grads": "bf16",
+        "overlap_grad_reduce": True,
+        "overlap_param_gather": True,
+        "use_precision_aware_optimizer": True,
+    }
+    tables["megatron"] = common | tables["megatron"]
+    share = FRAGMENTATION if reserved else 1.0
+    predicted = share * peak(parse_scenario(tables, name))
+    assert predicted == pytest.approx(measured, rel=tolerance)
+
+
+def test_a_batch_twice_as_large_does_not_fit(tmp_path: Path) -> None:
+    """The pull request reports 32 samples as fitting and 64 as out of memory (TP 8, 32 H100 of 96 GB)."""
+    for batch, fits in ((16, True), (32, True), (64, False)):
+        path = tmp_path / f"qwen3-{batch}.toml"
+        path.write_text(QWEN3.format(batch=batch, tp=8, compiled="false"))
+        scenario = load_scenario(
+            path, ["cluster.name=rail-h100-500w", "cluster.hosts=4"]
+        )
+        room = 94.99  # GiB usable, as PyTorch printed it
+        assert (peak(scenario) < room) is fits
