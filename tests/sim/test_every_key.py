@@ -42,13 +42,42 @@ BASES: dict[str, dict[str, Any]] = {
         "training": {"seq_len": 256},
     },
 }
-QUICK = ("cluster", "nccl", "faults")
+#: Megatron's steps: in stages with a distributed optimizer, and with experts.
+BASES["stages"] = {
+    "cluster": {"name": "dgx-h100"},
+    "model": MODEL | {"vocab": 1000, "layers": 4},
+    "training": {"seq_len": 256, "framework": "megatron", "microbatches": 4},
+    "parallel": {"dp": 2, "tp": 2, "pp": 2, "data_parallel": "zero1"},
+}
+BASES["experts"] = {
+    "cluster": {"name": "dgx-h100"},
+    "model": MODEL
+    | {"vocab": 1000, "experts": 8, "experts_per_token": 2, "moe_ffn": 256},
+    "training": {"seq_len": 256, "framework": "megatron", "microbatches": 2},
+    "parallel": {"dp": 8, "ep": 4, "data_parallel": "zero1"},
+}
+QUICK = ("cluster", "nccl", "faults", "checkpoint", "inference", "placement", "rl")
 LONG = ("pytorch", "adapter", "dataload")
+OF_A_STEP = ("training", "parallel", "model", "megatron")
 #: Values that say what holds anyway, of keys that take no other one here: the whole cluster, nothing of a part.
 AS_IT_IS: dict[str, tuple[Any, ...]] = {
     "cluster.hosts": (1, 2),
     "cluster.gpus": (1, 8, 16),
     "nccl.collnet": (False,),
+    "placement.slots": (8, [8]),
+    # Batches, microbatches and ranks that the scenarios have.
+    "training.global_batch": (8, 16),
+    "training.grad_accumulation": (2,),
+    "parallel.microbatches": (2, 4),
+    "parallel.etp": (1,),
+    # Leave to refuse nothing, and what balanced experts are without.
+    "parallel.uneven_stages": (True,),
+    "megatron.moe_force_load_balancing": (True,),
+    # Others' names of the same arithmetic.
+    "training.optimizer": ("adam",),
+    "model.activation": ("silu", "gelu", "relu", "relu2"),
+    "model.streams": (1,),
+    "model.gated": (True,),
 }
 TEXTS = {
     "bytes": ("1 KiB", "1 MiB", "100 MiB", "1 GiB"),
@@ -99,8 +128,11 @@ def _tries(base: str, section: str, entry: Field[Any]) -> Iterator[tuple[Any, st
     plain, _ = _predicted(json.dumps(BASES[base]))
     key = f"{section}.{entry.name}"
     for value in _values(entry, type_hints(SECTIONS[section])[entry.name]):
-        if value in AS_IT_IS.get(key, ()) or value in (entry.default, [*()]):
+        own = BASES[base].get(section, {}).get(entry.name)
+        if value in AS_IT_IS.get(key, ()) or value in (entry.default, own, [*()]):
             continue
+        if section == "model" and not value:
+            continue  # a part that a model does not have
         tables = copy.deepcopy(BASES[base])
         tables.setdefault(section, {})[entry.name] = value
         try:
@@ -134,7 +166,15 @@ def test_no_key_is_dropped_in_silence(section: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", ["ddp", "stages", "experts"])
+@pytest.mark.parametrize("section", OF_A_STEP)
+def test_no_key_of_a_step_is_dropped_in_silence(section: str, base: str) -> None:
+    """Of PyTorch's and of Megatron's steps."""
+    assert not _silent(base, section)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", ["ddp", "two hosts", "one GPU"])
 @pytest.mark.parametrize("section", LONG)
 def test_no_key_of_longer_sections_is_dropped_in_silence(
     section: str, base: str

@@ -53,6 +53,26 @@ def _changed_with_releases(s: Scenario, m: ModelShape) -> bool:
     ) or rowwise
 
 
+def _buckets_of_ddp(s: Scenario, m: ModelShape) -> bool:
+    return not _of_megatron(s, m) and _ways("ddp", "ddp-no-overlap", "zero1")(s, m)
+
+
+def _interleaved(s: Scenario, _: ModelShape) -> bool:
+    p = s.parallel
+    return p.pp > 1 and p.vpp > 1 and p.schedule == "interleaved"
+
+
+def _gathers_beside(s: Scenario, _: ModelShape) -> bool:
+    """Whether Megatron gathers what its distributed optimizer updated beside the forward pass."""
+    p = s.parallel
+    sharded = p.data_parallel == "zero1" and p.dp * p.cp > 1
+    return sharded and s.megatron.overlap_param_gather
+
+
+def _quantized(s: Scenario, _: ModelShape) -> bool:
+    return precision(s.training.precision).quantized
+
+
 #: The first that is not met says why a key has no part.
 NEEDS = (
     Needs("megatron.*", _of_megatron, "a framework with Megatron's layers"),
@@ -92,7 +112,7 @@ NEEDS = (
         "a model with experts",
     ),
     Needs(
-        "megatron.moe_flex_* megatron.moe_deepep_*",
+        "megatron.moe_flex_* megatron.moe_deepep_* parallel.routing",
         lambda s, _: s.megatron.moe_token_dispatcher == "flex",
         "moe_token_dispatcher = flex",
     ),
@@ -102,12 +122,17 @@ NEEDS = (
         "moe_capacity",
     ),
     Needs(
-        "megatron.fp8_* adapter.fp8_weights",
-        lambda s, _: precision(s.training.precision).quantized,
+        "megatron.moe_shared_expert_overlap",
+        lambda _, m: m.shared_experts > 0,
+        "shared experts",
+    ),
+    Needs(
+        "megatron.fp8_* megatron.num_layers_at_* megatron.kept_in_* megatron.moe_fused_mlp adapter.fp8_weights",
+        _quantized,
         "a precision of 8 or 4 bits",
     ),
     Needs(
-        "megatron.nvfp4_rht",
+        "megatron.nvfp4_rht megatron.kept_in_mxfp8",
         lambda s, _: s.training.precision == "nvfp4",
         "precision = nvfp4",
     ),
@@ -118,7 +143,7 @@ NEEDS = (
     ),
     Needs(
         "megatron.use_transformer_engine_op_fuser",
-        lambda s, _: s.adapter.on or precision(s.training.precision).quantized,
+        lambda s, m: s.adapter.on or _quantized(s, m),
         "adapters, or a precision of 8 or 4 bits",
     ),
     Needs(
@@ -128,6 +153,16 @@ NEEDS = (
         lambda s, _: s.parallel.tp > 1,
         "tp > 1",
     ),
+    Needs(
+        "megatron.tp_comm_overlap*",
+        lambda s, _: s.parallel.sequence_parallel,
+        "sequence_parallel",
+    ),
+    Needs(
+        "megatron.tp_comm_overlap_rs_dgrad",
+        lambda s, _: s.megatron.tp_comm_overlap,
+        "tp_comm_overlap",
+    ),
     Needs("megatron.cp_comm_type", lambda s, _: s.parallel.cp > 1, "cp > 1"),
     Needs(
         "parallel.schedule parallel.uneven_stages megatron.account_for_* "
@@ -135,6 +170,79 @@ NEEDS = (
         "megatron.scatter_gather_tensors_in_pipeline",
         lambda s, _: s.parallel.pp > 1,
         "pp > 1",
+    ),
+    Needs(
+        "megatron.overlap_p2p_comm megatron.align_*",
+        _interleaved,
+        "schedule = interleaved with vpp > 1",
+    ),
+    Needs(
+        "megatron.align_param_gather megatron.param_gather_from_start "
+        "megatron.overlap_param_gather_with_optim_step",
+        _gathers_beside,
+        "overlap_param_gather with data_parallel = zero1",
+    ),
+    Needs(
+        "megatron.param_gather_from_start",
+        lambda s, m: not (_interleaved(s, m) and s.megatron.align_param_gather),
+        "gathers that are not aligned",
+    ),
+    Needs(
+        "megatron.overlap_param_gather_with_optim_step",
+        lambda s, _: s.parallel.vpp > 1,
+        "vpp > 1",
+    ),
+    Needs(
+        "megatron.align_grad_reduce",
+        lambda s, _: (
+            s.megatron.overlap_grad_reduce and s.parallel.dp * s.parallel.cp > 1
+        ),
+        "overlap_grad_reduce",
+    ),
+    Needs(
+        "megatron.attention_dropout",
+        lambda s, _: s.megatron.attention == "unfused",
+        "attention = unfused (fused kernels drop scores in passing)",
+    ),
+    Needs(
+        "megatron.bias_fusion",
+        lambda s, m: m.bias or s.megatron.hidden_dropout > 0,
+        "a model with biases, or hidden_dropout",
+    ),
+    Needs("megatron.use_fused_mhc", lambda _, m: m.streams > 1, "residual streams"),
+    Needs(
+        "megatron.dsa_indexer_loss_coeff model.hash_layers",
+        lambda _, m: bool(m.compress_ratios),
+        "compressed attention",
+    ),
+    Needs("model.mtp_shared", lambda _, m: m.mtp_layers > 1, "mtp_layers > 1"),
+    Needs(
+        "model.ffn",
+        lambda s, m: (
+            s.model.moe_ffn is None
+            or not all(m.has_experts(layer) for layer in range(m.layers))
+        ),
+        "a layer without experts",
+    ),
+    Needs(
+        "parallel.data_parallel megatron.overlap_grad_reduce megatron.overlap_param_gather",
+        lambda s, m: (
+            s.parallel.dp * s.parallel.cp > 1
+            or not _of_megatron(s, m)
+            or s.parallel.data_parallel == "none"
+        ),
+        "dp x cp > 1",
+    ),
+    Needs("model.clamped", lambda _, m: m.experts > 0, "a model with experts"),
+    Needs(
+        "training.warmup",
+        _buckets_of_ddp,
+        "PyTorch's DDP, which rebuilds its first buckets after some steps",
+    ),
+    Needs(
+        "training.set_to_none",
+        lambda s, m: not _of_megatron(s, m),
+        "gradients that PyTorch keeps",
     ),
     Needs(
         "megatron.fp32_shards",
@@ -167,7 +275,7 @@ NEEDS = (
         "recompute = products",
     ),
     Needs(
-        "megatron.recompute_num_layers",
+        "megatron.recompute_num_layers megatron.recompute_early_stop",
         lambda s, _: s.training.recompute == "full",
         "recompute = full",
     ),
@@ -210,6 +318,8 @@ BETWEEN_HOSTS = (
 #: Sections, and a key, that say by themselves that they are not in use.
 SAID_KEYS = ("nccl.collnet",)
 SAID = ("measured", "inference", "rl", "costs", "model")
+#: Keys of a model that may be about nothing in it.
+OF_MODELS = ("mtp_shared", "clamped", "ffn", "hash_layers")
 
 
 def idle(s: Scenario, model: ModelShape, hosts: int) -> Iterator[str]:
@@ -233,6 +343,7 @@ def _between(s: Scenario, hosts: int) -> Needs:
 
 def stated(s: Scenario) -> Iterator[str]:
     """Keys of the scenario that are not as they are where nothing is said."""
+    yield from (f"model.{name}" for name in OF_MODELS if getattr(s.model, name))
     for section, cls in SECTIONS.items():
         if section in SAID:
             continue
