@@ -10,6 +10,7 @@ from typing import Any
 from lab.measure import (
     attention,
     batches,
+    domains,
     edges,
     extremes,
     layers,
@@ -36,6 +37,7 @@ FAMILIES = (
     batches,
     libraries,
     edges,
+    domains,
 )
 HELD_OUT = 5  # every fifth size of a family
 
