@@ -147,7 +147,7 @@ def _silent(base: str, section: str) -> list[str]:
     """Keys of a section that move nothing and are not named."""
     found = []
     for entry in fields(SECTIONS[section]):
-        silent = []
+        silent: list[Any] = []
         for value, outcome in _tries(base, section, entry):
             if outcome == "moves":
                 silent = []
