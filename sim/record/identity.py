@@ -169,6 +169,9 @@ def _replicas(p: Parallel, keys: Collection[str]) -> dict[str, Any]:
     if p.data_parallel in ("fsdp", "zero3"):
         shards = p.fsdp_shards or ranks
         switches |= {"shards": shards, "reshard": p.reshards}
+        usual = Parallel()
+        outside = {"root_groups": p.root_groups, "reshard_root": p.reshard_root}
+        switches |= {k: v for k, v in outside.items() if v != getattr(usual, k)}
     return switches
 
 

@@ -55,6 +55,16 @@ def test_what_changes_no_step_changes_no_key(
     assert key_of(scenario(**changed)) == key_of(scenario())
 
 
+@pytest.mark.parametrize("outside", [{"reshard_root": True}, {"root_groups": "split"}])
+def test_groups_outside_the_blocks_make_another_run(outside: dict[str, object]) -> None:
+    """Under FSDP they change gathers; without it they are keys of what is not there."""
+    sharded = {"data_parallel": "fsdp"}
+    assert key_of(scenario(parallel=sharded)) != key_of(
+        scenario(parallel=sharded | outside)
+    )
+    assert key_of(scenario(parallel=outside)) == key_of(scenario())
+
+
 @pytest.mark.parametrize(
     "changed",
     [

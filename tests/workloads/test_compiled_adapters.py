@@ -148,7 +148,8 @@ def test_shards_of_adapters_are_scattered() -> None:
     found = lowered(LORA, dp=2, data_parallel="fsdp")
     own = 2.0 * eager.adapters("qkv", "proj")
     assert volume(found, "dp reduce_scatter") == own
-    assert volume(found, "dp all_gather") == 2 * (2.0 * found.parameters + own)
+    root = 2.0 * (2 * 1000 + 1) * HIDDEN  # stays between its passes
+    assert volume(found, "dp all_gather") == 2 * (2.0 * found.parameters + own) - root
 
 
 def test_dropout_is_part_of_kernels() -> None:

@@ -95,7 +95,8 @@ def test_gradients_meet_over_replicas_and_parts(way: str) -> None:
     if way == "ddp":
         assert volume(low, "dp all_reduce") == whole
     else:
-        assert volume(low, "dp all_gather") == 2 * volume(low, "dp reduce_scatter")
+        root = 2.0 * (2 * 1000 + 1) * HIDDEN  # stays between its passes
+        assert volume(low, "dp all_gather") == 2 * whole - root
         assert volume(low, "dp reduce_scatter") == whole
 
 

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.errors import InputError
+from tests.executed import executed
 from tests.workloads.small import (
     EXPERTS,
     HIDDEN,
@@ -19,10 +21,12 @@ from tests.workloads.small import (
     communications,
     lowered,
     ops,
+    scenario,
     volume,
 )
 
 GATHER, SCATTER = "dp all_gather", "dp reduce_scatter"
+VOCAB = 1000
 ACTIVATION = 2.0 * 2 * SEQ * HIDDEN  # bf16 of a microbatch of two samples
 
 
@@ -35,8 +39,8 @@ def llama1b(**parallel: object) -> dict[str, object]:
 
 
 def test_fsdp_collectives_are_those_of_a_trace() -> None:
-    """1b-fsdp4-b2: per step 32 all-gathers and 16 reduce-scatters of a block, two and one of the root."""
-    low = lowered(**llama1b(dp=4, data_parallel="fsdp"))  # type: ignore[arg-type]
+    """1b-fsdp4-b2 (every module wrapped with reshard_after_forward=True): 32 all-gathers of blocks, two of the root."""
+    low = lowered(**llama1b(dp=4, data_parallel="fsdp", reshard_root=True))  # type: ignore[arg-type]
     sizes = [(c.op, c.size / 2) for op in ops(low) for c in op.comms]
     assert {pair: sizes.count(pair) for pair in sizes} == {
         ("all_gather", 60_821_504): 32,
@@ -46,20 +50,110 @@ def test_fsdp_collectives_are_those_of_a_trace() -> None:
     }
 
 
-@given(st.booleans(), st.integers(1, 3), st.sampled_from((2, 4)))
-@settings(max_examples=12, deadline=None)
-def test_fsdp_moves_every_parameter(reshard: bool, accumulation: int, dp: int) -> None:
-    """Gathered once per pass, twice if freed between; scattered once a step; each group's bytes are its parameters'."""
+def gathers(freed: bool, microbatches: int) -> int:
+    """A group is gathered for every forward pass, and again for backward if it was freed between."""
+    return microbatches * (2 if freed else 1)
+
+
+@given(
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(("one", "split")),
+    st.integers(1, 3),
+    st.sampled_from((2, 4)),
+)
+@settings(max_examples=16, deadline=None)
+def test_fsdp2_gathers_each_group_by_its_policy(
+    reshard: bool, reshard_root: bool, groups: str, accumulation: int, dp: int
+) -> None:
+    """Bytes are parameters times passes: backward frees what forward kept; gradients are scattered once a step."""
     low = lowered(
         dp=dp,
         data_parallel="fsdp",
         reshard_after_forward=reshard,
+        reshard_root=reshard_root,
+        root_groups=groups,
         training={"grad_accumulation": accumulation},
     )
-    groups, gathers = LAYERS + 1, 2 * accumulation if reshard else 1
-    assert communications(low) == {GATHER: gathers * groups, SCATTER: groups}
-    assert volume(low, GATHER) == gathers * 2.0 * low.parameters
+    blocks, outer = gathers(reshard, accumulation), gathers(reshard_root, accumulation)
+    first = blocks if groups == "split" else outer
+    embedding, head = VOCAB * HIDDEN, VOCAB * HIDDEN + HIDDEN
+    inside = low.parameters - embedding - head
+    units = LAYERS + (2 if groups == "split" else 1)
+    split = first if groups == "split" else 0
+    assert communications(low) == {
+        GATHER: blocks * LAYERS + outer + split,
+        SCATTER: units,
+    }
+    expected = blocks * inside + first * embedding + outer * head
+    assert volume(low, GATHER) == 2.0 * expected
     assert volume(low, SCATTER) == 2.0 * low.parameters
+
+
+@given(st.booleans(), st.integers(1, 3), st.booleans())
+@settings(max_examples=8, deadline=None)
+def test_fsdp1_keeps_its_root(reshard: bool, accumulation: int, sync: bool) -> None:
+    """FULL_SHARD frees all but the root after forward, and all after backward; SHARD_GRAD_OP neither under no_sync."""
+    low = lowered(
+        dp=4,
+        data_parallel="fsdp",
+        reshard_after_forward=reshard,
+        pytorch={"fsdp": "1", "reduce_every_microbatch": sync},
+        training={"grad_accumulation": accumulation},
+    )
+    outside = 2 * VOCAB * HIDDEN + HIDDEN
+    frees = reshard or sync
+    blocks = gathers(reshard, accumulation) if frees else 1
+    outer = accumulation if frees else 1
+    expected = blocks * (low.parameters - outside) + outer * outside
+    assert volume(low, GATHER) == 2.0 * expected
+
+
+def test_a_tied_embedding_is_one_group_with_the_head() -> None:
+    """torchtitan wraps [tok_embeddings, norm, output] together where they share a weight."""
+    tied = {"model": TRANSFORMER | {"tied_embeddings": True}}
+    one, split = (
+        lowered(dp=4, data_parallel="fsdp", root_groups=groups, **tied)  # type: ignore[arg-type]
+        for groups in ("one", "split")
+    )
+    assert communications(one) == communications(split)
+    assert volume(one, GATHER) == volume(split, GATHER)
+
+
+def test_the_head_of_split_groups_is_reduced_beside_the_last_block() -> None:
+    """Its gradients go when the norm has run backward, not at the end of backward as the root's do."""
+    rows = ops(lowered(dp=4, data_parallel="fsdp", root_groups="split"))
+    scatters = [op for op in rows if op.name == "reduce_scatter"]
+    last = first(rows, "backward", LAYERS - 1).index
+    assert scatters[0].index < last < scatters[1].index
+
+
+@pytest.mark.parametrize(
+    ("layout", "key"),
+    [
+        ({"root_groups": "split", "pytorch": {"fsdp": "1"}}, "root_groups"),
+        ({"reshard_root": True, "pytorch": {"fsdp": "1"}}, "reshard_root"),
+        ({"reshard_root": True, "framework": "automodel"}, "reshard_root"),
+        ({"root_groups": "split", "framework": "megatron"}, "root_groups"),
+        ({"root_groups": "split", "mtp_layers": 1}, "root_groups"),
+    ],
+)
+def test_groups_outside_the_blocks_are_refused_where_there_are_none(
+    layout: dict[str, object], key: str
+) -> None:
+    """FSDP1 has one, which stays; other engines shard by their own rules; further predictions use both."""
+    rest = dict(layout)
+    framework, mtp = rest.pop("framework", "pytorch-eager"), rest.pop("mtp_layers", 0)
+    with pytest.raises(InputError, match=f"parallel.{key}"):
+        executed(
+            scenario(
+                TRANSFORMER | {"mtp_layers": mtp},
+                dp=4,
+                data_parallel="fsdp",
+                training={"framework": framework},
+                **rest,  # type: ignore[arg-type]
+            )
+        )
 
 
 def test_fsdp_keeps_a_share_of_what_ddp_keeps() -> None:
@@ -112,10 +206,9 @@ def test_fsdp_prefetches_the_block_before_during_backward() -> None:
     gathers = [op.index for op in rows if op.name == "all_gather"]
     for layer in range(1, LAYERS):
         begun = first(rows, "backward", layer).index
-        # All of the forward pass, then root, last block, ... down to this block, and one more.
+        # All of the forward pass, whose root stays, then last block, ... down to this block, and one more.
         assert (
-            sum(index < begun for index in gathers)
-            == LAYERS + 1 + 1 + (LAYERS - layer) + 1
+            sum(index < begun for index in gathers) == LAYERS + 1 + (LAYERS - layer) + 1
         )
 
 

@@ -78,3 +78,20 @@ def test_split_compiled_blocks_stay_megatrons(tmp_path: Path) -> None:
 def test_an_optimizer_over_lists(tmp_path: Path) -> None:
     s = read(tmp_path, optimizer="foreach")
     assert (s.pytorch.fused_optimizer, s.pytorch.foreach_optimizer) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("policy", "blocks", "head"),
+    [("default", True, False), ("always", True, True), ("never", False, False)],
+)
+def test_the_embedding_is_apart_from_the_head(
+    tmp_path: Path, policy: str, blocks: bool, head: bool
+) -> None:
+    """apply_fsdp: tok_embeddings as the blocks, [norm, output] freed by "always" alone."""
+    path = tmp_path / "train.toml"
+    read(tmp_path, cp=1)
+    key = f'fsdp_reshard_after_forward = "{policy}"'
+    path.write_text(path.read_text().replace("[parallelism]", f"[parallelism]\n{key}"))
+    p = load_scenario(path, ["cluster.name=dgx-h100"]).parallel
+    assert p.root_groups == "split"
+    assert (p.reshards, p.reshard_root) == (blocks, head)

@@ -241,6 +241,23 @@ def test_accelerate_offloads_under_fsdp2(
             load_scenario(path, [CLUSTER])
 
 
+@pytest.mark.parametrize(
+    ("config", "root"),
+    [
+        ("fsdp_version: 2", True),
+        ("fsdp_version: 2\n  fsdp_reshard_after_forward: false", False),
+        ("fsdp_version: 1", False),
+    ],
+)
+def test_accelerate_frees_the_root_with_the_blocks(
+    tmp_path: Path, config: str, root: bool
+) -> None:
+    """fsdp2_prepare_model gives one reshard_after_forward to every module; FSDP1 keeps its root whatever is said."""
+    text = f"{SFT}distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  {config}\n"
+    p = load_scenario(written(tmp_path, "a.yaml", text), [CLUSTER]).parallel
+    assert (p.root_groups, p.reshard_root) == ("one", root)
+
+
 def test_llama_factory_checkpoints_where_nothing_is_said(tmp_path: Path) -> None:
     """Its defaults: adapters of rank 8 in all projections, checkpointing, 2048 tokens; each is said."""
     text = "stage: sft\ntemplate: llama3\nmodel_name_or_path: meta-llama/Llama-3.2-1B\nbf16: true\n"

@@ -223,7 +223,9 @@ def _tensor_and_sharded(case: Mapping[str, Any], world: int) -> dict[str, Any]:
     if world <= tp:
         return {**grid, "data_parallel": "none"}
     reshard = case.get("reshard", True)
-    return {**grid, "data_parallel": "fsdp", "reshard_after_forward": reshard}
+    # The harness says so of every module that it wraps, the whole model among them.
+    frees = {"reshard_after_forward": reshard, "reshard_root": reshard}
+    return {**grid, "data_parallel": "fsdp", **frees}
 
 
 def _nccl(row: Row) -> dict[str, Any]:

@@ -44,6 +44,14 @@ def positions(s: Job, model: ModelShape) -> Iterator[Mistake]:
         yield Mistake(s.where, "pytorch.vocabulary", f'"{choice}"', expected, hint)
 
 
+def root_groups(s: Job, model: ModelShape) -> Iterator[Mistake]:
+    """Further predictions, which use embedding and head outside of the groups that hold them."""
+    if s.parallel.root_groups == "split" and model.mtp_layers:
+        hint = "blocks of further predictions use the embedding and the head too"
+        expected = '"one" with mtp_layers'
+        yield Mistake(s.where, "parallel.root_groups", '"split"', expected, hint)
+
+
 def wide(s: Job, model: ModelShape) -> Iterator[Mistake]:
     """32-bit numbers where a part of the model or the trainer has none."""
     number, where = s.training.precision, s.where

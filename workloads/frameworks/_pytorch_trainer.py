@@ -62,6 +62,31 @@ def trainer(s: Job) -> Iterator[Mistake]:
             yield Mistake(s.where, key, value, 'pytorch.fsdp = "1"')
 
 
+def stated_root(s: Job) -> Iterator[tuple[str, str]]:
+    """Keys of the groups outside of FSDP2's blocks that are not the default, with their values."""
+    if s.parallel.root_groups != "one":
+        yield "parallel.root_groups", f'"{s.parallel.root_groups}"'
+    if s.parallel.reshard_root:
+        yield "parallel.reshard_root", "true"
+
+
+def root(s: Job) -> Iterator[Mistake]:
+    """Groups outside of the blocks: FSDP1 has one, and keeps it."""
+    if s.parallel.data_parallel in FSDP and s.pytorch.fsdp == "1":
+        hint = (
+            "FSDP1's root has one flat parameter, which stays until its backward pass"
+        )
+        for key, value in stated_root(s):
+            yield Mistake(s.where, key, value, 'nothing with pytorch.fsdp = "1"', hint)
+
+
+def no_root(s: Job) -> Iterator[Mistake]:
+    """FSDP2's choice where another engine shards parameters."""
+    hint = 'of FSDP2 with training.framework = "pytorch-eager" or "pytorch-compiled"'
+    for key, value in stated_root(s):
+        yield Mistake(s.where, key, value, "nothing", hint)
+
+
 def liger(s: Job) -> Iterator[Mistake]:
     """Liger's kernels where nothing of transformers is there to be replaced, or not whole."""
     parts, key = s.pytorch.liger, "pytorch.liger"

@@ -8,7 +8,14 @@ from dataclasses import replace
 from sim.errors import Mistake
 from workloads.frameworks import pytorch_eager
 from workloads.frameworks._megatron_optimizer import offloaded, offloaded_caveat
-from workloads.frameworks._pytorch_trainer import OF_FSDP, offload, stated, zero2
+from workloads.frameworks._pytorch_trainer import (
+    OF_FSDP,
+    no_root,
+    offload,
+    root,
+    stated,
+    zero2,
+)
 from workloads.job import Job
 from workloads.models.model import ModelSpec
 from workloads.models.shape import ModelShape
@@ -100,7 +107,7 @@ FRAMEWORK = replace(
     data_parallel=("none", "zero1", "zero2", "zero3"),
     sharded=("zero3",),
     rules=(
-        *(rule for rule in EAGER.rules if rule[1] not in (zero2, offload)),
+        *(rule for rule in EAGER.rules if rule[1] not in (zero2, offload, root)),
         (
             "parallel parallel.tp parallel.pp parallel.cp parallel.ep",
             _layout,
@@ -108,6 +115,7 @@ FRAMEWORK = replace(
         ("parallel parallel.offload parallel.data_parallel", offloaded),
         ("training training.optimizer", _optimizer),
         ("pytorch", _engine),
+        ("parallel", no_root),
         ("parallel parallel.data_parallel pytorch", _stage3),
     ),
     model_rules=(

@@ -14,6 +14,7 @@ from workloads.frameworks._megatron_optimizer import (
     offloaded_caveat,
     precision_aware,
 )
+from workloads.frameworks._pytorch_trainer import no_root
 from workloads.job import Job
 from workloads.job.adapter import USUAL
 from workloads.job.layout import axis_order, splits_backward
@@ -415,6 +416,7 @@ FRAMEWORK = Framework(
             _shards,
         ),
         ("parallel parallel.pp parallel.data_parallel", _zero2),
+        ("parallel", no_root),
         (
             "parallel parallel.offload parallel.data_parallel training.optimizer",
             offloaded,

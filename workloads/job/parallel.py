@@ -60,6 +60,16 @@ class Parallel:
         None,
         "FSDP frees gathered parameters after the forward pass; default: unless pp > 1 or zero2",
     )
+    root_groups: Literal["one", "split"] = key(
+        "one",
+        "FSDP2's groups outside the blocks: one of all, or the embedding apart from the last norm and the head "
+        "(torchtitan); a tied embedding stays with the head",
+    )
+    reshard_root: bool = key(
+        False,
+        "FSDP2 frees the root's parameters (split: those of the last norm and the head) after the forward pass and "
+        "gathers them again; default: they stay, as with fully_shard's reshard_after_forward = None",
+    )
     offload: Literal["none", "parameters", "optimizer"] = key(
         "none",
         "parameters: FSDP2 keeps parameters, gradients and optimizer in the host's memory (CPUOffloadPolicy); "

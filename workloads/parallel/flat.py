@@ -24,11 +24,21 @@ IN_FLIGHT = 2  # gathers that the rate limiter allows (_FreeEventQueue, max_num_
 
 
 class FlatContext(Context):
-    """What all flat parameters of one model share: ends of the computation that used those freed lately."""
+    """What all flat parameters of one model share.
 
-    def __init__(self) -> None:
+    Attributes
+    ----------
+    freed : list of tuple of int
+        Ends of the computation that used those freed lately.
+    reshards : bool
+        Whether the strategy frees parameters after forward (FULL_SHARD). The root stays until its backward pass all the
+        same (_post_forward_reshard).
+    """
+
+    def __init__(self, reshards: bool) -> None:
         super().__init__()
         self.freed: list[tuple[int, ...]] = []
+        self.reshards = reshards
 
 
 class FlatShard(FullyShard):
@@ -47,6 +57,7 @@ class FlatShard(FullyShard):
         between: Group | None = None,
     ) -> None:
         super().__init__(t, parameters, group, context, reshard, between)
+        self.strategy_frees = context.reshards
         self.freed, self.options = context.freed, options
         self.elements = sum(p.elements for p in parameters)
         self.ready: tuple[int, ...] = ()
@@ -101,13 +112,13 @@ class FlatShard(FullyShard):
         t.cpu("fsdp_post_backward")
         self.open = False
         if not self.trained:
-            self.reshard()
+            self._free_in_backward()
             return
         t.launch(Kernel("cat", (self.elements,), bytes=2 * self.full))
-        self.reshard()
+        self._free_in_backward()
         if options.prefetch == "after":
             self._prefetch()
-        if not (context.sync or options.reduce_every_microbatch):
+        if not self.reduces:
             return
         size = 4 if options.reduce_dtype == "fp32" else t.itemsize
         buffer = Storage(t.memory, size * self.elements, "buffers")
@@ -126,6 +137,11 @@ class FlatShard(FullyShard):
         self._add_shard(size, stream)
         context.reduce_input = buffer
         context.reduced, context.done = t.record(STREAM), t.record(stream)
+
+    def _free_in_backward(self) -> None:
+        """SHARD_GRAD_OP keeps parameters while gradients only add up (_should_free_in_backward)."""
+        if self.reduces or self.strategy_frees:
+            self.reshard()
 
     def _add_shard(self, size: int, stream: str) -> None:
         """The reduced shard becomes the gradient, or is added to that of the microbatches before."""

@@ -215,7 +215,7 @@ class FullyShard:
         """Runs a module with its parameters gathered; sets up its backward hooks."""
         t = self.t
         t.cpu("fsdp_pre_forward")
-        if inputs is None:  # the root module
+        if inputs is None:  # the root module, or an embedding
             self.begin()
         self.unshard()
         self.wait(forward=True)
@@ -224,10 +224,6 @@ class FullyShard:
         if inputs is not None and inputs.requires_grad and t.grad_enabled:
             inputs = t.apply(inputs.view(*inputs.shape), [inputs], self._post_backward)
         out = run(inputs)
-        if (
-            inputs is None
-        ):  # the last gather's buffer (FSDPState._post_forward of the root)
-            self.context.gathered = None
         t.cpu("fsdp_post_forward")
         if t.grad_enabled:
             self.open = True
@@ -271,7 +267,8 @@ class FullyShard:
         t, context = self.t, self.context
         t.cpu("fsdp_post_backward")
         self.open = False
-        if (self.reshard_after and not context.keeps) or self.reduces:
+        # Whatever forward passes keep, a backward pass frees, unless it is told not to (set_reshard_after_backward).
+        if self.reduces or not context.keeps:
             self.reshard()
         if not self.trained:
             return

@@ -1,4 +1,4 @@
-"""A model, or a stage of a pipeline, under FSDP: a group of shards for each block, one for the rest.
+"""A model, or a stage of a pipeline, under FSDP: a group of shards for each block, one or two for the rest.
 
 In a pipeline these are the rules of torch.distributed.pipelining (stage.py, backward_maybe_with_nosync and
 perform_reduce_grad; schedules.py, _PipelineScheduleRuntime): no backward pass reduces or frees anything; when a stage's
@@ -39,7 +39,9 @@ class ShardedModule:
     inner : dict
         Groups inside blocks (a block's experts).
     root : FullyShard, optional
-        The group of parameters outside the blocks; None: there are none.
+        The group of parameters outside the blocks; None: there are none, or they have groups of their own.
+    embedding, head : FullyShard, optional
+        The groups of the embedding, and of the last norm and the head, where there is none of the root.
     """
 
     tape: Tape
@@ -47,19 +49,20 @@ class ShardedModule:
     blocks: dict[Block, FullyShard]
     root: FullyShard | None = None
     inner: dict[Block, FullyShard] = field(default_factory=dict)
+    embedding: FullyShard | None = None
+    head: FullyShard | None = None
     pending: bool = False
 
     @property
     def groups(self) -> list[FullyShard]:
         """All groups in the order of their modules, the root's first."""
-        roots = [] if self.root is None else [self.root]
         inside = [
             group
             for block, outer in self.blocks.items()
             for group in (outer, self.inner.get(block))
-            if group is not None
         ]
-        return roots + inside
+        ordered = (self.root, self.embedding, *inside, self.head)
+        return [group for group in ordered if group is not None]
 
     @property
     def reduces_itself(self) -> bool:
@@ -70,14 +73,23 @@ class ShardedModule:
         """Runs the module's forward pass inside the root's hooks."""
         if self.root is None:
             self.groups[0].begin()
-            return run()
+            outputs = run()
+        else:
+            outputs = self._forward_root(self.root, run)
+        # The last gather's buffer (FSDPState._post_forward of the root).
+        self.context.gathered = None
+        return outputs
+
+    def _forward_root(
+        self, root: FullyShard, run: Callable[[], list[Tensor]]
+    ) -> list[Tensor]:
         outputs: list[Tensor] = []
 
         def hooked(_: Tensor | None) -> Tensor:
             outputs.extend(run())
             return outputs[-1]  # the gradient of the last one comes first
 
-        self.root.forward(None, hooked)
+        root.forward(None, hooked)
         return outputs
 
     def after_backward(self) -> None:
@@ -141,8 +153,11 @@ class Sharding:
     tape : Tape
     choices : PyTorch
         The trainer's; which FSDP it is.
-    reshards : bool
-        Parameters are freed after the forward pass.
+    reshards, reshards_root : bool
+        Parameters are freed after the forward pass: those of blocks and of an embedding in a group of its own; those of
+        the root, or of the head.
+    splits_root : bool
+        The embedding is a group apart from the head's.
     shards : Group
         The ranks that hold the other shards.
     copies : Group, optional
@@ -160,34 +175,56 @@ class Sharding:
     copies: Group | None = None
     experts: Group | None = None
     host: HostMemory | None = None
+    reshards_root: bool = False
+    splits_root: bool = False
 
     def module(self, net: Transformer) -> ShardedModule:
         """Shards a model or a stage: every block, and what is outside of them."""
-        context = FlatContext() if self.choices.fsdp == "1" else Context()
+        flat = self.choices.fsdp == "1"
+        context = FlatContext(self.reshards) if flat else Context()
         context.on_host = self.host is not None
         blocks, inner = dict[Block, FullyShard](), dict[Block, FullyShard]()
         for block in net.all_blocks:
             layer, apart = block.experts, list[Tensor]()
             if self.experts is not None and layer is not None:
                 apart = layer.expert_parameters
-                inner[block] = layer.sharded = self._group(apart, context, self.experts)
+                inner[block] = layer.sharded = self._group(
+                    apart, context, self.reshards, self.experts
+                )
             ids = set(map(id, apart))
             shared = [p for p in block.parameters if id(p) not in ids]
-            blocks[block] = self._group(shared, context)
-        rest = net.root_parameters
-        root = self._group(rest, context) if rest else None
+            blocks[block] = self._group(shared, context, self.reshards)
+        module = ShardedModule(self.tape, context, blocks, inner=inner)
+        self._shard_root(net, module)
         if inner:
-            _prefetch([_groups(blocks[b], inner.get(b)) for b in net.all_blocks])
-        return ShardedModule(self.tape, context, blocks, root, inner)
+            between = [_groups(blocks[b], inner.get(b)) for b in net.all_blocks]
+            ends = (_groups(module.embedding), _groups(module.head))
+            _prefetch([each for each in (ends[0], *between, ends[1]) if each])
+        return module
+
+    def _shard_root(self, net: Transformer, module: ShardedModule) -> None:
+        """Shards what is outside of the blocks, as one group or two; a tied embedding is one with the head."""
+        lookup, rest = net.embedding_parameters, net.root_parameters
+        apart = self.splits_root and not net.is_tied
+        if rest and not apart:
+            module.root = self._group(rest, module.context, self.reshards_root)
+            return
+        if lookup:
+            module.embedding = self._group(lookup, module.context, self.reshards)
+        ids = set(map(id, lookup))
+        if last := [p for p in rest if id(p) not in ids]:
+            module.head = self._group(last, module.context, self.reshards_root)
+        net.embedding_group, net.head_group = module.embedding, module.head
 
     def _group(
         self,
         parameters: list[Tensor],
         context: Context,
+        reshards: bool,
         among: Group | None = None,
     ) -> FullyShard:
         """Shards the parameters of one module."""
-        t, reshards, copies = self.tape, self.reshards, self.copies
+        t, copies = self.tape, self.copies
         if isinstance(context, FlatContext):
             return FlatShard(
                 t, parameters, self.shards, context, reshards, self.choices, copies
@@ -196,13 +233,13 @@ class Sharding:
         return FullyShard(t, parameters, group, context, reshards, copies, self.host)
 
 
-def _groups(block: FullyShard, experts: FullyShard | None) -> list[FullyShard]:
-    """Of a block, and of its experts if it has some."""
-    return [block] if experts is None else [block, experts]
+def _groups(*groups: FullyShard | None) -> list[FullyShard]:
+    """Those that a module has: its own, and that of its experts."""
+    return [group for group in groups if group is not None]
 
 
 def _prefetch(blocks: list[list[FullyShard]]) -> None:
-    """Blocks with experts of their own gather the next block whole, and backward the one before it.
+    """Blocks with experts of their own gather the next module whole, and backward the one before it.
 
     torchtitan says so to FSDP (set_modules_to_forward_prefetch), whose own order experts would break.
     """

@@ -34,6 +34,13 @@ def experts_of(draft: Draft) -> int:
     return int(draft.get("model.experts") or 0)
 
 
+def has_fsdp2_root(draft: Draft) -> bool:
+    """Whether the framework that was chosen asks which groups FSDP2 makes outside of the blocks."""
+    plain = draft.get("training.framework") in PLAIN
+    sharded = draft.get("parallel.data_parallel") in ("fsdp", "zero2", "zero3")
+    return plain and sharded and draft.get("pytorch.fsdp", "2") == "2"
+
+
 def has_biases(draft: Draft) -> bool:
     """Whether the model's products add biases, as far as it is known."""
     name = draft.get("model.name")

@@ -125,6 +125,7 @@ def of_files(
     if draft.get("parallel.offload"):
         deepspeed.settle_offload(draft)
     _compiled.offload(draft, said, OFFLOAD)
+    _root(draft)
     _world(draft, said)
 
 
@@ -488,6 +489,13 @@ def _reshard(draft: Draft, said: Document) -> None:
     key = "fsdp_config.fsdp_activation_checkpointing"
     if draft.typed(said, key, "truth", False):
         draft.set("training.recompute", "full", key, said.place(key))
+
+
+def _root(draft: Draft) -> None:
+    """accelerate gives fully_shard of the root what it gives that of blocks (fsdp2_prepare_model)."""
+    frees = draft.get("parallel.reshard_after_forward") is not False
+    if draft.get("pytorch.fsdp") == "2" and _compiled.has_fsdp2_root(draft) and frees:
+        draft.set("parallel.reshard_root", True)
 
 
 def _world(draft: Draft, said: Document) -> None:

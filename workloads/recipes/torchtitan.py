@@ -73,6 +73,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     _compiled.offload(draft, document, "training.enable_cpu_offload")
     _loss(draft, document)
     _accumulation(draft, document)
+    _root(draft, document)
     if draft.get("parallel.tp", 1) > 1:
         draft.set("parallel.sequence_parallel", True)
         draft.assume(
@@ -280,15 +281,32 @@ def _sharding(draft: Draft, document: Document) -> None:
 
 
 def _reshard(draft: Draft, document: Document) -> None:
-    key, old = (
-        f"{section}.fsdp_reshard_after_forward"
-        for section in ("parallelism", "training")
-    )
-    key = old if old in document.entries else key
+    key = _reshard_key(document)
     policy, pipeline = document.get(key, "default"), draft.get("parallel.pp", 1) > 1
     # By default a pipeline keeps parameters gathered, since every microbatch would gather them again.
     if policy == "never" or (policy == "default" and pipeline):
         draft.set("parallel.reshard_after_forward", False, key, document.place(key))
+    elif policy == "always":
+        draft.set("parallel.reshard_after_forward", True, key, document.place(key))
+
+
+def _root(draft: Draft, document: Document) -> None:
+    """The embedding apart from the last norm and the head, which stay unless all are freed (apply_fsdp)."""
+    if not _compiled.has_fsdp2_root(draft):
+        return
+    draft.set("parallel.root_groups", "split")
+    key = _reshard_key(document)
+    if document.get(key, "default") == "always":
+        draft.set("parallel.reshard_root", True, key, document.place(key))
+
+
+def _reshard_key(document: Document) -> str:
+    """The key of the policy: its section changed in 2025."""
+    new, old = (
+        f"{section}.fsdp_reshard_after_forward"
+        for section in ("parallelism", "training")
+    )
+    return old if old in document.entries else new
 
 
 def _schedule(draft: Draft, document: Document) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from workloads.models.model import ModelSpec
 from workloads.torch import functional as F
@@ -12,6 +13,9 @@ from workloads.torch.further import Further
 from workloads.torch.hybrid_block import layer_of
 from workloads.torch.modules import Module
 from workloads.torch.tape import Tape, Tensor
+
+if TYPE_CHECKING:
+    from workloads.parallel.fsdp import FullyShard
 
 
 class Transformer(Module):
@@ -55,6 +59,9 @@ class Transformer(Module):
         self.further = [Further(t, m, i, self.parallel) for i in further]
         for each in self.further:
             self.parameters += each.parameters
+        #: FSDP's groups of the embedding, and of norm and head, where they have groups of their own.
+        self.embedding_group: FullyShard | None = None
+        self.head_group: FullyShard | None = None
 
     def _tokens(self, t: Tape, m: ModelSpec) -> Tensor:
         """The embedding of tokens; a tied one gets a gradient in every row, by the head."""
@@ -84,6 +91,18 @@ class Transformer(Module):
         return self.blocks + [each.block for each in self.further]
 
     @property
+    def is_tied(self) -> bool:
+        """Whether the head's weight is the embedding's, here."""
+        return self.head is not None and self.head is self.token
+
+    @property
+    def embedding_parameters(self) -> list[Tensor]:
+        """Parameters before the blocks."""
+        tables = [p for p in (self.token, self.position) if p is not None]
+        norm = self.embedding_norm
+        return tables + ([] if norm is None else norm.parameters)
+
+    @property
     def root_parameters(self) -> list[Tensor]:
         """Parameters outside the blocks."""
         inside = {id(p) for b in self.all_blocks for p in b.parameters}
@@ -110,17 +129,24 @@ class Transformer(Module):
         """
         t.cpu("module")
         ids = x if isinstance(x, tuple) else None
-        h = self._embedded(t, x)
+        h = self._entered(t, x)
         del x
         for block in self.blocks:
             h = run_block(block, h)
         if self.norm is None or self.head is None:
             return [h]
-        logits = [self._logits(t, h, self.norm, self.head)]
+        logits = [self._first_logits(t, h, self.norm, self.head)]
         for each in self.further:
             h = each.forward(t, h, self._words(t, ids, h), run_block)
             logits.append(self._logits(t, h, each.last_norm, self.head))
         return logits
+
+    def _entered(self, t: Tape, x: Tensor | tuple[int, int]) -> Tensor:
+        """What the first block takes; the embedding is gathered for it, where it is a group of its own."""
+        group = self.embedding_group
+        if group is None:
+            return self._embedded(t, x)
+        return group.forward(None, lambda _: self._embedded(t, x))
 
     def _embedded(self, t: Tape, x: Tensor | tuple[int, int]) -> Tensor:
         """What the first block takes."""
@@ -153,6 +179,17 @@ class Transformer(Module):
         if self.parallel.vocabulary_shards > 1:
             return self.parallel.looked_up(t, words)
         return self.parallel.enter(t, words)
+
+    def _first_logits(self, t: Tape, h: Tensor, norm: Norm, head: Tensor) -> Tensor:
+        """The next token's logits; norm and head are gathered for them, where they are a group of their own."""
+        group = self.head_group
+        if group is None:
+            return self._logits(t, h, norm, head)
+
+        def gathered(y: Tensor | None) -> Tensor:
+            return self._logits(t, h if y is None else y, norm, head)
+
+        return group.forward(h, gathered)
 
     def _logits(self, t: Tape, h: Tensor, norm: Norm, head: Tensor) -> Tensor:
         if t.by_liger("fused_linear_cross_entropy"):

@@ -85,6 +85,8 @@ class WrappedModel:
             rank.copies(shards),
             rank.expert_copies(ep, shards, whole) if ep > 1 else None,
             self.host,
+            job.parallel.reshard_root,
+            job.parallel.root_groups == "split",
         )
         if job.parallel.cp > 1:
             around, way = rank.context_parallel(), job.pytorch.rotate_method

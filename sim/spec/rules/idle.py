@@ -87,7 +87,7 @@ NEEDS = (
         "a DDP in data_parallel",
     ),
     Needs(
-        "parallel.reshard_after_forward parallel.fsdp_shards",
+        "parallel.reshard_after_forward parallel.root_groups parallel.reshard_root parallel.fsdp_shards",
         _ways(*SHARDED),
         "data_parallel = fsdp, zero2 or zero3",
     ),
