@@ -1,0 +1,147 @@
+"""The plan of the house: no circles of imports, few imports inside functions, and limits of size that may only fall.
+
+What was won before was lost again because nothing held it. A change that passes a limit either finds another home for
+what it adds, or deletes what it replaces. A change that stays far below one lowers it.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+ROOT = Path(__file__).parents[2]
+#: What is installed.
+PACKAGES = ("sim", "topologies", "workloads", "validation")
+#: Harnesses beside measured rows: programs as they ran, which nothing imports.
+DATA = ROOT / "validation" / "cases"
+#: Most lines of the packages, and of one file; files that are longer; Python files in one room.
+LINES, LONG, LONG_FILES, ROOM = 140_700, 400, 15, 67
+#: Most imports inside functions.
+LOCAL = 80
+#: Modules of prestep that a plain `prestep run` loads, and their lines.
+LOADED, LOADED_LINES = 375, 54_400
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the packages by its name."""
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if not path.is_relative_to(DATA)
+    }
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def lines_of(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def imports_in(node: ast.AST, scopes: tuple[type[ast.AST], ...]) -> list[ast.AST]:
+    """Imports anywhere inside nodes of some types."""
+    return [
+        one
+        for scope in ast.walk(node)
+        if isinstance(scope, scopes)
+        for one in ast.walk(scope)
+        if isinstance(one, ast.Import | ast.ImportFrom)
+    ]
+
+
+def for_types_alone(tree: ast.Module) -> list[ast.AST]:
+    """Imports under `if TYPE_CHECKING`, which nobody runs."""
+    return [
+        one
+        for branch in ast.walk(tree)
+        if isinstance(branch, ast.If) and "TYPE_CHECKING" in ast.unparse(branch.test)
+        for one in imports_in(ast.Module(branch.body, []), (ast.Module,))
+    ]
+
+
+def at_import(path: Path) -> set[str]:
+    """Modules of the packages that a module imports when it is imported."""
+    tree = tree_of(path)
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    later = {*imports_in(tree, functions), *for_types_alone(tree)}
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) and node not in later:
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node not in later and node.module:
+            parts = [f"{node.module}.{alias.name}" for alias in node.names]
+            names |= {part if part in modules() else node.module for part in parts}
+    return names & modules().keys()
+
+
+def test_no_modules_import_each_other() -> None:
+    """A circle is one idea in two files, or two in one."""
+    graph = nx.DiGraph(
+        (name, other)
+        for name, path in modules().items()
+        for other in at_import(path)
+        if other != name
+    )
+    assert not [*nx.simple_cycles(graph, length_bound=6)]
+    assert nx.is_directed_acyclic_graph(graph)
+
+
+def test_imports_inside_functions_become_fewer() -> None:
+    """They hide what a module needs; those that remain are slow libraries that few commands use."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    count = Counter(
+        {
+            name: len({*imports_in(tree_of(path), functions)})
+            for name, path in modules().items()
+        }
+    )
+    assert count.total() <= LOCAL, count.most_common(20)
+
+
+def test_the_packages_and_their_files_become_smaller() -> None:
+    """Lines of all, files of more than 400 lines, and Python files in the fullest room."""
+    lines = {name: lines_of(path) for name, path in modules().items()}
+    assert sum(lines.values()) <= LINES
+    long = [name for name, count in lines.items() if count > LONG]
+    assert len(long) <= LONG_FILES, long
+    rooms = Counter(path.parent for path in modules().values())
+    assert max(rooms.values()) <= ROOM, rooms.most_common(5)
+
+
+@pytest.mark.slow
+def test_a_plain_run_loads_no_more_than_it_needs() -> None:
+    """Modules of prestep in the process after `prestep run` of the demonstration, and their lines."""
+    program = (
+        "import json, runpy, sys\n"
+        "sys.argv = ['prestep', 'run']\n"
+        "try:\n    runpy.run_module('cli', run_name='__main__')\n"
+        "except SystemExit:\n    pass\n"
+        "json.dump(sorted(sys.modules), sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = {*json.loads(done.stderr.splitlines()[-1])} & modules().keys()
+    assert {"sim.engine.engine", "workloads.torch.tape"} <= loaded
+    assert len(loaded) <= LOADED
+    assert sum(lines_of(modules()[name]) for name in loaded) <= LOADED_LINES
