@@ -53,6 +53,9 @@ class Recorder(TorchDispatchMode):
 
 
 def _text(value: Any) -> Any:
+    """Returns an operand as text; of a storage its bytes, since its own text has every element."""
+    if isinstance(value, torch.UntypedStorage):
+        return f"storage[{value.nbytes()}]"
     if not isinstance(value, torch.Tensor):
         return (
             value
