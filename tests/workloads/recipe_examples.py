@@ -50,7 +50,7 @@ mode = "full"
             "micro_batch": 2,
             "recompute": "full",
         },
-        "parallel": {"dp": 8, "data_parallel": "fsdp"},
+        "parallel": {"dp": 8, "data_parallel": "fsdp", "root_groups": "split"},
         "pytorch": {
             "attention": "flash2",
             "master_weights": True,
