@@ -6,7 +6,7 @@ Every kind has a module with `validate_set(name, rows, jobs)` that answers with 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from validation.report.interface import Report
 from validation.sets import set_file
 from validation.sets.fitted import constants_of
 from validation.sets.kinds import STEPS
-from validation.sets.sources import CASES, folders, kinds, module_of
+from validation.sets.sources import CASES, folders, kinds, module_of, sources
 
 #: What a set of steps is held to that states no tolerances of its own.
 USUAL_LIMITS = CASES / "h200" / "tolerances.toml"
@@ -134,10 +134,15 @@ def set_table(name: str) -> dict[str, Any]:
 
 def _file_of(where: str, key: str, name: str) -> Path:
     """The set.toml of a set that a command or a file names."""
-    known = folders()
-    if name not in known:
-        raise InputError(unknown(where, key, name, known))
-    return known[name] / "set.toml"
+    paths = folders()
+    if name not in paths:
+        mistake = unknown(where, key, name, paths, show="prestep list sets")
+        if len(sources()) == 1:
+            more = "other distributions, such as the repository's lab/, bring more sets"
+            hint = "; ".join(filter(None, (mistake.hint, more)))
+            mistake = replace(mistake, hint=hint)
+        raise InputError(mistake)
+    return paths[name] / "set.toml"
 
 
 def folder_of(name: str) -> Path:

@@ -44,10 +44,10 @@ def once(fabric: Any, key: Any, make: Callable[[], T]) -> T:
 
 def once_routed(fabric: Any, key: Any, make: Callable[[], T]) -> T:
     """`once` for what follows from routes alone: made once for all fabrics that share them, whatever their speeds."""
-    known = _by_routes(fabric, "routed")
-    if key not in known:
-        known[key] = make()
-    return known[key]  # type: ignore[no-any-return]
+    cache = _by_routes(fabric, "routed")
+    if key not in cache:
+        cache[key] = make()
+    return cache[key]  # type: ignore[no-any-return]
 
 
 def split(fabric: Any, src: str, dst: str) -> tuple[np.ndarray, np.ndarray]:

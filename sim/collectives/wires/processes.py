@@ -13,8 +13,8 @@ from sim.errors import InputError, Mistake
 
 LOCAL, WRONG = "local", "wrong"
 #: Times that a step between hosts crosses sockets where proxies are on the wrong one: the GPU's flag to the sender's
-#: proxy, its doorbell to the NIC, the NIC's completion to the receiver's, and that one's flag to its GPU. Counted in
-#: NCCL 2.28, src/transport/net.cc (sendProxyProgress, recvProxyProgress).
+#: proxy, its doorbell to the NIC, the NIC's completion to the receiver's, and that one's flag to its GPU. A count, not
+#: a measurement. Grade: guess; the steps are those of sendProxyProgress and recvProxyProgress in NCCL's net.cc.
 CROSSINGS = 4
 
 
