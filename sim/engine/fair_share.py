@@ -64,13 +64,6 @@ class Incidence:
             np.concatenate([self.usage, other.usage]),
         )
 
-    def of_activities(self, keep: np.ndarray) -> Incidence:
-        """The entries of some activities (a mask), numbered anew."""
-        entries = np.repeat(keep, np.diff(self.start))
-        counts = np.diff(self.start)[keep]
-        start = np.concatenate([[0], np.cumsum(counts)])
-        return Incidence(start, self.links[entries], self.usage[entries])
-
 
 def rates(
     incidence: Incidence, caps: np.ndarray, bandwidth: np.ndarray

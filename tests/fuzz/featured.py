@@ -37,8 +37,8 @@ CLUSTERS = {
 GPUS = (1, 2, 4, 8, 8, 16)
 #: Framework, what is on the host, and ways of sharding with which it is.
 OFFLOADED = (
-    ("deepspeed", "optimizer", ("zero1", "zero2")),
-    ("deepspeed-eager", "optimizer", ("zero1", "zero2")),
+    ("deepspeed", "optimizer", ("zero1", "zero2", "zero3")),
+    ("deepspeed-eager", "optimizer", ("zero1", "zero2", "zero3")),
     ("megatron", "optimizer", ("zero1",)),
     ("pytorch-eager", "parameters", ("fsdp",)),
     ("automodel", "parameters", ("fsdp",)),

@@ -66,6 +66,17 @@ def test_the_optimizer_is_there_once(framework: str, way: str, dp: int) -> None:
     assert kept(predict(s)) == pytest.approx(whole, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("framework", "each"), [("deepspeed-eager", 2), ("deepspeed", 4)]
+)
+def test_stage_3_has_sums_there_beside_it(framework: str, each: int) -> None:
+    """16 bytes of every parameter, and those of one in which gradients add up."""
+    for rounds in (1, 2):
+        s = job(framework, "zero3", rounds=rounds)
+        whole = (16.0 + each) * plan(s).lowered.parameters
+        assert kept(predict(s)) == pytest.approx(whole, rel=1e-3)
+
+
 def test_sums_of_microbatches_are_there_too() -> None:
     """In 16 bits, where DeepSpeed adds them up."""
     one, two = (predict(job("deepspeed-eager", "zero2", rounds=n)) for n in (1, 2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from workloads.schedules.runtime import (
     executed,
     operations,
 )
-from workloads.schedules.timetable import in_flight, render, timetable
+from workloads.schedules.timetable import render, timetable
 
 GOLDENS = Path(__file__).parent / "goldens"
 NAMES = schedules.names()
@@ -198,6 +198,18 @@ def play(rows: tuple[tuple[object, ...], ...]) -> list[object]:
         for queue, start in zip(network, head, strict=True)
         if start < len(queue)
     ]
+
+
+def in_flight(rows: Sequence[Sequence[Action]]) -> tuple[int, ...]:
+    """The most (stage, microbatch) pairs whose activations each rank holds at once: F has run, B or W has not."""
+    peaks = []
+    for row in rows:
+        held = peak = 0
+        for action in row:
+            held += {"F": 1, "I": 0}.get(action.kind, -1)
+            peak = max(peak, held)
+        peaks.append(peak)
+    return tuple(peaks)
 
 
 @given(st.integers(1, 8), st.integers(0, 16))

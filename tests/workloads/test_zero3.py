@@ -157,7 +157,7 @@ def test_what_a_module_needs_is_there_and_nothing_is_gathered_twice(
         ({"parallel__fsdp_shards": 2}, "fsdp_shards"),
         ({"pytorch__reduce_dtype": "fp32"}, "reduce_dtype"),
         ({"pytorch__liger": ["fused_linear_cross_entropy"]}, "liger"),
-        ({"parallel__offload": "optimizer"}, "data_parallel"),
+        ({"parallel__offload": "parameters"}, "offload"),
         ({"model__experts": 4}, "experts"),
     ],
 )

@@ -8,7 +8,7 @@ from sim import plugins
 from sim.errors import InputError, Mistake, unknown
 from sim.units import format_bandwidth
 from topologies.fabric import Fabric
-from topologies.files import clusterfile, importers
+from topologies.files import importers
 from topologies.files.differences import differences
 from topologies.files.importers import node_link
 from topologies.show.tiers import tiers
@@ -94,17 +94,6 @@ def export_file(fabric: Fabric, path: str | Path, format: str = "") -> list[str]
     if not Path(path).is_file():
         return lost  # a pipe: what went into it cannot be read again
     return lost + differences(fabric, importers.read(path, name))
-
-
-def check_report(name_or_file: str | Path, hosts: int | None = None) -> str:
-    """`report_of` the named cluster or the one in a file; `hosts` scales the families that scale.
-
-    Raises
-    ------
-    InputError
-        With everything that is wrong with it.
-    """
-    return report_of(clusterfile.read(name_or_file, hosts), str(name_or_file))
 
 
 def report_of(fabric: Fabric, name_or_file: str) -> str:

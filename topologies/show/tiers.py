@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.errors import InputError, Mistake
 from topologies.core.checks import components
 from topologies.core.kinds import STORAGE_LINKS, TIERS
 from topologies.core.links import Bools, Floats, Ints, Texts
@@ -99,23 +98,6 @@ def _egress(wiring: _Wiring, kind: str, inside: Bools, below: Ints) -> Floats:
     egress = np.zeros(len(kinds))
     np.add.at(egress, below[src[into]], wiring.rate[into])
     return egress
-
-
-def all_gather_bandwidth(fabric: Fabric, wire: bool = True) -> float:
-    """Bytes/s of an all-gather over all GPUs as the slowest tier allows it; see `tiers`.
-
-    Raises
-    ------
-    InputError
-        If no switch tier joins the GPUs.
-    """
-    levels = tiers(fabric, wire)
-    if not levels:
-        expected = f"switches of a kind in {', '.join(TIERS)} between the GPUs"
-        raise InputError(
-            Mistake(fabric.name, "all-gather bandwidth", "no tier", expected)
-        )
-    return min(level.all_gather for level in levels)
 
 
 def parts(kinds: Texts, src: Ints, dst: Ints, without: list[str]) -> Ints:

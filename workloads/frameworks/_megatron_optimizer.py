@@ -10,7 +10,7 @@ from workloads.optimizer import optimizer
 
 
 def offloaded(s: Job) -> Iterator[Mistake]:
-    """The optimizer in the host's memory: of ranks that hold whole parameters and update a part of them by Adam."""
+    """The optimizer in the host's memory: of ranks that update a part of the parameters by Adam."""
     p, where = s.parallel, s.where
     if p.offload == "none":
         return
@@ -18,7 +18,8 @@ def offloaded(s: Job) -> Iterator[Mistake]:
     if p.offload != "optimizer":
         hint = "FSDP2's CPUOffloadPolicy keeps parameters there"
         yield Mistake(where, key, f'"{p.offload}"', '"optimizer" or "none"', hint)
-    ways = ("zero1",) if s.training.framework == "megatron" else ("zero1", "zero2")
+    of_megatron = s.training.framework == "megatron"
+    ways = ("zero1",) if of_megatron else ("zero1", "zero2", "zero3")
     if p.data_parallel not in ways:
         hint = "Megatron's hybrid optimizer is a distributed one, ZeRO-Offload is of ZeRO's partitions"
         expected = f"{' or '.join(ways)} with parallel.offload"

@@ -21,7 +21,8 @@ FSDP = ("fsdp", "zero3")
 def _of_megatron(rank: Rank, replicated: type[Replicated]) -> DataParallel:
     """Fully sharded where asked, ZeRO-2, or whole parameters reduced as ``replicated`` does."""
     p = rank.s.parallel
-    if p.data_parallel in FSDP and rank.dp.size > 1:
+    several = rank.dp.size > 1 or p.offload != "none"
+    if p.data_parallel in FSDP and several:
         return FullySharded(rank, shards_of(rank))
     if p.data_parallel == "zero2":
         return Zero2(rank)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from workloads.megatron.elementwise import pass_over
 from workloads.megatron.passes import Pass
-from workloads.megatron.rank import Held, Rank, split
+from workloads.megatron.rank import DataParallel, Held, Rank, split
 from workloads.megatron.sharded import cut
 from workloads.megatron.unit import Unit
 from workloads.parallel.fsdp import COPY_IN, GATHER, REDUCE
@@ -64,7 +64,7 @@ class Part:
     count: int
 
 
-class Fsdp2:
+class Fsdp2(DataParallel):
     """Which layers of a rank are whole, and what becomes of their gradients; has what `Replicated` has."""
 
     clips, sharded, updates_shards = False, True, True
@@ -111,17 +111,10 @@ class Fsdp2:
         )
         return Held(self.stored * states + frozen, self.stored * states)
 
-    def waits(self, stage: int) -> bool:
-        """Every pass may wait for the gathers of its layers."""
-        return True
-
     def begin(self) -> None:
         """Gathers begin when the optimizer has written the shards."""
         for stream in (COPY_IN, GATHER):
             self.t.wait(self.t.record(), stream)
-
-    def before(self, stage: int) -> None:
-        """Nothing: layers are gathered where they are reached."""
 
     def after(self, stage: int) -> None:
         """With stages, all gradients of one that has made its last are reduced, and waited for."""
@@ -131,16 +124,6 @@ class Fsdp2:
                 self._reduce(unit, summed=True)
             self.sums.pop(stage, None)
             self.finish()
-
-    def early(self, elements: int) -> int:
-        """Nothing is updated before the rest."""
-        return 0
-
-    def updated_early(self) -> None:
-        """Nothing was."""
-
-    def updated(self) -> None:
-        """Nothing: the next step's passes gather what was updated."""
 
     def forward(self, stage: int) -> None:
         """A stage's forward pass."""

@@ -6,16 +6,17 @@ updated goes back in fp32 and is cast on the GPU (a copy that does not block cas
 overlap_cpu_optimizer_d2h_h2d every tensor has an optimizer of its own: it is updated while later gradients arrive and
 earlier parameters leave, on streams of their own. Else there is one for all of them. DeepSpeed's partition
 (ZeRO-Offload) goes the same way here, all of it at once, with a pass that scales gradients on the host and one that
-casts parameters there. Nobody measured such a step for prestep.
+casts parameters there; its stages 2 and 3 have sent the gradients by then (`HostSums`). Nobody measured such a step for
+prestep.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from math import ceil
 
 from workloads.megatron.elementwise import pass_over
 from workloads.megatron.rank import Rank
-from workloads.parallel.offload import HostMemory
 
 TO_HOST, TO_GPU = "optimizer to host", "optimizer to gpu"
 #: Bytes of a number in fp32 and in 16 bits, and of the host's memory that Adam moves for an element.
@@ -26,6 +27,41 @@ def elements(rank: Rank, states: int) -> int:
     """Of so many parameters that a rank updates, those whose state is in the host's memory."""
     p = rank.s.parallel
     return round(p.offload_fraction * states) if p.offload != "none" else 0
+
+
+class HostSums:
+    """Sums of gradients in the host's memory, where DeepSpeed's stages 2 and 3 send what each microbatch has reduced.
+
+    As `workloads.parallel.zero_offload` has it from the engine's source: the sum so far is fetched, added to and
+    returned; behind the last microbatch it leaves for the optimizer in fp32. Stage 3 keeps sums even of one microbatch
+    (``always``), and fetches the first at once.
+    """
+
+    def __init__(self, rank: Rank, stream: str, always: bool) -> None:
+        self.rank, self.stream, self.always = rank, stream, always
+        self.host = rank.host
+
+    def add(self, count: int, first: bool, last: bool) -> None:
+        """This rank's part of so many reduced gradients, in a step's first or last microbatch or between."""
+        t, host, stream, wide = self.rank.tape, self.host, self.stream, self.rank.wide
+        if self.always or not (first and last):
+            add = partial(pass_over, t, count, float(3 * wide * count), stream)
+            host.add_up(count, stream, wide, add, first, back=self.always)
+        if last:
+            if wide < FP32:
+                pass_over(t, count, float((wide + FP32) * count), stream)
+            host.to_host(count, stream)
+
+    def keep(self, states: int, several: bool) -> None:
+        """Counts the sums of a rank that updates so many parameters, of several microbatches or one."""
+        if self.always or several:
+            self.host.keep("gradients", states, self.rank.wide)
+
+
+def sums_of(rank: Rank, stream: str, always: bool = False) -> HostSums | None:
+    """Where gradients add up, if not on the GPU."""
+    offloads = rank.s.parallel.offload == "optimizer"
+    return HostSums(rank, stream, always) if offloads else None
 
 
 class HostOptimizer:
@@ -40,9 +76,7 @@ class HostOptimizer:
 
     def __init__(self, rank: Rank, count: int) -> None:
         self.rank, self.t, self.count = rank, rank.tape, count
-        pinned = rank.s.parallel.offload_pinned
-        alone = rank.groups.itself(rank.stage, rank.kind)
-        self.host = HostMemory(rank.tape, alone, FP32, pinned)
+        self.host = rank.host
         self.of_deepspeed = rank.s.training.framework == "deepspeed"
         overlaps = rank.o.overlap_cpu_optimizer_d2h_h2d
         self.parts = self._parts() if overlaps else [count]
@@ -55,7 +89,10 @@ class HostOptimizer:
         return [min(size, self.count - at) for at in range(0, self.count, size)]
 
     def send(self) -> None:
-        """Gradients are scaled, cast where they are narrower, and sent."""
+        """Gradients are scaled, cast where they are narrower, and sent, unless each microbatch has sent them."""
+        if self.rank.data.offloads:
+            self.arrived = [self.t.record()]
+            return
         wide = self.rank.wide
         for n in self.parts:
             if self.rank.data.clips and not self.of_deepspeed:

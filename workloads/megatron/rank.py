@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from workloads.job import Job
 from workloads.megatron.alignment import Alignment
@@ -17,6 +18,7 @@ from workloads.megatron.spread import EXPERTS_PREFIX
 from workloads.megatron.unit import Unit
 from workloads.megatron.units import Units
 from workloads.optimizer import optimizer
+from workloads.parallel.offload import HostMemory
 from workloads.torch.tape import Tape
 
 DP = "nccl dp"
@@ -48,30 +50,56 @@ class Held(NamedTuple):
     buffers: int = 0
 
 
-class DataParallel(Protocol):
+class DataParallel:
     """What a rank's passes do with gradients and parameters besides computing."""
 
     clips: bool  # gradients are scaled in place before the optimizer reads them
-    updates_shards: bool  # the optimizer updates the parameters that are held, and has no copy of them
+    updates_shards: bool = False  # the optimizer updates the parameters that are held, and has no copy of them
+    offloads: bool = False  # gradients go to the host's memory as they are reduced
     sharded: bool
     shards: int
     expert_shards: int
     frozen_shards: int
     frozen_expert_shards: int
 
-    def held(self, parameters: int, states: int) -> Held: ...
-    def waits(self, stage: int) -> bool: ...
-    def begin(self) -> None: ...
-    def before(self, stage: int) -> None: ...
-    def forward(self, stage: int) -> None: ...
-    def backward(
-        self, stage: int, which: Callable[[Unit], Pass], last: bool
-    ) -> None: ...
-    def after(self, stage: int) -> None: ...
-    def finish(self) -> None: ...
-    def early(self, elements: int) -> int: ...
-    def updated_early(self) -> None: ...
-    def updated(self) -> None: ...
+    def held(self, parameters: int, states: int) -> Held:
+        """Bytes on this rank between steps."""
+        raise NotImplementedError
+
+    def forward(self, stage: int) -> None:
+        """A stage's forward pass."""
+        raise NotImplementedError
+
+    def backward(self, stage: int, which: Callable[[Unit], Pass], last: bool) -> None:
+        """A stage's backward pass; ``last``: of the step."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """The optimizer is next."""
+        raise NotImplementedError
+
+    def waits(self, stage: int) -> bool:
+        """Whether a stage's next forward pass may wait for gathers."""
+        return True
+
+    def begin(self) -> None:
+        """A step begins."""
+
+    def before(self, stage: int) -> None:
+        """A forward pass is next."""
+
+    def after(self, stage: int) -> None:
+        """A backward pass has ended."""
+
+    def early(self, elements: int) -> int:
+        """Parameters that are updated before the rest."""
+        return 0
+
+    def updated_early(self) -> None:
+        """They are."""
+
+    def updated(self) -> None:
+        """All are; what is sharded is gathered by the next step's passes."""
 
 
 @dataclass(frozen=True)
@@ -255,6 +283,12 @@ class Rank:
         t.launch(head, name=which.name)
         t.host_pending += times * which.host - which.first
         t.launch(tail, name=which.name)
+
+    @cached_property
+    def host(self) -> HostMemory:
+        """Its host's memory, with numbers in fp32."""
+        alone = self.groups.itself(self.stage, self.kind)
+        return HostMemory(self.tape, alone, 4, self.s.parallel.offload_pinned)
 
     @property
     def ranks(self) -> int:

@@ -13,7 +13,7 @@ from sim.graph.kernel import Kernel
 from workloads.megatron.buckets import Bucket, Bucketed, Stretch, bucketed, total, whole
 from workloads.megatron.elementwise import pass_over
 from workloads.megatron.passes import Pass
-from workloads.megatron.rank import DP, Held, Rank, Weights
+from workloads.megatron.rank import DP, DataParallel, Held, Rank, Weights
 from workloads.megatron.unit import Unit
 
 # Parameters of a bucket with overlapping reductions (DistributedDataParallelConfig: 40 million, or 1 million times the
@@ -21,11 +21,10 @@ from workloads.megatron.unit import Unit
 BUCKET, BUCKET_PER_RANK = 40_000_000, 1_000_000
 
 
-class Replicated:
+class Replicated(DataParallel):
     """What a rank's passes do with gradients and parameters besides computing."""
 
     clips = True  # gradients are scaled in place before Adam reads them
-    updates_shards = False
 
     def __init__(self, rank: Rank, sharded: bool) -> None:
         self.rank, self.t, self.o, self.sharded = rank, rank.tape, rank.o, sharded

@@ -9,6 +9,8 @@ Between steps a rank keeps shards: Megatron-FSDP's in 16 bits beside the fp32 on
 (`fp32_shards`) fp32 ones alone, which are cast as they are gathered. Whole parameters and whole gradients of a layer
 come and go with its passes.
 
+Where DeepSpeed's stage 3 has the optimizer in the host's memory, reduced gradients add up there and not here.
+
 Experts are a mesh of their own, over the ranks that have the same ones (Megatron-FSDP's expert data-parallel group);
 where no other rank has them they are whole, and nothing of them moves. Frozen weights are gathered and never reduced.
 """
@@ -18,9 +20,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from workloads.job.layout import microbatches_of
 from workloads.megatron.elementwise import pass_over
+from workloads.megatron.host_optimizer import sums_of
 from workloads.megatron.passes import Pass
-from workloads.megatron.rank import Held, Rank, Weights, split
+from workloads.megatron.rank import DataParallel, Held, Rank, Weights, split
 from workloads.megatron.unit import Unit
 from workloads.parallel.group import Group
 from workloads.torch.memory import Storage
@@ -37,7 +41,7 @@ class Mesh(NamedTuple):
     copies: Group | None
 
 
-class FullySharded:
+class FullySharded(DataParallel):
     """Which layers of a rank are whole, and when their gathers end; has what `Replicated` has."""
 
     clips, sharded = False, True
@@ -55,6 +59,9 @@ class FullySharded:
             Place, Storage
         ] = {}  # gradients of layers that are not reduced yet
         self.reducing: Storage | None = None
+        self.on_host = sums_of(rank, REDUCE, always=True)
+        self.offloads = self.on_host is not None
+        self.added: set[Place] = set()  # layers whose sums on the host have begun
         self.keep = not rank.s.parallel.reshards or rank.grid.pp > 1
         self.units: dict[int, list[Unit]] = {
             stage: [unit for unit, times in rank.parts(stage) for _ in range(times)]
@@ -64,30 +71,10 @@ class FullySharded:
     def held(self, parameters: int, states: int) -> Held:
         """Bytes of parameters and of gradients on this rank between steps: shards of both."""
         each = SHARD_WIDE if self.updates_shards else SHARD
-        return Held(each * states, self.rank.wide * states)
-
-    def waits(self, stage: int) -> bool:
-        """Every pass waits for the gathers of its layers."""
-        return True
-
-    def begin(self) -> None:
-        """Nothing: the first pass gathers what it needs."""
-
-    def before(self, stage: int) -> None:
-        """Nothing: every layer is gathered beside the one before it."""
-
-    def after(self, stage: int) -> None:
-        """Nothing: every layer is reduced when its gradients are there."""
-
-    def early(self, elements: int) -> int:
-        """Nothing is updated before the rest."""
-        return 0
-
-    def updated_early(self) -> None:
-        """Nothing was."""
-
-    def updated(self) -> None:
-        """Nothing: the next step's passes gather what was updated."""
+        if self.on_host is None:
+            return Held(each * states, self.rank.wide * states)
+        self.on_host.keep(states, several=microbatches_of(self.rank.s) > 1)
+        return Held(each * states, 0)
 
     def forward(self, stage: int) -> None:
         """A stage's forward pass, each layer gathered while the one before it computes."""
@@ -105,13 +92,17 @@ class FullySharded:
         for i, unit in reversed(list(enumerate(self.units[stage]))):
             self._use(stage, i, i - 1)
             if (stage, i) not in self.sums:
-                size = float(self.rank.wide * self._shared(self.rank.weights(unit, 1)))
+                weights = self.rank.weights(unit, 1)
+                # Those that no other rank has are among what is held, unless the host has all.
+                here = weights.total if self.offloads else self._shared(weights)
+                size = float(self.rank.wide * here)
                 self.sums[stage, i] = Storage(self.t.memory, size, "gradients")
             self.rank.emit(which(unit), 1)
             if ends:
                 self._free(stage, i)
                 self.reducing = self.sums.pop((stage, i))  # frees the one before
                 self._reduce(self.rank.weights(unit, 1))
+                self._send((stage, i), last)
 
     def _use(self, stage: int, i: int, following: int) -> None:
         """A layer's parameters are there, and those of the next are on their way."""
@@ -166,6 +157,16 @@ class FullySharded:
                 group.collective(t, "reduce_scatter", size, REDUCE)
             if copies is not None:
                 copies.collective(t, "all_reduce", size / group.size, REDUCE)
+
+    def _send(self, place: Place, last: bool) -> None:
+        """A layer's reduced gradients go to their sums on the host."""
+        if self.on_host is None:
+            return
+        weights = self.rank.weights(self.units[place[0]][place[1]], 1)
+        parts = self._on_meshes(weights)
+        count = sum(-(-n // mesh.group.size) for mesh, n in parts)
+        self.on_host.add(count, place not in self.added, last)
+        self.added.add(place)
 
     def finish(self) -> None:
         """The optimizer needs all gradients; the next step's gathers need its result."""

@@ -15,7 +15,9 @@ from math import ceil
 
 from workloads.host_costs import buckets
 from workloads.job import Job
+from workloads.job.layout import microbatches_of
 from workloads.megatron.elementwise import pass_over
+from workloads.megatron.host_optimizer import sums_of
 from workloads.megatron.passes import Pass
 from workloads.megatron.rank import DP, Held, Rank, Weights
 from workloads.megatron.replicated import Replicated, zeroed
@@ -78,30 +80,41 @@ class Zero(Replicated):
 
 
 class Zero2(Zero):
-    """Stage 2: every microbatch's gradients are reduced to shards, which add up; no rank has all of them."""
+    """Stage 2: every microbatch's gradients are reduced to shards, which add up; no rank has all of them.
+
+    With the optimizer in the host's memory they add up there.
+    """
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank, sharded=True)
         self.bf16 = False  # what is reduced is what backward made
         self.filled = Weights(0, 0)
+        self.on_host = sums_of(rank, DP)
+        self.offloads = self.on_host is not None
+        self.fills = not self.alone or self.offloads
+        self.rounds = microbatches_of(rank.s)
 
     def held(self, parameters: int, states: int) -> Held:
         """Bytes of parameters, the shard of gradients that adds up, and the bucket being filled (or two)."""
-        if self.alone:
+        if not self.fills:
             return super().held(parameters, states)
         buffers = 2 if self.o.overlap_grad_reduce else 1
         filling = min(self.bucket, parameters)
-        gradients = self.rank.wide * states
+        gradients = 0 if self.offloads else self.rank.wide * states
+        if self.on_host is not None:
+            self.on_host.keep(states, several=self.rounds > 1)
         return Held(2 * parameters, gradients, 2 * buffers * filling)
 
     def begin(self) -> None:
-        """The shard is zeroed."""
+        """The shard is zeroed, where it is here."""
+        if self.offloads:
+            return
         n = self.rank.parameters if self.alone else self.rank.parameters // self.shards
         self.t.launch(zeroed(n, self.rank.wide))
 
     def backward(self, stage: int, which: Callable[[Unit], Pass], last: bool) -> None:
         """A backward pass; a bucket that is full is reduced before the next unit, or beside it (overlap_comm)."""
-        if self.alone:
+        if not self.fills:
             super().backward(stage, which, last)
             return
         for unit, times in reversed(list(self.rank.parts(stage))):
@@ -112,7 +125,7 @@ class Zero2(Zero):
 
     def finish(self) -> None:
         """All is reduced already."""
-        if not self.alone:
+        if self.fills:
             self.t.wait(self.t.record(DP))
 
     def _repetitions(self, unit: Unit, times: int) -> Iterator[int]:
@@ -142,7 +155,11 @@ class Zero2(Zero):
             t.wait(t.record(DP))
         shard = bucket.total // self.shards
         # Added on the stream that reduced: the next bucket may be on its way.
-        pass_over(t, shard, float((2 + 2 * self.rank.wide) * shard), DP)
+        if self.on_host is not None:
+            first, last = t.microbatch == 0, t.microbatch == self.rounds - 1
+            self.on_host.add(shard, first, last)
+        else:
+            pass_over(t, shard, float((2 + 2 * self.rank.wide) * shard), DP)
 
 
 def _buckets(weights: Weights, size: int) -> Iterator[Weights]:

@@ -7,7 +7,7 @@ reduction; the host waits for the last of these copies when backward is done, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sim.graph.opgraph import NORM_ON_HOST, TO_GPU, TO_HOST, UPDATE_ON_HOST
@@ -54,6 +54,23 @@ class HostMemory:
     def to_host(self, elements: float, stream: str, wide: int | None = None) -> None:
         """Copies gradients to the host behind what the stream does."""
         self._copy(TO_HOST, elements * (wide or self.wide), stream)
+
+    def add_up(
+        self,
+        elements: float,
+        stream: str,
+        wide: int,
+        add: Callable[[], None],
+        first: bool,
+        back: bool = False,
+    ) -> None:
+        """Fetches a sum, adds to it and returns it; the step's first is sent alone, and with ``back`` fetched again."""
+        if not first:
+            self.to_gpu(elements, stream, wide)
+            add()
+        self.to_host(elements, stream, wide)
+        if first and back:
+            self.to_gpu(elements, stream, wide)
 
     def _copy(self, way: str, size: float, stream: str) -> None:
         self.alone.collective(self.tape, way, size, stream, "launch", copied=True)

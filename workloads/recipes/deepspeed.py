@@ -93,6 +93,7 @@ OPTIMIZER, PARAM = (
     f"zero_optimization.offload_{what}" for what in ("optimizer", "param")
 )
 OUTSIDE = "parameters or optimizer outside the GPU"
+ABSENT = ("none", "null")  # as a device that is not said
 
 
 def _offload(draft: Draft, document: Document) -> None:
@@ -106,17 +107,18 @@ def _offload(draft: Draft, document: Document) -> None:
         devices[OPTIMIZER] = "cpu"
     else:
         key = f"{OPTIMIZER}.device"
-    whole = draft.get("parallel.data_parallel") == "zero3"
-    wanted = {OPTIMIZER: "cpu", PARAM: "cpu" if whole else devices[PARAM]}
-    if set(devices.values()) <= {"none", "null"}:
+    outside = {one for one, device in devices.items() if device not in ABSENT}
+    # Stages 1 and 2 keep whole parameters on the GPU, whatever is said of them.
+    sharded = draft.get("parallel.data_parallel") == "zero3"
+    if not outside:
         return
-    if devices != wanted or devices[PARAM] == "nvme":
+    if OPTIMIZER not in outside or any(devices[one] != "cpu" for one in outside):
         for one, device in devices.items():
-            if device not in ("none", "null"):
+            if device not in ABSENT:
                 where = document.place(f"{one}.device")
                 draft.lose(where, f"{one}.device", device, OUTSIDE)
         return
-    kept = "parameters" if whole else "optimizer"
+    kept = "parameters" if sharded and PARAM in outside else "optimizer"
     draft.set("parallel.offload", kept, key, document.place(key))
     pinned = f"{OPTIMIZER}.pin_memory"
     if written(document.get(pinned)) == "false":

@@ -349,7 +349,7 @@ def _around_modules(draft: Draft, said: Document) -> None:
 
 
 def _settle_zero3(draft: Draft, said: Document) -> None:
-    """FSDP2 in place of ZeRO 3 where its hooks are not simulated: for what offloads, other models and other losses."""
+    """FSDP2 in place of ZeRO 3 where its hooks are not simulated: for offloaded parameters, other models and losses."""
     way = draft.get("parallel.data_parallel")
     if draft.get("training.framework") != "deepspeed-eager" or way != "zero3":
         return
@@ -360,8 +360,8 @@ def _settle_zero3(draft: Draft, said: Document) -> None:
     others = [*without_hooks(load_model(section))] if known else []
     if FUSED_LOSS in draft.get("pytorch.liger", ()):
         others.append(FUSED_LOSS)
-    if draft.get("parallel.offload", "none") != "none":
-        others.append("offloading")
+    if draft.get("parallel.offload", "none") == "parameters":
+        others.append("offloaded parameters")
     if not others:
         return
     draft.assumed.remove(BESIDE_BACKWARD)

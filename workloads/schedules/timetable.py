@@ -99,18 +99,6 @@ class _Clock:
         return "\n".join(lines)
 
 
-def in_flight(rows: Sequence[Sequence[Action]]) -> tuple[int, ...]:
-    """The most (stage, microbatch) pairs whose activations each rank holds at once: F has run, B or W has not."""
-    peaks = []
-    for row in rows:
-        held = peak = 0
-        for action in row:
-            held += {"F": 1, "I": 0}.get(action.kind, -1)
-            peak = max(peak, held)
-        peaks.append(peak)
-    return tuple(peaks)
-
-
 def render(rows: Sequence[Sequence[Action]], slots: Mapping[str, int] = SLOTS) -> str:
     """The schedule as a table: a line per rank, a column per slot, `.` where the rank is idle.
 

@@ -18,7 +18,7 @@ from workloads.parallel.pipeline import Stage
 from workloads.parallel.sharded_module import ShardedModule, Sharding
 from workloads.parallel.tensor import TensorParallel
 from workloads.parallel.zero3 import ShardedParameters
-from workloads.parallel.zero_offload import OffloadedPartitions
+from workloads.parallel.zero_offload import OffloadedPartitions, OffloadedShards
 from workloads.parallel.zero_partitions import ZeroPartitions
 from workloads.parallel.zero_redundancy import ZeroRedundancy
 from workloads.torch import functional as F
@@ -230,14 +230,16 @@ class WrappedModel:
 
     def _partitions(self, parameters: list[Tensor]) -> ZeroPartitions:
         """DeepSpeed's partition, on the GPU or on its host."""
-        t, group = self.tape, self.dp_group
-        if self.mode == "zero3":
-            return ShardedParameters(t, parameters, group)
-        stage = 2 if self.mode == "zero2" else 1
-        if self.host is None:
-            return ZeroPartitions(t, parameters, group, stage)
+        t, group, host = self.tape, self.dp_group, self.host
         last = grad_accumulation_of(self.job) - 1
-        return OffloadedPartitions(t, parameters, group, stage, self.host, last)
+        if self.mode == "zero3":
+            if host is None:
+                return ShardedParameters(t, parameters, group)
+            return OffloadedShards(t, parameters, group, host, last)
+        stage = 2 if self.mode == "zero2" else 1
+        if host is None:
+            return ZeroPartitions(t, parameters, group, stage)
+        return OffloadedPartitions(t, parameters, group, stage, host, last)
 
     @property
     def _partitioned(self) -> bool:

@@ -157,5 +157,6 @@ def test_a_wrong_file_is_a_cluster_or_a_mistake(
     except InputError as error:
         assert all(mistake.where for mistake in error.mistakes)
         return
-    assert len(load_cluster(written).gpus) == len(fabric.gpus)
-    interchange.check_report(written)
+    again = load_cluster(written)
+    assert len(again.gpus) == len(fabric.gpus)
+    interchange.report_of(again, str(written))

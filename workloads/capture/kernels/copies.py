@@ -14,7 +14,6 @@ from workloads.capture.kernels.tensors import (
     layout_of,
     moved,
     on_gpu,
-    span,
     tensor,
     types,
 )
@@ -190,11 +189,6 @@ def host_memory(operation: Operation) -> tuple[Kernel, ...]:
     if result is None or result.device == "cpu" or not result.elements:
         return ()
     return launched(operation, (result.elements,), "", result.dtype)
-
-
-def span_of(operand: Operand) -> int:
-    """Elements from the first to the last."""
-    return span(operand)
 
 
 RULES = {
