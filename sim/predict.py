@@ -7,6 +7,7 @@ before that part and begins there: `plan` takes a step that was lowered, `execut
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from sim.analysis.prediction import Prediction
 from sim.analysis.report import report
@@ -15,14 +16,14 @@ from sim.analysis.step_time import step_time as time_of
 from sim.analysis.unsteady import is_unsteady
 from sim.collectives.wires import paths, processes
 from sim.costs import Gpu
-from sim.costs.gpu_files import generation_of
+from sim.costs.gpu_files import generation_of, known_capability
 from sim.costs.measured import gpu_of
 from sim.costs.workspace import workspace_of
 from sim.engine import engine
 from sim.engine.execution import Run
 from sim.errors import InputError, Mistake
 from sim.planning import host_speed, numa
-from sim.planning.fleet import Fleet, fleet_of
+from sim.planning.fleet import fleet_of
 from sim.planning.host_ranks import by_rank, with_hosts
 from sim.planning.planned import KernelTimes, Planned, kernel_times, planned
 from sim.planning.symmetry import unlike
@@ -44,6 +45,7 @@ from workloads.models.model import ModelSpec, load_model
 from workloads.precision import names as precisions
 from workloads.precision import precision
 from workloads.refusals import refusals
+from workloads.torch.attention_backend import backend_of, settled
 
 _log = logging.getLogger("prestep")
 STEPS = 3  # simulated as a rule; the last is reported
@@ -110,16 +112,12 @@ def plan(
     fabric = fabric or load_fabric(scenario)
     model = _checked_model(scenario, fabric)
     gpus = placements(scenario, fabric)[0] if gpus is None else gpus
-    framework = framework_of(scenario)
-    fleet = fleet_of(fabric, gpu_of(fabric), gpus)
-    _check_format(scenario, fleet.gpu)
-    site = _site(scenario, fabric, fleet, gpus)
-    made_for = (site.host_factor, framework.marks(site))
-    if lowered is None or lowered.made_for != made_for:
+    site = _site(scenario, model, fabric, gpus)
+    made_for = (site.host_factor, framework_of(scenario).marks(site))
+    same = lowered is not None and lowered.made_for == made_for
+    if lowered is None or not same or lowered.attention != site.attention:
         _log.info("%s: lowering the step", scenario.where)
-        lowered = by_rank(
-            framework.lower(scenario, model, site), scenario, fabric, gpus
-        )
+        lowered = _lowered(scenario, model, site, fabric, gpus)
     return planned(scenario, model, lowered, fabric, gpus)
 
 
@@ -138,12 +136,8 @@ def execute(planned: Planned) -> Run:
 def _execute(planned: Planned, steps: int) -> Run:
     """A run of so many steps, which the log tells of."""
     graph = planned.graph
-    _log.info(
-        "executing %d operations of %d simulated ranks, %d steps",
-        graph.operations,
-        len(graph.programs),
-        steps,
-    )
+    counts = graph.operations, len(graph.programs), steps
+    _log.info("executing %d operations of %d simulated ranks, %d steps", *counts)
     run = engine.execute(planned, steps)
     _log.info("executed: the steps end at %.6g s", run.finished)
     return run
@@ -158,10 +152,20 @@ def lowered_on(scenario: Scenario, fabric: Fabric) -> Lowered:
         If the layout does not fit the cluster or the model, or asks for what is not simulated.
     """
     model, gpus = _checked_model(scenario, fabric), placements(scenario, fabric)[0]
-    fleet = fleet_of(fabric, gpu_of(fabric), gpus)
-    _check_format(scenario, fleet.gpu)
-    site = _site(scenario, fabric, fleet, gpus)
-    lowered = framework_of(scenario).lower(scenario, model, site)
+    site = _site(scenario, model, fabric, gpus)
+    return _lowered(scenario, model, site, fabric, gpus)
+
+
+def _lowered(
+    scenario: Scenario,
+    model: ModelSpec,
+    site: Site,
+    fabric: Fabric,
+    gpus: tuple[str, ...],
+) -> Lowered:
+    job = settled(scenario, site.attention)
+    lowered = framework_of(scenario).lower(job, model, site)
+    lowered = replace(lowered, attention=site.attention)
     return by_rank(lowered, scenario, fabric, gpus)
 
 
@@ -173,10 +177,8 @@ def timed_kernels(scenario: Scenario, fabric: Fabric) -> tuple[Lowered, KernelTi
     InputError
         If the layout does not fit the cluster or the model, or asks for what is not simulated.
     """
-    lowered = lowered_on(scenario, fabric)
-    return lowered, kernel_times(
-        scenario, lowered, fabric, placements(scenario, fabric)[0]
-    )
+    lowered, gpus = lowered_on(scenario, fabric), placements(scenario, fabric)[0]
+    return lowered, kernel_times(scenario, lowered, fabric, gpus)
 
 
 def _checked_model(scenario: Scenario, fabric: Fabric) -> ModelSpec:
@@ -209,9 +211,11 @@ def _computes(gpu: Gpu, name: str) -> bool:
 
 
 def _site(
-    scenario: Scenario, fabric: Fabric, fleet: Fleet, gpus: tuple[str, ...]
+    scenario: Scenario, model: ModelSpec, fabric: Fabric, gpus: tuple[str, ...]
 ) -> Site:
     """What lowering has to know of the cluster."""
+    fleet = fleet_of(fabric, gpu_of(fabric), gpus)
+    _check_format(scenario, fleet.gpu)
     processes.memory_of(fabric, gpus[0])  # whether there is such a socket
     hosts = [fabric.host_of(gpu) for gpu in gpus]
     domains = paths.domains(fabric)
@@ -222,7 +226,9 @@ def _site(
     factor, times = host_factor(scenario, fabric), operator_times(scenario)
     memory = _host_memory(fabric) / place.gpus_per_host
     speeds = with_hosts(fleet.speeds, scenario, fabric, gpus)
-    return Site(factor, place, speeds, odd, workspace, times, memory)
+    keys, one = framework_of(scenario).read_keys("pytorch"), fleet.gpu.name
+    attention = backend_of(scenario, model, known_capability(one), keys)
+    return Site(factor, place, speeds, odd, workspace, times, memory, attention)
 
 
 def _host_memory(fabric: Fabric) -> float:

@@ -115,6 +115,8 @@ class Site:
         Seconds of a captured program's operators, where the scenario says them.
     host_memory : float
         Bytes a second of a rank's part of its host's memory.
+    attention : str
+        The kernel that PyTorch takes for attention; "": the job names one.
     """
 
     host_factor: float = 1.0
@@ -124,6 +126,7 @@ class Site:
     workspace: float = 0.0
     operators: Mapping[str, float] = field(default_factory=dict)
     host_memory: float = 250e9
+    attention: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ class Lowered:
     ``parameters`` counts the whole model; ``made_for`` has the host factor and what told ranks apart. ``tensors`` has
     the bytes of every parameter, or of its shard, that the first simulated rank keeps; empty: nobody counted.
     ``model_flops`` are those of a step's model over all ranks, nan where the program's file does not tell them from
-    recomputation; None: they follow from the model's sizes.
+    recomputation; None: they follow from the model's sizes. ``attention``: as in `Site`.
     """
 
     graph: OpGraph
@@ -145,3 +148,4 @@ class Lowered:
     made_for: tuple[float, Sequence[Hashable]] = (1.0, ())
     tensors: tuple[float, ...] = ()
     model_flops: float | None = None
+    attention: str = ""

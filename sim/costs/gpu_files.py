@@ -111,6 +111,14 @@ def generation_of(name: str) -> str:
     return facts.generation or generation_of(facts.like)
 
 
+def known_capability(name: str) -> tuple[int, ...]:
+    """Compute capability of a GPU, or of the one that its file says it is like; empty where neither says."""
+    facts = facts_of(name)
+    if facts.capability or not facts.like:
+        return facts.capability
+    return known_capability(facts.like)
+
+
 def capability_of(name: str) -> tuple[int, int]:
     """Major and minor compute capability of a GPU.
 
@@ -119,12 +127,11 @@ def capability_of(name: str) -> tuple[int, int]:
     InputError
         If there is no such GPU, or its file does not say.
     """
-    facts = facts_of(name)
-    if not facts.capability:
+    if not (facts := known_capability(name)):
         expected = "the compute capability, such as [9, 0]"
         hint = "programs ask for it: state it in the GPU's file"
         raise InputError(Mistake(name, "capability", "nothing", expected, hint))
-    major, minor = facts.capability
+    major, minor = facts
     return major, minor
 
 

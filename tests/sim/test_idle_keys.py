@@ -62,6 +62,7 @@ def _with(key: str, value: Any) -> dict[str, Any]:
 def test_a_key_without_a_part_is_told(key: str) -> None:
     """Another framework's key, one of experts without experts, of hosts on one host: the result names it, and why."""
     tables = _with(key, IDLE[key])
+    tables["pytorch"] = {"attention": "cudnn"} | tables.get("pytorch", {})
     told = [
         line for line in predict(parse_scenario(tables, "x")).warnings if key in line
     ]

@@ -119,7 +119,7 @@ def test_experts_and_layouts_of_submissions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "kernel", "reason"),
     [
-        ("", "cudnn", "where it is told nothing else"),
+        ("", "auto", "where it is told nothing else"),
         ("flash_attention: true\n", "flash2", "for which flash_attention asks"),
     ],
 )

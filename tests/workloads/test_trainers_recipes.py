@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -321,16 +322,18 @@ enable = true
 def test_a_registry_says_what_the_toml_said(
     tmp_path: Path, training: str, checkpoint: str, mode: str
 ) -> None:
-    """torchtitan's functions of 2026 are the scenario of the file that they replaced."""
+    """torchtitan's functions of 2026 are the scenario of the file that they replaced, but for its order of kernels."""
     text = REGISTRY.replace("@TRAINING@", training).replace("@CHECKPOINT@", checkpoint)
     path = written(tmp_path, "llama3/config_registry.py", text)
     new = load_scenario(path, [CLUSTER, "recipe.function=llama3_8b"])
     file = written(tmp_path, "old.toml", OLD.replace("@MODE@", mode))
     old = load_scenario(file, [CLUSTER])
-    parts = ("model", "training", "parallel", "pytorch")
+    parts = ("model", "training", "parallel")
     assert [getattr(new, part) for part in parts] == [
         getattr(old, part) for part in parts
     ]
+    assert (old.pytorch.attention, new.pytorch.attention) == ("flash2", "cudnn")
+    assert new.pytorch == replace(old.pytorch, attention="cudnn")
     fast = load_scenario(path, [CLUSTER, "recipe.function=llama3_8b_float8"])
     assert fast.training.precision == "fp8"
     assert fast.pytorch.fp8_scaling == "rowwise"

@@ -20,10 +20,11 @@ KeptPart = Literal["attn", "mamba_out", "moe_latent", "mtp"]
 class Megatron:
     """Megatron-LM's switches, named after its command line where it has one."""
 
-    attention: Literal["flash", "flash2", "unfused"] = key(
+    attention: Literal["flash", "flash2", "sdpa", "unfused"] = key(
         "flash",
-        "one fused kernel (flash2: FlashAttention 2, slower on Hopper), or batched GEMMs around a softmax that write "
-        "all scores (Megatron before 2022-12)",
+        "one fused kernel (flash2: FlashAttention 2, slower on Hopper; sdpa: the one that PyTorch takes on the "
+        "cluster's GPU, by pytorch.version), or batched GEMMs around a softmax that write all scores (Megatron before "
+        "2022-12)",
     )
     gradient_accumulation_fusion: bool = key(
         True, "weight gradients are added into the fp32 buffer by the GEMM itself"

@@ -24,10 +24,11 @@ class PyTorch:
     cuda: Literal["11", "12"] = key(
         "12", "toolkit: the cuBLAS of 11 is slower on Hopper"
     )
-    attention: Literal["cudnn", "flash2", "triton"] = key(
-        "cudnn",
-        "kernel: cuDNN's (PyTorch's own choice from 2.11 on Hopper and data-centre Blackwell), FlashAttention 2 (its "
-        "choice before, and on other GPUs), or FlashAttention in Triton (first version, tokens before heads)",
+    attention: Literal["auto", "cudnn", "flash2", "triton"] = key(
+        "auto",
+        "kernel: the one that this version of PyTorch takes on the cluster's GPU (cuDNN's from 2.11 on Hopper and "
+        "data-centre Blackwell, else FlashAttention 2), cuDNN's, FlashAttention 2, or FlashAttention in Triton (first "
+        "version, tokens before heads)",
     )
     rotate_method: Literal["allgather", "alltoall"] = key(
         "allgather",

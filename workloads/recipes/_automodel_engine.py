@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workloads.recipes._compiled import experts_of
+from workloads.recipes._compiled import REASON, experts_of
 from workloads.recipes._documents import Document
 from workloads.recipes._reading import Draft, shown
 from workloads.recipes._rules import written
@@ -62,16 +62,26 @@ def _fsdp(draft: Draft, document: Document) -> None:
 
 
 def _attention(draft: Draft, document: Document) -> None:
-    """cuDNN's by Transformer Engine; FlexAttention, and PyTorch's beside context parallelism or recomputation."""
+    """cuDNN's by Transformer Engine, FlexAttention, or the kernel that PyTorch takes.
+
+    Beside context parallelism or recomputation Automodel leaves cuDNN's out of what PyTorch may take
+    (_transformers/model_init.py, resolve_sdpa_method).
+    """
     key = f"{BACKEND}.attn"
-    said = written(document.get(key, "sdpa"))
-    if said == "te":
+    backend = written(document.get(key, "sdpa"))
+    if backend in ("te", "cudnn"):
         return
-    draft.set("megatron.attention", "flash2", key, document.place(key))
-    if said == "flex":
+    kernel, again = "flash2", draft.get("training.recompute", "none") != "none"
+    if backend == "flex":
         draft.assume("FlexAttention is as fast as FlashAttention 2")
+    elif draft.get("parallel.cp", 1) > 1 or again:
+        draft.assume(
+            "attention by FlashAttention 2, beside context parallelism or recomputation"
+        )
     else:
-        draft.assume("PyTorch's attention is FlashAttention 2")
+        kernel = "sdpa"
+        draft.assume(REASON)
+    draft.set("megatron.attention", kernel, key, document.place(key))
 
 
 def _loss(draft: Draft, document: Document) -> None:

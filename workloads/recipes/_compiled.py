@@ -18,12 +18,19 @@ PLAIN = ("pytorch-eager", "pytorch-compiled")
 
 #: What `prestep validate published` takes for torchtitan's compiled runs (lab/cases/published/setups.toml).
 FUSED = {
-    "attention": "flash2",
     "main_grads": "fp32",
     "cross_entropy_fusion": True,
     "vocab_multiple": 1,
     "recompute_early_stop": True,
 }
+#: What a reader of a recipe is told.
+REASON = (
+    "attention by the kernel that PyTorch takes where it is told nothing else: cuDNN's from 2.11 on Hopper and "
+    'data-centre Blackwell, else FlashAttention 2 (pytorch.attention = "auto")'
+)
+#: Kernels of attention in words, and as Megatron's layers call them; "": PyTorch chooses.
+KERNELS = {"cudnn": "cuDNN", "flash2": "FlashAttention 2"}
+ENGINE = {"": "sdpa", "cudnn": "flash", "flash2": "flash2"}
 
 
 def experts_of(draft: Draft) -> int:
@@ -51,41 +58,56 @@ def has_biases(draft: Draft) -> bool:
 
 
 def choose(
-    draft: Draft, compiled: bool, said: str, where: str, flash: str = ""
+    draft: Draft,
+    compiled: bool,
+    said: str,
+    where: str,
+    attention: tuple[str, str] = ("", ""),
 ) -> None:
     """Compiled blocks as such where they are simulated; split ones as Megatron's fused layers.
 
-    ``flash``: who asks for FlashAttention 2 in eager layers; "": nobody, so that PyTorch chooses.
+    ``attention``: the kernel that the trainer asks for ("cudnn", "flash2") and why; "": PyTorch chooses.
     """
-    if not compiled:
-        draft.set("training.framework", "pytorch-eager", said, where)
-        wide = draft.get("training.precision") in ("fp32", "tf32")
-        if flash and not wide:  # in 32 bits there is one kernel
-            draft.set("pytorch.attention", "flash2")
-            draft.assume(f"attention by FlashAttention 2, {flash}")
-        return
     split = any(draft.get(f"parallel.{axis}", 1) > 1 for axis in ("tp", "pp", "ep"))
     shared = _gathers_otherwise(draft)
     fp8_biases = draft.get("training.precision") == "fp8" and has_biases(draft)
-    if not (split or experts_of(draft) or shared or fp8_biases):
+    if not compiled:
+        draft.set("training.framework", "pytorch-eager", said, where)
+    elif not (split or experts_of(draft) or shared or fp8_biases):
         draft.set("training.framework", "pytorch-compiled", said, where)
         _of_pytorch(draft)
+    else:
+        draft.set("training.framework", "megatron", said, where)
+        _fuse(draft, ENGINE[attention[0]])
+        what = "such float8" if shared or fp8_biases else "split blocks"
+        draft.assume(
+            f"compiled blocks with {what} count as Megatron's fused layers, as in `prestep validate published`"
+        )
+    _attend(draft, *attention)
+
+
+def _attend(draft: Draft, kernel: str, reason: str) -> None:
+    """The kernel of attention that a trainer asks for."""
+    wide = draft.get("training.precision") in ("fp32", "tf32")
+    if not kernel or wide:  # in 32 bits there is one kernel
         return
-    draft.set("training.framework", "megatron", said, where)
+    if draft.get("training.framework") in PLAIN:
+        draft.set("pytorch.attention", kernel)
+    draft.assume(f"attention by {KERNELS[kernel]}, {reason}")
+
+
+def _fuse(draft: Draft, attention: str) -> None:
+    """Keys of plain modules are put aside for those of fused layers."""
     draft.asides |= {
         key: setting
         for key, setting in draft.settings.items()
         if key.startswith("pytorch.")
     }
     draft.drop(*draft.asides)
-    for key, value in FUSED.items():
+    for key, value in (FUSED | {"attention": attention}).items():
         draft.set(f"megatron.{key}", value)
     if draft.get("parallel.data_parallel") == "fsdp":
         draft.set("megatron.fp32_shards", True)
-    what = "such float8" if shared or fp8_biases else "split blocks"
-    draft.assume(
-        f"compiled blocks with {what} count as Megatron's fused layers, as in `prestep validate published`"
-    )
 
 
 def has_adapters(draft: Draft) -> bool:
@@ -111,12 +133,13 @@ def stand_in(draft: Draft) -> None:
         return
     sharded = draft.get("parallel.data_parallel") in ("fsdp", "zero2")
     chosen = "automodel" if sharded else "megatron"
+    kernel = ENGINE[draft.get("pytorch.attention", "")]
     for key in [key for key in draft.settings if key.startswith("pytorch.")]:
         if not sharded or key.removeprefix("pytorch.") not in PYTORCH:
             draft.drop(key)
     draft.drop("adapter.fp32")
     draft.set("training.framework", chosen)
-    draft.set("megatron.attention", "flash2")
+    draft.set("megatron.attention", kernel)
     draft.assume(
         f"PyTorch's plain modules have no {', '.join(missing)}: layers of {chosen} stand for them"
     )
@@ -133,7 +156,7 @@ def titan_layers(draft: Draft) -> None:
         return
     model = read_model(MODELS / f"{name}.toml")
     if model.kv_lora_rank:
-        draft.drop("pytorch.attention")
+        draft.set("pytorch.attention", "cudnn")
         draft.assume(
             "but cuDNN's where values are narrower than queries, which FlashAttention 2 does not take"
         )

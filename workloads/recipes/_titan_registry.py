@@ -27,6 +27,8 @@ CONVERTERS = {
     "MXFP8LinearConverter": "mx",
     "NVFP4LinearConverter": "nvfp4",
 }
+#: The layers' attention, of Python recipes alone.
+ATTENTION = "model_spec.attn_backend"
 
 
 def recognise(document: Document) -> bool:
@@ -54,6 +56,7 @@ def as_tables(draft: Draft, document: Document) -> Document:
     _converters(draft, made, entries)
     _data(draft, made)
     entries.setdefault("metrics.log_freq", Entry(1))
+    entries[ATTENTION] = made.entries.get(ATTENTION, Entry("flex"))
     return replace(made, kind="toml", entries=entries)
 
 
@@ -123,6 +126,6 @@ def _converters(draft: Draft, made: Document, entries: dict[str, Entry]) -> None
 def _data(draft: Draft, made: Document) -> None:
     """Documents in one sample, which attention by a mask keeps apart."""
     key = "dataloader.dataset"
-    backend: Any = made.get("model_spec.attn_backend", "flex")
+    backend: Any = made.get(ATTENTION, "flex")
     if "Packing" in str(made.get(key, "")) and backend in ("flex", "varlen"):
         _models.packed(draft, key, made.place(key), str(made.get(key)))

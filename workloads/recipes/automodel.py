@@ -22,7 +22,8 @@ SCHEDULES = {
     "dualpipev": ("dualpipe", 2),
 }
 #: Its default of `attn_implementation` (nemo_automodel, components/_transformers/auto_model.py).
-FLASH = "which Automodel asks for where a file does not"
+#: transformers' modules of which a file says nothing (auto_model.py, DEFAULT_ATTN_IMPLEMENTATION).
+FLASH = "flash2", "which Automodel asks for where a file does not"
 NAMES = (
     "model.pretrained_model_name_or_path",
     "model.config.pretrained_model_name_or_path",

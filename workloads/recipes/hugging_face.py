@@ -16,7 +16,6 @@ from workloads.recipes._documents import Document, read_json, read_yaml
 from workloads.recipes._liger import liger
 from workloads.recipes._reading import Draft, Recipe
 from workloads.recipes._rules import Rule, rules, written
-from workloads.torch import attention_backend
 
 #: How people know such a recipe.
 LOOKS = "YAML or JSON with per_device_train_batch_size, distributed_type, or a config.json with model_type"
@@ -316,8 +315,8 @@ def _engine(draft: Draft, said: Document, engines: list[Document]) -> None:
     )
     inductor = written(said.get(backend)) == "inductor"
     where = said.place("torch_compile")
-    flash = _asks_for_flash(said)
-    _compiled.choose(draft, compiled or inductor, "torch_compile", where, flash)
+    kernel = _kernel(said)
+    _compiled.choose(draft, compiled or inductor, "torch_compile", where, kernel)
     if draft.get("training.framework") == "pytorch-eager":
         _modules(draft, said)
     if draft.get("training.framework") != "megatron":
@@ -381,7 +380,7 @@ def _modules(draft: Draft, said: Document) -> None:
     if draft.get("training.precision") in ("bf16", "fp16"):
         draft.set("pytorch.modules", "transformers")
     if not _asks_for_flash(said):
-        draft.assume(attention_backend.CUDNN)
+        draft.assume(_compiled.REASON)
 
 
 def _asks_for_flash(said: Document) -> str:
@@ -389,6 +388,12 @@ def _asks_for_flash(said: Document) -> str:
     asked = ("attn_implementation", "flash_attention", "flash_attn", "padding_free")
     keys = [key for key in asked if written(said.get(key)) in FLASH]
     return f"for which {keys[0]} asks" if keys else ""
+
+
+def _kernel(said: Document) -> tuple[str, str]:
+    """The kernel of attention that is asked for, and by what."""
+    reason = _asks_for_flash(said)
+    return ("flash2" if reason else "", reason)
 
 
 def _of_accelerate(said: Document) -> Document:
@@ -416,7 +421,7 @@ def _adapters(draft: Draft, said: Document) -> None:
         stage = draft.get("parallel.data_parallel")
         way = {"zero3": "fsdp", "zero2": "zero1"}.get(stage, stage)
         draft.set("parallel.data_parallel", way, named, where)
-        _compiled.choose(draft, False, named, where, _asks_for_flash(said))
+        _compiled.choose(draft, False, named, where, _kernel(said))
         _modules(draft, said)
         draft.set("pytorch.clip_gradients", True)
         if draft.get("training.precision") == "fp16":

@@ -26,11 +26,15 @@ ASYNC_TP = (
     "parallelism.enable_async_tensor_parallel",
     "experimental.enable_async_tensor_parallel",
 )
-#: Its own list of kernels (torchtitan/models/attention.py, sdpa_backends).
-FLASH = (
+#: Kernels that its own list puts first (models/attention.py, sdpa_backends): in the days of TOML files, and since its
+#: recipes are Python (February 2026; models/common/attention.py, ScaledDotProductAttention).
+TOML = (
+    "flash2",
     "which torchtitan puts first (cuDNN's since December 2025 and on Blackwell: "
-    'pytorch.attention = "cudnn")'
+    'pytorch.attention = "cudnn")',
 )
+PYTHON = "cudnn", "which torchtitan puts first since December 2025"
+FLEX = "flash2", "as which FlexAttention counts, torchtitan's where nothing is said"
 # torchtitan/models/llama3: what its tests train.
 DEBUG = {
     "kind": "transformer",
@@ -161,10 +165,19 @@ def _kernels(draft: Draft, document: Document) -> None:
     if draft.get("parallel.cp", 1) == 1:
         draft.drop("pytorch.rotate_method")
     compiled = _is_compiled(document)
-    _compiled.choose(draft, compiled, said, document.place(said), FLASH)
+    attention = _attention(document)
+    _compiled.choose(draft, compiled, said, document.place(said), attention)
     for key in ASYNC_TP:
         if written(document.get(key)) == "true":
             _overlap(draft, document, key)
+
+
+def _attention(document: Document) -> tuple[str, str]:
+    """The kernel that torchtitan asks PyTorch for, and why."""
+    backend = document.get(_titan_registry.ATTENTION)
+    if backend is None:
+        return TOML
+    return PYTHON if backend == "sdpa" else FLEX
 
 
 def _overlap(draft: Draft, document: Document, key: str) -> None:

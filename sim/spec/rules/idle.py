@@ -48,9 +48,11 @@ def _changed_with_releases(s: Scenario, m: ModelShape) -> bool:
     p = s.parallel
     stages = p.pp > 1 and p.schedule == "interleaved" and p.vpp > 1
     rowwise = s.pytorch.fp8_scaling == "rowwise"
+    plain = s.pytorch.attention == "auto" and not _of_megatron(s, m)
+    chosen = plain or s.megatron.attention == "sdpa"
     return (
         s.training.recompute != "none" or m.norm == "layer" or p.cp > 1 or stages
-    ) or rowwise
+    ) or (rowwise or (chosen and m.kind == "transformer"))
 
 
 def _buckets_of_ddp(s: Scenario, m: ModelShape) -> bool:
@@ -262,7 +264,8 @@ NEEDS = (
     Needs(
         "pytorch.version",
         _changed_with_releases,
-        "recomputation, LayerNorm, cp, interleaved stages or rowwise FP8, which changed with PyTorch's releases",
+        "recomputation, LayerNorm, cp, interleaved stages, rowwise FP8 or attention's kernel left to PyTorch, which "
+        "changed with its releases",
     ),
     Needs(
         "pytorch.reduce_every_microbatch",

@@ -7,13 +7,16 @@ from typing import Any
 
 import torch
 
-from workloads.torch.attention_backend import default_backend
+from workloads.torch.attention_backend import (
+    WIDEST_OF_FLASH,
+    fits_cudnn,
+    prefers_cudnn,
+)
 
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
-HOPPER = (9, 0)  # compute capability
-#: Widest heads that cuDNN takes (sdp_utils.cpp, check_cudnn_tensor_shapes).
-WIDEST, WIDEST_OF_HOPPER = 128, 256
+#: First compute capability that FlashAttention 2 is compiled for (sdp_utils.cpp).
+AMPERE = (8, 0)
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Call:
 def choose(call: Call, capability: tuple[int, int]) -> Any:
     """`scaled_dot_product_attention` as CUDA would dispatch it (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
 
-    Halves go to cuDNN where PyTorch prefers it (`default_backend`), else to FlashAttention without a mask; what is left
+    Halves go to cuDNN where PyTorch prefers it (`prefers_cudnn`), else to FlashAttention without a mask; what is left
     to the memory-efficient kernels where shapes allow it. Recorded on H100 and H200 with PyTorch 2.11: cuDNN is taken
     first, also for gemma2's heads of 256 and for latent attention; heads that share a key without `enable_gqa`
     (Falcon's) are computed in separate operations. What the program switched off (`torch.nn.attention.sdpa_kernel`) is
@@ -86,7 +89,7 @@ def choose(call: Call, capability: tuple[int, int]) -> Any:
     """
     if torch._C._get_cudnn_sdp_enabled() and _fits_cudnn(call, capability):
         return _cudnn(call)
-    if torch._C._get_flash_sdp_enabled() and _fits_flash(call):
+    if torch._C._get_flash_sdp_enabled() and _fits_flash(call, capability):
         return _flash(call)
     if torch._C._get_mem_efficient_sdp_enabled() and _fits_efficient(call):
         return _efficient(call)
@@ -94,18 +97,21 @@ def choose(call: Call, capability: tuple[int, int]) -> Any:
 
 
 def _fits_cudnn(call: Call, capability: tuple[int, int]) -> bool:
-    widest = WIDEST_OF_HOPPER if capability == HOPPER else WIDEST
-    narrow = call.aligned and call.width <= widest
-    preferred = default_backend(torch.__version__, capability) == "cudnn"
-    return narrow and preferred and not call.learnt_mask
+    fits = fits_cudnn(capability, call.width, int(call.value.shape[-1]))
+    preferred = prefers_cudnn(torch.__version__, capability)
+    return call.aligned and fits and preferred and not call.learnt_mask
 
 
-def _fits_flash(call: Call) -> bool:
-    return call.aligned and call.even and call.attn_mask is None and call.width <= 256
+def _fits_flash(call: Call, capability: tuple[int, int]) -> bool:
+    fits = call.even and call.width <= WIDEST_OF_FLASH and capability >= AMPERE
+    return call.aligned and fits and call.attn_mask is None
 
 
 def _fits_efficient(call: Call) -> bool:
-    whole = call.even and not call.grouped and call.width % 4 == 0
+    """Values may be narrower than queries; both fill vectors of 128 bits."""
+    vector = 8 if call.half else 4
+    widths = call.width, int(call.value.shape[-1])
+    whole = not call.grouped and not any(width % vector for width in widths)
     return call.plain and whole and call.in_rows
 
 
