@@ -50,13 +50,19 @@ ROUNDS ?= 10
 hunt: $(BIN)/.dev
 	for round in $$(seq $(ROUNDS)); do env -u CI $(BIN)/python -m pytest -n 2 -q -m hypothesis || exit 1; done
 
-lint: $(BIN)/.dev
+# `prestep.sim` is the folder sim: prestep/__init__.py finds it when it runs, tools that only read find it by links.
+.PHONY: .links
+.links:
+	@mkdir -p $@/prestep && ln -sfn ../lab $@/lab
+	@for path in prestep/*.* sim topologies workloads validation cli.py; do ln -sfn ../../$$path $@/prestep/; done
+
+lint: $(BIN)/.dev .links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports
+	cd .links && $(abspath $(BIN))/lint-imports ../pyproject.toml
 
-types: $(BIN)/.dev
-	$(BIN)/mypy
+types: $(BIN)/.dev .links
+	cd .links && $(abspath $(BIN))/mypy --config-file ../pyproject.toml
 
 validate: $(BIN)/.dev
 	$(BIN)/prestep validate h200
@@ -93,4 +99,4 @@ docs: $(BIN)/.docs
 	@echo "open docs/_build/html/index.html"
 
 clean:
-	rm -rf $(VENV) docs/_build docs/made .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) docs/_build docs/made .links .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -14,16 +14,16 @@ from typing import Any
 
 import click
 
-from sim import __version__, plugins
-from sim.commands._completion import completed
-from sim.commands._shared import EXIT_INTERRUPT, verbose
-from sim.errors import did_you_mean
-from sim.threads import sum_alone
-from sim.tools import streams
-from sim.tools.garbage import collect_rarely
-from sim.tools.interrupts import keep_the_exit_code
+from prestep.sim import __version__, plugins
+from prestep.sim.commands._completion import completed
+from prestep.sim.commands._shared import EXIT_INTERRUPT, verbose
+from prestep.sim.errors import did_you_mean
+from prestep.sim.threads import sum_alone
+from prestep.sim.tools import streams
+from prestep.sim.tools.garbage import collect_rarely
+from prestep.sim.tools.interrupts import keep_the_exit_code
 
-PACKAGES = ("sim.commands", "validation.commands")
+PACKAGES = ("prestep.sim.commands", "prestep.validation.commands")
 #: Headings of `--help`, in this order; a command says in `GROUP` which it belongs under.
 GROUPS = (
     "Predict",

@@ -16,7 +16,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 import made  # noqa: E402
 
-from sim import __version__  # noqa: E402
+from prestep.sim import __version__  # noqa: E402
 
 project, author, release = "prestep", "The prestep authors", __version__
 project_copyright = "The prestep authors, Apache-2.0"

@@ -29,22 +29,22 @@ Every page of this site is also there as Markdown: `tutorial.md` beside `tutoria
 
 API = """# Python interface
 
-`from sim import api`: scenarios, predictions, comparisons, sweeps and replays as functions; tables are
+`from prestep.sim import api`: scenarios, predictions, comparisons, sweeps and replays as functions; tables are
 pandas DataFrames, values are in seconds, bytes and bytes/s. An introduction is in [from Python](../python.md).
 
 ```{eval-rst}
-.. automodule:: sim.api
+.. automodule:: prestep.sim.api
    :no-members:
 
-.. currentmodule:: sim.api
+.. currentmodule:: prestep.sim.api
 
 %s
-.. autoclass:: sim.analysis.prediction.Prediction
+.. autoclass:: prestep.sim.analysis.prediction.Prediction
    :members:
 
-.. autoexception:: sim.errors.PrestepError
+.. autoexception:: prestep.sim.errors.PrestepError
 
-.. autoexception:: sim.errors.InputError
+.. autoexception:: prestep.sim.errors.InputError
 ```
 """
 
@@ -73,7 +73,7 @@ def pages(root: Path) -> dict[str, str]:
 
 def commands() -> Iterator[str]:
     """A section for every command and subcommand, in the order of `prestep --help`."""
-    import cli
+    from prestep import cli
 
     yield from _below(cli.main, click.Context(cli.main, info_name="prestep"))
 
@@ -129,8 +129,8 @@ def _examples(epilog: str) -> Iterator[str]:
 
 
 def functions() -> list[str]:
-    """The functions of `sim.api`, in the order of the file."""
-    from sim import api
+    """The functions of `prestep.sim.api`, in the order of the file."""
+    from prestep.sim import api
 
     found = [
         name

@@ -1,6 +1,6 @@
 """The Python interface: scenarios, predictions, comparisons, sweeps, replays; tables are DataFrames, values SI units.
 
->>> from sim import api
+>>> from prestep.sim import api
 >>> result = api.simulate("mlp-ddp4", {"nvlink.bandwidth": "2x"})
 >>> bool(result.step_time > 0)
 True
@@ -14,26 +14,26 @@ from typing import Any
 
 import pandas as pd
 
-import topologies
-from sim import exporters
-from sim.analysis.prediction import Prediction
-from sim.analysis.timeline import Timeline
-from sim.collectives import report as collective_report
-from sim.errors import InputError, PrestepError
-from sim.exporters import _run_files
-from sim.predict import execute, plan, predict, reported
-from sim.replay import report as replay_report
-from sim.replay.replay import replay_files
-from sim.spec.jobs import refuse
-from sim.spec.load import load_scenario
-from sim.spec.sections import Scenario
-from sim.studies import sweep as sweep_study
-from sim.studies import tornado as tornado_study
-from sim.studies.executors import executor_of
-from sim.studies.grid import specs
-from sim.studies.host_effect import with_host
-from sim.tools.catalog import find_scenario, names
-from topologies.fabric import Fabric
+from prestep import topologies
+from prestep.sim import exporters
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.timeline import Timeline
+from prestep.sim.collectives import report as collective_report
+from prestep.sim.errors import InputError, PrestepError
+from prestep.sim.exporters import _run_files
+from prestep.sim.predict import execute, plan, predict, reported
+from prestep.sim.replay import report as replay_report
+from prestep.sim.replay.replay import replay_files
+from prestep.sim.spec.jobs import refuse
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.studies import sweep as sweep_study
+from prestep.sim.studies import tornado as tornado_study
+from prestep.sim.studies.executors import executor_of
+from prestep.sim.studies.grid import specs
+from prestep.sim.studies.host_effect import with_host
+from prestep.sim.tools.catalog import find_scenario, names
+from prestep.topologies.fabric import Fabric
 
 __all__ = [
     "InputError",
@@ -198,7 +198,7 @@ def collective(
     `options` are those of the command: min_bytes, max_bytes, algo, proto, hosts, ... Sizes are numbers of bytes, or
     texts such as "1M". `time` is what nccl-tests would measure, `time_in_step` what a program's own call takes.
 
-    >>> from sim import api
+    >>> from prestep.sim import api
     >>> frame = api.collective("h200-host-4", min_bytes=2**20, max_bytes=2**20)
     >>> bool((frame.time <= frame.time_in_step).all())
     True
@@ -209,7 +209,7 @@ def collective(
 
 
 def spans(result: Prediction) -> pd.DataFrame:
-    """What ran when: the columns of `sim.analysis.timeline.SPANS`, a row a span (s, bytes)."""
+    """What ran when: the columns of `prestep.sim.analysis.timeline.SPANS`, a row a span (s, bytes)."""
     timeline: Timeline | None = result.timeline
     if timeline is None:
         raise PrestepError("spans: the result has no timeline")

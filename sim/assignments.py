@@ -10,9 +10,9 @@ from collections.abc import Collection
 from dataclasses import fields
 from typing import Literal
 
-from sim import words
-from sim.errors import InputError, Mistake
-from sim.strict import has_keys, type_hints
+from prestep.sim import words
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.strict import has_keys, type_hints
 
 _SPEED = re.compile(r"\s*[\d.]+\s*(x|%|[kMGT]?i?B/s|[kMGT]?bit/s|[GT])\s*")
 

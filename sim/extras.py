@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sim.errors import PrestepError
+from prestep.sim.errors import PrestepError
 
 
 class Extra(NamedTuple):

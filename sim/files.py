@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError, Mistake
 
 
 @contextmanager

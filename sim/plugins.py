@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from sim.errors import InputError, PrestepError, unknown
+from prestep.sim.errors import InputError, PrestepError, unknown
 
 # CPython 3.11 counts the depth of trees for all threads together, and fails where two parse at once (gh-106905).
 _PARSER = threading.Lock()

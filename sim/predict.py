@@ -9,43 +9,43 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from sim.analysis.prediction import Prediction
-from sim.analysis.report import report
-from sim.analysis.shadow_prices import affordable, shadow_prices
-from sim.analysis.step_time import step_time as time_of
-from sim.analysis.unsteady import is_unsteady
-from sim.collectives.wires import paths, processes
-from sim.costs import Gpu
-from sim.costs.gpu_files import generation_of, known_capability
-from sim.costs.measured import gpu_of
-from sim.costs.workspace import workspace_of
-from sim.engine import engine
-from sim.engine.execution import Run
-from sim.errors import InputError, Mistake
-from sim.planning import host_speed, numa
-from sim.planning.fleet import fleet_of
-from sim.planning.host_ranks import by_rank, with_hosts
-from sim.planning.planned import KernelTimes, Planned, kernel_times, planned
-from sim.planning.symmetry import unlike
-from sim.spec.captured import operator_times
-from sim.spec.jobs import refuse
-from sim.spec.load import sections_in_use
-from sim.spec.placing import allotted, placements
-from sim.spec.rules.layout import check_layout, countable
-from sim.spec.sections import Scenario
-from sim.storage import feeding, refused_saves
-from sim.tools.stack import with_room
-from topologies import load_cluster
-from topologies.core.routing import Routing
-from topologies.fabric import Fabric
-from topologies.host import MEMORY
-from workloads.frameworks import framework_of
-from workloads.lowered import Lowered, Place, Site
-from workloads.models.model import ModelSpec, load_model
-from workloads.precision import names as precisions
-from workloads.precision import precision
-from workloads.refusals import refusals
-from workloads.torch.attention_backend import backend_of, settled
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.report import report
+from prestep.sim.analysis.shadow_prices import affordable, shadow_prices
+from prestep.sim.analysis.step_time import step_time as time_of
+from prestep.sim.analysis.unsteady import is_unsteady
+from prestep.sim.collectives.wires import paths, processes
+from prestep.sim.costs import Gpu
+from prestep.sim.costs.gpu_files import generation_of, known_capability
+from prestep.sim.costs.measured import gpu_of
+from prestep.sim.costs.workspace import workspace_of
+from prestep.sim.engine import engine
+from prestep.sim.engine.execution import Run
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.planning import host_speed, numa
+from prestep.sim.planning.fleet import fleet_of
+from prestep.sim.planning.host_ranks import by_rank, with_hosts
+from prestep.sim.planning.planned import KernelTimes, Planned, kernel_times, planned
+from prestep.sim.planning.symmetry import unlike
+from prestep.sim.spec.captured import operator_times
+from prestep.sim.spec.jobs import refuse
+from prestep.sim.spec.load import sections_in_use
+from prestep.sim.spec.placing import allotted, placements
+from prestep.sim.spec.rules.layout import check_layout, countable
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.storage import feeding, refused_saves
+from prestep.sim.tools.stack import with_room
+from prestep.topologies import load_cluster
+from prestep.topologies.core.routing import Routing
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.host import MEMORY
+from prestep.workloads.frameworks import framework_of
+from prestep.workloads.lowered import Lowered, Place, Site
+from prestep.workloads.models.model import ModelSpec, load_model
+from prestep.workloads.precision import names as precisions
+from prestep.workloads.precision import precision
+from prestep.workloads.refusals import refusals
+from prestep.workloads.torch.attention_backend import backend_of, settled
 
 _log = logging.getLogger("prestep")
 STEPS = 3  # simulated as a rule; the last is reported
@@ -56,9 +56,10 @@ MOST_OPERATIONS = 400_000
 
 
 def predict(scenario: Scenario, prices: bool = False) -> Prediction:
-    """The predicted step of a scenario. Of several jobs: `sim.studies.shared_cluster.predict`.
+    """The predicted step of a scenario. Of several jobs: `prestep.sim.studies.shared_cluster.predict`.
 
-    With `prices`, links have their shadow prices, where the cluster is small enough: see `sim.analysis.shadow_prices`.
+    With `prices`, links have their shadow prices, where the cluster is small enough: see
+    `prestep.sim.analysis.shadow_prices`.
 
     Raises
     ------

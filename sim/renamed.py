@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import Field
 from typing import Any, NamedTuple
 
-from sim.errors import Mistake
+from prestep.sim.errors import Mistake
 
 
 class Renamed(FutureWarning):

@@ -9,8 +9,8 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from sim import files
-from sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake, did_you_mean
 
 GRADES = ("measured", "fitted", "datasheet", "guess")
 
@@ -143,7 +143,7 @@ class Anything:
 
 
 class Written(NamedTuple):
-    """A quantity above 0 with its unit ("2 min"), as one of the parsers of `sim.units` reads it."""
+    """A quantity above 0 with its unit ("2 min"), as one of the parsers of `prestep.sim.units` reads it."""
 
     parse: Callable[[object, str, str], float]
 

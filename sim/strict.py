@@ -1,7 +1,8 @@
 """Turns a TOML table into a frozen dataclass and reports every mistake, not only the first.
 
 The dataclass is the grammar: its field names are the keys, its types the types, and the metadata made by `key` the
-limits, units and meaning. The JSON Schema comes from the same fields (`sim.spec.grammar`), so the two cannot disagree.
+limits, units and meaning. The JSON Schema comes from the same fields (`prestep.sim.spec.grammar`), so the two cannot
+disagree.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar
 
-from sim import renamed, units, words
-from sim.errors import InputError, Mistake, did_you_mean
-from sim.tools import catalog
+from prestep.sim import renamed, units, words
+from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.tools import catalog
 
 T = TypeVar("T")
 LARGEST = 1e24  # of any number: products of a few are finite
@@ -41,8 +42,9 @@ def key(
 ) -> Any:
     """A key of a section: default, meaning, unit ("bytes", "bandwidth", "duration"), and bounds, `above` exclusive.
 
-    `names` is a kind of `sim.tools.catalog`: the key takes the names that there are, so that a new file is a new value.
-    `was` are names that the key had: files with them are read, with a warning (`sim.renamed`).
+    `names` is a kind of `prestep.sim.tools.catalog`: the key takes the names that there are, so that a new file is a
+    new value.
+    `was` are names that the key had: files with them are read, with a warning (`prestep.sim.renamed`).
     """
     metadata = {
         "doc": doc,

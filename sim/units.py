@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 
-from sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.errors import InputError, Mistake, did_you_mean
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from sim.files import DEEP
+from prestep.sim.files import DEEP
 
 #: Letters of a number: the longest that a float holds has 309 before its point.
 LONGEST_NUMBER = 400

@@ -5,6 +5,6 @@ conftest.py is too late for it: what it imports has loaded numpy, and libraries 
 
 from __future__ import annotations
 
-from sim.threads import sum_alone
+from prestep.sim.threads import sum_alone
 
 sum_alone()

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from sim.analysis.prediction import Prediction
-from sim.spec.sections import Measured, Scenario
-from sim.tools.garbage import collect_rarely
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.spec.sections import Measured, Scenario
+from prestep.sim.tools.garbage import collect_rarely
+from prestep.topologies.files import library
 from tests import timed
-from topologies.files import library
 
 if TYPE_CHECKING:
     from tests.browser import Page
@@ -92,7 +92,7 @@ def step_once(made_once: MadeOnce) -> Step:
 
     Tests that compare two ways to a prediction have none of it.
     """
-    from sim.predict import predict
+    from prestep.sim.predict import predict
 
     def small(scenario: Scenario) -> Prediction:
         step = replace(predict(scenario), timeline=None, details=None)
@@ -116,7 +116,7 @@ def report_of(made_once: MadeOnce, step_once: Step) -> ReportOf:
     """The report of a bundled set, as `prestep validate` makes it; `PRESTEP_KEEP_REPORTS` names a folder that has them after
     the run, so that `.ci/run` compares them with a base and predicts nothing twice (lab/report/kept.py)."""
     from lab.report import kept
-    from validation.sets import sets, steps
+    from prestep.validation.sets import sets, steps
 
     folder = os.environ.get("PRESTEP_KEEP_REPORTS")
 
@@ -147,11 +147,11 @@ def known_reports(
     report_of: ReportOf, step_once: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`prestep validate SET` takes the report of a bundled set from `report_of`; other rows it predicts, each once."""
-    from validation.sets import sets, steps
+    from prestep.validation.sets import sets, steps
 
     def validate(name: str, rows: Path | None = None, jobs: int = 1) -> Any:
         bundled = rows is None and name in sets.set_names()
         return report_of(name) if bundled else sets.validate(name, rows, jobs)
 
-    monkeypatch.setattr("validation.command.validate", validate)
+    monkeypatch.setattr("prestep.validation.command.validate", validate)
     monkeypatch.setattr(steps, "predicted", step_once)

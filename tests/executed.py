@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim import predict
-from sim.analysis import step_time as times
-from sim.analysis.prediction import Prediction
-from sim.analysis.report import report
-from sim.costs import Gpu
-from sim.engine import engine
-from sim.engine.execution import Run
-from sim.planning.planned import Planned
-from sim.spec.sections import Scenario
-from topologies.fabric import Fabric
-from workloads.lowered import Lowered
-from workloads.models.model import ModelSpec
+from prestep.sim import predict
+from prestep.sim.analysis import step_time as times
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.report import report
+from prestep.sim.costs import Gpu
+from prestep.sim.engine import engine
+from prestep.sim.engine.execution import Run
+from prestep.sim.planning.planned import Planned
+from prestep.sim.spec.sections import Scenario
+from prestep.topologies.fabric import Fabric
+from prestep.workloads.lowered import Lowered
+from prestep.workloads.models.model import ModelSpec
 
 
 @dataclass(frozen=True)

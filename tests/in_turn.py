@@ -14,7 +14,8 @@ from typing import IO
 #: Reads a command line and the files for its two streams, runs it in a fork, and prints its exit code.
 CODE = """
 import gc, json, os, sys
-import cli, pandas, sim.predict, sim.spec.load
+import pandas, prestep.sim.predict, prestep.sim.spec.load
+from prestep import cli
 gc.freeze()
 for line in sys.stdin:
     words, *paths = json.loads(line)

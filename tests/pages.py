@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import cli
+from prestep import cli
 
 ROOT = Path(cli.__file__).parent
 PAGES = [

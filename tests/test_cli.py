@@ -11,9 +11,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim.spec.load import load_scenario
-from sim.tools.catalog import DEMO, find_scenario
+from prestep import cli
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.tools.catalog import DEMO, find_scenario
 
 ROOT = Path(cli.__file__).parent
 # Llama 3 70B: 141 GB of bf16 parameters do not fit a GPU of 140 GiB together with anything else.
@@ -69,7 +69,7 @@ HEAVY = {"numpy", "pandas", "networkx", "pyarrow", "simpy", "rich", "matplotlib"
 def imported(*arguments: str) -> set[str]:
     """The modules that a command line has imported when it ends."""
     code = (
-        "import sys, cli\n"
+        "import sys\nfrom prestep import cli\n"
         f"cli.main({list(arguments)}, standalone_mode=False)\n"
         "print('IMPORTED', *sys.modules)"
     )
@@ -87,7 +87,10 @@ def test_help_imports_no_command() -> None:
     """`prestep --help` is instant because the table of commands is read from their files."""
     modules = imported("--help")
     assert not modules & HEAVY
-    assert not modules & {"sim.commands.run", "validation.commands.validate"}
+    assert not modules & {
+        "prestep.sim.commands.run",
+        "prestep.validation.commands.validate",
+    }
 
 
 @pytest.mark.parametrize("command", cli.main.list_commands())  # type: ignore[attr-defined]
@@ -102,8 +105,12 @@ def test_a_replay_starts_without_the_predictor() -> None:
     modules = imported(
         "replay", str(traces / "125m-ddp4-b4.default.rank0.pt.trace.json.gz")
     )
-    assert "sim.replay.replay" in modules
-    assert not modules & {"sim.planning.planned", "sim.predict", "sim.spec.load"}
+    assert "prestep.sim.replay.replay" in modules
+    assert not modules & {
+        "prestep.sim.planning.planned",
+        "prestep.sim.predict",
+        "prestep.sim.spec.load",
+    }
 
 
 def test_a_run_imports_only_what_its_scenario_needs() -> None:
@@ -111,10 +118,10 @@ def test_a_run_imports_only_what_its_scenario_needs() -> None:
     modules = imported("run", "llama1b-ddp4")
     assert "networkx" not in modules
     assert not modules & {
-        "sim.serving.serving",
-        "sim.storage.saving",
-        "sim.studies.shared_cluster",
-        "workloads.models.hugging_face",
+        "prestep.sim.serving.serving",
+        "prestep.sim.storage.saving",
+        "prestep.sim.studies.shared_cluster",
+        "prestep.workloads.models.hugging_face",
     }
 
 

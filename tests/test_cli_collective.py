@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-import cli
+from prestep import cli
 
 HOST = ("--cluster", "h200-host-4")
 ONE = ("--min-bytes", "1M", "--max-bytes", "1M")

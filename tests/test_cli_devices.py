@@ -44,7 +44,7 @@ def test_a_device_without_end_is_refused(
     (tmp_path / "job.toml").write_text(SCENARIO)
     (tmp_path / "zero.toml").symlink_to(ZERO)
     done = subprocess.run(
-        [sys.executable, "-m", "cli", *words],
+        [sys.executable, "-m", "prestep", *words],
         cwd=tmp_path,
         env={"PYTHONPATH": str(Path(__file__).parents[1]), "PATH": "/usr/bin:/bin"},
         capture_output=True,

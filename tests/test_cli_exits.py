@@ -14,17 +14,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sim.commands._shared import EXIT_INTERRUPT, WORKER_KILLED, _outside_reason
-from sim.errors import InputError
-from sim.studies.grid import Spec
-from sim.studies.sweep import SUM, _missing, _sum, write_whole
-from sim.tools import crash
-from sim.tools.workers import Workers
-from topologies.edit.hostfile import expand
-from validation.report.report import _printable
+from prestep.sim.commands._shared import EXIT_INTERRUPT, WORKER_KILLED, _outside_reason
+from prestep.sim.errors import InputError
+from prestep.sim.studies.grid import Spec
+from prestep.sim.studies.sweep import SUM, _missing, _sum, write_whole
+from prestep.sim.tools import crash
+from prestep.sim.tools.workers import Workers
+from prestep.topologies.edit.hostfile import expand
+from prestep.validation.report.report import _printable
 
 HERE = Path(__file__).parents[1]
-COMMAND = [sys.executable, "-m", "cli"]
+COMMAND = [sys.executable, "-m", "prestep"]
 COLLECTIVE = [
     "collective",
     "--op",
@@ -90,7 +90,7 @@ def test_ctrl_c_while_a_string_is_executed_is_no_other_end(tmp_path: Path) -> No
     """Dataclasses are made by strings: Python takes an interrupt there for one that nobody caught."""
     program = [
         "import signal",
-        "from sim.tools.interrupts import keep_the_exit_code",
+        "from prestep.sim.tools.interrupts import keep_the_exit_code",
         "try:",
         "    exec('signal.raise_signal(signal.SIGINT)')",
         "except KeyboardInterrupt:",

@@ -14,7 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-import cli
+from prestep import cli
 
 ROOT = Path(cli.__file__).parent
 
@@ -64,7 +64,7 @@ def test_help_ends_with_an_example_that_parses(path: tuple[str, ...]) -> None:
 
 def test_v_says_what_is_done_on_stderr() -> None:
     """-v leaves stdout as it is."""
-    command = [sys.executable, "-m", "cli", "run", "mlp-ddp4", "--json"]
+    command = [sys.executable, "-m", "prestep", "run", "mlp-ddp4", "--json"]
     plain = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -95,7 +95,7 @@ def test_a_reader_that_goes_away_is_no_crash(arguments: list[str]) -> None:
     """`| head` ends the command quietly, with the code of programs that SIGPIPE ends."""
     read, write = os.pipe()
     os.close(read)
-    command = [sys.executable, "-m", "cli", *arguments]
+    command = [sys.executable, "-m", "prestep", *arguments]
     made = subprocess.run(
         command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, check=False
     )
@@ -111,7 +111,11 @@ def offered(*words: str) -> list[str]:
         "COMP_CWORD": str(len(words)),
     }
     made = subprocess.run(
-        [sys.executable, "-c", "import cli; cli.main(prog_name='prestep')"],
+        [
+            sys.executable,
+            "-c",
+            "from prestep import cli; cli.main(prog_name='prestep')",
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -151,7 +155,11 @@ def test_completion_is_there_for_every_shell(shell: str) -> None:
     """The lines of docs/command-line.md print a script that asks prestep."""
     asked = {"_PRESTEP_COMPLETE": f"{shell}_source"}
     made = subprocess.run(
-        [sys.executable, "-c", "import cli; cli.main(prog_name='prestep')"],
+        [
+            sys.executable,
+            "-c",
+            "from prestep import cli; cli.main(prog_name='prestep')",
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-import cli
-from sim.spec.load import load_scenario
-from sim.studies.largest import fits
+from prestep import cli
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.studies.largest import fits
 
 OPTIONS = {
     "--model": "llama3.2-1b",

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cli import main
-from sim.api import load
-from sim.costs import load_gpu
-from sim.costs.gpu_files import names
-from sim.costs.kinds import DTYPE_BYTES
-from sim.errors import InputError
-from sim.graph.kernel import Kernel
-from sim.predict import plan
+from prestep.cli import main
+from prestep.sim.api import load
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.gpu_files import names
+from prestep.sim.costs.kinds import DTYPE_BYTES
+from prestep.sim.errors import InputError
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.predict import plan
 
 
 def asked(*arguments: str) -> Any:

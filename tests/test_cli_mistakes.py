@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim.errors import InputError
-from validation.report.gate import new_misses
+from prestep import cli
+from prestep.sim.errors import InputError
+from prestep.validation.report.gate import new_misses
 
 ROOT = Path(cli.__file__).parent
 BAD = """
@@ -51,7 +51,7 @@ slow_per_layer = "1"
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "cli", *arguments],
+        [sys.executable, "-m", "prestep", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-import cli
+from prestep import cli
 from tests.workloads.recipe_examples import EXAMPLES, text_with
 
 SMALL = """

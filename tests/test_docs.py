@@ -12,28 +12,28 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim.collectives import table
-from sim.commands import _shared
-from sim.costs import interference, load_gpu
-from sim.engine import streams
-from sim.graph.opgraph import OpGraph
-from sim.planning import planned
-from sim.schema import Rows
-from sim.spec.load import load_scenario, parse_scenario
-from sim.spec.sections import SECTIONS
-from sim.studies.whatif import compare
-from sim.tools.catalog import find_scenario, names
-from sim.units import format_duration
+from prestep import cli
+from prestep.sim.collectives import table
+from prestep.sim.commands import _shared
+from prestep.sim.costs import interference, load_gpu
+from prestep.sim.engine import streams
+from prestep.sim.graph.opgraph import OpGraph
+from prestep.sim.planning import planned
+from prestep.sim.schema import Rows
+from prestep.sim.spec.load import load_scenario, parse_scenario
+from prestep.sim.spec.sections import SECTIONS
+from prestep.sim.studies.whatif import compare
+from prestep.sim.tools.catalog import find_scenario, names
+from prestep.sim.units import format_duration
+from prestep.topologies import load_cluster
+from prestep.workloads import optimizer, precision
+from prestep.workloads.host_costs import SCHEMA as FRAMEWORK
+from prestep.workloads.host_costs import host_costs, kernel_gap
+from prestep.workloads.models.model import load_model
+from prestep.workloads.parallel import ddp
+from prestep.workloads.torch import rank_step
 from tests import pages
 from tests.sim.synthetic import EXPECTED, result
-from topologies import load_cluster
-from workloads import optimizer, precision
-from workloads.host_costs import SCHEMA as FRAMEWORK
-from workloads.host_costs import host_costs, kernel_gap
-from workloads.models.model import load_model
-from workloads.parallel import ddp
-from workloads.torch import rank_step
 
 ROOT = Path(cli.__file__).parent
 WRITTEN = [page for page in pages.PAGES if ROOT / "docs" in page.parents]

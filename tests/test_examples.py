@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim.exporters import write
-from sim.predict import predict
-from sim.spec.load import load_scenario
-from sim.studies import shared_cluster
+from prestep import cli
+from prestep.sim.exporters import write
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.studies import shared_cluster
+from prestep.topologies import load_cluster
+from prestep.workloads import schedules
 from tests import pages
 from tests.contracts import test_every_schedule as contract
 from tests.contracts import test_every_topology as topology
 from tests.sim.synthetic import EXPECTED, US, result
-from topologies import load_cluster
-from workloads import schedules
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
 EXTENDING = EXAMPLES.parent / "docs" / "extending.md"
@@ -33,12 +33,12 @@ ROOT = EXAMPLES.parent
 PAGES = pages.PAGES
 LINK = re.compile(r"\]\((?!http)([^)#\s]*)#?([^)\s]*)\)")
 PACKAGES = {
-    "schedules": "workloads.schedules",
-    "exporters": "sim.exporters",
-    "traces": "workloads.traces.readers",
-    "topologies": "topologies",
-    "collectives": "sim.collectives.algorithms",
-    "frameworks": "workloads.frameworks",
+    "schedules": "prestep.workloads.schedules",
+    "exporters": "prestep.sim.exporters",
+    "traces": "prestep.workloads.traces.readers",
+    "topologies": "prestep.topologies",
+    "collectives": "prestep.sim.collectives.algorithms",
+    "frameworks": "prestep.workloads.frameworks",
 }
 STEPS = """step,1,first,0,100,-1
 launch,1,launch,0,4,1
@@ -155,7 +155,7 @@ def test_the_example_topology_is_a_family(plugged_in: None, tmp_path: Path) -> N
 
 def test_the_example_trace_format_is_replayed(plugged_in: None, tmp_path: Path) -> None:
     """The steps take what the file says, kernels count as computing, and what is not understood is told."""
-    head = importlib.import_module("workloads.traces.readers.csv_log").HEAD
+    head = importlib.import_module("prestep.workloads.traces.readers.csv_log").HEAD
     rows = [head, *STEPS.split("\n")]
     (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")
     (tmp_path / "run").mkdir()
@@ -173,7 +173,7 @@ def test_the_example_trace_format_is_replayed(plugged_in: None, tmp_path: Path) 
 
 def test_the_example_algorithm_delivers(plugged_in: None) -> None:
     """Its steps leave every rank with every part, and no link carries less than the parts that cross it."""
-    one_shot = importlib.import_module("sim.collectives.algorithms.one_shot")
+    one_shot = importlib.import_module("prestep.sim.collectives.algorithms.one_shot")
     ((sends),) = one_shot.steps("all_gather", 4)
     has = {rank: {rank} for rank in range(4)}
     for send in sends:

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim.commands.served import confined, tools
-from sim.errors import InputError
+from prestep import cli
+from prestep.sim.commands.served import confined, tools
+from prestep.sim.errors import InputError
 from tests.contracts.test_every_output import LOG, TRACE, mistakes
 from tests.sim import test_captured_runs
 
@@ -45,7 +45,7 @@ def answers(calls: Sequence[Call], *paths: str | Path, folder: Path = ROOT) -> A
     async def spoken() -> Any:
         server = StdioServerParameters(
             command=sys.executable,
-            args=["-m", "cli", "mcp", *map(str, paths)],
+            args=["-m", "prestep", "mcp", *map(str, paths)],
             cwd=str(folder),
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )

@@ -21,7 +21,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-import cli
+from prestep import cli
 from tests.pages import PAGES, ROOT, Block, blocks, name_of
 
 LANGUAGES = {"sh", "text", "toml", "ini", "json", "yaml", "python", "{toctree}"}

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim.spec.load import load_scenario, parse_scenario
-from sim.spec.sections import SECTIONS
-from topologies import load_cluster
+from prestep import cli
+from prestep.sim.spec.load import load_scenario, parse_scenario
+from prestep.sim.spec.sections import SECTIONS
+from prestep.topologies import load_cluster
 
 ROOT = Path(cli.__file__).parent
 README = ROOT / "README.md"

@@ -19,14 +19,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-import cli
 import lab
-from sim import __version__
-from sim.commands.list import KINDS
-from sim.tools import catalog
+from prestep import cli
+from prestep.sim import __version__
+from prestep.sim.commands.list import KINDS
+from prestep.sim.tools import catalog
+from prestep.validation import command
 from tests import in_turn, lowest
 from tests.conftest import MadeOnce, ReportOf
-from validation import command
 
 ROOT = Path(cli.__file__).parent
 #: Further interpreters to try, as paths: PRESTEP_PYTHONS=/usr/bin/python3.12:/usr/bin/python3.13
@@ -147,7 +147,7 @@ def test_it_installs_where_nothing_is(
     told = json.loads(call(prestep, "run", "mlp-ddp4", "--json", *report, cwd=tmp_path))
     assert told["step_time"] > 0 and (tmp_path / "r.html").stat().st_size > 10_000
     assert __version__ in call(prestep, "--version", cwd=tmp_path)
-    page = "from sim.studies.explorer import page, answers; from sim.tools.catalog import find_scenario as f; "
+    page = "from prestep.sim.studies.explorer import page, answers; from prestep.sim.tools.catalog import find_scenario as f; "
     page += "print(len(page.render(answers.Explorer(f('mlp-ddp4')))))"
     python = prestep.with_name("python")
     assert int(call(python, "-c", page, cwd=tmp_path)) > 10_000
@@ -209,7 +209,7 @@ def test_what_is_installed_does_what_the_tree_does(
     where = call(
         prestep.with_name("python"),
         "-c",
-        "import sim, topologies, workloads, validation; print(sim.__file__, topologies.__file__)",
+        "import prestep.sim, prestep.topologies; print(prestep.__file__, prestep.sim.__file__, prestep.topologies.__file__)",
         cwd=tmp_path,
     )
     assert str(ROOT) not in where
@@ -280,7 +280,11 @@ def test_the_container_copies_what_the_wheel_is_built_from() -> None:
     assert all((ROOT / name).exists() for name in copied)
     project = tomllib.loads(lowest.PYPROJECT.read_text(encoding="utf-8"))
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
-    needed = {*wheel["only-include"], *project["project"]["license-files"]}
+    needed = {
+        *wheel["only-include"],
+        *wheel["force-include"],
+        *project["project"]["license-files"],
+    }
     assert {"pyproject.toml", project["project"]["readme"], *needed} == copied
     assert lines[-2:] == ['ENTRYPOINT ["prestep"]', 'CMD ["run"]']
 
@@ -400,19 +404,16 @@ def test_what_is_in_the_files(built: Path) -> None:
     wheel = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()
     tops = {name.partition("/")[0] for name in wheel}
     assert tops == {
-        "cli.py",
-        "prestep.py",
-        "sim",
-        "topologies",
-        "workloads",
-        "validation",
+        "prestep",
         f"prestep-{__version__}.dist-info",
     }
     for name in (
-        "sim/exporters/_html/page.js",
-        "sim/studies/explorer/explore.js",
-        "sim/studies/explorer/explore.css",
-        "sim/py.typed",
+        "prestep/__init__.py",
+        "prestep/cli.py",
+        "prestep/py.typed",
+        "prestep/sim/exporters/_html/page.js",
+        "prestep/sim/studies/explorer/explore.js",
+        "prestep/sim/studies/explorer/explore.css",
     ):
         assert name in wheel
     assert any(name.endswith("licenses/LICENSE") for name in wheel)
@@ -426,7 +427,9 @@ def test_what_is_in_the_files(built: Path) -> None:
         for path in (ROOT / top).rglob("*"):
             name = path.relative_to(ROOT).as_posix()
             if path.is_file() and "__pycache__" not in path.parts:
-                assert (name in wheel) != name.startswith(MEASURED_ALONE), name
+                assert (f"prestep/{name}" in wheel) != name.startswith(
+                    MEASURED_ALONE
+                ), name
     with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
         names = sdist.getnames()
     assert any(name.endswith("lab/cases/aten/h100.jsonl.gz") for name in names)

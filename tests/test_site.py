@@ -13,8 +13,8 @@ from types import ModuleType
 import click
 import pytest
 
-import cli
-from sim import api
+from prestep import cli
+from prestep.sim import api
 from tests.browser import Page
 from tests.pages import PAGES, ROOT, blocks, name_of
 
@@ -119,7 +119,7 @@ def below(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
 
 
 def test_the_page_of_python_has_every_function(made: ModuleType) -> None:
-    """The dozen names of `sim.api`, each with a docstring."""
+    """The dozen names of `prestep.sim.api`, each with a docstring."""
     functions = {
         name for name in api.__all__ if not isinstance(getattr(api, name), type)
     }

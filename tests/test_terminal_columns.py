@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-import cli
-from sim.commands import _pages, _shared
+from prestep import cli
+from prestep.sim.commands import _pages, _shared
 
 COLUMNS = 80
 LARGE = """

@@ -12,12 +12,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim import plugins, words
-from sim.commands.list import KINDS as LISTED
-from sim.errors import MOST_NAMES, MOST_SUGGESTIONS, did_you_mean, unknown
-from sim.spec.sections import SECTIONS
-from sim.tools import catalog
+from prestep import cli
+from prestep.sim import plugins, words
+from prestep.sim.commands.list import KINDS as LISTED
+from prestep.sim.errors import MOST_NAMES, MOST_SUGGESTIONS, did_you_mean, unknown
+from prestep.sim.spec.sections import SECTIONS
+from prestep.sim.tools import catalog
 
 TABLE = tomllib.loads(words.FILE.read_text(encoding="utf-8"))
 KINDS = ("clusters", "models", "scenarios", "sets", "storage", "precisions",
@@ -49,7 +49,7 @@ def test_a_word_means_one_key() -> None:
 
 
 def test_examples_of_the_module() -> None:
-    """The examples in the docstring of `sim.words` hold."""
+    """The examples in the docstring of `prestep.sim.words` hold."""
     assert doctest.testmod(words).failed == 0
 
 

@@ -1,6 +1,6 @@
 """Builds and reads clusters: graphs of GPUs, switches, CPUs, memory, NICs and disks.
 
->>> from topologies import load_cluster
+>>> from prestep.topologies import load_cluster
 >>> load_cluster("dgx-h100").gpus[0]
 'gpu0'
 
@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topologies.files.bundled import CLUSTERS, cluster_names
+from prestep.topologies.files.bundled import CLUSTERS, cluster_names
 
 if TYPE_CHECKING:
-    from topologies.fabric import Fabric
+    from prestep.topologies.fabric import Fabric
 
 __all__ = [
     "CLUSTERS",
@@ -44,7 +44,8 @@ def load_cluster(
     hosts
         Number of hosts, for the families that scale; None leaves the cluster's own.
     overrides
-        What-ifs by `selector.attribute`, for example `{"nvlink.bandwidth": "2x"}`; see `topologies.edit.overrides`.
+        What-ifs by `selector.attribute`, for example `{"nvlink.bandwidth": "2x"}`; see
+        `prestep.topologies.edit.overrides`.
     where
         What to call the overrides in errors.
 
@@ -54,7 +55,7 @@ def load_cluster(
         With every mistake in the file; or every override that is wrong or matches nothing.
     """
     # Here, and not above: `prestep --help` and a listing of names need none of it.
-    from topologies.files import library
+    from prestep.topologies.files import library
 
     return library.load_cluster(name_or_file, hosts, overrides, where)
 
@@ -85,6 +86,6 @@ def gpu_models() -> list[str]:
 
 def _larger() -> Any:
     # most scenarios need none of it
-    from topologies.files import larger
+    from prestep.topologies.files import larger
 
     return larger

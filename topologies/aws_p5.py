@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sim.errors import InputError, Mistake
-from topologies.core.quantity import LinkSpec, Quantity
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import (
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies.core.quantity import LinkSpec, Quantity
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.wiring import (
     HostNodes,
     add_cpus,
     add_network,
@@ -18,7 +18,7 @@ from topologies.fabric.wiring import (
     slot,
     too_few,
 )
-from topologies.host import MEMORY, NVLINK4, PCIE5, SOCKET
+from prestep.topologies.host import MEMORY, NVLINK4, PCIE5, SOCKET
 
 _EFA = "AWS p5.48xlarge: 32 EFA network interfaces of 100 Gbit/s, 3,200 Gbit/s in all"
 _ASSUMED = "order of magnitude of an EFA hop with its adapter"

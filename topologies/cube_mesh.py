@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.errors import InputError, Mistake
-from topologies import host
-from topologies.core.quantity import LinkSpec, Quantity
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import add_network
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies import host
+from prestep.topologies.core.quantity import LinkSpec, Quantity
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.wiring import add_network
 
 # Physical links between two GPUs: (GPU, GPU, links). Of four GPUs all are joined, and each to one of the other four.
 MESH = (
@@ -31,7 +31,7 @@ NVLINK2 = LinkSpec(
 
 @dataclass(frozen=True)
 class Params(host.Params):
-    """A host as `topologies.host` makes it, of eight GPUs; defaults are a DGX-1 with V100.
+    """A host as `prestep.topologies.host` makes it, of eight GPUs; defaults are a DGX-1 with V100.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ def build(params: Params) -> Fabric:
     Returns
     -------
     Fabric
-        Nodes as `topologies.host` names them; six NVLinks a GPU; bandwidths in bytes/s, latencies in s.
+        Nodes as `prestep.topologies.host` names them; six NVLinks a GPU; bandwidths in bytes/s, latencies in s.
 
     Raises
     ------

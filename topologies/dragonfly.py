@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from sim.errors import InputError, Mistake
-from topologies import host
-from topologies.core.quantity import LinkSpec
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import CABLE, add_below, add_row, too_few
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies import host
+from prestep.topologies.core.quantity import LinkSpec
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.wiring import CABLE, add_below, add_row, too_few
 
 
 @dataclass(frozen=True)
 class Params(host.Params):
-    """Hosts as `topologies.host` makes them, and the switches between them.
+    """Hosts as `prestep.topologies.host` makes them, and the switches between them.
 
     Attributes
     ----------
@@ -98,7 +98,8 @@ def build(params: Params) -> Fabric:
     Returns
     -------
     Fabric
-        Nodes as `topologies.host` names them, prefixed ``host0/``; ``group0/switch0``; links of kind ``nic``, ``local``
+        Nodes as `prestep.topologies.host` names them, prefixed ``host0/``; ``group0/switch0``; links of kind
+        ``nic``, ``local``
         and ``global``; bandwidths in bytes/s, latencies in s. The largest has
         `switches_per_group * global_cables + 1` groups, with one cable between each two.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.errors import InputError, Mistake
-from topologies import host
-from topologies.core.quantity import LinkSpec, Quantity
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import (
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies import host
+from prestep.topologies.core.quantity import LinkSpec, Quantity
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.wiring import (
     add_below,
     add_mesh,
     add_row,
@@ -31,7 +31,7 @@ CABLE = LinkSpec(
 
 @dataclass(frozen=True)
 class Params(host.Params):
-    """Hosts as `topologies.host` makes them, and the three layers over them.
+    """Hosts as `prestep.topologies.host` makes them, and the three layers over them.
 
     Attributes
     ----------
@@ -124,7 +124,8 @@ def build(params: Params) -> Fabric:
     Returns
     -------
     Fabric
-        Nodes as `topologies.host` names them, prefixed ``host0/``; ``leaf0``, ``pod0/spine0``, ``core0``; links of kind
+        Nodes as `prestep.topologies.host` names them, prefixed ``host0/``; ``leaf0``, ``pod0/spine0``, ``core0``;
+        links of kind
         ``nic``, ``spine``, ``core``; bandwidths in bytes/s, latencies in s. 3,072 hosts are the 24,576 GPUs of the
         reference: 8 pods of 3,072. Ports per switch are not limited: spines and cores there are modular.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.errors import InputError, Mistake
-from topologies import host
-from topologies.core.quantity import LinkSpec
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import (
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies import host
+from prestep.topologies.core.quantity import LinkSpec
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.wiring import (
     CABLE,
     add_below,
     add_mesh,
@@ -22,7 +22,7 @@ from topologies.fabric.wiring import (
 
 @dataclass(frozen=True)
 class Params(host.Params):
-    """Hosts as `topologies.host` makes them, and the tiers over them.
+    """Hosts as `prestep.topologies.host` makes them, and the tiers over them.
 
     Attributes
     ----------
@@ -134,7 +134,8 @@ def build(params: Params) -> Fabric:
     Returns
     -------
     Fabric
-        Nodes as `topologies.host` names them, prefixed ``host0/``; ``leaf0``, ``spine0`` or ``pod0/spine0``, ``core0``;
+        Nodes as `prestep.topologies.host` names them, prefixed ``host0/``; ``leaf0``, ``spine0`` or ``pod0/spine0``,
+        ``core0``;
         links of kind ``nic``, ``spine``, ``core``; bandwidths in bytes/s, latencies in s. A leaf sends
         `hosts_per_leaf * nics / oversubscription` cables' worth upwards. Ports per switch are not limited.
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.errors import InputError, Mistake
-from topologies.core.quantity import LinkSpec, Quantity
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import (
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies.core.quantity import LinkSpec, Quantity
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.wiring import (
     HostNodes,
     add_network,
     plug,
     slot,
     too_few,
 )
-from topologies.host import NIC, NVLINK4, PCIE5
+from prestep.topologies.host import NIC, NVLINK4, PCIE5
 
 _C2C = "NVIDIA Grace Hopper whitepaper: NVLink-C2C 900 GB/s in both directions"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.errors import InputError, Mistake
-from topologies.core.quantity import LinkSpec, Quantity
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import (
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies.core.quantity import LinkSpec, Quantity
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.wiring import (
     HostNodes,
     add_cpus,
     add_network,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.errors import InputError, Mistake
-from topologies import host
-from topologies.core.quantity import LinkSpec, Quantity
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import add_row, slot, too_few
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies import host
+from prestep.topologies.core.quantity import LinkSpec, Quantity
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.wiring import add_row, slot, too_few
 
 SPINE = LinkSpec(
     Quantity(48e9, "guess", "as the NIC's port"),
@@ -20,7 +20,7 @@ SPINE = LinkSpec(
 
 @dataclass(frozen=True)
 class Params(host.Params):
-    """Hosts as `topologies.host` makes them, and the switches over them.
+    """Hosts as `prestep.topologies.host` makes them, and the switches over them.
 
     Attributes
     ----------
@@ -71,7 +71,8 @@ def build(params: Params) -> Fabric:
     Returns
     -------
     Fabric
-        Nodes as `topologies.host` names them, prefixed ``host0/``; ``leaf0``, ...; links of kind ``nic`` and ``spine``.
+        Nodes as `prestep.topologies.host` names them, prefixed ``host0/``; ``leaf0``, ...; links of kind ``nic`` and
+        ``spine``.
 
     Raises
     ------

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from sim.errors import InputError, Mistake
-from topologies import grace
-from topologies.core.quantity import LinkSpec, Quantity
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import add_nvlinks, add_row, too_few
-from topologies.host import NIC, PCIE5
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies import grace
+from prestep.topologies.core.quantity import LinkSpec, Quantity
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.wiring import add_nvlinks, add_row, too_few
+from prestep.topologies.host import NIC, PCIE5
 
 _SHEET = "NVIDIA GB200 NVL72 datasheet"
 

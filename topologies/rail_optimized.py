@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.errors import InputError, Mistake
-from topologies import host
-from topologies.core.quantity import LinkSpec
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import CABLE, add_rails, add_spines, by_units, too_few
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies import host
+from prestep.topologies.core.quantity import LinkSpec
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.wiring import (
+    CABLE,
+    add_rails,
+    add_spines,
+    by_units,
+    too_few,
+)
 
 
 @dataclass(frozen=True)
 class Params(host.Params):
-    """Hosts as `topologies.host` makes them, and the switches over them.
+    """Hosts as `prestep.topologies.host` makes them, and the switches over them.
 
     Attributes
     ----------
@@ -88,7 +94,8 @@ def build(params: Params) -> Fabric:
     Returns
     -------
     Fabric
-        Nodes as `topologies.host` names them, prefixed ``host0/``; ``group0/leaf0``, ``spine0``; links of kind ``nic``
+        Nodes as `prestep.topologies.host` names them, prefixed ``host0/``; ``group0/leaf0``, ``spine0``; links of
+        kind ``nic``
         and ``spine``; bandwidths in bytes/s, latencies in s. A spine may have more ports than one switch can: beyond
         eight groups of 64-port switches it stands for several.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.errors import InputError, Mistake
-from topologies import host
-from topologies.core.quantity import LinkSpec
-from topologies.fabric import Fabric
-from topologies.fabric import storage as storage_fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import (
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies import host
+from prestep.topologies.core.quantity import LinkSpec
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric import storage as storage_fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.wiring import (
     CABLE,
     add_mesh,
     add_rails,
@@ -23,7 +23,7 @@ from topologies.fabric.wiring import (
 
 @dataclass(frozen=True)
 class Params(host.Params):
-    """Hosts as `topologies.host` makes them, and the reference architecture's switches.
+    """Hosts as `prestep.topologies.host` makes them, and the reference architecture's switches.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Params(host.Params):
         Ports of every switch.
     storage_servers, storage_ports, storage_spines
         Of each unit, of each host, and in all: the storage fabric beside the compute fabric
-        (`topologies.fabric.storage`). No servers: no storage fabric.
+        (`prestep.topologies.fabric.storage`). No servers: no storage fabric.
     spine, core
         One cable between a leaf and a spine, and between a spine and a core switch.
     storage, server
@@ -129,7 +129,8 @@ def build(params: Params) -> Fabric:
     -------
     Fabric
         128 hosts (1,024 GPUs): 32 leaves, 16 spines; 256: 64 leaves, 32 spines; 512 (4,096 GPUs): 128 leaves,
-        128 spines, 64 core switches. Nodes as `topologies.host` names them, prefixed ``host0/``; ``unit0/leaf0``,
+        128 spines, 64 core switches. Nodes as `prestep.topologies.host` names them, prefixed ``host0/``;
+        ``unit0/leaf0``,
         ``spine0``, ``core0``; links of kind ``nic``, ``spine``, ``core``; bandwidths in bytes/s, latencies in s.
         Full bisection. With storage servers also ``storage_spine0``, ``unit0/storage_leaf0``, ``storage0`` and
         ``host0/storage_nic0``. In between, there are as many switches as for the next power of two of units.

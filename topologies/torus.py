@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sim.errors import InputError, Mistake
-from topologies import host
-from topologies.core.quantity import LinkSpec
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import CABLE, add_below, add_row, too_few
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies import host
+from prestep.topologies.core.quantity import LinkSpec
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.wiring import CABLE, add_below, add_row, too_few
 
 
 @dataclass(frozen=True)
 class Params(host.Params):
-    """Hosts as `topologies.host` makes them, one at every point of the torus.
+    """Hosts as `prestep.topologies.host` makes them, one at every point of the torus.
 
     Attributes
     ----------
@@ -68,7 +68,8 @@ def build(params: Params) -> Fabric:
     Returns
     -------
     Fabric
-        `prod(shape)` hosts, named as `topologies.host` does with the prefix ``host0/``; ``switch0``; links of kind
+        `prod(shape)` hosts, named as `prestep.topologies.host` does with the prefix ``host0/``; ``switch0``; links
+        of kind
         ``nic`` and ``torus``; bandwidths in bytes/s, latencies in s. In a dimension of two the both ways round are two
         cables between the same switches; in a dimension of one there are none.
 

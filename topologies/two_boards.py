@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.errors import InputError, Mistake
-from topologies import host
-from topologies.core.quantity import LinkSpec
-from topologies.cube_mesh import NVLINK2
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import HostNodes, add_network, add_nvlinks, too_few
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies import host
+from prestep.topologies.core.quantity import LinkSpec
+from prestep.topologies.cube_mesh import NVLINK2
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.wiring import (
+    HostNodes,
+    add_network,
+    add_nvlinks,
+    too_few,
+)
 
 BOARDS = 2
 
 
 @dataclass(frozen=True)
 class Params(host.Params):
-    """A host as `topologies.host` makes it, its GPUs on two boards; defaults are a DGX-2 with V100.
+    """A host as `prestep.topologies.host` makes it, its GPUs on two boards; defaults are a DGX-2 with V100.
 
     Attributes
     ----------
@@ -74,7 +79,8 @@ def build(params: Params) -> Fabric:
     Returns
     -------
     Fabric
-        Nodes as `topologies.host` names them; NVSwitches of the second board after those of the first; bandwidths in
+        Nodes as `prestep.topologies.host` names them; NVSwitches of the second board after those of the first;
+        bandwidths in
         bytes/s, latencies in s.
 
     Raises

@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from sim.errors import InputError, Mistake
-from validation.report import baseline, coverage, slices
-from validation.report import report as writers
-from validation.report.against import Comparison
-from validation.report.gate import Check, new_misses
-from validation.report.interface import Report
-from validation.report.matching import against
-from validation.report.page import page
-from validation.sets.sets import kind_of, validate
+from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake
+from prestep.validation.report import baseline, coverage, slices
+from prestep.validation.report import report as writers
+from prestep.validation.report.against import Comparison
+from prestep.validation.report.gate import Check, new_misses
+from prestep.validation.report.interface import Report
+from prestep.validation.report.matching import against
+from prestep.validation.report.page import page
+from prestep.validation.sets.sets import kind_of, validate
 
 DEFAULT = "h200"
 Talk = Callable[[str], None]
@@ -117,7 +117,7 @@ def write(
     if junit is not None:
         writers.write_junit(reports[0] if len(reports) == 1 else reports, junit)
     if plot is not None:
-        from validation.report.plot import (
+        from prestep.validation.report.plot import (
             write_plot,  # matplotlib takes longer than the rest to import
         )
 

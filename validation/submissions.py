@@ -15,12 +15,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from sim import __version__, files, schema
-from sim.analysis.prediction import Prediction
-from sim.errors import InputError, Mistake
-from sim.predict import predict
-from sim.schema import Anything, Items, Named, Number, Table, Text
-from sim.spec.load import parse_scenario
+from prestep.sim import __version__, files, schema
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.predict import predict
+from prestep.sim.schema import Anything, Items, Named, Number, Table, Text
+from prestep.sim.spec.load import parse_scenario
 
 #: Licences under which a row can lie beside the others.
 LICENCES = ("Apache-2.0", "CC0-1.0", "CC-BY-4.0")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workloads.frameworks import framework_of
-from workloads.job import Job
-from workloads.job.layout import shards_parameters
-from workloads.models.model import ModelSpec, load_model
-from workloads.optimizer import SCALE, optimizer
-from workloads.precision import precision
+from prestep.workloads.frameworks import framework_of
+from prestep.workloads.job import Job
+from prestep.workloads.job.layout import shards_parameters
+from prestep.workloads.models.model import ModelSpec, load_model
+from prestep.workloads.optimizer import SCALE, optimizer
+from prestep.workloads.precision import precision
 
 MASTER = 4  # bytes of a parameter, and of each of its moments, in fp32
 

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from sim.errors import InputError, Mistake
+from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake
 
 SUFFIXES = (".csv", ".json")
 COLUMNS = 'columns "expert" and "tokens", and "layer" where layers differ'

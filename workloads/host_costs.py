@@ -6,9 +6,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sim import schema
-from sim.errors import InputError, unknown
-from sim.schema import Number, Switch, Table, Text
+from prestep.sim import schema
+from prestep.sim.errors import InputError, unknown
+from prestep.sim.schema import Number, Switch, Table, Text
 
 FOLDER = Path(__file__).parent / "frameworks"
 #: What the host spends time on, as lowering names it.

@@ -6,8 +6,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from sim.graph.opgraph import OpGraph
-from workloads.torch.memory import Memory
+from prestep.sim.graph.opgraph import OpGraph
+from prestep.workloads.torch.memory import Memory
 
 
 def strides_of(order: Sequence[str], degrees: Mapping[str, int]) -> dict[str, int]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from sim.graph.kernel import Kernel
-from workloads.parallel.group import Group
-from workloads.torch.functional import launch_gemm
-from workloads.torch.tape import Tape
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch.functional import launch_gemm
+from prestep.workloads.torch.tape import Tape
 
 TABLES = (
     "embedding",

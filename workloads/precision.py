@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from sim import schema
-from sim.errors import InputError, unknown
-from sim.schema import Items, Number, Table, Text
+from prestep.sim import schema
+from prestep.sim.errors import InputError, unknown
+from prestep.sim.schema import Items, Number, Table, Text
 
 FILE = Path(__file__).with_name("precisions.toml")
 NEEDS = ("quantized", "scaled loss", "wide")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sim.errors import Mistake
-from workloads import optimizer, precision
-from workloads.frameworks import Framework, framework_of
-from workloads.job import Job
+from prestep.sim.errors import Mistake
+from prestep.workloads import optimizer, precision
+from prestep.workloads.frameworks import Framework, framework_of
+from prestep.workloads.job import Job
 
 GATHERED = ("fsdp", "zero2", "zero3")
 REPLICATED = ("none", "ddp", "ddp-no-overlap")

@@ -8,9 +8,9 @@ from functools import cache
 from math import gcd
 from pathlib import Path
 
-from sim import schema
-from sim.schema import Number, Table, Text
-from workloads import histogram
+from prestep.sim import schema
+from prestep.sim.schema import Number, Table, Text
+from prestep.workloads import histogram
 
 FILE = Path(__file__).with_name("routings.toml")
 ROW = Table(

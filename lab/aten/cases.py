@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from lab.aten.results import results_of
-from sim.graph.kernel import Kernel
-from workloads.capture.kernels.launched import kernels_of
-from workloads.capture.kernels.tensors import contiguous
-from workloads.capture.operation import Argument, Operand, Operation
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.kernels.launched import kernels_of
+from prestep.workloads.capture.kernels.tensors import contiguous
+from prestep.workloads.capture.operation import Argument, Operand, Operation
 
 #: Layouts of operands that are not read in the order of the result.
 READ_ACROSS = ("row", "column", "strided", "transposed", "outer")

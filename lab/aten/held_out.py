@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 
 from lab.aten import cases
 from lab.aten.cases import Case
-from sim.costs import load_gpu
-from sim.costs.gpu import Gpu
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.gpu import Gpu
 
 
 def errors(gpu: Gpu, measured: Iterable[Case]) -> Mapping[str, list[float]]:

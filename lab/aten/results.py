@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from workloads.capture.kernels import pointwise, reductions
-from workloads.capture.kernels.tensors import (
+from prestep.workloads.capture.kernels import pointwise, reductions
+from prestep.workloads.capture.kernels.tensors import (
     argument,
     base,
     dense,
@@ -15,7 +15,7 @@ from workloads.capture.kernels.tensors import (
     tensor,
     words,
 )
-from workloads.capture.operation import Argument, Operand, Operation
+from prestep.workloads.capture.operation import Argument, Operand, Operation
 
 #: Types in the order in which a mix of them becomes the later one.
 PROMOTED = words("bool uint8 int8 int16 int32 int64 bf16 fp16 fp32 fp64 complex64")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from lab.aten import profiled
 from lab.aten.profiled import Profiled
-from sim.costs import load_gpu
-from sim.costs.gpu import Gpu
-from workloads.capture.kernels.launched import kernels_of
-from workloads.capture.kernels.tensors import base
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.gpu import Gpu
+from prestep.workloads.capture.kernels.launched import kernels_of
+from prestep.workloads.capture.kernels.tensors import base
 
 
 @dataclass

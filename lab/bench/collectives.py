@@ -1,7 +1,7 @@
 """Collectives of other simulators as activities of ours, and small programs of them on the engine that predicts steps.
 
 A peer plays a collective message by message. Here its steps are added up: the bytes that cross each link, and the
-latencies of one step after the other. What shares a link with it shares the rate (`sim.engine.fluid`).
+latencies of one step after the other. What shares a link with it shares the rate (`prestep.sim.engine.fluid`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.collectives.plan import Plan
-from sim.engine.engine import Timed, execute
-from sim.engine.execution import Run
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import COMM, KERNEL, Comm, OpGraph, Program
-from topologies.fabric import Fabric
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.engine.engine import Timed, execute
+from prestep.sim.engine.execution import Run
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import COMM, KERNEL, Comm, OpGraph, Program
+from prestep.topologies.fabric import Fabric
 
 
 @dataclass(frozen=True)

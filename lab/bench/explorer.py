@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sim.studies.explorer.answers import Explorer
-from sim.studies.explorer.knobs import Knob
-from sim.tools.garbage import collect_rarely
+from prestep.sim.studies.explorer.answers import Explorer
+from prestep.sim.studies.explorer.knobs import Knob
+from prestep.sim.tools.garbage import collect_rarely
 
 TIMES = 3
 #: Bandwidths and clocks go to the second position below, where they bound the step more than before.

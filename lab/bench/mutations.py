@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from lab.fit.constants import NUMBER, Constant, every_constant, sampled
-from sim.errors import InputError, PrestepError, unknown
-from validation.report import baseline
-from validation.report.against import MOVED, Comparison
-from validation.report.matching import against
+from prestep.sim.errors import InputError, PrestepError, unknown
+from prestep.validation.report import baseline
+from prestep.validation.report.against import MOVED, Comparison
+from prestep.validation.report.matching import against
 
 FACTOR = 1.1
 HARDWARE, CLUSTER = "sim/costs/hardware", "topologies/clusters/h200-host-4.toml"
@@ -148,7 +148,7 @@ def _row(text: str, factor: float) -> str:
 
 def copied(folder: Path) -> None:
     """The package without recorded traces."""
-    for name in ("sim", "topologies", "workloads", "validation", "lab"):
+    for name in ("prestep", "sim", "topologies", "workloads", "validation", "lab"):
         shutil.copytree(
             baseline.HOME / name,
             folder / name,

@@ -9,11 +9,11 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from topologies import fat_tree, rail_optimized
-from topologies.core.quantity import LinkSpec, Quantity
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.files.importers import astra_sim
+from prestep.topologies import fat_tree, rail_optimized
+from prestep.topologies.core.quantity import LinkSpec, Quantity
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.files.importers import astra_sim
 
 GIB = float(1 << 30)  # ASTRA-sim's analytical network takes a GB for 2^30 bytes
 

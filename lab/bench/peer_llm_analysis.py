@@ -20,12 +20,12 @@ from typing import Any
 from lab.formats.published_setups import FOLDER
 from lab.report.cells import PEER_STEPS
 from lab.sets.published import Run, read, sort
-from sim.errors import PrestepError
-from sim.files import write_text
-from sim.predict import load_fabric
-from sim.spec.load import parse_scenario
-from sim.spec.sections import Scenario
-from workloads.models.model import ModelSpec, load_model
+from prestep.sim.errors import PrestepError
+from prestep.sim.files import write_text
+from prestep.sim.predict import load_fabric
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.workloads.models.model import ModelSpec, load_model
 
 # Our GPUs -> its files; others it does not know.
 GPUS = {

@@ -20,10 +20,10 @@ from lab.bench.collectives import (
     play,
     ring,
 )
-from sim.collectives.plan import Plan
-from sim.engine.fair_share import Incidence, rates
-from topologies.fabric import Fabric
-from topologies.policies import ecmp
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.engine.fair_share import Incidence, rates
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.policies import ecmp
 
 SIZE = 256 * 2.0**20
 MIB = 2.0**20

@@ -12,12 +12,12 @@ from lab.bench import networks
 from lab.bench.case import NAN, Case, Counted
 from lab.bench.collectives import Operation, activity, play, ring
 from lab.bench.large import DEEPSEEK, LLAMA
-from sim.engine.engine import Timed, execute
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import OpGraph, Program
-from sim.predict import execute as executed
-from sim.predict import plan, reported
-from sim.spec.load import parse_scenario
+from prestep.sim.engine.engine import Timed, execute
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import OpGraph, Program
+from prestep.sim.predict import execute as executed
+from prestep.sim.predict import plan, reported
+from prestep.sim.spec.load import parse_scenario
 
 MIB = 2.0**20
 

@@ -14,13 +14,13 @@ from tempfile import TemporaryDirectory
 from scipy.optimize import brentq
 
 from lab.sets.schedules import BASE, Row, rows_of
-from sim import predict
-from sim.analysis.step_time import step_time as time_of
-from sim.spec.load import load_scenario
-from validation.sets.sets import asked, folder_of
+from prestep.sim import predict
+from prestep.sim.analysis.step_time import step_time as time_of
+from prestep.sim.spec.load import load_scenario
+from prestep.validation.sets.sets import asked, folder_of
 
 SET = "schedules"
-#: The tile model's other numbers: those of a GPU that nobody measured (`sim.costs.gemm.TYPICAL`).
+#: The tile model's other numbers: those of a GPU that nobody measured (`prestep.sim.costs.gemm.TYPICAL`).
 TILES = {
     "floor": 2e-6,
     "tile_start": 1.5e-6,

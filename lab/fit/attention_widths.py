@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from sim.costs import load_gpu
-from sim.costs.attention import KINDS
-from sim.costs.attention_widths import LATENT, OVER, REFERENCE
-from sim.graph.kernel import Kernel
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.attention import KINDS
+from prestep.sim.costs.attention_widths import LATENT, OVER, REFERENCE
+from prestep.sim.graph.kernel import Kernel
 
 ROWS = Path(__file__).parents[1] / "cases" / "attention-widths"
 #: Heads of queries and of keys whose rows of one sample are fitted to.

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from lab.formats.automodel_rows import FOLDER, TIME, group_of, read, said
-from sim.predict import predict
-from sim.spec.load import scenario_of
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import scenario_of
 
 GROUP = "Llama3 70B|8"
 FACTORS = tuple(tenth / 10 for tenth in range(10, 21))

@@ -1,6 +1,7 @@
 """Fit NCCL's constants on H200 to measured collectives; run `python -m lab.fit.calibrate_collectives`.
 
-How it fits: `validation.fit.collectives`; what buffers cost that are not aligned, to rows of their own afterwards.
+How it fits: `prestep.validation.fit.collectives`; what buffers cost that are not aligned, to rows of their own
+afterwards.
 Every second size of every series is held out; both errors are printed. Writes sim/costs/hardware/h200-nccl.toml.
 For other machines: `prestep calibrate`.
 """
@@ -15,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from sim import files
-from sim.collectives import constants
-from validation.fit.collectives import (
+from prestep.sim import files
+from prestep.sim.collectives import constants
+from prestep.validation.fit.collectives import (
     Block,
     Errors,
     Item,
@@ -27,8 +28,8 @@ from validation.fit.collectives import (
     literal,
     show,
 )
-from validation.formats import collective_reader
-from validation.formats.collective_rows import Row
+from prestep.validation.formats import collective_reader
+from prestep.validation.formats.collective_rows import Row
 
 GPU = "h200"
 # A rank that only sends or only receives does no more than one that does both. Few rows settle it (those with one

@@ -20,14 +20,14 @@ from unittest.mock import patch
 import numpy as np
 from scipy.optimize import least_squares
 
-from sim.collectives.constants import Tcp
-from sim.collectives.wires import paths, socket
-from sim.errors import InputError, Mistake
-from topologies import load_cluster
-from validation.formats import published_collectives, published_machines
-from validation.formats.collective_rows import MIB, Row
-from validation.sets import collectives
-from validation.sets.predict_collective import HOST, cluster_of, predict_row
+from prestep.sim.collectives.constants import Tcp
+from prestep.sim.collectives.wires import paths, socket
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies import load_cluster
+from prestep.validation.formats import published_collectives, published_machines
+from prestep.validation.formats.collective_rows import MIB, Row
+from prestep.validation.sets import collectives
+from prestep.validation.sets.predict_collective import HOST, cluster_of, predict_row
 
 SET = "collectives-leafspine"
 FITTED = ("send", "receive", "control", "copy", "copy_flags")

@@ -23,11 +23,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from workloads.capture import recording
-from workloads.capture.host import OF_SHARDING, VIEW, family
-from workloads.capture.kernels.launched import kernels_of
-from workloads.capture.kernels.tensors import base
-from workloads.capture.recording import Recording
+from prestep.workloads.capture import recording
+from prestep.workloads.capture.host import OF_SHARDING, VIEW, family
+from prestep.workloads.capture.kernels.launched import kernels_of
+from prestep.workloads.capture.kernels.tensors import base
+from prestep.workloads.capture.recording import Recording
 
 LAUNCHES = ("Launch", "Memset", "MemcpyAsync")
 NAMESPACES, COMMUNICATION = ("aten", "fsdp"), "collective"

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sim import progress
-from sim.errors import PrestepError
-from validation.doctor.normal import chosen
-from validation.doctor.sweep import Situation
-from validation.formats import published_collectives
-from validation.formats.collective_rows import Row
-from validation.sets.predict_collective import cluster_of, loadable
+from prestep.sim import progress
+from prestep.sim.errors import PrestepError
+from prestep.validation.doctor.normal import chosen
+from prestep.validation.doctor.sweep import Situation
+from prestep.validation.formats import published_collectives
+from prestep.validation.formats.collective_rows import Row
+from prestep.validation.sets.predict_collective import cluster_of, loadable
 
 HEAD = """\
 # Standard deviations that a part of a good machine's sweep stays below, by where its bytes go and what bounds it; never

@@ -18,15 +18,15 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from lab.aten import cases
-from sim.costs import Gpu, load_gpu
-from sim.costs.clock import work_kind
-from sim.costs.draw import ATTENTION
-from sim.costs.kinds import work
-from sim.graph.kernel import Kernel
-from sim.predict import predict
-from validation.formats.rows import read_rows
-from validation.formats.scenarios import scenario_of
-from validation.sets.sets import folder_of
+from prestep.sim.costs import Gpu, load_gpu
+from prestep.sim.costs.clock import work_kind
+from prestep.sim.costs.draw import ATTENTION
+from prestep.sim.costs.kinds import work
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.predict import predict
+from prestep.validation.formats.rows import read_rows
+from prestep.validation.formats.scenarios import scenario_of
+from prestep.validation.sets.sets import folder_of
 
 #: What draws, in the order of the fit: seconds of any kernel, bytes, flops by kind.
 KINDS = ("active", "byte", "bf16", "fp16", "fp8", "tf32", "fp32", ATTENTION)

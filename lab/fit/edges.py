@@ -14,13 +14,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lab.aten import cases
-from sim.costs import load_gpu
-from sim.costs.gpu import Gpu
-from sim.costs.gpu_files import HARDWARE
-from sim.costs.tables import Row, read_rows
-from sim.graph.kernel import Kernel
-from validation.fit.kernels import gemm_loss
-from validation.formats.kernel_tables import write_rows
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.gpu import Gpu
+from prestep.sim.costs.gpu_files import HARDWARE
+from prestep.sim.costs.tables import Row, read_rows
+from prestep.sim.graph.kernel import Kernel
+from prestep.validation.fit.kernels import gemm_loss
+from prestep.validation.formats.kernel_tables import write_rows
 
 SOURCE = "aten"
 NOISE = 0.05  # cold and warm L2 differ by more, of which a step has something between

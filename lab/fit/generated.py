@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sim.costs import load_gpu
-from sim.costs.generated import OPERATIONS
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.generated import OPERATIONS
 
 FOLDER = Path(__file__).parents[1] / "cases" / "generated"
 GPUS = ("h100", "h200")

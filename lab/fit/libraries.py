@@ -15,9 +15,9 @@ import pandas as pd
 
 from lab import CASES
 from lab.formats import library_rows
-from sim.costs.gpu_files import HARDWARE
-from sim.costs.libraries import WHO
-from sim.costs.library_families import FAMILIES, Family
+from prestep.sim.costs.gpu_files import HARDWARE
+from prestep.sim.costs.libraries import WHO
+from prestep.sim.costs.library_families import FAMILIES, Family
 
 SAMPLE = 8
 ROWS = CASES / "kernels"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from lab.sets.kernels import Part, validate_set
-from sim.costs.gpu_files import HARDWARE
+from prestep.sim.costs.gpu_files import HARDWARE
 
 PATH = HARDWARE / "library-errors.csv"
 HEAD = ("gpu", "family", "dtype", "rows", "median", "ninetieth")

@@ -17,12 +17,12 @@ import pandas as pd
 from lab import CASES
 from lab.formats import library_rows
 from lab.formats.published_kernels import published, rows_of
-from sim.costs.gpu import Gpu
-from sim.costs.kinds import work
-from sim.costs.library_families import PRODUCTS
-from sim.costs.library_steps import LibrarySteps, rows_of_library
-from sim.costs.library_table import Library, Stack
-from sim.graph.kernel import Kernel
+from prestep.sim.costs.gpu import Gpu
+from prestep.sim.costs.kinds import work
+from prestep.sim.costs.library_families import PRODUCTS
+from prestep.sim.costs.library_steps import LibrarySteps, rows_of_library
+from prestep.sim.costs.library_table import Library, Stack
+from prestep.sim.graph.kernel import Kernel
 
 LONG = 100e-6  # s at peak: shorter products are starts and tails, not clocks
 #: Share of the power limit from which on a product is slowed by it.

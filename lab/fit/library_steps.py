@@ -22,19 +22,19 @@ from lab.fit.library_runs import LOADED, under_load
 from lab.fit.published_gemm import Fit, fit
 from lab.formats.published_kernels import published
 from lab.formats.published_kernels import rows_of as published_of
-from sim.costs import aten, load_gpu
-from sim.costs.gemm import TileModel
-from sim.costs.gpu import Gpu, parts
-from sim.costs.gpu_files import HARDWARE, aten_of, rows_of
-from sim.costs.library_families import ATTENTION, PRODUCTS, Family
-from sim.costs.library_steps import (
+from prestep.sim.costs import aten, load_gpu
+from prestep.sim.costs.gemm import TileModel
+from prestep.sim.costs.gpu import Gpu, parts
+from prestep.sim.costs.gpu_files import HARDWARE, aten_of, rows_of
+from prestep.sim.costs.library_families import ATTENTION, PRODUCTS, Family
+from prestep.sim.costs.library_steps import (
     REACH,
     attention_sizes,
     elements_read,
     rows_of_library,
 )
-from sim.costs.library_table import Library, LibraryTable, Stack
-from sim.graph.kernel import Kernel
+from prestep.sim.costs.library_table import Library, LibraryTable, Stack
+from prestep.sim.graph.kernel import Kernel
 
 SOURCE, KERNEL = "trtllm/1.3.0rc20", "torch_flow"
 IN_SITU = 0.05  # noise of rows from steps; others were timed alone

@@ -22,14 +22,14 @@ from lab.formats.published_kernels import (
     published,
     rows_of,
 )
-from sim.costs.gemm import TileModel
-from sim.costs.gpu import HARDWARE, Gpu, load
-from sim.costs.kinds import work
-from sim.costs.tables import Kriged, Row
-from sim.costs.terms import GEMM_AXES
-from sim.graph.kernel import Kernel
-from validation.fit.kernels import tile_time
-from validation.formats.kernel_tables import by_kernel, write_rows
+from prestep.sim.costs.gemm import TileModel
+from prestep.sim.costs.gpu import HARDWARE, Gpu, load
+from prestep.sim.costs.kinds import work
+from prestep.sim.costs.tables import Kriged, Row
+from prestep.sim.costs.terms import GEMM_AXES
+from prestep.sim.graph.kernel import Kernel
+from prestep.validation.fit.kernels import tile_time
+from prestep.validation.formats.kernel_tables import by_kernel, write_rows
 
 LENGTH = 2.0  # octaves, as on H200
 

@@ -12,11 +12,11 @@ import numpy as np
 from lab.formats.published_kernels import (
     Published,
 )
-from sim.costs.gpu import HARDWARE
-from sim.costs.tables import Kriged, Row
-from sim.costs.terms import LINEAR, linear
-from sim.graph.kernel import Kernel
-from validation.fit.kernels import fit_terms
+from prestep.sim.costs.gpu import HARDWARE
+from prestep.sim.costs.tables import Kriged, Row
+from prestep.sim.costs.terms import LINEAR, linear
+from prestep.sim.graph.kernel import Kernel
+from prestep.validation.fit.kernels import fit_terms
 
 # Noise of one published time, relative (guess: neighbouring shapes of the grids scatter by about 5 %).
 NOISE = 0.05

@@ -9,10 +9,10 @@ import numpy as np
 from lab.formats.published_kernels import (
     Published,
 )
-from sim.costs.gpu import Gpu
-from sim.costs.kinds import work
-from sim.graph.kernel import Kernel
-from validation.fit.kernels import tilings
+from prestep.sim.costs.gpu import Gpu
+from prestep.sim.costs.kinds import work
+from prestep.sim.graph.kernel import Kernel
+from prestep.validation.fit.kernels import tilings
 
 STARTS = {
     "floor": 4e-6,

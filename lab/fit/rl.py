@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from lab.formats.rl_rows import STEP_TIME, RlRow, read_rows, scenario_of
-from sim.rl.constants import constants
-from sim.rl.pools import Pools, pools_of
-from sim.rl.step import step_of
-from sim.rl.training import Trained, trained
-from validation.sets.sets import folder_of, set_table
+from prestep.sim.rl.constants import constants
+from prestep.sim.rl.pools import Pools, pools_of
+from prestep.sim.rl.step import step_of
+from prestep.sim.rl.training import Trained, trained
+from prestep.validation.sets.sets import folder_of, set_table
 
 FOLDER = folder_of("rl")
 #: What was guessed before any row was looked at, SI units.

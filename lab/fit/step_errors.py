@@ -11,9 +11,9 @@ import io
 import math
 from collections import defaultdict
 
-from sim import files
-from sim.costs.judged import PATH
-from sim.record.measured_runs import measured_runs
+from prestep.sim import files
+from prestep.sim.costs.judged import PATH
+from prestep.sim.record.measured_runs import measured_runs
 
 HEAD = ("gpu", "model", "precision", "steps", "error")
 

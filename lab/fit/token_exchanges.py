@@ -1,6 +1,6 @@
 """`python -m lab.fit.token_exchanges`: what DeepEP's kernels take, from the packaged times of its exchanges.
 
-Writes `sim/collectives/deepep.toml` (its keys: `sim.collectives.deepep`). One host: each GPU and way by itself.
+Writes `sim/collectives/deepep.toml` (its keys: `prestep.sim.collectives.deepep`). One host: each GPU and way by itself.
 Several hosts: what H100 take beyond that on 2 and 4; on 8 hosts the network of that machine was the limit. Prints
 errors of the rows it was fitted to, then of those of the set `kernels`, which are in no fit.
 """
@@ -17,9 +17,9 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from lab.fit.libraries import ROWS
-from sim.collectives.deepep import FILE, HOSTS, PER_HOST, WAYS
-from sim.costs.gpu_files import HARDWARE
-from workloads.megatron.spread import distinct
+from prestep.sim.collectives.deepep import FILE, HOSTS, PER_HOST, WAYS
+from prestep.sim.costs.gpu_files import HARDWARE
+from prestep.workloads.megatron.spread import distinct
 
 #: Bytes/s of a GPU's NVLinks one way, and of its NIC.
 NVLINK = {"h100": 450e9, "h200": 450e9, "b200": 900e9, "b300": 900e9}

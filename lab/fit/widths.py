@@ -18,17 +18,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from lab.fit.widths_alone import alone_widths
-from sim.analysis.constants import family_of
-from sim.costs import load_gpu
-from sim.costs.gpu import HARDWARE
-from sim.costs.tables import read_rows
-from topologies import load_cluster
-from validation.fit.calibrate_host import counts_of, errors, fit
-from validation.formats.rows import Row
-from validation.formats.rows import read_rows as rows_of
-from validation.sets.sets import folder_of, validate
-from validation.sets.steps import predict_row
-from workloads.host_costs import host_costs
+from prestep.sim.analysis.constants import family_of
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.gpu import HARDWARE
+from prestep.sim.costs.tables import read_rows
+from prestep.topologies import load_cluster
+from prestep.validation.fit.calibrate_host import counts_of, errors, fit
+from prestep.validation.formats.rows import Row
+from prestep.validation.formats.rows import read_rows as rows_of
+from prestep.validation.sets.sets import folder_of, validate
+from prestep.validation.sets.steps import predict_row
+from prestep.workloads.host_costs import host_costs
 
 SMALL, LARGE = 2**17, 2**23  # bytes: latency below, bandwidth above
 FOLDS = 3

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from sim.collectives.interval import (
+from prestep.sim.collectives.interval import (
     DIRECT,
     NETWORK,
     PARTS,
@@ -23,11 +23,11 @@ from sim.collectives.interval import (
     latency_share,
     place_of,
 )
-from sim.collectives.planner import plan_collective
-from sim.costs.spreads import NOMINAL, quantile
-from validation.formats.collective_rows import IN_PLACE, Row, members
-from validation.sets import collectives
-from validation.sets.predict_collective import (
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.costs.spreads import NOMINAL, quantile
+from prestep.validation.formats.collective_rows import IN_PLACE, Row, members
+from prestep.validation.sets import collectives
+from prestep.validation.sets.predict_collective import (
     cluster_of,
     gpus_of,
     loadable,

@@ -13,10 +13,10 @@ from typing import Any
 
 from lab.formats.published_columns import MOST, number, positive
 from lab.formats.said import Said
-from sim import schema
-from sim.errors import InputError, Mistake
-from sim.schema import Items, Named, Number, Table, Text
-from validation.formats.records import csv_rows
+from prestep.sim import schema
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.schema import Items, Named, Number, Table, Text
+from prestep.validation.formats.records import csv_rows
 
 FOLDER = Path(__file__).parents[1] / "cases" / "automodel"
 TIME = "Time per Global Step (s)"

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow
 
 from lab.formats import exchange_rows
-from sim.costs.library_families import (
+from prestep.sim.costs.library_families import (
     ATTENTION,
     EXCHANGES,
     EXPERTS,
@@ -20,7 +20,7 @@ from sim.costs.library_families import (
     SCANS,
     Family,
 )
-from sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError, Mistake
 
 GPUS = {
     "a100_sxm": "a100",

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lab.formats.published_columns import count, positive
-from sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError, Mistake
 
 NEEDED = ("mlperf", "org", "system", "accelerator", "gpus", "global_batch")
 #: GPUs by what a row calls its accelerator; the longer names first.

@@ -13,11 +13,11 @@ from typing import Any
 
 from lab.formats.published_columns import natural, positive
 from lab.formats.said import Said
-from sim import schema
-from sim.errors import InputError, Mistake
-from sim.schema import Items, Number, Table, Text
-from validation.formats.records import csv_rows
-from workloads.models.model import MODELS, read_model
+from prestep.sim import schema
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.schema import Items, Number, Table, Text
+from prestep.validation.formats.records import csv_rows
+from prestep.workloads.models.model import MODELS, read_model
 
 FOLDER = Path(__file__).parents[1] / "cases" / "low-precision"
 RATE = "tokens_s_per_gpu"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.formats.published_setups import Setup
-from workloads.recipes._rules import Rule, rules
-from workloads.recipes.mlperf import RULES, recomputed
+from prestep.workloads.recipes._rules import Rule, rules
+from prestep.workloads.recipes.mlperf import RULES, recomputed
 
 FOLDER = Path(__file__).parents[1] / "cases" / "mlperf"
 CONFIGS = FOLDER / "configs.json"

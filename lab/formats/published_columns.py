@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError, Mistake
 
 # The first that is in the text counts.
 RECOMPUTE = (

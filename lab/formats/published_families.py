@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from lab.formats.published_setups import GENERIC, SETUPS, tables
-from sim.errors import InputError, Mistake
-from workloads.job.model import Model
-from workloads.models.model import load_model
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.job.model import Model
+from prestep.workloads.models.model import load_model
 
 SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
 LIKE_LLAMA = {"gated": True, "activation": "silu", "norm": "rms", "positions": "rope"}

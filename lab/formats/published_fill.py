@@ -12,7 +12,7 @@ from typing import Any
 from lab.formats.published_columns import count, number, whole
 from lab.formats.published_families import family_of, shape_of
 from lab.formats.published_setups import Setup
-from sim.errors import InputError
+from prestep.sim.errors import InputError
 
 Cells = dict[str, str]
 AXES = ("tp", "pp", "cp", "dp")

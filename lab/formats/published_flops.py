@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lab.formats.published_columns import number
-from sim.costs import load_gpu
-from sim.errors import InputError, Mistake
-from topologies import load_cluster
-from workloads.job.model import Model
-from workloads.models import counts
-from workloads.models.model import load_model
+from prestep.sim.costs import load_gpu
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies import load_cluster
+from prestep.workloads.job.model import Model
+from prestep.workloads.models import counts
+from prestep.workloads.models.model import load_model
 
 SECONDS = {
     "s": 1.0,

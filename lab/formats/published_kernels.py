@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sim.costs.gpu import HARDWARE
-from sim.graph.kernel import Kernel
+from prestep.sim.costs.gpu import HARDWARE
+from prestep.sim.graph.kernel import Kernel
 
 # Start of a GEMM as steps see it (floor of the H200's fit to traces), s; what a serving stack's call takes beyond it is
 # the stack's and is taken off.

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.errors import InputError, Mistake, did_you_mean
 
 FOLDER = Path(__file__).parents[1] / "cases" / "published"
 SETUPS = FOLDER / "setups.toml"

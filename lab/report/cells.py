@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from lab.formats.published_setups import FOLDER
-from validation.report.export import AXES, COUNTS, TEXTS
+from prestep.validation.report.export import AXES, COUNTS, TEXTS
 
 #: Step times of a peer; `lab.bench.peer_llm_analysis` writes them.
 PEER_STEPS = FOLDER / "peer_llm_analysis.csv"

@@ -19,13 +19,13 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from cli import main as prestep
 from lab import CASES
-from sim import files, schema
-from sim.errors import InputError, Mistake, PrestepError
-from sim.units import format_bandwidth, format_duration
-from validation.report.interface import Table
-from validation.report.report import markdown_table
+from prestep.cli import main as prestep
+from prestep.sim import files, schema
+from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.sim.units import format_bandwidth, format_duration
+from prestep.validation.report.interface import Table
+from prestep.validation.report.report import markdown_table
 
 FOLDER = CASES / "claims"
 PAGE = Path(__file__).parents[2] / "docs" / "what-the-sources-say.md"

@@ -12,15 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from lab.report import picture
-from sim.analysis.prediction import Prediction
-from sim.predict import predict
-from sim.spec.load import load_scenario
-from sim.spec.sections import Scenario
-from sim.studies.whatif import compared
-from sim.studies.whatif_page import comparison_page
-from validation.report.report import markdown
-from validation.report.summary import Errors
-from validation.sets.steps import Report, validate_set
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.studies.whatif import compared
+from prestep.sim.studies.whatif_page import comparison_page
+from prestep.validation.report.report import markdown
+from prestep.validation.report.summary import Errors
+from prestep.validation.sets.steps import Report, validate_set
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 PRINTED = "<!-- printed: begin -->", "<!-- printed: end -->"

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from sim.errors import InputError, Mistake, PrestepError
-from validation import command
-from validation.report import baseline
-from validation.report.interface import Report
-from validation.report.matching import against
+from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.validation import command
+from prestep.validation.report import baseline
+from prestep.validation.report.interface import Report
+from prestep.validation.report.matching import against
 
 Told = Mapping[str, Any]
 

@@ -1,4 +1,4 @@
-"""Writes the table of `sim.record.measured_runs` from the validation sets and their reports:
+"""Writes the table of `prestep.sim.record.measured_runs` from the validation sets and their reports:
 
     prestep validate h200 h200-unseen published --json > reports.json
     python -m lab.report.measured_runs reports.json
@@ -20,17 +20,17 @@ from pathlib import Path
 from lab.formats.published_setups import FOLDER
 from lab.report.published import Case
 from lab.sets.published import read, sort
-from sim import files
-from sim.errors import InputError
-from sim.record.expected_error import TABLE
-from sim.record.identity import Kind, key_of, kind_of
-from sim.record.measured_runs import MeasuredRun, measured_runs
-from sim.spec.load import parse_scenario
-from validation.formats.scenarios import scenario_of
-from validation.sets import set_file
-from validation.sets.kinds import STEPS
-from validation.sets.sets import load_set, set_names
-from validation.sets.sources import folders
+from prestep.sim import files
+from prestep.sim.errors import InputError
+from prestep.sim.record.expected_error import TABLE
+from prestep.sim.record.identity import Kind, key_of, kind_of
+from prestep.sim.record.measured_runs import MeasuredRun, measured_runs
+from prestep.sim.spec.load import parse_scenario
+from prestep.validation.formats.scenarios import scenario_of
+from prestep.validation.sets import set_file
+from prestep.validation.sets.kinds import STEPS
+from prestep.validation.sets.sets import load_set, set_names
+from prestep.validation.sets.sources import folders
 
 
 def rows() -> Iterator[MeasuredRun]:

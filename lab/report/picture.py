@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from sim import api
-from sim.units import format_duration
+from prestep.sim import api
+from prestep.sim.units import format_duration
 
 PICTURE = Path(__file__).parents[2] / "docs" / "spine.svg"
 SCENARIO = "examples/oversubscribed-spine.toml"

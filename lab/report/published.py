@@ -15,14 +15,14 @@ import numpy as np
 from lab.formats.published_setups import FOLDER
 from lab.report import step_noise
 from lab.report.step_noise import StepNoise
-from sim import schema
-from sim.schema import Number
-from sim.schema import Table as Keys
-from sim.units import format_duration
-from validation.report.comparison import Comparison
-from validation.report.gate import Check, predicted_check, rows_check
-from validation.report.interface import Point, Skip, Table
-from validation.report.summary import Errors, errors_of
+from prestep.sim import schema
+from prestep.sim.schema import Number
+from prestep.sim.schema import Table as Keys
+from prestep.sim.units import format_duration
+from prestep.validation.report.comparison import Comparison
+from prestep.validation.report.gate import Check, predicted_check, rows_check
+from prestep.validation.report.interface import Point, Skip, Table
+from prestep.validation.report.summary import Errors, errors_of
 
 HEAD = ("case", "slice", "measured", "predicted", "error", "")
 NEEDED = ("mape", "bias", "slice_rows", "slice_mape", "spearman")

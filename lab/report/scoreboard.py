@@ -21,12 +21,12 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from lab.bench import peer_llm_analysis as peer
 from lab.report.cells import PEER_STEPS
 from lab.report.scoreboard_sources import Case, Source, sources
-from sim import files
-from sim.errors import PrestepError
-from validation.report.interface import Table
-from validation.report.report import markdown_table
-from validation.report.summary import rank_correlation
-from validation.sets.sets import folder_of, set_names
+from prestep.sim import files
+from prestep.sim.errors import PrestepError
+from prestep.validation.report.interface import Table
+from prestep.validation.report.report import markdown_table
+from prestep.validation.report.summary import rank_correlation
+from prestep.validation.sets.sets import folder_of, set_names
 
 ROOT = Path(__file__).parents[2]
 PAGE, PICTURE = ROOT / "docs" / "scoreboard.md", ROOT / "docs" / "scoreboard.svg"

@@ -14,10 +14,10 @@ from lab.bench import peer_llm_analysis as peer
 from lab.formats.published_setups import FOLDER
 from lab.report.cells import PEER_STEPS
 from lab.sets.published import read
-from sim import files
-from sim.errors import InputError, Mistake
-from validation.report.summary import Errors, errors_of
-from validation.sets.sets import set_names
+from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake
+from prestep.validation.report.summary import Errors, errors_of
+from prestep.validation.sets.sets import set_names
 
 PEERS = FOLDER / "peers.toml"
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from validation.report.gate import Check
-from validation.report.interface import Table
+from prestep.validation.report.gate import Check
+from prestep.validation.report.interface import Table
 
 HEAD = ("case", "GPUs", "measured", "predicted", "ratio", "")
 

@@ -9,7 +9,7 @@ from lab.formats.automodel_rows import group_of, id_of, read, said
 from lab.report.published import Case, PublishedReport
 from lab.sets.published import Run
 from lab.sets.said_rows import predicted, runs_of
-from validation.sets.sets import asked, folder_of
+from prestep.validation.sets.sets import asked, folder_of
 
 
 def validate_set(

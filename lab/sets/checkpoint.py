@@ -12,20 +12,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sim import files, progress
-from sim.errors import InputError, Mistake, PrestepError
-from sim.predict import predict
-from sim.storage.host import constants
-from sim.units import format_duration
-from validation.formats.records import text_of, whole
-from validation.formats.rows import read_rows
-from validation.formats.scenarios import scenario_of
-from validation.report.figures_of_rows import Figure, FiguresReport
-from validation.report.gate import Check
-from validation.report.interface import Skip
-from validation.report.summary import Errors
-from validation.sets.sets import asked, folder_of
-from workloads.job.checkpoint import Checkpoint
+from prestep.sim import files, progress
+from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.sim.predict import predict
+from prestep.sim.storage.host import constants
+from prestep.sim.units import format_duration
+from prestep.validation.formats.records import text_of, whole
+from prestep.validation.formats.rows import read_rows
+from prestep.validation.formats.scenarios import scenario_of
+from prestep.validation.report.figures_of_rows import Figure, FiguresReport
+from prestep.validation.report.gate import Check
+from prestep.validation.report.interface import Skip
+from prestep.validation.report.summary import Errors
+from prestep.validation.sets.sets import asked, folder_of
+from prestep.workloads.job.checkpoint import Checkpoint
 
 STALL, BESIDE = "save stall", "steps beside a save"
 MODES = {"torch_rank0": "rank0", "dcp": "sharded", "dcp_async": "async"}

@@ -7,12 +7,12 @@ from contextlib import suppress
 from typing import Any
 
 from lab.sets.answer import Answer
-from sim.collectives import machine
-from sim.collectives.plan import PROTOS, nccl_of
-from sim.collectives.planner import plan_collective
-from sim.collectives.registry import algorithms
-from sim.errors import InputError
-from topologies import cluster_names, load_cluster
+from prestep.sim.collectives import machine
+from prestep.sim.collectives.plan import PROTOS, nccl_of
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.registry import algorithms
+from prestep.sim.errors import InputError
+from prestep.topologies import cluster_names, load_cluster
 
 EIGHT = 8  # GPUs that wait for each other
 

@@ -17,24 +17,24 @@ from pathlib import Path
 from typing import Any
 
 from lab.fit import doctor as published
-from sim import progress
-from sim.spec.sections import Nccl
-from topologies import load_cluster
-from topologies.edit.overrides import with_overrides
-from validation.doctor.diagnosis import Diagnosis, diagnosed
-from validation.doctor.logs import read as read_logs
-from validation.doctor.recognise import recognised
-from validation.doctor.sweep import Situation, series_of
-from validation.formats import leafspine
-from validation.formats.collective_reader import read_lines
-from validation.formats.collective_rows import IN_PLACE, Row
-from validation.report.comparison import Comparison
-from validation.report.gate import Check, rows_check
-from validation.report.interface import Point, Skip, Table
-from validation.report.summary import Errors, errors_of
-from validation.sets.predict_collective import cluster_of
-from validation.sets.sets import folder_of, set_table
-from validation.sets.sources import CASES
+from prestep.sim import progress
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
+from prestep.topologies.edit.overrides import with_overrides
+from prestep.validation.doctor.diagnosis import Diagnosis, diagnosed
+from prestep.validation.doctor.logs import read as read_logs
+from prestep.validation.doctor.recognise import recognised
+from prestep.validation.doctor.sweep import Situation, series_of
+from prestep.validation.formats import leafspine
+from prestep.validation.formats.collective_reader import read_lines
+from prestep.validation.formats.collective_rows import IN_PLACE, Row
+from prestep.validation.report.comparison import Comparison
+from prestep.validation.report.gate import Check, rows_check
+from prestep.validation.report.interface import Point, Skip, Table
+from prestep.validation.report.summary import Errors, errors_of
+from prestep.validation.sets.predict_collective import cluster_of
+from prestep.validation.sets.sets import folder_of, set_table
+from prestep.validation.sets.sources import CASES
 
 NORMAL = "normal"
 GOOD, FAULTY = "good logs", "logs with a cause"

@@ -12,15 +12,15 @@ import numpy as np
 import pandas as pd
 
 from lab.formats import library_rows
-from sim import progress
-from sim.costs import load_gpu
-from sim.costs.libraries import WHO, libraries, library_table
-from sim.costs.library_families import FAMILIES, Family
-from sim.costs.library_table import Library
-from validation.report.gate import Check, rows_check
-from validation.report.interface import Point, Skip, Table
-from validation.report.summary import Errors, errors_of
-from validation.sets.sets import asked
+from prestep.sim import progress
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.libraries import WHO, libraries, library_table
+from prestep.sim.costs.library_families import FAMILIES, Family
+from prestep.sim.costs.library_table import Library
+from prestep.validation.report.gate import Check, rows_check
+from prestep.validation.report.interface import Point, Skip, Table
+from prestep.validation.report.summary import Errors, errors_of
+from prestep.validation.sets.sets import asked
 
 HEAD = (
     "kernels",
@@ -79,7 +79,7 @@ class Part:
 
 @dataclass(frozen=True)
 class KernelReport:
-    """Every library's kernels against its table (see `validation.report.interface.Report`).
+    """Every library's kernels against its table (see `prestep.validation.report.interface.Report`).
 
     Attributes
     ----------

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sim import schema
-from sim.costs.library_families import FAMILIES
-from sim.schema import Items, Number, Switch, Table, Text
-from validation.sets.kind import SHARE, TEXTS, Kind, Named, table_of
+from prestep.sim import schema
+from prestep.sim.costs.library_families import FAMILIES
+from prestep.sim.schema import Items, Number, Switch, Table, Text
+from prestep.validation.sets.kind import SHARE, TEXTS, Kind, Named, table_of
 
 LIBRARY_ERRORS = schema.all_of(
     [family.name for family in FAMILIES],

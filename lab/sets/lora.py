@@ -7,8 +7,8 @@ from pathlib import Path
 from lab.formats.lora_rows import NEEDED, published
 from lab.report.published import PublishedReport
 from lab.sets.published import report_on
-from validation.formats.records import csv_rows
-from validation.sets.sets import folder_of
+from prestep.validation.formats.records import csv_rows
+from prestep.validation.sets.sets import folder_of
 
 
 def validate_set(

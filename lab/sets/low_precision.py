@@ -8,7 +8,7 @@ from lab.formats.low_precision_rows import id_of, read, said
 from lab.report.published import Case, PublishedReport
 from lab.sets.published import Run
 from lab.sets.said_rows import predicted, runs_of
-from validation.sets.sets import asked, folder_of
+from prestep.validation.sets.sets import asked, folder_of
 
 NEVER = 2**33  # above any checksum of a group: none is fitted to
 

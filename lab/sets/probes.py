@@ -13,11 +13,11 @@ from typing import Any
 
 from lab.sets.answer import Answer
 from lab.sets.questions import answers
-from sim.errors import InputError, Mistake
-from validation.report.gate import Check
-from validation.report.interface import Point, Skip, Table
-from validation.report.summary import Errors
-from validation.sets.sets import set_table
+from prestep.sim.errors import InputError, Mistake
+from prestep.validation.report.gate import Check
+from prestep.validation.report.interface import Point, Skip, Table
+from prestep.validation.report.summary import Errors
+from prestep.validation.sets.sets import set_table
 
 HEAD = ("question", "about", "answer")
 
@@ -25,7 +25,7 @@ HEAD = ("question", "about", "answer")
 @dataclass(frozen=True)
 class ProbeReport:
     """All answers; nothing is measured, so there are neither errors nor points (see
-    `validation.report.interface.Report`)."""
+    `prestep.validation.report.interface.Report`)."""
 
     name: str
     title: str

@@ -23,13 +23,13 @@ from lab.report.published import PART, Case, PublishedReport
 from lab.report.step_noise import StepNoise
 from lab.sets import step_noise
 from lab.sets.published_scenarios import scenario_of
-from sim import progress
-from sim.errors import InputError, Mistake, PrestepError
-from sim.predict import step_time
-from sim.spec.load import parse_scenario
-from sim.tools.workers import Workers
-from validation.formats.records import csv_rows
-from validation.sets.sets import folder_of, set_table
+from prestep.sim import progress
+from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.sim.predict import step_time
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.tools.workers import Workers
+from prestep.validation.formats.records import csv_rows
+from prestep.validation.sets.sets import folder_of, set_table
 
 NEEDED = ("gpus", "layers", "hidden", "heads", "seq_len", "global_batch", "tp", "pp")
 COLUMNS = (

@@ -17,7 +17,7 @@ from lab.formats.published_columns import (
 from lab.formats.published_families import family_of
 from lab.formats.published_fill import VOCAB
 from lab.formats.published_setups import Setup
-from sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError, Mistake
 
 
 @dataclass(frozen=True)

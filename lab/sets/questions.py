@@ -12,23 +12,23 @@ from math import inf
 
 from lab.sets.answer import Answer
 from lab.sets.cluster_questions import EIGHT, of_clusters
-from sim import api
-from sim.collectives import interval
-from sim.costs import load_gpu, spreads
-from sim.costs.gpu import HARDWARE, Gpu
-from sim.costs.gpu import names as gpu_names
-from sim.costs.interference import BUNDLED
-from sim.costs.kinds import DTYPE_BYTES, KINDS, work
-from sim.costs.power import Meter
-from sim.costs.tables import read_rows
-from sim.graph.kernel import Kernel
-from sim.planning.jitter import jitter_of
-from sim.planning.planned import LAUNCH_LATENCY
-from sim.planning.slowest import slowest_of
-from sim.reliability import failures
-from sim.storage import curve, systems
-from workloads.host_costs import host_costs, kernel_gap, table_names
-from workloads.job.faults import Faults
+from prestep.sim import api
+from prestep.sim.collectives import interval
+from prestep.sim.costs import load_gpu, spreads
+from prestep.sim.costs.gpu import HARDWARE, Gpu
+from prestep.sim.costs.gpu import names as gpu_names
+from prestep.sim.costs.interference import BUNDLED
+from prestep.sim.costs.kinds import DTYPE_BYTES, KINDS, work
+from prestep.sim.costs.power import Meter
+from prestep.sim.costs.tables import read_rows
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.planning.jitter import jitter_of
+from prestep.sim.planning.planned import LAUNCH_LATENCY
+from prestep.sim.planning.slowest import slowest_of
+from prestep.sim.reliability import failures
+from prestep.sim.storage import curve, systems
+from prestep.workloads.host_costs import host_costs, kernel_gap, table_names
+from prestep.workloads.job.faults import Faults
 
 # (m, n, k) of a small product, of a large one, and of one that memory bounds.
 PRODUCTS = ((256, 512, 256), (8192, 8192, 8192), (16, 16384, 16384))

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from lab.formats.rl_rows import STEP_TIME, RlRow, read_rows, scenario_of
-from sim import progress
-from sim.errors import PrestepError
-from sim.rl import step
-from sim.rl.interval import interval_of
-from sim.units import format_duration
-from validation.report.figures_of_rows import Figure, FiguresReport
-from validation.report.gate import Check
-from validation.report.summary import rank_correlation
-from validation.sets.sets import asked, folder_of
+from prestep.sim import progress
+from prestep.sim.errors import PrestepError
+from prestep.sim.rl import step
+from prestep.sim.rl.interval import interval_of
+from prestep.sim.units import format_duration
+from prestep.validation.report.figures_of_rows import Figure, FiguresReport
+from prestep.validation.report.gate import Check
+from prestep.validation.report.summary import rank_correlation
+from prestep.validation.sets.sets import asked, folder_of
 
 TIME = "step time"
 LEAST_RANKED = 3

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lab.formats.said import Said
 from lab.sets.published import Refusal, Run, predict_all
-from sim.errors import InputError
-from sim.spec.load import parse_scenario
+from prestep.sim.errors import InputError
+from prestep.sim.spec.load import parse_scenario
 
 Row = Mapping[str, str]
 Skips = list[tuple[str, str]]

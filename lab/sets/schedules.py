@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.formats.published_columns import MOST, natural
-from sim import progress
-from sim.errors import InputError, Mistake, PrestepError
-from sim.predict import predict
-from sim.spec.load import load_scenario
-from validation.formats.records import csv_rows
-from validation.report.figures_of_rows import Figure, FiguresReport
-from validation.report.interface import Skip
-from validation.sets.sets import asked, folder_of
+from prestep.sim import progress
+from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import load_scenario
+from prestep.validation.formats.records import csv_rows
+from prestep.validation.report.figures_of_rows import Figure, FiguresReport
+from prestep.validation.report.interface import Skip
+from prestep.validation.sets.sets import asked, folder_of
 
 SPEED, MEMORY = "speed over 1F1B", "memory over 1F1B"
 #: Key of set.toml with the limit on the mean error of a kind.

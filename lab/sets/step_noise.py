@@ -12,10 +12,10 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from sim import predict
-from sim.analysis.step_time import step_time
-from sim.spec.load import parse_scenario
-from sim.studies.replicas import step_times
+from prestep.sim import predict
+from prestep.sim.analysis.step_time import step_time
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.studies.replicas import step_times
 
 LOGGED = re.compile(r"median of \d+ logged steps; p10 ([\d.]+) p90 ([\d.]+)")
 BETWEEN = 2.563

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sim import files, progress
-from sim.errors import InputError, Mistake
-from sim.replay.stragglers import Analysis, analysed
-from sim.units import format_duration
-from validation.formats.records import text_of
-from validation.report.figures_of_rows import Figure, FiguresReport
-from validation.report.gate import Check
-from validation.report.summary import Errors
-from validation.sets.sets import asked
-from workloads.traces import jobs
+from prestep.sim import files, progress
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.replay.stragglers import Analysis, analysed
+from prestep.sim.units import format_duration
+from prestep.validation.formats.records import text_of
+from prestep.validation.report.figures_of_rows import Figure, FiguresReport
+from prestep.validation.report.gate import Check
+from prestep.validation.report.summary import Errors
+from prestep.validation.sets.sets import asked
+from prestep.workloads.traces import jobs
 
 REPLAYED, IDEAL, SLOWDOWN = "replayed step", "ideal step", "slowdown"
 #: Key of set.toml with the limit on the worst error of a kind.

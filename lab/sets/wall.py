@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from sim.analysis.energy import HELD, host_power
-from sim.costs import load_gpu
-from sim.costs.wall import wall
-from sim.errors import InputError, Mistake
-from sim.schema import Number, Switch, Table, Text
-from validation.formats.records import is_positive, text_of
-from validation.report.figures_of_rows import Figure, FiguresReport
-from validation.sets.sets import asked, folder_of
+from prestep.sim import files
+from prestep.sim.analysis.energy import HELD, host_power
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.wall import wall
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.schema import Number, Switch, Table, Text
+from prestep.validation.formats.records import is_positive, text_of
+from prestep.validation.report.figures_of_rows import Figure, FiguresReport
+from prestep.validation.sets.sets import asked, folder_of
 
 BUSY, IDLE = "GPUs at their limit", "GPUs wait"
 #: Key of set.toml with the limit on the mean error of a kind, and of a row with what was measured.

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.engine.execution import Run
-from sim.graph.opgraph import KERNEL, Program
-from sim.planning.planned import Planned
-from workloads.torch.memory import OWNERS, Memory
+from prestep.sim.engine.execution import Run
+from prestep.sim.graph.opgraph import KERNEL, Program
+from prestep.sim.planning.planned import Planned
+from prestep.workloads.torch.memory import OWNERS, Memory
 
 Entry = tuple[int, str, float]  # number of the next operation, owner, bytes
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sim.analysis.timeline import SPANS, TEXT, Timeline, Words
+from prestep.sim.analysis.timeline import SPANS, TEXT, Timeline, Words
 
 
 def to_arrow(timeline: Timeline) -> pa.Table:

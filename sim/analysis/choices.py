@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sim.collectives.plan import Plan
-from sim.engine.execution import Timed
-from sim.graph.opgraph import Comm
-from sim.planning.planned import Planned
-from sim.units import format_bytes
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.engine.execution import Timed
+from prestep.sim.graph.opgraph import Comm
+from prestep.sim.planning.planned import Planned
+from prestep.sim.units import format_bytes
 
 Kind = tuple[str, str, float]  # axis, operation, bytes
 

@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from sim.analysis.critical_path import HOST, Segment
-from sim.collectives.plan import Plan
-from sim.collectives.wires.processes import LOCAL
-from sim.costs.kinds import STREAM_PASSES
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import KERNEL, Chain, Program
-from sim.planning import host_speed
-from sim.planning.planned import Planned
+from prestep.sim.analysis.critical_path import HOST, Segment
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.wires.processes import LOCAL
+from prestep.sim.costs.kinds import STREAM_PASSES
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import KERNEL, Chain, Program
+from prestep.sim.planning import host_speed
+from prestep.sim.planning.planned import Planned
 
 
 class Constant(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sim.analysis.prediction import Prediction
+from prestep.sim.analysis.prediction import Prediction
 
 HOUR = 3600.0  # s
 KILOWATT_HOUR = 3.6e6  # J

@@ -1,4 +1,5 @@
-"""The critical path of a run: what the last end waited for, through all ranks (`sim.analysis.path_walk` finds it).
+"""The critical path of a run: what the last end waited for, through all ranks (`prestep.sim.analysis.path_walk`
+finds it).
 
 Every moment of the path belongs to one thing, so its shares add up to its length.
 """

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.analysis.allocations import Allocations
-from sim.analysis.kernels import KernelUse
-from sim.costs import Gpu
-from sim.engine.traffic import Traffic
-from sim.spec.sections import Scenario
-from topologies.fabric import Fabric
+from prestep.sim.analysis.allocations import Allocations
+from prestep.sim.analysis.kernels import KernelUse
+from prestep.sim.costs import Gpu
+from prestep.sim.engine.traffic import Traffic
+from prestep.sim.spec.sections import Scenario
+from prestep.topologies.fabric import Fabric
 
 
 @dataclass(frozen=True, eq=False)

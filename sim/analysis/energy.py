@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from sim.analysis.kernels import KernelUse
-from sim.costs import Gpu
-from sim.costs.clock import fitting, work_kind
-from sim.costs.draw import Draw
-from sim.costs.wall import Wall, wall
-from sim.planning.planned import Planned
-from topologies.fabric import Fabric
+from prestep.sim.analysis.kernels import KernelUse
+from prestep.sim.costs import Gpu
+from prestep.sim.costs.clock import fitting, work_kind
+from prestep.sim.costs.draw import Draw
+from prestep.sim.costs.wall import Wall, wall
+from prestep.sim.planning.planned import Planned
+from prestep.topologies.fabric import Fabric
 
 #: Share of its limit that a GPU draws which the limit holds: 687 to 698 of 700 W (H100 and H200, steps of products).
 HELD = 0.99

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.analysis import metrics
-from sim.analysis.prediction import Fallback
-from sim.collectives.plan import Plan
-from sim.collectives.wires.processes import LOCAL
-from sim.costs import Gpu
-from sim.costs.interference import is_known
-from sim.engine.execution import Run
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import COMM, KERNEL, Chain, Program
-from sim.planning import host_speed
-from sim.planning.planned import Planned
+from prestep.sim.analysis import metrics
+from prestep.sim.analysis.prediction import Fallback
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.wires.processes import LOCAL
+from prestep.sim.costs import Gpu
+from prestep.sim.costs.interference import is_known
+from prestep.sim.engine.execution import Run
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import COMM, KERNEL, Chain, Program
+from prestep.sim.planning import host_speed
+from prestep.sim.planning.planned import Planned
 
 GROUNDED = ("measured", "fitted")
 # Why something has no measurement or fit of its own: (what, grade).

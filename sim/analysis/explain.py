@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from sim.analysis.whose import of_others
-from sim.errors import InputError, Mistake
-from sim.units import format_duration
+from prestep.sim import files
+from prestep.sim.analysis.whose import of_others
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.units import format_duration
 
 EXPECTED = "a result, as `prestep run --json` prints it"
 GROUNDED = ("measured", "fitted")

@@ -8,11 +8,11 @@ from operator import itemgetter
 
 import numpy as np
 
-from sim.costs.kinds import work
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import KERNEL, Chain, Program
-from sim.planning.planned import Planned
-from workloads.precision import precision
+from prestep.sim.costs.kinds import work
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import KERNEL, Chain, Program
+from prestep.sim.planning.planned import Planned
+from prestep.workloads.precision import precision
 
 PRODUCTS = ("gemm", "attention", "bmm")
 

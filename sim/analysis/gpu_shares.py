@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from sim.analysis.energy import Share
-from sim.analysis.kernels import KernelUse, kernel_uses
-from sim.costs import Gpu
-from sim.costs.measured import gpu_of
-from sim.engine.execution import Run
-from sim.planning.fleet import fleet_of
-from sim.planning.planned import Planned
+from prestep.sim.analysis.energy import Share
+from prestep.sim.analysis.kernels import KernelUse, kernel_uses
+from prestep.sim.costs import Gpu
+from prestep.sim.costs.measured import gpu_of
+from prestep.sim.engine.execution import Run
+from prestep.sim.planning.fleet import fleet_of
+from prestep.sim.planning.planned import Planned
 
 
 def shares_of(

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.costs import Gpu
-from sim.costs.kinds import work
-from sim.engine.execution import Run
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import KERNEL, Chain
-from sim.planning.planned import Planned
+from prestep.sim.costs import Gpu
+from prestep.sim.costs.kinds import work
+from prestep.sim.engine.execution import Run
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import KERNEL, Chain
+from prestep.sim.planning.planned import Planned
 
 
 @dataclass(frozen=True)

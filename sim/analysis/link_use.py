@@ -20,7 +20,7 @@ class Link:
     shadow_price : float or None
         Seconds of step time that a relative gain of its bandwidth would save, per unit (0.01 s: 1 % more saves 100 us),
         together with the links that are as tight as it (`tied` in all): one of several equally tight links alone saves
-        nothing. None: not computed. See `sim.analysis.shadow_prices`.
+        nothing. None: not computed. See `prestep.sim.analysis.shadow_prices`.
     kind : str
         "nvlink", "nic", ...
     tied : int

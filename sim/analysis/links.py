@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.analysis import metrics
-from sim.analysis.link_use import Link, LinkKind, LinkLoad
-from sim.analysis.shadow_prices import Prices
-from sim.engine.execution import Run
-from sim.engine.traffic import Traffic, means
-from topologies.core.links import Links
+from prestep.sim.analysis import metrics
+from prestep.sim.analysis.link_use import Link, LinkKind, LinkLoad
+from prestep.sim.analysis.shadow_prices import Prices
+from prestep.sim.engine.execution import Run
+from prestep.sim.engine.traffic import Traffic, means
+from prestep.topologies.core.links import Links
 
 SHOWN = 8
 PARTS = 40  # equal parts of the last step in a link's profile

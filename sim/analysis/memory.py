@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 
-from sim.analysis.prediction import Memory
-from sim.collectives.plan import Plan
-from sim.collectives.registry import algorithms
-from sim.graph.opgraph import KERNEL, Chain, Comm, Program
-from sim.planning.planned import Planned
-from sim.spec.sections import Scenario
-from workloads.lowered import Lowered
-from workloads.parallel.ddp import first_buckets_held
+from prestep.sim.analysis.prediction import Memory
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.registry import algorithms
+from prestep.sim.graph.opgraph import KERNEL, Chain, Comm, Program
+from prestep.sim.planning.planned import Planned
+from prestep.sim.spec.sections import Scenario
+from prestep.workloads.lowered import Lowered
+from prestep.workloads.parallel.ddp import first_buckets_held
 
 # Bytes of a CUDA context with the kernels of PyTorch, cuBLAS and NCCL: guess (400 to 600 MiB on Ampere and Hopper).
 CONTEXT = 512 * 2.0**20

@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from sim.analysis.link_use import Link
-from sim.analysis.timeline import COMMUNICATION, SAVE, WRITER, Timeline
-from sim.errors import PrestepError
+from prestep.sim.analysis.link_use import Link
+from prestep.sim.analysis.timeline import COMMUNICATION, SAVE, WRITER, Timeline
+from prestep.sim.errors import PrestepError
 
 AXES = ("tp", "cp", "ep", "pp", "dp")
 # Axes of transfers between the stages of a pipeline, as a layout and as a recorded program name them.

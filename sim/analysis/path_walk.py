@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.analysis.critical_path import HOST, WAITING, CriticalPath, Segment
-from sim.analysis.timeline import group_text
-from sim.engine.engine import Run
-from sim.errors import PrestepError
-from sim.graph.opgraph import COMM, KERNEL, SYNC, Chain, OpGraph, Program
+from prestep.sim.analysis.critical_path import HOST, WAITING, CriticalPath, Segment
+from prestep.sim.analysis.timeline import group_text
+from prestep.sim.engine.engine import Run
+from prestep.sim.errors import PrestepError
+from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, Chain, OpGraph, Program
 
 # Times that differ by less are the same moment, s: rounding of sums of microseconds.
 SAME = 1e-10

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from sim.analysis.critical_path import CriticalPath
-from sim.analysis.details import Details
-from sim.analysis.energy import Energy
-from sim.analysis.json_text import text_of
-from sim.analysis.link_use import Link, LinkKind, LinkLoad
-from sim.analysis.timeline import Timeline
-from sim.analysis.uncertainty import Uncertainty
+from prestep.sim.analysis.critical_path import CriticalPath
+from prestep.sim.analysis.details import Details
+from prestep.sim.analysis.energy import Energy
+from prestep.sim.analysis.json_text import text_of
+from prestep.sim.analysis.link_use import Link, LinkKind, LinkLoad
+from prestep.sim.analysis.timeline import Timeline
+from prestep.sim.analysis.uncertainty import Uncertainty
 
 # Reserved over allocated memory of PyTorch's caching allocator at its peak: the median over ranks of the training runs
 # in validation/cases/h200 that allocate more than 1 GB (1.00 to 1.46; measured on one machine, other models differ).
@@ -132,7 +132,7 @@ class Prediction:
     tflops_per_gpu : float
         Model flops per second and GPU, in 1e12.
     breakdown : mapping
-        Seconds by share, in the order of `sim.analysis.metrics`; they sum to `step_time`.
+        Seconds by share, in the order of `prestep.sim.analysis.metrics`; they sum to `step_time`.
     peak_memory : mapping
         `Memory` by rank.
     on_host : mapping
@@ -158,7 +158,7 @@ class Prediction:
     link_loads : tuple of LinkLoad
         The busiest links over time; not in `to_dict`.
     critical_path : CriticalPath or None
-        What the end of the last step waited for, through all ranks; see `sim.analysis.critical_path`.
+        What the end of the last step waited for, through all ranks; see `prestep.sim.analysis.critical_path`.
     evidence : mapping
         Evidence grade -> share of the time that rests on it.
     tables : mapping
@@ -170,13 +170,14 @@ class Prediction:
     checkpoint, dataload : mapping or None
         What a save costs, and what reading data does to the step, where the scenario has these sections.
     replicas, host : mapping or None
-        The step time with noise, where it was asked for; what the host does to it, where it does: see `sim.studies`.
+        The step time with noise, where it was asked for; what the host does to it, where it does: see
+        `prestep.sim.studies`.
     energy, cost : Energy or None, mapping or None
         Watts and joules of the step, where it is known what such a GPU draws; what it costs, where that was asked for.
     measured, measured_fitted : float or None, bool
         Seconds a real run took, never used by the prediction; whether a constant was once fitted to that run.
     uncertainty : Uncertainty or None
-        The interval of the step time; see `sim.analysis.uncertainty`.
+        The interval of the step time; see `prestep.sim.analysis.uncertainty`.
     expected_error : mapping or None
         How far off the nearest measured steps were that nothing was fitted to; only where `prestep run` looked.
     details : Details or None

@@ -7,43 +7,48 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from sim.analysis import formats, metrics, step_times, uneven, unsteady
-from sim.analysis.allocations import allocations_of
-from sim.analysis.critical_path import CriticalPath
-from sim.analysis.details import Details
-from sim.analysis.energy import energy_of
-from sim.analysis.evidence import evidence_of, fallbacks_of, tables_of
-from sim.analysis.gpu_shares import shares_of
-from sim.analysis.kernels import kernel_uses
-from sim.analysis.links import link_report
-from sim.analysis.memory import outside, peaks
-from sim.analysis.path_walk import critical_path
-from sim.analysis.prediction import Prediction
-from sim.analysis.shadow_prices import Prices
-from sim.analysis.spans import timeline_of
-from sim.analysis.summary import summary_of
-from sim.analysis.timeline import Timeline
-from sim.analysis.uncertainty import uncertainty_of, unseen, with_readers, with_unseen
-from sim.analysis.unheard import unheard
-from sim.collectives.nccl import rccl
-from sim.collectives.wires import sharp
-from sim.costs.kinds import work
-from sim.engine.execution import Run
-from sim.graph.opgraph import KERNEL, OpGraph, Program
-from sim.planning import numa
-from sim.planning.jitter import NAMES as JITTERS
-from sim.planning.jitter import PAUSE
-from sim.planning.planned import Planned
-from sim.spec.load import sections_in_use
-from sim.spec.rules.duration import check_duration
-from sim.spec.rules.idle import idle
-from sim.storage.feeding import path_with, with_data
-from sim.tools.stack import with_room
-from workloads.frameworks import framework_of
-from workloads.job.faults import Faults
-from workloads.job.layout import microbatches_of
-from workloads.models.counts import attention_flops, idle_parameters
-from workloads.models.model import ModelSpec
+from prestep.sim.analysis import formats, metrics, step_times, uneven, unsteady
+from prestep.sim.analysis.allocations import allocations_of
+from prestep.sim.analysis.critical_path import CriticalPath
+from prestep.sim.analysis.details import Details
+from prestep.sim.analysis.energy import energy_of
+from prestep.sim.analysis.evidence import evidence_of, fallbacks_of, tables_of
+from prestep.sim.analysis.gpu_shares import shares_of
+from prestep.sim.analysis.kernels import kernel_uses
+from prestep.sim.analysis.links import link_report
+from prestep.sim.analysis.memory import outside, peaks
+from prestep.sim.analysis.path_walk import critical_path
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.shadow_prices import Prices
+from prestep.sim.analysis.spans import timeline_of
+from prestep.sim.analysis.summary import summary_of
+from prestep.sim.analysis.timeline import Timeline
+from prestep.sim.analysis.uncertainty import (
+    uncertainty_of,
+    unseen,
+    with_readers,
+    with_unseen,
+)
+from prestep.sim.analysis.unheard import unheard
+from prestep.sim.collectives.nccl import rccl
+from prestep.sim.collectives.wires import sharp
+from prestep.sim.costs.kinds import work
+from prestep.sim.engine.execution import Run
+from prestep.sim.graph.opgraph import KERNEL, OpGraph, Program
+from prestep.sim.planning import numa
+from prestep.sim.planning.jitter import NAMES as JITTERS
+from prestep.sim.planning.jitter import PAUSE
+from prestep.sim.planning.planned import Planned
+from prestep.sim.spec.load import sections_in_use
+from prestep.sim.spec.rules.duration import check_duration
+from prestep.sim.spec.rules.idle import idle
+from prestep.sim.storage.feeding import path_with, with_data
+from prestep.sim.tools.stack import with_room
+from prestep.workloads.frameworks import framework_of
+from prestep.workloads.job.faults import Faults
+from prestep.workloads.job.layout import microbatches_of
+from prestep.workloads.models.counts import attention_flops, idle_parameters
+from prestep.workloads.models.model import ModelSpec
 
 Value = TypeVar("Value")
 
@@ -199,8 +204,8 @@ def _checkpoint(
     if "checkpoint" not in sections_in_use(planned.scenario):
         return None, None
     # saving simulates storage: slow to import, and few scenarios save
-    from sim.storage.checkpointing import report_of, saving_step
-    from sim.storage.save_spans import spans_of
+    from prestep.sim.storage.checkpointing import report_of, saving_step
+    from prestep.sim.storage.save_spans import spans_of
 
     table, save = report_of(planned, run, step)
     table["saving_step"] = saving_step(table, breakdown, step)

@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from sim.analysis.choices import changed_choices
-from sim.analysis.step_time import step_time
-from sim.collectives.plan import Plan
-from sim.engine.engine import execute
-from sim.engine.execution import Run
-from sim.planning.planned import Planned, on_links
-from topologies.core.links import Links
-from topologies.edit.overrides import with_overrides
-from topologies.fabric import Fabric
+from prestep.sim.analysis.choices import changed_choices
+from prestep.sim.analysis.step_time import step_time
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.engine.engine import execute
+from prestep.sim.engine.execution import Run
+from prestep.sim.planning.planned import Planned, on_links
+from prestep.topologies.core.links import Links
+from prestep.topologies.edit.overrides import with_overrides
+from prestep.topologies.fabric import Fabric
 
 MORE = 0.01
 # A faster kind that costs no more than this part of the step costs nothing: the order of transfers alone does as much.
@@ -61,7 +61,7 @@ class Prices:
     tied: np.ndarray
 
     def of(self, row: int) -> dict[str, Any]:
-        """The fields of `sim.analysis.prediction.Link` that a price fills."""
+        """The fields of `prestep.sim.analysis.prediction.Link` that a price fills."""
         return {"shadow_price": float(self.by_link[row]), "tied": int(self.tied[row])}
 
 

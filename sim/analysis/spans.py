@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.analysis.timeline import SPANS, TEXT, Timeline, Words, group_text
-from sim.engine.execution import Run
-from sim.errors import PrestepError
-from sim.graph.opgraph import (
+from prestep.sim.analysis.timeline import SPANS, TEXT, Timeline, Words, group_text
+from prestep.sim.engine.execution import Run
+from prestep.sim.errors import PrestepError
+from prestep.sim.graph.opgraph import (
     COMM,
     PHASES_COMMUNICATION,
     SYNC,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sim.analysis.step_times import by_rank, longest, median
-from sim.engine.execution import Run
-from sim.planning.planned import Planned
-from sim.storage.feeding import with_data
+from prestep.sim.analysis.step_times import by_rank, longest, median
+from prestep.sim.engine.execution import Run
+from prestep.sim.planning.planned import Planned
+from prestep.sim.storage.feeding import with_data
 
 
 def step_time(planned: Planned, run: Run) -> float:

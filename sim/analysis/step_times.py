@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from sim.engine.execution import Run
-from sim.graph.opgraph import KERNEL, OpGraph
+from prestep.sim.engine.execution import Run
+from prestep.sim.graph.opgraph import KERNEL, OpGraph
 
 # Share of a step by which ranks that communicate differ, from which on they are not yet in step.
 UNLIKE = 1e-3

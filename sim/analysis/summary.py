@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sim.analysis import formats
-from sim.planning.planned import Planned
-from workloads.job.parallel import Parallel
+from prestep.sim.analysis import formats
+from prestep.sim.planning.planned import Planned
+from prestep.workloads.job.parallel import Parallel
 
 #: The kind of model that a recorded program is.
 CAPTURED = "captured"

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import PrestepError
+from prestep.sim.errors import PrestepError
 
 TEXT = "text"
 

@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from sim.analysis.constants import Constant, Grounds
-from sim.analysis.critical_path import CriticalPath
-from sim.costs.spreads import NOMINAL, quantile, widths
-from sim.planning.planned import Planned
-from sim.spec.sections import Scenario
-from sim.storage.systems import load_system as storage_of
+from prestep.sim.analysis.constants import Constant, Grounds
+from prestep.sim.analysis.critical_path import CriticalPath
+from prestep.sim.costs.spreads import NOMINAL, quantile, widths
+from prestep.sim.planning.planned import Planned
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.storage.systems import load_system as storage_of
 
 GUESS = "guess"
 RUN = "run to run"  # the part that is the state of the machine

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sim.collectives.wires import paths
-from sim.graph.opgraph import Comm
+from prestep.sim.collectives.wires import paths
+from prestep.sim.graph.opgraph import Comm
 
 LOPSIDED = 2  # the largest share over the smallest from which on it is said
 SMALL = 1 << 20  # bytes up to which latency counts, not NICs

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives.plan import Plan
-from sim.collectives.planner import plan_collective
-from sim.graph.opgraph import Comm
-from sim.planning import host_memory
-from sim.planning.planned import Planned
-from sim.spec.rules.idle import stated
-from sim.spec.sections import COMMUNICATORS, Nccl
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.graph.opgraph import Comm
+from prestep.sim.planning import host_memory
+from prestep.sim.planning.planned import Planned
+from prestep.sim.spec.rules.idle import stated
+from prestep.sim.spec.sections import COMMUNICATORS, Nccl
 
 #: Keys that say who runs collectives and by which tables: they have a part in whatever is run.
 ALWAYS = ("nccl.backend", "nccl.version", "nccl.collnet")

@@ -7,10 +7,10 @@ the step may still have a lead over its GPU from the first step; once that is us
 
 from __future__ import annotations
 
-from sim.analysis.step_times import UNLIKE, by_rank, host_times, longest, spread
-from sim.engine.execution import Run
-from sim.graph.opgraph import OpGraph
-from sim.units import percent
+from prestep.sim.analysis.step_times import UNLIKE, by_rank, host_times, longest, spread
+from prestep.sim.engine.execution import Run
+from prestep.sim.graph.opgraph import OpGraph
+from prestep.sim.units import percent
 
 
 def unsteadiness(graph: OpGraph, run: Run) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sim.units import percent
+from prestep.sim.units import percent
 
 OWN = "own"
 LEAST = 0.005  # smaller shares are not said

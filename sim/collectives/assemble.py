@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives import constants as files
-from sim.collectives import machine
-from sim.collectives.group import Group
-from sim.collectives.nccl import protocols
-from sim.collectives.plan import Plan
-from sim.collectives.wires import paths
+from prestep.sim.collectives import constants as files
+from prestep.sim.collectives import machine
+from prestep.sim.collectives.group import Group
+from prestep.sim.collectives.nccl import protocols
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.wires import paths
 
 Bytes = tuple[np.ndarray, np.ndarray]
 
@@ -30,9 +30,9 @@ def on_bus(
 
     Examples
     --------
-    >>> from sim.collectives.group import group_of
-    >>> from sim.spec.sections import Nccl
-    >>> from topologies import load_cluster
+    >>> from prestep.sim.collectives.group import group_of
+    >>> from prestep.sim.spec.sections import Nccl
+    >>> from prestep.topologies import load_cluster
     >>> fabric = load_cluster("aws-p5")
     >>> group = group_of(fabric, fabric.gpus, Nccl(p2p_disable=True))
     >>> there_and_back = fabric.links.of_kind("memory")[:2]

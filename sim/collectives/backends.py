@@ -1,9 +1,9 @@
 """Which library runs an operation: NCCL, Gloo, or NVSHMEM. Said by a caller or by [nccl] backend, never guessed.
 
-* ``nccl``: everything, as `sim.collectives.nccl.tuner` chooses.
-* ``gloo``: everything, on the CPU over TCP (`sim.collectives.algorithms.gloo`).
+* ``nccl``: everything, as `prestep.sim.collectives.nccl.tuner` chooses.
+* ``gloo``: everything, on the CPU over TCP (`prestep.sim.collectives.algorithms.gloo`).
 * ``nvshmem``: puts and gets that kernels start, and collectives made of puts
-  (`sim.collectives.algorithms.one_sided`). What it
+  (`prestep.sim.collectives.algorithms.one_sided`). What it
   lacks (reductions) a training step takes from NCCL, and the plan's note says so; `strict` refuses instead.
 """
 
@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sim.collectives.algorithms import gloo, one_sided
-from sim.collectives.nccl import tuner
-from sim.collectives.nccl.speeds import most_channels
-from sim.collectives.plan import OPS, PAIR_OPS, Plan
-from sim.errors import InputError, Mistake, did_you_mean
-from sim.spec.sections import Nccl
+from prestep.sim.collectives.algorithms import gloo, one_sided
+from prestep.sim.collectives.nccl import tuner
+from prestep.sim.collectives.nccl.speeds import most_channels
+from prestep.sim.collectives.plan import OPS, PAIR_OPS, Plan
+from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.spec.sections import Nccl
 
 CREATION = "init"  # the cost of making a communicator: sim/collectives/nccl/creation.py
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives.plan import Plan
+from prestep.sim.collectives.plan import Plan
 
 LATENCY = "latency"
 FASTER = 1.1
@@ -36,8 +36,8 @@ class Bounds:
 
     Examples
     --------
-    >>> from sim.collectives.planner import plan_collective
-    >>> from topologies import load_cluster
+    >>> from prestep.sim.collectives.planner import plan_collective
+    >>> from prestep.topologies import load_cluster
     >>> fabric = load_cluster("dgx-h100")
     >>> small = lambda on: plan_collective("all_reduce", 8, on.gpus, on)
     >>> Bounds(fabric).of(small(fabric), small)

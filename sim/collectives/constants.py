@@ -8,12 +8,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sim import schema
-from sim.collectives.nccl.speeds import generation
-from sim.collectives.plan import OPS, PROTOS
-from sim.collectives.registry import algorithms
-from sim.costs import interference
-from sim.errors import PrestepError
+from prestep.sim import schema
+from prestep.sim.collectives.nccl.speeds import generation
+from prestep.sim.collectives.plan import OPS, PROTOS
+from prestep.sim.collectives.registry import algorithms
+from prestep.sim.costs import interference
+from prestep.sim.errors import PrestepError
 
 FOLDER = Path(__file__).parents[1] / "costs" / "hardware"
 EXTRA = FOLDER / "extra-nccl.toml"
@@ -21,7 +21,7 @@ EXTRA = FOLDER / "extra-nccl.toml"
 REFERENCE = "h200"
 # The measured GPU of each generation, whose constants others of it borrow as a guess; nobody measured Volta.
 MEASURED = {"volta": "h200", "ampere": "a100", "hopper": "h200", "blackwell": "b200"}
-# What kernels and collectives cost each other (`sim.costs.interference`).
+# What kernels and collectives cost each other (`prestep.sim.costs.interference`).
 OVERLAP = "overlap"
 
 UNITS = ("s", "B", "B/s", "s/B", "1")

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from sim import schema
-from sim.collectives import machine
-from sim.collectives.assemble import wires
-from sim.collectives.group import Group, group_of
-from sim.collectives.plan import Plan
-from sim.collectives.wires import paths
-from sim.graph.tokens import Tokens
-from sim.spec.sections import Nccl
+from prestep.sim import schema
+from prestep.sim.collectives import machine
+from prestep.sim.collectives.assemble import wires
+from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.wires import paths
+from prestep.sim.graph.tokens import Tokens
+from prestep.sim.spec.sections import Nccl
 
 FILE = Path(__file__).with_suffix(".toml")
 HOSTS = "hosts"  # the table of what several hosts add

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.collectives.nccl.ways import TYPES
-from sim.collectives.wires import nics, paths, processes, reach, transport
-from sim.collectives.wires.network import Network, network_of
-from sim.errors import InputError, Mistake, unknown
-from sim.spec.sections import Nccl
+from prestep.sim.collectives.nccl.ways import TYPES
+from prestep.sim.collectives.wires import nics, paths, processes, reach, transport
+from prestep.sim.collectives.wires.network import Network, network_of
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.spec.sections import Nccl
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Group:
     inside, outside : str
         How bytes travel in a host ("auto", "shm" through its memory, or the type of way up to which GPUs are peers) and
         between hosts ("auto", "staged" in their memory, or "net" where hosts are pretended): see
-        `sim.collectives.wires.transport`.
+        `prestep.sim.collectives.wires.transport`.
     farthest : int or None
         Type of the farthest way between peers, where NCCL_P2P_LEVEL says it.
     net : Net

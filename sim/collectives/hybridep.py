@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from sim import schema
-from sim.collectives import backends
-from sim.collectives.group import Group, group_of
-from sim.collectives.plan import Plan
-from sim.graph.tokens import Tokens
-from sim.schema import Items, Number, Table, Text
-from sim.spec.sections import Nccl
+from prestep.sim import schema
+from prestep.sim.collectives import backends
+from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.graph.tokens import Tokens
+from prestep.sim.schema import Items, Number, Table, Text
+from prestep.sim.spec.sections import Nccl
 
 FILE = Path(__file__).with_suffix(".toml")
 WAYS = ("dispatch", "combine")

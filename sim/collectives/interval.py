@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives.plan import Plan
-from sim.collectives.wires import shaping
-from sim.collectives.wires.network import INSIDE
-from sim.costs.spreads import NOMINAL, quantile, tables
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.wires import shaping
+from prestep.sim.collectives.wires.network import INSIDE
+from prestep.sim.costs.spreads import NOMINAL, quantile, tables
 
 NETWORK, SHAPED = "network", "shaped"
 #: Fabrics inside an NVLink domain that are not one host of NVSwitches.
@@ -50,8 +50,8 @@ def place_of(plan: Plan, fabric: Any) -> str:
 
     Examples
     --------
-    >>> from sim.collectives.planner import plan_collective
-    >>> from topologies import load_cluster
+    >>> from prestep.sim.collectives.planner import plan_collective
+    >>> from prestep.topologies import load_cluster
     >>> fabric = load_cluster("l40s-host")
     >>> place_of(plan_collective("all_reduce", 2.0**30, fabric.gpus[:3], fabric, None), fabric)
     'pcie'

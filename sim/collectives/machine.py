@@ -12,10 +12,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sim import schema
-from sim.collectives import constants
-from sim.collectives.constants import OVERLAP, PLAIN, Constants, schema_over
-from sim.collectives.plan import Plan
+from prestep.sim import schema
+from prestep.sim.collectives import constants
+from prestep.sim.collectives.constants import OVERLAP, PLAIN, Constants, schema_over
+from prestep.sim.collectives.plan import Plan
 
 EXPECTED = "constants of NCCL (TOML), as `prestep calibrate LOGS -o FILE` writes them"
 

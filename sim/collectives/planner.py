@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sim.collectives import backends, deepep, hybridep
-from sim.collectives.plan import Plan
-from sim.collectives.wires import paths
-from sim.graph.tokens import Tokens
-from sim.spec.sections import Nccl
+from prestep.sim.collectives import backends, deepep, hybridep
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.wires import paths
+from prestep.sim.graph.tokens import Tokens
+from prestep.sim.spec.sections import Nccl
 
 KERNELS = {"deepep": deepep.plan, "hybridep": hybridep.plan}
 
@@ -44,7 +44,7 @@ def plan_collective(
     Raises
     ------
     InputError
-        For anything that NCCL would refuse; see `sim.collectives.nccl.tuner.choose`.
+        For anything that NCCL would refuse; see `prestep.sim.collectives.nccl.tuner.choose`.
     """
     wanted = nccl or Nccl()
     plans = paths.index_of(fabric).plans

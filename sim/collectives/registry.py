@@ -6,16 +6,17 @@ Such a module defines
 * ``plan(op, size, ranks, fabric, nccl, proto, channels, table)``: a `Plan`;
 * ``steps(op, n)``: its transfers, replayed by tests;
 * ``runs_on(op, group, fabric, settings)``: why it cannot run there, or None;
-* ``estimate(op, proto, model)``: microseconds and GB/s in NCCL's table (`sim.collectives.nccl.tuning`);
-* ``ROWS``: its rows in the tables behind that (`sim.collectives.nccl.tuning.Rows`), steps between hosts included;
-* ``CONSTANTS``: how fast it runs by protocol (`sim.collectives.constants.Pace`), where no file of
+* ``estimate(op, proto, model)``: microseconds and GB/s in NCCL's table (`prestep.sim.collectives.nccl.tuning`);
+* ``ROWS``: its rows in the tables behind that (`prestep.sim.collectives.nccl.tuning.Rows`), steps between hosts
+included;
+* ``CONSTANTS``: how fast it runs by protocol (`prestep.sim.collectives.constants.Pace`), where no file of
   sim/costs/hardware has a table of its name;
 * ``ORDER``: its place in NCCL's list of algorithms, which decides ties;
 * optionally ``corrected(op, size, proto, model)``: factors on both for one size; ``CHANNELS``: the attribute of
-  `sim.collectives.nccl.search.Graph` that counts its channels; ``CONNECTIONS``: over how many of a
+  `prestep.sim.collectives.nccl.search.Graph` that counts its channels; ``CONNECTIONS``: over how many of a
   channel a GPU receives;
   ``traffic(plan, group, fabric, settings)``: what TCP sockets have to move
-  (`sim.collectives.wires.socket_traffic.Traffic`).
+  (`prestep.sim.collectives.wires.socket_traffic.Traffic`).
 
 Modules without ``estimate`` (pairwise) have no choice to make.
 """
@@ -26,9 +27,9 @@ import importlib
 from functools import lru_cache
 from types import ModuleType
 
-from sim import plugins
+from prestep.sim import plugins
 
-PACKAGE = "sim.collectives.algorithms"
+PACKAGE = "prestep.sim.collectives.algorithms"
 
 
 @lru_cache(maxsize=1)

@@ -8,13 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sim.collectives import backends, machine, request, table
-from sim.collectives.nccl import creation, lines
-from sim.collectives.plan import WORDS, check
-from sim.errors import InputError, Mistake, unknown
-from sim.spec.sections import Nccl
-from sim.units import format_bandwidth, format_bytes, format_duration, parse_nccl_size
-from topologies import load_cluster
+from prestep.sim.collectives import backends, machine, request, table
+from prestep.sim.collectives.nccl import creation, lines
+from prestep.sim.collectives.plan import WORDS, check
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.spec.sections import Nccl
+from prestep.sim.units import (
+    format_bandwidth,
+    format_bytes,
+    format_duration,
+    parse_nccl_size,
+)
+from prestep.topologies import load_cluster
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from sim import assignments, strict
-from sim.collectives.wires.processes import LOCAL, WRONG, memory_of
-from sim.errors import InputError, Mistake, unknown
-from sim.spec.sections import Nccl
+from prestep.sim import assignments, strict
+from prestep.sim.collectives.wires.processes import LOCAL, WRONG, memory_of
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.spec.sections import Nccl
 
 WHERE = "command line"
 

@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives import backends, machine, uneven
-from sim.collectives.bound import Bounds
-from sim.collectives.group import group_of
-from sim.collectives.interval import Sure, sure
-from sim.collectives.nccl.search import search
-from sim.collectives.nccl.speeds import most_channels
-from sim.collectives.nccl.tuner import Candidate, candidates
-from sim.collectives.plan import Plan, check, nccl_of
-from sim.collectives.planner import plan_collective
-from sim.collectives.wires.network import INSIDE
-from sim.errors import InputError, Mistake
-from sim.spec.sections import Nccl
-from sim.units import format_bandwidth, format_bytes, format_duration
+from prestep.sim.collectives import backends, machine, uneven
+from prestep.sim.collectives.bound import Bounds
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.interval import Sure, sure
+from prestep.sim.collectives.nccl.search import search
+from prestep.sim.collectives.nccl.speeds import most_channels
+from prestep.sim.collectives.nccl.tuner import Candidate, candidates
+from prestep.sim.collectives.plan import Plan, check, nccl_of
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.wires.network import INSIDE
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.spec.sections import Nccl
+from prestep.sim.units import format_bandwidth, format_bytes, format_duration
 
 # Operations whose size is n parts.
 SHARED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives import machine
-from sim.collectives.algorithms import pairwise
-from sim.collectives.group import group_of
-from sim.collectives.nccl import channels as rules
-from sim.collectives.plan import Plan
-from sim.collectives.wires import paths, transport
-from sim.errors import InputError, Mistake
-from sim.spec.sections import Nccl
+from prestep.sim.collectives import machine
+from prestep.sim.collectives.algorithms import pairwise
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.nccl import channels as rules
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.wires import paths, transport
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.spec.sections import Nccl
 
 OP = "all_to_all"
 

@@ -57,14 +57,14 @@ def completed(command: click.Command) -> click.Command:
 
 
 def _names(kind: str) -> Iterator[str]:
-    from sim.tools.catalog import names  # only when the shell asks
+    from prestep.sim.tools.catalog import names  # only when the shell asks
 
     yield from names(kind)
 
 
 def _keys() -> Iterator[str]:
     """`section.key=` of every key, and the attributes that what-ifs change."""
-    from sim.spec.sections import SECTIONS
+    from prestep.sim.spec.sections import SECTIONS
 
     yield from (
         f"{section}.{entry.name}="

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from sim.commands._shared import POSITIVE
+from prestep.sim.commands._shared import POSITIVE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import click
 
-from sim import plugins, progress, renamed
-from sim.commands._pages import fitting
-from sim.errors import EXIT_INPUT, InputError, Mistake, PrestepError
-from sim.extras import missing
-from sim.strict import whole_number_meant
-from sim.tools import crash, streams
+from prestep.sim import plugins, progress, renamed
+from prestep.sim.commands._pages import fitting
+from prestep.sim.errors import EXIT_INPUT, InputError, Mistake, PrestepError
+from prestep.sim.extras import missing
+from prestep.sim.strict import whole_number_meant
+from prestep.sim.tools import crash, streams
 
 POSITIVE = click.FloatRange(0, 1e9, min_open=True)
 #: Of a step or a run: more say nothing new of their distribution.
@@ -248,7 +248,7 @@ def scaled(command: Command) -> Command:
 
 def handler(name: str) -> ModuleType:
     """What does a command's work; imported when it is done, as the simulator is slow to import."""
-    return plugins.load("sim.commands.handlers", name)
+    return plugins.load("prestep.sim.commands.handlers", name)
 
 
 def coloured() -> bool:

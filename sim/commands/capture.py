@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import as_json, explained, misused
-from sim.errors import InputError, Mistake
+from prestep.sim.commands._shared import as_json, explained, misused
+from prestep.sim.errors import InputError, Mistake
 
 GROUP = "Your programs, traces and machines"
 
@@ -39,7 +39,7 @@ class Capture(click.Command):
 @explained
 def show(file: Path, rank: int | None, json_: bool) -> None:
     """Print what a recording has: operations, communication, waits, what was assumed."""
-    from sim.commands.handlers import recorded
+    from prestep.sim.commands.handlers import recorded
 
     recorded.show(file, rank, json_)
 
@@ -119,7 +119,7 @@ def command(
     assume: str,
     **options: Any,
 ) -> None:
-    from sim.tools.program_capture import captured
+    from prestep.sim.tools.program_capture import captured
 
     _check(output, command_line[0])
     tables = captured(

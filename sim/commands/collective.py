@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import (
+from prestep.sim.commands._shared import (
     as_json,
     changes,
     explained,

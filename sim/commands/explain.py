@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import explained, handler
+from prestep.sim.commands._shared import explained, handler
 
 GROUP = "Understand a result"
 

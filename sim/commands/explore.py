@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import (
+from prestep.sim.commands._shared import (
     changes,
     explained,
     handler,

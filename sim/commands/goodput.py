@@ -7,9 +7,15 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import MOST_REPLICAS, as_json, changes, explained, handler
-from sim.spec.scenario_file import tables_of
-from sim.tools.catalog import find_scenario
+from prestep.sim.commands._shared import (
+    MOST_REPLICAS,
+    as_json,
+    changes,
+    explained,
+    handler,
+)
+from prestep.sim.spec.scenario_file import tables_of
+from prestep.sim.tools.catalog import find_scenario
 
 GROUP = "Predict"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import Count, explained, handler
+from prestep.sim.commands._shared import Count, explained, handler
 
 GROUP = "Predict"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import as_json, explained, handler
+from prestep.sim.commands._shared import as_json, explained, handler
 
 GROUP = "Predict"
 

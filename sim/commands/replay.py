@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import as_json, changes, explained, handler
+from prestep.sim.commands._shared import as_json, changes, explained, handler
 
 GROUP = "Your programs, traces and machines"
 

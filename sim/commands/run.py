@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from sim.commands._ranking import energy_prices
-from sim.commands._shared import (
+from prestep.sim.commands._ranking import energy_prices
+from prestep.sim.commands._shared import (
     MOST_REPLICAS,
     POSITIVE,
     as_json,

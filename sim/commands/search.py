@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from sim.commands._ranking import energy_prices, rank_by
-from sim.commands._shared import (
+from prestep.sim.commands._ranking import energy_prices, rank_by
+from prestep.sim.commands._shared import (
     as_json,
     changes,
     explained,

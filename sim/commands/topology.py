@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import explained, file_option, handler, scaled
+from prestep.sim.commands._shared import explained, file_option, handler, scaled
 
 GROUP = "Understand a result"
 

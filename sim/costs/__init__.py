@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from sim.costs.gpu import Gpu, load
-from sim.graph.kernel import Kernel
+from prestep.sim.costs.gpu import Gpu, load
+from prestep.sim.graph.kernel import Kernel
 
 __all__ = ["Gpu", "Kernel", "load_gpu"]
 

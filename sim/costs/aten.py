@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.costs import matern
-from sim.costs.roofline import Roofline
-from sim.costs.tables import toward
-from sim.graph.kernel import Kernel
+from prestep.sim.costs import matern
+from prestep.sim.costs.roofline import Roofline
+from prestep.sim.costs.tables import toward
+from prestep.sim.graph.kernel import Kernel
 
 PREFIX = "aten "
 #: The kind that stands for all operations over elements.

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.graph.kernel import Kernel
-from sim.schema import Items, Number, Schema, Table, Text
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.schema import Items, Number, Schema, Table, Text
 
 FP8, WIDE = "fp8", "bf16"
 KINDS = ("attention_fwd", "attention_bwd")

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from sim.costs.attention import KINDS
-from sim.graph.kernel import Kernel
-from sim.schema import Items, Number, Schema, Table, Text
+from prestep.sim.costs.attention import KINDS
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.schema import Items, Number, Schema, Table, Text
 
 #: Widths of tiles that tables have.
 NARROW, REFERENCE = 64, 128

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache
 
-from sim.costs.clock import Load, load_under
-from sim.costs.draw import Draw
-from sim.costs.gpu import Gpu
-from sim.costs.power import Power
-from sim.costs.roofline import Roofline
-from sim.graph.kernel import Kernel
+from prestep.sim.costs.clock import Load, load_under
+from prestep.sim.costs.draw import Draw
+from prestep.sim.costs.gpu import Gpu
+from prestep.sim.costs.power import Power
+from prestep.sim.costs.roofline import Roofline
+from prestep.sim.graph.kernel import Kernel
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sim.costs.draw import ATTENTION, Draw
-from sim.costs.kinds import work
-from sim.graph.kernel import Kernel
+from prestep.sim.costs.draw import ATTENTION, Draw
+from prestep.sim.costs.kinds import work
+from prestep.sim.graph.kernel import Kernel
 
 if TYPE_CHECKING:
-    from sim.costs.changed import ChangedGpu
-    from sim.costs.gpu import Gpu
+    from prestep.sim.costs.changed import ChangedGpu
+    from prestep.sim.costs.gpu import Gpu
 
 LOWEST = (
     0.17  # datasheet: 345 of 1,980 MHz, the lowest clock that an H100 and an H200 list

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from sim.costs import matern, terms
-from sim.costs.gpu import Gpu
-from sim.costs.kinds import STREAM_PASSES, work
-from sim.costs.tables import NEAR, Row
-from sim.graph.kernel import STATED, Kernel
+from prestep.sim.costs import matern, terms
+from prestep.sim.costs.gpu import Gpu
+from prestep.sim.costs.kinds import STREAM_PASSES, work
+from prestep.sim.costs.tables import NEAR, Row
+from prestep.sim.graph.kernel import STATED, Kernel
 
 # Octaves over which corrections stay alike: of products, whose sizes choose another kernel of the library, and others.
 LENGTH = {"gemm": 1.0}

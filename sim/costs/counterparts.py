@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from sim.costs.aten import PREFIX, of_each_expert
-from sim.costs.attention_widths import LATENT
-from sim.costs.kinds import DTYPE_BYTES, STREAM_PASSES, work
-from sim.graph.kernel import Kernel
+from prestep.sim.costs.aten import PREFIX, of_each_expert
+from prestep.sim.costs.attention_widths import LATENT
+from prestep.sim.costs.kinds import DTYPE_BYTES, STREAM_PASSES, work
+from prestep.sim.graph.kernel import Kernel
 
 #: Operations of kinds over rows and columns, over words, and of convolutions.
 OPERATIONS = {

@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from sim import schema
-from sim.costs import attention, attention_widths, terms
-from sim.costs.adamw import Adamw
-from sim.costs.attention import Ratios
-from sim.costs.attention_widths import Widths
-from sim.costs.draw import ATTENTION, Draw
-from sim.costs.gemm import SAME, TileModel
-from sim.costs.kinds import DTYPE_BYTES, KINDS, SCANS
-from sim.costs.library_table import Stack
-from sim.costs.power import Power
-from sim.schema import Items, Number, Schema, Table, Text
+from prestep.sim import schema
+from prestep.sim.costs import attention, attention_widths, terms
+from prestep.sim.costs.adamw import Adamw
+from prestep.sim.costs.attention import Ratios
+from prestep.sim.costs.attention_widths import Widths
+from prestep.sim.costs.draw import ATTENTION, Draw
+from prestep.sim.costs.gemm import SAME, TileModel
+from prestep.sim.costs.kinds import DTYPE_BYTES, KINDS, SCANS
+from prestep.sim.costs.library_table import Stack
+from prestep.sim.costs.power import Power
+from prestep.sim.schema import Items, Number, Schema, Table, Text
 
 #: Generations of GPUs that NCCL treats differently, oldest first.
 GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
@@ -184,7 +184,7 @@ class GpuFacts:
     correction
         How rows correct models between them, by kind; "default" for the others.
     terms
-        Coefficients of the terms of a kind's time, by table (`sim.costs.terms`), s for a unit of each.
+        Coefficients of the terms of a kind's time, by table (`prestep.sim.costs.terms`), s for a unit of each.
     adamw
         Launches of the fused AdamW.
     parts
@@ -201,11 +201,12 @@ class GpuFacts:
     attention_widths
         Time of attention with wide heads over that with heads of 128; None: as `like`, if its units are the same.
     scans
-        Time of scans, by name ("mamba2"), over that on the GPU where they were measured (`sim.costs.scans`).
+        Time of scans, by name ("mamba2"), over that on the GPU where they were measured (`prestep.sim.costs.scans`).
     guessed_load
         Which of `sustained` nobody published: no key of a file, but which file it stands in.
     borne_out
-        Kinds and formats of kernels whose lent times measured steps bear out (`sim.costs.judged`): no key of a file.
+        Kinds and formats of kernels whose lent times measured steps bear out (`prestep.sim.costs.judged`): no key of
+        a file.
     """
 
     sms: int = fact(COUNT, int)

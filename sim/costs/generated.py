@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sim.costs.roofline import Roofline
-from sim.graph.kernel import Kernel
+from prestep.sim.costs.roofline import Roofline
+from prestep.sim.graph.kernel import Kernel
 
 KINDS = ("fused_pointwise", "fused_reduction")
 #: Operations of CUDA cores (flops of the fp32 peak) that a function of one element takes; layouts are their names,

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sim.costs import aten, gemm, scans, sustained, terms
-from sim.costs.attention import is_fp8, widened
-from sim.costs.attention_widths import Stand
-from sim.costs.facts import GpuFacts
-from sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
-from sim.costs.gpu_times import GpuTimes
-from sim.costs.kinds import ATTENTIONS, STREAM_PASSES, check, work
-from sim.costs.tables import NEAR, REACH, Curve, Row
-from sim.graph.kernel import STATED, Kernel
+from prestep.sim.costs import aten, gemm, scans, sustained, terms
+from prestep.sim.costs.attention import is_fp8, widened
+from prestep.sim.costs.attention_widths import Stand
+from prestep.sim.costs.facts import GpuFacts
+from prestep.sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
+from prestep.sim.costs.gpu_times import GpuTimes
+from prestep.sim.costs.kinds import ATTENTIONS, STREAM_PASSES, check, work
+from prestep.sim.costs.tables import NEAR, REACH, Curve, Row
+from prestep.sim.graph.kernel import STATED, Kernel
 
 FORWARD = "forward products"  # borrowed by gradients
 

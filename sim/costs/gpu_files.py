@@ -8,8 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sim import schema
-from sim.costs.facts import (
+from prestep.sim import schema
+from prestep.sim.costs.facts import (
     AMD_GENERATIONS,
     GENERATIONS,
     NEEDED,
@@ -17,9 +17,9 @@ from sim.costs.facts import (
     GpuFacts,
     gpu_facts,
 )
-from sim.costs.judged import borne_out
-from sim.costs.tables import Row, read_rows
-from sim.errors import InputError, Mistake, unknown
+from prestep.sim.costs.judged import borne_out
+from prestep.sim.costs.tables import Row, read_rows
+from prestep.sim.errors import InputError, Mistake, unknown
 
 HARDWARE = Path(__file__).parent / "hardware"
 

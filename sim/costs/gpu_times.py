@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from sim.costs import (
+from prestep.sim.costs import (
     aten,
     gemm,
     generated,
@@ -16,19 +16,19 @@ from sim.costs import (
     terms,
     tile_times,
 )
-from sim.costs.adamw import Adamw
-from sim.costs.attention import is_fp8, widened
-from sim.costs.attention_widths import Stand, Widths, stand
-from sim.costs.counterparts import InModels, in_models
-from sim.costs.draw import Draw
-from sim.costs.facts import GpuFacts
-from sim.costs.kernel_tables import KernelTables
-from sim.costs.kinds import ATTENTIONS, check, work
-from sim.costs.library_steps import LibrarySteps
-from sim.costs.power import BUSY_ABOVE, FILLS_ABOVE, Power
-from sim.costs.roofline import Roofline, estimate
-from sim.costs.tables import Curve, Kriged, Row
-from sim.graph.kernel import STATED, Kernel
+from prestep.sim.costs.adamw import Adamw
+from prestep.sim.costs.attention import is_fp8, widened
+from prestep.sim.costs.attention_widths import Stand, Widths, stand
+from prestep.sim.costs.counterparts import InModels, in_models
+from prestep.sim.costs.draw import Draw
+from prestep.sim.costs.facts import GpuFacts
+from prestep.sim.costs.kernel_tables import KernelTables
+from prestep.sim.costs.kinds import ATTENTIONS, check, work
+from prestep.sim.costs.library_steps import LibrarySteps
+from prestep.sim.costs.power import BUSY_ABOVE, FILLS_ABOVE, Power
+from prestep.sim.costs.roofline import Roofline, estimate
+from prestep.sim.costs.tables import Curve, Kriged, Row
+from prestep.sim.graph.kernel import STATED, Kernel
 
 # Waves; measured: GEMMs of <= 1.94 waves have no memset in the traces, of >= 3.88 all have.
 DYNAMIC_ABOVE = 2.0

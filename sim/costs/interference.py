@@ -19,10 +19,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sim import schema
-from sim.costs.counterparts import kind_in_models
-from sim.costs.kinds import work
-from sim.graph.kernel import Kernel
+from prestep.sim import schema
+from prestep.sim.costs.counterparts import kind_in_models
+from prestep.sim.costs.kinds import work
+from prestep.sim.graph.kernel import Kernel
 
 TILE = (
     256 * 128

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from sim.costs.spreads import widths
+from prestep.sim.costs.spreads import widths
 
 PATH = Path(__file__).parent / "hardware" / "step-errors.csv"
 LEAST = 20  # steps without which errors say nothing

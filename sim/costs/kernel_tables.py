@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from sim.costs import gemm, terms
-from sim.costs.facts import GpuFacts
-from sim.costs.kinds import OVER_PCIE, STREAM_PASSES, work
-from sim.costs.tables import Curve, Kriged, Row
-from sim.graph.kernel import Kernel
+from prestep.sim.costs import gemm, terms
+from prestep.sim.costs.facts import GpuFacts
+from prestep.sim.costs.kinds import OVER_PCIE, STREAM_PASSES, work
+from prestep.sim.costs.tables import Curve, Kriged, Row
+from prestep.sim.graph.kernel import Kernel
 
 Group = tuple[str, str, str]
 #: Relative noise of rows that come from traces of steps, at most.

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from sim.errors import InputError, Mistake, did_you_mean
-from sim.graph.kernel import Kernel
+from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.graph.kernel import Kernel
 
 # Scales included: fp8_block has an fp32 for 128 elements (DeepSeek-V3's activations), mxfp8 a byte for 32 (OCP MX),
 # nvfp4 a byte for 16.

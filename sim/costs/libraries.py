@@ -1,6 +1,6 @@
 """Kernels as libraries of serving stacks run them: measured by others, by GPU, number format and library.
 
-`hardware/FAMILY.parquet` has the rows (`python -m lab.fit.libraries`); `sim.costs.library_table` reads between
+`hardware/FAMILY.parquet` has the rows (`python -m lab.fit.libraries`); `prestep.sim.costs.library_table` reads between
 them.
 """
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from sim.costs.gpu_files import HARDWARE
-from sim.costs.library_families import Family
-from sim.costs.library_table import Library, LibraryTable
-from sim.costs.roofline import Roofline
+from prestep.sim.costs.gpu_files import HARDWARE
+from prestep.sim.costs.library_families import Family
+from prestep.sim.costs.library_table import Library, LibraryTable
+from prestep.sim.costs.roofline import Roofline
 
 WHO = ["gpu", "dtype", "source", "kernel", "variant"]
 

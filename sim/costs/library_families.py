@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.costs.kinds import DTYPE_BYTES
+from prestep.sim.costs.kinds import DTYPE_BYTES
 
 TILE = 64  # rows: the smallest tiles of products
 EXCHANGING_SMS = 24  # most SMs that exchanges were measured with: a table's unit

@@ -14,12 +14,18 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.costs import gemm
-from sim.costs.gpu_files import HARDWARE
-from sim.costs.library_families import ATTENTION, PRODUCTS, Family
-from sim.costs.library_table import Library, LibraryTable, Process, Stack, nearest
-from sim.costs.roofline import Roofline
-from sim.graph.kernel import Kernel
+from prestep.sim.costs import gemm
+from prestep.sim.costs.gpu_files import HARDWARE
+from prestep.sim.costs.library_families import ATTENTION, PRODUCTS, Family
+from prestep.sim.costs.library_table import (
+    Library,
+    LibraryTable,
+    Process,
+    Stack,
+    nearest,
+)
+from prestep.sim.costs.roofline import Roofline
+from prestep.sim.graph.kernel import Kernel
 
 #: Octaves from a measured shape within which a table reaches.
 REACH = 2.0

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.costs import matern
-from sim.costs.library_families import Family, Sizes, Work
-from sim.costs.roofline import Roofline
-from sim.costs.tables import REACH
+from prestep.sim.costs import matern
+from prestep.sim.costs.library_families import Family, Sizes, Work
+from prestep.sim.costs.roofline import Roofline
+from prestep.sim.costs.tables import REACH
 
 #: Share of the datasheet's limits where corrections start (a guess).
 REACHED = 0.75
@@ -134,7 +134,8 @@ class LibraryTable:
     def _corrections(self, points: np.ndarray) -> np.ndarray:
         """What a kernel takes beyond its base, over that: by a Gaussian process through the rows nearest to each point.
 
-        Far from all rows it falls as `sim.costs.tables.toward` does, until the base is left, which is a roofline.
+        Far from all rows it falls as `prestep.sim.costs.tables.toward` does, until the base is left, which is a
+        roofline.
         """
         near, to_rows = nearest(points, self._points)
         rows, residuals = self._points[near], self._residuals[near]

@@ -8,7 +8,8 @@
     [factor]                            # time here over time of the base's tables, by table
     gemm-nt-bf16 = { value = 1.012, low = 1.004, high = 1.019, rows = 140 }
 
-The machine's rows correct what the base says (`sim.costs.corrected`): near a measured shape the measurement counts, far
+The machine's rows correct what the base says (`prestep.sim.costs.corrected`): near a measured shape the measurement
+counts, far
 from any the base does, times the factor. Tables without rows or factor are the base's. A cluster file names such a file
 with the key `kernels`. Without `table` it is a starting point. Instead of `base` it may state all facts of a GPU that
 prestep does not have, as files in `sim/costs/hardware` do, with `like` for the one that lends tables; `base` may be the
@@ -23,14 +24,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from sim.costs import load_gpu
-from sim.costs.corrected import CorrectedGpu
-from sim.costs.facts import NEEDED, SCHEMA, gpu_facts
-from sim.costs.gpu import Gpu, parts
-from sim.costs.gpu_files import aten_of, laid_over
-from sim.costs.tables import Row
-from sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim import files
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.corrected import CorrectedGpu
+from prestep.sim.costs.facts import NEEDED, SCHEMA, gpu_facts
+from prestep.sim.costs.gpu import Gpu, parts
+from prestep.sim.costs.gpu_files import aten_of, laid_over
+from prestep.sim.costs.tables import Row
+from prestep.sim.errors import InputError, Mistake, did_you_mean
 
 FORMAT = 1
 FACTS = tuple(SCHEMA.keys)
@@ -109,7 +110,7 @@ def _rows(where: Path, table: Mapping[str, Any]) -> list[Row]:
     if "table" not in table:
         return []
     # pyarrow is slow to import, and most clusters have no measurements of their own
-    from sim.costs.measured_rows import read_rows
+    from prestep.sim.costs.measured_rows import read_rows
 
     return read_rows(where.parent / table["table"])
 

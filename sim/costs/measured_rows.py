@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sim import files
-from sim.costs.tables import Row
-from sim.errors import InputError, Mistake
-from sim.graph.kernel import Kernel
+from prestep.sim import files
+from prestep.sim.costs.tables import Row
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.graph.kernel import Kernel
 
 COLUMNS = (
     "kind",

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sim.costs import gemm
-from sim.costs.kinds import KINDS, ROW_PASSES, STREAM_PASSES
-from sim.graph.kernel import Kernel
+from prestep.sim.costs import gemm
+from prestep.sim.costs.kinds import KINDS, ROW_PASSES, STREAM_PASSES
+from prestep.sim.graph.kernel import Kernel
 
 if TYPE_CHECKING:
-    from sim.costs.gpu_times import GpuTimes
+    from prestep.sim.costs.gpu_times import GpuTimes
 
 PREFIX = "aten "
 #: Sizes of an octave that a kernel is filled up to: eight of a product, whose tiles are narrow; two of others.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sim.costs.kinds import DTYPE_BYTES, work
-from sim.errors import InputError, Mistake
-from sim.graph.kernel import Kernel
+from prestep.sim.costs.kinds import DTYPE_BYTES, work
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.graph.kernel import Kernel
 
 WIDEST = "fp64"
 

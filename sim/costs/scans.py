@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.costs.kinds import SCANS
-from sim.costs.library_families import SCANS as FAMILY
-from sim.costs.library_steps import rows_of_library
-from sim.costs.library_table import Library, LibraryTable
-from sim.costs.similar import least_over
-from sim.graph.kernel import Kernel
+from prestep.sim.costs.kinds import SCANS
+from prestep.sim.costs.library_families import SCANS as FAMILY
+from prestep.sim.costs.library_steps import rows_of_library
+from prestep.sim.costs.library_table import Library, LibraryTable
+from prestep.sim.costs.similar import least_over
+from prestep.sim.graph.kernel import Kernel
 
 if TYPE_CHECKING:
-    from sim.costs.gpu_times import GpuTimes
+    from prestep.sim.costs.gpu_times import GpuTimes
 
 MEASURED_ON = "h100"
 #: Whose kernels they are.
@@ -80,7 +80,7 @@ def _sizes(kernel: Kernel) -> np.ndarray:
 @cache
 def _table(kind: str) -> LibraryTable:
     """Rows of a kind about the limits of the GPU that they were measured on."""
-    from sim.costs.gpu import load  # which reads scans itself
+    from prestep.sim.costs.gpu import load  # which reads scans itself
 
     name, way = KINDS[kind]
     variant = f"training {DIRECTIONS[way]}"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sim.costs import gemm, tile_times
-from sim.costs.counterparts import counterpart
-from sim.costs.draw import Draw
-from sim.costs.kinds import ATTENTIONS, STREAM_PASSES
-from sim.errors import InputError, Mistake
-from sim.graph.kernel import Kernel
+from prestep.sim.costs import gemm, tile_times
+from prestep.sim.costs.counterparts import counterpart
+from prestep.sim.costs.draw import Draw
+from prestep.sim.costs.kinds import ATTENTIONS, STREAM_PASSES
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.graph.kernel import Kernel
 
 if TYPE_CHECKING:
-    from sim.costs.gpu_times import GpuTimes
+    from prestep.sim.costs.gpu_times import GpuTimes
 
 
 def seconds(gpu: GpuTimes, like: GpuTimes, kernel: Kernel) -> float:

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from statistics import NormalDist
 
-from sim import schema
+from prestep.sim import schema
 
 WIDTHS = Path(__file__).parent / "uncertainty.toml"
 NOMINAL = 0.9

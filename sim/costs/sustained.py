@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sim.costs import gemm
-from sim.costs.counterparts import kind_in_models
-from sim.costs.facts import GpuFacts
-from sim.costs.roofline import Roofline
-from sim.graph.kernel import Kernel
+from prestep.sim.costs import gemm
+from prestep.sim.costs.counterparts import kind_in_models
+from prestep.sim.costs.facts import GpuFacts
+from prestep.sim.costs.roofline import Roofline
+from prestep.sim.graph.kernel import Kernel
 
 PRODUCTS = ("gemm", "gemm_bias")
 #: Kinds whose time follows the SMs' clock, and which factor of `[sustained]` they have; "": that of their format.

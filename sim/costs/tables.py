@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.costs import matern
-from sim.graph.kernel import Kernel
+from prestep.sim.costs import matern
+from prestep.sim.graph.kernel import Kernel
 
 # Below this many bytes (1 us at HBM speed) a kernel is latency, so its time says little about larger ones (guess).
 LATENCY_BOUND = 4e6

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from sim.costs.kinds import work
-from sim.graph.kernel import Kernel
+from prestep.sim.costs.kinds import work
+from prestep.sim.graph.kernel import Kernel
 
 # PyTorch's embedding backward sorts the indices first above this many tokens (Embedding.cu, num_indices <= 3072).
 EMBEDDING_SORTS_ABOVE = 3072

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sim.costs import gemm
-from sim.costs.kinds import work
-from sim.graph.kernel import Kernel
+from prestep.sim.costs import gemm
+from prestep.sim.costs.kinds import work
+from prestep.sim.graph.kernel import Kernel
 
 if TYPE_CHECKING:
-    from sim.costs.gpu_times import GpuTimes
+    from prestep.sim.costs.gpu_times import GpuTimes
 
 
 def seconds(gpu: GpuTimes, kernel: Kernel) -> float:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from sim.engine.fair_share import EQUAL
-from sim.engine.sharing import REMEMBERED, OnLinks, Shapes, Sharing
+from prestep.sim.engine.fair_share import EQUAL
+from prestep.sim.engine.sharing import REMEMBERED, OnLinks, Shapes, Sharing
 
 if TYPE_CHECKING:
-    from sim.collectives.plan import Plan
+    from prestep.sim.collectives.plan import Plan
 
 # Shapes under way, with the payload bytes/s of each.
 _Others = tuple[tuple[int, float], ...]

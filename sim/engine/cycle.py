@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.graph.opgraph import Comm
+from prestep.sim.graph.opgraph import Comm
 
 if TYPE_CHECKING:
-    from sim.collectives.plan import Plan
+    from prestep.sim.collectives.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -14,20 +14,20 @@ from heapq import heappop
 
 import numpy as np
 
-from sim import progress
-from sim.costs.power import Meter
-from sim.engine import spent, stuck
-from sim.engine.clock import Clock
-from sim.engine.execution import Run, Timed
-from sim.engine.fluid import Network
-from sim.engine.meetings import Meetings
-from sim.engine.rendezvous import Rank, ended
-from sim.engine.steady import rounds as steady_rounds
-from sim.engine.steady import steps as steady_steps
-from sim.engine.streams import Stream, streams_of
-from sim.errors import PrestepError
-from sim.graph.opgraph import Program
-from sim.tools.stack import with_room
+from prestep.sim import progress
+from prestep.sim.costs.power import Meter
+from prestep.sim.engine import spent, stuck
+from prestep.sim.engine.clock import Clock
+from prestep.sim.engine.execution import Run, Timed
+from prestep.sim.engine.fluid import Network
+from prestep.sim.engine.meetings import Meetings
+from prestep.sim.engine.rendezvous import Rank, ended
+from prestep.sim.engine.steady import rounds as steady_rounds
+from prestep.sim.engine.steady import steps as steady_steps
+from prestep.sim.engine.streams import Stream, streams_of
+from prestep.sim.errors import PrestepError
+from prestep.sim.graph.opgraph import Program
+from prestep.sim.tools.stack import with_room
 
 __all__ = ["Engine", "Run", "Stuck", "Timed", "execute", "execute_together"]
 

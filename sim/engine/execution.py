@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.graph.opgraph import OpGraph
+from prestep.sim.graph.opgraph import OpGraph
 
 if TYPE_CHECKING:
-    from sim.collectives.plan import Plan
-    from sim.costs.clock import Load
-    from sim.costs.power import Power
-    from sim.engine.cycle import Course
-    from sim.engine.traffic import Traffic
-    from sim.planning.noise import Noise
+    from prestep.sim.collectives.plan import Plan
+    from prestep.sim.costs.clock import Load
+    from prestep.sim.costs.power import Power
+    from prestep.sim.engine.cycle import Course
+    from prestep.sim.engine.traffic import Traffic
+    from prestep.sim.planning.noise import Noise
 
 
 def undisturbed(kernel: int, channels: int) -> float:
@@ -74,9 +74,9 @@ class Timed:
     budget : float or None
         Seconds of the power budget that is left at the start; None: all of it.
     spent : frozenset of int
-        Ranks of whose budget nothing is left at the start (`sim.engine.spent`).
+        Ranks of whose budget nothing is left at the start (`prestep.sim.engine.spent`).
     noise : Noise or None
-        Factors on operations and transfers, drawn (`sim.planning.noise`).
+        Factors on operations and transfers, drawn (`prestep.sim.planning.noise`).
     """
 
     graph: OpGraph

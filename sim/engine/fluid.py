@@ -1,8 +1,8 @@
-"""The network as fluid activities that share links by weighted max-min fairness (`sim.engine.fair_share`).
+"""The network as fluid activities that share links by weighted max-min fairness (`prestep.sim.engine.fair_share`).
 
 An activity moves ``size`` payload bytes and uses ``usage[l]`` bytes of link ``l`` per payload byte. Activities that
 begin, end or change their cap at one moment are one change: rates are looked up or solved once
-(`sim.engine.sharing`), at the
+(`prestep.sim.engine.sharing`), at the
 end of that moment, and only for those that share links, directly or through others, with one that changed. One event
 waits for the next end.
 """
@@ -19,14 +19,14 @@ import numpy as np
 import simpy
 from simpy.events import EventPriority
 
-from sim.engine.clock import Clock
-from sim.engine.crowding import Crowding
-from sim.engine.fair_share import max_min_rates
-from sim.engine.sharing import Sharing
-from sim.engine.traffic import Traffic
+from prestep.sim.engine.clock import Clock
+from prestep.sim.engine.crowding import Crowding
+from prestep.sim.engine.fair_share import max_min_rates
+from prestep.sim.engine.sharing import Sharing
+from prestep.sim.engine.traffic import Traffic
 
 if TYPE_CHECKING:
-    from sim.collectives.plan import Plan
+    from prestep.sim.collectives.plan import Plan
 
 __all__ = ["Activity", "Network", "Transfer", "max_min_rates"]
 
@@ -43,7 +43,7 @@ class Activity:
     number : int
         Counts them in the order in which they began.
     shape : int
-        Of its plan; see `sim.engine.sharing`.
+        Of its plan; see `prestep.sim.engine.sharing`.
     cap : float
         Its own limit now, bytes/s.
     left, since, rate, end : float

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sim.graph.opgraph import SYNC, Program
+from prestep.sim.graph.opgraph import SYNC, Program
 
 
 class HostThread:

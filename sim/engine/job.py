@@ -20,7 +20,7 @@ from typing import Any
 
 import simpy
 
-from sim.engine.slow_hosts import NONE, Slow, SlowHosts
+from prestep.sim.engine.slow_hosts import NONE, Slow, SlowHosts
 
 HOUR, DAY = 3600.0, 86400.0
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import simpy
 
-from sim.engine.execution import Timed
-from sim.engine.fluid import Network
-from sim.engine.rendezvous import Meeting, Rank
-from sim.graph.opgraph import Comm, Communicator
+from prestep.sim.engine.execution import Timed
+from prestep.sim.engine.fluid import Network
+from prestep.sim.engine.rendezvous import Meeting, Rank
+from prestep.sim.graph.opgraph import Comm, Communicator
 
 if TYPE_CHECKING:
-    from sim.collectives.plan import Plan
+    from prestep.sim.collectives.plan import Plan
 
 
 class _Batch(NamedTuple):

@@ -13,9 +13,9 @@ from typing import Any
 
 import simpy
 
-from sim.engine.cycle import Course, Exchange, Moment
-from sim.engine.fluid import Network, Transfer
-from sim.engine.rendezvous import ROUNDING, Running
+from prestep.sim.engine.cycle import Course, Exchange, Moment
+from prestep.sim.engine.fluid import Network, Transfer
+from prestep.sim.engine.rendezvous import ROUNDING, Running
 
 # Of the time that computation takes on an idle network: a chain may be shorter than its exchanges where noise or a
 # constant that is off shortens it as a whole, and kernels still take time.

@@ -14,13 +14,13 @@ import numpy as np
 import simpy
 from simpy.events import URGENT
 
-from sim.engine.clock import Clock
-from sim.engine.fluid import Network, Transfer
-from sim.engine.host_thread import HostThread
-from sim.graph.opgraph import Program
+from prestep.sim.engine.clock import Clock
+from prestep.sim.engine.fluid import Network, Transfer
+from prestep.sim.engine.host_thread import HostThread
+from prestep.sim.graph.opgraph import Program
 
 if TYPE_CHECKING:
-    from sim.collectives.plan import Plan
+    from prestep.sim.collectives.plan import Plan
 
 # Seconds of a kernel that are no more than rounding errors: it ends at once.
 ROUNDING = 1e-12

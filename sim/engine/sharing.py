@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from sim.engine.fair_share import Incidence, rates
+from prestep.sim.engine.fair_share import Incidence, rates
 
 # From so many transfers at once on, columns find what is connected faster than pairs do.
 MANY = 48

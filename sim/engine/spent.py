@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.engine.execution import Run, Timed
-from sim.graph.opgraph import KERNEL
+from prestep.sim.engine.execution import Run, Timed
+from prestep.sim.graph.opgraph import KERNEL
 
 # A budget falls if a step leaves less of it than the step before by more than this share of all of it: far above the
 # rounding of sums, far below what moves a step (guess).

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import simpy
 
-from sim.collectives.plan import Plan
-from sim.engine.clock import Clock
-from sim.engine.fluid import Network
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.engine.clock import Clock
+from prestep.sim.engine.fluid import Network
 
 
 def _no_links() -> np.ndarray:

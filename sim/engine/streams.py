@@ -9,12 +9,12 @@ import numpy as np
 import simpy
 from simpy.events import URGENT
 
-from sim.costs.power import Meter
-from sim.engine.execution import Timed
-from sim.engine.meetings import Meetings
-from sim.engine.passage import Passage
-from sim.engine.rendezvous import ROUNDING, Rank, Running
-from sim.graph.opgraph import COMM, KERNEL, SYNC, Program
+from prestep.sim.costs.power import Meter
+from prestep.sim.engine.execution import Timed
+from prestep.sim.engine.meetings import Meetings
+from prestep.sim.engine.passage import Passage
+from prestep.sim.engine.rendezvous import ROUNDING, Rank, Running
+from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, Program
 
 # A stream that waits for more than so many gaps between kernels rests: transfers have the memory to themselves.
 PAUSE = 3

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from sim.graph.opgraph import COMM, SYNC, Comm, OpGraph, Program
+from prestep.sim.graph.opgraph import COMM, SYNC, Comm, OpGraph, Program
 
 if TYPE_CHECKING:
-    from sim.engine.rendezvous import Meeting, Rank
+    from prestep.sim.engine.rendezvous import Meeting, Rank
 
 
 class Head(NamedTuple):

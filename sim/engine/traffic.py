@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from sim.collectives.plan import Plan
+    from prestep.sim.collectives.plan import Plan
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sim.analysis.prediction import Prediction
-from sim.errors import InputError, Mistake
-from sim.plugins import load_function, outlines
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.plugins import load_function, outlines
 
 
 def write(

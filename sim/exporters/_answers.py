@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.analysis.beside import grown, kernels_instead, waiting_instead
-from sim.analysis.prediction import MemoryVerdict, Prediction, Recomputed
-from sim.exporters._words import shares
-from sim.units import format_bytes, format_duration, percent
+from prestep.sim.analysis.beside import grown, kernels_instead, waiting_instead
+from prestep.sim.analysis.prediction import MemoryVerdict, Prediction, Recomputed
+from prestep.sim.exporters._words import shares
+from prestep.sim.units import format_bytes, format_duration, percent
 
 # Shares of a step that nobody would act on.
 NOTHING = 0.001

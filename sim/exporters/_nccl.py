@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.analysis.timeline import group_ranks
-from workloads.precision import precision as number_format
+from prestep.sim.analysis.timeline import group_ranks
+from prestep.workloads.precision import precision as number_format
 
 # (name in a record_param_comms event, kernel, reduces). The suffix RING_LL is what NCCL 2.28's kernels are called
 # whatever algorithm and protocol they run (measured: 1b-ddp4-b2 trace on H200).

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sim import exporters
-from sim.analysis.prediction import Prediction
-from sim.planning.planned import Planned
-from sim.record.measured_runs import lookup
-from sim.spec.sections import Scenario
-from sim.studies.tornado import short_tornado, tornado
+from prestep.sim import exporters
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.planning.planned import Planned
+from prestep.sim.record.measured_runs import lookup
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.studies.tornado import short_tornado, tornado
 
 
 def write_report(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sim.planning.jitter import PAUSE
-from sim.units import format_bytes, format_duration
+from prestep.sim.planning.jitter import PAUSE
+from prestep.sim.units import format_bytes, format_duration
 
 _WITHOUT = {
     "without": "a host that takes no time",

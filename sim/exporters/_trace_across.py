@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from sim.analysis.prediction import Prediction
-from sim.analysis.timeline import COMMUNICATION, Timeline, group_ranks
-from sim.exporters._trace_events import Event, nanoseconds, streams_of
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.timeline import COMMUNICATION, Timeline, group_ranks
+from prestep.sim.exporters._trace_events import Event, nanoseconds, streams_of
 
 LINKS = 1_000_000  # number of the process that has the links' counters: above those of ranks
 MIB = 2.0**20

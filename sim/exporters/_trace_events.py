@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from sim.analysis.prediction import Prediction
-from sim.analysis.timeline import COMMUNICATION, SAVE, WRITER, Timeline
-from sim.exporters import _nccl
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.timeline import COMMUNICATION, SAVE, WRITER, Timeline
+from prestep.sim.exporters import _nccl
 
 CALL = 4000  # ns drawn for a launch call, about what cudaLaunchKernel takes in the measured H200 traces
 OPERATOR = 50_000  # ns drawn at most for the operator around it

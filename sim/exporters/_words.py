@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sim.analysis.critical_path import HOST
-from sim.analysis.energy import Energy
-from sim.analysis.link_use import Link
-from sim.analysis.prediction import MemoryVerdict, Prediction
-from sim.analysis.uncertainty import GUESS, Uncertainty
-from sim.units import count, format_bytes, format_duration, percent
+from prestep.sim.analysis.critical_path import HOST
+from prestep.sim.analysis.energy import Energy
+from prestep.sim.analysis.link_use import Link
+from prestep.sim.analysis.prediction import MemoryVerdict, Prediction
+from prestep.sim.analysis.uncertainty import GUESS, Uncertainty
+from prestep.sim.units import count, format_bytes, format_duration, percent
 
 INLINE = "inline"  # the name of a model whose sizes the scenario gives
 LEAST = 5e-4  # of a whole: less would be said as 0.0 %

@@ -19,13 +19,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from sim import files
-from sim.analysis.link_use import LinkLoad
-from sim.analysis.prediction import Prediction
-from sim.analysis.timeline import COMMUNICATION, Timeline, group_ranks
-from sim.errors import PrestepError
-from sim.exporters import _trace_across as across
-from sim.exporters._trace_events import Event, events
+from prestep.sim import files
+from prestep.sim.analysis.link_use import LinkLoad
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.timeline import COMMUNICATION, Timeline, group_ranks
+from prestep.sim.errors import PrestepError
+from prestep.sim.exporters import _trace_across as across
+from prestep.sim.exporters._trace_events import Event, events
 
 SUFFIXES = (".json", ".json.gz", "/")
 

@@ -12,11 +12,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from sim import __version__, files
-from sim.analysis.prediction import Prediction
-from sim.exporters import _answers as answers
-from sim.exporters import _words as words
-from sim.exporters._html import compared, grounds, sections, shares, timeline
+from prestep.sim import __version__, files
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.exporters import _answers as answers
+from prestep.sim.exporters import _words as words
+from prestep.sim.exporters._html import compared, grounds, sections, shares, timeline
 
 SUFFIXES = (".html", ".htm")
 
@@ -33,9 +33,10 @@ def write(
 ) -> None:
     """Write the report.
 
-    `tornado` is what `sim.studies.tornado.tornado` found, for the section on what-ifs; `known` what
+    `tornado` is what `prestep.sim.studies.tornado.tornado` found, for the section on what-ifs; `known` what
     the validation sets have of
-    this run and its like (`sim.record.measured_runs.lookup`); `remedies` are changes with which a step that does not
+    this run and its like (`prestep.sim.record.measured_runs.lookup`); `remedies` are changes with which a step that
+    does not
     fit would.
     """
     files.write_text(path, render(result, tornado, known, remedies))
@@ -102,4 +103,6 @@ def _sections(
 
 
 def _file(name: str) -> str:
-    return (resources.files("sim.exporters._html") / name).read_text(encoding="utf-8")
+    return (resources.files("prestep.sim.exporters._html") / name).read_text(
+        encoding="utf-8"
+    )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from sim import files
-from sim.analysis.prediction import Prediction
-from sim.analysis.whose import of_others
-from sim.exporters import _words as words
-from sim.units import format_bytes, format_duration, percent
+from prestep.sim import files
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.whose import of_others
+from prestep.sim.exporters import _words as words
+from prestep.sim.units import format_bytes, format_duration, percent
 
 SUFFIXES = (".md",)
 

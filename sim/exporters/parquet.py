@@ -1,4 +1,4 @@
-"""The timeline as a Parquet file: columns of `sim.analysis.timeline.SPANS`, seconds and bytes."""
+"""The timeline as a Parquet file: columns of `prestep.sim.analysis.timeline.SPANS`, seconds and bytes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pyarrow.parquet
 
-from sim import files
-from sim.analysis.arrow_timeline import from_arrow, to_arrow
-from sim.analysis.prediction import Prediction
-from sim.analysis.timeline import Timeline
-from sim.errors import PrestepError
+from prestep.sim import files
+from prestep.sim.analysis.arrow_timeline import from_arrow, to_arrow
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.timeline import Timeline
+from prestep.sim.errors import PrestepError
 
 SUFFIXES = (".parquet",)
 

@@ -13,17 +13,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sim import files
-from sim.analysis.critical_path import CriticalPath, path_part
-from sim.analysis.prediction import Prediction
-from sim.analysis.whose import of_others
-from sim.exporters import _answers as answers
-from sim.exporters import _sections as sections_of
-from sim.exporters import _words as words
-from sim.units import format_bytes, format_duration, percent
+from prestep.sim import files
+from prestep.sim.analysis.critical_path import CriticalPath, path_part
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.whose import of_others
+from prestep.sim.exporters import _answers as answers
+from prestep.sim.exporters import _sections as sections_of
+from prestep.sim.exporters import _words as words
+from prestep.sim.units import format_bytes, format_duration, percent
 
 if TYPE_CHECKING:
-    from sim.studies.shared_cluster import Together
+    from prestep.sim.studies.shared_cluster import Together
 
 SUFFIXES = (".txt",)
 WIDEST = 100

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from sim.graph.kernel import Kernel
-    from sim.graph.tokens import Tokens
+    from prestep.sim.graph.kernel import Kernel
+    from prestep.sim.graph.tokens import Tokens
 
 KERNEL, COMM, SYNC = 0, 1, 2
 KINDS = ("kernel", "comm", "sync")

@@ -14,7 +14,7 @@ from math import lcm
 
 import numpy as np
 
-from sim.graph.opgraph import COMM, Comm, OpGraph, Program
+from prestep.sim.graph.opgraph import COMM, Comm, OpGraph, Program
 
 # Rounds that a shortened program has at least: they settle, and then show that they repeat.
 KEPT = 6

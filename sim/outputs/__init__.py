@@ -1,6 +1,7 @@
 """What every `--json` prints, as JSON Schema: a file an output, found by its name.
 
-A file says in `SCHEMA` what its command prints, in the words of `sim.outputs._words`; its docstring's first line is
+A file says in `SCHEMA` what its command prints, in the words of `prestep.sim.outputs._words`; its docstring's first
+line is
 the title. Keys may be added in any version, so no schema forbids a key that it does not know.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim import plugins
+from prestep.sim import plugins
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sim.outputs._parts import GRADE, SECONDS
-from sim.outputs._words import named, number, table, text, whole
+from prestep.sim.outputs._parts import GRADE, SECONDS
+from prestep.sim.outputs._words import named, number, table, text, whole
 
 RL = table(
     "a step of reinforcement learning",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.outputs._words import (
+from prestep.sim.outputs._words import (
     anything,
     items,
     named,

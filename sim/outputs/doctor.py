@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.outputs._words import flag, items, table, text
+from prestep.sim.outputs._words import flag, items, table, text
 
 SCHEMA = table(
     "",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sim.outputs._parts import SECONDS
-from sim.outputs._words import (
+from prestep.sim.outputs._parts import SECONDS
+from prestep.sim.outputs._words import (
     items,
     maybe,
     named,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.outputs._words import named, text
+from prestep.sim.outputs._words import named, text
 
 SCHEMA = named(
     {"anyOf": [text("what it is"), named(text("grade"), "of a GPU: kernels -> grade")]}

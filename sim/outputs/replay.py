@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sim.outputs._parts import CRITICAL_PATH, SECONDS
-from sim.outputs._words import (
+from prestep.sim.outputs._parts import CRITICAL_PATH, SECONDS
+from prestep.sim.outputs._words import (
     either,
     items,
     maybe,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sim.outputs import _sections
-from sim.outputs._parts import (
+from prestep.sim.outputs import _sections
+from prestep.sim.outputs._parts import (
     BREAKDOWN,
     CRITICAL_PATH,
     EVIDENCE,
@@ -15,9 +15,9 @@ from sim.outputs._parts import (
     SECONDS,
     VERDICT,
 )
-from sim.outputs._rl import RL
-from sim.outputs._serving import SERVING
-from sim.outputs._words import (
+from prestep.sim.outputs._rl import RL
+from prestep.sim.outputs._serving import SERVING
+from prestep.sim.outputs._words import (
     either,
     flag,
     items,

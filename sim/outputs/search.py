@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sim.outputs._parts import BREAKDOWN, EVIDENCE, SECONDS, VERDICT
-from sim.outputs._sections import COST, ENERGY
-from sim.outputs._words import (
+from prestep.sim.outputs._parts import BREAKDOWN, EVIDENCE, SECONDS, VERDICT
+from prestep.sim.outputs._sections import COST, ENERGY
+from prestep.sim.outputs._words import (
     anything,
     either,
     items,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.outputs._words import items, number, table, whole
+from prestep.sim.outputs._words import items, number, table, whole
 
 _RATE = number("bytes/s")
 

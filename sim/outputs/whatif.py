@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sim.outputs._parts import BREAKDOWN, LINK_KINDS, LINKS, SECONDS, VERDICT
-from sim.outputs._words import (
+from prestep.sim.outputs._parts import BREAKDOWN, LINK_KINDS, LINKS, SECONDS, VERDICT
+from prestep.sim.outputs._words import (
     either,
     flag,
     items,

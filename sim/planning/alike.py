@@ -8,11 +8,11 @@ from itertools import chain
 
 import numpy as np
 
-from sim.collectives.plan import Plan
-from sim.collectives.wires import paths
-from topologies.core.links import Ints
-from topologies.fabric import Fabric
-from topologies.routes.images import Images
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.wires import paths
+from prestep.topologies.core.links import Ints
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.routes.images import Images
 
 Gpus = Sequence[Sequence[str]]  # of every copy: the GPUs of its communicator
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.collectives.plan import Plan
-from sim.engine.cycle import Cycle
-from sim.engine.engine import execute
-from sim.engine.execution import Timed
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import KERNEL, Chain
-from sim.planning.cycles import cycle_of
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.engine.cycle import Cycle
+from prestep.sim.engine.engine import execute
+from prestep.sim.engine.execution import Timed
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import KERNEL, Chain
+from prestep.sim.planning.cycles import cycle_of
 
 
 @dataclass(frozen=True, eq=False)

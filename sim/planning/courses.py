@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sim.collectives.plan import Plan
-from sim.engine.cycle import Course, Cycle, Exchange
-from sim.graph.opgraph import KERNEL, Chain, Comm, Groups, OpGraph
-from sim.planning.chains import Repetition
-from sim.planning.relocation import Relocation
-from topologies.fabric import Fabric
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.engine.cycle import Course, Cycle, Exchange
+from prestep.sim.graph.opgraph import KERNEL, Chain, Comm, Groups, OpGraph
+from prestep.sim.planning.chains import Repetition
+from prestep.sim.planning.relocation import Relocation
+from prestep.topologies.fabric import Fabric
 
 
 def courses_of(

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from sim.engine.cycle import Cycle, Exchange, Piece
-from sim.engine.execution import Run, Timed
-from sim.graph.opgraph import COMM, KERNEL, Program
+from prestep.sim.engine.cycle import Cycle, Exchange, Piece
+from prestep.sim.engine.execution import Run, Timed
+from prestep.sim.graph.opgraph import COMM, KERNEL, Program
 
 
 def cycle_of(timed: Timed, run: Run) -> Cycle | None:

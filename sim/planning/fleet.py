@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.costs import Gpu
-from sim.costs.changed import AS_MODEL, ChangedGpu, Speed, changed
-from sim.errors import InputError, Mistake
-from sim.graph.opgraph import Chain, OpGraph
-from topologies.fabric import Fabric
+from prestep.sim.costs import Gpu
+from prestep.sim.costs.changed import AS_MODEL, ChangedGpu, Speed, changed
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.graph.opgraph import Chain, OpGraph
+from prestep.topologies.fabric import Fabric
 
 LIMIT = "power_limit"  # attribute of a GPU
 LEAST = 1.2  # a power limit over what a GPU draws without kernels: below, nothing is known of clocks

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.collectives.plan import Plan
-from sim.collectives.wires import processes
-from sim.graph.opgraph import NORM_ON_HOST, TO_GPU, TO_HOST, UPDATE_ON_HOST
-from sim.spec.sections import Scenario
-from topologies.core.links import Ints
-from topologies.fabric import Fabric
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.wires import processes
+from prestep.sim.graph.opgraph import NORM_ON_HOST, TO_GPU, TO_HOST, UPDATE_ON_HOST
+from prestep.sim.spec.sections import Scenario
+from prestep.topologies.core.links import Ints
+from prestep.topologies.fabric import Fabric
 
 OPS = (TO_GPU, TO_HOST, UPDATE_ON_HOST, NORM_ON_HOST)
 #: Seconds that a copy from or to pinned memory takes before its first byte, beyond its links. Measured: 2.8 us in all

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 
-from sim.errors import InputError, Mistake
-from sim.spec.sections import Scenario
-from topologies.fabric import Fabric
-from workloads.lowered import Lowered
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.spec.sections import Scenario
+from prestep.topologies.fabric import Fabric
+from prestep.workloads.lowered import Lowered
 
 #: Frameworks that tell ranks apart by what is known of their GPUs and hosts.
 SIMULATED = ("pytorch-eager", "pytorch-compiled", "cuda-graph")

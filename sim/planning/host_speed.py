@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sim.spec.sections import Scenario
-from topologies.fabric import Fabric
-from workloads.models.model import load_model
+from prestep.sim.spec.sections import Scenario
+from prestep.topologies.fabric import Fabric
+from prestep.workloads.models.model import load_model
 
 
 def of_cluster(scenario: Scenario, fabric: Fabric) -> float | None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from sim import schema
-from sim.errors import InputError, Mistake
-from workloads.job.faults import Faults
+from prestep.sim import schema
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.job.faults import Faults
 
 NAMES = ("kernel", "gpu", "step", "launch", "host", "latency", "link")
 PAUSE = "pause"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from sim.costs.changed import ChangedGpu
-from sim.costs.clock import Load
-from sim.costs.power import Power
-from sim.engine.execution import Limited
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import Chain, OpGraph
-from sim.planning.fleet import Fleet
+from prestep.sim.costs.changed import ChangedGpu
+from prestep.sim.costs.clock import Load
+from prestep.sim.costs.power import Power
+from prestep.sim.engine.execution import Limited
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import Chain, OpGraph
+from prestep.sim.planning.fleet import Fleet
 
 # Of a GPU whose times have the limit's cost in them: what is drawn beyond another limit slows a kernel at once (guess).
 AT_ONCE = Power(budget=0.0, product=1.0, exponent=2.14, other=1.0, idle=0.0)

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.graph.opgraph import COMM, KERNEL, Chain, OpGraph, Program
-from sim.planning.jitter import Jitter
+from prestep.sim.graph.opgraph import COMM, KERNEL, Chain, OpGraph, Program
+from prestep.sim.planning.jitter import Jitter
 
 STEPS = (
     2**31

@@ -2,17 +2,17 @@
 
 A copy between host and GPU then crosses the link between the sockets, both ways, and shares it with the other ranks of
 the socket. The host's code waits longer for whatever is not in its caches. Where memory and NCCL's threads are is
-`sim.collectives.wires.processes`.
+`prestep.sim.collectives.wires.processes`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.collectives.wires.processes import CROSSINGS, LOCAL
+from prestep.sim.collectives.wires.processes import CROSSINGS, LOCAL
 
 if TYPE_CHECKING:  # as annotations alone
-    from sim.spec.sections import Scenario
+    from prestep.sim.spec.sections import Scenario
 
 #: Latency of the other socket's memory over one's own. Datasheet: the distances 10 and 32 that firmware of an AWS p5
 #: states (numactl --hardware, AMD EPYC 7R13; Hugging Face, The Smol Training Playbook). Measured ones are often less.

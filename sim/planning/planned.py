@@ -9,31 +9,31 @@ from operator import attrgetter
 
 import numpy as np
 
-from sim.collectives import machine as constants
-from sim.collectives.plan import Plan
-from sim.collectives.planner import plan_collective
-from sim.collectives.wires import paths
-from sim.costs import Gpu
-from sim.costs.interference import Beside, laid_over
-from sim.costs.measured import gpu_of
-from sim.engine.execution import Timed
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import Chain, Comm, OpGraph
-from sim.graph.usage import by_link
-from sim.planning import host_memory
-from sim.planning.alike import by_host, planned_once
-from sim.planning.chains import Repetition, repetition
-from sim.planning.courses import courses_of
-from sim.planning.fleet import Fleet, fleet_of, rest_of
-from sim.planning.limits import limited_of
-from sim.planning.slowest import slowest_of
-from sim.spec.sections import Scenario
-from topologies.fabric import Fabric
-from workloads.frameworks import framework_of
-from workloads.host_costs import kernel_gap
-from workloads.job.faults import Faults
-from workloads.lowered import Layout, Lowered
-from workloads.models.model import ModelSpec
+from prestep.sim.collectives import machine as constants
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.wires import paths
+from prestep.sim.costs import Gpu
+from prestep.sim.costs.interference import Beside, laid_over
+from prestep.sim.costs.measured import gpu_of
+from prestep.sim.engine.execution import Timed
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import Chain, Comm, OpGraph
+from prestep.sim.graph.usage import by_link
+from prestep.sim.planning import host_memory
+from prestep.sim.planning.alike import by_host, planned_once
+from prestep.sim.planning.chains import Repetition, repetition
+from prestep.sim.planning.courses import courses_of
+from prestep.sim.planning.fleet import Fleet, fleet_of, rest_of
+from prestep.sim.planning.limits import limited_of
+from prestep.sim.planning.slowest import slowest_of
+from prestep.sim.spec.sections import Scenario
+from prestep.topologies.fabric import Fabric
+from prestep.workloads.frameworks import framework_of
+from prestep.workloads.host_costs import kernel_gap
+from prestep.workloads.job.faults import Faults
+from prestep.workloads.lowered import Layout, Lowered
+from prestep.workloads.models.model import ModelSpec
 
 # From the launch call's return to the kernel's start on an idle stream (H200, 125m-ddp4-b4 trace): measured.
 LAUNCH_LATENCY = 2.0e-6

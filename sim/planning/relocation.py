@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.collectives.wires import paths
-from topologies.fabric import Fabric
+from prestep.sim.collectives.wires import paths
+from prestep.topologies.fabric import Fabric
 
 
 class Relocation:

@@ -7,12 +7,12 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from sim.costs.changed import Speed
-from sim.planning.fleet import Fleet
-from topologies.core.links import Ints, Nodes
-from topologies.fabric import Fabric
-from workloads.job.faults import Faults
-from workloads.lowered import Unlike
+from prestep.sim.costs.changed import Speed
+from prestep.sim.planning.fleet import Fleet
+from prestep.topologies.core.links import Ints, Nodes
+from prestep.topologies.fabric import Fabric
+from prestep.workloads.job.faults import Faults
+from prestep.workloads.lowered import Unlike
 
 CHANGED = "cluster.set: "  # how the source of a link begins that a what-if has changed (topologies.edit.overrides)
 

@@ -1,7 +1,7 @@
 """Expected error of a prediction: the error on the nearest measured runs that no constant was fitted to.
 
 Every `prestep run` asks, so only the columns that it needs are read, which takes a few milliseconds.
-`sim.record.measured_runs` reads the same table whole.
+`prestep.sim.record.measured_runs` reads the same table whole.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sim.record.identity import kind_of
-from sim.spec.sections import Scenario
-from workloads.precision import precision
+from prestep.sim.record.identity import kind_of
+from prestep.sim.spec.sections import Scenario
+from prestep.workloads.precision import precision
 
 #: Measured steps with their predictions; the laboratory writes it (`python -m lab.report.measured_runs`).
 TABLE = Path(__file__).with_name("measured-runs.csv")

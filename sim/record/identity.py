@@ -14,13 +14,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sim.spec.sections import Nccl, Placement, Scenario
-from topologies import load_cluster
-from workloads.frameworks import framework_of
-from workloads.job.layout import axis_order, grad_accumulation_of, microbatches_of
-from workloads.job.parallel import Parallel
-from workloads.models.counts import total_parameters
-from workloads.models.model import ModelSpec, load_model
+from prestep.sim.spec.sections import Nccl, Placement, Scenario
+from prestep.topologies import load_cluster
+from prestep.workloads.frameworks import framework_of
+from prestep.workloads.job.layout import (
+    axis_order,
+    grad_accumulation_of,
+    microbatches_of,
+)
+from prestep.workloads.job.parallel import Parallel
+from prestep.workloads.models.counts import total_parameters
+from prestep.workloads.models.model import ModelSpec, load_model
 
 DIGITS = 16
 _AXES = ("dp", "tp", "pp", "cp", "ep")

@@ -1,6 +1,7 @@
 """Measured steps by what was run: whether a scenario has been measured, and how well similar runs are predicted.
 
-``measured-runs.csv`` lists the steps of all validation sets under the key of their scenario (`sim.record.identity`),
+``measured-runs.csv`` lists the steps of all validation sets under the key of their scenario
+(`prestep.sim.record.identity`),
 with the prediction of the last whole validation. The laboratory writes it (`python -m lab.report.measured_runs`).
 """
 
@@ -14,9 +15,9 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
-from sim.record.expected_error import TABLE
-from sim.record.identity import Kind, key_of, kind_of
-from sim.spec.sections import Scenario
+from prestep.sim.record.expected_error import TABLE
+from prestep.sim.record.identity import Kind, key_of, kind_of
+from prestep.sim.spec.sections import Scenario
 
 #: Neighbours that are listed.
 NEAREST = 5

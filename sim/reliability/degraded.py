@@ -1,7 +1,8 @@
 """A job that goes on with fewer data-parallel replicas: its progress by hosts that are missing.
 
 Hosts that are left are formed into replicas anew at every restart, so h missing hosts cost as many replicas as they
-hold, rounded up. The step of the smaller job is simulated where there is a scenario (`sim.reliability.simulated`):
+hold, rounded up. The step of the smaller job is simulated where there is a scenario
+(`prestep.sim.reliability.simulated`):
 of one replica less, of the most, and of one number in between; the rest lies on the line between its neighbours. The
 batch shrinks with the replicas: each sees as many samples.
 """
@@ -12,7 +13,7 @@ import math
 
 import numpy as np
 
-from sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError, Mistake
 
 LARGEST_SHARE = 0.25  # of the replicas: a job that lost more waits
 MOST = 4096  # hosts in the table

@@ -8,13 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sim import schema
-from sim.collectives.nccl import creation
-from sim.engine.job import HOUR, Job, young_daly
-from sim.engine.slow_hosts import NONE, Slow
-from sim.errors import InputError, Mistake, unknown
-from sim.reliability.slow import slow_of
-from sim.units import format_duration, parse_duration
+from prestep.sim import schema
+from prestep.sim.collectives.nccl import creation
+from prestep.sim.engine.job import HOUR, Job, young_daly
+from prestep.sim.engine.slow_hosts import NONE, Slow
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.reliability.slow import slow_of
+from prestep.sim.units import format_duration, parse_duration
 
 WHERE = "command line"
 TIMES = (

@@ -1,4 +1,5 @@
-"""Effective training time of a job over weeks: replicas of `sim.engine.job`, their mean and its confidence interval."""
+"""Effective training time of a job over weeks: replicas of `prestep.sim.engine.job`, their mean and its confidence
+interval."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sim import progress
-from sim.engine.job import DAY, HOUR, Job, Outcome, run, young_daly
-from sim.reliability.failures import evidence, job_of, rates_of
-from sim.reliability.statistics import CONFIDENCE, interval_of
-from sim.units import format_duration
+from prestep.sim import progress
+from prestep.sim.engine.job import DAY, HOUR, Job, Outcome, run, young_daly
+from prestep.sim.reliability.failures import evidence, job_of, rates_of
+from prestep.sim.reliability.statistics import CONFIDENCE, interval_of
+from prestep.sim.units import format_duration
 
 # What a job's time goes into, as a sentence says it.
 _PARTS = {

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from sim.errors import InputError, Mistake
-from sim.predict import step_time
-from sim.reliability.degraded import largest_loss, progress_by_hosts
-from sim.spec.sections import Measured, Scenario
-from workloads.job.checkpoint import Checkpoint
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.predict import step_time
+from prestep.sim.reliability.degraded import largest_loss, progress_by_hosts
+from prestep.sim.spec.sections import Measured, Scenario
+from prestep.workloads.job.checkpoint import Checkpoint
 
 
 def simulated_speeds(

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sim.engine.job import HOUR
-from sim.engine.slow_hosts import Slow
-from sim.errors import InputError, Mistake
-from sim.units import parse_duration
+from prestep.sim.engine.job import HOUR
+from prestep.sim.engine.slow_hosts import Slow
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.units import parse_duration
 
 WHERE = "command line"
 FINDS = 0.9  # of tests of another length than a level's

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import NamedTuple
 
-from sim.analysis.critical_path import CriticalPath
-from sim.analysis.path_walk import critical_path
-from sim.replay.outcome import Outcome, last_step
-from workloads.traces.families import COMMUNICATION
-from workloads.traces.work import GPU, MARK, Op
+from prestep.sim.analysis.critical_path import CriticalPath
+from prestep.sim.analysis.path_walk import critical_path
+from prestep.sim.replay.outcome import Outcome, last_step
+from prestep.workloads.traces.families import COMMUNICATION
+from prestep.workloads.traces.work import GPU, MARK, Op
 
 
 def path(outcome: Outcome) -> CriticalPath:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from sim.costs import Gpu
-from sim.costs.changed import AS_MODEL, Speed, changed
-from sim.errors import InputError, Mistake
-from sim.planning.fleet import speeds_of
-from sim.replay.machine import other_gpu
-from topologies.fabric import Fabric
-from workloads.traces.changes import scale
-from workloads.traces.draft import Draft, Node
-from workloads.traces.straggler import with_rank
+from prestep.sim.costs import Gpu
+from prestep.sim.costs.changed import AS_MODEL, Speed, changed
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.planning.fleet import speeds_of
+from prestep.sim.replay.machine import other_gpu
+from prestep.topologies.fabric import Fabric
+from prestep.workloads.traces.changes import scale
+from prestep.workloads.traces.draft import Draft, Node
+from prestep.workloads.traces.straggler import with_rank
 
 
 def change_gpus(draft: Draft, fabric: Fabric, model: Gpu) -> None:

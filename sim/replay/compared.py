@@ -8,17 +8,17 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
-from sim.analysis.path_walk import family_of
-from sim.analysis.prediction import Prediction
-from sim.analysis.step_times import median
-from sim.predict import predict
-from sim.replay.machine import recorded_gpu
-from sim.replay.outcome import Outcome
-from sim.replay.shares import SHARES, breakdown, families
-from sim.spec.captured import GPU, placing
-from sim.spec.load import load_scenario
-from sim.spec.scenario_file import is_capture
-from sim.units import format_duration, percent
+from prestep.sim.analysis.path_walk import family_of
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.step_times import median
+from prestep.sim.predict import predict
+from prestep.sim.replay.machine import recorded_gpu
+from prestep.sim.replay.outcome import Outcome
+from prestep.sim.replay.shares import SHARES, breakdown, families
+from prestep.sim.spec.captured import GPU, placing
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.spec.scenario_file import is_capture
+from prestep.sim.units import format_duration, percent
 
 COMMUNICATION, COMPILED = "communication", "compiled"
 WAITS = ("bubble", "straggler")

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import InputError, Mistake, unknown
-from sim.replay.stragglers import Times, family, step_times
-from workloads.traces.changes import factor_of
-from workloads.traces.operations import COMMUNICATION, Operations
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.replay.stragglers import Times, family, step_times
+from prestep.workloads.traces.changes import factor_of
+from prestep.workloads.traces.operations import COMMUNICATION, Operations
 
 SLOW_RANK, SLOW_FACTOR = "faults.slow_rank", "faults.slow_factor"
 HOST = "cluster.host_factor"

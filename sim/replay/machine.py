@@ -7,24 +7,24 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from sim.collectives import machine as constants
-from sim.collectives.plan import nccl_of
-from sim.costs import Gpu, load_gpu
-from sim.costs.interference import BUNDLED, Beside, laid_over
-from sim.costs.measured import gpu_of
-from sim.engine.engine import Timed
-from sim.errors import InputError, Mistake, unknown
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import Chain
-from sim.planning.slowest import slowest_of
-from sim.replay.network import plans_of
-from sim.spec.sections import COMMUNICATORS, Nccl
-from topologies import load_cluster
-from topologies.fabric import Fabric
-from workloads.traces.draft import Draft, Node
-from workloads.traces.families import COMMUNICATION
-from workloads.traces.kernels import SPIN, kernel_of
-from workloads.traces.replay import Job, Replay
+from prestep.sim.collectives import machine as constants
+from prestep.sim.collectives.plan import nccl_of
+from prestep.sim.costs import Gpu, load_gpu
+from prestep.sim.costs.interference import BUNDLED, Beside, laid_over
+from prestep.sim.costs.measured import gpu_of
+from prestep.sim.engine.engine import Timed
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import Chain
+from prestep.sim.planning.slowest import slowest_of
+from prestep.sim.replay.network import plans_of
+from prestep.sim.spec.sections import COMMUNICATORS, Nccl
+from prestep.topologies import load_cluster
+from prestep.topologies.fabric import Fabric
+from prestep.workloads.traces.draft import Draft, Node
+from prestep.workloads.traces.families import COMMUNICATION
+from prestep.workloads.traces.kernels import SPIN, kernel_of
+from prestep.workloads.traces.replay import Job, Replay
 
 # Clusters that stand for a recorded GPU where none is named: (word in its name, bundled cluster), best first.
 CLUSTERS = (

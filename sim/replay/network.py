@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.collectives.plan import Plan
-from sim.collectives.planner import plan_collective
-from sim.graph.opgraph import Comm
-from sim.spec.sections import Nccl
-from topologies.fabric import Fabric
-from workloads.traces.meeting import Meeting
-from workloads.traces.replay import Replay
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.graph.opgraph import Comm
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies.fabric import Fabric
+from prestep.workloads.traces.meeting import Meeting
+from prestep.workloads.traces.replay import Replay
 
 # Collectives of this size are bound by bandwidth, bytes.
 LARGE = 1 << 20

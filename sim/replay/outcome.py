@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from sim.analysis.step_times import median
-from sim.engine.engine import Run
-from sim.errors import InputError, Mistake
-from topologies.fabric import Fabric
-from workloads.traces.draft import Node
-from workloads.traces.replay import Replay
-from workloads.traces.work import MARK
+from prestep.sim.analysis.step_times import median
+from prestep.sim.engine.engine import Run
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies.fabric import Fabric
+from prestep.workloads.traces.draft import Node
+from prestep.workloads.traces.replay import Replay
+from prestep.workloads.traces.work import MARK
 
 Mode = Literal["recorded", "simulated"]
 

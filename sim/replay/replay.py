@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from sim.costs import Gpu
-from sim.costs.measured import gpu_of
-from sim.engine.engine import Run, execute
-from sim.errors import InputError, Mistake
-from sim.graph.kernel import Kernel
-from sim.replay.changed_gpus import change_gpus
-from sim.replay.machine import (
+from prestep.sim.costs import Gpu
+from prestep.sim.costs.measured import gpu_of
+from prestep.sim.engine.engine import Run, execute
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.replay.changed_gpus import change_gpus
+from prestep.sim.replay.machine import (
     beside_communication,
     fabric_of,
     nccl_settings,
@@ -25,16 +25,16 @@ from sim.replay.machine import (
     timed,
     together,
 )
-from sim.replay.outcome import Mode, Outcome, of_steps
-from sim.replay.steps import clock_of, step_times
-from topologies.fabric import Fabric
-from workloads import traces
-from workloads.traces import retarget
-from workloads.traces.changes import Changes, is_one, parse, scale
-from workloads.traces.draft import Draft
-from workloads.traces.files import uncollected
-from workloads.traces.replay import Job, Replay, assemble, graph_of
-from workloads.traces.work import GPU
+from prestep.sim.replay.outcome import Mode, Outcome, of_steps
+from prestep.sim.replay.steps import clock_of, step_times
+from prestep.topologies.fabric import Fabric
+from prestep.workloads import traces
+from prestep.workloads.traces import retarget
+from prestep.workloads.traces.changes import Changes, is_one, parse, scale
+from prestep.workloads.traces.draft import Draft
+from prestep.workloads.traces.files import uncollected
+from prestep.workloads.traces.replay import Job, Replay, assemble, graph_of
+from prestep.workloads.traces.work import GPU
 
 # A link this many times faster is free; its latency stays.
 FREE = "1000000x"

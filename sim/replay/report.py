@@ -7,11 +7,11 @@ from math import isnan
 from statistics import mean
 from typing import Any
 
-from sim.analysis.critical_path import path_part
-from sim.replay.answers import overlap, path
-from sim.replay.outcome import Outcome, StepTime
-from sim.replay.shares import SHARES, breakdown, families
-from sim.units import format_duration, percent
+from prestep.sim.analysis.critical_path import path_part
+from prestep.sim.replay.answers import overlap, path
+from prestep.sim.replay.outcome import Outcome, StepTime
+from prestep.sim.replay.shares import SHARES, breakdown, families
+from prestep.sim.units import format_duration, percent
 
 # What a step is counted between, by clock.
 CLOCKS = {

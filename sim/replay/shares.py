@@ -7,11 +7,11 @@ from statistics import mean
 
 import numpy as np
 
-from sim.replay.answers import recorded_ops
-from sim.replay.outcome import Outcome, last_step
-from workloads.traces.draft import Node
-from workloads.traces.families import COMMUNICATION
-from workloads.traces.work import GPU, Op
+from prestep.sim.replay.answers import recorded_ops
+from prestep.sim.replay.outcome import Outcome, last_step
+from prestep.workloads.traces.draft import Node
+from prestep.workloads.traces.families import COMMUNICATION
+from prestep.workloads.traces.work import GPU, Op
 
 SHARES = ("compute", "exposed communication", "host", "idle")
 # Pauses of a GPU that are shorter than this are its own, not the host's, s.

@@ -7,11 +7,11 @@ from math import nan
 
 import numpy as np
 
-from sim.engine.engine import Run
-from sim.replay.outcome import StepTime
-from workloads.traces.draft import Node
-from workloads.traces.replay import Replay
-from workloads.traces.work import GPU, MARK, Op, Work
+from prestep.sim.engine.engine import Run
+from prestep.sim.replay.outcome import StepTime
+from prestep.workloads.traces.draft import Node
+from prestep.workloads.traces.replay import Replay
+from prestep.workloads.traces.work import GPU, MARK, Op, Work
 
 # A GPU this far behind its host at the ends of steps is what the step waits for; share of the step.
 BEHIND = 0.1

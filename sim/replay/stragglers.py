@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.units import format_duration
-from workloads.traces.operations import (
+from prestep.sim.units import format_duration
+from prestep.workloads.traces.operations import (
     COMMUNICATION,
     OPTIMIZER,
     TRANSFERS,

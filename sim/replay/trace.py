@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from sim.errors import InputError, Mistake
-from sim.replay.outcome import Outcome
-from workloads.traces.draft import Node
-from workloads.traces.work import GPU, MARK
-from workloads.traces.writers.kineto import NAMES
+from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.replay.outcome import Outcome
+from prestep.workloads.traces.draft import Node
+from prestep.workloads.traces.work import GPU, MARK
+from prestep.workloads.traces.writers.kineto import NAMES
 
 LAUNCH = "cudaLaunchKernel"
 LAUNCH_CALL = 4e-6  # s drawn for a launch call, about what it takes in measured traces

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from sim.units import parse_bandwidth, parse_duration
+from prestep.sim import files
+from prestep.sim.units import parse_bandwidth, parse_duration
 
 FILE = Path(__file__).with_suffix(".toml")
 #: Kernels of a decoded layer beside products, attention and exchanges: norms, rotation, the cache's update, activation;

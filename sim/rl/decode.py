@@ -1,10 +1,10 @@
 """One step of an engine: a token for every rollout in its batch.
 
-products   every weight is read once, by measured laws (`sim.rl.laws`); above 256 rows by the GPU's tables
+products   every weight is read once, by measured laws (`prestep.sim.rl.laws`); above 256 rows by the GPU's tables
 experts    as many as the batch's tokens meet, on average, are read and computed; routers have favourites
            (parallel.imbalance)
 attention  keys and values of all tokens so far, a kernel a layer
-exchanges  between an engine's GPUs (`sim.rl.exchanges`)
+exchanges  between an engine's GPUs (`prestep.sim.rl.exchanges`)
 small      norms, rotation, routing: the time of a small kernel each
 sampling   a token, and its log-probability, of all logits
 host       scheduling and sampling, as far as the GPU does not work beside them
@@ -18,20 +18,20 @@ from functools import cached_property
 
 import numpy as np
 
-from sim.costs import Gpu
-from sim.graph.kernel import Kernel
-from sim.rl.constants import (
+from prestep.sim.costs import Gpu
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.rl.constants import (
     QUANTIZED,
     QUANTIZED_OF_EXPERTS,
     SMALL,
     SMALL_OF_EXPERTS,
 )
-from sim.rl.exchanges import ACTIVATION, Exchanges
-from sim.rl.laws import laws
-from sim.rl.pools import Pools
-from workloads.models.counts import total_parameters
-from workloads.models.model import ModelSpec
-from workloads.routing import layers_of
+from prestep.sim.rl.exchanges import ACTIVATION, Exchanges
+from prestep.sim.rl.laws import laws
+from prestep.sim.rl.pools import Pools
+from prestep.workloads.models.counts import total_parameters
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.routing import layers_of
 
 #: Bytes that sampling moves for a logit (a count of kernels in vLLM's sampler; a softmax reads twice): widened 6,
 #: log-softmax 12, scaled 8, softmax 12, noise 4, divided 12, argmax 4, compared and counted 6.

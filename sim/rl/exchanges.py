@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sim.collectives.planner import plan_collective
-from sim.rl.pools import Pools
-from workloads.models.model import ModelSpec
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.rl.pools import Pools
+from prestep.workloads.models.model import ModelSpec
 
 ACTIVATION = 2.0  # bytes of a value of activations and of the KV cache
 #: Ranks between which vLLM's own kernels reduce, and the most bytes (vllm/distributed/device_communicators).

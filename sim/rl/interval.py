@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sim.costs.spreads import NOMINAL, quantile
+from prestep.sim.costs.spreads import NOMINAL, quantile
 
 if TYPE_CHECKING:
-    from sim.rl.step import RlStep
+    from prestep.sim.rl.step import RlStep
 
 #: Relative standard deviations of what has no measurement of its own: guesses.
 SPREADS = {"rollout": 0.25, "environment": 0.5, "refit": 0.35, "driver": 0.5}

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from sim import files
-from sim.costs import Gpu
-from sim.units import parse_duration
+from prestep.sim import files
+from prestep.sim.costs import Gpu
+from prestep.sim.units import parse_duration
 
 FILE = Path(__file__).with_suffix(".toml")
 MEASURED_ON = "h100"

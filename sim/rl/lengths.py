@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from statistics import NormalDist
 
-from sim.errors import PrestepError
-from workloads.job.rl import Rl
+from prestep.sim.errors import PrestepError
+from prestep.workloads.job.rl import Rl
 
 _HALVINGS = 60
 

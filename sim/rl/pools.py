@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from sim.costs import Gpu
-from sim.costs.measured import gpu_of
-from sim.errors import InputError, Mistake
-from sim.planning.fleet import Fleet, fleet_of
-from sim.predict import host_factor, load_fabric
-from sim.rl.constants import Constants, constants
-from sim.spec.rules.layout import check_scenario
-from sim.spec.sections import Scenario
-from topologies.fabric import Fabric
-from workloads.job.rl import Rl
-from workloads.models.model import ModelSpec, load_model
+from prestep.sim.costs import Gpu
+from prestep.sim.costs.measured import gpu_of
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.planning.fleet import Fleet, fleet_of
+from prestep.sim.predict import host_factor, load_fabric
+from prestep.sim.rl.constants import Constants, constants
+from prestep.sim.spec.rules.layout import check_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.topologies.fabric import Fabric
+from prestep.workloads.job.rl import Rl
+from prestep.workloads.models.model import ModelSpec, load_model
 
 # Rollouts that are predicted one by one: forty times those of the largest published step, and more.
 MOST_ROLLOUTS = 1_000_000

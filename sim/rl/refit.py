@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.collectives.planner import plan_collective
-from sim.rl.decode import Engine
-from sim.rl.pools import Pools
-from sim.rl.training import Trained
-from workloads.models.counts import total_parameters
-from workloads.models.model import ModelSpec
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.rl.decode import Engine
+from prestep.sim.rl.pools import Pools
+from prestep.sim.rl.training import Trained
+from prestep.workloads.models.counts import total_parameters
+from prestep.workloads.models.model import ModelSpec
 
 WEIGHT = 2.0  # bytes: trainers send 16 bits, engines make fp8 of them
 

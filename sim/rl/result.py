@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sim.rl import step as steps
-from sim.rl.interval import interval_of
-from sim.rl.step import RlStep
-from sim.spec.sections import Scenario
-from sim.units import count, format_bytes, format_duration
+from prestep.sim.rl import step as steps
+from prestep.sim.rl.interval import interval_of
+from prestep.sim.rl.step import RlStep
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.units import count, format_bytes, format_duration
 
 #: What each phase rests on where nothing better is known of it.
 EVIDENCE = {
@@ -25,7 +25,7 @@ _WIDTH = 36  # columns of a bar
 
 
 def predict(scenario: Scenario) -> dict[str, Any]:
-    """The RL step of a scenario as `prestep run --json` has it, SI units; see `sim.rl.step.predict`.
+    """The RL step of a scenario as `prestep run --json` has it, SI units; see `prestep.sim.rl.step.predict`.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def predict(scenario: Scenario) -> dict[str, Any]:
 
 
 def to_dict(step: RlStep) -> dict[str, Any]:
-    """The keys of `sim.outputs._rl`."""
+    """The keys of `prestep.sim.outputs._rl`."""
     pools, rl = step.pools, step.pools.rl
     engines = pools.engines
     return {

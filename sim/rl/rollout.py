@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.errors import InputError, Mistake
-from sim.rl.decode import Engine
-from sim.rl.lengths import generated
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.rl.decode import Engine
+from prestep.sim.rl.lengths import generated
 
 STRETCH = 32  # tokens
 

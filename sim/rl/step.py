@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from sim.rl.decode import Engine
-from sim.rl.pools import Pools, pools_of
-from sim.rl.refit import Refit, refit_of
-from sim.rl.rollout import Rollout, rollout_of
-from sim.rl.training import Trained, trained
-from sim.spec.rules.duration import check_duration
-from sim.spec.sections import Scenario
+from prestep.sim.rl.decode import Engine
+from prestep.sim.rl.pools import Pools, pools_of
+from prestep.sim.rl.refit import Refit, refit_of
+from prestep.sim.rl.rollout import Rollout, rollout_of
+from prestep.sim.rl.training import Trained, trained
+from prestep.sim.spec.rules.duration import check_duration
+from prestep.sim.spec.sections import Scenario
 
 GENERATION = ("rollout", "environment")
 LEARNING = ("logprobs", "training", "driver")

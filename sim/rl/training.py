@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.analysis.prediction import Prediction
-from sim.analysis.timeline import Timeline
-from sim.graph.opgraph import SYNC, OpGraph
-from sim.planning.planned import LAUNCH_LATENCY
-from sim.predict import execute, plan, reported
-from sim.rl.lengths import generated, packs
-from sim.rl.pools import Pools, as_training
-from sim.spec.sections import Scenario
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.timeline import Timeline
+from prestep.sim.graph.opgraph import SYNC, OpGraph
+from prestep.sim.planning.planned import LAUNCH_LATENCY
+from prestep.sim.predict import execute, plan, reported
+from prestep.sim.rl.lengths import generated, packs
+from prestep.sim.rl.pools import Pools, as_training
+from prestep.sim.spec.sections import Scenario
 
 FEWEST = 8
 ROUNDING = 1e-3

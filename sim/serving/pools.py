@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sim.costs import Gpu
-from sim.costs.measured import gpu_of
-from sim.errors import InputError, Mistake, unknown
-from sim.predict import load_fabric
-from sim.spec.inference import Inference
-from sim.spec.sections import Scenario
-from sim.storage.systems import System, load_system, names
-from sim.units import format_bytes
-from topologies.core.links import Floats
-from topologies.fabric import Fabric
-from topologies.fabric.stores import Stores
-from workloads.models.counts import total_parameters
-from workloads.models.model import ModelSpec, load_model
+from prestep.sim.costs import Gpu
+from prestep.sim.costs.measured import gpu_of
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.predict import load_fabric
+from prestep.sim.spec.inference import Inference
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.storage.systems import System, load_system, names
+from prestep.sim.units import format_bytes
+from prestep.topologies.core.links import Floats
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.stores import Stores
+from prestep.workloads.models.counts import total_parameters
+from prestep.workloads.models.model import ModelSpec, load_model
 
 WEIGHT = 2.0  # bytes
 #: Ways of a KV cache that need no storage system.

@@ -13,15 +13,15 @@ from functools import lru_cache
 
 import numpy as np
 
-from sim.costs import Gpu
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import KERNEL
-from sim.predict import execute, plan
-from sim.serving.pools import Pools
-from sim.spec.inference import Inference
-from sim.spec.sections import Scenario
-from workloads.host_costs import kernel_gap
-from workloads.job.parallel import Parallel
+from prestep.sim.costs import Gpu
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import KERNEL
+from prestep.sim.predict import execute, plan
+from prestep.sim.serving.pools import Pools
+from prestep.sim.spec.inference import Inference
+from prestep.sim.spec.sections import Scenario
+from prestep.workloads.host_costs import kernel_gap
+from prestep.workloads.job.parallel import Parallel
 
 #: Tokens to which a short prompt may be padded: powers of two up to the largest size that vLLM captures, 512 by default
 #: (guess: engines differ).

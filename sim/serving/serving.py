@@ -1,6 +1,6 @@
 """Disaggregated inference: prefill workers make KV caches, send them over the cluster, and decode workers go on.
 
-    prefill   the forward pass of the model's blocks, by the kernels of training (`sim.serving.prefill`)
+    prefill   the forward pass of the model's blocks, by the kernels of training (`prestep.sim.serving.prefill`)
     load      what is there of a prompt's KV cache (`reuse`) comes from memory or storage and is not prefilled
     transfer  every prefill GPU sends its share to the decode GPUs that take it over: one flow per request and copy
     decode    weights and KV cache of the batch read once a token, at the bandwidth of the tier that the cache lies in
@@ -19,17 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives.plan import Plan
-from sim.collectives.planner import plan_collective
-from sim.engine.storage import Leg, Request, Served, serve
-from sim.serving import prefill
-from sim.serving.pools import WEIGHT, Pools, pools_of
-from sim.serving.transfer import added, legs_of, loads_of, sending
-from sim.spec.inference import Inference
-from sim.spec.rules.duration import check_duration
-from sim.spec.sections import Scenario
-from sim.units import count, format_bandwidth, format_bytes, format_duration
-from workloads.models.counts import active_parameters, total_parameters
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.engine.storage import Leg, Request, Served, serve
+from prestep.sim.serving import prefill
+from prestep.sim.serving.pools import WEIGHT, Pools, pools_of
+from prestep.sim.serving.transfer import added, legs_of, loads_of, sending
+from prestep.sim.spec.inference import Inference
+from prestep.sim.spec.rules.duration import check_duration
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.units import count, format_bandwidth, format_bytes, format_duration
+from prestep.workloads.models.counts import active_parameters, total_parameters
 
 BUSIEST = 8  # links that are listed
 _EVIDENCE = {"prefill": "guess", "transfer": "datasheet", "decode": "datasheet"}

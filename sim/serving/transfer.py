@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from sim.engine.storage import Leg, Sending
-from sim.errors import InputError, Mistake
-from sim.graph.usage import by_link
-from sim.serving.pools import PATHS, Pools
-from sim.storage.systems import PART, REQUEST, Op
-from topologies.fabric import Fabric
+from prestep.sim.engine.storage import Leg, Sending
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.graph.usage import by_link
+from prestep.sim.serving.pools import PATHS, Pools
+from prestep.sim.storage.systems import PART, REQUEST, Op
+from prestep.topologies.fabric import Fabric
 
 Way = tuple[np.ndarray, np.ndarray]  # rows of links, and bytes on each per byte sent
 Pairs = list[tuple[str, str]]  # nodes that send, and those that they send to

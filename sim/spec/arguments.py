@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from workloads.models.model import ARGUMENTS
+from prestep.sim import files
+from prestep.workloads.models.model import ARGUMENTS
 
 
 def with_arguments(
@@ -35,7 +35,9 @@ def with_arguments(
     ):
         return dict(mapping)
 
-    from workloads.megatron.arguments import sections_of  # few models are such files
+    from prestep.workloads.megatron.arguments import (
+        sections_of,  # few models are such files
+    )
 
     tables = dict(mapping)
     text = files.read_text(folder / file)

@@ -8,17 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, Mistake, unknown
-from sim.spec.scenario_file import is_capture
-from sim.spec.sections import Cluster, Scenario
-from sim.units import parse_duration
-from topologies import (
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.spec.scenario_file import is_capture
+from prestep.sim.spec.sections import Cluster, Scenario
+from prestep.sim.units import parse_duration
+from prestep.topologies import (
     cluster_with_gpu,
     gpu_models,
     load_cluster,
     several_hosts,
 )
-from topologies.fabric import Fabric
+from prestep.topologies.fabric import Fabric
 
 #: Keys that say where a program runs; all others of [cluster] are changes there.
 PLACE = ("gpu", "cluster.name", "cluster.file", "cluster.hosts")
@@ -82,7 +82,7 @@ def operator_times(scenario: Scenario) -> dict[str, float]:
     if not stated:
         return {}
     # most scenarios state none
-    from workloads.capture import recording
+    from prestep.workloads.capture import recording
 
     file = Path(scenario.model.file or "")
     if not is_capture(file):
@@ -122,7 +122,7 @@ def default_cluster(
     if named & {"cluster.name", "cluster.file"}:
         return {}
     # most scenarios are no recordings
-    from workloads.capture import recording
+    from prestep.workloads.capture import recording
 
     name = cluster_with_gpu(recording.read(path).gpu)
     return {"cluster": {**stated, "name": name}} if name else {}

@@ -6,11 +6,11 @@ import typing
 from dataclasses import MISSING, Field, fields
 from typing import Any, Literal
 
-from sim import units
-from sim.spec import jobs
-from sim.spec.sections import SECTIONS
-from sim.strict import has_keys, type_hints
-from sim.tools import catalog
+from prestep.sim import units
+from prestep.sim.spec import jobs
+from prestep.sim.spec.sections import SECTIONS
+from prestep.sim.strict import has_keys, type_hints
+from prestep.sim.tools import catalog
 
 _EXAMPLES = {"bytes": "25 MiB", "bandwidth": "100 GB/s", "duration": "1 ms"}
 _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
@@ -41,7 +41,7 @@ def _job_schema() -> dict[str, Any]:
 
 
 def _section_schema(cls: type) -> dict[str, Any]:
-    """JSON Schema of a section, of the same fields that `sim.strict` reads."""
+    """JSON Schema of a section, of the same fields that `prestep.sim.strict` reads."""
     properties = {
         name: _key_schema(entry, type_hints(cls)[entry.name])
         | ({} if name == entry.name else {"deprecated": True})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from sim.strict import key
-from workloads.job import limits
+from prestep.sim.strict import key
+from prestep.workloads.job import limits
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sim import files, strict
-from sim.errors import InputError, Mistake
-from sim.spec.sections import SECTIONS, Cluster, Scenario
-from sim.strict import key
+from prestep.sim import files, strict
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.spec.sections import SECTIONS, Cluster, Scenario
+from prestep.sim.strict import key
 
 Tables = dict[str, Any]
 Collect = Callable[[Tables, str], tuple[Scenario, list[Mistake]]]

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sim import strict
-from sim.errors import InputError, Mistake, did_you_mean
-from sim.spec import captured, jobs, recipes
-from sim.spec.arguments import with_arguments
-from sim.spec.lookup import (
+from prestep.sim import strict
+from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.spec import captured, jobs, recipes
+from prestep.sim.spec.arguments import with_arguments
+from prestep.sim.spec.lookup import (
     cluster_of,
     job_mistakes,
     layout_mistakes,
@@ -23,10 +23,10 @@ from sim.spec.lookup import (
     place_mistakes,
     wrong_keys,
 )
-from sim.spec.overrides import overridden
-from sim.spec.rules.layout import check_layout, check_scenario, too_many_gpus
-from sim.spec.scenario_file import tables_of
-from sim.spec.sections import (
+from prestep.sim.spec.overrides import overridden
+from prestep.sim.spec.rules.layout import check_layout, check_scenario, too_many_gpus
+from prestep.sim.spec.scenario_file import tables_of
+from prestep.sim.spec.sections import (
     SECTIONS,
     Cluster,
     Dataload,
@@ -35,15 +35,15 @@ from sim.spec.sections import (
     Placement,
     Scenario,
 )
-from workloads import histogram
-from workloads.job.checkpoint import Checkpoint
-from workloads.job.faults import Faults
-from workloads.job.layout import grad_accumulation_of, microbatches_of
-from workloads.job.megatron import Megatron
-from workloads.job.model import Model
-from workloads.job.parallel import Parallel
-from workloads.job.pytorch import PyTorch
-from workloads.job.training import Training
+from prestep.workloads import histogram
+from prestep.workloads.job.checkpoint import Checkpoint
+from prestep.workloads.job.faults import Faults
+from prestep.workloads.job.layout import grad_accumulation_of, microbatches_of
+from prestep.workloads.job.megatron import Megatron
+from prestep.workloads.job.model import Model
+from prestep.workloads.job.parallel import Parallel
+from prestep.workloads.job.pytorch import PyTorch
+from prestep.workloads.job.training import Training
 
 __all__ = [
     "Checkpoint",
@@ -109,7 +109,7 @@ def _towers(scenario: Scenario) -> tuple[str, ...]:
     file = Path(scenario.model.file or "")
     if file.suffix != ".json" or not file.is_file():
         return ()
-    from workloads.models.hugging_face import left_out  # slow to import
+    from prestep.workloads.models.hugging_face import left_out  # slow to import
 
     parts = ", ".join(left_out(file))
     return (f"{file.name}: {parts} left out: the text model alone",) if parts else ()

@@ -6,18 +6,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sim.collectives.plan import mistakes_of
-from sim.errors import InputError, Mistake
-from sim.spec.inference import Inference
-from sim.spec.placing import allotted, placements
-from sim.spec.rules.layout import check_layout, too_many_gpus
-from sim.spec.sections import Nccl, Scenario
-from topologies import load_cluster
-from workloads import schedules
-from workloads.frameworks import framework_of
-from workloads.job.layout import grad_accumulation_of, microbatches_of
-from workloads.job.rl import Rl
-from workloads.models.model import load_model
+from prestep.sim.collectives.plan import mistakes_of
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.spec.inference import Inference
+from prestep.sim.spec.placing import allotted, placements
+from prestep.sim.spec.rules.layout import check_layout, too_many_gpus
+from prestep.sim.spec.sections import Nccl, Scenario
+from prestep.topologies import load_cluster
+from prestep.workloads import schedules
+from prestep.workloads.frameworks import framework_of
+from prestep.workloads.job.layout import grad_accumulation_of, microbatches_of
+from prestep.workloads.job.rl import Rl
+from prestep.workloads.models.model import load_model
 
 
 def wrong_keys(mistakes: Sequence[Mistake]) -> set[str]:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sim import assignments, strict
-from sim.errors import InputError, Mistake
-from sim.spec import jobs
-from sim.spec.sections import SECTIONS
+from prestep.sim import assignments, strict
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.spec import jobs
+from prestep.sim.spec.sections import SECTIONS
 
 _JOB = re.compile(r"jobs?\[([^\]]+)\]\.(.+)")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sim.errors import InputError, Mistake
-from sim.spec.sections import Scenario
-from topologies.edit.placement import place
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.spec.sections import Scenario
+from prestep.topologies.edit.placement import place
 
 
 def ranks_of(scenario: Scenario) -> int:

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import InputError, Mistake
-from topologies import load_cluster, several_hosts
-from topologies.fabric import Fabric
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies import load_cluster, several_hosts
+from prestep.topologies.fabric import Fabric
 
 if TYPE_CHECKING:
-    from workloads.recipes._documents import Document
-    from workloads.recipes._reading import Recipe
+    from prestep.workloads.recipes._documents import Document
+    from prestep.workloads.recipes._reading import Recipe
 
 #: The table of a file that is a recipe, as `scenario_file.tables_of` hands it on.
 TABLE = "recipe"
@@ -138,7 +138,7 @@ def _told(own: Sequence[str], path: Path) -> tuple[tuple[str, ...], bool, str]:
 
 
 def _read(document: Document, beside: Sequence[str]) -> Recipe:
-    from workloads import recipes  # most scenarios are none
+    from prestep.workloads import recipes  # most scenarios are none
 
     return recipes.read(document, [recipes.document_of(Path(file)) for file in beside])
 
@@ -231,7 +231,10 @@ def _natural(tables: dict[str, dict[str, Any]], recipe: Recipe) -> list[str]:
 
 
 def _experts_of(name: str) -> int:
-    from workloads.models.model import MODELS, read_model  # most scenarios are none
+    from prestep.workloads.models.model import (  # most scenarios are none
+        MODELS,
+        read_model,
+    )
 
     file = MODELS / f"{name}.toml"
     return read_model(file).experts or 0 if file.is_file() else 0

@@ -1,6 +1,6 @@
 """The table of a scenario's keys in docs/scenarios.md, from the same fields that read the file.
 
-    python -m sim.spec.reference docs/scenarios.md
+    python -m prestep.sim.spec.reference docs/scenarios.md
 
 writes it between the page's markers; without a page it is printed.
 """
@@ -15,11 +15,11 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from sim import units
-from sim.errors import PrestepError
-from sim.spec.sections import SECTIONS
-from sim.strict import has_keys, type_hints
-from sim.tools import catalog
+from prestep.sim import units
+from prestep.sim.errors import PrestepError
+from prestep.sim.spec.sections import SECTIONS
+from prestep.sim.strict import has_keys, type_hints
+from prestep.sim.tools import catalog
 
 BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"
 HEAD = "| key | value | default | meaning |\n| --- | --- | --- | --- |"

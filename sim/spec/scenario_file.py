@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from sim.errors import InputError, Mistake, did_you_mean
-from sim.tools import catalog
+from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.tools import catalog
 
 #: What recorded programs are called.
 CAPTURE = ".capture"
@@ -62,7 +62,7 @@ def tables_of(path: Path) -> dict[str, Any]:
 
 def _captured(path: Path) -> dict[str, Any]:
     """The scenario of a recorded program: as many ranks as it was captured for."""
-    from workloads.capture import recording  # most scenarios are no recordings
+    from prestep.workloads.capture import recording  # most scenarios are no recordings
 
     world = recording.read(path).world
     return {
@@ -74,15 +74,15 @@ def _captured(path: Path) -> dict[str, Any]:
 
 
 def _recipe(path: Path) -> dict[str, Any]:
-    """The file of a recipe, to be read with the cluster that it runs on (`sim.spec.recipes`)."""
-    from workloads import recipes  # most scenarios are none
+    """The file of a recipe, to be read with the cluster that it runs on (`prestep.sim.spec.recipes`)."""
+    from prestep.workloads import recipes  # most scenarios are none
 
     return {"recipe": recipes.document_of(path)}
 
 
 def _of_trainer(path: Path, tables: dict[str, Any]) -> dict[str, Any]:
     """Tables of a TOML file that may be a trainer's."""
-    from workloads import recipes  # most scenarios are none
+    from prestep.workloads import recipes  # most scenarios are none
 
     document = recipes.of_tables(path, tables)
     return tables if document is None else {"recipe": document}

@@ -1,6 +1,6 @@
 """The sections of a scenario file, one frozen dataclass each: field = key, type = type, `key` = limits and meaning.
 
-Those that a framework reads are the job's (`workloads.job`); here are the others, and all of them together.
+Those that a framework reads are the job's (`prestep.workloads.job`); here are the others, and all of them together.
 
 Quantities carry units in the file and are SI floats here: bytes, seconds, bytes per second. A key that is None was not
 said and is decided later, by the model, the cluster or NCCL.
@@ -11,18 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from sim.spec.inference import Inference
-from sim.strict import key, table
-from workloads.job import Job
-from workloads.job.adapter import Adapter
-from workloads.job.checkpoint import Checkpoint
-from workloads.job.faults import Faults
-from workloads.job.megatron import Megatron
-from workloads.job.model import Model
-from workloads.job.parallel import Parallel
-from workloads.job.pytorch import PyTorch
-from workloads.job.rl import Rl
-from workloads.job.training import Training
+from prestep.sim.spec.inference import Inference
+from prestep.sim.strict import key, table
+from prestep.workloads.job import Job
+from prestep.workloads.job.adapter import Adapter
+from prestep.workloads.job.checkpoint import Checkpoint
+from prestep.workloads.job.faults import Faults
+from prestep.workloads.job.megatron import Megatron
+from prestep.workloads.job.model import Model
+from prestep.workloads.job.parallel import Parallel
+from prestep.workloads.job.pytorch import PyTorch
+from prestep.workloads.job.rl import Rl
+from prestep.workloads.job.training import Training
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sim.engine.execution import Run
-from sim.errors import InputError, Mistake
-from sim.planning.planned import Planned
-from sim.storage.evidence import shares
-from sim.storage.saving import Checkpointing, Save
-from sim.units import format_duration
+from prestep.sim.engine.execution import Run
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.planning.planned import Planned
+from prestep.sim.storage.evidence import shares
+from prestep.sim.storage.saving import Checkpointing, Save
+from prestep.sim.units import format_duration
 
 
 def report_of(planned: Planned, run: Run, step: float) -> tuple[dict[str, Any], Save]:

@@ -12,11 +12,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from sim.errors import InputError, Mistake
-from sim.graph.usage import by_link
-from sim.storage.systems import THREADS, Op, System
-from sim.units import format_bandwidth, format_bytes
-from topologies.fabric import Fabric
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.graph.usage import by_link
+from prestep.sim.storage.systems import THREADS, Op, System
+from prestep.sim.units import format_bandwidth, format_bytes
+from prestep.topologies.fabric import Fabric
 
 Transfer = Literal["cpu_only", "cpu_gpu", "gpu_direct"]
 TRANSFERS: tuple[Transfer, ...] = get_args(Transfer)

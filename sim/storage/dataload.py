@@ -19,13 +19,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import InputError, Mistake
-from workloads.job.layout import microbatches_of
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.job.layout import microbatches_of
 
 if TYPE_CHECKING:
-    from sim.spec.sections import Dataload, Scenario
-    from sim.storage.systems import System
-    from workloads.models.model import ModelSpec
+    from prestep.sim.spec.sections import Dataload, Scenario
+    from prestep.sim.storage.systems import System
+    from prestep.workloads.models.model import ModelSpec
 
 TOKEN = 8.0  # bytes: PyTorch indexes with 64-bit integers; tokens and labels
 PIXEL = 4.0  # bytes: 32-bit floats, three colours

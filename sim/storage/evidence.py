@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from sim.analysis.metrics import evidence_shares
-from sim.engine.storage import Leg
-from sim.storage import host
-from sim.storage.systems import REQUEST, THREADS, System
-from topologies.fabric import Fabric
+from prestep.sim.analysis.metrics import evidence_shares
+from prestep.sim.engine.storage import Leg
+from prestep.sim.storage import host
+from prestep.sim.storage.systems import REQUEST, THREADS, System
+from prestep.topologies.fabric import Fabric
 
 # Constants of sim/costs/checkpoint.toml behind each leg; where a leg has links, the slower of both binds it.
 OF_LEG = {

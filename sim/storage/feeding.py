@@ -1,4 +1,4 @@
-"""The step with its data: what the readers of [dataload] make it wait for (`workloads.dataload`)."""
+"""The step with its data: what the readers of [dataload] make it wait for (`prestep.workloads.dataload`)."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from sim.analysis.critical_path import IO, CriticalPath, Segment
-from sim.collectives.wires import processes
-from sim.engine.execution import Run
-from sim.errors import InputError, Mistake
-from sim.graph.opgraph import SYNC
-from sim.graph.usage import by_link
-from sim.planning.planned import Planned
-from sim.spec.load import sections_in_use
-from sim.spec.sections import Scenario
-from sim.storage import dataload
-from sim.storage.dataload import Place, fed
-from sim.storage.host import constants
-from sim.storage.systems import System, load_system
-from topologies.fabric import Fabric
+from prestep.sim.analysis.critical_path import IO, CriticalPath, Segment
+from prestep.sim.collectives.wires import processes
+from prestep.sim.engine.execution import Run
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.graph.opgraph import SYNC
+from prestep.sim.graph.usage import by_link
+from prestep.sim.planning.planned import Planned
+from prestep.sim.spec.load import sections_in_use
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.storage import dataload
+from prestep.sim.storage.dataload import Place, fed
+from prestep.sim.storage.host import constants
+from prestep.sim.storage.systems import System, load_system
+from prestep.topologies.fabric import Fabric
 
 
 def mistakes_of(scenario: Scenario) -> list[Mistake]:
@@ -98,7 +98,7 @@ def delivery_of(
 
     Examples
     --------
-    >>> from topologies import load_cluster
+    >>> from prestep.topologies import load_cluster
     >>> p5 = load_cluster("aws-p5")
     >>> rate = delivery_of(load_system("nvme"), Scenario(name="reads"), p5, p5.gpus)
     >>> f"eight disks of {rate / 8 / 1e9:.2f} GB/s"

@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sim import schema
-from sim.units import parse_bandwidth, parse_bytes, parse_duration
+from prestep.sim import schema
+from prestep.sim.units import parse_bandwidth, parse_bytes, parse_duration
 
 #: Numbers of hosts and frameworks that save and load, and how each of them is read; a share is a number.
 FILE = Path(__file__).parents[1] / "costs" / "checkpoint.toml"

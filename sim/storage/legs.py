@@ -17,17 +17,17 @@ from functools import cached_property
 
 import numpy as np
 
-from sim.collectives.wires import processes
-from sim.engine.storage import Leg
-from sim.errors import InputError, Mistake
-from sim.planning.planned import Planned
-from sim.storage.host import constants
-from sim.storage.systems import PART, REQUEST, THREADS, System
-from sim.storage.writing import Backlog, Saved, waits
-from topologies.fabric.stores import Stores
-from workloads.checkpoint import Contents
-from workloads.job.checkpoint import Checkpoint
-from workloads.job.layout import shards_parameters
+from prestep.sim.collectives.wires import processes
+from prestep.sim.engine.storage import Leg
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.planning.planned import Planned
+from prestep.sim.storage.host import constants
+from prestep.sim.storage.systems import PART, REQUEST, THREADS, System
+from prestep.sim.storage.writing import Backlog, Saved, waits
+from prestep.topologies.fabric.stores import Stores
+from prestep.workloads.checkpoint import Contents
+from prestep.workloads.job.checkpoint import Checkpoint
+from prestep.workloads.job.layout import shards_parameters
 
 
 def hosts_of(planned: Planned, ranks: Sequence[int]) -> set[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sim.errors import InputError, Mistake
-from sim.spec.sections import Scenario
-from sim.storage.systems import load_system
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.storage.systems import load_system
 
 
 def mistakes_of(scenario: Scenario) -> list[Mistake]:

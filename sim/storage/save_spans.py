@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from sim.analysis.timeline import SAVE, WRITER, Timeline
-from sim.storage.saving import Save, Work
+from prestep.sim.analysis.timeline import SAVE, WRITER, Timeline
+from prestep.sim.storage.saving import Save, Work
 
 WAIT = "wait for the checkpoint"
 

@@ -1,6 +1,6 @@
-"""One save of a simulated scenario, leg by leg; what it costs in all is in `sim.storage.checkpointing`.
+"""One save of a simulated scenario, leg by leg; what it costs in all is in `prestep.sim.storage.checkpointing`.
 
-A save is a row of legs for every writer (`sim.storage.legs`), which share the links.
+A save is a row of legs for every writer (`prestep.sim.storage.legs`), which share the links.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.analysis.step_time import step_time
-from sim.collectives.wires import processes
-from sim.engine.engine import execute
-from sim.engine.execution import Run
-from sim.engine.storage import Leg, play
-from sim.errors import InputError, Mistake
-from sim.planning.planned import Planned
-from sim.storage.evidence import rests_on
-from sim.storage.host import constants
-from sim.storage.legs import Writers, hosts_of
-from sim.storage.systems import REQUEST, THREADS, System, load_system
-from sim.storage.writing import Saved, backlog, saved
-from sim.units import format_bytes
-from workloads.checkpoint import Contents, contents, pieces
-from workloads.job.layout import shards_parameters
-from workloads.optimizer import optimizer as kept_by
+from prestep.sim.analysis.step_time import step_time
+from prestep.sim.collectives.wires import processes
+from prestep.sim.engine.engine import execute
+from prestep.sim.engine.execution import Run
+from prestep.sim.engine.storage import Leg, play
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.planning.planned import Planned
+from prestep.sim.storage.evidence import rests_on
+from prestep.sim.storage.host import constants
+from prestep.sim.storage.legs import Writers, hosts_of
+from prestep.sim.storage.systems import REQUEST, THREADS, System, load_system
+from prestep.sim.storage.writing import Saved, backlog, saved
+from prestep.sim.units import format_bytes
+from prestep.workloads.checkpoint import Contents, contents, pieces
+from prestep.workloads.job.layout import shards_parameters
+from prestep.workloads.optimizer import optimizer as kept_by
 
 BESIDE = 512  # writers whose bytes are simulated one by one beside the steps
 BACKGROUND = 1e18  # bytes of a transfer that outlasts the steps beside it

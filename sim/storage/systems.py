@@ -14,11 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from sim import files, schema
-from sim.errors import InputError, Mistake, unknown
-from sim.units import parse_bandwidth, parse_bytes, parse_duration
-from topologies.fabric import Fabric
-from topologies.fabric.stores import Stores
+from prestep.sim import files, schema
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.units import parse_bandwidth, parse_bytes, parse_duration
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.stores import Stores
 
 FOLDER = Path(__file__).parents[1] / "costs" / "storage"
 Op = Literal["read", "write"]

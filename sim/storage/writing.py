@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.engine.execution import Run
-from sim.graph.opgraph import KERNEL
-from sim.planning.planned import Planned
-from sim.storage.host import constants
+from prestep.sim.engine.execution import Run
+from prestep.sim.graph.opgraph import KERNEL
+from prestep.sim.planning.planned import Planned
+from prestep.sim.storage.host import constants
 
 AHEAD = 10_000_000  # bytes that PyTorch's writer copies ahead (per_thread_copy_ahead)
 

@@ -14,10 +14,10 @@ from functools import cached_property
 
 import numpy as np
 
-from sim.graph.opgraph import Chain, Comm
-from sim.planning.fleet import speeds_of
-from sim.planning.planned import Planned
-from topologies.core.links import Ints
+from prestep.sim.graph.opgraph import Chain, Comm
+from prestep.sim.planning.fleet import speeds_of
+from prestep.sim.planning.planned import Planned
+from prestep.topologies.core.links import Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sim.errors import InputError, Mistake, unknown
-from topologies.core.kinds import TIERS
-from topologies.fabric import Fabric
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.topologies.core.kinds import TIERS
+from prestep.topologies.fabric import Fabric
 
 Element = tuple[str, str]  # its name, and its selector and attribute
 

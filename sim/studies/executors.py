@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, Mistake
-from sim.extras import MissingPackage
-from sim.tools.workers import Workers, start_server
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.extras import MissingPackage
+from prestep.sim.tools.workers import Workers, start_server
 
 RETRIES = 3  # of runs whose worker died
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sim.errors import InputError, Mistake
-from sim.files import toml
-from sim.spec.load import scenario_of
-from sim.studies.largest import largest_micro_batch
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.files import toml
+from prestep.sim.spec.load import scenario_of
+from prestep.sim.studies.largest import largest_micro_batch
 
 # From the fastest to the one that needs the least memory: (recompute, whether every microbatch reduces its gradients;
 # else a rank holds all of them until the last has).

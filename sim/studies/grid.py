@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sim import __version__, files
-from sim.errors import InputError, Mistake
-from sim.strict import flatten
+from prestep.sim import __version__, files
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.strict import flatten
 
 
 @dataclass(frozen=True)

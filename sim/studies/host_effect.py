@@ -6,18 +6,18 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sim.analysis.critical_path import HOST
-from sim.analysis.prediction import Prediction
-from sim.analysis.step_time import step_time
-from sim.analysis.summary import CAPTURED
-from sim.analysis.uncertainty import Part, Uncertainty
-from sim.costs.spreads import quantile, widths
-from sim.errors import InputError
-from sim.planning import host_speed
-from sim.planning.numa import host_ratio
-from sim.planning.planned import Planned
-from sim.predict import execute, host_factor, plan
-from sim.spec.sections import Scenario
+from prestep.sim.analysis.critical_path import HOST
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.step_time import step_time
+from prestep.sim.analysis.summary import CAPTURED
+from prestep.sim.analysis.uncertainty import Part, Uncertainty
+from prestep.sim.costs.spreads import quantile, widths
+from prestep.sim.errors import InputError
+from prestep.sim.planning import host_speed
+from prestep.sim.planning.numa import host_ratio
+from prestep.sim.planning.planned import Planned
+from prestep.sim.predict import execute, host_factor, plan
+from prestep.sim.spec.sections import Scenario
 
 #: Factors of hosts that nobody measured: ten starts of measured machines had 1.0 to 2.3 (docs/models.md, "Hosts"); one
 #: that is faster than all of them is a guess.

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sim.analysis.memory import outside, peaks
-from sim.analysis.prediction import FRAGMENTATION, Memory
-from sim.costs import load_gpu
-from sim.predict import load_fabric, lowered_on, plan
-from sim.spec.sections import Scenario
-from sim.units import format_bytes
-from topologies.fabric import Fabric
-from workloads.job.layout import microbatches_of
+from prestep.sim.analysis.memory import outside, peaks
+from prestep.sim.analysis.prediction import FRAGMENTATION, Memory
+from prestep.sim.costs import load_gpu
+from prestep.sim.predict import load_fabric, lowered_on, plan
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.units import format_bytes
+from prestep.topologies.fabric import Fabric
+from prestep.workloads.job.layout import microbatches_of
 
 MOST = 65_536  # samples; no one GPU has room for more of anything
 OUTSIDE = ("context", "communication")  # owners that are not the allocator's

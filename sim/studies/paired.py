@@ -21,15 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from sim.analysis.constants import Grounds, label
-from sim.analysis.prediction import Prediction
-from sim.analysis.step_time import step_time
-from sim.analysis.uncertainty import RUN, Part, difference
-from sim.collectives.plan import Plan
-from sim.costs.spreads import NOMINAL, quantile
-from sim.graph.opgraph import OpGraph
-from sim.planning.planned import Planned
-from sim.predict import execute
+from prestep.sim.analysis.constants import Grounds, label
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.step_time import step_time
+from prestep.sim.analysis.uncertainty import RUN, Part, difference
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.costs.spreads import NOMINAL, quantile
+from prestep.sim.graph.opgraph import OpGraph
+from prestep.sim.planning.planned import Planned
+from prestep.sim.predict import execute
 
 METHOD = "both steps simulated with the same constants off by the same"
 #: Steps that are simulated 16 times within a few seconds; the difference of larger ones is linearised.
@@ -72,7 +72,8 @@ class Side:
 def interval_of(base: Side, changed: Side) -> dict[str, Any] | None:
     """Interval of the difference of two steps, s; None where a step has none.
 
-    Linearised (`sim.analysis.uncertainty.difference`) where a step is too large to simulate again, or waits for data.
+    Linearised (`prestep.sim.analysis.uncertainty.difference`) where a step is too large to simulate again, or waits
+    for data.
     """
     one, other = base.result.uncertainty, changed.result.uncertainty
     if one is None or other is None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sim.analysis.cost import HOUR, KILOWATT_HOUR, Prices
-from sim.errors import InputError, Mistake
+from prestep.sim.analysis.cost import HOUR, KILOWATT_HOUR, Prices
+from prestep.sim.errors import InputError, Mistake
 
 TIME, ENERGY, COST = RANKS = ("time", "energy", "cost")
 

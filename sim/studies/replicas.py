@@ -1,6 +1,7 @@
 """Replicas of a step with noise: the distribution of its time, and the mean with its confidence interval.
 
-A replica is the whole run again, first steps and all, with its own draws (`sim.planning.noise`); its last step counts.
+A replica is the whole run again, first steps and all, with its own draws (`prestep.sim.planning.noise`); its last
+step counts.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from sim import progress
-from sim.analysis.step_time import step_time
-from sim.engine.engine import execute
-from sim.planning.jitter import jitter_of
-from sim.planning.noise import noise_of
-from sim.planning.planned import Planned
-from sim.reliability.statistics import CONFIDENCE, interval_of
+from prestep.sim import progress
+from prestep.sim.analysis.step_time import step_time
+from prestep.sim.engine.engine import execute
+from prestep.sim.planning.jitter import jitter_of
+from prestep.sim.planning.noise import noise_of
+from prestep.sim.planning.planned import Planned
+from prestep.sim.reliability.statistics import CONFIDENCE, interval_of
 
 PERCENTILES = (5, 25, 50, 75, 95, 99)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from sim.planning.planned import Planned
-from sim.studies.classes import Colours
-from sim.studies.elements import Element, elements
+from prestep.sim.planning.planned import Planned
+from prestep.sim.studies.classes import Colours
+from prestep.sim.studies.elements import Element, elements
 
 # Classes of one word that are tried unless more are asked for.
 MOST = 64

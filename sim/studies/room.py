@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
-from sim.analysis.memory import peaks
-from sim.analysis.prediction import Recomputed
-from sim.errors import InputError
-from sim.planning.planned import Planned
-from sim.predict import lowered_on
-from sim.spec.lookup import layout_mistakes
-from sim.spec.sections import Scenario
-from sim.studies.largest import few_microbatches
-from workloads.job.megatron import RecomputedModule
+from prestep.sim.analysis.memory import peaks
+from prestep.sim.analysis.prediction import Recomputed
+from prestep.sim.errors import InputError
+from prestep.sim.planning.planned import Planned
+from prestep.sim.predict import lowered_on
+from prestep.sim.spec.lookup import layout_mistakes
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.studies.largest import few_microbatches
+from prestep.workloads.job.megatron import RecomputedModule
 
 # Each stronger than the one before it.
 RECOMPUTE = ("selective", "alternate", "full")

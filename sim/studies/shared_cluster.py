@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from sim.analysis import metrics
-from sim.analysis.json_text import text_of
-from sim.analysis.link_use import Link
-from sim.analysis.prediction import Prediction
-from sim.analysis.report import report
-from sim.analysis.step_times import longest, median, step_times
-from sim.engine.engine import Run, execute, execute_together
-from sim.errors import InputError, Mistake
-from sim.planning.planned import Planned
-from sim.predict import STEPS, load_fabric, plan
-from sim.spec.placing import placements
-from sim.spec.sections import Scenario
-from topologies.fabric import Fabric
+from prestep.sim.analysis import metrics
+from prestep.sim.analysis.json_text import text_of
+from prestep.sim.analysis.link_use import Link
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.report import report
+from prestep.sim.analysis.step_times import longest, median, step_times
+from prestep.sim.engine.engine import Run, execute, execute_together
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.planning.planned import Planned
+from prestep.sim.predict import STEPS, load_fabric, plan
+from prestep.sim.spec.placing import placements
+from prestep.sim.spec.sections import Scenario
+from prestep.topologies.fabric import Fabric
 
 # Steps of the slowest job that are measured, after those that bring it to its steady state: jobs of different step
 # times meet at every phase of each other, so one step says little.

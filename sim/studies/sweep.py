@@ -24,10 +24,10 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sim.analysis.arrow import column
-from sim.errors import InputError, Mistake, PrestepError
-from sim.studies.executors import RETRIES
-from sim.studies.grid import Spec
+from prestep.sim.analysis.arrow import column
+from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.sim.studies.executors import RETRIES
+from prestep.sim.studies.grid import Spec
 
 Row = dict[str, Any]
 SUM = "sum"  # of all else that a run's file says
@@ -63,7 +63,7 @@ COLUMNS: dict[str, str] = {
 
 def _run(spec: Spec) -> Row:
     """A worker's task. The process that hands tasks out predicts nothing, and starts without the simulator."""
-    from sim.studies.swept_run import run_one
+    from prestep.sim.studies.swept_run import run_one
 
     return run_one(spec)
 

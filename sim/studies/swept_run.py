@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sim.analysis.prediction import Prediction
-from sim.errors import PrestepError
-from sim.predict import predict
-from sim.spec.load import load_scenario
-from sim.studies.grid import Spec
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.errors import PrestepError
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.studies.grid import Spec
 
 Row = dict[str, Any]
 WATTS = ("gpu_power", "gpu_clock", "total_power", "step_energy", "energy_per_token")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sim import progress
-from sim.analysis.critical_path import IO
-from sim.analysis.prediction import Prediction
-from sim.analysis.step_time import step_time
-from sim.planning.planned import Planned
-from sim.predict import execute
-from sim.spec.sections import Scenario
-from sim.studies.elements import Element
-from sim.studies.representatives import MOST, representatives
-from sim.studies.whatif import Changes, Table
+from prestep.sim import progress
+from prestep.sim.analysis.critical_path import IO
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.step_time import step_time
+from prestep.sim.planning.planned import Planned
+from prestep.sim.predict import execute
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.studies.elements import Element
+from prestep.sim.studies.representatives import MOST, representatives
+from prestep.sim.studies.whatif import Changes, Table
 
 FACTORS = (0.5, 2.0)
 SHORT_NOTE = (

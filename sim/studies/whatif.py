@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from sim.analysis.choices import alone, changed_choices
-from sim.analysis.json_text import finite
-from sim.analysis.prediction import Prediction
-from sim.planning.planned import Planned
-from sim.predict import execute, load_fabric, plan, reported
-from sim.spec.sections import Measured, Scenario
-from sim.studies.paired import Side, interval_of
-from sim.studies.recent import Recent
-from topologies.edit.overrides import with_overrides
-from topologies.fabric import Fabric
-from workloads.lowered import Lowered
+from prestep.sim.analysis.choices import alone, changed_choices
+from prestep.sim.analysis.json_text import finite
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.planning.planned import Planned
+from prestep.sim.predict import execute, load_fabric, plan, reported
+from prestep.sim.spec.sections import Measured, Scenario
+from prestep.sim.studies.paired import Side, interval_of
+from prestep.sim.studies.recent import Recent
+from prestep.topologies.edit.overrides import with_overrides
+from prestep.topologies.fabric import Fabric
+from prestep.workloads.lowered import Lowered
 
 Table = dict[str, Any]
 #: What a result has beside its figures: a changed scenario loses what was measured of it.

@@ -6,11 +6,11 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sim.analysis.choices import Choice
-from sim.analysis.prediction import MemoryVerdict
-from sim.exporters._answers import of_comparison
-from sim.exporters._words import share_name
-from sim.units import format_bytes, format_duration, percent
+from prestep.sim.analysis.choices import Choice
+from prestep.sim.analysis.prediction import MemoryVerdict
+from prestep.sim.exporters._answers import of_comparison
+from prestep.sim.exporters._words import share_name
+from prestep.sim.units import format_bytes, format_duration, percent
 
 Table = dict[str, Any]
 HALF = (

@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from sim import files, pictures
-from sim.errors import InputError, Mistake
-from sim.extras import MissingPackage
-from sim.studies.whatif_page import named
-from sim.units import format_duration
+from prestep.sim import files, pictures
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.extras import MissingPackage
+from prestep.sim.studies.whatif_page import named
+from prestep.sim.units import format_duration
 
 Table = dict[str, Any]
 SHOWN = 24  # elements

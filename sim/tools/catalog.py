@@ -7,40 +7,40 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from sim import plugins
-from sim.errors import InputError, unknown
+from prestep.sim import plugins
+from prestep.sim.errors import InputError, unknown
 
 # Data files: kind -> (package, pattern of its files in it).
 _FILES = {
-    "clusters": ("topologies", "clusters/*.toml"),
-    "models": ("workloads", "models/*.toml"),
-    "scenarios": ("workloads", "scenarios/*.toml"),
-    "storage": ("sim", "costs/storage/*.toml"),
-    "gpus": ("sim", "costs/hardware/*.toml"),
+    "clusters": ("prestep.topologies", "clusters/*.toml"),
+    "models": ("prestep.workloads", "models/*.toml"),
+    "scenarios": ("prestep.workloads", "scenarios/*.toml"),
+    "storage": ("prestep.sim", "costs/storage/*.toml"),
+    "gpus": ("prestep.sim", "costs/hardware/*.toml"),
 }
 # Files beside those of a kind, by the end of their names: what was fitted of a GPU, or published.
 _PARTS = {"gpus": ("-fitted", "-libraries", "-nccl", "-published")}
 # Folders of data: kind -> (package, entry point group of other packages, pattern of the file that describes one).
-_FOLDERS = {"sets": ("validation", "prestep.sets", "cases/*/set.toml")}
+_FOLDERS = {"sets": ("prestep.validation", "prestep.sets", "cases/*/set.toml")}
 # Tables of one file: kind -> (package, file).
 _ROWS = {
-    "precisions": ("workloads", "precisions.toml"),
-    "optimizers": ("workloads", "optimizers.toml"),
+    "precisions": ("prestep.workloads", "precisions.toml"),
+    "optimizers": ("prestep.workloads", "optimizers.toml"),
 }
 # Code: kind -> (package, function that makes a module a plug-in; "": every module is one).
 _PLUGINS = {
-    "algorithms": ("sim.collectives.algorithms", "estimate"),
-    "collectives": ("sim.collectives.algorithms", "plan"),
-    "topologies": ("topologies", "build"),
-    "exporters": ("sim.exporters", "write"),
-    "routings": ("topologies.policies", "spread"),
-    "frameworks": ("workloads.frameworks", ""),
-    "recipes": ("workloads.recipes", "recognise"),
-    "probes": ("validation.measure.probes", ""),
+    "algorithms": ("prestep.sim.collectives.algorithms", "estimate"),
+    "collectives": ("prestep.sim.collectives.algorithms", "plan"),
+    "topologies": ("prestep.topologies", "build"),
+    "exporters": ("prestep.sim.exporters", "write"),
+    "routings": ("prestep.topologies.policies", "spread"),
+    "frameworks": ("prestep.workloads.frameworks", ""),
+    "recipes": ("prestep.workloads.recipes", "recognise"),
+    "probes": ("prestep.validation.measure.probes", ""),
 }
 # Names listed among a kind's although they lie elsewhere: kind -> {name: package}.
 # Making a communicator has no plan of bytes: it takes time before the first one.
-_BESIDE = {"collectives": {"creation": "sim.collectives.nccl"}}
+_BESIDE = {"collectives": {"creation": "prestep.sim.collectives.nccl"}}
 
 
 def names(kind: str) -> list[str]:
@@ -81,7 +81,7 @@ def summaries(kind: str) -> dict[str, str]:
 
 def _schedules() -> Any:
     """The pipeline schedules; frameworks bring some along, so they are not a list of files."""
-    from workloads import schedules  # imports every schedule
+    from prestep.workloads import schedules  # imports every schedule
 
     return schedules
 
@@ -141,7 +141,7 @@ DEMO = "llama1b-ddp4-b4"
 
 def find_scenario(name: str | None) -> Path:
     """The file of that name, or the bundled scenario; without a name, the demonstration."""
-    bundled = plugins.home("workloads") / "scenarios" / f"{name or DEMO}.toml"
+    bundled = plugins.home("prestep.workloads") / "scenarios" / f"{name or DEMO}.toml"
     return (
         bundled
         if name is None or (not Path(name).exists() and bundled.exists())

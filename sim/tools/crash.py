@@ -8,7 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from sim import __version__
+from prestep.sim import __version__
 
 EXIT_CRASH = 3
 DEBUG = "PRESTEP_DEBUG"  # set: the traceback itself

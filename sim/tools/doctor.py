@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import re
@@ -11,14 +10,12 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-from sim import __version__
-from sim.extras import EXTRAS, Extra
+import prestep
+from prestep.sim import __version__
+from prestep.sim.extras import EXTRAS, Extra
 
-HOME = Path(__file__).parents[2]
-PACKAGES = ("sim", "topologies", "workloads", "validation")
 OLDEST = (3, 11)
 EXTRA = re.compile(r"""extra == ['"]([\w-]+)""")
 REQUIREMENT = re.compile(r"([\w.-]+)(?:\[.*?\])?\s*(?:>=\s*([\d.]+))?")
@@ -45,7 +42,6 @@ def examined() -> list[Finding]:
     found = [
         _python(),
         _version(),
-        *map(_package, PACKAGES),
         *_libraries(),
         *map(_extra, extras()),
         _folder(),
@@ -100,29 +96,16 @@ def _version() -> Finding:
     try:
         installed = metadata.version("prestep")
     except metadata.PackageNotFoundError:
-        return Finding("prestep", "good", f"{__version__}, from {HOME}, not installed")
+        return Finding(
+            "prestep", "good", f"{__version__}, from {prestep.HOME}, not installed"
+        )
     same = installed == __version__
     advice = "" if same else f"the code is {__version__}: install it again"
     return Finding(
-        "prestep", "good" if same else "wrong", f"{installed}, from {HOME}", advice
-    )
-
-
-def _package(name: str) -> Finding:
-    """Other projects have packages of these names: whichever comes first on the path is imported."""
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        spec = None
-    place = Path(spec.origin).resolve().parent if spec and spec.origin else None
-    if place == (HOME / name).resolve():
-        return Finding(f"package {name}", "good", "prestep's own")
-    found = f"another project's, in {place}" if place else "not found"
-    return Finding(
-        f"package {name}",
-        "wrong",
-        found,
-        "install prestep in an environment of its own (pipx, venv)",
+        "prestep",
+        "good" if same else "wrong",
+        f"{installed}, from {prestep.HOME}",
+        advice,
     )
 
 

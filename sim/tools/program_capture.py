@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from sim.costs.gpu_files import capability_of, facts_of
-from sim.extras import MissingPackage
-from topologies import load_cluster
-from workloads.capture import recording
-from workloads.capture.program import Device, Job, capture
+from prestep.sim import files
+from prestep.sim.costs.gpu_files import capability_of, facts_of
+from prestep.sim.extras import MissingPackage
+from prestep.topologies import load_cluster
+from prestep.workloads.capture import recording
+from prestep.workloads.capture.program import Device, Job, capture
 
 
 def captured(

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sim.units import format_bytes
-from workloads.capture.recording import Recording
-from workloads.capture.summary import Communication, Kind, Summary, ranges
+from prestep.sim.units import format_bytes
+from prestep.workloads.capture.recording import Recording
+from prestep.workloads.capture.summary import Communication, Kind, Summary, ranges
 
 WIDTH, MOST = 80, 15
 Heading = str

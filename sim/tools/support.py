@@ -1,6 +1,6 @@
 """What a prediction rests on: GPU x family of kernels x number format.
 
-    python -m sim.tools.support docs/gpus.md
+    python -m prestep.sim.tools.support docs/gpus.md
 
 writes the tables between the page's markers; `prestep list gpus` says a line of each GPU.
 """
@@ -12,13 +12,13 @@ import csv
 from collections.abc import Collection
 from pathlib import Path
 
-from sim.costs import load_gpu
-from sim.costs.gpu import Gpu, names
-from sim.costs.gpu_files import HARDWARE
-from sim.costs.libraries import libraries
-from sim.costs.library_families import FAMILIES
-from sim.graph.kernel import Kernel
-from sim.units import percent
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.gpu import Gpu, names
+from prestep.sim.costs.gpu_files import HARDWARE
+from prestep.sim.costs.libraries import libraries
+from prestep.sim.costs.library_families import FAMILIES
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.units import percent
 
 BEGIN, END = "<!-- gpus: begin -->", "<!-- gpus: end -->"
 FORMATS = ("bf16", "fp8", "fp8_block", "mxfp8", "nvfp4")

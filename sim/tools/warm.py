@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy.ma
 import pyarrow.parquet
 
-import sim.analysis.report
-import sim.analysis.shadow_prices
-import sim.predict
-import sim.spec.load
-import topologies.files.clusterfile
-import topologies.policies
-import workloads.torch.mlp
-import workloads.torch.transformer
-from sim import plugins
-from sim.tools import catalog
+import prestep.sim.analysis.report
+import prestep.sim.analysis.shadow_prices
+import prestep.sim.predict
+import prestep.sim.spec.load
+import prestep.topologies.files.clusterfile
+import prestep.topologies.policies
+import prestep.workloads.torch.mlp
+import prestep.workloads.torch.transformer
+from prestep.sim import plugins
+from prestep.sim.tools import catalog
 
 for _name in catalog.names("collectives"):
-    if _name in plugins.discover("sim.collectives.algorithms"):
-        plugins.load("sim.collectives.algorithms", _name)
+    if _name in plugins.discover("prestep.sim.collectives.algorithms"):
+        plugins.load("prestep.sim.collectives.algorithms", _name)
 
-__all__ = ["numpy", "pyarrow", "sim", "topologies", "workloads"]
+__all__ = ["numpy", "prestep", "pyarrow"]

@@ -13,8 +13,8 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver, get_context
 from typing import Any, ParamSpec, TypeVar
 
-from sim.threads import THREADS, sum_alone
-from sim.tools.garbage import collect_rarely
+from prestep.sim.threads import THREADS, sum_alone
+from prestep.sim.tools.garbage import collect_rarely
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class Workers(ProcessPoolExecutor):
 
 def start_server() -> None:
     """Starts the server of "forkserver", which imports what a prediction needs, once for all processes."""
-    get_context("forkserver").set_forkserver_preload(["sim.tools.warm"])
+    get_context("forkserver").set_forkserver_preload(["prestep.sim.tools.warm"])
     with _one_thread(), _deaf_to_interrupts():
         forkserver.ensure_running()
 

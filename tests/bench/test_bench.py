@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from sim.collectives import table
-from sim.collectives.plan import Plan
-from sim.collectives.wires import paths
-from sim.costs import Kernel
-from sim.costs.gpu import Gpu, load
-from sim.predict import plan
-from sim.spec.load import load_scenario, parse_scenario
+from prestep.sim.collectives import table
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.wires import paths
+from prestep.sim.costs import Kernel
+from prestep.sim.costs.gpu import Gpu, load
+from prestep.sim.predict import plan
+from prestep.sim.spec.load import load_scenario, parse_scenario
+from prestep.topologies import load_cluster
 from tests.executed import Executed, executed
-from topologies import load_cluster
 
 HERE = Path(__file__).parent
 SCENARIOS = HERE.parents[1] / "workloads" / "scenarios"

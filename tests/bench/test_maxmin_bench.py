@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.engine.fair_share import Incidence, rates
+from prestep.sim.engine.fair_share import Incidence, rates
 
 PORT = 12.5e9  # bytes/s of every link
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lab.bench import peers
-from sim.collectives.planner import plan_collective
-from topologies import load_cluster
-from topologies.routes.batch import Batch
+from prestep.sim.collectives.planner import plan_collective
+from prestep.topologies import load_cluster
+from prestep.topologies.routes.batch import Batch
 
 # Messages that the peer plays, and how far our prediction may lie from its own.
 MESSAGES = {

@@ -15,15 +15,15 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sim.costs.kinds import work
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import KERNEL
-from sim.planning.planned import Planned
-from sim.predict import execute, plan, reported
-from sim.spec.load import load_scenario
-from sim.tools.program_capture import captured
-from validation.formats.rows import Row
-from validation.formats.scenarios import scenario_of
+from prestep.sim.costs.kinds import work
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import KERNEL
+from prestep.sim.planning.planned import Planned
+from prestep.sim.predict import execute, plan, reported
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.tools.program_capture import captured
+from prestep.validation.formats.rows import Row
+from prestep.validation.formats.scenarios import scenario_of
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ TRAIN = """
 import json, sys
 from types import SimpleNamespace
 import torch
-from validation.measure import steps
+from prestep.validation.measure import steps
 session = SimpleNamespace(cuda=True, device=torch.device("cuda", 0), local_rank=0, rank=0, world=1)
 step = steps.build(json.loads(sys.argv[1]), session)
 for _ in range(3): step.call()

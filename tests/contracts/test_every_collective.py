@@ -8,18 +8,18 @@ from functools import lru_cache
 
 import pytest
 
-from sim.collectives.group import group_of
-from sim.collectives.plan import OPS, Plan
-from sim.errors import InputError
-from sim.plugins import load, providers
-from sim.spec.sections import Nccl
-from topologies import cluster_names, load_cluster
-from topologies.core.quantity import Quantity
-from topologies.fabric import Fabric
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.plan import OPS, Plan
+from prestep.sim.errors import InputError
+from prestep.sim.plugins import load, providers
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import cluster_names, load_cluster
+from prestep.topologies.core.quantity import Quantity
+from prestep.topologies.fabric import Fabric
 
 ALGORITHMS = sorted(
     name
-    for name in providers("sim.collectives.algorithms", "plan")
+    for name in providers("prestep.sim.collectives.algorithms", "plan")
     if name not in ("plan", "gloo", "one_sided")
 )
 # Not NCCL's: on the CPU (Gloo stages buffers in host memory), or without a kernel of its own.
@@ -61,7 +61,10 @@ def several_hosts() -> list[str]:
 
 def plans(algorithm: str, op: str, name: str) -> list[Plan]:
     """The algorithm's plans of all sizes; none where it says that it cannot."""
-    fabric, module = cluster(name), load("sim.collectives.algorithms", algorithm)
+    fabric, module = (
+        cluster(name),
+        load("prestep.sim.collectives.algorithms", algorithm),
+    )
     if hasattr(module, "runs_on") and module.runs_on(
         op, group_of(fabric, fabric.gpus), fabric, NVLS
     ):
@@ -77,7 +80,7 @@ def cases(algorithms: Sequence[str]) -> list[tuple[str, str, str]]:
     return [
         (algorithm, op, name)
         for algorithm, name in pairs
-        for op in load("sim.collectives.algorithms", algorithm).OPS
+        for op in load("prestep.sim.collectives.algorithms", algorithm).OPS
     ]
 
 
@@ -146,7 +149,7 @@ def test_every_plan_takes_time(algorithm: str, op: str, name: str) -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_an_algorithm_runs_somewhere(algorithm: str) -> None:
     """Its OPS are operations that exist, and a bundled host, or two of them, runs each."""
-    module = load("sim.collectives.algorithms", algorithm)
+    module = load("prestep.sim.collectives.algorithms", algorithm)
     assert module.OPS and set(module.OPS) <= set(OPS)
     for op in module.OPS:
         assert any(plans(algorithm, op, name) for name in (*CLUSTERS, *several_hosts()))
@@ -157,5 +160,5 @@ def test_every_operation_has_an_algorithm() -> None:
     assert {
         op
         for algorithm in ALGORITHMS
-        for op in load("sim.collectives.algorithms", algorithm).OPS
+        for op in load("prestep.sim.collectives.algorithms", algorithm).OPS
     } == set(OPS)

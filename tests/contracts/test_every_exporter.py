@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from sim.errors import InputError
-from sim.exporters import name_for, write
-from sim.plugins import load, providers
+from prestep.sim.errors import InputError
+from prestep.sim.exporters import name_for, write
+from prestep.sim.plugins import load, providers
 from tests.sim.synthetic import result, timeline
 
-NAMES = sorted(providers("sim.exporters", "write"))
+NAMES = sorted(providers("prestep.sim.exporters", "write"))
 FILES = [
-    (name, suffix) for name in NAMES for suffix in load("sim.exporters", name).SUFFIXES
+    (name, suffix)
+    for name in NAMES
+    for suffix in load("prestep.sim.exporters", name).SUFFIXES
 ]
 
 
@@ -45,7 +47,7 @@ def test_an_exporter_writes_where_it_is_told(
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_rendered_is_text(name: str) -> None:
     """An exporter with render() gives whole lines, the same twice."""
-    render = getattr(load("sim.exporters", name), "render", None)
+    render = getattr(load("prestep.sim.exporters", name), "render", None)
     if render is None:
         return
     text = render(result())

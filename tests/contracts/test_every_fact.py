@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from sim.collectives.group import group_of
-from sim.collectives.nccl import searched
-from sim.collectives.nccl.system import system_of
-from sim.costs.facts import SCHEMA, GpuFacts
-from sim.costs.gpu_files import HARDWARE, facts_of, names
-from sim.spec.sections import Nccl
-from topologies import load_cluster
-from topologies.core.facts import KINDS, ClusterFacts
-from topologies.core.quantity import Quantity
-from topologies.files.clusterfile import read
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.nccl import searched
+from prestep.sim.collectives.nccl.system import system_of
+from prestep.sim.costs.facts import SCHEMA, GpuFacts
+from prestep.sim.costs.gpu_files import HARDWARE, facts_of, names
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
+from prestep.topologies.core.facts import KINDS, ClusterFacts
+from prestep.topologies.core.quantity import Quantity
+from prestep.topologies.files.clusterfile import read
 
 ROOT = Path(__file__).parents[2]
 FACTS = {entry.name for entry in fields(ClusterFacts)}

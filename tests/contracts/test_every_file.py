@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-import sim.costs
-from sim.costs import Kernel, load_gpu
-from sim.costs.gpu import names as gpus
-from sim.predict import predict
-from sim.record.measured_runs import measured_runs
-from sim.spec.load import load_scenario, parse_scenario
-from sim.tools.catalog import names
-from topologies.core.quantity import GRADES
-from workloads import host_costs
-from workloads.job.model import Model
-from workloads.models.counts import stage_parameters
-from workloads.models.model import load_model
+import prestep.sim.costs
+from prestep.sim.costs import Kernel, load_gpu
+from prestep.sim.costs.gpu import names as gpus
+from prestep.sim.predict import predict
+from prestep.sim.record.measured_runs import measured_runs
+from prestep.sim.spec.load import load_scenario, parse_scenario
+from prestep.sim.tools.catalog import names
+from prestep.topologies.core.quantity import GRADES
+from prestep.workloads import host_costs
+from prestep.workloads.job.model import Model
+from prestep.workloads.models.counts import stage_parameters
+from prestep.workloads.models.model import load_model
 
-COSTS = Path(sim.costs.__file__).parent
+COSTS = Path(prestep.sim.costs.__file__).parent
 SCENARIOS = Path(__file__).parents[2] / "workloads" / "scenarios"
 HARDWARE = sorted(COSTS.glob("hardware/*.toml"))
 GPUS = gpus()

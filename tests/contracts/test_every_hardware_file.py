@@ -12,22 +12,22 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim import schema
-from sim.collectives import constants, machine
-from sim.collectives.nccl.speeds import (
+from prestep import cli
+from prestep.sim import schema
+from prestep.sim.collectives import constants, machine
+from prestep.sim.collectives.nccl.speeds import (
     CAPABILITY,
     NET_SPEEDS,
     NVLINK,
     SPEEDS,
     generation,
 )
-from sim.costs import facts, gpu_files, interference, spreads
-from sim.errors import InputError
-from sim.planning import jitter
-from sim.reliability import failures
-from sim.storage import host, systems
-from workloads import host_costs
+from prestep.sim.costs import facts, gpu_files, interference, spreads
+from prestep.sim.errors import InputError
+from prestep.sim.planning import jitter
+from prestep.sim.reliability import failures
+from prestep.sim.storage import host, systems
+from prestep.workloads import host_costs
 
 GPU_FILES = sorted(
     path

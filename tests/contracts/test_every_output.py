@@ -13,8 +13,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim import outputs
+from prestep import cli
+from prestep.sim import outputs
 from tests.sim import test_captured_runs, test_stragglers
 
 ROOT = Path(cli.__file__).parent

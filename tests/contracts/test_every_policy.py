@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.errors import InputError
-from sim.tools.catalog import names
-from topologies import load_cluster
-from topologies.core.routing import Routing
-from topologies.fabric import Fabric
+from prestep.sim.errors import InputError
+from prestep.sim.tools.catalog import names
+from prestep.topologies import load_cluster
+from prestep.topologies.core.routing import Routing
+from prestep.topologies.fabric import Fabric
 
 SMALL = {
     "dgx-h100-superpod": 64,

@@ -12,16 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lab.formats.mlperf_scripts import CONFIGS
-from sim import plugins
-from sim.errors import InputError
-from sim.spec.load import load_scenario, parse_scenario
-from sim.spec.sections import SECTIONS, Scenario
+from prestep.sim import plugins
+from prestep.sim.errors import InputError
+from prestep.sim.spec.load import load_scenario, parse_scenario
+from prestep.sim.spec.sections import SECTIONS, Scenario
+from prestep.workloads import recipes
+from prestep.workloads.models.model import MODELS
+from prestep.workloads.recipes import _models
+from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._rules import Rule, rules
 from tests.workloads.recipe_examples import CLUSTER, EXAMPLES, Example, text_with
-from workloads import recipes
-from workloads.models.model import MODELS
-from workloads.recipes import _models
-from workloads.recipes._documents import Document
-from workloads.recipes._rules import Rule, rules
 
 FOLDER = Path(recipes.__file__).parent
 TABLES = sorted(path for path in FOLDER.glob("*.toml") if path.stem != "_models")
@@ -52,7 +52,7 @@ def test_every_format_has_an_example() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_format_says_how_its_files_look(name: str) -> None:
     """`LOOKS` is for the reader of an error; the docstring is for `prestep list`."""
-    module = plugins.load("workloads.recipes", name)
+    module = plugins.load("prestep.workloads.recipes", name)
     assert module.LOOKS and module.__doc__
 
 
@@ -63,7 +63,9 @@ def test_one_format_knows_a_file(name: str, tmp_path: Path) -> None:
     known = [
         other
         for other in recipes.formats()
-        if plugins.load_function("workloads.recipes", other, "recognise")(document)
+        if plugins.load_function("prestep.workloads.recipes", other, "recognise")(
+            document
+        )
     ]
     assert known == [name]
 

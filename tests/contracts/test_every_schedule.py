@@ -7,11 +7,11 @@ from collections import Counter
 
 import pytest
 
-from sim.errors import InputError
-from sim.predict import predict
-from sim.spec.load import parse_scenario
-from workloads import schedules
-from workloads.schedules import Action, check, find, needs, placement, schedule
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import parse_scenario
+from prestep.workloads import schedules
+from prestep.workloads.schedules import Action, check, find, needs, placement, schedule
 
 SIZES = list(itertools.product((1, 2, 3, 4), (1, 2, 4, 6, 8), (1, 2)))
 

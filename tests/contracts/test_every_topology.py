@@ -9,18 +9,18 @@ import math
 import numpy as np
 import pytest
 
-from sim import plugins
-from topologies import cluster_names, load_cluster
-from topologies.core.quantity import GRADES
-from topologies.fabric import Fabric
+from prestep.sim import plugins
+from prestep.topologies import cluster_names, load_cluster
+from prestep.topologies.core.quantity import GRADES
+from prestep.topologies.fabric import Fabric
 
-FAMILIES = sorted(plugins.providers("topologies", "build"))
+FAMILIES = sorted(plugins.providers("prestep.topologies", "build"))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_builds_a_checked_fabric_from_its_parameters(name: str) -> None:
     """`build(Params())` is a Fabric of that family, the same every time; Params is frozen and has a default for all."""
-    family = plugins.load("topologies", name)
+    family = plugins.load("prestep.topologies", name)
     assert (
         dataclasses.is_dataclass(family.Params)
         and family.Params.__dataclass_params__.frozen

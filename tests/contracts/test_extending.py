@@ -19,7 +19,7 @@ from tests import in_turn
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
-PACKAGES = ("sim", "topologies", "workloads", "validation")
+PACKAGES = ("prestep", "sim", "topologies", "workloads", "validation")
 BLOCK = re.compile(
     r"`examples/plugins/(\w+)/(\w+)\.py`.*?```python\n(.*?)```", re.DOTALL
 )
@@ -333,7 +333,7 @@ def test_a_trace_format_is_one_file(prestep: Prestep, tmp_path: Path) -> None:
 def test_an_exporter_is_one_file(house: Path) -> None:
     """`write` answers to its suffix, from Python as the page says."""
     code = (
-        "from sim.exporters import write; from sim.predict import predict; from sim.spec.load import load_scenario;"
+        "from prestep.sim.exporters import write; from prestep.sim.predict import predict; from prestep.sim.spec.load import load_scenario;"
         "write(predict(load_scenario('workloads/scenarios/mlp-ddp4.toml')), 'shares.csv')"
     )
     python(house, code)
@@ -400,7 +400,7 @@ TOY_IMPORTER = '''"""A toy's format: "toy NAME HOSTS"."""
 
 from pathlib import Path
 
-from topologies import load_cluster
+from prestep.topologies import load_cluster
 
 
 def sniff(text):

@@ -9,29 +9,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim import plugins
-from sim.collectives import table
-from sim.collectives.interval import sure
-from sim.collectives.plan import Plan
-from sim.collectives.planner import plan_collective
-from sim.collectives.registry import algorithms
-from sim.costs.measured import gpu_of
-from sim.engine.engine import execute
-from sim.errors import InputError
-from sim.graph.opgraph import Comm
-from sim.planning import planned as step
-from sim.serving import serving
-from sim.serving.pools import WEIGHT, Pools
-from sim.spec.sections import Inference, Nccl, Scenario
+from prestep.sim import plugins
+from prestep.sim.collectives import table
+from prestep.sim.collectives.interval import sure
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.registry import algorithms
+from prestep.sim.costs.measured import gpu_of
+from prestep.sim.engine.engine import execute
+from prestep.sim.errors import InputError
+from prestep.sim.graph.opgraph import Comm
+from prestep.sim.planning import planned as step
+from prestep.sim.serving import serving
+from prestep.sim.serving.pools import WEIGHT, Pools
+from prestep.sim.spec.sections import Inference, Nccl, Scenario
+from prestep.topologies.core.quantity import Quantity
+from prestep.topologies.fabric import Fabric
+from prestep.workloads.job.model import Model
+from prestep.workloads.job.parallel import Parallel
+from prestep.workloads.lowered import Layout, Lowered
+from prestep.workloads.models.model import load_model
 from tests.sim.graphs import Op, graph
-from topologies.core.quantity import Quantity
-from topologies.fabric import Fabric
-from workloads.job.model import Model
-from workloads.job.parallel import Parallel
-from workloads.lowered import Layout, Lowered
-from workloads.models.model import load_model
 
-FAMILIES = sorted(plugins.providers("topologies", "build"))
+FAMILIES = sorted(plugins.providers("prestep.topologies", "build"))
 # Everything that switches can do, they may; NCCL refuses by force what cannot run.
 ABLE = Nccl(nvls=True, collnet=True)
 FACTS = {
@@ -47,7 +47,7 @@ REL = 1e-9
 @cache
 def small(family: str) -> Fabric:
     """Two hosts of a family that scales."""
-    module = plugins.load("topologies", family)
+    module = plugins.load("prestep.topologies", family)
     scales = "hosts" in {entry.name for entry in dataclasses.fields(module.Params)}
     fabric: Fabric = module.build(module.Params(hosts=2) if scales else module.Params())
     return fabric.with_facts(fabric.name, {**fabric.facts, **FACTS})

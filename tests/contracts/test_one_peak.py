@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from sim.analysis.memory import fullest
-from sim.predict import load_fabric, lowered_on
-from sim.spec.load import load_scenario, parse_scenario
-from sim.spec.sections import Scenario
+from prestep.sim.analysis.memory import fullest
+from prestep.sim.predict import load_fabric, lowered_on
+from prestep.sim.spec.load import load_scenario, parse_scenario
+from prestep.sim.spec.sections import Scenario
 from tests.workloads.small import ops
 
 DATA = Path(__file__).parent / "data"

@@ -1,6 +1,6 @@
 """A kernel has one time: as models name it, as PyTorch does, and whichever command asks.
 
-`data/llama-1b.capture` is a step of `validation.measure.steps` (Llama 1B, 2 samples of 4,096 tokens), as
+`data/llama-1b.capture` is a step of `prestep.validation.measure.steps` (Llama 1B, 2 samples of 4,096 tokens), as
 `test_capture_and_models.py` captures it where PyTorch is installed.
 """
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sim import api
-from sim.costs import load_gpu
-from sim.costs.gpu_files import names
-from sim.graph.kernel import Kernel
+from prestep.sim import api
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.gpu_files import names
+from prestep.sim.graph.kernel import Kernel
 
 CAPTURE = Path(__file__).parent / "data" / "llama-1b.capture"
 HEADS = (2, 32, 8, 4096, 128)

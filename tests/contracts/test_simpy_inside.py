@@ -10,10 +10,10 @@ import pytest
 import simpy
 from simpy.events import NORMAL, URGENT
 
-import sim.engine
-from sim.engine.fluid import LAST
+import prestep.sim.engine
+from prestep.sim.engine.fluid import LAST
 
-ENGINE = Path(sim.engine.__file__).parent
+ENGINE = Path(prestep.sim.engine.__file__).parent
 #: Attributes of SimPy's environments and events that it does not document.
 INSIDE = {"_queue", "_now", "_ok", "_value"}
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from sim.collectives.group import group_of
-from sim.collectives.nccl import search, searched
-from sim.collectives.plan import Plan
-from sim.collectives.planner import plan_collective
-from sim.spec.sections import Nccl
-from topologies import cluster_names, load_cluster
-from topologies.edit.overrides import with_overrides
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.nccl import search, searched
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import cluster_names, load_cluster
+from prestep.topologies.edit.overrides import with_overrides
 
 OPS = ("all_reduce", "all_gather", "broadcast", "all_to_all")
 SIZES = (2.0**16, 2.0**24, 2.0**33)

@@ -20,19 +20,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sim.analysis.json_text import finite
-from sim.errors import InputError, PrestepError
-from sim.replay.outcome import Outcome
-from sim.replay.replay import replay_files
-from sim.replay.report import as_json
-from sim.rl import step as rl
-from sim.serving import serving
-from sim.serving.pools import WEIGHT, pools_of
-from sim.spec.load import parse_scenario
+from prestep.sim.analysis.json_text import finite
+from prestep.sim.errors import InputError, PrestepError
+from prestep.sim.replay.outcome import Outcome
+from prestep.sim.replay.replay import replay_files
+from prestep.sim.replay.report import as_json
+from prestep.sim.rl import step as rl
+from prestep.sim.serving import serving
+from prestep.sim.serving.pools import WEIGHT, pools_of
+from prestep.sim.spec.load import parse_scenario
+from prestep.workloads.models.counts import active_parameters
+from prestep.workloads.traces.work import GPU
 from tests.fuzz.running import impossible
 from tests.workloads.traces import synthetic
-from workloads.models.counts import active_parameters
-from workloads.traces.work import GPU
 
 Chance = random.Random
 Tables = dict[str, Any]

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import Field, fields
 from typing import Any, Literal
 
-from sim.errors import InputError
-from sim.predict import plan
-from sim.spec.load import parse_scenario
-from sim.spec.sections import SECTIONS, Scenario
-from sim.strict import type_hints
-from sim.tools import catalog
+from prestep.sim.errors import InputError
+from prestep.sim.predict import plan
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import SECTIONS, Scenario
+from prestep.sim.strict import type_hints
+from prestep.sim.tools import catalog
 
 #: Clusters, and whether their family scales to several hosts.
 CLUSTERS = {

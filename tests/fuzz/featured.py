@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from sim.spec.sections import Scenario
-from sim.tools import catalog
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.tools import catalog
 from tests.fuzz.drawn import EXPERTS, HYBRID, mended
 
 Tables = dict[str, Any]

@@ -22,18 +22,18 @@ from unittest.mock import patch
 
 import numpy as np
 
-from sim.analysis.beside import grown, kernels_instead, waiting_instead
-from sim.analysis.choices import alone, changed_choices
-from sim.analysis.json_text import finite
-from sim.analysis.prediction import Prediction
-from sim.costs.power import Meter, Power
-from sim.engine import engine
-from sim.errors import PrestepError
-from sim.graph.opgraph import COMM, KERNEL
-from sim.predict import execute, plan, reported
-from sim.spec.load import parse_scenario
-from sim.spec.sections import Scenario
-from sim.studies.whatif import compared
+from prestep.sim.analysis.beside import grown, kernels_instead, waiting_instead
+from prestep.sim.analysis.choices import alone, changed_choices
+from prestep.sim.analysis.json_text import finite
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.costs.power import Meter, Power
+from prestep.sim.engine import engine
+from prestep.sim.errors import PrestepError
+from prestep.sim.graph.opgraph import COMM, KERNEL
+from prestep.sim.predict import execute, plan, reported
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.studies.whatif import compared
 from tests.executed import Executed, executed, step_time
 from tests.fuzz.drawn import drawn
 from tests.fuzz.featured import featured

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from prestep.validation.sets.sets import folder_of
 from tests.topologies.importers import test_graph_formats as graphs
 from tests.validation.test_choices import LOG
 from tests.workloads.test_hugging_face import CONFIGS
 from tests.workloads.test_megatron_arguments import LLAMA
-from validation.sets.sets import folder_of
 
 ROOT = Path(__file__).parents[2]
 MODEL = """[model]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import click
 
-import cli
+from prestep import cli
 from tests.fuzz.mutants import NASTY
 from tests.fuzz.running import JUDGES, ended, outcome
 from tests.fuzz.seeds import Seed, seeds

@@ -28,9 +28,10 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sim.commands.served import tools
-from sim.errors import PrestepError
-from sim.studies.explorer.answers import Explorer
+from prestep.sim.commands.served import tools
+from prestep.sim.errors import PrestepError
+from prestep.sim.studies.explorer.answers import Explorer
+from prestep.workloads.capture import recording
 from tests.fuzz import options
 from tests.fuzz.mutants import NASTY, flipped
 from tests.fuzz.running import JUDGES, SECONDS, ended, outcome
@@ -38,7 +39,6 @@ from tests.fuzz.seeds import SCENARIO, Seed
 from tests.fuzz.structured import STRANGE, changed
 from tests.workloads.recipe_examples import MEGATRON, text_with
 from tests.workloads.test_capture_recording import COMPUTE, all_reduce, tables
-from workloads.capture import recording
 
 Chance = random.Random
 #: An input of a kind: with a random source, in a folder; what was wrong, empty for nothing.

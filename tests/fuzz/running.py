@@ -16,7 +16,7 @@ from types import FrameType
 
 from click.testing import CliRunner
 
-import cli
+from prestep import cli
 from tests.fuzz.seeds import Seed
 
 SECONDS = 10

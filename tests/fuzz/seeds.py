@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from prestep.validation.sets.sets import folder_of
 from tests.fuzz.job_seeds import jobs
 from tests.fuzz.more_seeds import more
 from tests.fuzz.mutants import flipped
@@ -17,7 +18,6 @@ from tests.fuzz.trace_seeds import REPLAY, binaries, texts
 from tests.topologies.importers.test_nccl_xml import HOST
 from tests.topologies.importers.test_text_formats import IB, SMI, TREE, YAML
 from tests.validation.test_nccl_tests import HEAD, TAIL, row
-from validation.sets.sets import folder_of
 
 ROOT = Path(__file__).parents[2]
 SCENARIO = """[cluster]

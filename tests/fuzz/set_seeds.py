@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from prestep.validation.sets.sets import folder_of
 from tests.fuzz.job_seeds import Parts
 from tests.validation.test_choices import LOG
 from tests.validation.test_nccl_tests import HEAD, TAIL, row
-from validation.sets.sets import folder_of
 
 ROOT = Path(__file__).parents[2]
 #: Set -> its file of rows in its folder or beside it, and words that its cheapest rows have.

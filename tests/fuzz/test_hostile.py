@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sim import files
-from sim.errors import InputError
+from prestep.sim import files
+from prestep.sim.errors import InputError
 from tests.fuzz import structured
 from tests.fuzz.mutants import flips, mutated
 from tests.fuzz.running import JUDGES, ended, outcome

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sim.errors import InputError
+from prestep.sim.errors import InputError
+from prestep.workloads.capture import recording
 from tests.fuzz.others import KINDS, found, prepare
 from tests.workloads.test_capture_recording import COMPUTE, all_reduce, tables
-from workloads.capture import recording
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim.errors import InputError
-from topologies import load_cluster
+from prestep import cli
+from prestep.sim.errors import InputError
+from prestep.topologies import load_cluster
 
 TRACE = "validation/cases/traces/125m-ddp4-b4.default.rank0.pt.trace.json.gz"
 ROOT = Path(cli.__file__).parent

@@ -22,10 +22,10 @@ from lab.bench.collectives import (
     ring,
 )
 from lab.bench.networks import GIB
-from sim.collectives.plan import Plan
-from topologies.edit.overrides import with_overrides
-from topologies.fabric import Fabric
-from topologies.policies import ecmp
+from prestep.sim.collectives.plan import Plan
+from prestep.topologies.edit.overrides import with_overrides
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.policies import ecmp
 
 
 def gpus_of(fabric: Fabric) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lab.fit.captured_host import fit, read
-from workloads.capture import recording
+from prestep.workloads.capture import recording
 
 TENSOR = {"dtype": "bf16", "shape": [64, 64]}
 OPERATIONS = [

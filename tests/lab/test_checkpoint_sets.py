@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from lab.sets.checkpoint import validate_set
-from sim.predict import predict
-from sim.spec.sections import Scenario
-from validation.formats.rows import read_rows
-from validation.formats.scenarios import scenario_of
-from workloads.job.checkpoint import Checkpoint
+from prestep.sim.predict import predict
+from prestep.sim.spec.sections import Scenario
+from prestep.validation.formats.rows import read_rows
+from prestep.validation.formats.scenarios import scenario_of
+from prestep.workloads.job.checkpoint import Checkpoint
 
 CASES = Path("lab/cases/checkpoint")
 THREE: dict[str, Any] = {

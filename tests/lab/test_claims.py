@@ -8,7 +8,7 @@ import pytest
 
 from lab.report import claims
 from lab.report.claims import Answer, Claim
-from sim.errors import InputError, PrestepError
+from prestep.sim.errors import InputError, PrestepError
 from tests.conftest import MadeOnce
 
 ALL = [one for path in claims.tables() for one in claims.claims_of(path)]

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-import cli
 from lab.report import figures, picture
 from lab.report.figures import (
     ACCURACY,
@@ -28,13 +27,14 @@ from lab.report.figures import (
     whole,
     written,
 )
-from sim.analysis.prediction import Prediction
-from sim.predict import predict
-from sim.spec.load import parse_scenario
-from sim.spec.sections import Scenario
+from prestep import cli
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.validation.sets.steps import Predict, Report, validate_set
 from tests.conftest import ReportOf, Step
 from tests.sim.synthetic import result
-from validation.sets.steps import Predict, Report, validate_set
 
 
 def test_figures_replace_what_is_between_the_markers() -> None:

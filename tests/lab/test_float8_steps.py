@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sim import api
+from prestep.sim import api
 
 FOLDER = Path(__file__).parents[2] / "lab" / "cases" / "float8"
 SCALING = {"tensorwise": "dynamic", "rowwise": "rowwise"}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lab.report import kept
+from prestep.validation import command
 from tests.conftest import ReportOf
-from validation import command
 
 SET = "h200-straggler"
 

@@ -16,10 +16,10 @@ from lab.fit import library_errors
 from lab.fit.libraries import newest, split
 from lab.formats import library_rows
 from lab.sets.kernels import validate_set
-from sim.costs import load_gpu
-from sim.costs.gpu_files import HARDWARE
-from sim.costs.libraries import libraries, library_table
-from sim.costs.library_families import (
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.gpu_files import HARDWARE
+from prestep.sim.costs.libraries import libraries, library_table
+from prestep.sim.costs.library_families import (
     ATTENTION,
     EXCHANGES,
     EXPERTS,
@@ -28,8 +28,8 @@ from sim.costs.library_families import (
     SCANS,
     Family,
 )
-from sim.costs.library_table import LibraryTable
-from sim.errors import InputError
+from prestep.sim.costs.library_table import LibraryTable
+from prestep.sim.errors import InputError
 
 ROOFLINE = load_gpu("h100").roofline
 SHAPES = np.array(

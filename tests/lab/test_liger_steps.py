@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sim.predict import predict
-from sim.spec.load import parse_scenario
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import parse_scenario
 
 FOLDER = Path(__file__).parents[2] / "lab" / "cases" / "liger"
 #: What one small step without Liger said of each machine's host, which shows in no row that the GPU bounds.

@@ -9,7 +9,7 @@ import pytest
 from lab.formats.lora_rows import Layout, layout_of, published
 from lab.sets.lora import validate_set
 from lab.sets.published import run_of
-from sim.errors import InputError
+from prestep.sim.errors import InputError
 
 ROW = {
     "mlperf": "v5.0",

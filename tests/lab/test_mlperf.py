@@ -20,11 +20,11 @@ from lab.report.published import Case
 from lab.report.step_noise import StepNoise
 from lab.sets import published, step_noise
 from lab.sets.published import read, run_of
-from sim.errors import InputError
-from sim.spec.load import load_scenario, parse_scenario
-from validation.sets.sets import kind_of, set_table
-from workloads.job.layout import microbatches_of
-from workloads.models.model import load_model
+from prestep.sim.errors import InputError
+from prestep.sim.spec.load import load_scenario, parse_scenario
+from prestep.validation.sets.sets import kind_of, set_table
+from prestep.workloads.job.layout import microbatches_of
+from prestep.workloads.models.model import load_model
 
 ROWS = read(CASES / "mlperf" / "rows.csv")
 SCRIPTED = [row for row in ROWS if variables_of(row)]

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import cli
 from lab.bench import mutations
 from lab.bench.mutations import CONSTANTS
 from lab.fit.constants import Constant
 from lab.sets import questions
-from sim.errors import InputError, PrestepError
+from prestep import cli
+from prestep.sim.errors import InputError, PrestepError
+from prestep.validation import command
+from prestep.validation.report import baseline
+from prestep.validation.report.against import MOVED, Comparison, Move
+from prestep.validation.report.matching import against
 from tests.conftest import ReportOf
-from validation import command
-from validation.report import baseline
-from validation.report.against import MOVED, Comparison, Move
-from validation.report.matching import against
 
 
 def report(predicted: float) -> dict[str, object]:

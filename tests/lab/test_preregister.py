@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from lab import preregister
-from sim.errors import InputError
-from validation.formats.rows import read_rows
-from validation.sets.sets import folder_of
+from prestep.sim.errors import InputError
+from prestep.validation.formats.rows import read_rows
+from prestep.validation.sets.sets import folder_of
 
 FOLDER = folder_of("h200-preregistered")
 H200 = FOLDER.parent / "h200"

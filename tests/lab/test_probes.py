@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import cli
 from lab.fit import constants
 from lab.sets import cluster_questions, questions
 from lab.sets import probes as probe_sets
 from lab.sets.answer import Answer
-from sim.errors import InputError
-from validation.report.matching import against
+from prestep import cli
+from prestep.sim.errors import InputError
+from prestep.validation.report.matching import against
 
 QUICK = (
     questions.of_hosts,

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cli import main
 from lab.formats.published_setups import FOLDER
 from lab.sets.published import read, run_of, sort
-from sim.errors import InputError
+from prestep.cli import main
+from prestep.sim.errors import InputError
 
 ROWS = {row["id"]: row for row in read(FOLDER / "rows.csv")}
 LAB = ROWS["titan-0012"] | {

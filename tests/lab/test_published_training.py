@@ -9,7 +9,7 @@ from lab.report.published import Case, PublishedReport
 from lab.sets import published
 from lab.sets.published import Run, read, run_of
 from lab.sets.published_scenarios import scenario_of
-from sim.errors import InputError
+from prestep.sim.errors import InputError
 
 ROWS = {row["id"]: row for row in read(FOLDER / "rows.csv")}
 

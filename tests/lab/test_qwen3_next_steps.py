@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sim import api
+from prestep.sim import api
 
 FOLDER = Path(__file__).parents[2] / "lab" / "cases" / "qwen3-next"
 ROWS = [json.loads(line) for line in (FOLDER / "h100.jsonl").read_text().splitlines()]

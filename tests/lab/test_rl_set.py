@@ -18,8 +18,8 @@ from lab.fit.rl import (
 )
 from lab.formats.rl_rows import COLUMNS, read_rows, scenario_of
 from lab.sets.rl import validate_set
-from sim.errors import InputError
-from validation.sets.sets import set_table
+from prestep.sim.errors import InputError
+from prestep.validation.sets.sets import set_table
 
 ROWS = CASES / "rl" / "rows.csv"
 ROW = {

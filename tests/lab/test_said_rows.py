@@ -12,9 +12,9 @@ from lab.fit.automodel import FACTORS, GROUP, rows
 from lab.formats import automodel_rows, low_precision_rows
 from lab.report.published import PublishedReport
 from lab.sets import automodel, low_precision
-from sim.errors import InputError
-from sim.spec.load import parse_scenario
-from validation.sets.sets import set_table
+from prestep.sim.errors import InputError
+from prestep.sim.spec.load import parse_scenario
+from prestep.validation.sets.sets import set_table
 
 AUTOMODEL = {
     "doc_tag": "v0.2.0",

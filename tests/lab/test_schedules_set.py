@@ -8,8 +8,8 @@ import pytest
 
 from lab import CASES
 from lab.sets.schedules import BASE, MEMORY, SPEED, rows_of, validate_set
-from sim.errors import InputError
-from validation.sets.sets import asked
+from prestep.sim.errors import InputError
+from prestep.validation.sets.sets import asked
 
 HEAD = "section,pp,vpp,schedule,tokens_s_per_device,tflops,max_memory_GB\n"
 

@@ -17,9 +17,9 @@ from lab.formats.published_setups import FOLDER
 from lab.report import scoreboard, scoreboard_sources
 from lab.report.cells import PEER_STEPS
 from lab.sets.published import read, run_of
-from sim.errors import InputError, PrestepError
-from sim.spec.load import parse_scenario
-from validation.sets.sets import set_names
+from prestep.sim.errors import InputError, PrestepError
+from prestep.sim.spec.load import parse_scenario
+from prestep.validation.sets.sets import set_names
 
 
 def case(

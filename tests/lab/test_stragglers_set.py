@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import cli
 from lab import CASES
 from lab.sets.stragglers import validate_set
+from prestep import cli
 
 FOLDER = CASES / "stragglers"
 

@@ -10,9 +10,9 @@ import pytest
 
 from lab import CASES
 from lab.sets.wall import BUSY, validate_set
-from sim import api
-from sim.costs.wall import wall
-from sim.errors import InputError
+from prestep.sim import api
+from prestep.sim.costs.wall import wall
+from prestep.sim.errors import InputError
 
 FOLDER = CASES / "wall"
 

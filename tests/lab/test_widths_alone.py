@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.fit.widths_alone import alone_widths, fit
-from sim.collectives.interval import widths
-from sim.costs.spreads import quantile
+from prestep.sim.collectives.interval import widths
+from prestep.sim.costs.spreads import quantile
+from prestep.validation.report.coverage import parts
 from tests.conftest import ReportOf
-from validation.report.coverage import parts
 
 SAMPLES = st.lists(
     st.tuples(st.floats(0, 1), st.floats(0, 2)), min_size=30, max_size=60

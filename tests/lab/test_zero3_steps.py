@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from lab import CASES
-from sim.analysis.prediction import Prediction
-from sim.predict import predict
-from sim.spec.load import parse_scenario
-from validation.sets.sets import folder_of
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import parse_scenario
+from prestep.validation.sets.sets import folder_of
 
 #: Two of the six steps say how slow their machine's host was, and nothing else is fitted: the others judge.
 FITTED, HOST = ("ds-1b-z3-b1", "ds-1b-z3-b2-ga4"), 2.18

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives.plan import Plan
-from sim.engine.engine import Timed
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph, Program
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.engine.engine import Timed
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph, Program
 
 US = 1e-6
 PHASES = ("forward", "backward", "optimizer", "communication")

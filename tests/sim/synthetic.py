@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.analysis.link_use import Link
-from sim.analysis.prediction import Memory, Prediction
-from sim.analysis.timeline import Timeline
+from prestep.sim.analysis.link_use import Link
+from prestep.sim.analysis.prediction import Memory, Prediction
+from prestep.sim.analysis.timeline import Timeline
 
 US = 1e-6
 #             stream     kind          name              phase       axis group step  launch start ready end  bytes

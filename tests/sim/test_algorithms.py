@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.collectives import registry
-from sim.collectives.algorithms import (
+from prestep.sim.collectives import registry
+from prestep.sim.collectives.algorithms import (
     collnet_chain,
     collnet_direct,
     nvls,
@@ -16,14 +16,14 @@ from sim.collectives.algorithms import (
     pairwise,
     pat,
 )
-from sim.collectives.group import group_of
-from sim.collectives.nccl import tuner
-from sim.collectives.plan import OPS, PAIR_OPS, Plan, Send
-from sim.collectives.planner import plan_collective
-from sim.errors import InputError
-from sim.spec.sections import Nccl
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.nccl import tuner
+from prestep.sim.collectives.plan import OPS, PAIR_OPS, Plan, Send
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.errors import InputError
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
 from tests.sim.hosts import cluster
-from topologies import load_cluster
 
 
 def replay(
@@ -409,8 +409,8 @@ def test_forced_algorithms_across_hosts(algo: str, hosts: int, busbw: float) -> 
 
 def test_a_send_to_another_host_leaves_its_last_slots_in_the_buffers() -> None:
     """Eight slots of 128 KiB a channel, over TCP what the kernel holds too; inside a host nothing stays behind."""
-    from sim.collectives.planner import plan_collective
-    from topologies import load_cluster
+    from prestep.sim.collectives.planner import plan_collective
+    from prestep.topologies import load_cluster
 
     rdma = load_cluster("rail-h100", 2)
     sent = plan_collective("send", 64 << 20, [rdma.gpus[0], rdma.gpus[8]], rdma)

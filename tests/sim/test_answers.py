@@ -10,15 +10,15 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-import cli
-from sim.analysis.beside import grown, kernels_instead, waiting_instead
-from sim.analysis.memory import outside
-from sim.exporters._answers import of_comparison
-from sim.predict import plan
-from sim.spec.load import load_scenario
-from sim.studies import room
-from sim.studies.largest import fits
-from sim.tools.catalog import find_scenario
+from prestep import cli
+from prestep.sim.analysis.beside import grown, kernels_instead, waiting_instead
+from prestep.sim.analysis.memory import outside
+from prestep.sim.exporters._answers import of_comparison
+from prestep.sim.predict import plan
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.studies import room
+from prestep.sim.studies.largest import fits
+from prestep.sim.tools.catalog import find_scenario
 
 SPINE = Path(__file__).parents[2] / "examples"
 TOO_LARGE = ("training.micro_batch=32", "training.global_batch=128")

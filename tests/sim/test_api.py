@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import cli
 import prestep
-from sim import api
+from prestep import cli
+from prestep.sim import api
 
 NOTEBOOK = Path(cli.__file__).parent / "examples" / "whatif.ipynb"
 
@@ -59,7 +59,7 @@ def test_a_collective_is_a_frame() -> None:
 
 
 def test_the_package_is_the_interface() -> None:
-    """`import prestep` has the names of `sim.api`, each the same; about a dozen functions."""
+    """`import prestep` has the names of `prestep.sim.api`, each the same; about a dozen functions."""
     assert set(prestep.__all__) == {*api.__all__, "__version__"}
     assert all(getattr(prestep, name) is getattr(api, name) for name in api.__all__)
     assert doctest.testmod(prestep).failed == 0

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sim.costs import Kernel, load_gpu
-from sim.costs.attention import KINDS, widened
+from prestep.sim.costs import Kernel, load_gpu
+from prestep.sim.costs.attention import KINDS, widened
 
 TOKENS = (512, 2048, 4096, 6000, 8192, 16384, 65536)
 FP8 = ("h100", "h200", "b200", "b300", "gb200", "gb300")

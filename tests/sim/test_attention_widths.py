@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 
 from lab.fit import attention_widths as fit
-from sim.costs import Kernel, load_gpu
-from sim.costs.attention import KINDS
-from sim.costs.attention_widths import LATENT, REFERENCE
+from prestep.sim.costs import Kernel, load_gpu
+from prestep.sim.costs.attention import KINDS
+from prestep.sim.costs.attention_widths import LATENT, REFERENCE
 
 HOPPERS = ("h100", "h200", "h800", "gh200")
 OTHERS = ("a100", "b200", "gb200", "gb300", "mi300x")

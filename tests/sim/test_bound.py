@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from sim import api
-from sim.collectives import table
-from sim.collectives.nccl import search
-from sim.errors import InputError
-from topologies import load_cluster
-from topologies.edit.overrides import with_overrides
+from prestep.sim import api
+from prestep.sim.collectives import table
+from prestep.sim.collectives.nccl import search
+from prestep.sim.errors import InputError
+from prestep.topologies import load_cluster
+from prestep.topologies.edit.overrides import with_overrides
 
 CASES = [
     ("dgx-h100", 1, "all_reduce"),

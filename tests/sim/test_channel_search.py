@@ -11,20 +11,25 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim.collectives.group import Group, group_of
-from sim.collectives.nccl import lines, searched
-from sim.collectives.nccl.graphs import RING, compute
-from sim.collectives.nccl.search import search, switched
-from sim.collectives.nccl.speeds import SPEEDS, capability, generation, nvlink_share
-from sim.collectives.nccl.system import SYS, TYPES, system_of
-from sim.collectives.nccl.walk import Walk
-from sim.spec.sections import Nccl
+from prestep import cli
+from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.nccl import lines, searched
+from prestep.sim.collectives.nccl.graphs import RING, compute
+from prestep.sim.collectives.nccl.search import search, switched
+from prestep.sim.collectives.nccl.speeds import (
+    SPEEDS,
+    capability,
+    generation,
+    nvlink_share,
+)
+from prestep.sim.collectives.nccl.system import SYS, TYPES, system_of
+from prestep.sim.collectives.nccl.walk import Walk
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
+from prestep.topologies.core.quantity import LinkSpec, Quantity
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
 from tests.sim.hosts import cluster, logged
-from topologies import load_cluster
-from topologies.core.quantity import LinkSpec, Quantity
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
 
 LOGS: dict[str, Any] = json.loads(
     (Path(__file__).parent / "data" / "nccl-logs.json").read_text(encoding="utf-8")

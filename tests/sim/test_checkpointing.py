@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cli import main
-from workloads.checkpoint import pieces
+from prestep.cli import main
+from prestep.workloads.checkpoint import pieces
 
 
 def saved(mode: str, *changes: str) -> Any:
@@ -171,7 +171,7 @@ def test_storage_that_is_a_guess_is_told() -> None:
 
 def test_many_hosts_write_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where every host has NICs of its own, all writers beside the steps slow them as the first host's alone do."""
-    from sim.storage import saving
+    from prestep.sim.storage import saving
 
     big = [
         part

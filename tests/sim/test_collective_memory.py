@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.collectives.group import group_of
-from sim.collectives.nccl import graphs
-from sim.collectives.nccl.system import system_of
-from sim.collectives.plan import Plan
-from sim.collectives.planner import plan_collective
-from sim.collectives.wires import paths
-from topologies import load_cluster
-from topologies.fabric import Fabric
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.nccl import graphs
+from prestep.sim.collectives.nccl.system import system_of
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.wires import paths
+from prestep.topologies import load_cluster
+from prestep.topologies.fabric import Fabric
 
 SIZE = 2.0**26
 

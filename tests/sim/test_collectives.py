@@ -13,18 +13,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sim.collectives import machine, table
-from sim.collectives.algorithms import pairwise, ring, tree
-from sim.collectives.group import group_of
-from sim.collectives.nccl.channels import first_channel, search, used
-from sim.collectives.nccl.protocols import aligned
-from sim.collectives.nccl.tuner import candidates
-from sim.collectives.plan import OPS, Send
-from sim.collectives.planner import plan_collective
-from sim.errors import InputError
-from sim.spec.sections import Nccl
-from topologies import load_cluster
-from validation.formats import collective_reader, collective_rows
+from prestep.sim.collectives import machine, table
+from prestep.sim.collectives.algorithms import pairwise, ring, tree
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.nccl.channels import first_channel, search, used
+from prestep.sim.collectives.nccl.protocols import aligned
+from prestep.sim.collectives.nccl.tuner import candidates
+from prestep.sim.collectives.plan import OPS, Send
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.errors import InputError
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
+from prestep.validation.formats import collective_reader, collective_rows
 
 FABRICS = ("h200-host-2", "h200-host-4", "dgx-h200")
 

@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.collectives import machine
-from sim.collectives.algorithms import gloo, one_sided
-from sim.collectives.group import group_of
-from sim.collectives.nccl import creation
-from sim.collectives.plan import Plan, nccl_of
-from sim.collectives.planner import plan_collective
-from sim.collectives.wires import paths
-from sim.errors import InputError
-from sim.spec.load import parse_scenario
-from sim.spec.sections import Nccl
+from prestep.sim.collectives import machine
+from prestep.sim.collectives.algorithms import gloo, one_sided
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.nccl import creation
+from prestep.sim.collectives.plan import Plan, nccl_of
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.wires import paths
+from prestep.sim.errors import InputError
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
+from prestep.topologies.core.quantity import Quantity
+from prestep.validation.sets.sources import CASES
 from tests.executed import Executed, executed
 from tests.sim.hosts import cluster
-from topologies import load_cluster
-from topologies.core.quantity import Quantity
-from validation.sets.sources import CASES
 
 
 def test_settings_that_limit_channels() -> None:

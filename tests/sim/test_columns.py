@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.collectives.algorithms import pairwise
-from sim.collectives.group import group_of
-from sim.collectives.plan import Plan
-from sim.collectives.planner import plan_collective
-from sim.collectives.wires import paths, transport
-from sim.spec.sections import Nccl
-from topologies import load_cluster, rail_optimized
-from topologies.fabric import Fabric
+from prestep.sim.collectives.algorithms import pairwise
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.wires import paths, transport
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster, rail_optimized
+from prestep.topologies.fabric import Fabric
 
 
 def rails(hosts: int = 9) -> Fabric:

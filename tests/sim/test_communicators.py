@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sim.planning.planned import Planned
-from sim.predict import plan
-from sim.spec.load import parse_scenario
+from prestep.sim.planning.planned import Planned
+from prestep.sim.predict import plan
+from prestep.sim.spec.load import parse_scenario
 
 STEP = {
     "cluster": {"name": "dgx-h100-superpod", "hosts": 2},

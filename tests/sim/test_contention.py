@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from sim.engine.fair_share import Incidence, rates
-from topologies import load_cluster
-from topologies.edit.overrides import with_overrides
-from topologies.fabric import Fabric
-from topologies.policies import ecmp
+from prestep.sim.engine.fair_share import Incidence, rates
+from prestep.topologies import load_cluster
+from prestep.topologies.edit.overrides import with_overrides
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.policies import ecmp
 
 Pair = tuple[str, str]
 DGX = load_cluster("dgx-h100")

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sim.costs import Kernel, load_gpu, scans
-from sim.costs.gpu import HARDWARE, load
-from sim.costs.kinds import KINDS, STREAM_PASSES
-from sim.costs.tables import Curve, Kriged, Row, read_rows
-from sim.costs.terms import LINEAR, group
-from sim.errors import InputError
+from prestep.sim.costs import Kernel, load_gpu, scans
+from prestep.sim.costs.gpu import HARDWARE, load
+from prestep.sim.costs.kinds import KINDS, STREAM_PASSES
+from prestep.sim.costs.tables import Curve, Kriged, Row, read_rows
+from prestep.sim.costs.terms import LINEAR, group
+from prestep.sim.errors import InputError
 
 GPUS = ("h200", "h100", "a100")
 H200 = load_gpu("h200")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim.commands.handlers import run_scenario
+from prestep import cli
+from prestep.sim.commands.handlers import run_scenario
 
 
 def broken(*_: object, **__: object) -> None:

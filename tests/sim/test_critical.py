@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.analysis.critical_path import CriticalPath
-from sim.analysis.path_walk import critical_path
-from sim.engine.engine import execute
+from prestep.sim.analysis.critical_path import CriticalPath
+from prestep.sim.analysis.path_walk import critical_path
+from prestep.sim.engine.engine import execute
 from tests.sim.graphs import US, Op, all_reduce, graph, timed
 
 

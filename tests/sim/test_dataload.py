@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cli import main
+from prestep.cli import main
 
 RUN = ["run", "resnet50-ddp4", "--json"]
 

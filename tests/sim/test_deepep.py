@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from lab.fit.libraries import ROWS
 from lab.fit.token_exchanges import KEYS, rows_of
-from sim.collectives import deepep
-from sim.collectives import machine as constants
-from sim.collectives.assemble import wires
-from sim.collectives.plan import Plan
-from sim.collectives.planner import plan_collective
-from sim.graph.tokens import Tokens
-from topologies import load_cluster
-from topologies.fabric import Fabric
-from workloads.megatron.spread import distinct
+from prestep.sim.collectives import deepep
+from prestep.sim.collectives import machine as constants
+from prestep.sim.collectives.assemble import wires
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.graph.tokens import Tokens
+from prestep.topologies import load_cluster
+from prestep.topologies.fabric import Fabric
+from prestep.workloads.megatron.spread import distinct
 
 EXPERTS, CHOSEN, WIDE = 256, 8, 7168
 

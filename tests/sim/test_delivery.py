@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim.errors import InputError
-from sim.spec.sections import Dataload, Scenario
-from sim.storage.dataload import Place, fed
-from sim.storage.feeding import delivery_of
-from sim.storage.systems import System, load_system, names
-from topologies import cluster_names, load_cluster
-from topologies.fabric import Fabric
-from workloads.models.model import ModelSpec
+from prestep.sim.errors import InputError
+from prestep.sim.spec.sections import Dataload, Scenario
+from prestep.sim.storage.dataload import Place, fed
+from prestep.sim.storage.feeding import delivery_of
+from prestep.sim.storage.systems import System, load_system, names
+from prestep.topologies import cluster_names, load_cluster
+from prestep.topologies.fabric import Fabric
+from prestep.workloads.models.model import ModelSpec
 
 SAMPLE = 16e6  # bytes
 

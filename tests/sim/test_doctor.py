@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from importlib import metadata
 
 import pytest
-from click.testing import CliRunner
 
-import cli
-from sim.extras import EXTRAS, Extra
-from sim.tools import doctor
+from prestep.sim.extras import EXTRAS, Extra
+from prestep.sim.tools import doctor
 
 
 @pytest.mark.parametrize(("package", "extra"), EXTRAS.items())
@@ -46,18 +43,6 @@ def test_every_extra_of_the_package_is_looked_at(
     found = {finding.what: finding for finding in doctor.examined()}
     assert found["brand-new"].state == "missing"
     assert "ruff" not in found
-
-
-def test_another_projects_package_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shadowed package: exit 1, and what to do."""
-    monkeypatch.setattr(doctor, "PACKAGES", ("json",))
-    done = CliRunner().invoke(cli.main, ["doctor", "--json"])
-    assert done.exit_code == 1
-    told = json.loads(done.stdout)
-    assert told["good"] is False
-    wrong = [finding for finding in told["findings"] if finding["state"] == "wrong"]
-    assert [finding["what"] for finding in wrong] == ["package json"]
-    assert "environment of its own" in wrong[0]["advice"]
 
 
 def test_the_first_sentence_is_the_answer() -> None:

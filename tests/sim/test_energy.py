@@ -10,15 +10,15 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-import cli
-from sim import api
-from sim.analysis.cost import Prices, cost_of
-from sim.analysis.energy import HELD, TRAFFIC
-from sim.analysis.prediction import Prediction
-from sim.costs import load_gpu
-from sim.costs.changed import Speed, changed
-from sim.costs.draw import Draw
-from sim.costs.gpu_files import names
+from prestep import cli
+from prestep.sim import api
+from prestep.sim.analysis.cost import Prices, cost_of
+from prestep.sim.analysis.energy import HELD, TRAFFIC
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.changed import Speed, changed
+from prestep.sim.costs.draw import Draw
+from prestep.sim.costs.gpu_files import names
 
 SCENARIO = "llama1b-ddp4"
 SHARE = st.floats(0.1, 10)

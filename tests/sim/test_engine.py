@@ -11,14 +11,14 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.analysis.arrow_timeline import to_arrow
-from sim.analysis.spans import timeline_of
-from sim.analysis.timeline import check
-from sim.engine.clock import Clock
-from sim.engine.engine import Run, Stuck, execute
-from sim.engine.rendezvous import Rank
-from sim.engine.streams import Stream
-from sim.graph.opgraph import SYNC, Comm, OpGraph
+from prestep.sim.analysis.arrow_timeline import to_arrow
+from prestep.sim.analysis.spans import timeline_of
+from prestep.sim.analysis.timeline import check
+from prestep.sim.engine.clock import Clock
+from prestep.sim.engine.engine import Run, Stuck, execute
+from prestep.sim.engine.rendezvous import Rank
+from prestep.sim.engine.streams import Stream
+from prestep.sim.graph.opgraph import SYNC, Comm, OpGraph
 from tests.sim.graphs import US, Op, all_reduce, beside, graph, timed
 
 few = settings(max_examples=25, deadline=None)

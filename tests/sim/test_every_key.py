@@ -15,12 +15,12 @@ from typing import Any, Literal
 
 import pytest
 
-from sim.errors import InputError
-from sim.predict import predict
-from sim.spec.load import parse_scenario
-from sim.spec.sections import SECTIONS, Ctas
-from sim.strict import type_hints
-from sim.tools import catalog
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import SECTIONS, Ctas
+from prestep.sim.strict import type_hints
+from prestep.sim.tools import catalog
 
 MODEL = {"kind": "transformer", "hidden": 512, "layers": 2, "heads": 8, "ffn": 1024}
 BASES: dict[str, dict[str, Any]] = {

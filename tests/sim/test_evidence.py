@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from sim.analysis.evidence import _plan_reasons
-from sim.analysis.prediction import Fallback, Prediction
-from sim.costs import Kernel, load_gpu
-from sim.costs.interference import is_known, slowdown
-from sim.predict import predict
-from sim.spec.load import parse_scenario
+from prestep.sim.analysis.evidence import _plan_reasons
+from prestep.sim.analysis.prediction import Fallback, Prediction
+from prestep.sim.costs import Kernel, load_gpu
+from prestep.sim.costs.interference import is_known, slowdown
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import parse_scenario
 
 H200 = load_gpu("h200")
 MLP = {"kind": "mlp", "sizes": [1024, 1024, 1024, 1]}

@@ -7,13 +7,19 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from cli import main
-from sim.record import expected_error as study
-from sim.record.expected_error import LEAST, OCTAVES, Run, expected_error, judged_runs
-from sim.record.measured_runs import measured_runs
-from sim.spec.load import load_scenario
-from sim.spec.sections import Scenario
-from sim.tools.catalog import find_scenario
+from prestep.cli import main
+from prestep.sim.record import expected_error as study
+from prestep.sim.record.expected_error import (
+    LEAST,
+    OCTAVES,
+    Run,
+    expected_error,
+    judged_runs,
+)
+from prestep.sim.record.measured_runs import measured_runs
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.tools.catalog import find_scenario
 
 
 def scenario(*changes: str) -> Scenario:

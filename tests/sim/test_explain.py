@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-import cli
+from prestep import cli
 from tests.fuzz.seeds import RESULT
 
 

@@ -18,19 +18,19 @@ from urllib.parse import urlencode
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim.analysis.prediction import Prediction
-from sim.collectives.nccl import tuner as planner
-from sim.errors import InputError
-from sim.exporters import _words as words
-from sim.predict import predict
-from sim.spec.load import load_scenario
-from sim.studies import whatif
-from sim.studies.explorer import answers, page
-from sim.studies.explorer.answers import Explorer
-from sim.studies.explorer.knobs import scaled
-from sim.studies.explorer.server import MOST_WAITING, Server
-from sim.tools.catalog import find_scenario
+from prestep import cli
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.collectives.nccl import tuner as planner
+from prestep.sim.errors import InputError
+from prestep.sim.exporters import _words as words
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.studies import whatif
+from prestep.sim.studies.explorer import answers, page
+from prestep.sim.studies.explorer.answers import Explorer
+from prestep.sim.studies.explorer.knobs import scaled
+from prestep.sim.studies.explorer.server import MOST_WAITING, Server
+from prestep.sim.tools.catalog import find_scenario
 from tests.browser import Page
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
@@ -352,7 +352,7 @@ def test_the_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
     import os
     import signal
 
-    command = [sys.executable, "-m", "cli", "explore", "mlp-ddp4"]
+    command = [sys.executable, "-m", "prestep", "explore", "mlp-ddp4"]
     with subprocess.Popen(
         command,
         cwd=EXAMPLES.parent,

@@ -11,20 +11,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.analysis.prediction import Memory, Prediction
-from sim.analysis.timeline import SPANS
-from sim.errors import InputError, PrestepError
-from sim.exporters import chrome_trace, markdown, name_for, parquet, terminal, write
-from sim.plugins import discover, load
+from prestep.sim.analysis.prediction import Memory, Prediction
+from prestep.sim.analysis.timeline import SPANS
+from prestep.sim.errors import InputError, PrestepError
+from prestep.sim.exporters import (
+    chrome_trace,
+    markdown,
+    name_for,
+    parquet,
+    terminal,
+    write,
+)
+from prestep.sim.plugins import discover, load
 from tests.sim.synthetic import EXPECTED, result, timeline
 
 GOLDEN = Path(__file__).parent / "goldens" / "chrome_trace.json"
 
 
-@pytest.mark.parametrize("name", list(discover("sim.exporters")))
+@pytest.mark.parametrize("name", list(discover("prestep.sim.exporters")))
 def test_every_exporter_writes_the_same_bytes_twice(name: str, tmp_path: Path) -> None:
     """An exporter found in the folder writes a file under its first suffix, and the same one every time."""
-    suffix = load("sim.exporters", name).SUFFIXES[0]
+    suffix = load("prestep.sim.exporters", name).SUFFIXES[0]
     first, second = tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"
     assert name_for(first) == name
     for path in (first, second):

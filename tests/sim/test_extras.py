@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from sim.extras import COME_WITH, EXTRAS, missing
-from validation.sets.sources import CASES
+from prestep.sim.extras import COME_WITH, EXTRAS, missing
+from prestep.validation.sets.sources import CASES
 
 ROOT = Path(__file__).parents[2]
 LOG = CASES / "h200" / "collectives_2gpu.jsonl"
 # Run in a process of its own, in which a package cannot be imported.
-HIDDEN = "import sys; sys.modules[sys.argv.pop(1)] = None; import cli; cli.main()"
+HIDDEN = "import sys; sys.modules[sys.argv.pop(1)] = None; from prestep import cli; cli.main()"
 COMMANDS = {
     "scipy": [
         ["calibrate", str(LOG), "-o", "mine.toml"],
@@ -91,7 +91,7 @@ def test_a_command_without_its_package_says_what_to_install(
 
 def test_other_imports_that_fail_are_mistakes_of_prestep() -> None:
     """A module of prestep's own that is gone is no package to install."""
-    assert missing(ModuleNotFoundError("no", name="sim.nothing")) is None
+    assert missing(ModuleNotFoundError("no", name="prestep.sim.nothing")) is None
 
 
 @pytest.mark.parametrize("name", COME_WITH)

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.costs import Kernel, load_gpu
-from sim.costs.changed import AS_MODEL, Speed, changed
-from sim.planning.fleet import fleet_of, rest_of
-from sim.spec.load import parse_scenario
+from prestep.sim.costs import Kernel, load_gpu
+from prestep.sim.costs.changed import AS_MODEL, Speed, changed
+from prestep.sim.planning.fleet import fleet_of, rest_of
+from prestep.sim.spec.load import parse_scenario
+from prestep.topologies import load_cluster
+from prestep.workloads.torch import lower as lowering
 from tests.executed import Executed, executed, reported, step_time
-from topologies import load_cluster
-from workloads.torch import lower as lowering
 
 H200 = load_gpu("h200")
 GEMM = Kernel("gemm", (8192, 8192, 8192), layout="nt")

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.fit.generated import EVIDENCE, GPUS, operations, times
-from sim.costs import load_gpu
-from sim.costs.generated import OPERATIONS, SEPARATOR
-from sim.graph.kernel import Kernel
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.generated import OPERATIONS, SEPARATOR
+from prestep.sim.graph.kernel import Kernel
 
 ELEMENTS = 1 << 26
 FUNCTIONS = st.lists(st.sampled_from(sorted(OPERATIONS)), max_size=4)

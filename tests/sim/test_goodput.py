@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cli import main
-from sim.engine.job import DAY, run, young_daly
-from sim.reliability import goodput
-from sim.reliability.degraded import plain_speeds
+from prestep.cli import main
+from prestep.sim.engine.job import DAY, run, young_daly
+from prestep.sim.reliability import goodput
+from prestep.sim.reliability.degraded import plain_speeds
 
 BASE: dict[str, Any] = {
     "gpus": 16384,

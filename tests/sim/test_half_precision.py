@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sim.predict import step_time
-from sim.spec.load import parse_scenario
+from prestep.sim.predict import step_time
+from prestep.sim.spec.load import parse_scenario
 
 
 def seconds(cluster: str, precision: str) -> float:

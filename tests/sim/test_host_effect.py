@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import cli
+from prestep import cli
 
 SMALL = {
     "model.name": "llama3-125m-plain",

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sim.predict import predict
-from sim.spec.load import parse_scenario
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import parse_scenario
 
 MODEL = {
     "kind": "transformer",

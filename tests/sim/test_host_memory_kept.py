@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from sim.analysis.prediction import Prediction
-from sim.exporters import terminal
-from sim.predict import plan, predict
-from sim.spec.load import parse_scenario
-from sim.spec.sections import Scenario
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.exporters import terminal
+from prestep.sim.predict import plan, predict
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import Scenario
 
 MODEL: dict[str, Any] = {
     "kind": "transformer",

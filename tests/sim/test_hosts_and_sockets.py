@@ -10,12 +10,12 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import cli
-from sim.collectives import report
-from sim.collectives.table import Row
-from sim.predict import predict, step_time
-from sim.spec.load import load_scenario
-from topologies import load_cluster
+from prestep import cli
+from prestep.sim.collectives import report
+from prestep.sim.collectives.table import Row
+from prestep.sim.predict import predict, step_time
+from prestep.sim.spec.load import load_scenario
+from prestep.topologies import load_cluster
 
 TINY = """
 [cluster]

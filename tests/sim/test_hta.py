@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim.analysis.timeline import Timeline
-from sim.predict import predict
-from sim.spec.load import load_scenario
+from prestep import cli
+from prestep.sim.analysis.timeline import Timeline
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import load_scenario
 
 SCENARIO = Path(cli.__file__).parent / "examples" / "pipeline-zero-bubble.toml"
 SMALL = ["model.layers=4", "training.microbatches=4"]

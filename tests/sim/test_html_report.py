@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim.analysis import metrics
-from sim.analysis.prediction import Prediction
-from sim.exporters import _words as words
-from sim.exporters import chrome_trace, html
-from sim.exporters._html import sections, timeline
-from sim.exporters._html.network import heat
-from sim.predict import predict
-from sim.spec.load import load_scenario
-from sim.units import format_duration
+from prestep import cli
+from prestep.sim.analysis import metrics
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.exporters import _words as words
+from prestep.sim.exporters import chrome_trace, html
+from prestep.sim.exporters._html import sections, timeline
+from prestep.sim.exporters._html.network import heat
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.units import format_duration
 from tests.browser import Page
 from tests.sim.synthetic import result
 

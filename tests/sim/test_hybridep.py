@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sim.collectives import hybridep
-from sim.collectives.planner import plan_collective
-from sim.graph.tokens import Tokens
-from topologies import load_cluster
+from prestep.sim.collectives import hybridep
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.graph.tokens import Tokens
+from prestep.topologies import load_cluster
 
 SIZE = 512e6
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim.errors import InputError
-from sim.predict import predict
-from sim.spec.load import load_scenario, parse_scenario
-from sim.spec.rules.idle import BETWEEN_HOSTS, NEEDS, idle
-from sim.spec.sections import SECTIONS
-from sim.tools import catalog
-from sim.tools.catalog import find_scenario
-from workloads.models.model import load_model
+from prestep import cli
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import load_scenario, parse_scenario
+from prestep.sim.spec.rules.idle import BETWEEN_HOSTS, NEEDS, idle
+from prestep.sim.spec.sections import SECTIONS
+from prestep.sim.tools import catalog
+from prestep.sim.tools.catalog import find_scenario
+from prestep.workloads.models.model import load_model
 
 SMALL: dict[str, Any] = {
     "cluster": {"name": "dgx-h100"},

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from cli import main
-from sim.planning.jitter import NAMES, PAUSE, Pauses, jitter_of
-from sim.planning.noise import _lognormal, _slowest
-from workloads.job.faults import Faults
+from prestep.cli import main
+from prestep.sim.planning.jitter import NAMES, PAUSE, Pauses, jitter_of
+from prestep.sim.planning.noise import _lognormal, _slowest
+from prestep.workloads.job.faults import Faults
 
 RUN = ["run", "llama1b-ddp4", "--json", "--set", "model.layers=2"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.analysis.json_text import finite, text_of
+from prestep.sim.analysis.json_text import finite, text_of
 
 SCALARS = (
     st.none()

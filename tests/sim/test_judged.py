@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from lab.fit.step_errors import text
-from sim.costs import judged, load_gpu
-from sim.costs.gpu import Gpu, parts
-from sim.costs.judged import LEAST, PATH, Errors, borne_out, errors_of_steps
-from sim.costs.spreads import widths
-from sim.graph.kernel import Kernel
+from prestep.sim.costs import judged, load_gpu
+from prestep.sim.costs.gpu import Gpu, parts
+from prestep.sim.costs.judged import LEAST, PATH, Errors, borne_out, errors_of_steps
+from prestep.sim.costs.spreads import widths
+from prestep.sim.graph.kernel import Kernel
 
 PRODUCT = Kernel("gemm", (8192, 4096, 4096), "bf16", "nt")
 EXPERTS = Kernel("grouped_gemm", (16, 4096, 2048, 4096), "bf16", "nt")

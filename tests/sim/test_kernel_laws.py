@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from lab.aten import cases
-from sim.costs import load_gpu
-from sim.costs.gpu import Gpu, names
-from sim.costs.kinds import OVER_PCIE, work
-from sim.costs.tables import Row
-from sim.graph.kernel import Kernel
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.gpu import Gpu, names
+from prestep.sim.costs.kinds import OVER_PCIE, work
+from prestep.sim.costs.tables import Row
+from prestep.sim.graph.kernel import Kernel
 
 ROWS = (1, 16, 64, 128, 192, 224, 256, 320, 384, 448, 512, 768, 1024, 2048, 8192)
 ELEMENTS = tuple(2**power for power in range(8, 31, 2))

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import cli
 from lab.formats.published_setups import FOLDER
 from lab.sets.published import run_of
-from sim.analysis.memory import EVERY, fullest, outside
-from sim.predict import load_fabric, lowered_on, predict
-from sim.spec.load import parse_scenario
-from sim.studies.largest import FEW, Limit, largest_micro_batch, with_samples
+from prestep import cli
+from prestep.sim.analysis.memory import EVERY, fullest, outside
+from prestep.sim.predict import load_fabric, lowered_on, predict
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.studies.largest import FEW, Limit, largest_micro_batch, with_samples
 from tests.executed import executed
 
 MODEL = {

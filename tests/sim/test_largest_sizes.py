@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim.errors import InputError
-from sim.predict import predict
-from sim.spec.load import parse_scenario
-from sim.spec.sections import SECTIONS
+from prestep import cli
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import SECTIONS
 
 SMALL: dict[str, Any] = {
     "cluster": {"name": "dgx-h100"},

@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-import sim.predict
-from sim.analysis.arrow_timeline import to_arrow
-from sim.analysis.report import work_of_step
-from sim.analysis.spans import timeline_of
-from sim.analysis.timeline import Timeline, check
-from sim.graph.opgraph import COMM, KERNEL
-from sim.planning.planned import LAUNCH_LATENCY, slowest_of
-from sim.predict import load_fabric
-from sim.spec.sections import Scenario
+from prestep.sim import predict
+from prestep.sim.analysis.arrow_timeline import to_arrow
+from prestep.sim.analysis.report import work_of_step
+from prestep.sim.analysis.spans import timeline_of
+from prestep.sim.analysis.timeline import Timeline, check
+from prestep.sim.graph.opgraph import COMM, KERNEL
+from prestep.sim.planning.planned import LAUNCH_LATENCY, slowest_of
+from prestep.sim.predict import load_fabric
+from prestep.sim.spec.sections import Scenario
+from prestep.topologies.fabric import Fabric
 from tests.executed import Executed, executed, reported
 from tests.workloads.small import EXPERTS, MLP, TRANSFORMER, scenario
-from topologies.fabric import Fabric
 
 GOLDEN = Path(__file__).parent / "goldens" / "mlp-ddp2.txt"
 SMALL = TRANSFORMER | {"layers": 2}
@@ -260,7 +260,7 @@ def test_placement_on_a_symmetric_host_changes_nothing(
 ) -> None:
     """All GPUs of a host behind NVSwitches are alike: which rank has which does not matter."""
     monkeypatch.setattr(
-        sim.predict, "load_fabric", lambda s: placed(load_fabric(s), (2, 0, 3, 1))
+        predict, "load_fabric", lambda s: placed(load_fabric(s), (2, 0, 3, 1))
     )
     assert step_time(said(way)) == pytest.approx(
         reported(done(way)).step_time, rel=1e-9

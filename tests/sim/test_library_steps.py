@@ -17,11 +17,11 @@ from lab.fit.library_steps import (
     errors,
     measured_pairs,
 )
-from sim.costs import Kernel, load_gpu
-from sim.costs.gpu import Gpu, parts
-from sim.costs.library_families import PRODUCTS
-from sim.costs.library_steps import LibrarySteps, elements_read, rows_of_library
-from sim.costs.library_table import Library
+from prestep.sim.costs import Kernel, load_gpu
+from prestep.sim.costs.gpu import Gpu, parts
+from prestep.sim.costs.library_families import PRODUCTS
+from prestep.sim.costs.library_steps import LibrarySteps, elements_read, rows_of_library
+from prestep.sim.costs.library_table import Library
 
 ATTENTION = (1, 32, 8, 8192, 128)
 sizes = st.integers(8, 64).map(lambda n: 256 * n)  # shorter ones are starts

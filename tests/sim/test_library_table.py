@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.costs.library_table import NEAREST, nearest
+from prestep.sim.costs.library_table import NEAREST, nearest
 
 
 def _grid() -> np.ndarray:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-import cli
-from sim.collectives import constants, machine
-from sim.errors import InputError
-from topologies import load_cluster
+from prestep import cli
+from prestep.sim.collectives import constants, machine
+from prestep.sim.errors import InputError
+from prestep.topologies import load_cluster
 
 # stas00, ml-engineering (network): all_reduce_perf of 8 A100, cut down by hand; some of its rows.
 TABLE = """$ ./build/all_reduce_perf -b 32k -e 16G -f 2 -g 8 -n 50
@@ -177,7 +177,7 @@ def test_files_that_are_no_logs_are_told_in_one_line(
 
 def test_ranks_of_a_cut_table_are_those_of_its_command(tmp_path: Path) -> None:
     """Processes of mpirun times threads times GPUs of a process; iterations (-n) are none of them."""
-    from validation.formats import nccl_tests
+    from prestep.validation.formats import nccl_tests
 
     head = "mpirun -np 2 -x NCCL_DEBUG=INFO ./alltoall_perf -b 8 -t 2 -g 4 -n 50\n"
     path = tmp_path / "cut.log"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.engine.fair_share import Incidence, max_min_rates, rates
+from prestep.sim.engine.fair_share import Incidence, max_min_rates, rates
 
 REL = 1e-6
 

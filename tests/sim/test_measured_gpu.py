@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from sim.costs import load_gpu
-from sim.costs.measured import load_file
-from sim.costs.measured_rows import read_rows, write_rows
-from sim.costs.tables import Row
-from sim.errors import InputError
-from sim.graph.kernel import Kernel
-from topologies import load_cluster
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.measured import load_file
+from prestep.sim.costs.measured_rows import read_rows, write_rows
+from prestep.sim.costs.tables import Row
+from prestep.sim.errors import InputError
+from prestep.sim.graph.kernel import Kernel
+from prestep.topologies import load_cluster
 
 KERNEL = Kernel("gemm", (4096, 4096, 4096), layout="nt")
 SLOWER = 1.15 * load_gpu("h200").duration(KERNEL)

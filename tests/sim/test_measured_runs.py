@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import cli
 from lab.report import measured_runs as make
-from sim.exporters import html
-from sim.record import measured_runs as measured
-from sim.record.identity import key_of, kind_of
-from sim.spec.load import load_scenario, parse_scenario
-from sim.spec.sections import Scenario
+from prestep import cli
+from prestep.sim.exporters import html
+from prestep.sim.record import measured_runs as measured
+from prestep.sim.record.identity import key_of, kind_of
+from prestep.sim.spec.load import load_scenario, parse_scenario
+from prestep.sim.spec.sections import Scenario
 from tests.sim.synthetic import result
 
 EXAMPLES = Path(cli.__file__).parent / "examples"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from sim.collectives.group import group_of
-from sim.collectives.nccl import mesh
-from sim.collectives.nccl.searched import on_host
-from sim.collectives.planner import plan_collective
-from sim.spec.sections import Nccl
-from topologies import load_cluster
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.nccl import mesh
+from prestep.sim.collectives.nccl.searched import on_host
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
 
 RING = Nccl(algo="ring", proto="Simple")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.analysis.metrics import (
+from prestep.sim.analysis.metrics import (
     breakdown,
     busiest_links,
     evidence_shares,
@@ -20,8 +20,8 @@ from sim.analysis.metrics import (
     sweep,
     tokens_per_second,
 )
-from sim.analysis.timeline import KINDS, Timeline
-from sim.errors import PrestepError
+from prestep.sim.analysis.timeline import KINDS, Timeline
+from prestep.sim.errors import PrestepError
 from tests.sim.synthetic import EXPECTED, US, timeline
 
 Pairs = list[list[tuple[int, int]]]

@@ -12,8 +12,8 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.collectives.plan import Plan
-from sim.engine.fluid import Network, Transfer, max_min_rates
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.engine.fluid import Network, Transfer, max_min_rates
 
 LINKS = 4
 REL = 1e-6

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from sim.collectives import machine
-from sim.collectives.algorithms import tree
-from sim.collectives.group import group_of
-from sim.collectives.nccl.search import search
-from sim.collectives.planner import plan_collective
-from sim.collectives.wires.network import Network, network_of
-from sim.errors import InputError
-from sim.predict import step_time
-from sim.spec.load import parse_scenario
-from sim.spec.sections import Nccl
-from topologies import load_cluster
-from topologies.core.quantity import Quantity
+from prestep.sim.collectives import machine
+from prestep.sim.collectives.algorithms import tree
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.nccl.search import search
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.wires.network import Network, network_of
+from prestep.sim.errors import InputError
+from prestep.sim.predict import step_time
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
+from prestep.topologies.core.quantity import Quantity
 
 OLD = Nccl(version="2.27.5")
 

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from cli import main
-from sim import api
-from sim.studies.explorer.answers import Explorer
-from sim.studies.grid import specs
-from sim.studies.swept_run import run_one
+from prestep.cli import main
+from prestep.sim import api
+from prestep.sim.studies.explorer.answers import Explorer
+from prestep.sim.studies.grid import specs
+from prestep.sim.studies.swept_run import run_one
 
 SCENARIO = """
 [cluster]

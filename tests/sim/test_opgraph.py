@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from sim.graph.opgraph import COMM, KERNEL, SYNC, Rendezvous
+from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, Rendezvous
 from tests.sim.graphs import Op, all_reduce, graph
 from tests.sim.test_laws import WAYS, done
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-import cli
-from sim.exporters import html
-from sim.predict import predict
-from sim.record import measured_runs as measured
-from sim.spec.load import load_scenario
-from sim.studies.explorer.answers import Explorer
-from sim.studies.explorer.server import Server
-from sim.studies.tornado import short_tornado
+from prestep import cli
+from prestep.sim.exporters import html
+from prestep.sim.predict import predict
+from prestep.sim.record import measured_runs as measured
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.studies.explorer.answers import Explorer
+from prestep.sim.studies.explorer.server import Server
+from prestep.sim.studies.tornado import short_tornado
 from tests.browser import CHROMIUM, Page
 
 EXAMPLES = Path(cli.__file__).parent / "examples"

@@ -6,15 +6,15 @@ import math
 
 import pytest
 
-from sim.analysis.constants import Grounds
-from sim.analysis.uncertainty import METHOD as LINEAR
-from sim.analysis.uncertainty import difference
-from sim.costs.spreads import quantile
-from sim.predict import execute, plan, reported
-from sim.spec.load import load_scenario
-from sim.studies import paired
-from sim.studies.paired import METHOD, Side, interval_of, shifted
-from sim.tools.catalog import find_scenario
+from prestep.sim.analysis.constants import Grounds
+from prestep.sim.analysis.uncertainty import METHOD as LINEAR
+from prestep.sim.analysis.uncertainty import difference
+from prestep.sim.costs.spreads import quantile
+from prestep.sim.predict import execute, plan, reported
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.studies import paired
+from prestep.sim.studies.paired import METHOD, Side, interval_of, shifted
+from prestep.sim.tools.catalog import find_scenario
 from tests.executed import of, step_time
 
 SMALL = ("training.seq_len=512", "cluster.name=dgx-h100", "cluster.gpus=4")

@@ -11,10 +11,10 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.engine.cycle import Course, Cycle, Exchange, Piece
-from sim.engine.fluid import Network
-from sim.engine.passage import Passage
-from sim.graph.opgraph import Comm
+from prestep.sim.engine.cycle import Course, Cycle, Exchange, Piece
+from prestep.sim.engine.fluid import Network
+from prestep.sim.engine.passage import Passage
+from prestep.sim.graph.opgraph import Comm
 from tests.sim.test_network import Flow, plan
 
 TP = Comm("all_reduce", 10.0, ((0, 1),), "tp", 1)

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.collectives.group import group_of
-from sim.collectives.nccl.ways import NVL, PHB, PIX, SYS
-from sim.collectives.planner import plan_collective
-from sim.collectives.wires import reach
-from sim.errors import InputError
-from sim.spec.sections import Nccl
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.nccl.ways import NVL, PHB, PIX, SYS
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.wires import reach
+from prestep.sim.errors import InputError
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.validation.formats.nccl_env import settings_of
 from tests.sim.hosts import LEAF
-from topologies import load_cluster
-from topologies.fabric.builder import FabricBuilder
-from validation.formats.nccl_env import settings_of
 
 LEVELS = ("LOC", "NVL", "PIX", "PXB", "PHB", "SYS")
 

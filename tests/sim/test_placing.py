@@ -12,20 +12,20 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cli import main
-from sim.collectives.planner import plan_collective
-from sim.errors import InputError
-from sim.planning.planned import _merged, planned
-from sim.predict import predict
-from sim.spec.load import load_scenario, parse_scenario
-from sim.spec.sections import Scenario
+from prestep.cli import main
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.errors import InputError
+from prestep.sim.planning.planned import _merged, planned
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import load_scenario, parse_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.topologies import load_cluster
+from prestep.workloads.job.layout import axis_order
+from prestep.workloads.lowered import Layout, Place, Site
+from prestep.workloads.megatron.grid import Grid
+from prestep.workloads.megatron.groups import Groups
+from prestep.workloads.megatron.lower import lower
 from tests.executed import executed, of
-from topologies import load_cluster
-from workloads.job.layout import axis_order
-from workloads.lowered import Layout, Place, Site
-from workloads.megatron.grid import Grid
-from workloads.megatron.groups import Groups
-from workloads.megatron.lower import lower
 
 SMALL = {
     "kind": "transformer",

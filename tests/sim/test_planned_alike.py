@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sim.collectives.planner import plan_collective
-from sim.planning.alike import planned_once
-from topologies import load_cluster
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.planning.alike import planned_once
+from prestep.topologies import load_cluster
 
 
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather", "all_to_all"])

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sim import plugins
-from sim.errors import InputError, PrestepError
+from prestep.sim import plugins
+from prestep.sim.errors import InputError, PrestepError
 
 
 @pytest.fixture
@@ -38,7 +38,12 @@ def test_discovery_lists_files_without_importing_them(shapes: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "package", ["sim.commands", "sim.exporters", "sim.collectives.algorithms"]
+    "package",
+    [
+        "prestep.sim.commands",
+        "prestep.sim.exporters",
+        "prestep.sim.collectives.algorithms",
+    ],
 )
 def test_a_summary_is_the_first_line_of_a_docstring(package: str) -> None:
     """A summary that is read from a file's beginning is the one that parsing the file gives."""

@@ -10,17 +10,17 @@ from click.testing import CliRunner
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import cli
-from sim import api
-from sim.analysis.energy import HELD
-from sim.analysis.prediction import Prediction
-from sim.costs import load_gpu
-from sim.costs.changed import ChangedGpu, Speed, changed
-from sim.costs.clock import Load
-from sim.costs.power import Meter
-from sim.errors import InputError
-from sim.graph.kernel import Kernel
-from sim.planning.limits import AT_ONCE
+from prestep import cli
+from prestep.sim import api
+from prestep.sim.analysis.energy import HELD
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.changed import ChangedGpu, Speed, changed
+from prestep.sim.costs.clock import Load
+from prestep.sim.costs.power import Meter
+from prestep.sim.errors import InputError
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.planning.limits import AT_ONCE
 
 STEP = "llama1b-ddp4"
 PRODUCT = Kernel("gemm", (8192, 8192, 8192), layout="nt")

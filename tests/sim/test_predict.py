@@ -7,11 +7,11 @@ import weakref
 
 import pytest
 
-from sim.errors import InputError
-from sim.exporters.terminal import render
-from sim.predict import execute, plan, predict, reported
-from sim.spec.load import load_scenario, parse_scenario
-from sim.tools.catalog import find_scenario
+from prestep.sim.errors import InputError
+from prestep.sim.exporters.terminal import render
+from prestep.sim.predict import execute, plan, predict, reported
+from prestep.sim.spec.load import load_scenario, parse_scenario
+from prestep.sim.tools.catalog import find_scenario
 from tests.executed import executed
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-import cli
-from sim import progress
+from prestep import cli
+from prestep.sim import progress
 
 PINNED = [
     part for key in ("tp", "pp", "cp", "ep") for part in ("--set", f"parallel.{key}=1")
@@ -109,7 +109,7 @@ def test_nothing_is_told_where_nobody_reads(capsys: pytest.CaptureFixture[str]) 
 
 def on_a_terminal(*command: str) -> tuple[str, str]:
     """(stdout, what a terminal got on stderr) of a command that shows progress from its first moment on."""
-    code = "import sys; from sim import progress; progress.AFTER = 0; progress.EVERY = 0.01; import cli; cli.main()"
+    code = "import sys; from prestep.sim import progress; progress.AFTER = 0; progress.EVERY = 0.01; from prestep import cli; cli.main()"
     mine, theirs = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-c", code, *command],

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from lab.fit.published_gemm import fit, held_out
 from lab.fit.published_tiles import STARTS, Times
 from lab.formats.published_kernels import published, rows_of
-from sim.costs import Kernel, load_gpu
-from sim.costs.changed import Speed, changed
-from sim.costs.gemm import TileModel
-from sim.costs.gpu import load, names
+from prestep.sim.costs import Kernel, load_gpu
+from prestep.sim.costs.changed import Speed, changed
+from prestep.sim.costs.gemm import TileModel
+from prestep.sim.costs.gpu import load, names
 
 ROWS = published()
 BLACKWELL = ("b200", "b300", "gb200", "gb300")

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from lab.bench.large import DEEPSEEK, LLAMA
-from sim.analysis.memory import outside, peaks
-from sim.predict import plan
-from sim.spec.load import parse_scenario
-from sim.studies import room
+from prestep.sim.analysis.memory import outside, peaks
+from prestep.sim.predict import plan
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.studies import room
 
 LLAMA_AS_PUBLISHED = {
     "parallel": {"data_parallel": "fsdp", "uneven_stages": False},

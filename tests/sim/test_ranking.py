@@ -10,10 +10,10 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-import cli
-from sim.analysis.cost import Prices
-from sim.errors import InputError
-from sim.studies.ranking import COST, ENERGY, RANKS, Objective, objective_of
+from prestep import cli
+from prestep.sim.analysis.cost import Prices
+from prestep.sim.errors import InputError
+from prestep.sim.studies.ranking import COST, ENERGY, RANKS, Objective, objective_of
 
 NUMBER = st.floats(1e-3, 1e6)
 PRICES = Prices(2.0, 0.1, 1.2)

@@ -7,12 +7,12 @@ from collections import Counter
 
 import pytest
 
-from sim import api
-from sim.collectives.nccl import rccl
-from sim.collectives.nccl.rings import edges
-from sim.collectives.nccl.speeds import STANDS_FOR, generation
-from sim.collectives.planner import plan_collective
-from sim.costs import facts, load_gpu
+from prestep.sim import api
+from prestep.sim.collectives.nccl import rccl
+from prestep.sim.collectives.nccl.rings import edges
+from prestep.sim.collectives.nccl.speeds import STANDS_FOR, generation
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.costs import facts, load_gpu
 
 COUNTS = range(3, rccl.LARGEST + 1)
 
@@ -51,7 +51,7 @@ def test_all_links_of_a_board_carry_an_all_reduce() -> None:
 def test_hosts_of_nvidia_are_as_before() -> None:
     """Four A100 that are joined pair by pair run NCCL's own rings."""
     fabric = api.load_cluster("alcf-polaris", hosts=1)
-    from sim.collectives.group import group_of
+    from prestep.sim.collectives.group import group_of
 
     assert rccl.orders(group_of(fabric, fabric.gpus), fabric) == ()
     assert rccl.caveat("a100") == ""
@@ -68,7 +68,7 @@ def test_generations_of_amd_stand_beside_nccls() -> None:
 @pytest.mark.parametrize("name", ["mi300x", "mi325x", "mi355x"])
 def test_a_faster_memory_is_never_slower(name: str) -> None:
     """MI325X and MI355X stream no slower than an MI300X."""
-    from sim.graph.kernel import Kernel
+    from prestep.sim.graph.kernel import Kernel
 
     kernel = Kernel("copy", (2**28,), "bf16")
     assert load_gpu(name).duration(kernel) <= load_gpu("mi300x").duration(kernel)

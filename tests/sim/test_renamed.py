@@ -11,9 +11,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from sim import renamed, strict
-from sim.commands._shared import explained
-from sim.spec import grammar
+from prestep.sim import renamed, strict
+from prestep.sim.commands._shared import explained
+from prestep.sim.spec import grammar
 
 
 @dataclass(frozen=True)

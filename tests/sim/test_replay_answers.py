@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli import main
-from sim.replay.answers import overlap, path
-from sim.replay.replay import replay_files
-from sim.replay.report import residual
+from prestep.cli import main
+from prestep.sim.replay.answers import overlap, path
+from prestep.sim.replay.replay import replay_files
+from prestep.sim.replay.report import residual
 from tests.workloads.traces import synthetic
 
 

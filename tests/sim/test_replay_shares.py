@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sim.replay.shares import shares_of
-from workloads.traces.families import COMMUNICATION
+from prestep.sim.replay.shares import shares_of
+from prestep.workloads.traces.families import COMMUNICATION
 
 TIMES = st.floats(0.0, 10.0, allow_subnormal=False)
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-import cli
-from sim.exporters import html
-from sim.predict import predict
-from sim.record import measured_runs as measured
-from sim.spec.load import load_scenario
-from sim.studies.tornado import short_tornado
+from prestep import cli
+from prestep.sim.exporters import html
+from prestep.sim.predict import predict
+from prestep.sim.record import measured_runs as measured
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.studies.tornado import short_tornado
 from tests.browser import CHROMIUM, Page
 
 Told = Callable[..., Any]

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import cli
-from sim.analysis.critical_path import CriticalPath, Segment
-from sim.analysis.prediction import Prediction
-from sim.exporters import html
-from sim.exporters._html.over_time import COLUMNS, alive, lanes
-from sim.predict import predict
-from sim.spec.load import load_scenario
+from prestep import cli
+from prestep.sim.analysis.critical_path import CriticalPath, Segment
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.exporters import html
+from prestep.sim.exporters._html.over_time import COLUMNS, alive, lanes
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import load_scenario
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
 CASES = {

@@ -14,19 +14,19 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cli import main
-from sim.costs.spreads import quantile
-from sim.errors import InputError
-from sim.rl.decode import WORKING, Engine
-from sim.rl.interval import UNSEEN, interval_of
-from sim.rl.lengths import generated, packs
-from sim.rl.pools import pools_of
-from sim.rl.refit import tensors_of
-from sim.rl.rollout import rollout_of
-from sim.rl.step import RlStep, predict
-from sim.spec.load import load_scenario, parse_scenario
-from workloads.job.rl import Rl
-from workloads.models.model import load_model
+from prestep.cli import main
+from prestep.sim.costs.spreads import quantile
+from prestep.sim.errors import InputError
+from prestep.sim.rl.decode import WORKING, Engine
+from prestep.sim.rl.interval import UNSEEN, interval_of
+from prestep.sim.rl.lengths import generated, packs
+from prestep.sim.rl.pools import pools_of
+from prestep.sim.rl.refit import tensors_of
+from prestep.sim.rl.rollout import rollout_of
+from prestep.sim.rl.step import RlStep, predict
+from prestep.sim.spec.load import load_scenario, parse_scenario
+from prestep.workloads.job.rl import Rl
+from prestep.workloads.models.model import load_model
 
 SCENARIO = """
 [cluster]
@@ -246,14 +246,14 @@ def test_tensors_by_hand() -> None:
 
 
 def load_scenario_model(name: str):  # type: ignore[no-untyped-def]
-    from workloads.job.model import Model
+    from prestep.workloads.job.model import Model
 
     return load_model(Model(name=name), "test")
 
 
 def test_a_constant_that_is_slower_makes_the_step_slower(path: Path) -> None:
-    from sim.rl.step import step_of
-    from sim.rl.training import trained
+    from prestep.sim.rl.step import step_of
+    from prestep.sim.rl.training import trained
 
     pools = pools_of(load_scenario(path, ()))
     learned = trained(pools)

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.fit.decode import FAMILIES, errors, fitted, measured
-from sim.costs import load_gpu
-from sim.rl.exchanges import MOST, Exchanges
-from sim.rl.laws import MEASURED_ON, laws
-from sim.rl.pools import pools_of
-from sim.rl.training import batch_of
+from prestep.sim.costs import load_gpu
+from prestep.sim.rl.exchanges import MOST, Exchanges
+from prestep.sim.rl.laws import MEASURED_ON, laws
+from prestep.sim.rl.pools import pools_of
+from prestep.sim.rl.training import batch_of
 from tests.sim.test_rl import SCENARIO, engine, path  # noqa: F401 (a fixture)
 
 H100, GB200 = load_gpu("h100"), load_gpu("gb200")
@@ -154,7 +154,7 @@ def exchanges(*changes: str) -> Exchanges:
     import tempfile
     from pathlib import Path
 
-    from sim.spec.load import load_scenario
+    from prestep.sim.spec.load import load_scenario
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rl.toml"

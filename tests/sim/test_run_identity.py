@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.predict import predict
-from sim.record.identity import key_of
-from sim.spec.load import parse_scenario
-from sim.spec.sections import Scenario
-from sim.strict import type_hints
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
+from prestep.sim.record.identity import key_of
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.strict import type_hints
 
 DENSE = {
     "kind": "transformer",

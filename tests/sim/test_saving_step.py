@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from cli import main
-from sim.analysis import metrics
-from sim.analysis.prediction import Prediction
-from sim.analysis.timeline import SAVE, WRITER, check
-from sim.api import load, simulate
+from prestep.cli import main
+from prestep.sim.analysis import metrics
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.timeline import SAVE, WRITER, check
+from prestep.sim.api import load, simulate
 
 MODES = ("rank0", "sharded", "async")
 P5 = {"cluster.name": "aws-p5", "parallel.dp": 8, "training.global_batch": 16}

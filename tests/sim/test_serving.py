@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from cli import main
-from sim.api import load
-from sim.engine.storage import Leg, Request, Sending, serve
-from sim.graph.opgraph import KERNEL
-from sim.predict import load_fabric, timed_kernels
+from prestep.cli import main
+from prestep.sim.api import load
+from prestep.sim.engine.storage import Leg, Request, Sending, serve
+from prestep.sim.graph.opgraph import KERNEL
+from prestep.sim.predict import load_fabric, timed_kernels
 
 SCENARIO = """
 [cluster]

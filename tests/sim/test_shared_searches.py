@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from sim.collectives.group import group_of
-from sim.collectives.nccl.graphs import BALANCED, RING, Channels, compute
-from sim.collectives.nccl.renumbered import renumbered
-from sim.collectives.nccl.speeds import NET_SPEEDS, nvlink_share
-from sim.collectives.nccl.system import System, system_of
-from sim.collectives.nccl.ways import Way
-from sim.spec.sections import Nccl
-from topologies import load_cluster
-from topologies.fabric import Fabric
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.nccl.graphs import BALANCED, RING, Channels, compute
+from prestep.sim.collectives.nccl.renumbered import renumbered
+from prestep.sim.collectives.nccl.speeds import NET_SPEEDS, nvlink_share
+from prestep.sim.collectives.nccl.system import System, system_of
+from prestep.sim.collectives.nccl.ways import Way
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
+from prestep.topologies.fabric import Fabric
 
 
 def last_host(fabric: Fabric, gpus: Sequence[str], kind: str) -> System:

@@ -11,9 +11,9 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.engine import sharing
-from sim.engine.fair_share import max_min_rates
-from sim.engine.fluid import Network
+from prestep.sim.engine import sharing
+from prestep.sim.engine.fair_share import max_min_rates
+from prestep.sim.engine.fluid import Network
 from tests.sim.test_network import LINKS, Flow, flow_lists, plan, plans, run, widths
 
 few = settings(max_examples=25, deadline=None)

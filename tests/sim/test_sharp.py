@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cli import main
-from sim.collectives.algorithms import nvls
-from sim.collectives.planner import plan_collective
-from sim.spec.sections import Nccl
+from prestep.cli import main
+from prestep.sim.collectives.algorithms import nvls
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
 from tests.sim.hosts import cluster
 from tests.sim.test_algorithms import entering, leaving, replay, traffic, whole
-from topologies import load_cluster
 
 ON = Nccl(collnet=True)
 

@@ -11,15 +11,15 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cli import main
-from sim.collectives.group import group_of
-from sim.collectives.planner import plan_collective
-from sim.collectives.wires import socket
-from sim.engine.fluid import cap_of
-from sim.spec.sections import Nccl
+from prestep.cli import main
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.wires import socket
+from prestep.sim.engine.fluid import cap_of
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
+from prestep.validation.sets.sources import CASES
 from tests.conftest import ReportOf
-from topologies import load_cluster
-from validation.sets.sources import CASES
 
 FOUR, TWO = load_cluster("h200-leafspine-4x1"), load_cluster("h200-leafspine-2x2")
 KIB = 1024.0

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from lab.fit import calibrate_sockets
-from sim.collectives.group import group_of
-from sim.collectives.nccl.search import search
-from sim.collectives.nccl.tuner import model_of
-from sim.collectives.plan import Plan
-from sim.collectives.planner import plan_collective
-from sim.collectives.wires import socket
-from sim.spec.sections import Nccl
-from topologies import load_cluster
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.nccl.search import search
+from prestep.sim.collectives.nccl.tuner import model_of
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.wires import socket
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
 
 POLARIS = load_cluster("alcf-polaris-tcp", 2)
 MIB = 2.0**20

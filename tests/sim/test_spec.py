@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.spec import grammar, load
-from sim.spec.load import (
+from prestep.sim.errors import InputError
+from prestep.sim.spec import grammar, load
+from prestep.sim.spec.load import (
     Scenario,
     check_layout,
     grad_accumulation_of,
     microbatches_of,
     parse_scenario,
 )
-from sim.spec.sections import Ctas, Nccl
-from workloads.models.model import load_model, model_names
+from prestep.sim.spec.sections import Ctas, Nccl
+from prestep.workloads.models.model import load_model, model_names
 
 SCENARIOS = sorted(
     (Path(__file__).parents[2] / "workloads" / "scenarios").glob("*.toml")
@@ -373,7 +373,6 @@ def test_bundled_scenarios_are_good(path: Path) -> None:
 
 def test_load_scenario_reports_file_model_and_cluster_together(tmp_path: Path) -> None:
     """Mistakes that need the model or the cluster stand beside those of the file."""
-    pytest.importorskip("topologies")
     path = tmp_path / "bad.toml"
     path.write_text(
         '[cluster]\nname = "h200-host-4"\n[model]\nname = "llama3-1b-plain"\n[parallel]\ntp = 3\nbucket_cap = 1\n'
@@ -398,7 +397,6 @@ def test_a_file_that_cannot_be_read_is_an_input_error(
 
 def test_overrides_drop_the_measurement() -> None:
     """A measured time belongs to the scenario as it was measured."""
-    pytest.importorskip("topologies")
     assert load.load_scenario(SCENARIOS[0]).measured.step_time
     assert (
         load.load_scenario(SCENARIOS[0], ["training.seq_len=1024"]).measured.step_time

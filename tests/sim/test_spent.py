@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sim.engine import engine, spent
-from sim.planning.planned import Planned
-from sim.predict import plan, step_time
-from sim.spec.load import parse_scenario
-from sim.spec.sections import Scenario
+from prestep.sim.engine import engine, spent
+from prestep.sim.planning.planned import Planned
+from prestep.sim.predict import plan, step_time
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import Scenario
 
 MANY = 12
 

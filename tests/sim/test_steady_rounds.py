@@ -11,18 +11,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
 
-from sim import predict
-from sim.collectives.plan import Plan
-from sim.engine import engine
-from sim.engine.execution import Run
-from sim.engine.steady import rounds
-from sim.errors import InputError
-from sim.planning.jitter import jitter_of
-from sim.planning.noise import noise_of
-from sim.planning.planned import Planned
-from sim.spec.load import parse_scenario
-from sim.tools.catalog import names
-from workloads.job.faults import Faults
+from prestep.sim import predict
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.engine import engine
+from prestep.sim.engine.execution import Run
+from prestep.sim.engine.steady import rounds
+from prestep.sim.errors import InputError
+from prestep.sim.planning.jitter import jitter_of
+from prestep.sim.planning.noise import noise_of
+from prestep.sim.planning.planned import Planned
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.tools.catalog import names
+from prestep.workloads.job.faults import Faults
 
 MODEL = {
     "kind": "transformer",

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.engine import engine
-from sim.engine.steady import steps as steady_steps
-from sim.planning.jitter import jitter_of
-from sim.planning.noise import noise_of
-from sim.planning.planned import Planned
+from prestep.sim.engine import engine
+from prestep.sim.engine.steady import steps as steady_steps
+from prestep.sim.planning.jitter import jitter_of
+from prestep.sim.planning.noise import noise_of
+from prestep.sim.planning.planned import Planned
+from prestep.workloads.job.faults import Faults
 from tests.sim.test_steady_rounds import differences, pipeline, planned
-from workloads.job.faults import Faults
 
 STEPS = 3
 

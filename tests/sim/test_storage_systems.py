@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.engine.storage import Leg, play
-from sim.errors import InputError
-from sim.storage.curve import TRANSFERS, Transfer, table_of, throughput, way_of
-from sim.storage.systems import System, load_system, names
-from topologies import load_cluster
+from prestep.sim.engine.storage import Leg, play
+from prestep.sim.errors import InputError
+from prestep.sim.storage.curve import TRANSFERS, Transfer, table_of, throughput, way_of
+from prestep.sim.storage.systems import System, load_system, names
+from prestep.topologies import load_cluster
 
 GIB = 2.0**30
 FIGURES = [

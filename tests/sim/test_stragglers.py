@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
-import cli
-from sim.errors import InputError
-from sim.replay.stragglers import analysed, step_times, times_of
-from workloads.traces import jobs
-from workloads.traces.operations import (
+from prestep import cli
+from prestep.sim.errors import InputError
+from prestep.sim.replay.stragglers import analysed, step_times, times_of
+from prestep.workloads.traces import jobs
+from prestep.workloads.traces.operations import (
     CLIP,
     EMBEDDING,
     GATHER,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-import cli
-from sim.costs import load_gpu
-from sim.costs.gpu import names
-from sim.tools import support
-from sim.units import percent
+from prestep import cli
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.gpu import names
+from prestep.sim.tools import support
+from prestep.sim.units import percent
 
 PAGE = Path(cli.__file__).parent / "docs" / "gpus.md"
 

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-import cli
-from sim.collectives.interval import (
+from prestep import cli
+from prestep.sim.collectives.interval import (
     DIRECT,
     NETWORK,
     PARTS,
@@ -24,10 +24,10 @@ from sim.collectives.interval import (
     sure,
     widths,
 )
-from sim.collectives.planner import plan_collective
-from sim.costs.spreads import quantile
-from topologies import load_cluster
-from validation.formats.leafspine import build
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.costs.spreads import quantile
+from prestep.topologies import load_cluster
+from prestep.validation.formats.leafspine import build
 
 PLACES = sorted(widths())
 

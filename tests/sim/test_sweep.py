@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim.analysis import arrow
-from sim.errors import InputError
-from sim.studies import executors, sweep
-from sim.studies.grid import grid_of, specs
-from sim.tools import workers
-from sim.tools.catalog import find_scenario
+from prestep import cli
+from prestep.sim.analysis import arrow
+from prestep.sim.errors import InputError
+from prestep.sim.studies import executors, sweep
+from prestep.sim.studies.grid import grid_of, specs
+from prestep.sim.tools import workers
+from prestep.sim.tools.catalog import find_scenario
 
 GRID = ["--grid", "training.micro_batch=64,128", "--grid", "nvlink.bandwidth=1x,0.1x"]
 
@@ -105,7 +105,7 @@ def test_a_killed_sweep_goes_on(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "cli",
+        "prestep",
         "sweep",
         "mlp-ddp4",
         *GRID,
@@ -159,7 +159,7 @@ def test_workers_of_a_killed_sweep_end(tmp_path: Path) -> None:
         "-o",
         str(tmp_path),
     ]
-    command = [sys.executable, "-m", "cli", "sweep", "mlp-ddp4", *grid]
+    command = [sys.executable, "-m", "prestep", "sweep", "mlp-ddp4", *grid]
     process = subprocess.Popen(
         command,
         cwd=Path(cli.__file__).parent,

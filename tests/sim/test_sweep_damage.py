@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-import cli
+from prestep import cli
 from tests.fuzz.mutants import VALUES
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim import threads
+from prestep import cli
+from prestep.sim import threads
 
 ROOT = Path(cli.__file__).parent
 NAME = "OPENBLAS_NUM_THREADS"
@@ -20,7 +20,7 @@ NAME = "OPENBLAS_NUM_THREADS"
 def predicted(**environment: str) -> str:
     """What `run --json` prints in a process of its own."""
     given = {k: v for k, v in os.environ.items() if k not in threads.THREADS}
-    words = [sys.executable, "-m", "cli", "run", "moe-ep4", "--json"]
+    words = [sys.executable, "-m", "prestep", "run", "moe-ep4", "--json"]
     done = subprocess.run(
         words, capture_output=True, text=True, cwd=ROOT, env=given | environment
     )

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.analysis.arrow_timeline import arrow_schema, from_arrow, to_arrow
-from sim.analysis.timeline import (
+from prestep.sim.analysis.arrow_timeline import arrow_schema, from_arrow, to_arrow
+from prestep.sim.analysis.timeline import (
     SPANS,
     Timeline,
     Words,
@@ -19,7 +19,7 @@ from sim.analysis.timeline import (
     group_ranks,
     group_text,
 )
-from sim.errors import PrestepError
+from prestep.sim.errors import PrestepError
 from tests.sim.synthetic import timeline
 
 
@@ -141,5 +141,5 @@ def test_groups_are_short() -> None:
 
 def test_pyarrow_is_imported_only_when_needed() -> None:
     """The command line's help must not pay for Arrow."""
-    code = "import sim.analysis.timeline, sim.analysis.metrics, sim.analysis.prediction, sim.exporters, sys; sys.exit('pyarrow' in sys.modules)"
+    code = "import prestep.sim.analysis.timeline, sim.analysis.metrics, sim.analysis.prediction, sim.exporters, sys; sys.exit('pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

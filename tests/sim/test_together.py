@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli import main
-from sim.errors import InputError
-from sim.predict import STEPS, load_fabric
-from sim.predict import predict as predict_one
-from sim.spec.load import load_scenario, parse_scenario
-from sim.studies import shared_cluster
-from sim.studies.shared_cluster import predict
+from prestep.cli import main
+from prestep.sim.errors import InputError
+from prestep.sim.predict import STEPS, load_fabric
+from prestep.sim.predict import predict as predict_one
+from prestep.sim.spec.load import load_scenario, parse_scenario
+from prestep.sim.studies import shared_cluster
+from prestep.sim.studies.shared_cluster import predict
 
 MLP = {"kind": "mlp", "sizes": [1024, 1024, 1024, 1]}
 ON = {

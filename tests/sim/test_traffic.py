@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.analysis.links import _union, held_by
-from sim.engine.traffic import means
-from sim.spec.load import parse_scenario
+from prestep.sim.analysis.links import _union, held_by
+from prestep.sim.engine.traffic import means
+from prestep.sim.spec.load import parse_scenario
+from prestep.topologies import load_cluster
 from tests.executed import executed
 from tests.sim.test_network import LINKS, Flow, flow_lists, plan, run, widths
-from topologies import load_cluster
 
 SMALL = {
     "model": {"kind": "mlp", "sizes": [1024, 4096, 4096, 1024]},

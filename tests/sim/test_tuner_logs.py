@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from sim.collectives.algorithms import tree
-from sim.collectives.group import group_of
-from sim.collectives.nccl import rings, tuner
-from sim.collectives.nccl.search import search
-from sim.collectives.plan import RING_OPS
-from sim.collectives.planner import plan_collective
-from sim.spec.sections import Nccl
+from prestep.sim.collectives.algorithms import tree
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.nccl import rings, tuner
+from prestep.sim.collectives.nccl.search import search
+from prestep.sim.collectives.plan import RING_OPS
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
+from prestep.topologies.fabric import Fabric
 from tests.sim.hosts import cluster, logged
-from topologies import load_cluster
-from topologies.fabric import Fabric
 
 LOGS: dict[str, Any] = json.loads(
     (Path(__file__).parent / "data" / "nccl-logs.json").read_text(encoding="utf-8")

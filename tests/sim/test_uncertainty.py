@@ -11,18 +11,18 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli import main
-from sim.analysis.constants import Constant
-from sim.analysis.uncertainty import (
+from prestep.cli import main
+from prestep.sim.analysis.constants import Constant
+from prestep.sim.analysis.uncertainty import (
     Part,
     Uncertainty,
     difference,
     interval,
 )
-from sim.costs import load_gpu
-from sim.costs.spreads import quantile, widths
-from sim.exporters import _words
-from sim.graph.kernel import Kernel
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.spreads import quantile, widths
+from prestep.sim.exporters import _words
+from prestep.sim.graph.kernel import Kernel
 
 GEMM, ATTENTION = (
     Constant("gemm", "gemm bf16", "measured"),

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import cli
-from sim.collectives import uneven
-from sim.collectives.planner import plan_collective
-from sim.spec.sections import Nccl
-from topologies import load_cluster
+from prestep import cli
+from prestep.sim.collectives import uneven
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
 
 CLUSTERS = {"dgx-h100": None, "rail-h100": 2}
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from sim.analysis.uneven import caveats
-from sim.collectives.group import Group, group_of
-from sim.collectives.nccl.search import Graph, search
-from sim.collectives.nccl.system import system_of
-from sim.collectives.planner import plan_collective
-from sim.graph.opgraph import Comm
-from sim.spec.sections import Nccl
-from topologies import load_cluster
-from topologies.fabric import Fabric
+from prestep.sim.analysis.uneven import caveats
+from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.nccl.search import Graph, search
+from prestep.sim.collectives.nccl.system import system_of
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.graph.opgraph import Comm
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
+from prestep.topologies.fabric import Fabric
 
 RACKS = load_cluster("gb200-nvl72", hosts=36)
 
@@ -32,7 +32,7 @@ def found(fabric: Fabric, *hosts: Sequence[str]) -> tuple[Group, Graph]:
 def test_the_first_rack_does_not_decide(many: int, few: int, skipped: int) -> None:
     """Channels, speeds, NICs and protocols are the same when the smaller share of a rack comes first.
 
-    Shares of one size are taken to lie alike, as `sim.collectives.nccl.searched` says: the first of them is searched.
+    Shares of one size are taken to lie alike, as `prestep.sim.collectives.nccl.searched` says: the first of them is searched.
     A whole rack is searched once: the search of so many GPUs takes a second and more.
     """
     assume(many != few)

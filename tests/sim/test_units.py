@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.units import (
+from prestep.sim.errors import InputError
+from prestep.sim.units import (
     BANDWIDTHS,
     BYTES,
     DURATIONS,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sim.predict import predict
-from sim.spec.load import load_scenario, parse_scenario
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import load_scenario, parse_scenario
 
 EXPERTS: dict[str, Any] = {
     "cluster": {"name": "dgx-h100", "gpus": 8},

@@ -6,8 +6,8 @@ import tomllib
 
 import pytest
 
-from sim.analysis.step_times import by_rank, spread, step_times
-from sim.spec.load import parse_scenario
+from prestep.sim.analysis.step_times import by_rank, spread, step_times
+from prestep.sim.spec.load import parse_scenario
 from tests.executed import Executed, executed, of, reported, step_time
 
 # Two groups of two stages send their gradients over the same leaf switches; one group has the slower GPU.

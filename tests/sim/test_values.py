@@ -8,14 +8,14 @@ from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 import numpy as np
 import pytest
 
-from sim.analysis.prediction import Prediction
-from sim.analysis.step_time import step_time
-from sim.engine.execution import Run, Timed
-from sim.planning.planned import Planned
-from sim.predict import execute, plan, predict, reported
-from sim.spec.load import load_scenario
-from sim.spec.sections import Scenario
-from sim.tools.catalog import find_scenario
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.step_time import step_time
+from prestep.sim.engine.execution import Run, Timed
+from prestep.sim.planning.planned import Planned
+from prestep.sim.predict import execute, plan, predict, reported
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.tools.catalog import find_scenario
 
 #: One of each: data-parallel, with chains (Megatron), with a pipeline.
 SCENARIOS = {

@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-import cli
-from sim import predict
-from sim.analysis.shadow_prices import MORE, RESOLUTION, Prices, shadow_prices
-from sim.analysis.shadow_prices import _price as price_of
-from sim.commands import _shared
-from sim.planning.planned import Planned
-from sim.predict import plan
-from sim.spec.load import load_scenario, parse_scenario
-from sim.spec.sections import Scenario
-from sim.studies import tornado as tornados
-from sim.studies.elements import EACH, elements
-from sim.studies.tornado import tornado
-from sim.studies.whatif import Changes, compare
-from sim.tools.catalog import find_scenario
+from prestep import cli
+from prestep.sim import predict
+from prestep.sim.analysis.shadow_prices import MORE, RESOLUTION, Prices, shadow_prices
+from prestep.sim.analysis.shadow_prices import _price as price_of
+from prestep.sim.commands import _shared
+from prestep.sim.planning.planned import Planned
+from prestep.sim.predict import plan
+from prestep.sim.spec.load import load_scenario, parse_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.studies import tornado as tornados
+from prestep.sim.studies.elements import EACH, elements
+from prestep.sim.studies.tornado import tornado
+from prestep.sim.studies.whatif import Changes, compare
+from prestep.sim.tools.catalog import find_scenario
+from prestep.topologies import load_cluster
+from prestep.topologies.edit.overrides import with_overrides
 from tests.executed import executed, of, step_time
-from topologies import load_cluster
-from topologies.edit.overrides import with_overrides
 
 STEP = """
 [cluster]

@@ -12,15 +12,15 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import cli
-from sim.predict import plan
-from sim.spec.load import parse_scenario
-from sim.spec.sections import Scenario
-from sim.studies.classes import refined
-from sim.studies.elements import elements
-from sim.studies.representatives import representatives
-from sim.studies.tornado import tornado
-from sim.studies.whatif import Changes
+from prestep import cli
+from prestep.sim.predict import plan
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.studies.classes import refined
+from prestep.sim.studies.elements import elements
+from prestep.sim.studies.representatives import representatives
+from prestep.sim.studies.tornado import tornado
+from prestep.sim.studies.whatif import Changes
 from tests.executed import of, step_time
 
 WORDS = ("rank", "host", "host-clock", "link")

@@ -6,8 +6,8 @@ import gc
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 
-from sim.tools.garbage import BETWEEN_COLLECTIONS
-from sim.tools.workers import begin
+from prestep.sim.tools.garbage import BETWEEN_COLLECTIONS
+from prestep.sim.tools.workers import begin
 
 
 def test_workers_collect_garbage_as_rarely_as_the_command() -> None:

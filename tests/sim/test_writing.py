@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.storage.writing import AHEAD, Backlog, saved, waits
+from prestep.sim.storage.writing import AHEAD, Backlog, saved, waits
 
 SIZES = st.lists(st.floats(1e3, 1e8), max_size=40)
 

@@ -9,14 +9,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim import files, yaml_text
-from sim.errors import InputError
-from topologies.files.importers._text import Source
-from topologies.files.importers._yaml import parse
-from workloads.megatron.argument_files import read_shell
-from workloads.recipes._documents import read_yaml
-from workloads.recipes._parsed import module_of
-from workloads.recipes._shell import read_exports
+from prestep.sim import files, yaml_text
+from prestep.sim.errors import InputError
+from prestep.topologies.files.importers._text import Source
+from prestep.topologies.files.importers._yaml import parse
+from prestep.workloads.megatron.argument_files import read_shell
+from prestep.workloads.recipes._documents import read_yaml
+from prestep.workloads.recipes._parsed import module_of
+from prestep.workloads.recipes._shell import read_exports
 
 WIDE = "a: &a [" + "1, " * 9000 + "]\n" + "".join(f"k{n}: *a\n" for n in range(3000))
 LAUGHS = "a: &a0 {x: 1}\n" + "".join(

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from topologies import aws_p5, load_cluster
-from topologies.aws_p5 import Params
-from topologies.show.measures import bisection
+from prestep.sim.errors import InputError
+from prestep.topologies import aws_p5, load_cluster
+from prestep.topologies.aws_p5 import Params
+from prestep.topologies.show.measures import bisection
 
 PARAMS = st.builds(
     Params,

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topologies import fat_tree, load_cluster, rail_optimized, superpod
-from topologies.core.links import Ints
-from topologies.core.quantity import LinkSpec, Quantity
-from topologies.fabric import Fabric
-from topologies.routes.batch import Batch
+from prestep.topologies import fat_tree, load_cluster, rail_optimized, superpod
+from prestep.topologies.core.links import Ints
+from prestep.topologies.core.quantity import LinkSpec, Quantity
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.routes.batch import Batch
 
 SMALL = {
     "rails": rail_optimized.build(
@@ -170,7 +170,7 @@ def test_an_exchange_over_equally_near_adapters_makes_no_pairs(
     whole = sum(
         fabric.loads(np.full(len(gpus), one), gpus, (gpus != one) * 1.0) for one in gpus
     )
-    monkeypatch.setattr("topologies.routes.exchange._pair_by_pair", None)
+    monkeypatch.setattr("prestep.topologies.routes.exchange._pair_by_pair", None)
     assert fabric.exchange(gpus, gpus, 1.0) == pytest.approx(whole)
 
 

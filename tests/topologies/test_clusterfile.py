@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sim.collectives.wires import transport
-from sim.errors import InputError
-from topologies import cluster_names, load_cluster
+from prestep.sim.collectives.wires import transport
+from prestep.sim.errors import InputError
+from prestep.topologies import cluster_names, load_cluster
 
 GOOD = """
 extends = "dgx-h100"

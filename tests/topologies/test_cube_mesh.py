@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sim.errors import InputError
-from topologies import load_cluster
-from topologies.cube_mesh import Params, build
+from prestep.sim.errors import InputError
+from prestep.topologies import load_cluster
+from prestep.topologies.cube_mesh import Params, build
 
 
 def test_every_gpu_has_six_links_to_four_others() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from topologies.dragonfly import Params, build
+from prestep.sim.errors import InputError
+from prestep.topologies.dragonfly import Params, build
 
 HOST: dict[str, Any] = {"gpus": 1, "nics": 1, "nvmes": 0, "nvlinks": (), "sockets": 1}
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topologies import load_cluster
-from topologies.policies import ecmp
-from topologies.rail_optimized import Params, build
+from prestep.topologies import load_cluster
+from prestep.topologies.policies import ecmp
+from prestep.topologies.rail_optimized import Params, build
 
 POD = build(Params(hosts=16, hosts_per_group=8, spines=8))
 FLOWS = [
@@ -65,7 +65,7 @@ def test_another_seed_is_another_draw_and_another_process_is_not() -> None:
     """The hash is of the names, not of Python's."""
     first, other = (ecmp.loads(POD, FLOWS, seed) for seed in (0, 1))
     assert (first != other).any()
-    code = "from topologies.policies.ecmp import _hash; print(_hash('0/a/b/0'))"
+    code = "from prestep.topologies.policies.ecmp import _hash; print(_hash('0/a/b/0'))"
     shown = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
-from topologies import load_cluster
-from topologies.ethernet_clos import Params, build
-from topologies.routes.paths import MAX_PATHS
-from topologies.show.measures import bisection
-from topologies.show.tiers import tiers
+from prestep.sim.errors import InputError
+from prestep.topologies import load_cluster
+from prestep.topologies.ethernet_clos import Params, build
+from prestep.topologies.routes.paths import MAX_PATHS
+from prestep.topologies.show.measures import bisection
+from prestep.topologies.show.tiers import tiers
 
 HOST: dict[str, Any] = {
     "gpus": 2,

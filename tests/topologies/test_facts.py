@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topologies import load_cluster
-from topologies.fabric import Fabric
-from topologies.show.measures import bisection
-from topologies.show.tiers import all_gather_bandwidth, tiers
+from prestep.topologies import load_cluster
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.show.measures import bisection
+from prestep.topologies.show.tiers import all_gather_bandwidth, tiers
 
 
 def node_egress(fabric: Fabric) -> float:

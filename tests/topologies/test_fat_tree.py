@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from topologies.fat_tree import Params, build
-from topologies.show.measures import bisection
-from topologies.show.tiers import tiers
+from prestep.sim.errors import InputError
+from prestep.topologies.fat_tree import Params, build
+from prestep.topologies.show.measures import bisection
+from prestep.topologies.show.tiers import tiers
 
 HOST: dict[str, Any] = {
     "gpus": 2,

@@ -6,11 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from topologies import load_cluster
-from topologies.edit.overrides import with_overrides
-from topologies.show.drawing import draw
-from topologies.show.folding import MOST, Class, fold
-from topologies.show.summary import bisection_bound, diameter, oversubscription, summary
+from prestep.topologies import load_cluster
+from prestep.topologies.edit.overrides import with_overrides
+from prestep.topologies.show.drawing import draw
+from prestep.topologies.show.folding import MOST, Class, fold
+from prestep.topologies.show.summary import (
+    bisection_bound,
+    diameter,
+    oversubscription,
+    summary,
+)
 
 POD = load_cluster(
     "dgx-h100-superpod", hosts=128, overrides={"storage_nic": "off", "storage": "off"}

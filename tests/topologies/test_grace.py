@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from topologies import grace, load_cluster
-from topologies.grace import Params
+from prestep.sim.errors import InputError
+from prestep.topologies import grace, load_cluster
+from prestep.topologies.grace import Params
 
 
 @settings(max_examples=30, deadline=None)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from topologies import cluster_names, host, load_cluster
-from topologies.core.quantity import GRADES, Quantity
-from topologies.host import Params
-from topologies.show.measures import bisection
+from prestep.sim.errors import InputError
+from prestep.topologies import cluster_names, host, load_cluster
+from prestep.topologies.core.quantity import GRADES, Quantity
+from prestep.topologies.host import Params
+from prestep.topologies.show.measures import bisection
 
 PARAMS = st.builds(
     Params,
@@ -151,7 +151,7 @@ def test_a_host_without_any_common_link_is_not_a_cluster() -> None:
     """GPUs on one host always share at least a CPU; a graph of two islands is refused."""
     import networkx as nx
 
-    from topologies.fabric import Fabric
+    from prestep.topologies.fabric import Fabric
 
     graph: nx.MultiDiGraph[str] = nx.MultiDiGraph()
     graph.add_nodes_from(["a", "b"], kind="gpu", host="h")

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prestep.topologies import load_cluster
+from prestep.topologies.core.links import Ints
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.routes.images import Images
 from tests.topologies.test_batch import SMALL
-from topologies import load_cluster
-from topologies.core.links import Ints
-from topologies.fabric import Fabric
-from topologies.routes.images import Images
 
 FABRICS = SMALL | {
     "roce": load_cluster("roce-h100", hosts=48),

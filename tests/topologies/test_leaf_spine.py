@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sim.collectives.planner import plan_collective
-from sim.errors import InputError
-from sim.spec.sections import Nccl
-from topologies import load_cluster
-from topologies.leaf_spine import Params, build
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.errors import InputError
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
+from prestep.topologies.leaf_spine import Params, build
 
 
 @pytest.mark.parametrize(("hosts", "leaves"), [(2, 2), (4, 2), (6, 3), (8, 4)])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from topologies import load_cluster
-from topologies.fabric import Fabric
-from topologies.files import clusterfile
-from topologies.files.library import Library
+from prestep.topologies import load_cluster
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.files import clusterfile
+from prestep.topologies.files.library import Library
 
 
 def alike(one: Fabric, other: Fabric) -> bool:

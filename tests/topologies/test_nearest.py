@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from topologies import load_cluster
+from prestep.topologies import load_cluster
 
 CLUSTERS = {
     "gb200-nvl72": 20,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.errors import InputError
-from topologies import load_cluster
-from topologies.nvl72 import Params
-from topologies.show.measures import bisection
-from topologies.show.tiers import tiers
+from prestep.sim.errors import InputError
+from prestep.topologies import load_cluster
+from prestep.topologies.nvl72 import Params
+from prestep.topologies.show.measures import bisection
+from prestep.topologies.show.tiers import tiers
 
 RACK, POD = load_cluster("gb200-nvl72"), load_cluster("gb200-superpod-576")
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from topologies import load_cluster
-from topologies.edit.overrides import select, with_overrides
+from prestep.sim.errors import InputError
+from prestep.topologies import load_cluster
+from prestep.topologies.edit.overrides import select, with_overrides
 
 DGX = load_cluster("dgx-h100")
 LINKS = DGX.links

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from topologies import load_cluster
-from topologies.edit.hostfile import expand, read
-from topologies.edit.placement import leaves_of, place
+from prestep.sim.errors import InputError
+from prestep.topologies import load_cluster
+from prestep.topologies.edit.hostfile import expand, read
+from prestep.topologies.edit.placement import leaves_of, place
 
 RAIL = load_cluster("rail-h100", hosts=4)
 POD = load_cluster("dgx-h100-superpod", hosts=96)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topologies import load_cluster
-from topologies.core.links import Floats
-from topologies.core.routing import Routing
-from topologies.fabric import Fabric
+from prestep.topologies import load_cluster
+from prestep.topologies.core.links import Floats
+from prestep.topologies.core.routing import Routing
+from prestep.topologies.fabric import Fabric
 
 POD = load_cluster("dgx-h100-superpod", hosts=64)
 RAIL = load_cluster("rail-h100", hosts=4)

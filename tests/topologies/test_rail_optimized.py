@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from sim.errors import InputError
-from topologies import load_cluster
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.host import Params as Host
-from topologies.host import add_host, add_hosts
-from topologies.rail_optimized import Params, build
-from topologies.show.tiers import tiers
+from prestep.sim.errors import InputError
+from prestep.topologies import load_cluster
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.host import Params as Host
+from prestep.topologies.host import add_host, add_hosts
+from prestep.topologies.rail_optimized import Params, build
+from prestep.topologies.show.tiers import tiers
 
 SMALL = Params(hosts=8, hosts_per_group=4, spines=2)
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from topologies import host, load_cluster
-from topologies.core.kinds import ENDPOINTS
-from topologies.edit import placement
-from topologies.edit.overrides import with_overrides
-from topologies.fabric import Fabric
-from topologies.host import Params
+from prestep.sim.errors import InputError
+from prestep.topologies import host, load_cluster
+from prestep.topologies.core.kinds import ENDPOINTS
+from prestep.topologies.edit import placement
+from prestep.topologies.edit.overrides import with_overrides
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.host import Params
 
 DGX = load_cluster("dgx-h100")
 # Between two NVSwitches there is no path: a GPU does not forward.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.errors import InputError
-from topologies import load_cluster
-from topologies.edit.overrides import with_overrides
-from topologies.edit.selectors import resolve
+from prestep.sim.errors import InputError
+from prestep.topologies import load_cluster
+from prestep.topologies.edit.overrides import with_overrides
+from prestep.topologies.edit.selectors import resolve
 
 # Without the storage network, which would still join the hosts.
 POD = load_cluster("dgx-h100-superpod", hosts=4, overrides={"storage_nic": "off"})

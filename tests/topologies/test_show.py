@@ -11,13 +11,13 @@ from typing import Any
 import networkx as nx
 import pytest
 
-from sim.errors import InputError
-from topologies import cluster_names, load_cluster
-from topologies.edit.overrides import with_overrides
-from topologies.fabric import Fabric
-from topologies.files.interchange import export_file
-from topologies.show import listing
-from topologies.show.summary import summary
+from prestep.sim.errors import InputError
+from prestep.topologies import cluster_names, load_cluster
+from prestep.topologies.edit.overrides import with_overrides
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.files.interchange import export_file
+from prestep.topologies.show import listing
+from prestep.topologies.show.summary import summary
 
 DGX = load_cluster("dgx-h100")
 

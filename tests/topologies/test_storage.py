@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from topologies import cluster_names, load_cluster
-from topologies.core.kinds import STORAGE_LINKS
-from topologies.show.measures import bisection
-from topologies.show.tiers import tiers
-from topologies.superpod import Params, build
+from prestep.topologies import cluster_names, load_cluster
+from prestep.topologies.core.kinds import STORAGE_LINKS
+from prestep.topologies.show.measures import bisection
+from prestep.topologies.show.tiers import tiers
+from prestep.topologies.superpod import Params, build
 
 POD = load_cluster("dgx-h100-superpod", hosts=64)
 

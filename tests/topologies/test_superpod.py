@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.errors import InputError
-from topologies import load_cluster
-from topologies.show.measures import bisection
-from topologies.show.tiers import all_gather_bandwidth, tiers
-from topologies.superpod import Params, build
+from prestep.sim.errors import InputError
+from prestep.topologies import load_cluster
+from prestep.topologies.show.measures import bisection
+from prestep.topologies.show.tiers import all_gather_bandwidth, tiers
+from prestep.topologies.superpod import Params, build
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from topologies import load_cluster
-from topologies.core.quantity import LinkSpec, Quantity
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.show.measures import bisection
-from topologies.show.tiers import tiers
+from prestep.topologies import load_cluster
+from prestep.topologies.core.quantity import LinkSpec, Quantity
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.show.measures import bisection
+from prestep.topologies.show.tiers import tiers
 
 
 def slowest(fabric: Fabric) -> float:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from topologies.show.measures import bisection
-from topologies.torus import Params, build
+from prestep.sim.errors import InputError
+from prestep.topologies.show.measures import bisection
+from prestep.topologies.torus import Params, build
 
 HOST: dict[str, Any] = {"gpus": 1, "nics": 1, "nvmes": 0, "nvlinks": (), "sockets": 1}
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topologies import load_cluster
-from topologies.fabric import Fabric
-from topologies.routes.net import Net
-from topologies.routes.router import Router
+from prestep.topologies import load_cluster
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.routes.net import Net
+from prestep.topologies.routes.router import Router
 
 SPREAD = {
     "roce-h100": 400,  # more paths than are kept, between pods

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sim.errors import InputError
-from topologies import load_cluster
-from topologies.two_boards import Params
+from prestep.sim.errors import InputError
+from prestep.topologies import load_cluster
+from prestep.topologies.two_boards import Params
 
 
 def test_a_gpu_has_six_links_and_an_nvswitch_sixteen() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from validation.report.collectives import Case, CollectiveReport, Limits
-from validation.sets.predict_collective import Prediction
+from prestep.validation.report.collectives import Case, CollectiveReport, Limits
+from prestep.validation.sets.predict_collective import Prediction
 
 LIMITS = Limits(
     {

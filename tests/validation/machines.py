@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from validation.measure.options import Place
+from prestep.validation.measure.options import Place
 
 GPU = {
     "name": "NVIDIA H200",

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-import cli
-from validation.report.against import CASE_SLACK, MOVED, SLICE_SLACK
-from validation.report.matching import against
-from validation.report.summary import rank_correlation
+from prestep import cli
+from prestep.validation.report.against import CASE_SLACK, MOVED, SLICE_SLACK
+from prestep.validation.report.matching import against
+from prestep.validation.report.summary import rank_correlation
 
 SET = "h200-straggler"
 

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim.collectives import constants
-from sim.errors import InputError
-from validation.fit import calibrate
-from validation.fit.calibrate import Calibration, render
-from validation.fit.collectives import PACE, free, items_by_block
-from validation.fit.logs import read_logs
-from validation.formats.collective_rows import Row
-from validation.formats.nccl_env import settings_of
+from prestep import cli
+from prestep.sim.collectives import constants
+from prestep.sim.errors import InputError
+from prestep.validation.fit import calibrate
+from prestep.validation.fit.calibrate import Calibration, render
+from prestep.validation.fit.collectives import PACE, free, items_by_block
+from prestep.validation.fit.logs import read_logs
+from prestep.validation.formats.collective_rows import Row
+from prestep.validation.formats.nccl_env import settings_of
 
 SIZES = [2**k for k in range(3, 33, 2)]
 

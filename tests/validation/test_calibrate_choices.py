@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.costs.corrected import BETWEEN
-from validation.fit import machine_host, machine_steps
+from prestep.sim.costs.corrected import BETWEEN
+from prestep.validation.fit import machine_host, machine_steps
 
 SLOW = (1.6, 1.8, 2.0)  # factors that a slow host's steps say
 

@@ -16,19 +16,19 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-import cli
-from sim.costs import load_gpu
-from sim.costs.measured import gpu_of
-from sim.errors import InputError, PrestepError
-from sim.graph.kernel import Kernel
+from prestep import cli
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.measured import gpu_of
+from prestep.sim.errors import InputError, PrestepError
+from prestep.sim.graph.kernel import Kernel
+from prestep.topologies import load_cluster
+from prestep.validation.fit import bootstrap, calibrate_host, machine_host, machine_rows
+from prestep.validation.fit.calibrate_machine import known_gpu
+from prestep.validation.fit.machine_gpu import held_out
+from prestep.validation.formats.kineto_kernels import Call
+from prestep.validation.formats.measurement import opened
+from prestep.validation.formats.rows import Row
 from tests.sim.test_measured_gpu import FACTS
-from topologies import load_cluster
-from validation.fit import bootstrap, calibrate_host, machine_host, machine_rows
-from validation.fit.calibrate_machine import known_gpu
-from validation.fit.machine_gpu import held_out
-from validation.formats.kineto_kernels import Call
-from validation.formats.measurement import opened
-from validation.formats.rows import Row
 
 SLOWER, HOST = 1.2, 1.7
 MANIFEST = {
@@ -217,7 +217,7 @@ def test_nothing_is_replaced_without_being_told(made: tuple[Path, str]) -> None:
 
 def test_a_third_is_held_out() -> None:
     """Of every table a third of the rows, never the first."""
-    from sim.costs.tables import Row as Kernels
+    from prestep.sim.costs.tables import Row as Kernels
 
     listed = [Kernels(Kernel("add", (2**k,)), 1e-5, 0.01, 1, "") for k in range(12)]
     assert held_out(listed) == [k % 3 == 2 for k in range(12)]

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim.errors import InputError
-from validation.formats import nccl_log
-from validation.sets import choices, saved_choices
-from validation.sets.sets import validate
+from prestep import cli
+from prestep.sim.errors import InputError
+from prestep.validation.formats import nccl_log
+from prestep.validation.sets import choices, saved_choices
+from prestep.validation.sets.sets import validate
 
 LOG = """# cluster: h200-host-4
 vm:1306:1306 [0] NCCL INFO NCCL version 2.28.9+cuda13.0

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+from prestep.validation import command
+from prestep.validation.report import report as writers
+from prestep.validation.report.collectives import Limits
+from prestep.validation.sets.predict_collective import Prediction
+from prestep.validation.sets.sources import CASES
 from tests.validation.collective_cases import case, failed, report
-from validation import command
-from validation.report import report as writers
-from validation.report.collectives import Limits
-from validation.sets.predict_collective import Prediction
-from validation.sets.sources import CASES
 
 
 def test_limits_are_those_agreed() -> None:

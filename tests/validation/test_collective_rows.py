@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
-from sim.spec.sections import Nccl
+from prestep.sim.errors import InputError
+from prestep.sim.spec.sections import Nccl
+from prestep.validation.formats import collective_rows
+from prestep.validation.formats.collective_reader import read_lines
+from prestep.validation.formats.nccl_env import Unpredictable, settings_of
 from tests.validation.collective_cases import line
 from tests.validation.lines import written
-from validation.formats import collective_rows
-from validation.formats.collective_reader import read_lines
-from validation.formats.nccl_env import Unpredictable, settings_of
 
 
 def test_an_environment_holds_for_the_lines_after_it(tmp_path: Path) -> None:

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim.collectives.planner import plan_collective
-from sim.errors import InputError
-from sim.spec.sections import Nccl
+from prestep import cli
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.errors import InputError
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
+from prestep.validation.formats import leafspine
+from prestep.validation.sets import predict_collective
+from prestep.validation.sets.collectives import validate_set
+from prestep.validation.sets.sets import kind_of, load_set, set_names, validate
+from prestep.validation.sets.sources import CASES
 from tests.conftest import ReportOf
 from tests.validation.collective_cases import failed, line
 from tests.validation.lines import written
-from topologies import load_cluster
-from validation.formats import leafspine
-from validation.sets import predict_collective
-from validation.sets.collectives import validate_set
-from validation.sets.sets import kind_of, load_set, set_names, validate
-from validation.sets.sources import CASES
 
 
 def test_a_row_is_predicted_by_the_ordinary_path(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from prestep.validation.report import coverage
+from prestep.validation.report.interface import Point
 from tests.conftest import ReportOf
-from validation.report import coverage
-from validation.report.interface import Point
 
 
 @dataclass(frozen=True)

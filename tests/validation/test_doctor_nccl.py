@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-import cli
 from lab.fit.doctor import choosing
-from sim.collectives.table import sweep
-from sim.spec.sections import Nccl
-from topologies import load_cluster
-from topologies.edit.overrides import with_overrides
-from validation.doctor.cause import causes
-from validation.doctor.diagnosis import diagnosed
-from validation.doctor.normal import chosen, interval, limit, slow
-from validation.doctor.sweep import Situation, series_of
-from validation.formats.collective_rows import Row
+from prestep import cli
+from prestep.sim.collectives.table import sweep
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
+from prestep.topologies.edit.overrides import with_overrides
+from prestep.validation.doctor.cause import causes
+from prestep.validation.doctor.diagnosis import diagnosed
+from prestep.validation.doctor.normal import chosen, interval, limit, slow
+from prestep.validation.doctor.sweep import Situation, series_of
+from prestep.validation.formats.collective_rows import Row
 
 HEAD = """\
 # nThread 1 nGpus 1 minBytes 4194304 maxBytes 268435456 step: 4(factor)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from lab.fit import draw
-from sim.costs import load_gpu
-from sim.errors import InputError
-from validation.formats.rows import Row
-from validation.sets.energy import CLOCK, ENERGY, GIVEN, POWER, validate_set
-from validation.sets.sets import cluster_of
-from validation.sets.sources import CASES
+from prestep.sim.costs import load_gpu
+from prestep.sim.errors import InputError
+from prestep.validation.formats.rows import Row
+from prestep.validation.sets.energy import CLOCK, ENERGY, GIVEN, POWER, validate_set
+from prestep.validation.sets.sets import cluster_of
+from prestep.validation.sets.sources import CASES
 
 ROW = CASES / "energy" / "train_h100_power.jsonl"
 

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-import cli
 from lab import CASES
 from lab.report import cells
-from sim import __version__
+from prestep import cli
+from prestep.sim import __version__
+from prestep.validation.report import export
 from tests.conftest import ReportOf
-from validation.report import export
 
 ROOT = Path(cli.__file__).parent
 PUBLISHED = CASES / "published" / "rows.csv"

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim.collectives.planner import plan_collective
-from sim.errors import InputError
-from topologies import load_cluster
-from topologies.core.quantity import Quantity
-from validation.fit import network
-from validation.formats import published_collectives, published_machines
-from validation.formats.collective_rows import Row
-from validation.sets.collectives import validate_set
+from prestep import cli
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.errors import InputError
+from prestep.topologies import load_cluster
+from prestep.topologies.core.quantity import Quantity
+from prestep.validation.fit import network
+from prestep.validation.formats import published_collectives, published_machines
+from prestep.validation.formats.collective_rows import Row
+from prestep.validation.sets.collectives import validate_set
 
 TRUE = {"net_share": 0.8, "net_pairs_share": 0.6, "net_ll": 2e-5, "net_message": 8e-6}
 NODES = "ALCF", "Sophia (ALCF), NVIDIA A100-SXM4-40GB, 8/node"

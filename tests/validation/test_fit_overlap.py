@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-import cli
-from sim.collectives import constants
-from sim.costs.interference import BUNDLED, laid_over
-from sim.graph.kernel import Kernel
-from validation.fit import overlap
-from validation.formats.collective_reader import read_lines
+from prestep import cli
+from prestep.sim.collectives import constants
+from prestep.sim.costs.interference import BUNDLED, laid_over
+from prestep.sim.graph.kernel import Kernel
+from prestep.validation.fit import overlap
+from prestep.validation.formats.collective_reader import read_lines
 
 TRUE = {"communication": 1.6, "free": 8.3e14}
 PRODUCTS = ("gemm_4096x4096x4096", "gemm_8192x4096x4096")

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.analysis.prediction import Memory, Prediction
-from sim.errors import InputError, PrestepError
-from sim.spec.sections import Scenario
+from prestep.sim.analysis.prediction import Memory, Prediction
+from prestep.sim.errors import InputError, PrestepError
+from prestep.sim.spec.sections import Scenario
+from prestep.validation import command
+from prestep.validation.formats.rows import FAMILIES, Row, read_rows
+from prestep.validation.report import report as writers
+from prestep.validation.report.gate import Check, new_misses
+from prestep.validation.report.summary import errors_of
+from prestep.validation.sets.sets import load_set, set_names
+from prestep.validation.sets.sources import CASES
+from prestep.validation.sets.steps import Report, validate_set
 from tests.conftest import ReportOf
-from validation import command
-from validation.formats.rows import FAMILIES, Row, read_rows
-from validation.report import report as writers
-from validation.report.gate import Check, new_misses
-from validation.report.summary import errors_of
-from validation.sets.sets import load_set, set_names
-from validation.sets.sources import CASES
-from validation.sets.steps import Report, validate_set
 
 KNOWN_MISSES = Path(__file__).parents[2] / ".ci" / "known-misses.toml"
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from validation.formats.rows import Row, read_rows
-from validation.sets.host_speed import WITNESSES, of_others
-from validation.sets.programs import Recorded, Run, _measured_hosts
+from prestep.sim.errors import InputError
+from prestep.validation.formats.rows import Row, read_rows
+from prestep.validation.sets.host_speed import WITNESSES, of_others
+from prestep.validation.sets.programs import Recorded, Run, _measured_hosts
 
 FACTORS = st.lists(st.none() | st.floats(0.5, 4.0), max_size=8)
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import cli
 from lab.bench import mutations
+from prestep import cli
 
 HOME = Path(cli.__file__).parent
 ROWS = HOME / "validation/cases/h200/straggler_4gpu.jsonl"
 ASK = """
 import json
-from sim import api
-from topologies import load_cluster
-from sim.collectives.planner import plan_collective
+from prestep.sim import api
+from prestep.topologies import load_cluster
+from prestep.sim.collectives.planner import plan_collective
 told = {}
 for name, changes in (("mlp-ddp4", {}), ("moe-ep4", {}), ("llama1b-ddp4", {"training.framework": "megatron"})):
     result = api.simulate(name, changes)

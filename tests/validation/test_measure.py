@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim import plugins
-from sim.errors import InputError
+from prestep import cli
+from prestep.sim import plugins
+from prestep.sim.errors import InputError
+from prestep.validation.measure import bundle, plan
+from prestep.validation.measure.options import PROBES, Options, Place, look, names
 from tests.validation.machines import place
-from validation.measure import bundle, plan
-from validation.measure.options import PROBES, Options, Place, look, names
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,10 +76,10 @@ def test_every_probe_says_what_it_is_without_being_imported(name: str) -> None:
 def test_probes_are_listed_and_planned_without_pytorch(tmp_path: Path) -> None:
     """`prestep list probes --long` and a plan import no PyTorch; what is left out for it says how to get it."""
     code = (
-        "import sys; sys.modules['torch'] = None; import cli\n"
+        "import sys; sys.modules['torch'] = None; from prestep import cli\n"
         "from pathlib import Path\n"
-        "from validation.measure import plan\n"
-        "from validation.measure.options import Options, Place\n"
+        "from prestep.validation.measure import plan\n"
+        "from prestep.validation.measure.options import Options, Place\n"
         "for skip in plan.stages(Options(Path('x.zip')), Place())[1]: print(skip.why)\n"
         "cli.main(['list', 'probes', '--long'])"
     )
@@ -220,7 +220,7 @@ def test_an_error_in_a_probe_is_a_row_and_not_the_end(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "validation.measure",
+        "prestep.validation.measure",
         "-o",
         str(out),
         "--minutes",

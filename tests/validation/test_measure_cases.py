@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
-from validation.formats import scenarios
-from validation.formats.rows import Row
-from validation.formats.scenarios import scenario_of
-from validation.measure import cases, usual
-from validation.measure.sizes import SIZES
-from workloads.job.model import Model
-from workloads.models.model import load_model
+from prestep.sim.errors import InputError
+from prestep.validation.formats import scenarios
+from prestep.validation.formats.rows import Row
+from prestep.validation.formats.scenarios import scenario_of
+from prestep.validation.measure import cases, usual
+from prestep.validation.measure.sizes import SIZES
+from prestep.workloads.job.model import Model
+from prestep.workloads.models.model import load_model
 
 
 def write(path: Path, *records: Any) -> Path:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from prestep.validation.measure import launch
+from prestep.validation.measure.session import Session
 from tests.validation.machines import place
-from validation.measure import launch
-from validation.measure.session import Session
 
 
 def test_a_group_that_does_not_end_is_ended(

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.spec.sections import Nccl
-from validation.formats import nccl_tests
+from prestep.sim.errors import InputError
+from prestep.sim.spec.sections import Nccl
+from prestep.validation.formats import nccl_tests
 
 HEAD = """# nccl-tests version 2.17.6 nccl-headers=22809 nccl-library=22809
 # Collective test starting: {program}

@@ -11,7 +11,6 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 
-import cli
 import lab
 from lab.report.published import Case as PublishedCase
 from lab.report.published import PublishedReport
@@ -23,14 +22,15 @@ from lab.sets.rl import RlReport
 from lab.sets.schedules import SchedulesReport
 from lab.sets.stragglers import StragglersReport
 from lab.sets.wall import WallReport
-from validation.report.collectives import CollectiveReport, Limits
-from validation.report.gate import Check
-from validation.sets.choices import ChoiceReport
-from validation.sets.energy import EnergyReport
-from validation.sets.sets import load_set, set_names, set_table
-from validation.sets.sources import CASES, kinds
-from validation.sets.steps import Report
-from validation.sets.traces import TraceReport
+from prestep import cli
+from prestep.validation.report.collectives import CollectiveReport, Limits
+from prestep.validation.report.gate import Check
+from prestep.validation.sets.choices import ChoiceReport
+from prestep.validation.sets.energy import EnergyReport
+from prestep.validation.sets.sets import load_set, set_names, set_table
+from prestep.validation.sets.sources import CASES, kinds
+from prestep.validation.sets.steps import Report
+from prestep.validation.sets.traces import TraceReport
 
 EMPTY = {
     "steps": lambda: Report("h200", (), load_set("h200").tolerances),

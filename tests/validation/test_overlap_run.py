@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sim.collectives.planner import plan_collective
-from sim.costs.interference import slowdown
-from sim.graph.kernel import Kernel
-from topologies import load_cluster
-from validation.sets.overlap_run import queues, side_by_side
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.costs.interference import slowdown
+from prestep.sim.graph.kernel import Kernel
+from prestep.topologies import load_cluster
+from prestep.validation.sets.overlap_run import queues, side_by_side
 
 SMS = 132
 PRODUCT = Kernel("gemm", (4096, 4096, 4096), layout="nn")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sim.errors import InputError
-from sim.spec.sections import Nccl
+from prestep.sim.errors import InputError
+from prestep.sim.spec.sections import Nccl
+from prestep.validation.formats import published_collectives, published_machines
+from prestep.validation.sets import collectives
+from prestep.validation.sets.collectives import validate_set
 from tests.conftest import ReportOf
-from validation.formats import published_collectives, published_machines
-from validation.sets import collectives
-from validation.sets.collectives import validate_set
 
 
 def published(tmp_path: Path, *records: dict[str, str]) -> Path:

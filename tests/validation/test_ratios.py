@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cli import main
-from sim.errors import InputError
-from sim.spec.sections import Scenario
+from prestep.cli import main
+from prestep.sim.errors import InputError
+from prestep.sim.spec.sections import Scenario
+from prestep.validation.formats.leafspine import GOODPUT
+from prestep.validation.formats.rows import Row, paired
+from prestep.validation.formats.scenarios import scenario_of
+from prestep.validation.sets.ratios import base_of, by_step
+from prestep.validation.sets.sources import CASES
+from prestep.validation.sets.steps import validate_set
 from tests.sim.synthetic import result
-from validation.formats.leafspine import GOODPUT
-from validation.formats.rows import Row, paired
-from validation.formats.scenarios import scenario_of
-from validation.sets.ratios import base_of, by_step
-from validation.sets.sources import CASES
-from validation.sets.steps import validate_set
 
 CASE = {"model": "seedmlp_512", "mode": "ddp", "mbs": 4}
 

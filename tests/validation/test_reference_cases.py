@@ -9,10 +9,10 @@ import pytest
 from lab.bench.large import DEEPSEEK
 from lab.formats.published_setups import FOLDER
 from lab.sets.published import read, run_of
-from sim.analysis.prediction import Prediction
-from sim.api import collective
-from sim.predict import predict
-from sim.spec.load import parse_scenario
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.api import collective
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import parse_scenario
 
 ROWS = {row["id"]: row for row in read(FOLDER / "rows.csv")}
 

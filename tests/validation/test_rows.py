@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
+from prestep.sim.errors import InputError
+from prestep.validation.formats.rows import FAMILIES, Row, read_rows
+from prestep.validation.sets.sets import load_set
 from tests.validation.lines import written
-from validation.formats.rows import FAMILIES, Row, read_rows
-from validation.sets.sets import load_set
 
 CASE = {"id": "a", "model": "llama1b", "mode": "ddp", "mbs": 2}
 

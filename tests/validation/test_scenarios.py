@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
-from sim.spec.placing import allotted, placements
-from sim.spec.rules.layout import check_layout
-from topologies import load_cluster
-from validation.formats.rows import Row, read_rows
-from validation.formats.scenarios import scenario_of
-from validation.sets.sources import CASES
-from workloads.models.model import load_model
+from prestep.sim.errors import InputError
+from prestep.sim.spec.placing import allotted, placements
+from prestep.sim.spec.rules.layout import check_layout
+from prestep.topologies import load_cluster
+from prestep.validation.formats.rows import Row, read_rows
+from prestep.validation.formats.scenarios import scenario_of
+from prestep.validation.sets.sources import CASES
+from prestep.workloads.models.model import load_model
 
 ROWS = [
     row

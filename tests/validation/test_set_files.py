@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import cli
 import lab
 from lab.report import published as published_report
-from sim import schema
-from sim.errors import InputError
-from validation.report import collectives as collective_report
-from validation.report.collectives import Limits
-from validation.report.gate import TOLERANCES, Tolerances
-from validation.sets import fitted, set_file, sets, sources
+from prestep import cli
+from prestep.sim import schema
+from prestep.sim.errors import InputError
+from prestep.validation.report import collectives as collective_report
+from prestep.validation.report.collectives import Limits
+from prestep.validation.report.gate import TOLERANCES, Tolerances
+from prestep.validation.sets import fitted, set_file, sets, sources
 
 CASES = sources.CASES
 LIMITS = [path for one in (CASES, lab.CASES) for path in sorted(one.glob("*/*.toml"))]
@@ -125,7 +125,7 @@ def test_two_packages_with_one_kind_are_a_mistake_that_names_both(
 ) -> None:
     """A kind has one meaning: whose it is would depend on the order of installation."""
     monkeypatch.setattr(sources, "_kinds_of", lambda source: {"steps": sources.Kind})
-    monkeypatch.setattr(sources, "sources", lambda: ("validation", "other"))
+    monkeypatch.setattr(sources, "sources", lambda: ("prestep.validation", "other"))
     with pytest.raises(InputError, match=r"other.*validation has a kind"):
         sources.kinds.__wrapped__()
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim.spec.sections import Nccl
-from topologies import load_cluster
-from topologies.edit.overrides import with_overrides
-from validation.doctor.causes import slow_rail
-from validation.doctor.facts import nics_of
-from validation.doctor.sweep import Situation
-from validation.formats.collective_rows import Row
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
+from prestep.topologies.edit.overrides import with_overrides
+from prestep.validation.doctor.causes import slow_rail
+from prestep.validation.doctor.facts import nics_of
+from prestep.validation.doctor.sweep import Situation
+from prestep.validation.formats.collective_rows import Row
 
 HOSTS = 3
 

@@ -8,17 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from validation.sets.sources import CASES
+from prestep.validation.sets.sources import CASES
 
 ROOT = Path(__file__).parents[2]
 KINDS = """
-from validation.sets.kind import TEXTS, Kind, table_of
+from prestep.validation.sets.kind import TEXTS, Kind, table_of
 
 KINDS = {"echoes": Kind(table_of(("rows",), rows=TEXTS), steps=True)}
 """
 ECHOES = """
-from validation.sets import steps
-from validation.sets.sources import folders
+from prestep.validation.sets import steps
+from prestep.validation.sets.sources import folders
 
 
 def validate_set(name, rows=None, jobs=1):
@@ -50,7 +50,7 @@ def distribution(folder: Path) -> Path:
 def prestep(folder: Path, *words: str) -> str:
     path = os.pathsep.join((str(folder), str(ROOT)))
     done = subprocess.run(
-        [sys.executable, "-m", "cli", *words],
+        [sys.executable, "-m", "prestep", *words],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,

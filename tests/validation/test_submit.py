@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-import cli
 from lab import CASES
-from validation import submissions
+from prestep import cli
+from prestep.validation import submissions
 
 EXAMPLE = Path(cli.__file__).parent / "examples" / "measured" / "submission.jsonl"
 ROW: dict[str, Any] = json.loads(EXAMPLE.read_text(encoding="utf-8"))

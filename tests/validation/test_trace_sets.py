@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli import main
+from prestep.cli import main
+from prestep.validation.sets.sets import set_names
 from tests.conftest import ReportOf
 from tests.workloads.traces import synthetic
-from validation.sets.sets import set_names
 
 
 @pytest.mark.slow

@@ -6,19 +6,19 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from workloads.job.model import Model
-from workloads.models.model import ModelSpec, load_model
-from workloads.parallel.expert import ExpertParallel
-from workloads.parallel.group import Group
-from workloads.torch import functional as F
-from workloads.torch.block import Block, BlockParallel
-from workloads.torch.compiled import compiled_block
-from workloads.torch.convnet import ResNet
-from workloads.torch.mlp import MultilayerPerceptron
-from workloads.torch.modules import Module
-from workloads.torch.recorder import Shared
-from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Transformer
+from prestep.workloads.job.model import Model
+from prestep.workloads.models.model import ModelSpec, load_model
+from prestep.workloads.parallel.expert import ExpertParallel
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.block import Block, BlockParallel
+from prestep.workloads.torch.compiled import compiled_block
+from prestep.workloads.torch.convnet import ResNet
+from prestep.workloads.torch.mlp import MultilayerPerceptron
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.recorder import Shared
+from prestep.workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.transformer import Transformer
 
 MIB = 2.0**20
 # One rotary embedding, forward and backward, and the gradients of a projection.

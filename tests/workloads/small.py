@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import COMM, KERNEL, Comm
-from sim.spec.load import parse_scenario
-from sim.spec.sections import Scenario
-from workloads.lowered import Lowered
-from workloads.models.model import load_model
-from workloads.torch.lower import lower
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import COMM, KERNEL, Comm
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.workloads.lowered import Lowered
+from prestep.workloads.models.model import load_model
+from prestep.workloads.torch.lower import lower
 
 LAYERS, HIDDEN, SEQ = 4, 256, 128
 TRANSFORMER = {

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.graph.opgraph import KERNEL, Chain, Comm
-from sim.planning.planned import planned
-from sim.predict import predict, step_time
-from sim.spec.load import Scenario, check_layout, parse_scenario
+from prestep.sim.errors import InputError
+from prestep.sim.graph.opgraph import KERNEL, Chain, Comm
+from prestep.sim.planning.planned import planned
+from prestep.sim.predict import predict, step_time
+from prestep.sim.spec.load import Scenario, check_layout, parse_scenario
+from prestep.workloads import recipes
+from prestep.workloads.job.adapter import USUAL, targets_of
+from prestep.workloads.lowered import Place, Site
+from prestep.workloads.megatron.lower import lower
+from prestep.workloads.models.model import load_model
 from tests.executed import Executed, executed, of
 from tests.executed import step_time as time_of
-from workloads import recipes
-from workloads.job.adapter import USUAL, targets_of
-from workloads.lowered import Place, Site
-from workloads.megatron.lower import lower
-from workloads.models.model import load_model
 
 SMALL = {
     "kind": "transformer",

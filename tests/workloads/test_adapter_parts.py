@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.graph.opgraph import Chain
-from sim.planning.planned import planned
-from sim.predict import predict, step_time
-from sim.spec.load import Scenario, check_layout, parse_scenario
+from prestep.sim.errors import InputError
+from prestep.sim.graph.opgraph import Chain
+from prestep.sim.planning.planned import planned
+from prestep.sim.predict import predict, step_time
+from prestep.sim.spec.load import Scenario, check_layout, parse_scenario
+from prestep.workloads import recipes
+from prestep.workloads.job.adapter import TARGETS
+from prestep.workloads.lowered import Place, Site
+from prestep.workloads.megatron.lower import lower
+from prestep.workloads.models.model import load_model
+from prestep.workloads.models.projections import projections_of
 from tests.executed import Executed, executed, of
 from tests.executed import step_time as time_of
-from workloads import recipes
-from workloads.job.adapter import TARGETS
-from workloads.lowered import Place, Site
-from workloads.megatron.lower import lower
-from workloads.models.model import load_model
-from workloads.models.projections import projections_of
 
 BASE = {
     "kind": "transformer",

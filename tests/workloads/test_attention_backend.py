@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sim import api
-from sim.graph.opgraph import Chain, OpGraph
-from sim.predict import load_fabric, lowered_on
-from sim.spec.load import load_scenario
-from workloads.torch.attention_backend import default_backend
+from prestep.sim import api
+from prestep.sim.graph.opgraph import Chain, OpGraph
+from prestep.sim.predict import load_fabric, lowered_on
+from prestep.sim.spec.load import load_scenario
+from prestep.workloads.torch.attention_backend import default_backend
 
 SCENARIO = Path(__file__).parents[2] / "workloads" / "scenarios" / "llama1b-ddp4.toml"
 HOPPER, BLACKWELL, ULTRA, WORKSTATION = (9, 0), (10, 0), (10, 3), (12, 0)

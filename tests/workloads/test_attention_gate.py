@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
-from sim.predict import predict
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
+from prestep.workloads.models.counts import layer_flops, total_parameters
+from prestep.workloads.models.model import load_model
 from tests.workloads.small import HIDDEN, LAYERS, SEQ, TRANSFORMER, ops, scenario
 from tests.workloads.test_latent_blocks import LATENT, flops, products, step
-from workloads.models.counts import layer_flops, total_parameters
-from workloads.models.model import load_model
 
 FRAMEWORKS = ("pytorch-eager", "pytorch-compiled")
 GATED = TRANSFORMER | {"attention_gate": True}

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.graph.opgraph import COMM, SYNC
-from sim.planning.planned import planned
-from sim.predict import plan, predict
-from sim.predict import step_time as time_of
-from sim.spec.load import Scenario, parse_scenario
+from prestep.sim.errors import InputError
+from prestep.sim.graph.opgraph import COMM, SYNC
+from prestep.sim.planning.planned import planned
+from prestep.sim.predict import plan, predict
+from prestep.sim.predict import step_time as time_of
+from prestep.sim.spec.load import Scenario, parse_scenario
+from prestep.workloads.lowered import Place, Site
+from prestep.workloads.megatron import engine
+from prestep.workloads.megatron.lower import lower
+from prestep.workloads.megatron.spread import consecutive
+from prestep.workloads.schedules import Action
+from prestep.workloads.schedules._lockstep import time_steps
 from tests.executed import Executed, executed, of, step_time
-from workloads.lowered import Place, Site
-from workloads.megatron import engine
-from workloads.megatron.lower import lower
-from workloads.megatron.spread import consecutive
-from workloads.schedules import Action
-from workloads.schedules._lockstep import time_steps
 
 HIDDEN, FFN, VOCAB, LAYERS, EXPERTS, INNER = 1024, 4096, 1024, 4, 8, 512
 MODEL = {

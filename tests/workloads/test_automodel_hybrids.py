@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from prestep.workloads.models.counts import total_parameters
+from prestep.workloads.models.model import load_model
 from tests.workloads.test_automodel import peak, scenario, sent
-from workloads.models.counts import total_parameters
-from workloads.models.model import load_model
 
 MAMBA: dict[str, Any] = {
     "layers": 7,

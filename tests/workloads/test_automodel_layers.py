@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
-from sim.graph.opgraph import SYNC, Chain
-from sim.predict import plan, step_time
-from sim.spec.load import Scenario, check_layout, parse_scenario
-from workloads.megatron.eager import GATED, GATED_BACK, NORM, NORM_BACK
+from prestep.sim.errors import InputError
+from prestep.sim.graph.opgraph import SYNC, Chain
+from prestep.sim.predict import plan, step_time
+from prestep.sim.spec.load import Scenario, check_layout, parse_scenario
+from prestep.workloads.megatron.eager import GATED, GATED_BACK, NORM, NORM_BACK
 
 HIDDEN, FFN, TOKENS, VOCAB, RANK = 1024, 4096, 2048, 4096, 16
 MODEL = {

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sim.errors import InputError
-from sim.predict import step_time
-from sim.spec.load import load_scenario, parse_scenario
+from prestep.sim.errors import InputError
+from prestep.sim.predict import step_time
+from prestep.sim.spec.load import load_scenario, parse_scenario
 
 RECIPE = """
 recipe: BenchmarkingRecipeForNextTokenPrediction

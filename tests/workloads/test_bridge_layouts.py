@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sim.errors import InputError
-from sim.spec.load import load_scenario
-from workloads import recipes
-from workloads.models.counts import total_parameters
-from workloads.models.model import load_model
-from workloads.recipes._reading import Recipe
+from prestep.sim.errors import InputError
+from prestep.sim.spec.load import load_scenario
+from prestep.workloads import recipes
+from prestep.workloads.models.counts import total_parameters
+from prestep.workloads.models.model import load_model
+from prestep.workloads.recipes._reading import Recipe
 
 HEAD = """
 from megatron.bridge import AutoBridge

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sim.tools.program_capture import captured
-from workloads.capture import recording
+from prestep.sim.tools.program_capture import captured
+from prestep.workloads.capture import recording
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 
-from workloads.capture.record import attention, composites  # noqa: E402
+from prestep.workloads.capture.record import attention, composites  # noqa: E402
 
 
 def test_masks_whose_keys_lie_apart_fit_no_fused_kernel() -> None:

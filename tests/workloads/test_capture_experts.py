@@ -9,10 +9,10 @@ from click.testing import CliRunner
 
 pytest.importorskip("torch")
 
-import cli
-from sim.tools.program_capture import captured
-from workloads.capture import recording
-from workloads.capture.operation import Operand
+from prestep import cli
+from prestep.sim.tools.program_capture import captured
+from prestep.workloads.capture import recording
+from prestep.workloads.capture.operation import Operand
 
 pytestmark = pytest.mark.slow
 

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.predict import predict
-from sim.spec.load import load_scenario
-from workloads.capture import recording
-from workloads.capture.fusion.compile import Compiled, Compiler
-from workloads.capture.fusion.graph import Step
-from workloads.capture.fusion.join import Launch
-from workloads.capture.fusion.regions import Region, arrange
-from workloads.capture.fusion.residence import Residence
-from workloads.capture.kernels.launched import kernels_of
-from workloads.capture.operation import Operand, Operation
-from workloads.capture.recording import Event
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import load_scenario
+from prestep.workloads.capture import recording
+from prestep.workloads.capture.fusion.compile import Compiled, Compiler
+from prestep.workloads.capture.fusion.graph import Step
+from prestep.workloads.capture.fusion.join import Launch
+from prestep.workloads.capture.fusion.regions import Region, arrange
+from prestep.workloads.capture.fusion.residence import Residence
+from prestep.workloads.capture.kernels.launched import kernels_of
+from prestep.workloads.capture.operation import Operand, Operation
+from prestep.workloads.capture.recording import Event
 
 SIZE = 1024
 TENSOR = Operand("bf16", (SIZE, SIZE))

@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sim.errors import InputError
-from sim.tools.program_capture import captured
-from workloads.capture import recording
-from workloads.capture.recording import Recording
+from prestep.sim.errors import InputError
+from prestep.sim.tools.program_capture import captured
+from prestep.workloads.capture import recording
+from prestep.workloads.capture.recording import Recording
 
 pytestmark = pytest.mark.slow
 
@@ -164,7 +164,7 @@ def test_what_can_not_be_captured_is_named(
 
 def test_what_is_refused_may_be_named() -> None:
     """Libraries annotate with CUDA's graphs without making one: transformers' generation does."""
-    from workloads.capture.record.graphs import Refused
+    from prestep.workloads.capture.record.graphs import Refused
 
     assert Refused | None
 
@@ -174,7 +174,16 @@ def test_a_program_that_fails_gives_its_exit_code(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("raise SystemExit(7)\n")
     done = subprocess.run(
-        [sys.executable, "-m", "cli", "capture", "-o", "x.capture", "--", "train.py"],
+        [
+            sys.executable,
+            "-m",
+            "prestep",
+            "capture",
+            "-o",
+            "x.capture",
+            "--",
+            "train.py",
+        ],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,

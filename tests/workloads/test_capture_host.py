@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from workloads.capture.host import host_work
-from workloads.capture.kernels.launched import kernels_of
-from workloads.capture.operation import Argument, Operand, Operation
-from workloads.host_costs import host_costs
+from prestep.workloads.capture.host import host_work
+from prestep.workloads.capture.kernels.launched import kernels_of
+from prestep.workloads.capture.operation import Argument, Operand, Operation
+from prestep.workloads.host_costs import host_costs
 
 TENSOR = Operand("bf16", (64, 64))
 

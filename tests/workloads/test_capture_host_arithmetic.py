@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import cli
-from sim.analysis.prediction import Prediction
-from sim.predict import predict
-from sim.spec.load import load_scenario
-from workloads.capture import recording
-from workloads.capture.host import THREAD
+from prestep import cli
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import load_scenario
+from prestep.workloads.capture import recording
+from prestep.workloads.capture.host import THREAD
 
 MATRIX = {"dtype": "bf16", "shape": [64, 64]}
 UPDATE = "aten::addcdiv_"

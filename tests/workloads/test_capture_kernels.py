@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.costs import load_gpu as load
-from sim.costs.gpu import Gpu
-from sim.errors import InputError
-from sim.graph.kernel import Kernel
-from workloads.capture.kernels import views
-from workloads.capture.kernels.launched import RULES, kernels_of
-from workloads.capture.kernels.tensors import layout_beside
-from workloads.capture.operation import (
+from prestep.sim.costs import load_gpu as load
+from prestep.sim.costs.gpu import Gpu
+from prestep.sim.errors import InputError
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.kernels import views
+from prestep.workloads.capture.kernels.launched import RULES, kernels_of
+from prestep.workloads.capture.kernels.tensors import layout_beside
+from prestep.workloads.capture.operation import (
     ELEMENT_BYTES,
     Argument,
     Operand,

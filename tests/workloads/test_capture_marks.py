@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sim.errors import InputError
-from sim.predict import predict
-from sim.spec.load import load_scenario
-from sim.tools.program_capture import captured
-from workloads.capture import recording
-from workloads.capture.recording import Recording
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.tools.program_capture import captured
+from prestep.workloads.capture import recording
+from prestep.workloads.capture.recording import Recording
 
 pytestmark = pytest.mark.slow
 

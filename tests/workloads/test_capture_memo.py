@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from workloads.capture.record import memo
+from prestep.workloads.capture.record import memo
 
 aten = torch.ops.aten
 

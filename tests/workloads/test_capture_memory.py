@@ -10,16 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.costs.workspace import LARGE, SMALL, workspace_of
-from sim.predict import predict
-from sim.spec.load import load_scenario
+from prestep.sim.costs.workspace import LARGE, SMALL, workspace_of
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import load_scenario
+from prestep.workloads.capture import recording
+from prestep.workloads.capture.allocator import (
+    BLOCK,
+    MIB,
+    Allocator,
+    rounded,
+    segment_size,
+)
+from prestep.workloads.capture.lower import lower
+from prestep.workloads.capture.recording import Recording
+from prestep.workloads.host_costs import host_costs
+from prestep.workloads.torch.reductions import row_sum_scratch
 from tests.workloads.test_capture_recording import COMPUTE, tables
-from workloads.capture import recording
-from workloads.capture.allocator import BLOCK, MIB, Allocator, rounded, segment_size
-from workloads.capture.lower import lower
-from workloads.capture.recording import Recording
-from workloads.host_costs import host_costs
-from workloads.torch.reductions import row_sum_scratch
 
 SIZES = st.integers(1, 64 * MIB)
 #: Requests (bytes, stream), each followed by how many of the oldest alive go.

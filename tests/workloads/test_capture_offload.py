@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sim.tools.program_capture import captured
-from workloads.capture import recording
-from workloads.capture.recording import Recording
+from prestep.sim.tools.program_capture import captured
+from prestep.workloads.capture import recording
+from prestep.workloads.capture.recording import Recording
 
 pytestmark = pytest.mark.slow
 

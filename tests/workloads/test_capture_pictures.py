@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.costs import load_gpu
-from sim.graph.kernel import Kernel
-from workloads.capture.kernels.launched import kernels_of
-from workloads.capture.operation import Argument, Operand, Operation
+from prestep.sim.costs import load_gpu
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.kernels.launched import kernels_of
+from prestep.workloads.capture.operation import Argument, Operand, Operation
 
 PICTURE = Operand("bf16", (8, 320, 64, 64))
 FILTER = Operand("bf16", (640, 320, 3, 3))

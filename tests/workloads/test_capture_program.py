@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sim.errors import InputError
-from sim.predict import predict
-from sim.spec.load import load_scenario
-from sim.tools.program_capture import captured
-from workloads.capture import recording
-from workloads.capture.operation import Operand, Operation
-from workloads.capture.recording import RankRecording, Recording
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.tools.program_capture import captured
+from prestep.workloads.capture import recording
+from prestep.workloads.capture.operation import Operand, Operation
+from prestep.workloads.capture.recording import RankRecording, Recording
 
 pytestmark = pytest.mark.slow
 
@@ -197,7 +197,7 @@ def test_recordings_need_no_pytorch_to_be_read(tmp_path: Path) -> None:
 
     capture(script(tmp_path))
     code = (
-        "import sys; from sim.spec.load import load_scenario; from sim.predict import predict;"
+        "import sys; from prestep.sim.spec.load import load_scenario; from prestep.sim.predict import predict;"
         "predict(load_scenario('train.capture', ['cluster.name=h200-host-4']));"
         "sys.exit('torch' in sys.modules)"
     )

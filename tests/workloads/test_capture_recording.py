@@ -14,19 +14,19 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-import cli
-from sim.analysis.prediction import Prediction
-from sim.costs.interference import BUNDLED
-from sim.errors import InputError
-from sim.graph.kernel import Kernel
-from sim.predict import STEPS, predict
-from sim.spec.load import load_scenario
-from workloads.capture import recording
-from workloads.capture.axes import axis_of
-from workloads.capture.copies import alike, copies
-from workloads.capture.lower import lower
-from workloads.capture.summary import ranges
-from workloads.host_costs import host_costs
+from prestep import cli
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.costs.interference import BUNDLED
+from prestep.sim.errors import InputError
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.predict import STEPS, predict
+from prestep.sim.spec.load import load_scenario
+from prestep.workloads.capture import recording
+from prestep.workloads.capture.axes import axis_of
+from prestep.workloads.capture.copies import alike, copies
+from prestep.workloads.capture.lower import lower
+from prestep.workloads.capture.summary import ranges
+from prestep.workloads.host_costs import host_costs
 
 SIZE = 4096
 

@@ -8,6 +8,14 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prestep.workloads.job.model import Model
+from prestep.workloads.models.model import load_model
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.block import Block
+from prestep.workloads.torch.compiled import cut
+from prestep.workloads.torch.recorder import Shared
+from prestep.workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.transformer import Transformer
 from tests.workloads.recorded import (
     ATTENTION,
     MIB,
@@ -18,14 +26,6 @@ from tests.workloads.recorded import (
     whole,
     words,
 )
-from workloads.job.model import Model
-from workloads.models.model import load_model
-from workloads.torch import functional as F
-from workloads.torch.block import Block
-from workloads.torch.compiled import cut
-from workloads.torch.recorder import Shared
-from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Transformer
 
 
 def test_compiled_block() -> None:

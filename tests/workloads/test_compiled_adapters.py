@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.predict import predict
-from sim.spec.load import check_layout
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import check_layout
+from prestep.workloads.lowered import Lowered
+from prestep.workloads.models.model import load_model
+from prestep.workloads.torch.compiled import compiled_block
+from prestep.workloads.torch.lower import lower
 from tests.workloads import test_low_rank as eager
 from tests.workloads.small import EXPERTS, HIDDEN, LAYERS, SEQ, TRANSFORMER, ops, volume
 from tests.workloads.test_low_rank import LORA, RANK, WIDTHS, products, work
-from workloads.lowered import Lowered
-from workloads.models.model import load_model
-from workloads.torch.compiled import compiled_block
-from workloads.torch.lower import lower
 
 ALL = {**LORA, "targets": ["all"]}
 PLACES = st.sets(st.sampled_from(sorted(WIDTHS)), min_size=1)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
+from prestep.sim.errors import InputError
+from prestep.workloads.lowered import Lowered
 from tests.executed import executed
 from tests.workloads.small import (
     EXPERTS,
@@ -23,7 +24,6 @@ from tests.workloads.small import (
     scenario,
     volume,
 )
-from workloads.lowered import Lowered
 
 COMPILED, EAGER = "pytorch-compiled", "pytorch-eager"
 SAMPLES = 2

@@ -10,33 +10,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.analysis.prediction import Prediction
-from sim.costs.kinds import work
-from sim.errors import InputError
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import KERNEL
-from sim.predict import predict
-from sim.rl import pools as rl_pools
-from sim.serving.pools import pools_of
-from sim.spec.load import parse_scenario
-from workloads.host_costs import host_costs
-from workloads.lowered import Place
-from workloads.megatron.arguments import given_in, translated
-from workloads.megatron.grid import Grid
-from workloads.megatron.groups import Groups
-from workloads.megatron.sparse_attention import BLOCK
-from workloads.megatron.unit import Unit
-from workloads.megatron.units import Units
-from workloads.models import compressed
-from workloads.models.counts import (
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.costs.kinds import work
+from prestep.sim.errors import InputError
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import KERNEL
+from prestep.sim.predict import predict
+from prestep.sim.rl import pools as rl_pools
+from prestep.sim.serving.pools import pools_of
+from prestep.sim.spec.load import parse_scenario
+from prestep.workloads.host_costs import host_costs
+from prestep.workloads.lowered import Place
+from prestep.workloads.megatron.arguments import given_in, translated
+from prestep.workloads.megatron.grid import Grid
+from prestep.workloads.megatron.groups import Groups
+from prestep.workloads.megatron.sparse_attention import BLOCK
+from prestep.workloads.megatron.unit import Unit
+from prestep.workloads.megatron.units import Units
+from prestep.workloads.models import compressed
+from prestep.workloads.models.counts import (
     layer_flops,
     parameters_at,
     prediction_parameters,
     total_parameters,
 )
-from workloads.models.model import ModelSpec, load_model
-from workloads.torch.recorder import Shared
-from workloads.torch.tape import Tape
+from prestep.workloads.models.model import ModelSpec, load_model
+from prestep.workloads.torch.recorder import Shared
+from prestep.workloads.torch.tape import Tape
 
 SEQ = 4096
 SMALL: dict[str, Any] = {

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.collectives.planner import plan_collective
-from sim.errors import InputError
-from sim.predict import predict
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
+from prestep.workloads.lowered import Lowered
 from tests.executed import Executed, executed
 from tests.workloads.small import (
     EXPERTS,
@@ -23,7 +24,6 @@ from tests.workloads.small import (
     scenario,
     volume,
 )
-from workloads.lowered import Lowered
 
 HEADS, KV_HEADS, SAMPLES = 8, 4, 2
 KEYS = SAMPLES * SEQ * KV_HEADS * HIDDEN // HEADS  # numbers in the keys of a layer

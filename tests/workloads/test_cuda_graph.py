@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sim.predict import predict
-from sim.spec.load import parse_scenario
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import parse_scenario
 from tests.executed import Executed, executed
 from tests.workloads.small import scenario
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.spec.load import Scenario, parse_scenario
-from sim.spec.rules.layout import check_layout
-from workloads.megatron.schedule import layers_by_stage
-from workloads.models.model import load_model
+from prestep.sim.spec.load import Scenario, parse_scenario
+from prestep.sim.spec.rules.layout import check_layout
+from prestep.workloads.megatron.schedule import layers_by_stage
+from prestep.workloads.models.model import load_model
 
 
 def pipeline(

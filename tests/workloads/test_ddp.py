@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prestep.workloads.job.model import Model
+from prestep.workloads.models.model import ModelSpec, load_model
+from prestep.workloads.parallel.ddp import DistributedDataParallel
+from prestep.workloads.parallel.expert import ExpertParallel
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.convnet import ResNet
+from prestep.workloads.torch.mlp import MultilayerPerceptron
+from prestep.workloads.torch.recorder import Shared
+from prestep.workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.transformer import Transformer
 from tests.workloads.small import MLP, communications, lowered, ops, volume
-from workloads.job.model import Model
-from workloads.models.model import ModelSpec, load_model
-from workloads.parallel.ddp import DistributedDataParallel
-from workloads.parallel.expert import ExpertParallel
-from workloads.parallel.group import Group
-from workloads.torch import functional as F
-from workloads.torch.convnet import ResNet
-from workloads.torch.mlp import MultilayerPerceptron
-from workloads.torch.recorder import Shared
-from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Transformer
 
 MIB = 2.0**20
 WORLD = (0, 1, 2, 3)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
-from sim.predict import plan, predict
-from sim.spec.load import load_scenario, parse_scenario
-from sim.spec.sections import Scenario
+from prestep.sim.errors import InputError
+from prestep.sim.predict import plan, predict
+from prestep.sim.spec.load import load_scenario, parse_scenario
+from prestep.sim.spec.sections import Scenario
 
 MODEL: dict[str, Any] = {
     "kind": "transformer",

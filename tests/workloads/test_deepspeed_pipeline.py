@@ -7,14 +7,21 @@ from typing import Any
 
 import pytest
 
-from sim.costs import gpu
-from sim.graph.kernel import Kernel
-from sim.predict import step_time
-from sim.spec.load import Scenario, parse_scenario
+from prestep.sim.costs import gpu
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.predict import step_time
+from prestep.sim.spec.load import Scenario, parse_scenario
+from prestep.workloads.megatron.core_attention import rows_of_a_block, softmax_is_fused
+from prestep.workloads.megatron.pipeline import Issued, one_at_a_time
+from prestep.workloads.schedules.runtime import (
+    Batch,
+    Compute,
+    Recv,
+    Send,
+    Wait,
+    operations,
+)
 from tests.workloads.test_zero import MODEL
-from workloads.megatron.core_attention import rows_of_a_block, softmax_is_fused
-from workloads.megatron.pipeline import Issued, one_at_a_time
-from workloads.schedules.runtime import Batch, Compute, Recv, Send, Wait, operations
 
 RANKS, MICROBATCHES = 4, 6
 

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.analysis.shadow_prices import shadow_prices
-from sim.collectives.planner import plan_collective
-from sim.engine.traffic import Traffic
-from sim.graph.opgraph import Chain
-from sim.planning.planned import planned
-from sim.spec.sections import Scenario
+from prestep.sim.analysis.shadow_prices import shadow_prices
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.engine.traffic import Traffic
+from prestep.sim.graph.opgraph import Chain
+from prestep.sim.planning.planned import planned
+from prestep.sim.spec.sections import Scenario
+from prestep.workloads.lowered import Place, Site
+from prestep.workloads.megatron.lower import lower
 from tests.executed import Executed, executed, of, reported, step_time
 from tests.workloads.test_megatron_folding import EXPERTS, LARGE, scenario
-from workloads.lowered import Place, Site
-from workloads.megatron.lower import lower
 
 # Of the folding tests' model; PASSES: microbatches.
 LAYERS, TOKENS, HIDDEN, HEAD_SIZE, PASSES = 4, 1024, 1024, 64, 4

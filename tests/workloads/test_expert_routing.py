@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.predict import predict
-from sim.spec.load import load_scenario, parse_scenario
-from workloads import histogram, routing
-from workloads.megatron.spread import busiest
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import load_scenario, parse_scenario
+from prestep.workloads import histogram, routing
+from prestep.workloads.megatron.spread import busiest
 
 EXPERTS = 16
 COUNTS = st.lists(st.integers(0, 10_000), min_size=EXPERTS, max_size=EXPERTS).filter(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sim.errors import InputError
-from sim.spec.load import Scenario, load_scenario
+from prestep.sim.errors import InputError
+from prestep.sim.spec.load import Scenario, load_scenario
 
 RECIPE = """
 [model]

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.predict import predict
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
+from prestep.workloads.lowered import Lowered
+from prestep.workloads.models.counts import flops_per_token, total_parameters
+from prestep.workloads.models.model import load_model
 from tests.executed import executed
 from tests.workloads.small import (
     EXPERTS,
@@ -24,9 +27,6 @@ from tests.workloads.small import (
     scenario,
 )
 from tests.workloads.test_latent_blocks import DEEPSEEK, FRAMEWORKS, SAMPLES, step
-from workloads.lowered import Lowered
-from workloads.models.counts import flops_per_token, total_parameters
-from workloads.models.model import load_model
 
 BLOCK = 512  # bytes of which memory is given out
 MODELS = (TRANSFORMER, EXPERTS, DEEPSEEK)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import KERNEL, Chain
-from sim.predict import step_time
-from sim.spec.load import Scenario, parse_scenario
+from prestep.sim.errors import InputError
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import KERNEL, Chain
+from prestep.sim.predict import step_time
+from prestep.sim.spec.load import Scenario, parse_scenario
 from tests.executed import executed
 
 DENSE: dict[str, Any] = {

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sim.errors import InputError
-from sim.spec.load import load_scenario
+from prestep.sim.errors import InputError
+from prestep.sim.spec.load import load_scenario
+from prestep.workloads.job.adapter import USUAL
 from tests.workloads.recipe_examples import CLUSTER, EXAMPLES
-from workloads.job.adapter import USUAL
 
 FUSER = "use_transformer_engine_op_fuser"
 ROUTER = "moe_router_fusion"

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.errors import InputError
-from sim.graph.opgraph import COMM, KERNEL, Chain, OpGraph, Program
-from sim.spec.load import Scenario, parse_scenario
-from sim.tools import catalog
+from prestep.sim.errors import InputError
+from prestep.sim.graph.opgraph import COMM, KERNEL, Chain, OpGraph, Program
+from prestep.sim.spec.load import Scenario, parse_scenario
+from prestep.sim.tools import catalog
 from tests.executed import Executed, executed, step_time
 
 HIDDEN, FFN, VOCAB, LAYERS, RANKS = 1024, 4096, 1000, 4, 4

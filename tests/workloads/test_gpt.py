@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from sim.analysis.report import work_of_step
-from sim.costs import Kernel
-from sim.spec.load import parse_scenario
+from prestep.sim.analysis.report import work_of_step
+from prestep.sim.costs import Kernel
+from prestep.sim.spec.load import parse_scenario
+from prestep.workloads.job.model import Model
+from prestep.workloads.models.counts import stage_parameters
+from prestep.workloads.models.model import load_model
+from prestep.workloads.torch.recorder import Shared
+from prestep.workloads.torch.tape import Tape
+from prestep.workloads.torch.transformer import Transformer
 from tests.executed import Executed, executed
 from tests.workloads.small import SEQ, lowered, ops
-from workloads.job.model import Model
-from workloads.models.counts import stage_parameters
-from workloads.models.model import load_model
-from workloads.torch.recorder import Shared
-from workloads.torch.tape import Tape
-from workloads.torch.transformer import Transformer
 
 
 @pytest.mark.parametrize(

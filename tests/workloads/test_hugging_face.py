@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
-from workloads.job.model import Model
-from workloads.models.model import ModelSpec, load_model
+from prestep.sim.errors import InputError
+from prestep.workloads.job.model import Model
+from prestep.workloads.models.model import ModelSpec, load_model
 
 LLAMA = {
     "hidden_act": "silu",

@@ -14,12 +14,16 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import cli
-from sim.costs.scans import KINDS
-from sim.errors import InputError
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import Chain
-from sim.predict import predict
+from prestep import cli
+from prestep.sim.costs.scans import KINDS
+from prestep.sim.errors import InputError
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import Chain
+from prestep.sim.predict import predict
+from prestep.workloads.lowered import Lowered
+from prestep.workloads.models import hybrid
+from prestep.workloads.models.counts import flops_per_token, total_parameters
+from prestep.workloads.models.model import ModelSpec, load_model
 from tests.executed import executed
 from tests.workloads.small import (
     HIDDEN,
@@ -31,10 +35,6 @@ from tests.workloads.small import (
     volume,
 )
 from tests.workloads.test_latent_blocks import FRAMEWORKS, SAMPLES, step
-from workloads.lowered import Lowered
-from workloads.models import hybrid
-from workloads.models.counts import flops_per_token, total_parameters
-from workloads.models.model import ModelSpec, load_model
 
 RANK = 4  # of adapters
 BLOCK = 512  # bytes of which memory is given out

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from sim.analysis.prediction import Prediction
-from sim.errors import InputError
-from sim.graph.opgraph import Chain
-from sim.predict import predict
-from sim.spec.load import parse_scenario
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.errors import InputError
+from prestep.sim.graph.opgraph import Chain
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import parse_scenario
+from prestep.workloads.job.model import Model
+from prestep.workloads.models import hybrid
+from prestep.workloads.models.counts import active_parameters, total_parameters
+from prestep.workloads.models.model import ModelSpec, load_model
 from tests.executed import executed
-from workloads.job.model import Model
-from workloads.models import hybrid
-from workloads.models.counts import active_parameters, total_parameters
-from workloads.models.model import ModelSpec, load_model
 
 SMALL: dict[str, Any] = {
     "kind": "transformer",
@@ -217,7 +217,7 @@ def test_scans_that_parts_of_a_sequence_do_not_fit_are_refused() -> None:
 
 
 def test_every_letter_has_a_part() -> None:
-    from workloads.megatron.hybrid_layer import _BUILD, SCOPES
+    from prestep.workloads.megatron.hybrid_layer import _BUILD, SCOPES
 
     assert set(_BUILD) == set(SCOPES) == set(hybrid.LETTERS)
 

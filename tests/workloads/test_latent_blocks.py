@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.graph.kernel import Kernel
-from sim.predict import predict
+from prestep.sim.errors import InputError
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.predict import predict
+from prestep.workloads.lowered import Lowered
+from prestep.workloads.models.counts import layer_flops, total_parameters
+from prestep.workloads.models.model import load_model
 from tests.executed import executed
 from tests.workloads.small import (
     EXPERTS,
@@ -24,9 +27,6 @@ from tests.workloads.small import (
     scenario,
     volume,
 )
-from workloads.lowered import Lowered
-from workloads.models.counts import layer_flops, total_parameters
-from workloads.models.model import load_model
 
 FRAMEWORKS = ("pytorch-eager", "pytorch-compiled")
 SAMPLES = 2

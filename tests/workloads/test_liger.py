@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.predict import predict
-from sim.spec.load import Scenario, load_scenario, parse_scenario
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import Scenario, load_scenario, parse_scenario
+from prestep.workloads.torch.liger import parts
 from tests.executed import Executed, executed, step_time
-from workloads.torch.liger import parts
 
 FULL = ("rope", "rms_norm", "glu", "fused_linear_cross_entropy")
 LLAMA = {

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
-from sim.graph.opgraph import COMM
-from sim.predict import load_fabric, lowered_on, plan
-from sim.spec.load import parse_scenario
-from workloads.lowered import Lowered
+from prestep.sim.errors import InputError
+from prestep.sim.graph.opgraph import COMM
+from prestep.sim.predict import load_fabric, lowered_on, plan
+from prestep.sim.spec.load import parse_scenario
+from prestep.workloads.lowered import Lowered
 
 HIDDEN, LAYERS, VOCAB, TOKENS, TP = 512, 2, 65_536, 1024, 4
 

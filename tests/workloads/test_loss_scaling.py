@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import KERNEL, SYNC
-from sim.spec.load import parse_scenario
+from prestep.sim.errors import InputError
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import KERNEL, SYNC
+from prestep.sim.spec.load import parse_scenario
+from prestep.workloads.lowered import Lowered
+from prestep.workloads.models.model import load_model
+from prestep.workloads.torch.lower import lower
 from tests.workloads.small import SEQ, TRANSFORMER
-from workloads.lowered import Lowered
-from workloads.models.model import load_model
-from workloads.torch.lower import lower
 
 
 def recorded(training: dict[str, Any], way: str = "ddp", **pytorch: Any) -> Lowered:

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from sim.api import predict
-from sim.errors import InputError
-from sim.graph.kernel import Kernel
-from sim.spec.load import parse_scenario
-from workloads.frameworks import framework_of
-from workloads.job import Job
-from workloads.job.pytorch import PyTorch
-from workloads.lowered import Lowered, Site
-from workloads.models.model import load_model
-from workloads.torch import casts
-from workloads.torch.again import Again
+from prestep.sim.api import predict
+from prestep.sim.errors import InputError
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.spec.load import parse_scenario
+from prestep.workloads.frameworks import framework_of
+from prestep.workloads.job import Job
+from prestep.workloads.job.pytorch import PyTorch
+from prestep.workloads.lowered import Lowered, Site
+from prestep.workloads.models.model import load_model
+from prestep.workloads.torch import casts
+from prestep.workloads.torch.again import Again
 
 BASE: dict[str, dict[str, Any]] = {
     "cluster": {"name": "dgx-b200", "gpus": 2},

@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.graph.kernel import Kernel
-from sim.predict import predict
-from sim.spec.load import Scenario, check_layout, parse_scenario
+from prestep.sim.errors import InputError
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import Scenario, check_layout, parse_scenario
+from prestep.workloads.lowered import Lowered
+from prestep.workloads.models.model import load_model
+from prestep.workloads.torch.lower import lower
 from tests.workloads.small import (
     EXPERTS,
     HIDDEN,
@@ -24,9 +27,6 @@ from tests.workloads.small import (
     ops,
     volume,
 )
-from workloads.lowered import Lowered
-from workloads.models.model import load_model
-from workloads.torch.lower import lower
 
 RANK = 8
 LORA = {"kind": "lora", "rank": RANK, "targets": ["qkv", "proj"]}

@@ -9,10 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import COMM, KERNEL, OpGraph
-from sim.predict import predict
+from prestep.sim.errors import InputError
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import COMM, KERNEL, OpGraph
+from prestep.sim.predict import predict
+from prestep.workloads.models.model import load_model
+from prestep.workloads.torch.rank_step import RankStep
+from prestep.workloads.torch.recorder import Shared
+from prestep.workloads.torch.tape import Tape
 from tests.executed import executed
 from tests.workloads.small import (
     EXPERTS,
@@ -27,10 +31,6 @@ from tests.workloads.small import (
     scenario,
     volume,
 )
-from workloads.models.model import load_model
-from workloads.torch.rank_step import RankStep
-from workloads.torch.recorder import Shared
-from workloads.torch.tape import Tape
 
 RESNET = {"kind": "resnet", "layers": 50, "image_size": 64}
 M4: dict[str, Any] = {"microbatches": 4}
@@ -186,7 +186,7 @@ def test_the_step_frees_what_it_allocates(name: str) -> None:
 
 
 def _free() -> dict[str, float]:
-    from workloads.host_costs import host_costs
+    from prestep.workloads.host_costs import host_costs
 
     return dict.fromkeys(host_costs("pytorch-compiled"), 0.0)
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from sim.analysis.memory import fullest
-from sim.analysis.prediction import FRAGMENTATION
-from sim.predict import load_fabric, lowered_on
-from sim.spec.load import load_scenario, parse_scenario
-from sim.spec.sections import Scenario
+from prestep.sim.analysis.memory import fullest
+from prestep.sim.analysis.prediction import FRAGMENTATION
+from prestep.sim.predict import load_fabric, lowered_on
+from prestep.sim.spec.load import load_scenario, parse_scenario
+from prestep.sim.spec.sections import Scenario
 
 GIB = 2.0**30
 LLAMA = {

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from sim.predict import predict, step_time
-from sim.spec.load import Scenario, parse_scenario
+from prestep.sim.predict import predict, step_time
+from prestep.sim.spec.load import Scenario, parse_scenario
+from prestep.workloads.models.counts import stage_parameters
+from prestep.workloads.models.model import load_model
 from tests.executed import Executed, executed
-from workloads.models.counts import stage_parameters
-from workloads.models.model import load_model
 
 GPT = {
     "kind": "transformer",

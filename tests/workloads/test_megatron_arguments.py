@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli import main
-from sim.errors import InputError
-from sim.spec.load import load_scenario
-from workloads.job.model import Model
-from workloads.megatron.arguments import sections_of
-from workloads.models.counts import total_parameters
-from workloads.models.model import load_model
+from prestep.cli import main
+from prestep.sim.errors import InputError
+from prestep.sim.spec.load import load_scenario
+from prestep.workloads.job.model import Model
+from prestep.workloads.megatron.arguments import sections_of
+from prestep.workloads.models.counts import total_parameters
+from prestep.workloads.models.model import load_model
 
 LLAMA = """\
 #!/bin/bash

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sim.graph.opgraph import Chain
+from prestep.sim.graph.opgraph import Chain
 from tests.executed import executed
 from tests.workloads.test_megatron import scenario
 from tests.workloads.test_megatron_overlap import OVERLAP, sharded

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.planning.planned import planned
-from sim.spec.load import Scenario, parse_scenario
+from prestep.sim.planning.planned import planned
+from prestep.sim.spec.load import Scenario, parse_scenario
+from prestep.workloads.lowered import Place, Site, Unlike
+from prestep.workloads.megatron.folding import kinds_of
+from prestep.workloads.megatron.grid import Grid
+from prestep.workloads.megatron.lower import lower
+from prestep.workloads.torch.compiled import compiled_block
+from prestep.workloads.torch.lower import lower as lower_pytorch
 from tests.executed import Executed, executed, of, step_time
-from workloads.lowered import Place, Site, Unlike
-from workloads.megatron.folding import kinds_of
-from workloads.megatron.grid import Grid
-from workloads.megatron.lower import lower
-from workloads.torch.compiled import compiled_block
-from workloads.torch.lower import lower as lower_pytorch
 
 DENSE = {
     "kind": "transformer",

@@ -9,29 +9,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.analysis.prediction import Prediction
-from sim.costs.kinds import work
-from sim.errors import InputError
-from sim.graph.opgraph import KERNEL
-from sim.predict import predict
-from sim.spec.load import parse_scenario
-from sim.spec.sections import Scenario
-from workloads.host_costs import host_costs
-from workloads.job.model import Model
-from workloads.job.parallel import Parallel
-from workloads.job.training import Training
-from workloads.lowered import Place
-from workloads.megatron.grid import Grid
-from workloads.megatron.groups import Groups
-from workloads.megatron.moe import COUNTS
-from workloads.megatron.spread import busiest, distinct
-from workloads.megatron.unit import Unit
-from workloads.megatron.units import Units
-from workloads.models.counts import layer_flops, layer_parameters
-from workloads.models.model import load_model
-from workloads.routing import layers_of
-from workloads.torch.recorder import Shared
-from workloads.torch.tape import Tape
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.costs.kinds import work
+from prestep.sim.errors import InputError
+from prestep.sim.graph.opgraph import KERNEL
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.workloads.host_costs import host_costs
+from prestep.workloads.job.model import Model
+from prestep.workloads.job.parallel import Parallel
+from prestep.workloads.job.training import Training
+from prestep.workloads.lowered import Place
+from prestep.workloads.megatron.grid import Grid
+from prestep.workloads.megatron.groups import Groups
+from prestep.workloads.megatron.moe import COUNTS
+from prestep.workloads.megatron.spread import busiest, distinct
+from prestep.workloads.megatron.unit import Unit
+from prestep.workloads.megatron.units import Units
+from prestep.workloads.models.counts import layer_flops, layer_parameters
+from prestep.workloads.models.model import load_model
+from prestep.workloads.routing import layers_of
+from prestep.workloads.torch.recorder import Shared
+from prestep.workloads.torch.tape import Tape
 
 SMALL: dict[str, Any] = {
     "kind": "transformer",

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from sim.predict import predict
-from sim.spec.load import Scenario
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import Scenario
+from prestep.workloads.megatron.alignment import alignment_of
+from prestep.workloads.schedules.runtime import Compute
 from tests.executed import executed
 from tests.workloads.test_megatron import scenario
-from workloads.megatron.alignment import alignment_of
-from workloads.schedules.runtime import Compute
 
 OVERLAP = {"overlap_grad_reduce": True, "overlap_param_gather": True}
 LAYOUT = {"dp": 2, "pp": 2, "vpp": 4, "schedule": "interleaved"}

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
-from sim.predict import plan, predict, step_time
-from sim.spec.load import parse_scenario
-from sim.spec.sections import Scenario
+from prestep.sim.errors import InputError
+from prestep.sim.predict import plan, predict, step_time
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import Scenario
 
 DENSE: dict[str, Any] = {
     "kind": "transformer",

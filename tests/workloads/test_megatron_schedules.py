@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cli import main
-from sim.predict import predict
-from sim.spec.load import Scenario, parse_scenario
+from prestep.cli import main
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import Scenario, parse_scenario
+from prestep.workloads.schedules import names
 from tests.executed import Executed, executed, step_time
-from workloads.schedules import names
 
 WIDE = {
     "kind": "transformer",

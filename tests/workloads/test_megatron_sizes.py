@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sim.errors import InputError
-from sim.spec.load import load_scenario
-from workloads import recipes
-from workloads.megatron.schedule import layers_by_stage
-from workloads.models.counts import total_parameters
-from workloads.models.model import load_model
+from prestep.sim.errors import InputError
+from prestep.sim.spec.load import load_scenario
+from prestep.workloads import recipes
+from prestep.workloads.megatron.schedule import layers_by_stage
+from prestep.workloads.models.counts import total_parameters
+from prestep.workloads.models.model import load_model
 
 PLAIN = (
     "torchrun pretrain_gpt.py --num-layers {layers} --hidden-size 1024 --num-attention-heads 16 --seq-length 512 "

@@ -6,26 +6,26 @@ from typing import Any
 
 import pytest
 
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import COMM, KERNEL, OpGraph
-from sim.predict import predict
-from sim.spec.load import parse_scenario
-from workloads.host_costs import host_costs
-from workloads.job import Job
-from workloads.job.megatron import Megatron
-from workloads.job.model import Model
-from workloads.job.parallel import Parallel
-from workloads.job.training import Training
-from workloads.lowered import Place
-from workloads.megatron.grid import Grid
-from workloads.megatron.groups import Groups
-from workloads.megatron.passes import Pass
-from workloads.megatron.split import joint
-from workloads.megatron.unit import Unit
-from workloads.megatron.units import Units
-from workloads.models.model import load_model
-from workloads.torch.recorder import Shared
-from workloads.torch.tape import Tape
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import COMM, KERNEL, OpGraph
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import parse_scenario
+from prestep.workloads.host_costs import host_costs
+from prestep.workloads.job import Job
+from prestep.workloads.job.megatron import Megatron
+from prestep.workloads.job.model import Model
+from prestep.workloads.job.parallel import Parallel
+from prestep.workloads.job.training import Training
+from prestep.workloads.lowered import Place
+from prestep.workloads.megatron.grid import Grid
+from prestep.workloads.megatron.groups import Groups
+from prestep.workloads.megatron.passes import Pass
+from prestep.workloads.megatron.split import joint
+from prestep.workloads.megatron.unit import Unit
+from prestep.workloads.megatron.units import Units
+from prestep.workloads.models.model import load_model
+from prestep.workloads.torch.recorder import Shared
+from prestep.workloads.torch.tape import Tape
 
 EP = 8
 SMALL: dict[str, Any] = {

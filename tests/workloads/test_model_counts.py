@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.job.model import Model
-from workloads.models.counts import (
+from prestep.workloads.job.model import Model
+from prestep.workloads.models.counts import (
     active_parameters,
     flops_per_token,
     idle_parameters,
@@ -15,7 +15,7 @@ from workloads.models.counts import (
     stage_parameters,
     total_parameters,
 )
-from workloads.models.model import ModelSpec, load_model, model_names
+from prestep.workloads.models.model import ModelSpec, load_model, model_names
 
 # Elements of the published checkpoints (Hugging Face, "model size" of the safetensors or sum over the index's tensors).
 CHECKPOINTS = {

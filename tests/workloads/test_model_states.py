@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from sim.graph.opgraph import UPDATE_ON_HOST
-from sim.predict import load_fabric, lowered_on
-from sim.spec.load import parse_scenario
-from workloads.lowered import Lowered
-from workloads.torch.memory import Memory
+from prestep.sim.graph.opgraph import UPDATE_ON_HOST
+from prestep.sim.predict import load_fabric, lowered_on
+from prestep.sim.spec.load import parse_scenario
+from prestep.workloads.lowered import Lowered
+from prestep.workloads.torch.memory import Memory
 
 HIDDEN, LAYERS, FFN, VOCAB, DP = 1024, 4, 4096, 32000, 4
 #: A Llama of four layers, counted by hand: four square projections and three of the gated feed-forward part, two norms;

@@ -7,7 +7,17 @@ from collections.abc import Callable
 
 import pytest
 
-from sim.errors import InputError
+from prestep.sim.errors import InputError
+from prestep.workloads.job.model import Model
+from prestep.workloads.models.model import load_model
+from prestep.workloads.parallel.expert import ExpertParallel
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.convnet import ResNet, broadcast_buffers
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.recorder import Shared
+from prestep.workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.transformer import Transformer
 from tests.workloads.recorded import (
     ATTENTION,
     ATTENTION_BACK,
@@ -23,16 +33,6 @@ from tests.workloads.recorded import (
     transformer,
     words,
 )
-from workloads.job.model import Model
-from workloads.models.model import load_model
-from workloads.parallel.expert import ExpertParallel
-from workloads.parallel.group import Group
-from workloads.torch import functional as F
-from workloads.torch.convnet import ResNet, broadcast_buffers
-from workloads.torch.modules import Module
-from workloads.torch.recorder import Shared
-from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Transformer
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from sim import api
-from sim.analysis.step_time import step_time
-from sim.errors import InputError
-from sim.planning.host_memory import rate_of
-from sim.predict import execute
-from sim.studies.whatif import Changes
-from workloads import recipes
+from prestep.sim import api
+from prestep.sim.analysis.step_time import step_time
+from prestep.sim.errors import InputError
+from prestep.sim.planning.host_memory import rate_of
+from prestep.sim.predict import execute
+from prestep.sim.studies.whatif import Changes
+from prestep.workloads import recipes
 
 CASES = Path(__file__).parents[2] / "lab" / "cases" / "offload"
 ROWS = [json.loads(line) for line in (CASES / "h100.jsonl").read_text().splitlines()]

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.graph.opgraph import TO_GPU, TO_HOST, UPDATE_ON_HOST
-from sim.predict import plan, predict
-from sim.spec.load import load_scenario, parse_scenario
-from sim.spec.sections import Scenario
-from workloads import recipes
+from prestep.sim.errors import InputError
+from prestep.sim.graph.opgraph import TO_GPU, TO_HOST, UPDATE_ON_HOST
+from prestep.sim.predict import plan, predict
+from prestep.sim.spec.load import load_scenario, parse_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.workloads import recipes
 
 MODEL: dict[str, Any] = {
     "kind": "transformer",

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.predict import predict
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
+from prestep.workloads.job.pytorch import PyTorch
+from prestep.workloads.lowered import Lowered
+from prestep.workloads.optimizer import LEAST_QUANTIZED, names, optimizer
+from prestep.workloads.torch.optimizer_step import OptimizerStep
+from prestep.workloads.torch.recorder import Shared
+from prestep.workloads.torch.tape import Tape, Tensor
 from tests.executed import executed
 from tests.workloads.small import TRANSFORMER, ops, scenario
-from workloads.job.pytorch import PyTorch
-from workloads.lowered import Lowered
-from workloads.optimizer import LEAST_QUANTIZED, names, optimizer
-from workloads.torch.optimizer_step import OptimizerStep
-from workloads.torch.recorder import Shared
-from workloads.torch.tape import Tape, Tensor
 
 MATRIX, VECTOR = (512, 1024), (1024,)
 BIG, SMALL = 512 * 1024, 1024

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.analysis.prediction import Prediction
-from sim.errors import InputError
-from sim.predict import plan, predict
-from sim.spec.load import parse_scenario
-from workloads.orthogonal import Matrices, hidden, products
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.errors import InputError
+from prestep.sim.predict import plan, predict
+from prestep.sim.spec.load import parse_scenario
+from prestep.workloads.orthogonal import Matrices, hidden, products
 
 MODEL = {
     "kind": "transformer", "hidden": 512, "layers": 2, "heads": 8, "ffn": 1024, "vocab": 1024,

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
-from sim.graph.kernel import Kernel
+from prestep.sim.errors import InputError
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.frameworks import framework
+from prestep.workloads.lowered import Lowered, Site
+from prestep.workloads.models.model import load_model
 from tests.workloads.small import SEQ, ops, scenario
-from workloads.frameworks import framework
-from workloads.lowered import Lowered, Site
-from workloads.models.model import load_model
 
 FLASH = {"attention": "flash2"}
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
+from prestep.sim.errors import InputError
 from tests.executed import executed
 from tests.workloads.small import (
     EXPERTS,

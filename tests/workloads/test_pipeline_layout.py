@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.predict import predict
-from sim.spec.load import Scenario, parse_scenario
-from workloads.megatron.pipeline_layout import pipeline_layout, spelled
-from workloads.recipes._rules import typed
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import Scenario, parse_scenario
+from prestep.workloads.megatron.pipeline_layout import pipeline_layout, spelled
+from prestep.workloads.recipes._rules import typed
 
 
 def scenario(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
-from sim.predict import predict
-from sim.spec.load import Scenario
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import Scenario
 from tests.executed import Executed, executed, step_time
 from tests.workloads.test_megatron_schedules import scenario
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sim.errors import InputError
+from prestep.sim.errors import InputError
+from prestep.workloads import recipes
+from prestep.workloads.recipes._reading import Recipe
 from tests.workloads.recipe_examples import EXAMPLES, text_with
-from workloads import recipes
-from workloads.recipes._reading import Recipe
 
 ACCELERATE = """
 distributed_type: FSDP

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sim.errors import InputError
-from sim.spec.load import load_scenario
-from sim.spec.sections import Scenario
+from prestep.sim.errors import InputError
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.workloads.recipes._key_words import decides
+from prestep.workloads.recipes._rules import Rule
 from tests.workloads.recipe_examples import CLUSTER, EXAMPLES, text_with
-from workloads.recipes._key_words import decides
-from workloads.recipes._rules import Rule
 
 LENIENT = "recipe.lenient=true"
 #: Keys that nobody has, of a degree, a size, a layout and a number format; and others that change no step.

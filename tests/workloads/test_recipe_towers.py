@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from prestep.workloads import recipes
+from prestep.workloads.models.hugging_face import left_out
 from tests.workloads.recipe_examples import EXAMPLES, text_with
-from workloads import recipes
-from workloads.models.hugging_face import left_out
 
 LLAMA = "model_name_or_path: meta-llama/Llama-3.2-1B\n"
 #: Files that train more than a text model, as their trainers' examples write them.

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sim.errors import InputError
-from sim.predict import plan
-from sim.spec.load import load_scenario
-from workloads import recipes
-from workloads.recipes._models import model_named
-from workloads.recipes._reading import Recipe
+from prestep.sim.errors import InputError
+from prestep.sim.predict import plan
+from prestep.sim.spec.load import load_scenario
+from prestep.workloads import recipes
+from prestep.workloads.recipes._models import model_named
+from prestep.workloads.recipes._reading import Recipe
 
 
 def read(folder: Path, name: str, text: str, part: str = "") -> Recipe:

@@ -11,10 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError, PrestepError
-from workloads import schedules
-from workloads.schedules import Action, find, placement, rank_of_stages, schedule
-from workloads.schedules.runtime import (
+from prestep.sim.errors import InputError, PrestepError
+from prestep.workloads import schedules
+from prestep.workloads.schedules import (
+    Action,
+    find,
+    placement,
+    rank_of_stages,
+    schedule,
+)
+from prestep.workloads.schedules.runtime import (
     Batch,
     Compute,
     Hook,
@@ -24,7 +30,7 @@ from workloads.schedules.runtime import (
     executed,
     operations,
 )
-from workloads.schedules.timetable import render, timetable
+from prestep.workloads.schedules.timetable import render, timetable
 
 GOLDENS = Path(__file__).parent / "goldens"
 NAMES = schedules.names()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sim.errors import InputError
-from sim.predict import predict
-from sim.spec.load import parse_scenario
-from sim.tools import catalog
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.tools import catalog
 
 MODEL = {
     "kind": "transformer",

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sim.collectives.algorithms import pairwise
-from sim.errors import InputError
-from sim.spec.load import load_scenario
-from sim.spec.sections import Nccl, Scenario
-from topologies import load_cluster
+from prestep.sim.collectives.algorithms import pairwise
+from prestep.sim.errors import InputError
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.spec.sections import Nccl, Scenario
+from prestep.topologies import load_cluster
 
 SIZES = "--num-layers 4 --hidden-size 1024 --num-attention-heads 16 --seq-length 512 --max-position-embeddings 512"
 BATCH = "--micro-batch-size 1 --global-batch-size 16 --bf16"

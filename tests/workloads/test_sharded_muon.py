@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import KERNEL
-from sim.predict import predict
-from sim.spec.load import parse_scenario
-from sim.spec.sections import Scenario
+from prestep.sim.errors import InputError
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import KERNEL
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.workloads.lowered import Lowered
+from prestep.workloads.models.model import load_model
+from prestep.workloads.orthogonal import hidden
+from prestep.workloads.torch.lower import lower
 from tests.workloads.small import SEQ, TRANSFORMER
-from workloads.lowered import Lowered
-from workloads.models.model import load_model
-from workloads.orthogonal import hidden
-from workloads.torch.lower import lower
 
 
 def scenario(way: str, optimizer: str = "muon", **pytorch: Any) -> Scenario:

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.predict import predict
-from sim.spec.load import parse_scenario
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import parse_scenario
+from prestep.workloads.lowered import Lowered
+from prestep.workloads.parallel.zero_redundancy import partition
 from tests.executed import Executed, executed, step_time
 from tests.workloads.small import (
     HIDDEN,
@@ -25,8 +27,6 @@ from tests.workloads.small import (
     scenario,
     volume,
 )
-from workloads.lowered import Lowered
-from workloads.parallel.zero_redundancy import partition
 
 GATHER, SCATTER = "dp all_gather", "dp reduce_scatter"
 PIPELINES = (

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
+from prestep.sim.errors import InputError
+from prestep.workloads import recipes
 from tests.executed import executed, step_time
 from tests.workloads.small import (
     EXPERTS,
@@ -22,7 +23,6 @@ from tests.workloads.small import (
     scenario,
     volume,
 )
-from workloads import recipes
 
 OF_EXPERTS = LAYERS * 4 * 3 * HIDDEN * 512  # parameters
 ACTIVATION = 2.0 * 2 * SEQ * HIDDEN

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from lab.formats.mlperf_scripts import FILES, apart
-from sim.errors import InputError
-from sim.spec.load import load_scenario
-from sim.studies.search.scenario_file import text_beside
+from prestep.sim.errors import InputError
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.studies.search.scenario_file import text_beside
 
 SCRIPTS: dict[str, dict[str, Any]] = {
     name: entry

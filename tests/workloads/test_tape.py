@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import KERNEL
-from workloads.torch import functional as F
-from workloads.torch.activation_checkpoint import checkpoint
-from workloads.torch.memory import Memory, Storage
-from workloads.torch.recorder import Recorder, Shared
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import KERNEL
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.activation_checkpoint import checkpoint
+from prestep.workloads.torch.memory import Memory, Storage
+from prestep.workloads.torch.recorder import Recorder, Shared
+from prestep.workloads.torch.tape import Tape, Tensor
 
 width = st.integers(1, 2048)
 

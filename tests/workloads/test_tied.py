@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from sim.predict import predict
+from prestep.sim.predict import predict
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.parallel.ddp import DistributedDataParallel
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.recorder import Shared
+from prestep.workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.transformer import Transformer
 from tests.workloads.small import TRANSFORMER, lowered, ops, scenario
-from workloads.models.model import ModelSpec
-from workloads.parallel.ddp import DistributedDataParallel
-from workloads.parallel.group import Group
-from workloads.torch import functional as F
-from workloads.torch.recorder import Shared
-from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Transformer
 
 VOCAB, HIDDEN = 4096, 256
 TABLE = 2.0 * VOCAB * HIDDEN

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
-from sim.predict import predict, step_time
-from sim.spec.load import parse_scenario
-from sim.spec.sections import Scenario
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict, step_time
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.workloads.lowered import Lowered
+from prestep.workloads.models.counts import stage_parameters
+from prestep.workloads.models.model import load_model
+from prestep.workloads.torch.lower import lower
 from tests.executed import executed
 from tests.workloads.small import (
     LAYERS,
@@ -20,10 +24,6 @@ from tests.workloads.small import (
     ops,
     volume,
 )
-from workloads.lowered import Lowered
-from workloads.models.counts import stage_parameters
-from workloads.models.model import load_model
-from workloads.torch.lower import lower
 
 UNITS = LAYERS + 1  # blocks, and the root with embedding, final norm and head
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
-from sim.predict import step_time
-from sim.spec.load import load_scenario
-from workloads import recipes
-from workloads.recipes._documents import beneath
-from workloads.recipes._reading import Recipe
+from prestep.sim.errors import InputError
+from prestep.sim.predict import step_time
+from prestep.sim.spec.load import load_scenario
+from prestep.workloads import recipes
+from prestep.workloads.recipes._documents import beneath
+from prestep.workloads.recipes._reading import Recipe
 
 CLUSTER = "cluster.name=dgx-h100"
 BASE = """

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cli import main
-from sim.api import simulate
-from sim.costs.kinds import STREAM_PASSES
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import Comm
-from sim.spec.load import parse_scenario
-from sim.spec.sections import Scenario
+from prestep.cli import main
+from prestep.sim.api import simulate
+from prestep.sim.costs.kinds import STREAM_PASSES
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import Comm
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.workloads.lowered import Lowered
+from prestep.workloads.models.model import load_model
+from prestep.workloads.torch.lower import lower
+from prestep.workloads.torch.wide import HALVES, in_32_bits
 from tests.workloads.small import EXPERTS, HIDDEN, LAYERS, SEQ, TRANSFORMER
-from workloads.lowered import Lowered
-from workloads.models.model import load_model
-from workloads.torch.lower import lower
-from workloads.torch.wide import HALVES, in_32_bits
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "ddp": {"dp": 4, "data_parallel": "ddp"},

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import Chain, Comm, OpGraph
-from sim.predict import predict
-from tests.executed import executed
-from tests.sim.graphs import US, Op, all_reduce, graph
-from tests.sim.test_engine import run, times
-from tests.workloads.test_megatron import scenario
-from workloads.megatron import linear
-from workloads.megatron.user_buffers import (
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import Chain, Comm, OpGraph
+from prestep.sim.predict import predict
+from prestep.workloads.megatron import linear
+from prestep.workloads.megatron.user_buffers import (
     FORMATS,
     METHODS,
     PARTS,
     Scatter,
     scatter_of,
 )
+from tests.executed import executed
+from tests.sim.graphs import US, Op, all_reduce, graph
+from tests.sim.test_engine import run, times
+from tests.workloads.test_megatron import scenario
 
 LAYOUT = {"tp": 4, "sequence_parallel": True}
 # Links without latency that carry everything at once.

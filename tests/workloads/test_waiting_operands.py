@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sim.analysis.memory import fullest
-from sim.predict import load_fabric, lowered_on
-from sim.spec.load import parse_scenario
+from prestep.sim.analysis.memory import fullest
+from prestep.sim.predict import load_fabric, lowered_on
+from prestep.sim.spec.load import parse_scenario
 
 HIDDEN, FFN, HEADS, TOKENS = 1024, 4096, 8, 512
 #: Bytes of an element in a quantized operand with its share of a block's scale (OCP MX: 32 elements; NVFP4: 16).

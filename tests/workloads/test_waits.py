@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.analysis import explain
-from sim.analysis.prediction import Prediction
-from sim.exporters._words import headline
-from sim.predict import predict
-from sim.spec.load import parse_scenario
+from prestep.sim.analysis import explain
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.exporters._words import headline
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import parse_scenario
 from tests.executed import executed, reported
 from tests.workloads.small import TRANSFORMER
 from tests.workloads.small import scenario as eager

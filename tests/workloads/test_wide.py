@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cli import main
+from prestep.cli import main
 
 CLAIMS = Path(__file__).parents[2] / "lab" / "cases" / "claims" / "scenarios"
 WRITTEN = CLAIMS / "mlp-as-written.toml"

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.graph.kernel import Kernel
+from prestep.sim.errors import InputError
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.lowered import Lowered
+from prestep.workloads.models.counts import layer_flops, total_parameters
+from prestep.workloads.models.model import load_model
 from tests.executed import executed
 from tests.workloads.small import HIDDEN, LAYERS, TRANSFORMER, ops, scenario
-from workloads.lowered import Lowered
-from workloads.models.counts import layer_flops, total_parameters
-from workloads.models.model import load_model
 
 FRAMEWORKS = ("pytorch-eager", "pytorch-compiled")
 LENGTH, SAMPLES, HEADS = 1024, 2, 8

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import lab
-from sim import api
-from sim.errors import InputError
+from prestep.sim import api
+from prestep.sim.errors import InputError
+from prestep.workloads.job.adapter import Adapter
+from prestep.workloads.job.pytorch import PyTorch
+from prestep.workloads.torch import functional
+from prestep.workloads.torch.adapter import LowRank
 from tests.workloads import test_tape
-from workloads.job.adapter import Adapter
-from workloads.job.pytorch import PyTorch
-from workloads.torch import functional
-from workloads.torch.adapter import LowRank
 
 CASES = Path(__file__).parents[2] / "validation" / "cases"
 PEFT = lab.CASES / "peft"

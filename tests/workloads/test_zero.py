@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
-from sim.graph.opgraph import COMM, Chain
-from sim.predict import plan, predict, step_time
-from sim.spec.load import Scenario, parse_scenario
+from prestep.sim.errors import InputError
+from prestep.sim.graph.opgraph import COMM, Chain
+from prestep.sim.predict import plan, predict, step_time
+from prestep.sim.spec.load import Scenario, parse_scenario
+from prestep.workloads.megatron.core_attention import softmax_is_fused
 from tests.executed import executed
-from workloads.megatron.core_attention import softmax_is_fused
 
 MODEL = {
     "kind": "transformer",

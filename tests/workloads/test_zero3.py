@@ -8,12 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.errors import InputError
-from sim.predict import plan, predict
-from sim.spec.load import parse_scenario
-from sim.spec.sections import Scenario
-from sim.studies.search import search
-from workloads.parallel.zero3_course import LIVE, PERSISTENT, PREFETCH, Coordinator
+from prestep.sim.errors import InputError
+from prestep.sim.predict import plan, predict
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.studies.search import search
+from prestep.workloads.parallel.zero3_course import (
+    LIVE,
+    PERSISTENT,
+    PREFETCH,
+    Coordinator,
+)
 
 LLAMA: dict[str, Any] = {
     "kind": "transformer",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sim.errors import InputError
-from sim.spec.load import parse_scenario
+from prestep.sim.errors import InputError
+from prestep.sim.spec.load import parse_scenario
+from prestep.workloads.lowered import Lowered
 from tests.executed import executed
 from tests.workloads.small import lowered
-from workloads.lowered import Lowered
 
 
 def kinds(made: Lowered) -> list[str]:

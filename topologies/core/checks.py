@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sim.errors import Mistake, did_you_mean
-from topologies.core.links import Ints, Links, Nodes
-from topologies.core.quantity import GRADES
+from prestep.sim.errors import Mistake, did_you_mean
+from prestep.topologies.core.links import Ints, Links, Nodes
+from prestep.topologies.core.quantity import GRADES
 
 # Enough to see the pattern; a builder's slip repeats on every link.
 _SHOWN = 8

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from sim.errors import InputError, Mistake
-from sim.units import parse_bandwidth, parse_bytes, parse_duration
-from topologies.core.quantity import Quantity
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.units import parse_bandwidth, parse_bytes, parse_duration
+from prestep.topologies.core.quantity import Quantity
 
 
 @dataclass(frozen=True)

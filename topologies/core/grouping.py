@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from topologies.core.links import Ints
+from prestep.topologies.core.links import Ints
 
 
 def opaque(table: Ints) -> np.ndarray:

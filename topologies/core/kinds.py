@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from topologies.core.links import Ints, Texts
+from prestep.topologies.core.links import Ints, Texts
 
 # A byte may start or end here but not pass through.
 ENDPOINTS = frozenset({"gpu", "memory", "nvme", "storage"})

@@ -179,7 +179,7 @@ class Links:
 
         Examples
         --------
-        >>> from topologies import load_cluster
+        >>> from prestep.topologies import load_cluster
         >>> links = load_cluster("dgx-h100").links
         >>> links.kinds_on(links.of_kind("nvlink"))
         ('nvlink',)

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from sim import files
-from sim.errors import InputError, Mistake
+from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake
 
 _LINE = re.compile(
     r"(?P<hosts>[^\s:\[]+(?:\[[^\]]*\][^\s:\[,]*)*(?:,\S+)?)(?::(?P<colon>\S+))?(?P<rest>(?:\s+\S+)*)\s*"

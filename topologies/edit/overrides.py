@@ -1,6 +1,7 @@
 """What-ifs on a cluster: `selector.attribute = value or factor`, or `selector = off`.
 
-Selectors are those of `topologies.edit.selectors`. Attributes of links are `bandwidth` (payload, per direction) and
+Selectors are those of `prestep.topologies.edit.selectors`. Attributes of links are `bandwidth` (payload, per
+direction) and
 `latency`; of GPUs `flops`, `hbm_bandwidth`, `clock` and `power_limit`. A value is a factor ("2x", "0.5x", "80 %") or a
 quantity with a unit ("100 GB/s", "1 us", "900 TFLOP/s", "500 W"). A bandwidth is that of ONE physical link:
 "nvlink.bandwidth" = "25 GB/s" gives a row of five links 125 GB/s. Overrides apply in the order given.
@@ -16,12 +17,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.errors import InputError, Mistake, did_you_mean
-from sim.units import parse_bandwidth, parse_duration, parse_power, parse_rate
-from topologies.core.links import Floats, Ints, Links
-from topologies.edit import switched
-from topologies.edit.selectors import Selection, missing, resolve
-from topologies.fabric import Fabric, GpuChange
+from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.units import parse_bandwidth, parse_duration, parse_power, parse_rate
+from prestep.topologies.core.links import Floats, Ints, Links
+from prestep.topologies.edit import switched
+from prestep.topologies.edit.selectors import Selection, missing, resolve
+from prestep.topologies.fabric import Fabric, GpuChange
 
 LINK_ATTRIBUTES = ("bandwidth", "latency")
 GPU_ATTRIBUTES = ("flops", "hbm_bandwidth", "clock", "power_limit")

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Protocol
 
-from sim.errors import InputError, Mistake, did_you_mean
-from topologies.edit.hostfile import Line, expand, read
-from topologies.fabric import Fabric
+from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.topologies.edit.hostfile import Line, expand, read
+from prestep.topologies.fabric import Fabric
 
 
 class Wanted(Protocol):
-    """What is asked for: the keys of a scenario's [placement] (`sim.spec.sections.Placement`)."""
+    """What is asked for: the keys of a scenario's [placement] (`prestep.sim.spec.sections.Placement`)."""
 
     @property
     def by(self) -> str: ...

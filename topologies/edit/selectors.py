@@ -24,10 +24,10 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from sim.errors import Mistake, did_you_mean
-from topologies.core.kinds import TIERS
-from topologies.core.links import Ints
-from topologies.fabric import Fabric
+from prestep.sim.errors import Mistake, did_you_mean
+from prestep.topologies.core.kinds import TIERS
+from prestep.topologies.core.links import Ints
+from prestep.topologies.fabric import Fabric
 
 _PART = re.compile(r"([^\[\]]+)\[(.+)\]")
 _NUMBERS = re.compile(r"\d+(?:-\d+)?(?:\s*,\s*\d+(?:-\d+)?)*")

@@ -7,10 +7,10 @@ from dataclasses import fields
 
 import numpy as np
 
-from sim.errors import InputError, Mistake
-from topologies.core.checks import components
-from topologies.core.links import Bools, Ints, Links, Nodes
-from topologies.fabric import Fabric
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies.core.checks import components
+from prestep.topologies.core.links import Bools, Ints, Links, Nodes
+from prestep.topologies.fabric import Fabric
 
 # Devices that are of use with a single link, or none.
 _STANDING = frozenset({"gpu", "cpu", "memory", "nvme", "storage"})

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from topologies.core.links import TYPES, Ints, Links, Nodes, Texts
-from topologies.core.quantity import LinkSpec
-from topologies.fabric import Fabric
+from prestep.topologies.core.links import TYPES, Ints, Links, Nodes, Texts
+from prestep.topologies.core.quantity import LinkSpec
+from prestep.topologies.fabric import Fabric
 
 _ENDS = ("src", "dst")
 

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.errors import InputError, unknown
-from sim.plugins import load_function
-from topologies.core.checks import check
-from topologies.core.facts import ClusterFacts, cluster_facts
-from topologies.core.kinds import PREFERENCE
-from topologies.core.links import Floats, Ints, Links, Nodes
-from topologies.core.quantity import Quantity
-from topologies.core.routing import ADAPTIVE, Routing
-from topologies.routes.batch import Batch
-from topologies.routes.exchange import exchange
-from topologies.routes.images import Images
-from topologies.routes.paths import Paths, summed
-from topologies.routes.router import Router
+from prestep.sim.errors import InputError, unknown
+from prestep.sim.plugins import load_function
+from prestep.topologies.core.checks import check
+from prestep.topologies.core.facts import ClusterFacts, cluster_facts
+from prestep.topologies.core.kinds import PREFERENCE
+from prestep.topologies.core.links import Floats, Ints, Links, Nodes
+from prestep.topologies.core.quantity import Quantity
+from prestep.topologies.core.routing import ADAPTIVE, Routing
+from prestep.topologies.routes.batch import Batch
+from prestep.topologies.routes.exchange import exchange
+from prestep.topologies.routes.images import Images
+from prestep.topologies.routes.paths import Paths, summed
+from prestep.topologies.routes.router import Router
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -57,18 +57,18 @@ class Fabric:
     gpu_changes : tuple of GpuChange
         What-ifs: GPUs that are not as their model, in the order given.
     kernels : str
-        File of kernel times on this machine's GPUs (`sim.costs.measured`); "": those of the model.
+        File of kernel times on this machine's GPUs (`prestep.sim.costs.measured`); "": those of the model.
     constants : str
-        File of NCCL's constants on this machine (`sim.collectives.machine`); "": those of the GPU.
+        File of NCCL's constants on this machine (`prestep.sim.collectives.machine`); "": those of the GPU.
     routing : Routing
-        How `spread` chooses among equally good paths; see `topologies.policies`.
+        How `spread` chooses among equally good paths; see `prestep.topologies.policies`.
     numa : str
         "wrong": the processes of GPUs run on another socket than theirs; else "local".
 
     Raises
     ------
     InputError
-        With everything that is wrong: see `topologies.core.checks`.
+        With everything that is wrong: see `prestep.topologies.core.checks`.
     """
 
     name: str
@@ -278,7 +278,7 @@ class Fabric:
         if not self.leaves_host(routes):
             return summed(routes)
         rows, share = load_function(
-            "topologies.policies", self.routing.policy, "spread"
+            "prestep.topologies.policies", self.routing.policy, "spread"
         )(self, src, dst, self.routing)
         return rows, share
 
@@ -358,7 +358,8 @@ class Fabric:
         )
 
     def with_columns(self, **fields: Any) -> Fabric:
-        """A copy with other fields, not checked again: for changes that keep it sound (`topologies.edit.overrides`)."""
+        """A copy with other fields, not checked again: for changes that keep it sound
+        (`prestep.topologies.edit.overrides`)."""
         # A copy leaves the caches behind (`__getstate__`), and what was checked once is not checked again.
         same = copy.copy(self)
         same.__dict__.update(fields)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from topologies.core.quantity import LinkSpec, Quantity
-from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import add_row
+from prestep.topologies.core.quantity import LinkSpec, Quantity
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.wiring import add_row
 
 _RA = "NVIDIA DGX SuperPOD reference architecture, DGX H100 (RA-11333-001)"
 

@@ -12,9 +12,9 @@ from typing import Literal
 
 import numpy as np
 
-from sim.errors import InputError, Mistake
-from topologies.core.links import Floats, Ints
-from topologies.fabric import Fabric
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies.core.links import Floats, Ints
+from prestep.topologies.fabric import Fabric
 
 Op = Literal["read", "write"]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sim.errors import Mistake
-from topologies.core.quantity import LinkSpec, Quantity
-from topologies.fabric.builder import FabricBuilder
+from prestep.sim.errors import Mistake
+from prestep.topologies.core.quantity import LinkSpec, Quantity
+from prestep.topologies.fabric.builder import FabricBuilder
 
 Item = TypeVar("Item")
 

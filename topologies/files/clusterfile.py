@@ -27,13 +27,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sim.errors import InputError, Mistake
-from topologies.core.quantity import Quantity
-from topologies.fabric import Fabric
-from topologies.files import host_models, importers
-from topologies.files.bundled import CLUSTERS
-from topologies.files.gpu_links import contradictions
-from topologies.files.tables import Reader, Table, load_family, locate, merged, where_of
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies.core.quantity import Quantity
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.files import host_models, importers
+from prestep.topologies.files.bundled import CLUSTERS
+from prestep.topologies.files.gpu_links import contradictions
+from prestep.topologies.files.tables import (
+    Reader,
+    Table,
+    load_family,
+    locate,
+    merged,
+    where_of,
+)
 
 # Of anything that a family counts, and of GPUs: so many take 1.3 GB.
 MOST = 2**18

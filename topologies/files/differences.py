@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from topologies.core.links import TYPES, Links
-from topologies.core.quantity import Quantity
-from topologies.fabric import Fabric
+from prestep.topologies.core.links import TYPES, Links
+from prestep.topologies.core.quantity import Quantity
+from prestep.topologies.fabric import Fabric
 
 #: Relative difference of two numbers that were written in decimals and read again.
 _ROUNDED = 1e-12
@@ -21,7 +21,7 @@ def differences(before: Fabric, after: Fabric) -> list[str]:
 
     Examples
     --------
-    >>> from topologies import load_cluster
+    >>> from prestep.topologies import load_cluster
     >>> differences(load_cluster("dgx-h100"), load_cluster("dgx-h200"))[0]
     'GPU model: h100 became h200'
     """

@@ -9,11 +9,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from sim.errors import InputError
-from topologies.fabric import Fabric
-from topologies.files.bundled import cluster_names
-from topologies.files.host_models import HostModel, named
-from topologies.files.tables import locate, merged
+from prestep.sim.errors import InputError
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.files.bundled import cluster_names
+from prestep.topologies.files.host_models import HostModel, named
+from prestep.topologies.files.tables import locate, merged
 
 #: Datasheets round the wire differently.
 _MORE = 1.05
@@ -29,7 +29,7 @@ def contradictions(fabric: Fabric) -> list[str]:
 
     Examples
     --------
-    >>> from topologies import load_cluster
+    >>> from prestep.topologies import load_cluster
     >>> contradictions(load_cluster("dgx-h100"))
     []
     >>> contradictions(load_cluster("dgx-h100").with_columns(gpu_model="l40s"))

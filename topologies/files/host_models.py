@@ -15,12 +15,12 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
-from topologies import host
-from topologies.core import facts
-from topologies.core.quantity import Quantity
-from topologies.fabric import Fabric
-from topologies.files.bundled import cluster_names
-from topologies.files.tables import HEADER, Reader, load_family, locate, merged
+from prestep.topologies import host
+from prestep.topologies.core import facts
+from prestep.topologies.core.quantity import Quantity
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.files.bundled import cluster_names
+from prestep.topologies.files.tables import HEADER, Reader, load_family, locate, merged
 
 #: Facts of the network that a host is in, not of the host.
 _OF_NETWORKS = frozenset(key for key in facts.KINDS if key.startswith("net_")) | {

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sim import plugins
-from sim.errors import InputError, Mistake, unknown
-from sim.units import format_bandwidth
-from topologies.fabric import Fabric
-from topologies.files import importers
-from topologies.files.differences import differences
-from topologies.files.importers import node_link
-from topologies.show.tiers import tiers
+from prestep.sim import plugins
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.units import format_bandwidth
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.files import importers
+from prestep.topologies.files.differences import differences
+from prestep.topologies.files.importers import node_link
+from prestep.topologies.show.tiers import tiers
 
-_IMPORTERS = "topologies.files.importers"
+_IMPORTERS = "prestep.topologies.files.importers"
 # Words that name a format on the command line, and suffixes that tell it.
 _ALIASES = {"json": "node_link", "nodelink": "node_link"}
 _SUFFIXES = {".json": "node_link", ".graphml": "graphml"}

@@ -6,8 +6,8 @@ import math
 from itertools import chain
 from typing import Any
 
-from sim import files
-from topologies.files.bundled import CLUSTERS, cluster_names
+from prestep.sim import files
+from prestep.topologies.files.bundled import CLUSTERS, cluster_names
 
 ONE_HOST = "host"
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from topologies.edit.overrides import with_overrides
-from topologies.fabric import Fabric
-from topologies.files import clusterfile
-from topologies.files.bundled import cluster_names
+from prestep.topologies.edit.overrides import with_overrides
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.files import clusterfile
+from prestep.topologies.files.bundled import cluster_names
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Library:
     clusters: dict[tuple[str, int | None], Fabric] = field(default_factory=dict)
 
     def read(self, name_or_file: str | Path, hosts: int | None = None) -> Fabric:
-        """As `topologies.files.clusterfile.read`."""
+        """As `prestep.topologies.files.clusterfile.read`."""
         if isinstance(name_or_file, Path) or name_or_file not in cluster_names():
             return clusterfile.read(name_or_file, hosts)
         key = name_or_file, hosts
@@ -54,7 +54,7 @@ class Library:
         return len(fabric.links) > self.most_links
 
 
-#: What `topologies.load_cluster` reads from: one for the process.
+#: What `prestep.topologies.load_cluster` reads from: one for the process.
 SHARED = Library()
 
 
@@ -64,6 +64,6 @@ def load_cluster(
     overrides: Mapping[str, str] | None,
     where: str,
 ) -> Fabric:
-    """As `topologies.load_cluster`."""
+    """As `prestep.topologies.load_cluster`."""
     fabric = SHARED.read(name_or_file, hosts)
     return with_overrides(fabric, overrides, where) if overrides else fabric

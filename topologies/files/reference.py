@@ -1,6 +1,6 @@
 """The tables of a cluster file's keys in docs/cluster-files.md, from the families' own `Params`.
 
-    python -m topologies.files.reference docs/cluster-files.md
+    python -m prestep.topologies.files.reference docs/cluster-files.md
 
 writes them between the page's markers; without a page they are printed.
 """
@@ -17,11 +17,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sim import plugins
-from sim.errors import PrestepError
-from sim.units import format_bandwidth, format_duration
-from topologies.core.facts import KINDS, MEANINGS
-from topologies.core.quantity import LinkSpec
+from prestep.sim import plugins
+from prestep.sim.errors import PrestepError
+from prestep.sim.units import format_bandwidth, format_duration
+from prestep.topologies.core.facts import KINDS, MEANINGS
+from prestep.topologies.core.quantity import LinkSpec
 
 BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"
 HEAD = "| key | value | default | meaning |\n| --- | --- | --- | --- |"
@@ -30,8 +30,8 @@ HEAD = "| key | value | default | meaning |\n| --- | --- | --- | --- |"
 def families() -> dict[str, ModuleType]:
     """The modules that build clusters, by name."""
     found = {
-        name: plugins.load("topologies", name)
-        for name in sorted(plugins.providers("topologies", "build"))
+        name: plugins.load("prestep.topologies", name)
+        for name in sorted(plugins.providers("prestep.topologies", "build"))
     }
     return {name: module for name, module in found.items() if hasattr(module, "Params")}
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sim import files, plugins
-from sim.errors import InputError, Mistake, did_you_mean, unknown
-from sim.units import parse_bandwidth, parse_duration
-from topologies.core import facts
-from topologies.core.quantity import GRADES, LinkSpec, Quantity
-from topologies.files.bundled import CLUSTERS, cluster_names
+from prestep.sim import files, plugins
+from prestep.sim.errors import InputError, Mistake, did_you_mean, unknown
+from prestep.sim.units import parse_bandwidth, parse_duration
+from prestep.topologies.core import facts
+from prestep.topologies.core.quantity import GRADES, LinkSpec, Quantity
+from prestep.topologies.files.bundled import CLUSTERS, cluster_names
 
 Table = dict[str, Any]
 _BESIDE = ("nccl", "kernels")  # files that lie beside it
@@ -58,10 +58,10 @@ def locate(name_or_file: str | Path) -> Path:
 def load_family(where: str, table: Table) -> ModuleType:
     """The module that a file's `family` names: one with `Params` and `build`."""
     name = table.get("family")
-    found = plugins.discover("topologies").get(str(name).replace("-", "_"))
-    module = plugins.load("topologies", str(name)) if found else None
+    found = plugins.discover("prestep.topologies").get(str(name).replace("-", "_"))
+    module = plugins.load("prestep.topologies", str(name)) if found else None
     if module is None or not hasattr(module, "Params"):
-        families = sorted(plugins.providers("topologies", "build"))
+        families = sorted(plugins.providers("prestep.topologies", "build"))
         if name is None:
             raise InputError(
                 Mistake(where, "family", "nothing", f"one of {', '.join(families)}")

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from topologies.core.links import Floats, Ints
-from topologies.fabric import Fabric
-from topologies.routes.paths import Paths, summed
+from prestep.topologies.core.links import Floats, Ints
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.routes.paths import Paths, summed
 
 __all__ = ["between_nics"]
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from topologies.core.links import Floats, Ints
-from topologies.core.routing import Routing
-from topologies.fabric import Fabric
-from topologies.policies import between_nics
-from topologies.routes.paths import Paths
+from prestep.topologies.core.links import Floats, Ints
+from prestep.topologies.core.routing import Routing
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.policies import between_nics
+from prestep.topologies.routes.paths import Paths
 
 Flow = tuple[str, str, int]
 
@@ -74,7 +74,8 @@ def paths(
 ) -> list[tuple[Ints, Floats]]:
     """`path` of many flows; where equal paths differ in nothing, without looking at all of them.
 
-    Beyond `topologies.routes.paths.MAX_PATHS` paths the draw is over all of them, not over those that routes keep.
+    Beyond `prestep.topologies.routes.paths.MAX_PATHS` paths the draw is over all of them, not over those that routes
+    keep.
     """
     listed = list(flows)
     src, dst = (fabric.positions([flow[k] for flow in listed]) for k in (0, 1))  # type: ignore[misc]

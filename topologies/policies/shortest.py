@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from topologies.core.links import Floats, Ints
-from topologies.core.routing import Routing
-from topologies.fabric import Fabric
-from topologies.policies import between_nics
+from prestep.topologies.core.links import Floats, Ints
+from prestep.topologies.core.routing import Routing
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.policies import between_nics
 
 
 def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, Floats]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from topologies.core.links import Floats, Ints
-from topologies.core.routing import Routing
-from topologies.fabric import Fabric
-from topologies.policies import between_nics
-from topologies.routes.paths import Paths
+from prestep.topologies.core.links import Floats, Ints
+from prestep.topologies.core.routing import Routing
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.policies import between_nics
+from prestep.topologies.routes.paths import Paths
 
 
 def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, Floats]:

@@ -1,8 +1,8 @@
-"""Many routes at once: the same bytes on the same links as `topologies.routes.router`, pair by pair, in columns.
+"""Many routes at once, in columns: the same bytes on the same links as the router's, pair by pair (`router`).
 
 A way inside a host is found once for all hosts that are alike; a way between hosts is the way out of one, the paths
-between two switches, and the way into the other (`topologies.routes.stubs`). Pairs for which that
-cannot be shown, from hop counts, to be all of the shortest paths are left to the router.
+between two switches, and the way into the other (`stubs`). Pairs for which that cannot be shown, from hop counts, to
+be all of the shortest paths are left to the router.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from functools import cached_property
 
 import numpy as np
 
-from topologies.core.grouping import groups
-from topologies.core.kinds import NETWORK, rank_of
-from topologies.core.links import Bools, Floats, Ints, Links, Nodes
-from topologies.routes.doors import Doors, Gates
-from topologies.routes.fans import Fan, fans_of
-from topologies.routes.nearest import Nearest
-from topologies.routes.net import Net, some_links, some_nodes
-from topologies.routes.paths import MAX_PATHS, STRIDE
-from topologies.routes.pattern import FAR, Pattern
-from topologies.routes.pieces import Core, Piece, add_in_order, add_loads, columns
-from topologies.routes.router import Router
-from topologies.routes.stubs import Stubs, find
+from prestep.topologies.core.grouping import groups
+from prestep.topologies.core.kinds import NETWORK, rank_of
+from prestep.topologies.core.links import Bools, Floats, Ints, Links, Nodes
+from prestep.topologies.routes.doors import Doors, Gates
+from prestep.topologies.routes.fans import Fan, fans_of
+from prestep.topologies.routes.nearest import Nearest
+from prestep.topologies.routes.net import Net, some_links, some_nodes
+from prestep.topologies.routes.paths import MAX_PATHS, STRIDE
+from prestep.topologies.routes.pattern import FAR, Pattern
+from prestep.topologies.routes.pieces import Core, Piece, add_in_order, add_loads
+from prestep.topologies.routes.pieces import columns as in_columns
+from prestep.topologies.routes.router import Router
+from prestep.topologies.routes.stubs import Stubs, find
 
 _CHUNK = 1 << 18  # pairs at a time: bounds the memory
 # Several numbers packed into one key: this many bits are enough for a pattern, a place in a host, and a door.
@@ -96,7 +97,7 @@ class Batch:
     def spreads(self, src: Ints, dst: Ints) -> tuple[Ints, Ints, Floats]:
         """(pair, row, share) of every link that the pairs use, sorted by pair, then by row."""
         pieces, cores, fans = self.resolve(src, dst)
-        return columns([*pieces, *(core.piece() for core in cores), *fans])
+        return in_columns([*pieces, *(core.piece() for core in cores), *fans])
 
     def spread(self, src: int, dst: int) -> tuple[Ints, Floats]:
         """`Router.spread`; by the pattern of the host, or the doors, where these are clear."""
@@ -107,7 +108,7 @@ class Batch:
             if not pieces:
                 self._note_unclear(*ends)
                 return self._router.spread(src, dst)
-            _, rows, share = columns(pieces)
+            _, rows, share = in_columns(pieces)
             self._router.spreads[key] = rows, share
         return self._router.spreads[key]
 
@@ -120,7 +121,7 @@ class Batch:
         apart = self._in_patterns(src, dst) & ~self._same_host(src, dst)
         fans = self._fans(src, dst, np.flatnonzero(new & apart))
         pieces = [piece for fan in fans for piece in fan.pieces(self.net)]
-        pair, rows, share = columns(pieces)
+        pair, rows, share = in_columns(pieces)
         edges = np.flatnonzero(np.diff(pair)) + 1
         parts = zip(np.split(rows, edges), np.split(share, edges), strict=True)
         for at, part in zip(np.unique(pair).tolist(), parts, strict=False):

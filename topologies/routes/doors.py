@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.core.grouping import distinct
-from topologies.core.links import Bools, Ints
-from topologies.routes.net import Net
-from topologies.routes.pattern import FAR, Pattern
-from topologies.routes.stubs import Stubs
+from prestep.topologies.core.grouping import distinct
+from prestep.topologies.core.links import Bools, Ints
+from prestep.topologies.routes.net import Net
+from prestep.topologies.routes.pattern import FAR, Pattern
+from prestep.topologies.routes.stubs import Stubs
 
 _COST = 1 << 10  # more CPUs than any path passes
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topologies.core.grouping import distinct, groups
-from topologies.core.links import Floats, Ints
-from topologies.routes.batch import Batch
-from topologies.routes.doors import Doors
-from topologies.routes.paths import MAX_PATHS
-from topologies.routes.pattern import Pattern
-from topologies.routes.pieces import Piece
+from prestep.topologies.core.grouping import distinct, groups
+from prestep.topologies.core.links import Floats, Ints
+from prestep.topologies.routes.batch import Batch
+from prestep.topologies.routes.doors import Doors
+from prestep.topologies.routes.paths import MAX_PATHS
+from prestep.topologies.routes.pattern import Pattern
+from prestep.topologies.routes.pieces import Piece
 
 _CHUNK = 1 << 20  # pairs at a time where classes do not help
 

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.core.grouping import distinct, groups
-from topologies.core.links import Bools, Floats, Ints
-from topologies.routes.doors import Gates
-from topologies.routes.net import Net
-from topologies.routes.paths import MAX_PATHS, STRIDE, chosen
-from topologies.routes.pattern import Pattern
-from topologies.routes.pieces import Core, Piece
+from prestep.topologies.core.grouping import distinct, groups
+from prestep.topologies.core.links import Bools, Floats, Ints
+from prestep.topologies.routes.doors import Gates
+from prestep.topologies.routes.net import Net
+from prestep.topologies.routes.paths import MAX_PATHS, STRIDE, chosen
+from prestep.topologies.routes.pattern import Pattern
+from prestep.topologies.routes.pieces import Core, Piece
 
 
 def repeated(paths: int) -> Floats:

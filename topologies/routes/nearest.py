@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from topologies.core.links import Ints, Nodes
-from topologies.routes.pattern import FAR, Pattern
-from topologies.routes.router import Router
-from topologies.routes.stubs import Stubs
+from prestep.topologies.core.links import Ints, Nodes
+from prestep.topologies.routes.pattern import FAR, Pattern
+from prestep.topologies.routes.router import Router
+from prestep.topologies.routes.stubs import Stubs
 
 
 class Nearest:

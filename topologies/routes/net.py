@@ -8,11 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
-from topologies.core.grouping import distinct, groups
-from topologies.core.links import Floats, Ints, Links, Nodes
-from topologies.routes.paths import chosen
-from topologies.routes.router import Router
-from topologies.routes.twins import Twins
+from prestep.topologies.core.grouping import distinct, groups
+from prestep.topologies.core.links import Floats, Ints, Links, Nodes
+from prestep.topologies.routes.paths import chosen
+from prestep.topologies.routes.router import Router
+from prestep.topologies.routes.twins import Twins
 
 NONE = np.empty((0, 0), dtype=np.int64)  # links between a switch and itself
 

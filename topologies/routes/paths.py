@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from topologies.core.links import Floats, Ints
+from prestep.topologies.core.links import Floats, Ints
 
 Paths = Sequence[tuple[Ints, float]]
 

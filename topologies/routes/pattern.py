@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from topologies.core.kinds import ENDPOINTS
-from topologies.core.links import Ints
+from prestep.topologies.core.kinds import ENDPOINTS
+from prestep.topologies.core.links import Ints
 
 FAR = 1 << 20  # hops to what cannot be reached
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.core.links import Floats, Ints
+from prestep.topologies.core.links import Floats, Ints
 
 
 class Piece(NamedTuple):

@@ -17,10 +17,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from sim.errors import InputError, Mistake
-from topologies.core.kinds import ENDPOINTS, NETWORK, rank_of
-from topologies.core.links import Floats, Ints, Links, Nodes
-from topologies.routes.paths import STRIDE, chosen, summed
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies.core.kinds import ENDPOINTS, NETWORK, rank_of
+from prestep.topologies.core.links import Floats, Ints, Links, Nodes
+from prestep.topologies.routes.paths import STRIDE, chosen, summed
 
 _NO_CPU = ENDPOINTS | {"cpu"}
 

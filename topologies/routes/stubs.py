@@ -1,4 +1,5 @@
-"""Hosts as copies of few patterns, and as dead ends of the network: what `topologies.routes.batch` knows of a cluster.
+"""Hosts as copies of few patterns, and as dead ends of the network: what `prestep.topologies.routes.batch` knows of
+a cluster.
 
 Hosts whose nodes and inner links are alike share a `Pattern`; a way inside one of them is the same way in all. A host
 is a dead end where no shortest path passes through it, so that a way between hosts is one way out, one way through the
@@ -11,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topologies.core.kinds import NETWORK, rank_of
-from topologies.core.links import Bools, Ints, Links, Nodes
-from topologies.routes.pattern import FAR, Pattern
+from prestep.topologies.core.kinds import NETWORK, rank_of
+from prestep.topologies.core.links import Bools, Ints, Links, Nodes
+from prestep.topologies.routes.pattern import FAR, Pattern
 
 MOST_DOORS = 128  # links out of a host, beyond which it is a network of its own
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topologies.core.kinds import rank_of
-from topologies.core.links import Ints, Links
+from prestep.topologies.core.kinds import rank_of
+from prestep.topologies.core.links import Ints, Links
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from sim import files, pictures
+from prestep.sim import files, pictures
 
 NODE_COLOURS = {
     "nvswitch": "#76b900", "gpu": "#4d7c0f", "pcieswitch": "#b7791f", "cpu": "#1d4ed8", "memory": "#60a5fa",

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from matplotlib.lines import Line2D
 
-from sim.units import format_bandwidth
-from topologies.core.links import Ints
-from topologies.fabric import Fabric
-from topologies.show import drawing_folded
-from topologies.show.canvas import (
+from prestep.sim.units import format_bandwidth
+from prestep.topologies.core.links import Ints
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.show import drawing_folded
+from prestep.topologies.show.canvas import (
     DARK,
     GREY,
     LINK_COLOURS,

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topologies.fabric import Fabric
-from topologies.show import labels
-from topologies.show.canvas import (
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.show import labels
+from prestep.topologies.show.canvas import (
     DARK,
     GREY,
     LINK_COLOURS,
@@ -18,8 +18,8 @@ from topologies.show.canvas import (
     node_style,
     save,
 )
-from topologies.show.folding import Edge, Folded, fold
-from topologies.show.summary import summary
+from prestep.topologies.show.folding import Edge, Folded, fold
+from prestep.topologies.show.summary import summary
 
 _WIDE, _HIGH = 2.1, 0.78  # of a box
 _ACROSS, _DOWN = 3.3, 1.75  # from box to box

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topologies.core.links import Ints
-from topologies.fabric import Fabric
+from prestep.topologies.core.links import Ints
+from prestep.topologies.fabric import Fabric
 
 ROUNDS = 4
 MOST = 16  # classes that a picture can hold

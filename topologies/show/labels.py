@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sim.units import format_bandwidth
-from topologies.core.kinds import TIERS
-from topologies.show.folding import Class, Edge, Folded
+from prestep.sim.units import format_bandwidth
+from prestep.topologies.core.kinds import TIERS
+from prestep.topologies.show.folding import Class, Edge, Folded
 
 _INSIDE = (
     ["nic", "storage_nic"],

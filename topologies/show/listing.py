@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from sim.errors import InputError, Mistake, did_you_mean
-from sim.units import format_bandwidth, format_duration
-from topologies.fabric import Fabric
-from topologies.show.summary import summary
+from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.units import format_bandwidth, format_duration
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.show.summary import summary
 
 _PICTURES = (".png", ".svg")
 _SHOWN = 3
@@ -73,7 +73,7 @@ def picture(fabric: Fabric, path: str | Path) -> None:
     """
     _check_suffix(Path(path), _PICTURES)
     # matplotlib is slow to import
-    from topologies.show.drawing import draw
+    from prestep.topologies.show.drawing import draw
 
     draw(fabric, Path(path))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from sim.errors import InputError, Mistake
-from topologies.core.kinds import STORAGE_LINKS
-from topologies.fabric import Fabric
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies.core.kinds import STORAGE_LINKS
+from prestep.topologies.fabric import Fabric
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.units import format_bandwidth, format_duration
-from topologies.core.checks import components
-from topologies.core.kinds import ENDPOINTS, TIERS
-from topologies.fabric import Fabric
-from topologies.show.folding import fold
-from topologies.show.measures import bisection
-from topologies.show.tiers import parts
+from prestep.sim.units import format_bandwidth, format_duration
+from prestep.topologies.core.checks import components
+from prestep.topologies.core.kinds import ENDPOINTS, TIERS
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.show.folding import fold
+from prestep.topologies.show.measures import bisection
+from prestep.topologies.show.tiers import parts
 
 EXACT = 1100  # GPUs up to which the bisection is a maximum flow (about a second)
 
@@ -67,7 +67,7 @@ def _rates_up_and_down(fabric: Fabric) -> tuple[np.ndarray, np.ndarray]:
 def diameter(fabric: Fabric) -> tuple[int, float, str, str]:
     """The longest shortest way between two GPUs: links, seconds without software, from and to.
 
-    Looked for from one GPU of each class of alike ones (`topologies.show.folding`).
+    Looked for from one GPU of each class of alike ones (`prestep.topologies.show.folding`).
     """
     starts = [c.example for c in fold(fabric, 64).classes if c.kind == "gpu"]
     longest: tuple[int, float, str, str] = (0, 0.0, fabric.gpus[0], fabric.gpus[0])

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topologies.core.checks import components
-from topologies.core.kinds import STORAGE_LINKS, TIERS
-from topologies.core.links import Bools, Floats, Ints, Texts
-from topologies.fabric import Fabric
+from prestep.topologies.core.checks import components
+from prestep.topologies.core.kinds import STORAGE_LINKS, TIERS
+from prestep.topologies.core.links import Bools, Floats, Ints, Texts
+from prestep.topologies.fabric import Fabric
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Commands of `prestep` about measurements: files as in `sim.commands`."""
+"""Commands of `prestep` about measurements: files as in `prestep.sim.commands`."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from sim.commands._pages import show_page
-from sim.commands._shared import explained
+from prestep.sim.commands._pages import show_page
+from prestep.sim.commands._shared import explained
 
 GROUP = "Your programs, traces and machines"
 
@@ -49,6 +49,6 @@ GROUP = "Your programs, traces and machines"
 @click.option("--force", is_flag=True, help="Replace the file.")
 @explained
 def command(**options: Any) -> None:
-    from validation.fit.command import calibrate
+    from prestep.validation.fit.command import calibrate
 
     show_page(calibrate(**options))

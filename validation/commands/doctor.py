@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from sim import plugins
-from sim.commands._shared import as_json, changes, explained
+from prestep.sim import plugins
+from prestep.sim.commands._shared import as_json, changes, explained
 
 GROUP = "Trust"
 
@@ -61,4 +61,4 @@ def nccl(**options: Any) -> None:
 
 
 def _handler() -> ModuleType:
-    return plugins.load("validation.commands.handlers", "doctor")
+    return plugins.load("prestep.validation.commands.handlers", "doctor")

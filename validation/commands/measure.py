@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import explained, file_option
+from prestep.sim.commands._shared import explained, file_option
 
 GROUP = "Your programs, traces and machines"
 
@@ -59,6 +59,6 @@ GROUP = "Your programs, traces and machines"
 @click.option("--force", is_flag=True, help="Replace the file.")
 @explained
 def command(**options: Any) -> None:
-    from validation.commands.handlers.measure import measure
+    from prestep.validation.commands.handlers.measure import measure
 
     measure(**options)

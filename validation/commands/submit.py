@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from sim import plugins
-from sim.commands._shared import as_json, explained, file_option
+from prestep.sim import plugins
+from prestep.sim.commands._shared import as_json, explained, file_option
 
 GROUP = "Trust"
 
@@ -22,4 +22,4 @@ GROUP = "Trust"
 @as_json
 @explained
 def command(**options: Any) -> None:
-    plugins.load("validation.commands.handlers", "submit").submit(**options)
+    plugins.load("prestep.validation.commands.handlers", "submit").submit(**options)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import as_json, explained, file_option
+from prestep.sim.commands._shared import as_json, explained, file_option
 
 GROUP = "Trust"
 
@@ -63,6 +63,6 @@ GROUP = "Trust"
 )
 @explained
 def command(**options: Any) -> None:
-    from validation.commands.handlers.validate import validate
+    from prestep.validation.commands.handlers.validate import validate
 
     validate(**options)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim import plugins
-from validation.doctor.sweep import Situation
+from prestep.sim import plugins
+from prestep.validation.doctor.sweep import Situation
 
-PACKAGE = "validation.doctor.causes"
+PACKAGE = "prestep.validation.doctor.causes"
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from sim.collectives.plan import nccl_of
-from sim.costs.spreads import quantile
-from sim.errors import PrestepError
-from topologies.edit.overrides import with_overrides
-from validation.doctor.cause import Cause, Change, causes
-from validation.doctor.normal import Part, parts_of
-from validation.doctor.sweep import Situation, Size, Sweep
+from prestep.sim.collectives.plan import nccl_of
+from prestep.sim.costs.spreads import quantile
+from prestep.sim.errors import PrestepError
+from prestep.topologies.edit.overrides import with_overrides
+from prestep.validation.doctor.cause import Cause, Change, causes
+from prestep.validation.doctor.normal import Part, parts_of
+from prestep.validation.doctor.sweep import Situation, Size, Sweep
 
 # A size counts as so far from its prediction at most: one that is further off does not outweigh the others.
 MOST = 20.0  # standard deviations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from validation.doctor.cause import Change
-from validation.doctor.sweep import Situation
+from prestep.validation.doctor.cause import Change
+from prestep.validation.doctor.sweep import Situation
 
 
 def nics_of(here: Situation) -> tuple[str, ...]:

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sim.errors import InputError, Mistake
-from sim.spec.sections import Nccl
-from validation.doctor.diagnosis import Sign
-from validation.formats import nccl_log, nccl_tests
-from validation.formats.collective_rows import Row
-from validation.formats.launcher_prefix import without_prefix
-from validation.formats.nccl_tests_run import Parsed, Timing, named
-from validation.formats.records import text_of
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.spec.sections import Nccl
+from prestep.validation.doctor.diagnosis import Sign
+from prestep.validation.formats import nccl_log, nccl_tests
+from prestep.validation.formats.collective_rows import Row
+from prestep.validation.formats.launcher_prefix import without_prefix
+from prestep.validation.formats.nccl_tests_run import Parsed, Timing, named
+from prestep.validation.formats.records import text_of
 
 _SIZE = re.compile(r"nRanks (\d{1,7}) nNodes (\d{1,7})\b")
 _VERSION = re.compile(r"NCCL version (2\.\d+\.\d+)")

@@ -14,10 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sim import schema
-from sim.costs.spreads import quantile
-from sim.schema import Number, Table
-from validation.doctor.sweep import BANDWIDTH, LATENCY, Size, Sweep
+from prestep.sim import schema
+from prestep.sim.costs.spreads import quantile
+from prestep.sim.schema import Number, Table
+from prestep.validation.doctor.sweep import BANDWIDTH, LATENCY, Size, Sweep
 
 FILE = Path(__file__).parent / "normal.toml"
 PLACES = ("host", "network", "network, pairs", "shaped")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sim.collectives.table import bus_factor
-from sim.units import format_bandwidth, format_bytes, format_duration, percent
-from validation.doctor.cause import causes
-from validation.doctor.diagnosis import Diagnosis, Sign, Suspect
-from validation.doctor.logs import Run
-from validation.doctor.normal import Part, interval, slow
-from validation.doctor.sweep import Size, Sweep
-from validation.formats.collective_rows import nccl_op
+from prestep.sim.collectives.table import bus_factor
+from prestep.sim.units import format_bandwidth, format_bytes, format_duration, percent
+from prestep.validation.doctor.cause import causes
+from prestep.validation.doctor.diagnosis import Diagnosis, Sign, Suspect
+from prestep.validation.doctor.logs import Run
+from prestep.validation.doctor.normal import Part, interval, slow
+from prestep.validation.doctor.sweep import Size, Sweep
+from prestep.validation.formats.collective_rows import nccl_op
 
 HEAD = f"{'size':>10} {'measured':>10} {'busbw':>12} {'should take':>23}  {'algorithm':<18}"
 

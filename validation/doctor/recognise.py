@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from sim.errors import InputError, Mistake, PrestepError
-from sim.replay.machine import CLUSTERS
-from topologies import cluster_names, load_cluster
-from validation.doctor.logs import Run
+from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.sim.replay.machine import CLUSTERS
+from prestep.topologies import cluster_names, load_cluster
+from prestep.validation.doctor.logs import Run
 
 # Longest first: an H100 is in the name of a GH100, a B200 in that of a GB200.
 MODELS = ("GB300", "GB200", "GH200", "B300", "B200", "H200", "H100", "H800", "A100")

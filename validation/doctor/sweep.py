@@ -9,13 +9,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from sim.collectives import machine
-from sim.collectives.interval import NETWORK, SHAPED, latency_share, place_of, spread
-from sim.collectives.plan import Plan
-from sim.collectives.planner import plan_collective
-from sim.spec.sections import Nccl
-from validation.formats.collective_rows import IN_PLACE, TESTED, Row, members
-from validation.sets.predict_collective import called, gpus_of
+from prestep.sim.collectives import machine
+from prestep.sim.collectives.interval import (
+    NETWORK,
+    SHAPED,
+    latency_share,
+    place_of,
+    spread,
+)
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.spec.sections import Nccl
+from prestep.validation.formats.collective_rows import IN_PLACE, TESTED, Row, members
+from prestep.validation.sets.predict_collective import called, gpus_of
 
 HOST = "host"
 # Constants of a GPU were fitted on one host: another host of the kind is off as those of another GPU are.

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from sim import files, progress
-from sim.collectives import constants
-from sim.collectives.constants import OVERLAP
-from sim.errors import InputError, Mistake
-from validation.fit import overlap as fit_overlap
-from validation.fit.collectives import (
+from prestep.sim import files, progress
+from prestep.sim.collectives import constants
+from prestep.sim.collectives.constants import OVERLAP
+from prestep.sim.errors import InputError, Mistake
+from prestep.validation.fit import overlap as fit_overlap
+from prestep.validation.fit.collectives import (
     FEW,
     PACE,
     Block,
@@ -32,10 +32,10 @@ from validation.fit.collectives import (
     literal,
     show,
 )
-from validation.fit.logs import FORMATS
-from validation.formats.collective_rows import TESTED, Row
-from validation.formats.overlap_rows import Overlap
-from validation.sets.predict_collective import alone_of, cluster_of, loadable
+from prestep.validation.fit.logs import FORMATS
+from prestep.validation.formats.collective_rows import TESTED, Row
+from prestep.validation.formats.overlap_rows import Overlap
+from prestep.validation.sets.predict_collective import alone_of, cluster_of, loadable
 
 LEAST = 4  # rows of a block that are not held out; fewer settle nothing
 

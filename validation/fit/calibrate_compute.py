@@ -1,6 +1,6 @@
 """Write a GPU's kernel tables from Kineto traces and microbenchmarks.
 
-    python -m validation.fit.calibrate_compute MEASURED_FOLDER [--gpu h200] [--out sim/costs/hardware]
+    python -m prestep.validation.fit.calibrate_compute MEASURED_FOLDER [--gpu h200] [--out sim/costs/hardware]
 
 MEASURED_FOLDER holds `micro.jsonl` and `traces/*.pt.trace.json.gz`. Rows of the held-out traces are never used to fit;
 their error is printed at the end.
@@ -15,19 +15,24 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.costs import terms
-from sim.costs.gpu import HARDWARE, Gpu, load
-from sim.costs.kinds import work
-from sim.costs.tables import Kriged, Row, read_rows
-from validation.fit.compute_traces import (
+from prestep.sim.costs import terms
+from prestep.sim.costs.gpu import HARDWARE, Gpu, load
+from prestep.sim.costs.kinds import work
+from prestep.sim.costs.tables import Kriged, Row, read_rows
+from prestep.validation.fit.compute_traces import (
     SCATTERED,
     held_out_rows,
     read_traces,
     trace_rows,
 )
-from validation.fit.kernels import adamw_launches, fit_gemm, fit_terms
-from validation.formats.kernel_tables import write_rows
-from validation.formats.micro_rows import FITTED, in_situ, kept_apart, micro_rows
+from prestep.validation.fit.kernels import adamw_launches, fit_gemm, fit_terms
+from prestep.validation.formats.kernel_tables import write_rows
+from prestep.validation.formats.micro_rows import (
+    FITTED,
+    in_situ,
+    kept_apart,
+    micro_rows,
+)
 
 LATER = Path(__file__).parents[1] / "cases" / "h200" / "kernels" / "micro_4gpu.jsonl"
 

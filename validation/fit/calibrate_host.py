@@ -1,6 +1,6 @@
 """Fits host costs of framework operations to host-bound steps of tiny models.
 
-    python -m validation.fit.calibrate_host cases/h200/host_4gpu.jsonl [-o pytorch-eager.toml]
+    python -m prestep.validation.fit.calibrate_host cases/h200/host_4gpu.jsonl [-o pytorch-eager.toml]
 
 The steps are so small that the GPU waits for the host throughout, so a step takes the sum of its host operations:
 ``time = sum(count[name] * cost[name])`` for the busiest rank. The costs minimise the squared relative errors plus a
@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares
 
-from validation.formats.rows import Row, read_rows
-from validation.formats.scenarios import scenario_of
-from workloads.host_costs import host_costs
-from workloads.models.model import load_model
-from workloads.torch.lower import lower
+from prestep.validation.formats.rows import Row, read_rows
+from prestep.validation.formats.scenarios import scenario_of
+from prestep.workloads.host_costs import host_costs
+from prestep.workloads.models.model import load_model
+from prestep.workloads.torch.lower import lower
 
 PRIOR_WEIGHT = 0.02  # one factor of e from the prior costs as much as 2 % on one row
 HELD_OUT_EVERY = 3

@@ -11,24 +11,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from sim.collectives import machine
-from sim.costs import measured as measured_gpu
-from sim.costs.corrected import between
-from sim.costs.gpu import names as gpu_names
-from sim.costs.measured import gpu_of, load_file
-from sim.costs.measured_rows import write_rows
-from sim.errors import InputError, Mistake, PrestepError
-from topologies import load_cluster
-from validation.fit import (
+from prestep.sim import files
+from prestep.sim.collectives import machine
+from prestep.sim.costs import measured as measured_gpu
+from prestep.sim.costs.corrected import between
+from prestep.sim.costs.gpu import names as gpu_names
+from prestep.sim.costs.measured import gpu_of, load_file
+from prestep.sim.costs.measured_rows import write_rows
+from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.topologies import load_cluster
+from prestep.validation.fit import (
     machine_gpu,
     machine_nccl,
     machine_steps,
 )
-from validation.fit.machine_file import Fits, Paths, base_of, named, render
-from validation.fit.machine_steps import Step
-from validation.formats.measurement import Measured, opened
-from validation.sets import predict_collective
+from prestep.validation.fit.machine_file import Fits, Paths, base_of, named, render
+from prestep.validation.fit.machine_steps import Step
+from prestep.validation.formats.measurement import Measured, opened
+from prestep.validation.sets import predict_collective
 
 # The bundled cluster under a machine with these GPUs, unless --cluster says another.
 USUAL = {

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from sim.collectives import constants
-from sim.collectives.algorithms import pairwise
-from sim.collectives.group import group_of
-from sim.collectives.nccl import tuner
-from sim.collectives.plan import PAIR_OPS, Plan
-from sim.collectives.planner import plan_collective
-from sim.collectives.registry import algorithms
-from validation.formats.collective_rows import Row, members
-from validation.sets.predict_collective import cluster_of, gpus_of
+from prestep.sim.collectives import constants
+from prestep.sim.collectives.algorithms import pairwise
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.nccl import tuner
+from prestep.sim.collectives.plan import PAIR_OPS, Plan
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.registry import algorithms
+from prestep.validation.formats.collective_rows import Row, members
+from prestep.validation.sets.predict_collective import cluster_of, gpus_of
 
 # Constants of each block that are fitted, with the range the fit may search.
 MICRO = (1e-7, 1e-4)

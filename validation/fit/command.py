@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from sim.errors import InputError, Mistake
-from validation.fit import calibrate as fitting
-from validation.fit import calibrate_machine
-from validation.fit import network as fit_network
-from validation.fit.logs import read_files
-from validation.formats import measurement
-from validation.formats.collective_rows import Row
+from prestep.sim.errors import InputError, Mistake
+from prestep.validation.fit import calibrate as fitting
+from prestep.validation.fit import calibrate_machine
+from prestep.validation.fit import network as fit_network
+from prestep.validation.fit.logs import read_files
+from prestep.validation.formats import measurement
+from prestep.validation.formats.collective_rows import Row
 
 
 def calibrate(

@@ -10,12 +10,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from sim.costs import terms
-from sim.costs.gpu import Gpu
-from sim.costs.tables import Row
-from sim.graph.kernel import Kernel
-from validation.fit.full_clock import HALVES, at_full_clock, of_trace, offset
-from validation.formats.kineto_kernels import Call, read_adamw_launches, read_calls
+from prestep.sim.costs import terms
+from prestep.sim.costs.gpu import Gpu
+from prestep.sim.costs.tables import Row
+from prestep.sim.graph.kernel import Kernel
+from prestep.validation.fit.full_clock import HALVES, at_full_clock, of_trace, offset
+from prestep.validation.formats.kineto_kernels import (
+    Call,
+    read_adamw_launches,
+    read_calls,
+)
 
 HELD_OUT = (
     "8b-fsdp4-b1.default.rank0",

@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from sim.costs import gemm
-from sim.costs.power import FILLS_ABOVE, Meter, Power
-from sim.graph.kernel import Kernel
-from validation.formats.kineto_kernels import Call
+from prestep.sim.costs import gemm
+from prestep.sim.costs.power import FILLS_ABOVE, Meter, Power
+from prestep.sim.graph.kernel import Kernel
+from prestep.validation.formats.kineto_kernels import Call
 
 HALVES = ("_input", "_weight")  # of a norm's backward, which traces hold as a whole too
 

@@ -9,11 +9,11 @@ from dataclasses import asdict
 
 import numpy as np
 
-from sim.costs import gemm, terms
-from sim.costs.gpu import Gpu
-from sim.costs.kinds import work
-from sim.costs.tables import Row
-from sim.graph.kernel import Kernel
+from prestep.sim.costs import gemm, terms
+from prestep.sim.costs.gpu import Gpu
+from prestep.sim.costs.kinds import work
+from prestep.sim.costs.tables import Row
+from prestep.sim.graph.kernel import Kernel
 
 # Shortest such operation, s (guess; the traces hold no small ones): keeps small batches from costing nothing.
 STARTS = {

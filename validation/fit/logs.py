@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sim.errors import InputError, Mistake
-from validation.formats import collective_reader, nccl_tests, published_collectives
-from validation.formats.collective_rows import Row
-from validation.formats.overlap_rows import Overlap
-from validation.formats.records import text_of
+from prestep.sim.errors import InputError, Mistake
+from prestep.validation.formats import (
+    collective_reader,
+    nccl_tests,
+    published_collectives,
+)
+from prestep.validation.formats.collective_rows import Row
+from prestep.validation.formats.overlap_rows import Overlap
+from prestep.validation.formats.records import text_of
 
 FORMATS = "logs of nccl-tests (text or JSON), JSON lines of the harness, or a CSV of published rows"
 

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sim.costs.corrected import between
-from sim.costs.measured import gpu_of
-from sim.errors import InputError, Mistake
-from validation.fit import machine_gpu, machine_host, machine_links, machine_steps
-from validation.fit.machine_steps import Step
-from validation.formats.measurement import Measured
+from prestep.sim.costs.corrected import between
+from prestep.sim.costs.measured import gpu_of
+from prestep.sim.errors import InputError, Mistake
+from prestep.validation.fit import (
+    machine_gpu,
+    machine_host,
+    machine_links,
+    machine_steps,
+)
+from prestep.validation.fit.machine_steps import Step
+from prestep.validation.formats.measurement import Measured
 
 NO_HOST = "no steps that the host decides: host_factor stays as it was"
 

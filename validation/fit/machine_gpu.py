@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.costs.corrected import CorrectedGpu, name_of
-from sim.costs.gpu import Gpu
-from sim.costs.measured import FORMAT
-from sim.costs.tables import Row
-from validation.fit.bootstrap import Estimate, estimate, of_ratios
-from validation.fit.machine_rows import rows_of
-from validation.formats.measurement import Measured
+from prestep.sim.costs.corrected import CorrectedGpu, name_of
+from prestep.sim.costs.gpu import Gpu
+from prestep.sim.costs.measured import FORMAT
+from prestep.sim.costs.tables import Row
+from prestep.validation.fit.bootstrap import Estimate, estimate, of_ratios
+from prestep.validation.fit.machine_rows import rows_of
+from prestep.validation.formats.measurement import Measured
 
 HELD_OUT = 3  # every third shape of a table is held out of the trial fit
 LAYOUTS = ("nt", "nn", "tn")

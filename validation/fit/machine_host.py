@@ -16,13 +16,14 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.stats import norm
 
-from sim.costs.spreads import quantile
-from validation.fit.bootstrap import Estimate
-from validation.fit.machine_steps import Step
+from prestep.sim.costs.spreads import quantile
+from prestep.validation.fit.bootstrap import Estimate
+from prestep.validation.fit.machine_steps import Step
 
 HELD_OUT = 3  # every third case
-#: Seconds of a step of `validation.measure.dispatch` on a host of factor 1, the mean over its cores: two starts (H100,
-#: H200) whose tiny steps gave 2.07 and 1.73. Four further starts come out -0.5, +6, +2.5 and -2 % off theirs.
+#: Seconds of a step of `prestep.validation.measure.dispatch` on a host of factor 1, the mean over its cores: two
+#: starts (H100, H200) whose tiny steps gave 2.07 and 1.73. Four further starts come out
+#: -0.5, +6, +2.5 and -2 % off theirs.
 DISPATCH_STEP = 3.25e-3
 DISPATCH_SPREAD = 0.10  # within ten minutes of three starts, of the logarithm
 LEAST_SPREAD = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-from sim import files
-from validation.fit.bootstrap import Estimate, of_ratios
-from validation.formats import collective_reader
-from validation.sets.predict_collective import predict_row
+from prestep.sim import files
+from prestep.validation.fit.bootstrap import Estimate, of_ratios
+from prestep.validation.formats import collective_reader
+from prestep.validation.sets.predict_collective import predict_row
 
 LEAST = 3  # rows of an algorithm and protocol below which nothing is said
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.costs.corrected import CorrectedGpu, name_of
-from sim.costs.gpu import Gpu
-from sim.costs.tables import Row
-from sim.errors import InputError, Mistake
-from validation.fit.bootstrap import of_ratios
-from validation.fit.calibrate_compute import merge
-from validation.fit.compute_traces import trace_rows
-from validation.formats.kineto_kernels import Call, read_calls
-from validation.formats.measurement import Measured
-from validation.formats.micro_rows import FITTED, line, micro_rows
+from prestep.sim.costs.corrected import CorrectedGpu, name_of
+from prestep.sim.costs.gpu import Gpu
+from prestep.sim.costs.tables import Row
+from prestep.sim.errors import InputError, Mistake
+from prestep.validation.fit.bootstrap import of_ratios
+from prestep.validation.fit.calibrate_compute import merge
+from prestep.validation.fit.compute_traces import trace_rows
+from prestep.validation.formats.kineto_kernels import Call, read_calls
+from prestep.validation.formats.measurement import Measured
+from prestep.validation.formats.micro_rows import FITTED, line, micro_rows
 
 BROKEN = (KeyError, ValueError, TypeError)
 Calls = Mapping[str, Sequence[Call]]

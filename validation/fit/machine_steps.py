@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.errors import PrestepError
-from validation.fit.calibrate_host import counts_of
-from validation.formats.measurement import Measured
-from validation.formats.rows import Row, read_rows
-from validation.sets.host_speed import NONE, SLOWER
-from validation.sets.steps import predict_row
-from workloads.host_costs import host_costs
+from prestep.sim.errors import PrestepError
+from prestep.validation.fit.calibrate_host import counts_of
+from prestep.validation.formats.measurement import Measured
+from prestep.validation.formats.rows import Row, read_rows
+from prestep.validation.sets.host_speed import NONE, SLOWER
+from prestep.validation.sets.steps import predict_row
+from prestep.workloads.host_costs import host_costs
 
 TINY = ("h4", "h16")  # their GPUs wait for the host throughout
 MOST = 40  # rows; a few seconds each at worst

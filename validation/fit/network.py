@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from sim import files
-from sim.collectives.planner import plan_collective
-from sim.errors import InputError, Mistake
-from topologies.core.quantity import Quantity
-from validation.formats.collective_rows import IN_PLACE, Row, members
-from validation.sets.predict_collective import cluster_of, gpus_of
+from prestep.sim import files
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies.core.quantity import Quantity
+from prestep.validation.formats.collective_rows import IN_PLACE, Row, members
+from prestep.validation.sets.predict_collective import cluster_of, gpus_of
 
 # Range and start of each fact, and the unit that a file has it in.
 RANGE = {

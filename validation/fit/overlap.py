@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from sim.collectives.constants import OVERLAP, Constants
-from sim.collectives.plan import Plan
-from sim.collectives.planner import plan_collective
-from sim.costs import load_gpu
-from sim.costs.interference import (
+from prestep.sim.collectives.constants import OVERLAP, Constants
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.interference import (
     PRODUCTS,
     ROUNDS,
     SMALLEST_TILE,
@@ -27,13 +27,13 @@ from sim.costs.interference import (
     TILE,
     laid_over,
 )
-from sim.costs.kinds import work
-from validation.fit.collectives import Errors, planner
-from validation.fit.slopes import Slopes
-from validation.formats.collective_rows import members
-from validation.formats.overlap_rows import Overlap
-from validation.sets.overlap_run import side_by_side
-from validation.sets.predict_collective import alone_of, cluster_of, gpus_of
+from prestep.sim.costs.kinds import work
+from prestep.validation.fit.collectives import Errors, planner
+from prestep.validation.fit.slopes import Slopes
+from prestep.validation.formats.collective_rows import members
+from prestep.validation.formats.overlap_rows import Overlap
+from prestep.validation.sets.overlap_run import side_by_side
+from prestep.validation.sets.predict_collective import alone_of, cluster_of, gpus_of
 
 LEAST = 3  # rows that a constant rests on, those held out not counted
 THIRD = 3  # one row of so many is held out

@@ -11,14 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from sim.collectives.plan import OPS
-from sim.errors import InputError, Mistake, unknown
-from validation.formats import leafspine
-from validation.formats.collective_rows import CASES, IN_PLACE, ONE_WAY, Row, nccl_op
-from validation.formats.nccl_env import Unpredictable, settings_of
-from validation.formats.overlap_rows import Overlap, read_overlap
-from validation.formats.records import not_json, seconds, text_of, whole
+from prestep.sim import files
+from prestep.sim.collectives.plan import OPS
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.validation.formats import leafspine
+from prestep.validation.formats.collective_rows import (
+    CASES,
+    IN_PLACE,
+    ONE_WAY,
+    Row,
+    nccl_op,
+)
+from prestep.validation.formats.nccl_env import Unpredictable, settings_of
+from prestep.validation.formats.overlap_rows import Overlap, read_overlap
+from prestep.validation.formats.records import not_json, seconds, text_of, whole
 
 # Above this size launches are hidden behind the kernels, so eager times are times on the GPU.
 EAGER_IS_GPU = 2**22

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sim.spec.sections import Nccl
-from validation.formats import leafspine
+from prestep.sim.spec.sections import Nccl
+from prestep.validation.formats import leafspine
 
 CASES = Path(__file__).parents[1] / "cases" / "h200"
 IN_PLACE = "_inplace"

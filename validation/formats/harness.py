@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sim.errors import Mistake, unknown
-from validation.formats.rows import ALONE, BOOKKEEPING, JOB_LABEL, Row
-from validation.measure.sizes import REHEARSED
-from validation.measure.sizes import SIZES as MEASURED_SIZES
+from prestep.sim.errors import Mistake, unknown
+from prestep.validation.formats.rows import ALONE, BOOKKEEPING, JOB_LABEL, Row
+from prestep.validation.measure.sizes import REHEARSED
+from prestep.validation.measure.sizes import SIZES as MEASURED_SIZES
 
 MODELS = {
     "llama125m": "llama3-125m-plain",

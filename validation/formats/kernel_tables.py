@@ -1,4 +1,4 @@
-"""Tables of measured kernels, as `sim.costs.tables.read_rows` reads them."""
+"""Tables of measured kernels, as `prestep.sim.costs.tables.read_rows` reads them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable
 from pathlib import Path
 
-from sim.costs.tables import Row
+from prestep.sim.costs.tables import Row
 
 HEAD = (
     "kind",

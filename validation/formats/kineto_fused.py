@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import Kernel
 
 # TorchInductor names a kernel after its operators; the first that fits.
 FUSED = (

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from sim.graph.kernel import Kernel
-from validation.formats.kineto_kinds import Event, classify
+from prestep.sim.graph.kernel import Kernel
+from prestep.validation.formats.kineto_kinds import Event, classify
 
 INNER_GAP = 1.6e-6  # s, between kernels of one operation; measured: mean of back-to-back gaps in 1b-single-b2
 GPU_EVENTS = ("kernel", "gpu_memcpy", "gpu_memset")

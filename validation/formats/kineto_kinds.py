@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from sim.graph.kernel import Kernel
-from validation.formats.kineto_fused import fused_kernel
+from prestep.sim.graph.kernel import Kernel
+from prestep.validation.formats.kineto_fused import fused_kernel
 
 SIZES = {
     "c10::BFloat16": 2,

@@ -10,8 +10,8 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from sim.errors import InputError, Mistake
-from topologies import load_cluster
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies import load_cluster
 
 LABEL = re.compile(r"(\d+)x(\d+)-nic(\d+)-spine(\d+)")
 CLUSTERS = {1: "h200-leafspine-4x1", 2: "h200-leafspine-2x2"}  # by GPUs of a host

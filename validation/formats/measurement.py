@@ -16,10 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from sim import files
-from sim.errors import InputError, Mistake
-from validation.formats.records import is_positive
-from validation.measure.bundle import FORMAT, MANIFEST, VERSION
+from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake
+from prestep.validation.formats.records import is_positive
+from prestep.validation.measure.bundle import FORMAT, MANIFEST, VERSION
 
 EXPECTED = "a zip file that `prestep measure` wrote"
 _MEMBER = re.compile(r"manifest\.json|[a-z_]{1,40}\.jsonl|(traces|nccl)/[\w.-]{1,200}")

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from sim import files
-from sim.costs import terms
-from sim.costs.gpu import Gpu
-from sim.costs.tables import Kriged, Row
-from sim.errors import InputError, Mistake
-from sim.graph.kernel import Kernel
-from validation.fit.kernels import fit_gemm_model, fit_terms
+from prestep.sim import files
+from prestep.sim.costs import terms
+from prestep.sim.costs.gpu import Gpu
+from prestep.sim.costs.tables import Kriged, Row
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.graph.kernel import Kernel
+from prestep.validation.fit.kernels import fit_gemm_model, fit_terms
 
 NOISE = (
     0.06  # relative, of rows without an in-situ counterpart; shorter than 30 us: 15 %

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sim.collectives.plan import nccl_of
-from sim.errors import InputError, Mistake
-from sim.spec.sections import Nccl
-from sim.units import parse_nccl_size
+from prestep.sim.collectives.plan import nccl_of
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.spec.sections import Nccl
+from prestep.sim.units import parse_nccl_size
 
 # Names of collectives in NCCL_ALGO and NCCL_PROTO ("allreduce:Ring").
 _FUNCTIONS = {

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError, Mistake
 
 OPS = {
     "AllReduce": "all_reduce",

@@ -16,13 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, Mistake
-from sim.spec.sections import Nccl
-from validation.formats.collective_rows import IN_PLACE, Row
-from validation.formats.launcher_prefix import without_prefix
-from validation.formats.nccl_env import Unpredictable, settings_of
-from validation.formats.nccl_tests_json import from_json
-from validation.formats.nccl_tests_run import (
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.spec.sections import Nccl
+from prestep.validation.formats.collective_rows import IN_PLACE, Row
+from prestep.validation.formats.launcher_prefix import without_prefix
+from prestep.validation.formats.nccl_env import Unpredictable, settings_of
+from prestep.validation.formats.nccl_tests_json import from_json
+from prestep.validation.formats.nccl_tests_run import (
     SIDES,
     Parsed,
     Run,
@@ -31,7 +31,7 @@ from validation.formats.nccl_tests_run import (
     us,
     version,
 )
-from validation.formats.records import text_of
+from prestep.validation.formats.records import text_of
 
 # Only these differ in place: the rank's own part need not be copied.
 DIFFERS = ("all_gather", "reduce_scatter")

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from sim.errors import InputError, Mistake, unknown
-from validation.formats.nccl_tests_run import (
+from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.validation.formats.nccl_tests_run import (
     SIDES,
     Parsed,
     Run,
@@ -17,7 +17,7 @@ from validation.formats.nccl_tests_run import (
     us,
     version,
 )
-from validation.formats.records import whole
+from prestep.validation.formats.records import whole
 
 MOST_RANKS = 1 << 20  # of a run
 MOST_CODE = 1_000_000  # of a version: 22809

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError, Mistake
 
 OPS = {
     "all_reduce": "all_reduce",

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.costs.interference import BUNDLED
-from sim.errors import InputError, Mistake, unknown
-from sim.graph.kernel import Kernel
-from sim.spec.sections import Nccl
-from validation.formats.records import seconds, whole
-from validation.measure.cases import COLLECTIVES
+from prestep.sim.costs.interference import BUNDLED
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.spec.sections import Nccl
+from prestep.validation.formats.records import seconds, whole
+from prestep.validation.measure.cases import COLLECTIVES
 
 
 @dataclass(frozen=True)

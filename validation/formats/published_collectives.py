@@ -12,19 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sim.collectives.plan import OPS
-from sim.collectives.table import bus_factor
-from sim.errors import InputError, Mistake
-from sim.spec.sections import Nccl
-from validation.formats.collective_rows import Row
-from validation.formats.nccl_env import Unpredictable, settings_of
-from validation.formats.published_machines import (
+from prestep.sim.collectives.plan import OPS
+from prestep.sim.collectives.table import bus_factor
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.spec.sections import Nccl
+from prestep.validation.formats.collective_rows import Row
+from prestep.validation.formats.nccl_env import Unpredictable, settings_of
+from prestep.validation.formats.published_machines import (
     MACHINES,
     Machine,
     machine_of,
     machines,
 )
-from validation.formats.records import text_of
+from prestep.validation.formats.records import text_of
 
 COLUMNS = (
     "id",

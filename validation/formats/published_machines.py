@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sim.errors import InputError, Mistake, unknown
-from validation.formats.collective_rows import CASES
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.validation.formats.collective_rows import CASES
 
 MACHINES = CASES.parent / "published-collectives" / "machines.toml"
 

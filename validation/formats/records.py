@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from sim.errors import InputError, Mistake
+from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake
 
 #: Bytes of a log.
 LARGEST = 2**28

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from sim.errors import InputError, Mistake
-from validation.formats.records import is_positive, not_json, whole
+from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake
+from prestep.validation.formats.records import is_positive, not_json, whole
 
 # What a case may say that changes neither the step nor how it is predicted.
 BOOKKEEPING = frozenset({"id", "trace", "trace_steps", "steps", "warmup"})

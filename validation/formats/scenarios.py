@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sim.errors import InputError, Mistake
-from sim.spec.load import parse_scenario
-from sim.spec.sections import Scenario
-from topologies import cluster_names
-from validation.formats.harness import (
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.topologies import cluster_names
+from prestep.validation.formats.harness import (
     MODELS,
     NCCL,
     SCHEDULES,
@@ -21,8 +21,8 @@ from validation.formats.harness import (
     emulated_cluster,
     is_pipeline,
 )
-from validation.formats.leafspine import GOODPUT
-from validation.formats.rows import JOB_LABEL, Row, hosts_of
+from prestep.validation.formats.leafspine import GOODPUT
+from prestep.validation.formats.rows import JOB_LABEL, Row, hosts_of
 
 _PLAIN = {
     "gated": True,

@@ -1,12 +1,13 @@
-"""`python -m validation.measure -o FILE.zip`: the same as `prestep measure`, with nothing but PyTorch installed."""
+"""`python -m prestep.validation.measure -o FILE.zip`: the same as `prestep measure`, with nothing but PyTorch
+installed."""
 
 from __future__ import annotations
 
 import sys
 
-from sim.errors import PrestepError
-from validation.measure.controller import measure
-from validation.measure.options import parsed
+from prestep.sim.errors import PrestepError
+from prestep.validation.measure.controller import measure
+from prestep.validation.measure.options import parsed
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sim import __version__
+from prestep.sim import __version__
 
 FORMAT, VERSION = "prestep-measured", 1
 MANIFEST = "manifest.json"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, Mistake, unknown
-from validation.measure.usual import Case
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.validation.measure.usual import Case
 
 
 @dataclass(frozen=True)

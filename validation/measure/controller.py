@@ -13,17 +13,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sim import progress
-from validation.measure import bundle, cases, launch
-from validation.measure.options import Options, Place, look
-from validation.measure.plan import HOST, Skip, Stage, environment, load, probes, stages
-from validation.measure.session import Session
+from prestep.sim import progress
+from prestep.validation.measure import bundle, cases, launch
+from prestep.validation.measure.options import Options, Place, look
+from prestep.validation.measure.plan import (
+    HOST,
+    Skip,
+    Stage,
+    environment,
+    load,
+    probes,
+    stages,
+)
+from prestep.validation.measure.session import Session
 
 PACKING = 8.0  # s kept for the end, at most a tenth of all
 LEAST = 6.0  # s that a group needs to start at all
 WORTH = 16.0  # s below which a group would do little but start: the last stages are left out rather than all cut short
 GRACE = 12.0  # s beyond its time before a group is ended
-COLLECT = "validation.measure.collect"
+COLLECT = "prestep.validation.measure.collect"
 Talk = Callable[[str], None]
 
 

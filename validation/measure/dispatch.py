@@ -1,4 +1,5 @@
-"""How fast a host runs PyTorch, without a GPU: `python -m validation.measure.dispatch SECONDS` prints JSON lines.
+"""How fast a host runs PyTorch, without a GPU: `python -m prestep.validation.measure.dispatch SECONDS` prints JSON
+lines.
 
 A training step of a tiny model on the CPU goes the way of a step on a GPU, through Python, dispatcher and autograd.
 Only the launches are not in it. A core is slow while its neighbour on the same core of the machine is at work, so each
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from validation.measure.models import Llama, cross_entropy
+from prestep.validation.measure.models import Llama, cross_entropy
 
 MODEL, TOKENS, VOCABULARY = "tiny", 8, 256
 CORES = 32  # that have turns, at most

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from validation.measure.session import Session
+from prestep.validation.measure.session import Session
 
 T = TypeVar("T")
 

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sim.threads import environment
-from validation.measure.options import Place
+import prestep
+from prestep.sim.threads import environment
+from prestep.validation.measure.options import Place
 
-ROOT = Path(__file__).parents[2]
-WORKER = "validation.measure.worker"
+WORKER = "prestep.validation.measure.worker"
 # What torchrun tells its own processes; ours have a rendezvous of their own.
 _AGENT = ("TORCHELASTIC_", "GROUP_", "ROLE_", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
 AFTER_A_DEATH = 6.0  # s that the others are given to end by themselves
@@ -93,7 +93,7 @@ def _start(
         return subprocess.Popen(
             [sys.executable, "-m", module, str(spec)],
             env={**_variables(place, rank, ranks, port), **env},
-            cwd=ROOT,
+            cwd=prestep.HOME,
             stdout=log,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -106,7 +106,9 @@ def _variables(place: Place, rank: int, ranks: int, port: int) -> dict[str, str]
     inherited = {k: v for k, v in environment().items() if not k.startswith(_AGENT)}
     here = "127.0.0.1"
     address = os.environ.get("MASTER_ADDR", here) if place.torchrun else here
-    path = os.pathsep.join(filter(None, (str(ROOT), inherited.get("PYTHONPATH", ""))))
+    path = os.pathsep.join(
+        filter(None, (str(prestep.HOME), inherited.get("PYTHONPATH", "")))
+    )
     return {
         **inherited,
         "RANK": str(rank),
@@ -144,7 +146,7 @@ def _tails(logs: Path, processes: Mapping[int, subprocess.Popen[bytes]]) -> str:
             logs.glob(f"*.rank{rank}.log"), key=lambda p: p.stat().st_mtime
         )[-1:]:
             texts.append(
-                f"rank {rank}: {path.read_text(errors='replace')[-800:].replace(str(ROOT), '')}"
+                f"rank {rank}: {path.read_text(errors='replace')[-800:].replace(str(prestep.HOME), '')}"
             )
     return "\n".join(texts)
 

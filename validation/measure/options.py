@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sim import plugins
-from sim.errors import InputError, Mistake, unknown
+from prestep.sim import plugins
+from prestep.sim.errors import InputError, Mistake, unknown
 
-PROBES = "validation.measure.probes"
+PROBES = "prestep.validation.measure.probes"
 LEAST_MINUTES = 0.05
 # Asked of a process of its own: the controller must not touch CUDA, and may have no PyTorch.
 _LOOK = """
@@ -238,7 +238,7 @@ HELP_FOLDER = "keep rows and traces here too, unpacked, as they come"
 
 
 def parsed(arguments: Sequence[str] | None = None) -> Options:
-    """Options of `python -m validation.measure`, which needs no click."""
+    """Options of `python -m prestep.validation.measure`, which needs no click."""
     o = _parser().parse_args(arguments)
     return Options(
         o.output,
@@ -258,7 +258,8 @@ def parsed(arguments: Sequence[str] | None = None) -> Options:
 def _parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m validation.measure", description=(__doc__ or "").splitlines()[0]
+        prog="python -m prestep.validation.measure",
+        description=(__doc__ or "").splitlines()[0],
     )
     add = parser.add_argument
     add("-o", "--output", type=Path, required=True, help="zip file to write")

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from sim import plugins
-from sim.errors import PrestepError
-from validation.measure.options import PROBES, Options, Place
+from prestep.sim import plugins
+from prestep.sim.errors import PrestepError
+from prestep.validation.measure.options import PROBES, Options, Place
 
-SETTINGS = "validation.measure.settings"
+SETTINGS = "prestep.validation.measure.settings"
 
 HOST = "host"  # runs in the controller
 MULTICAST_OFF = {

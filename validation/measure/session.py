@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Session:
-    """One process that measures; what needs PyTorch is in `validation.measure.group`.
+    """One process that measures; what needs PyTorch is in `prestep.validation.measure.group`.
 
     Attributes
     ----------

@@ -13,7 +13,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from validation.measure.job import Job, Step, adamw, step_of
+from prestep.validation.measure.job import Job, Step, adamw, step_of
 
 COLUMNWISE = ("attn.wq", "attn.wk", "attn.wv", "mlp.w1", "mlp.w3")
 ROWWISE = ("attn.wo", "mlp.w2")

@@ -1,4 +1,5 @@
-"""Sizes of the models that are trained, without PyTorch: prestep predicts them by `validation.formats.scenarios`."""
+"""Sizes of the models that are trained, without PyTorch: prestep predicts them by
+`prestep.validation.formats.scenarios`."""
 
 from __future__ import annotations
 

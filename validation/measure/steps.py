@@ -8,8 +8,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from validation.measure.group import GroupSession
-from validation.measure.job import Case, Job, Step, adamw, job_of, making, step_of
+from prestep.validation.measure.group import GroupSession
+from prestep.validation.measure.job import (
+    Case,
+    Job,
+    Step,
+    adamw,
+    job_of,
+    making,
+    step_of,
+)
 
 
 def build(case: Case, session: GroupSession) -> Step:
@@ -77,14 +85,14 @@ def _plain_ddp(job: Job) -> Step:
 
 def _sharded(job: Job) -> Step:
     """FSDP2 and tensor parallelism; a PyTorch that lacks them can still run the other modes."""
-    from validation.measure.sharded import sharded
+    from prestep.validation.measure.sharded import sharded
 
     return sharded(job)
 
 
 def _pipeline(case: Case, session: GroupSession) -> Step:
     """Pipeline stages; a PyTorch that lacks them can still run the other modes."""
-    from validation.measure.pipeline import pipeline
+    from prestep.validation.measure.pipeline import pipeline
 
     return pipeline(case, session)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from validation.measure.group import GroupSession
+from prestep.validation.measure.group import GroupSession
 
 FLUSH = 256 * 2**20  # bytes that are written before each run: more than any L2
 RUNS = (5, 100)  # at least and at most

@@ -1,4 +1,4 @@
-"""One process of a group: `python -m validation.measure.worker SPEC.json`, with torchrun's variables set."""
+"""One process of a group: `python -m prestep.validation.measure.worker SPEC.json`, with torchrun's variables set."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from validation.measure.group import GroupSession
-from validation.measure.plan import load
-from validation.measure.session import described
+from prestep.validation.measure.group import GroupSession
+from prestep.validation.measure.plan import load
+from prestep.validation.measure.session import described
 
 # s after which a collective of a training step is stuck: the process ends, and the controller goes on without the case.
 # Probes of single GPUs may keep others waiting for as long as the stage lasts.

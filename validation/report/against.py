@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sim.units import format_duration
-from validation.report.gate import Check
-from validation.report.interface import Table
+from prestep.sim.units import format_duration
+from prestep.validation.report.gate import Check
+from prestep.validation.report.interface import Table
 
 MOVED = 0.005  # share of the base's prediction
 SLICE_SLACK = (

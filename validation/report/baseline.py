@@ -17,9 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, Mistake, PrestepError
+import prestep
+from prestep.sim.errors import InputError, Mistake, PrestepError
 
-HOME = Path(__file__).parents[2]
+HOME = prestep.HOME
 EXPECTED = "the JSON of `prestep validate --json`, or a git revision"
 Reports = list[Mapping[str, Any]]
 

@@ -11,13 +11,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from sim import schema
-from sim.units import format_duration
-from validation.report.comparison import Comparison, finite
-from validation.report.gate import Check, predicted_check, rows_check
-from validation.report.interface import Cells, Point, Skip, Table
-from validation.report.summary import Errors, errors_of
-from validation.sets.predict_collective import Prediction
+from prestep.sim import schema
+from prestep.sim.units import format_duration
+from prestep.validation.report.comparison import Comparison, finite
+from prestep.validation.report.gate import Check, predicted_check, rows_check
+from prestep.validation.report.interface import Cells, Point, Skip, Table
+from prestep.validation.report.summary import Errors, errors_of
+from prestep.validation.sets.predict_collective import Prediction
 
 PREDICTED = "Rows that no constant was taken from"
 FITTED = "Rows that some constant was taken from (set.toml)"

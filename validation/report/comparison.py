@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from validation.report.interface import Report
+from prestep.validation.report.interface import Report
 
 
 class Told(Protocol):
@@ -27,7 +27,7 @@ class Parts(Report, Protocol):
 
 
 class Comparison:
-    """Base of the reports; with their own part they are a `validation.report.interface.Report`."""
+    """Base of the reports; with their own part they are a `prestep.validation.report.interface.Report`."""
 
     @property
     def passed(self: Report) -> bool:

@@ -1,4 +1,5 @@
-"""How often measured times lie in the intervals that were predicted: the check on `sim.analysis.uncertainty`."""
+"""How often measured times lie in the intervals that were predicted: the check on
+`prestep.sim.analysis.uncertainty`."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sim.costs.spreads import NOMINAL, quantile
-from validation.report.interface import Point, Report
+from prestep.sim.costs.spreads import NOMINAL, quantile
+from prestep.validation.report.interface import Point, Report
 
 # Cases from which a share of `NOMINAL` is known to five points either way, 19 times in 20.
 ENOUGH = 139

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sim import __version__, files
-from sim.errors import InputError, Mistake
-from validation.report.interface import Report
-from validation.sets.sets import kind_of
-from validation.sets.sources import kinds, module_of
+from prestep.sim import __version__, files
+from prestep.sim.errors import InputError, Mistake
+from prestep.validation.report.interface import Report
+from prestep.validation.sets.sets import kind_of
+from prestep.validation.sets.sources import kinds, module_of
 
 OWN = {
     "source": "prestep",

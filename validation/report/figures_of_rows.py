@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from validation.report.comparison import Comparison, finite
-from validation.report.gate import Check, prediction_checks
-from validation.report.interface import Point, Skip, Table
-from validation.report.summary import Errors, errors_of
+from prestep.validation.report.comparison import Comparison, finite
+from prestep.validation.report.gate import Check, prediction_checks
+from prestep.validation.report.interface import Point, Skip, Table
+from prestep.validation.report.summary import Errors, errors_of
 
 
 @dataclass(frozen=True)

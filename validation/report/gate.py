@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sim import files, schema
-from sim.errors import InputError, Mistake
-from sim.schema import Number, Table
+from prestep.sim import files, schema
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.schema import Number, Table
 
 SHARE = Number(above=True)
 #: What a tolerances.toml may say; ratios are judged in some sets only.

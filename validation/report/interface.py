@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from validation.report.gate import Check
-from validation.report.summary import Errors
+from prestep.validation.report.gate import Check
+from prestep.validation.report.summary import Errors
 
 Cells = Sequence[str]
 Interval = tuple[float, float]
@@ -39,7 +39,7 @@ class Point:
     """One compared case, s. `error`: why there is no prediction. `faint`: not part of the figures.
 
     `interval`: between which times the measured one should lie, with the probability
-    `sim.analysis.uncertainty.NOMINAL`.
+    `prestep.sim.analysis.uncertainty.NOMINAL`.
     """
 
     name: str

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from validation.report.against import Comparison, Move
+from prestep.validation.report.against import Comparison, Move
 
 SLICE_KEYS = ("slice", "family", "group", "kind")
 

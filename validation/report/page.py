@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from sim.units import format_duration
-from validation.report import coverage
-from validation.report.colours import PALETTE
-from validation.report.interface import Cells, Point, Report, Table
-from validation.report.report import (
+from prestep.sim.units import format_duration
+from prestep.validation.report import coverage
+from prestep.validation.report.colours import PALETTE
+from prestep.validation.report.interface import Cells, Point, Report, Table
+from prestep.validation.report.report import (
     CHECK_HEAD,
     GROUP_HEAD,
     check_cells,

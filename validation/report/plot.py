@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from sim import files, pictures
-from validation.formats.rows import FAMILIES
-from validation.report.colours import PALETTE
-from validation.report.interface import Point, Report
+from prestep.sim import files, pictures
+from prestep.validation.formats.rows import FAMILIES
+from prestep.validation.report.colours import PALETTE
+from prestep.validation.report.interface import Point, Report
 
 BANDS = ((0.15, "#EFEFEF"), (0.05, "#DCDCDC"))
 NAMED = 6  # the worst rows beyond the wider band carry their names

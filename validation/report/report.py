@@ -1,4 +1,4 @@
-"""A comparison as Markdown, JUnit, and tables for the terminal; the picture is in `validation.report.plot`."""
+"""A comparison as Markdown, JUnit, and tables for the terminal; the picture is in `prestep.validation.report.plot`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from sim import files
-from validation.report import coverage
-from validation.report.gate import Check
-from validation.report.interface import Cells, Report, Table
-from validation.report.slices import rank_of, slices_of
+from prestep.sim import files
+from prestep.validation.report import coverage
+from prestep.validation.report.gate import Check
+from prestep.validation.report.interface import Cells, Report, Table
+from prestep.validation.report.slices import rank_of, slices_of
 
 CHECK_HEAD = ("check", "value", "limit", "", "where")
 GROUP_HEAD = ("rows", "n", "mean", "worst", "bias", "rank", "worst row")

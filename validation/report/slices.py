@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from validation.report.interface import Point, Report
-from validation.report.summary import errors_of, rank_correlation
+from prestep.validation.report.interface import Point, Report
+from prestep.validation.report.summary import errors_of, rank_correlation
 
 
 def slices_of(report: Report) -> dict[str, list[Point]]:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from validation.formats.rows import Row
-from validation.report.comparison import finite
-from validation.report.interface import Interval
+from prestep.validation.formats.rows import Row
+from prestep.validation.report.comparison import finite
+from prestep.validation.report.interface import Interval
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sim.units import format_duration
-from validation.formats.rows import FAMILIES, PROGRAMS, Row
-from validation.report.comparison import Comparison
-from validation.report.gate import Check, Tolerances, prediction_checks
-from validation.report.interface import Cells, Point, Skip, Table
-from validation.report.step_cases import Base, Case
-from validation.report.summary import Errors, errors_of
+from prestep.sim.units import format_duration
+from prestep.validation.formats.rows import FAMILIES, PROGRAMS, Row
+from prestep.validation.report.comparison import Comparison
+from prestep.validation.report.gate import Check, Tolerances, prediction_checks
+from prestep.validation.report.interface import Cells, Point, Skip, Table
+from prestep.validation.report.step_cases import Base, Case
+from prestep.validation.report.summary import Errors, errors_of
 
 PREDICTED = "Rows that no constant was taken from"
 FITTED = "Rows that some constant was taken from (fitted.toml)"

@@ -12,23 +12,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sim import progress
-from sim.collectives.group import group_of
-from sim.collectives.nccl import tuner
-from sim.collectives.plan import nccl_of
-from sim.collectives.planner import plan_collective
-from sim.collectives.registry import algorithms
-from sim.errors import PrestepError
-from sim.spec.sections import Nccl
-from topologies import load_cluster
-from topologies.fabric import Fabric
-from validation.formats.nccl_log import Log
-from validation.report.comparison import Comparison
-from validation.report.gate import Check, prediction_checks
-from validation.report.interface import Point, Skip, Table
-from validation.report.summary import Errors, errors_of
-from validation.sets.saved_choices import read
-from validation.sets.sets import asked
+from prestep.sim import progress
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.nccl import tuner
+from prestep.sim.collectives.plan import nccl_of
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.registry import algorithms
+from prestep.sim.errors import PrestepError
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies import load_cluster
+from prestep.topologies.fabric import Fabric
+from prestep.validation.formats.nccl_log import Log
+from prestep.validation.report.comparison import Comparison
+from prestep.validation.report.gate import Check, prediction_checks
+from prestep.validation.report.interface import Point, Skip, Table
+from prestep.validation.report.summary import Errors, errors_of
+from prestep.validation.sets.saved_choices import read
+from prestep.validation.sets.sets import asked
 
 LIMIT = 0.05  # share of sizes that may differ
 SIZES = tuple(2**k for k in range(3, 33))

@@ -8,15 +8,19 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from sim import progress
-from sim.errors import InputError, Mistake
-from validation.formats import collective_reader, published_collectives
-from validation.formats.collective_rows import Row
-from validation.formats.overlap_rows import Overlap
-from validation.report.collectives import Case, CollectiveReport, Limits
-from validation.report.interface import Skip
-from validation.sets.predict_collective import loadable, predict_overlap, predict_row
-from validation.sets.sets import folder_of, set_table
+from prestep.sim import progress
+from prestep.sim.errors import InputError, Mistake
+from prestep.validation.formats import collective_reader, published_collectives
+from prestep.validation.formats.collective_rows import Row
+from prestep.validation.formats.overlap_rows import Overlap
+from prestep.validation.report.collectives import Case, CollectiveReport, Limits
+from prestep.validation.report.interface import Skip
+from prestep.validation.sets.predict_collective import (
+    loadable,
+    predict_overlap,
+    predict_row,
+)
+from prestep.validation.sets.sets import folder_of, set_table
 
 PARTS = ("kernels", "collectives")
 

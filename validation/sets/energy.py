@@ -14,17 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sim import files, progress
-from sim.analysis.energy import Share, drawn_by
-from sim.errors import InputError, Mistake, PrestepError
-from sim.predict import predict
-from sim.spec.sections import Scenario
-from validation.formats.records import is_positive, text_of
-from validation.formats.rows import Row, read_rows
-from validation.formats.scenarios import scenario_of
-from validation.report.figures_of_rows import Figure, FiguresReport
-from validation.report.interface import Skip
-from validation.sets.sets import asked, cluster_of, folder_of
+from prestep.sim import files, progress
+from prestep.sim.analysis.energy import Share, drawn_by
+from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.sim.predict import predict
+from prestep.sim.spec.sections import Scenario
+from prestep.validation.formats.records import is_positive, text_of
+from prestep.validation.formats.rows import Row, read_rows
+from prestep.validation.formats.scenarios import scenario_of
+from prestep.validation.report.figures_of_rows import Figure, FiguresReport
+from prestep.validation.report.interface import Skip
+from prestep.validation.sets.sets import asked, cluster_of, folder_of
 
 At = Callable[[Scenario], Scenario]
 POWER, ENERGY, CLOCK = "mean power", "energy of a step", "clock"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sim import schema
-from sim.schema import Items, Table, Text
+from prestep.sim import schema
+from prestep.sim.schema import Items, Table, Text
 
 USES = ("traces", "steps", "memory", "times")
 CONSTANT = Table(

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from sim.predict import step_time
-from sim.spec.load import load_scenario
-from validation.formats.rows import Row
-from workloads.capture import recording
-from workloads.capture.kernels.launched import kernels_of
+from prestep.sim.predict import step_time
+from prestep.sim.spec.load import load_scenario
+from prestep.validation.formats.rows import Row
+from prestep.workloads.capture import recording
+from prestep.workloads.capture.kernels.launched import kernels_of
 
 #: Host factors at which the host alone bounds a step, and one at which it bounds none.
 SLOW, SLOWER, NONE = 20.0, 40.0, 0.05

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from sim.errors import Mistake
-from sim.schema import Items, Number, Schema, Table, Text
+from prestep.sim.errors import Mistake
+from prestep.sim.schema import Items, Number, Schema, Table, Text
 
 TEXTS = Items(Text())
 #: Limits of errors, as shares of the measured value.

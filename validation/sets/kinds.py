@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sim import schema
-from sim.schema import Items, Number, Table, Text
-from validation.sets.kind import SHARE, TEXTS, Kind, Named, table_of
+from prestep.sim import schema
+from prestep.sim.schema import Items, Number, Table, Text
+from prestep.validation.sets.kind import SHARE, TEXTS, Kind, Named, table_of
 
 #: The kind of a set.toml that does not name one.
 STEPS = "steps"

@@ -13,15 +13,15 @@ from statistics import NormalDist
 
 import numpy as np
 
-from sim.collectives.constants import load
-from sim.collectives.plan import Plan
-from sim.costs import load_gpu
-from sim.costs.interference import BUNDLED, Beside
-from sim.engine.engine import Timed, execute
-from sim.engine.execution import Run
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import COMM, KERNEL, Comm, OpGraph, Program
-from sim.planning.planned import LAUNCH_LATENCY
+from prestep.sim.collectives.constants import load
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.interference import BUNDLED, Beside
+from prestep.sim.engine.engine import Timed, execute
+from prestep.sim.engine.execution import Run
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import COMM, KERNEL, Comm, OpGraph, Program
+from prestep.sim.planning.planned import LAUNCH_LATENCY
 
 PHASES = ("forward", "backward", "optimizer", "communication")
 OUTLASTING = 1.3  # kernels that are run over those that should outlast the collectives

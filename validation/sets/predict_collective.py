@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sim.collectives import machine
-from sim.collectives.constants import OVERLAP, load
-from sim.collectives.interval import sure
-from sim.collectives.plan import Plan
-from sim.collectives.planner import plan_collective
-from sim.collectives.wires import shaping
-from sim.costs.interference import laid_over
-from sim.errors import InputError, Mistake, PrestepError
-from topologies import load_cluster
-from validation.formats import leafspine
-from validation.formats.collective_rows import IN_PLACE, TESTED, Row, members
-from validation.formats.overlap_rows import Overlap
-from validation.sets.overlap_run import side_by_side
+from prestep.sim.collectives import machine
+from prestep.sim.collectives.constants import OVERLAP, load
+from prestep.sim.collectives.interval import sure
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.wires import shaping
+from prestep.sim.costs.interference import laid_over
+from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.topologies import load_cluster
+from prestep.validation.formats import leafspine
+from prestep.validation.formats.collective_rows import IN_PLACE, TESTED, Row, members
+from prestep.validation.formats.overlap_rows import Overlap
+from prestep.validation.sets.overlap_run import side_by_side
 
 HOST = "h200-host-4"  # the measured host; runs of two GPUs are a cluster of their own
 

@@ -14,19 +14,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sim import progress
-from sim.errors import InputError, Mistake, PrestepError
-from sim.predict import predict
-from sim.spec.load import load_scenario
-from sim.tools.program_capture import captured
-from sim.tools.workers import Workers
-from validation.formats.rows import Row, read_rows
-from validation.report.gate import Tolerances
-from validation.report.step_cases import Case, Prediction
-from validation.report.steps import Report
-from validation.sets.host_speed import factor_of, of_others
-from validation.sets.sets import asked, cluster_of, folder_of
-from validation.sets.sources import CASES
+from prestep.sim import progress
+from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.tools.program_capture import captured
+from prestep.sim.tools.workers import Workers
+from prestep.validation.formats.rows import Row, read_rows
+from prestep.validation.report.gate import Tolerances
+from prestep.validation.report.step_cases import Case, Prediction
+from prestep.validation.report.steps import Report
+from prestep.validation.sets.host_speed import factor_of, of_others
+from prestep.validation.sets.sets import asked, cluster_of, folder_of
+from prestep.validation.sets.sources import CASES
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")

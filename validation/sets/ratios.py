@@ -19,7 +19,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from validation.formats.rows import ALONE, BOOKKEEPING, JOB_LABEL, Row
+from prestep.validation.formats.rows import ALONE, BOOKKEEPING, JOB_LABEL, Row
 
 _CHANNELS = re.compile(r"ch(\d+)")
 _CHANNEL_KEYS = ("NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS")

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from sim.collectives.registry import algorithms
-from sim.errors import InputError, Mistake
-from sim.spec.sections import Nccl
-from sim.strict import build
-from validation.formats import nccl_log
-from validation.formats.nccl_log import Log
-from validation.formats.records import text_of
+from prestep.sim import files
+from prestep.sim.collectives.registry import algorithms
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.spec.sections import Nccl
+from prestep.sim.strict import build
+from prestep.validation.formats import nccl_log
+from prestep.validation.formats.nccl_log import Log
+from prestep.validation.formats.records import text_of
 
 
 def read(path: Path) -> list[tuple[str, Log]]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sim import schema
-from sim.errors import Mistake, unknown
-from sim.schema import Table, Text
-from validation.sets.kinds import STEPS
-from validation.sets.sources import kinds
+from prestep.sim import schema
+from prestep.sim.errors import Mistake, unknown
+from prestep.sim.schema import Table, Text
+from prestep.validation.sets.kinds import STEPS
+from prestep.validation.sets.sources import kinds
 
 ALIAS = Table({"alias": Text()})
 

@@ -1,6 +1,8 @@
-"""Sets of measurements: folders with a set.toml that names their files and their kind (`validation.sets.sources`).
+"""Sets of measurements: folders with a set.toml that names their files and their kind
+(`prestep.validation.sets.sources`).
 
-Every kind has a module with `validate_set(name, rows, jobs)` that answers with a `validation.report.interface.Report`.
+Every kind has a module with `validate_set(name, rows, jobs)` that answers with a
+`prestep.validation.report.interface.Report`.
 """
 
 from __future__ import annotations
@@ -10,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, Mistake, unknown
-from validation.formats.rows import Row, read_rows
-from validation.report.gate import Tolerances
-from validation.report.interface import Report
-from validation.sets import set_file
-from validation.sets.fitted import constants_of
-from validation.sets.kinds import STEPS
-from validation.sets.sources import CASES, folders, kinds, module_of, sources
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.validation.formats.rows import Row, read_rows
+from prestep.validation.report.gate import Tolerances
+from prestep.validation.report.interface import Report
+from prestep.validation.sets import set_file
+from prestep.validation.sets.fitted import constants_of
+from prestep.validation.sets.kinds import STEPS
+from prestep.validation.sets.sources import CASES, folders, kinds, module_of, sources
 
 #: What a set of steps is held to that states no tolerances of its own.
 USUAL_LIMITS = CASES / "h200" / "tolerances.toml"
@@ -159,7 +161,7 @@ def folder_of(name: str) -> Path:
 
 
 def kind_of(name: str) -> str:
-    """What a set measures, one of `validation.sets.sources.kinds`."""
+    """What a set measures, one of `prestep.validation.sets.sources.kinds`."""
     return str(set_table(name).get("kind", STEPS))
 
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-from sim import plugins
-from sim.errors import InputError, Mistake
-from validation.sets.kind import Kind
+from prestep.sim import plugins
+from prestep.sim.errors import InputError, Mistake
+from prestep.validation.sets.kind import Kind
 
 GROUP = "prestep.sets"
 #: Our own sets, which every installation has.
@@ -24,7 +24,7 @@ CASES = Path(__file__).parents[1] / "cases"
 @functools.cache
 def sources() -> tuple[str, ...]:
     """Returns the packages that have sets, prestep's own first."""
-    return ("validation", *plugins.installed(GROUP))
+    return ("prestep.validation", *plugins.installed(GROUP))
 
 
 @functools.cache

@@ -9,21 +9,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sim import progress
-from sim.analysis import prediction
-from sim.errors import InputError, Mistake, PrestepError
-from sim.predict import predict as predicted
-from sim.spec.sections import Scenario
-from sim.studies import shared_cluster
-from sim.tools.workers import Workers
-from topologies import load_cluster
-from validation.formats.harness import emulated_cluster
-from validation.formats.rows import Row, read_rows
-from validation.formats.scenarios import scenario_of
-from validation.report.step_cases import Base, Case, Prediction
-from validation.report.steps import Report
-from validation.sets.ratios import base_of, by_step
-from validation.sets.sets import MeasuredSet, load_set
+from prestep.sim import progress
+from prestep.sim.analysis import prediction
+from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.sim.predict import predict as predicted
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.studies import shared_cluster
+from prestep.sim.tools.workers import Workers
+from prestep.topologies import load_cluster
+from prestep.validation.formats.harness import emulated_cluster
+from prestep.validation.formats.rows import Row, read_rows
+from prestep.validation.formats.scenarios import scenario_of
+from prestep.validation.report.step_cases import Base, Case, Prediction
+from prestep.validation.report.steps import Report
+from prestep.validation.sets.ratios import base_of, by_step
+from prestep.validation.sets.sets import MeasuredSet, load_set
 
 __all__ = ["Case", "Prediction", "Report", "predict_row", "validate_set"]
 
@@ -42,13 +42,13 @@ def validate_set(
     Parameters
     ----------
     name
-        A name of `validation.sets.sets.set_names()`.
+        A name of `prestep.validation.sets.sets.set_names()`.
     rows
         A file of other rows in the same format.
     jobs
         Worker processes.
     predict
-        Stands in for `sim.predict.predict`; with `jobs` > 1 it must be importable.
+        Stands in for `prestep.sim.predict.predict`; with `jobs` > 1 it must be importable.
     cluster
         Name or file of the cluster on which rows were measured that do not say it; default: what set.toml says.
 

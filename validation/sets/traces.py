@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sim import progress
-from sim.errors import InputError, Mistake, PrestepError
-from sim.replay.outcome import Mode
-from sim.replay.replay import replay_files
-from sim.units import format_duration
-from validation.report.comparison import Comparison
-from validation.report.gate import Check, rows_check
-from validation.report.interface import Point, Skip, Table
-from validation.report.summary import Errors, errors_of
-from validation.sets.sets import folder_of, set_table
+from prestep.sim import progress
+from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.sim.replay.outcome import Mode
+from prestep.sim.replay.replay import replay_files
+from prestep.sim.units import format_duration
+from prestep.validation.report.comparison import Comparison
+from prestep.validation.report.gate import Check, rows_check
+from prestep.validation.report.interface import Point, Skip, Table
+from prestep.validation.report.summary import Errors, errors_of
+from prestep.validation.sets.sets import folder_of, set_table
 
 MODES: tuple[Mode, ...] = ("recorded", "simulated")
 # Clusters of the labels in file names; a label that is not here has no network of its own.
@@ -54,7 +54,7 @@ class Case:
 
 @dataclass(frozen=True)
 class TraceReport(Comparison):
-    """The comparison of a set; see `validation.report.interface.Report`."""
+    """The comparison of a set; see `prestep.validation.report.interface.Report`."""
 
     name: str
     title: str

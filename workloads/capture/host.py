@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sim.graph.kernel import Kernel
-from workloads.capture.kernels import (
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.kernels import (
     attention,
     convolution,
     foreach,
     norms,
     products,
 )
-from workloads.capture.kernels.tensors import base
-from workloads.capture.operation import Operation
+from prestep.workloads.capture.kernels.tensors import base
+from prestep.workloads.capture.operation import Operation
 
 #: Families of operations that take the host longer than others, by their rules; names as in frameworks/captured.toml.
 FAMILIES = {

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workloads.capture.copies import copies
-from workloads.capture.recording import FORMAT, VERSION
+from prestep.workloads.capture.copies import copies
+from prestep.workloads.capture.recording import FORMAT, VERSION
 
 #: What all ranks have alike, but for the count of weights of some.
 OF_THE_FIRST = ("parameters", "step", "assumed", "compiled", "threads", "recomputation")

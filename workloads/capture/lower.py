@@ -6,21 +6,21 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from sim.graph.kernel import STATED, Kernel
-from sim.graph.opgraph import OpGraph
-from workloads.capture.copies import Groups, alike
-from workloads.capture.fusion.calls import CompiledCalls
-from workloads.capture.fusion.compile import Compiler
-from workloads.capture.host import THREAD, host_work
-from workloads.capture.kernels.launched import kernels_of
-from workloads.capture.kernels.tensors import moved
-from workloads.capture.memory import DeviceMemory, handles
-from workloads.capture.model_flops import model_flops
-from workloads.capture.operation import Operation
-from workloads.capture.recording import Event, RankRecording, Recording
-from workloads.capture.temporaries import temporary
-from workloads.lowered import Layout, Lowered
-from workloads.torch.recorder import PHASES, Recorder, Shared
+from prestep.sim.graph.kernel import STATED, Kernel
+from prestep.sim.graph.opgraph import OpGraph
+from prestep.workloads.capture.copies import Groups, alike
+from prestep.workloads.capture.fusion.calls import CompiledCalls
+from prestep.workloads.capture.fusion.compile import Compiler
+from prestep.workloads.capture.host import THREAD, host_work
+from prestep.workloads.capture.kernels.launched import kernels_of
+from prestep.workloads.capture.kernels.tensors import moved
+from prestep.workloads.capture.memory import DeviceMemory, handles
+from prestep.workloads.capture.model_flops import model_flops
+from prestep.workloads.capture.operation import Operation
+from prestep.workloads.capture.recording import Event, RankRecording, Recording
+from prestep.workloads.capture.temporaries import temporary
+from prestep.workloads.lowered import Layout, Lowered
+from prestep.workloads.torch.recorder import PHASES, Recorder, Shared
 
 FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = range(4)
 #: The axis of transfers between two ranks: stages of a pipeline, or parts of a sequence.

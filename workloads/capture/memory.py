@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sim.graph.kernel import Kernel
-from workloads.capture.allocator import Allocator
-from workloads.capture.recording import RankRecording
-from workloads.torch.memory import Memory
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.allocator import Allocator
+from prestep.workloads.capture.recording import RankRecording
+from prestep.workloads.torch.memory import Memory
 
 #: Kinds that cuBLAS runs.
 PRODUCTS = ("aten mm", "aten addmm", "aten bmm", "aten baddbmm")

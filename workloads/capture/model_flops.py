@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sim.graph.kernel import Kernel
-from workloads.capture.recording import RankRecording, Recording
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.recording import RankRecording, Recording
 
 #: Value of an event's "backward" for what a checkpointed layer computes again.
 AGAIN = 2

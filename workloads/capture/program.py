@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sim import threads
-from sim.errors import InputError, Mistake, ProgramFailed
-from workloads.capture.joined import joined
+import prestep
+from prestep.sim import threads
+from prestep.sim.errors import InputError, Mistake, ProgramFailed
+from prestep.workloads.capture.joined import joined
 
 RECORDER = "workloads.capture.record"
 
@@ -205,7 +206,7 @@ def _never_stepped(job: Job, rank: int, recorded: Mapping[str, Any]) -> InputErr
 
 def _environment(job: Job, rank: int, out: Path) -> dict[str, str]:
     """What torchrun sets, where prestep is, and where ranks leave objects for each other."""
-    here = str(Path(__file__).resolve().parents[2])
+    here = str(prestep.HOME)
     path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH", ""))))
     local = rank % job.gpus
     return {

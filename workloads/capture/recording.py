@@ -16,12 +16,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sim import files
-from sim.errors import InputError, Mistake
-from workloads.capture.allocator import Segment
-from workloads.capture.axes import axis_of
-from workloads.capture.checked import wrong_in
-from workloads.capture.operation import Argument, Operand, Operation
+from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.capture.allocator import Segment
+from prestep.workloads.capture.axes import axis_of
+from prestep.workloads.capture.checked import wrong_in
+from prestep.workloads.capture.operation import Argument, Operand, Operation
 
 FORMAT, VERSION = "prestep capture", 2
 EXPECTED = "a file that `prestep capture` wrote"

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from workloads.capture.kernels.launched import kernels_of
-from workloads.capture.recording import Event, RankRecording, Recording
+from prestep.workloads.capture.kernels.launched import kernels_of
+from prestep.workloads.capture.recording import Event, RankRecording, Recording
 
 OPERATIONS = ("operate", "operate_compiled")
 #: Events in which the host waits, in words.

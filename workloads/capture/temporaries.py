@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from workloads.capture.kernels.tensors import base, strides_of
-from workloads.capture.operation import Operation
-from workloads.torch.reductions import row_sum_scratch
+from prestep.workloads.capture.kernels.tensors import base, strides_of
+from prestep.workloads.capture.operation import Operation
+from prestep.workloads.torch.reductions import row_sum_scratch
 
 #: Operations that first make a tensor as large as their gradient: softmax's, times its output (SoftMax.cu).
 AS_LARGE_AS_GRADIENT = ("_softmax_backward_data",)

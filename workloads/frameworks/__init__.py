@@ -1,6 +1,6 @@
 """Frameworks: what runs a training step. One module each, which defines FRAMEWORK; its file's name is its name.
 
-Host time by operation and the pause between kernels are tables beside the modules (`workloads.host_costs`).
+Host time by operation and the pause between kernels are tables beside the modules (`prestep.workloads.host_costs`).
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sim import plugins
-from sim.errors import Mistake, PrestepError
+from prestep.sim import plugins
+from prestep.sim.errors import Mistake, PrestepError
 
 if (
     TYPE_CHECKING
 ):  # what these import takes long, and reading a scenario needs none of it
-    from workloads.job import Job
-    from workloads.lowered import Lowered, Site
-    from workloads.models.model import ModelSpec
+    from prestep.workloads.job import Job
+    from prestep.workloads.lowered import Lowered, Site
+    from prestep.workloads.models.model import ModelSpec
 
 #: Keys that a rule rests on (one that is already wrong silences it), and the rule: of a scenario, or of it and a model.
 Rule = tuple[str, Callable[..., Iterator[Mistake]]]
@@ -42,7 +42,7 @@ class Framework:
     order
         Parallel axes from the innermost, where `parallel.order` does not say.
     precisions, updates
-        Needs of a precision that it meets (`workloads.precision`), and updates of optimizers that it records.
+        Needs of a precision that it meets (`prestep.workloads.precision`), and updates of optimizers that it records.
     recompute, data_parallel
         Values of those keys that are simulated.
     sharded

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sim.errors import Mistake
-from workloads.job import Job
-from workloads.megatron.pipeline_layout import pipeline_layout
-from workloads.models.shape import ModelShape
+from prestep.sim.errors import Mistake
+from prestep.workloads.job import Job
+from prestep.workloads.megatron.pipeline_layout import pipeline_layout
+from prestep.workloads.models.shape import ModelShape
 
 #: Keys of a model whose layers only Megatron's have.
 OWN = ("compress_ratios", "streams", "hash_layers")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sim.errors import Mistake
-from workloads.job import Job
-from workloads.optimizer import optimizer
+from prestep.sim.errors import Mistake
+from prestep.workloads.job import Job
+from prestep.workloads.optimizer import optimizer
 
 
 def offloaded(s: Job) -> Iterator[Mistake]:

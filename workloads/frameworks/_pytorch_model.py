@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sim.errors import Mistake
-from workloads.frameworks._pytorch_trainer import MEGATRON, stated
-from workloads.job import Job
-from workloads.models import hybrid
-from workloads.models.projections import projections_of
-from workloads.models.shape import ModelShape
-from workloads.optimizer import optimizer
-from workloads.precision import precision
+from prestep.sim.errors import Mistake
+from prestep.workloads.frameworks._pytorch_trainer import MEGATRON, stated
+from prestep.workloads.job import Job
+from prestep.workloads.models import hybrid
+from prestep.workloads.models.projections import projections_of
+from prestep.workloads.models.shape import ModelShape
+from prestep.workloads.optimizer import optimizer
+from prestep.workloads.precision import precision
 
 #: Numbers in fp32 that memory-efficient attention reads at once (sdp_utils.cpp).
 WHOLE_VECTOR = 4

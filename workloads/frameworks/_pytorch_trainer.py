@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sim.errors import Mistake
-from workloads.job import Job
-from workloads.job.adapter import Adapter
-from workloads.job.layout import axis_order
-from workloads.job.pytorch import PyTorch
-from workloads.optimizer import optimizer
-from workloads.precision import precision
+from prestep.sim.errors import Mistake
+from prestep.workloads.job import Job
+from prestep.workloads.job.adapter import Adapter
+from prestep.workloads.job.layout import axis_order
+from prestep.workloads.job.pytorch import PyTorch
+from prestep.workloads.optimizer import optimizer
+from prestep.workloads.precision import precision
 
 FSDP = ("fsdp", "zero2", "zero3")
 #: Updates that a CPU has as well (torch.optim on tensors of the host).

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sim.errors import Mistake
-from workloads.frameworks import megatron
-from workloads.job import Job
-from workloads.job.layout import splits_backward
-from workloads.job.pytorch import PyTorch
-from workloads.models.shape import ModelShape
+from prestep.sim.errors import Mistake
+from prestep.workloads.frameworks import megatron
+from prestep.workloads.job import Job
+from prestep.workloads.job.layout import splits_backward
+from prestep.workloads.job.pytorch import PyTorch
+from prestep.workloads.models.shape import ModelShape
 
 if TYPE_CHECKING:
-    from workloads.lowered import Lowered, Site
-    from workloads.models.model import ModelSpec
+    from prestep.workloads.lowered import Lowered, Site
+    from prestep.workloads.models.model import ModelSpec
 
 #: Keys of [pytorch] that count.
 PYTORCH = (
@@ -71,7 +71,10 @@ UNUSED = (
 
 def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
     """As Megatron's, under PyTorch's engine."""
-    from workloads.megatron import engine, lower  # they are what takes long to import
+    from prestep.workloads.megatron import (  # they are what takes long to import
+        engine,
+        lower,
+    )
 
     return lower.lower(scenario, model, site, engine=engine.PYTORCH)
 

@@ -6,19 +6,23 @@ from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sim.units import format_bytes
-from workloads.frameworks import Framework
-from workloads.host_costs import host_costs
-from workloads.job import Job
+from prestep.sim.units import format_bytes
+from prestep.workloads.frameworks import Framework
+from prestep.workloads.host_costs import host_costs
+from prestep.workloads.job import Job
 
 if TYPE_CHECKING:
-    from workloads.lowered import Lowered, Site
-    from workloads.models.model import ModelSpec
+    from prestep.workloads.lowered import Lowered, Site
+    from prestep.workloads.models.model import ModelSpec
 
 
 def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
     """The recorded step of every rank that was run."""
-    from workloads.capture import host, lower, recording  # they take long to import
+    from prestep.workloads.capture import (  # they take long to import
+        host,
+        lower,
+        recording,
+    )
 
     recorded = recording.read(Path(scenario.model.file or ""))
     return lower.lower(
@@ -40,7 +44,7 @@ def marks(site: Site) -> Sequence[Hashable]:
 
 def caveats(scenario: Job, model: ModelSpec) -> Iterator[str]:
     """Values that the program read, and nobody knew."""
-    from workloads.capture import recording, summary
+    from prestep.workloads.capture import recording, summary
 
     recorded = recording.read(Path(scenario.model.file or ""))
     size = max(summary.host_bytes(rank.events) for rank in recorded.ranks)

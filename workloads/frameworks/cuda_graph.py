@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workloads.frameworks import pytorch_eager
-from workloads.job import Job
+from prestep.workloads.frameworks import pytorch_eager
+from prestep.workloads.job import Job
 
 if TYPE_CHECKING:
-    from workloads.models.model import ModelSpec
+    from prestep.workloads.models.model import ModelSpec
 
 
 def caveats(s: Job, model: ModelSpec) -> Iterator[str]:

@@ -6,17 +6,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workloads.frameworks import megatron
-from workloads.job import Job
+from prestep.workloads.frameworks import megatron
+from prestep.workloads.job import Job
 
 if TYPE_CHECKING:
-    from workloads.lowered import Lowered, Site
-    from workloads.models.model import ModelSpec
+    from prestep.workloads.lowered import Lowered, Site
+    from prestep.workloads.models.model import ModelSpec
 
 
 def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
     """As Megatron's, under DeepSpeed's engine."""
-    from workloads.megatron import engine, lower  # they are what takes long to import
+    from prestep.workloads.megatron import (  # they are what takes long to import
+        engine,
+        lower,
+    )
 
     return lower.lower(scenario, model, site, engine=engine.DEEPSPEED)
 

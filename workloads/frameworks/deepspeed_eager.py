@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sim.errors import Mistake
-from workloads.frameworks import pytorch_eager
-from workloads.frameworks._megatron_optimizer import offloaded, offloaded_caveat
-from workloads.frameworks._pytorch_trainer import (
+from prestep.sim.errors import Mistake
+from prestep.workloads.frameworks import pytorch_eager
+from prestep.workloads.frameworks._megatron_optimizer import offloaded, offloaded_caveat
+from prestep.workloads.frameworks._pytorch_trainer import (
     OF_FSDP,
     no_root,
     offload,
@@ -16,9 +16,9 @@ from workloads.frameworks._pytorch_trainer import (
     stated,
     zero2,
 )
-from workloads.job import Job
-from workloads.models.model import ModelSpec
-from workloads.models.shape import ModelShape
+from prestep.workloads.job import Job
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.models.shape import ModelShape
 
 EAGER = pytorch_eager.FRAMEWORK
 FUSED_LOSS = "fused_linear_cross_entropy"

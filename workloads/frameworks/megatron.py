@@ -6,29 +6,29 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sim.errors import InputError, Mistake
-from workloads import histogram, routing
-from workloads.frameworks import ALL, Framework, _compressed
-from workloads.frameworks._megatron_optimizer import (
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads import histogram, routing
+from prestep.workloads.frameworks import ALL, Framework, _compressed
+from prestep.workloads.frameworks._megatron_optimizer import (
     offloaded,
     offloaded_caveat,
     precision_aware,
 )
-from workloads.frameworks._pytorch_trainer import no_root
-from workloads.job import Job
-from workloads.job.adapter import USUAL
-from workloads.job.layout import axis_order, splits_backward
-from workloads.job.pytorch import PyTorch
-from workloads.megatron.pipeline_layout import pipeline_layout
-from workloads.models import hybrid
-from workloads.models.projections import passed_over, projections_of
-from workloads.models.shape import ModelShape
-from workloads.optimizer import optimizer
-from workloads.precision import precision
+from prestep.workloads.frameworks._pytorch_trainer import no_root
+from prestep.workloads.job import Job
+from prestep.workloads.job.adapter import USUAL
+from prestep.workloads.job.layout import axis_order, splits_backward
+from prestep.workloads.job.pytorch import PyTorch
+from prestep.workloads.megatron.pipeline_layout import pipeline_layout
+from prestep.workloads.models import hybrid
+from prestep.workloads.models.projections import passed_over, projections_of
+from prestep.workloads.models.shape import ModelShape
+from prestep.workloads.optimizer import optimizer
+from prestep.workloads.precision import precision
 
 if TYPE_CHECKING:
-    from workloads.lowered import Lowered, Site
-    from workloads.models.model import ModelSpec
+    from prestep.workloads.lowered import Lowered, Site
+    from prestep.workloads.models.model import ModelSpec
 
 FSDP = ("fsdp", "zero3")
 VERSIONS = ("version", "cuda")  # keys of [pytorch] that say what PyTorch and CUDA are
@@ -36,7 +36,7 @@ VERSIONS = ("version", "cuda")  # keys of [pytorch] that say what PyTorch and CU
 
 def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
     """One rank of each pipeline stage for each kind of replica, its layers as recorded units."""
-    from workloads.megatron import lower  # it is what takes long to import
+    from prestep.workloads.megatron import lower  # it is what takes long to import
 
     return lower.lower(scenario, model, site)
 

@@ -6,20 +6,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sim.errors import Mistake
-from workloads.frameworks import _pytorch_trainer, pytorch_eager
-from workloads.job import Job
-from workloads.models.shape import ModelShape
-from workloads.precision import precision
+from prestep.sim.errors import Mistake
+from prestep.workloads.frameworks import _pytorch_trainer, pytorch_eager
+from prestep.workloads.job import Job
+from prestep.workloads.models.shape import ModelShape
+from prestep.workloads.precision import precision
 
 if TYPE_CHECKING:
-    from workloads.lowered import Lowered, Site
-    from workloads.models.model import ModelSpec
+    from prestep.workloads.lowered import Lowered, Site
+    from prestep.workloads.models.model import ModelSpec
 
 
 def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
     """As eager PyTorch, with compiled blocks."""
-    from workloads.torch.compiled import (
+    from prestep.workloads.torch.compiled import (
         compiled_block,  # it is what takes long to import
     )
 

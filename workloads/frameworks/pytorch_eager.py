@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sim.errors import Mistake
-from workloads.frameworks import (
+from prestep.sim.errors import Mistake
+from prestep.workloads.frameworks import (
     ALL,
     Framework,
     _compressed,
     _pytorch_model,
     _pytorch_trainer,
 )
-from workloads.frameworks._pytorch_trainer import FSDP
-from workloads.job import Job
-from workloads.job.layout import splits_backward
-from workloads.models import hybrid
+from prestep.workloads.frameworks._pytorch_trainer import FSDP
+from prestep.workloads.job import Job
+from prestep.workloads.job.layout import splits_backward
+from prestep.workloads.models import hybrid
 
 if TYPE_CHECKING:
-    from workloads.lowered import Lowered, Site
-    from workloads.models.model import ModelSpec
-    from workloads.torch.run_block import RunBlock
+    from prestep.workloads.lowered import Lowered, Site
+    from prestep.workloads.models.model import ModelSpec
+    from prestep.workloads.torch.run_block import RunBlock
 
 
 def lower(
     scenario: Job, model: ModelSpec, site: Site, run_block: RunBlock | None = None
 ) -> Lowered:
     """Every simulated rank's step, recorded; `run_block` runs a block where its own operators do not."""
-    from workloads.torch import lower  # it is what takes long to import
+    from prestep.workloads.torch import lower  # it is what takes long to import
 
     return lower.lower(scenario, model, site.host_factor, site.speeds, run_block)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workloads.job.adapter import Adapter
-from workloads.job.checkpoint import Checkpoint
-from workloads.job.faults import Faults
-from workloads.job.megatron import Megatron
-from workloads.job.model import Model
-from workloads.job.parallel import Parallel
-from workloads.job.pytorch import PyTorch
-from workloads.job.training import Training
+from prestep.workloads.job.adapter import Adapter
+from prestep.workloads.job.checkpoint import Checkpoint
+from prestep.workloads.job.faults import Faults
+from prestep.workloads.job.megatron import Megatron
+from prestep.workloads.job.model import Model
+from prestep.workloads.job.parallel import Parallel
+from prestep.workloads.job.pytorch import PyTorch
+from prestep.workloads.job.training import Training
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from sim.strict import key
+from prestep.sim.strict import key
 
 Target = Literal[
     "qkv",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.strict import key, table
+from prestep.sim.strict import key, table
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from workloads import schedules
-from workloads.frameworks import framework_of
-from workloads.job import Job
+from prestep.workloads import schedules
+from prestep.workloads.frameworks import framework_of
+from prestep.workloads.job import Job
 
 
 def microbatches_of(job: Job) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from sim.strict import key
+from prestep.sim.strict import key
 
 LigerPart = Literal[
     "rope", "rms_norm", "glu", "cross_entropy", "fused_linear_cross_entropy"

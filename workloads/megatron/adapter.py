@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from workloads.job.adapter import Target
-from workloads.megatron import dtensor
-from workloads.megatron.linear import column_linear, row_linear
-from workloads.megatron.low_rank import (
+from prestep.workloads.job.adapter import Target
+from prestep.workloads.megatron import dtensor
+from prestep.workloads.megatron.linear import column_linear, row_linear
+from prestep.workloads.megatron.low_rank import (
     Pair,
     added,
     dropped,
@@ -24,10 +24,10 @@ from workloads.megatron.low_rank import (
     product,
     scaled,
 )
-from workloads.megatron.shard import Shard, whole
-from workloads.parallel.group import Group
-from workloads.torch.modules import Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.megatron.shard import Shard, whole
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 PREFIX = "adapter."
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from workloads.megatron.pipeline import Issued, Pair
-from workloads.schedules.runtime import Compute
+from prestep.workloads.megatron.pipeline import Issued, Pair
+from prestep.workloads.schedules.runtime import Compute
 
 # A pass of a microbatch through a chunk: its stage, and the microbatch.
 Passage = tuple[int, int]

@@ -6,8 +6,8 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 
-from sim.errors import InputError, Mistake
-from workloads.substitution import (
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.substitution import (
     ALTOGETHER,
     EXPECTED,
     LONGEST,

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, Mistake, did_you_mean
-from workloads.megatron import tokenizers
-from workloads.megatron.argument_files import read_shell, read_yaml
-from workloads.megatron.argument_names import (
+from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.workloads.megatron import tokenizers
+from prestep.workloads.megatron.argument_files import read_shell, read_yaml
+from prestep.workloads.megatron.argument_names import (
     COMPRESSED,
     LATENT,
     NUMBERS,

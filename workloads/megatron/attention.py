@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from sim.graph.kernel import Kernel
-from workloads.megatron.adapter import adapted_column, adapted_row, pair_of
-from workloads.megatron.core_attention import unfused_attention
-from workloads.megatron.elementwise import bias_add, fused, unsaved
-from workloads.megatron.recomputation import again, detached
-from workloads.megatron.ring_attention import attend_ring, quantize_operands
-from workloads.megatron.shard import Heads, Shard
-from workloads.megatron.tensor_parallel import gather, reduce
-from workloads.models.model import ModelSpec
-from workloads.torch.modules import Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.megatron.adapter import adapted_column, adapted_row, pair_of
+from prestep.workloads.megatron.core_attention import unfused_attention
+from prestep.workloads.megatron.elementwise import bias_add, fused, unsaved
+from prestep.workloads.megatron.recomputation import again, detached
+from prestep.workloads.megatron.ring_attention import attend_ring, quantize_operands
+from prestep.workloads.megatron.shard import Heads, Shard
+from prestep.workloads.megatron.tensor_parallel import gather, reduce
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 # Kernels of a rotation, forward and backward. In eager operators halves are negated and joined, then two products, a
 # sum and a copy; backward the same without the copy.

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from workloads.megatron.rank import Rank, Weights
-from workloads.megatron.unit import Unit
+from prestep.workloads.megatron.rank import Rank, Weights
+from prestep.workloads.megatron.unit import Unit
 
 # Units whose parameters may be kept in 8 bits.
 QUANTIZED = ("layer", "further")

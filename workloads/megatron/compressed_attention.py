@@ -6,19 +6,19 @@ which asserts that all heads are on one rank. Rotations are fused, whatever rope
 
 from __future__ import annotations
 
-from workloads.megatron.compressor import Compressor
-from workloads.megatron.core_attention import products
-from workloads.megatron.elementwise import fused, pass_over, unsaved
-from workloads.megatron.linear import column_linear, gradient_of, row_linear
-from workloads.megatron.recomputation import detached, replayed
-from workloads.megatron.shard import Shard, whole
-from workloads.megatron.sparse_attention import Indexer, SparseAttention
-from workloads.megatron.weight_gradients import later
-from workloads.models import compressed
-from workloads.models.model import ModelSpec
-from workloads.torch.functional import norm
-from workloads.torch.modules import Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.megatron.compressor import Compressor
+from prestep.workloads.megatron.core_attention import products
+from prestep.workloads.megatron.elementwise import fused, pass_over, unsaved
+from prestep.workloads.megatron.linear import column_linear, gradient_of, row_linear
+from prestep.workloads.megatron.recomputation import detached, replayed
+from prestep.workloads.megatron.shard import Shard, whole
+from prestep.workloads.megatron.sparse_attention import Indexer, SparseAttention
+from prestep.workloads.megatron.weight_gradients import later
+from prestep.workloads.models import compressed
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.functional import norm
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 # A norm of each query's heads without weights, compiled: read and written; backward read with the output's gradient.
 HEAD_NORM = (2.0, 3.0)

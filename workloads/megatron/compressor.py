@@ -7,14 +7,14 @@ takes packed samples only.
 
 from __future__ import annotations
 
-from workloads.megatron.elementwise import fused, pass_over, unsaved
-from workloads.megatron.linear import column_linear
-from workloads.megatron.shard import Shard, unquantized, whole
-from workloads.models.compressed import overlap
-from workloads.models.model import ModelSpec
-from workloads.torch.functional import norm
-from workloads.torch.modules import Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.megatron.elementwise import fused, pass_over, unsaved
+from prestep.workloads.megatron.linear import column_linear
+from prestep.workloads.megatron.shard import Shard, unquantized, whole
+from prestep.workloads.models.compressed import overlap
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.functional import norm
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 # Bytes an element of a projection's output that each operator moves: the places' bias added in fp32; a softmax over a
 # group, its cast, the product with values, their sum. Backward the product's two gradients, a cast, the softmax's, the

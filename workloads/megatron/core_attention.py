@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.graph.kernel import Kernel
-from workloads.megatron.elementwise import pass_over
-from workloads.megatron.shard import Heads, Shard
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.megatron.elementwise import pass_over
+from prestep.workloads.megatron.shard import Heads, Shard
+from prestep.workloads.torch.tape import Tape, Tensor
 
 # The fused causal softmax takes rows of up to so many scores, whole thread blocks at a time
 # (fused_kernels/scaled_upper_triang_masked_softmax.h: warps of up to 32 threads, a row each, or two rows of up to 128).

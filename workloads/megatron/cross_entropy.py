@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workloads.job.megatron import Megatron
-from workloads.megatron.elementwise import pass_over
-from workloads.megatron.shard import Shard
-from workloads.megatron.tensor_parallel import begin, finish
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.job.megatron import Megatron
+from prestep.workloads.megatron.elementwise import pass_over
+from prestep.workloads.megatron.shard import Shard
+from prestep.workloads.megatron.tensor_parallel import begin, finish
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 @dataclass(frozen=True)

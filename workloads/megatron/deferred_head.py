@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from workloads.megatron.passes import NOTHING, Pass
-from workloads.torch.memory import Storage
+from prestep.workloads.megatron.passes import NOTHING, Pass
+from prestep.workloads.torch.memory import Storage
 
 if TYPE_CHECKING:
-    from workloads.megatron.stage import StageStep
-    from workloads.megatron.unit import Unit
+    from prestep.workloads.megatron.stage import StageStep
+    from prestep.workloads.megatron.unit import Unit
 
 HEAD = "head"
 

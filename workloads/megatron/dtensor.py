@@ -11,8 +11,8 @@ Rules of nemo_automodel/components (distributed/parallel_styles.py, _peft/lora.p
 
 from __future__ import annotations
 
-from workloads.megatron.linear import column_linear, row_linear
-from workloads.megatron.low_rank import (
+from prestep.workloads.megatron.linear import column_linear, row_linear
+from prestep.workloads.megatron.low_rank import (
     Pair,
     added,
     dropped,
@@ -21,8 +21,8 @@ from workloads.megatron.low_rank import (
     product,
     scaled,
 )
-from workloads.megatron.shard import Shard, whole
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.megatron.shard import Shard, whole
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 def column(t: Tape, x: Tensor, w: Tensor, pair: Pair | None, s: Shard) -> Tensor:

@@ -6,8 +6,8 @@ LlamaRMSNorm and LlamaMLP; torch, derivatives.yaml), for values in 16 bits and s
 
 from __future__ import annotations
 
-from workloads.megatron.elementwise import fused
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.megatron.elementwise import fused
+from prestep.workloads.torch.tape import Tape, Tensor
 
 # RMSNorm forward, bytes of an element: to fp32 (6), square (8), mean (4), times the reciprocal root (8), to 16 bits
 # (6), times the weight (4). Kernels: these, and the root on a number a row.

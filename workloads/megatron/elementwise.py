@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sim.graph.kernel import Kernel
-from workloads.job.megatron import Megatron
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.job.megatron import Megatron
+from prestep.workloads.torch.tape import Tape, Tensor
 
 Size = tuple[tuple[int, ...], int]  # a tensor's shape, and the bytes of an element
 

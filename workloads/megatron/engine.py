@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from workloads.job import Job
-from workloads.job.pytorch import PyTorch
-from workloads.megatron import optimizer, torch_optimizer
-from workloads.megatron.fsdp2 import Fsdp2
-from workloads.megatron.rank import DataParallel, Rank
-from workloads.megatron.replicated import Replicated
-from workloads.megatron.sharded import FullySharded
-from workloads.megatron.zero import Zero, Zero2, added_by_buckets
-from workloads.torch.memory import Storage
+from prestep.workloads.job import Job
+from prestep.workloads.job.pytorch import PyTorch
+from prestep.workloads.megatron import optimizer, torch_optimizer
+from prestep.workloads.megatron.fsdp2 import Fsdp2
+from prestep.workloads.megatron.rank import DataParallel, Rank
+from prestep.workloads.megatron.replicated import Replicated
+from prestep.workloads.megatron.sharded import FullySharded
+from prestep.workloads.megatron.zero import Zero, Zero2, added_by_buckets
+from prestep.workloads.torch.memory import Storage
 
 FSDP = ("fsdp", "zero3")
 

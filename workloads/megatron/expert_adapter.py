@@ -10,22 +10,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from workloads.job.adapter import Target
-from workloads.megatron.adapter import (
+from prestep.workloads.job.adapter import Target
+from prestep.workloads.megatron.adapter import (
     PREFIX,
     joined,
     through_column,
     through_row,
 )
-from workloads.megatron.grouped_linear import GroupedLinear
-from workloads.megatron.linear import gradient_of
-from workloads.megatron.low_rank import Pair, dropped, matrices, moved, scaled
-from workloads.megatron.shard import Shard, alone
-from workloads.megatron.spread import EXPERTS_PREFIX, Spread
-from workloads.megatron.tensor_parallel import STREAM, finish
-from workloads.parallel.group import Group
-from workloads.torch.modules import Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.megatron.grouped_linear import GroupedLinear
+from prestep.workloads.megatron.linear import gradient_of
+from prestep.workloads.megatron.low_rank import Pair, dropped, matrices, moved, scaled
+from prestep.workloads.megatron.shard import Shard, alone
+from prestep.workloads.megatron.spread import EXPERTS_PREFIX, Spread
+from prestep.workloads.megatron.tensor_parallel import STREAM, finish
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 class ExpertAdapters:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from workloads.megatron.adapter import adapted_column, adapted_row, pair_of
-from workloads.megatron.eager import gated_activation
-from workloads.megatron.elementwise import activate
-from workloads.megatron.shard import Shard, fused_ops
-from workloads.models.model import ModelSpec
-from workloads.torch.modules import Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.megatron.adapter import adapted_column, adapted_row, pair_of
+from prestep.workloads.megatron.eager import gated_activation
+from prestep.workloads.megatron.elementwise import activate
+from prestep.workloads.megatron.shard import Shard, fused_ops
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 class FeedForward(Module):

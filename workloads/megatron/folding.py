@@ -12,8 +12,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from workloads.lowered import Unlike
-from workloads.megatron.grid import Grid
+from prestep.workloads.lowered import Unlike
+from prestep.workloads.megatron.grid import Grid
 
 
 @dataclass(frozen=True)

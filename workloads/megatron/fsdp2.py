@@ -23,14 +23,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from workloads.megatron.elementwise import pass_over
-from workloads.megatron.passes import Pass
-from workloads.megatron.rank import DataParallel, Held, Rank, split
-from workloads.megatron.sharded import cut
-from workloads.megatron.unit import Unit
-from workloads.parallel.fsdp import COPY_IN, GATHER, REDUCE
-from workloads.parallel.group import Group
-from workloads.torch.memory import Storage
+from prestep.workloads.megatron.elementwise import pass_over
+from prestep.workloads.megatron.passes import Pass
+from prestep.workloads.megatron.rank import DataParallel, Held, Rank, split
+from prestep.workloads.megatron.sharded import cut
+from prestep.workloads.megatron.unit import Unit
+from prestep.workloads.parallel.fsdp import COPY_IN, GATHER, REDUCE
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch.memory import Storage
 
 Place = tuple[int, int]  # stage, and the number of a layer in it
 COMPUTED = 2  # bytes of a parameter, and of its gradient, as layers have them

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from workloads.megatron.elementwise import fused, unsaved
-from workloads.megatron.hyper_connection import Contraction
-from workloads.megatron.linear import column_linear
-from workloads.megatron.modules import Layer, Norm
-from workloads.megatron.shard import Shard
-from workloads.megatron.tensor_parallel import gather
-from workloads.models.model import ModelSpec
-from workloads.torch.modules import Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.megatron.elementwise import fused, unsaved
+from prestep.workloads.megatron.hyper_connection import Contraction
+from prestep.workloads.megatron.linear import column_linear
+from prestep.workloads.megatron.modules import Layer, Norm
+from prestep.workloads.megatron.shard import Shard
+from prestep.workloads.megatron.tensor_parallel import gather
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 class Further(Module):

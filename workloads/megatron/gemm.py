@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sim.graph.kernel import Kernel
-from workloads.megatron.elementwise import pass_over, unsaved
-from workloads.torch.functional import launch_gemm
-from workloads.torch.memory import Storage
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.megatron.elementwise import pass_over, unsaved
+from prestep.workloads.torch.functional import launch_gemm
+from prestep.workloads.torch.memory import Storage
+from prestep.workloads.torch.tape import Tape, Tensor
 
 # Bytes an element that quantizing moves: read, written and written transposed; with dynamic scales the largest value is
 # found before, and the transposed copy is made from the fp8 one; by rows and by columns both from bf16 (torchao); MXFP8

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
-from workloads.job import Job
-from workloads.job.layout import axis_order
-from workloads.lowered import Layout, strides_of
+from prestep.workloads.job import Job
+from prestep.workloads.job.layout import axis_order
+from prestep.workloads.lowered import Layout, strides_of
 
 
 @dataclass(frozen=True)

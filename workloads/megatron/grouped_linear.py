@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
-from sim.graph.kernel import Kernel
-from workloads.megatron.elementwise import pass_over, unsaved
-from workloads.megatron.gemm import Numbers, quantize
-from workloads.megatron.linear import gradient_of, saved
-from workloads.megatron.weight_gradients import later
-from workloads.torch.functional import launch_gemm
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.megatron.elementwise import pass_over, unsaved
+from prestep.workloads.megatron.gemm import Numbers, quantize
+from prestep.workloads.megatron.linear import gradient_of, saved
+from prestep.workloads.megatron.weight_gradients import later
+from prestep.workloads.torch.functional import launch_gemm
+from prestep.workloads.torch.tape import Tape, Tensor
 
 # Rows of an expert are computed in whole tiles: grouped GEMMs of CUTLASS and cuBLAS begin a tile for every expert.
 TILE = 128

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workloads.job import Job
-from workloads.lowered import Place
-from workloads.megatron.folding import Kind
-from workloads.megatron.grid import Grid
-from workloads.megatron.spread import Spread, busiest
-from workloads.parallel.group import Group
-from workloads.routing import layers_of
+from prestep.workloads.job import Job
+from prestep.workloads.lowered import Place
+from prestep.workloads.megatron.folding import Kind
+from prestep.workloads.megatron.grid import Grid
+from prestep.workloads.megatron.spread import Spread, busiest
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.routing import layers_of
 
 # Axes of the experts' grid by the name of the group; "edp" are an expert's copies.
 EXPERT_AXES = {"etp": "tp", "ep": "ep", "edp": "dp"}

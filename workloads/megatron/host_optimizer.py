@@ -15,8 +15,8 @@ from __future__ import annotations
 from functools import partial
 from math import ceil
 
-from workloads.megatron.elementwise import pass_over
-from workloads.megatron.rank import Rank
+from prestep.workloads.megatron.elementwise import pass_over
+from prestep.workloads.megatron.rank import Rank
 
 TO_HOST, TO_GPU = "optimizer to host", "optimizer to gpu"
 #: Bytes of a number in fp32 and in 16 bits, and of the host's memory that Adam moves for an element.
@@ -32,8 +32,8 @@ def elements(rank: Rank, states: int) -> int:
 class HostSums:
     """Sums of gradients in the host's memory, where DeepSpeed's stages 2 and 3 send what each microbatch has reduced.
 
-    As `workloads.parallel.zero_offload` has it from the engine's source: the sum so far is fetched, added to and
-    returned; behind the last microbatch it leaves for the optimizer in fp32. Stage 3 keeps sums even of one microbatch
+    As `prestep.workloads.parallel.zero_offload` has it from the engine's source: the sum so far is fetched, added to
+    and returned; behind the last microbatch it leaves for the optimizer in fp32. Stage 3 keeps sums even of one microbatch
     (``always``), and fetches the first at once.
     """
 

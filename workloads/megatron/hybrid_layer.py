@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from workloads.job.megatron import GraphedModule
-from workloads.megatron.attention import Attention
-from workloads.megatron.elementwise import bias_dropout_add
-from workloads.megatron.feed_forward import FeedForward
-from workloads.megatron.mla import LatentAttention
-from workloads.megatron.modules import Norm
-from workloads.megatron.moe import Experts
-from workloads.megatron.recomputation import again, discarded
-from workloads.megatron.scan import Delta, Kimi, Mamba
-from workloads.megatron.shard import Shard, kept
-from workloads.models import hybrid
-from workloads.models.model import ModelSpec
-from workloads.torch.modules import Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.job.megatron import GraphedModule
+from prestep.workloads.megatron.attention import Attention
+from prestep.workloads.megatron.elementwise import bias_dropout_add
+from prestep.workloads.megatron.feed_forward import FeedForward
+from prestep.workloads.megatron.mla import LatentAttention
+from prestep.workloads.megatron.modules import Norm
+from prestep.workloads.megatron.moe import Experts
+from prestep.workloads.megatron.recomputation import again, discarded
+from prestep.workloads.megatron.scan import Delta, Kimi, Mamba
+from prestep.workloads.megatron.shard import Shard, kept
+from prestep.workloads.models import hybrid
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 Part = Mamba | Delta | Attention | LatentAttention | FeedForward | Experts
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workloads.megatron.elementwise import pass_over, unsaved
-from workloads.megatron.recomputation import detached
-from workloads.megatron.shard import Shard
-from workloads.models import compressed
-from workloads.models.model import ModelSpec
-from workloads.torch.modules import Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.megatron.elementwise import pass_over, unsaved
+from prestep.workloads.megatron.recomputation import detached
+from prestep.workloads.megatron.shard import Shard
+from prestep.workloads.models import compressed
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 Moved = tuple[
     tuple[float, float], ...

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from workloads.megatron.elementwise import pass_over, unsaved
-from workloads.megatron.gemm import (
+from prestep.workloads.megatron.elementwise import pass_over, unsaved
+from prestep.workloads.megatron.gemm import (
     Numbers,
     cast_again,
     gemm,
@@ -14,11 +14,11 @@ from workloads.megatron.gemm import (
     quantized,
     transpose_weight,
 )
-from workloads.megatron.shard import Shard
-from workloads.megatron.tensor_parallel import begin, finish, reduce
-from workloads.megatron.user_buffers import scatter_of
-from workloads.megatron.weight_gradients import weight_gradient
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.megatron.shard import Shard
+from prestep.workloads.megatron.tensor_parallel import begin, finish, reduce
+from prestep.workloads.megatron.user_buffers import scatter_of
+from prestep.workloads.megatron.weight_gradients import weight_gradient
+from prestep.workloads.torch.tape import Tape, Tensor
 
 ITEM = 2.0  # bytes of an element of a partial sum
 AMAX = 4.0  # bytes of the largest value of an operand

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from workloads.megatron.elementwise import fused, pass_over, unsaved
-from workloads.megatron.gemm import gemm
-from workloads.megatron.linear import gradient_of
-from workloads.megatron.shard import Shard
-from workloads.megatron.tensor_parallel import begin, finish
-from workloads.megatron.weight_gradients import weight_gradient
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.megatron.elementwise import fused, pass_over, unsaved
+from prestep.workloads.megatron.gemm import gemm
+from prestep.workloads.megatron.linear import gradient_of
+from prestep.workloads.megatron.shard import Shard
+from prestep.workloads.megatron.tensor_parallel import begin, finish
+from prestep.workloads.megatron.weight_gradients import weight_gradient
+from prestep.workloads.torch.tape import Tape, Tensor
 
 # Bytes of an element: dropout reads, writes, and keeps a byte of mask; backward the same. Scaling reads and writes. A
 # sum reads both and writes; where it is made by the kernel that reads it, that reads the second.

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sim.graph.opgraph import OpGraph
-from workloads.host_costs import host_costs
-from workloads.job import Job
-from workloads.lowered import Lowered, Site
-from workloads.megatron.engine import MEGATRON, Engine
-from workloads.megatron.folding import Kind, kinds_of
-from workloads.megatron.grid import Grid, grid_of
-from workloads.megatron.groups import Groups
-from workloads.megatron.models import Models, Step
-from workloads.megatron.schedule import places, schedule_of
-from workloads.megatron.stage import StageStep
-from workloads.models.counts import stage_parameters
-from workloads.models.model import ModelSpec
-from workloads.torch.recorder import PHASES, Shared
-from workloads.torch.tape import Tape
+from prestep.sim.graph.opgraph import OpGraph
+from prestep.workloads.host_costs import host_costs
+from prestep.workloads.job import Job
+from prestep.workloads.lowered import Lowered, Site
+from prestep.workloads.megatron.engine import MEGATRON, Engine
+from prestep.workloads.megatron.folding import Kind, kinds_of
+from prestep.workloads.megatron.grid import Grid, grid_of
+from prestep.workloads.megatron.groups import Groups
+from prestep.workloads.megatron.models import Models, Step
+from prestep.workloads.megatron.schedule import places, schedule_of
+from prestep.workloads.megatron.stage import StageStep
+from prestep.workloads.models.counts import stage_parameters
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.recorder import PHASES, Shared
+from prestep.workloads.torch.tape import Tape
 
 
 def lower(

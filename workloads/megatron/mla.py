@@ -6,23 +6,23 @@ on every tensor-parallel rank and see its part of the sequence, the expanding on
 
 from __future__ import annotations
 
-from sim.graph.kernel import Kernel
-from workloads.megatron.adapter import (
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.megatron.adapter import (
     adapted_column,
     adapted_row,
     adapted_whole,
     pair_of,
     whole_pair_of,
 )
-from workloads.megatron.core_attention import products
-from workloads.megatron.elementwise import fused, pass_over, unsaved
-from workloads.megatron.recomputation import again, detached, replayed
-from workloads.megatron.ring_attention import attend_ring
-from workloads.megatron.shard import Heads, Shard
-from workloads.models.model import ModelSpec
-from workloads.torch.functional import norm
-from workloads.torch.modules import Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.megatron.core_attention import products
+from prestep.workloads.megatron.elementwise import fused, pass_over, unsaved
+from prestep.workloads.megatron.recomputation import again, detached, replayed
+from prestep.workloads.megatron.ring_attention import attend_ring
+from prestep.workloads.megatron.shard import Heads, Shard
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.functional import norm
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 class LatentAttention(Module):

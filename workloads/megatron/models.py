@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from workloads.job import Job
-from workloads.megatron.engine import Engine
-from workloads.megatron.folding import Kind
-from workloads.megatron.groups import Groups
-from workloads.megatron.units import Units
-from workloads.models.model import ModelSpec
-from workloads.torch.recorder import Shared
-from workloads.torch.tape import Tape
+from prestep.workloads.job import Job
+from prestep.workloads.megatron.engine import Engine
+from prestep.workloads.megatron.folding import Kind
+from prestep.workloads.megatron.groups import Groups
+from prestep.workloads.megatron.units import Units
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.recorder import Shared
+from prestep.workloads.torch.tape import Tape
 
 # A group and those that do the same.
 Copies = tuple[tuple[int, ...], ...]

@@ -6,28 +6,33 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from workloads.job.megatron import GraphedModule, RecomputedModule
-from workloads.megatron.attention import Attention
-from workloads.megatron.compressed_attention import CompressedAttention
-from workloads.megatron.cross_entropy import cross_entropy
-from workloads.megatron.eager import rms_norm
-from workloads.megatron.elementwise import bias_dropout_add, fused, pass_over, unsaved
-from workloads.megatron.feed_forward import FeedForward
-from workloads.megatron.hyper_connection import (
+from prestep.workloads.job.megatron import GraphedModule, RecomputedModule
+from prestep.workloads.megatron.attention import Attention
+from prestep.workloads.megatron.compressed_attention import CompressedAttention
+from prestep.workloads.megatron.cross_entropy import cross_entropy
+from prestep.workloads.megatron.eager import rms_norm
+from prestep.workloads.megatron.elementwise import (
+    bias_dropout_add,
+    fused,
+    pass_over,
+    unsaved,
+)
+from prestep.workloads.megatron.feed_forward import FeedForward
+from prestep.workloads.megatron.hyper_connection import (
     Contraction,
     HyperConnection,
     expanded,
 )
-from workloads.megatron.linear import column_linear
-from workloads.megatron.mla import LatentAttention
-from workloads.megatron.moe import Experts
-from workloads.megatron.recomputation import again, discarded
-from workloads.megatron.shard import Shard, kept, unquantized
-from workloads.megatron.tensor_parallel import reduce
-from workloads.models.model import ModelSpec
-from workloads.torch import functional as F
-from workloads.torch.modules import Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.megatron.linear import column_linear
+from prestep.workloads.megatron.mla import LatentAttention
+from prestep.workloads.megatron.moe import Experts
+from prestep.workloads.megatron.recomputation import again, discarded
+from prestep.workloads.megatron.shard import Shard, kept, unquantized
+from prestep.workloads.megatron.tensor_parallel import reduce
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 class Norm(Module):

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from workloads.megatron.elementwise import activate, fused, unsaved
-from workloads.megatron.expert_adapter import ExpertAdapters
-from workloads.megatron.feed_forward import FeedForward
-from workloads.megatron.grouped_linear import GroupedLinear
-from workloads.megatron.linear import column_linear
-from workloads.megatron.recomputation import again, discarded
-from workloads.megatron.router import route
-from workloads.megatron.shard import Shard, kept, whole
-from workloads.megatron.spread import EXPERTS_PREFIX, Spread
-from workloads.megatron.token_dispatcher import TokenDispatcher
-from workloads.models.model import ModelSpec
-from workloads.torch.modules import Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.megatron.elementwise import activate, fused, unsaved
+from prestep.workloads.megatron.expert_adapter import ExpertAdapters
+from prestep.workloads.megatron.feed_forward import FeedForward
+from prestep.workloads.megatron.grouped_linear import GroupedLinear
+from prestep.workloads.megatron.linear import column_linear
+from prestep.workloads.megatron.recomputation import again, discarded
+from prestep.workloads.megatron.router import route
+from prestep.workloads.megatron.shard import Shard, kept, whole
+from prestep.workloads.megatron.spread import EXPERTS_PREFIX, Spread
+from prestep.workloads.megatron.token_dispatcher import TokenDispatcher
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 # Numbers that the host waits for in a layer where tokens are not padded (token_dispatcher.py). All-to-all: tokens by
 # expert, splits of what is sent and of what is received, rows after the permutation. DeepEP and HybridEP: rows that

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from workloads import orthogonal
-from workloads.megatron import host_optimizer
-from workloads.megatron.buckets import QUANTIZED
-from workloads.megatron.elementwise import pass_over
-from workloads.megatron.rank import Rank
-from workloads.megatron.state_types import state_types
-from workloads.orthogonal import Matrices
-from workloads.torch.memory import Storage
+from prestep.workloads import orthogonal
+from prestep.workloads.megatron import host_optimizer
+from prestep.workloads.megatron.buckets import QUANTIZED
+from prestep.workloads.megatron.elementwise import pass_over
+from prestep.workloads.megatron.rank import Rank
+from prestep.workloads.megatron.state_types import state_types
+from prestep.workloads.orthogonal import Matrices
+from prestep.workloads.torch.memory import Storage
 
 # Bytes of a parameter in fp32, and of each of its moments; moments that AdamW keeps.
 FP32, ADAMW_MOMENTS = 4, 2

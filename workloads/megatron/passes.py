@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.graph.opgraph import KERNEL, SYNC, Chain, OpGraph, Program
-from workloads.torch.modules import Module
-from workloads.torch.recorder import PHASES, Shared
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.opgraph import KERNEL, SYNC, Chain, OpGraph, Program
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.recorder import PHASES, Shared
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 @dataclass(frozen=True, eq=False)

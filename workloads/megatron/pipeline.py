@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from workloads.schedules import Action
-from workloads.schedules.runtime import (
+from prestep.workloads.schedules import Action
+from prestep.workloads.schedules.runtime import (
     Batch,
     Compute,
     Hook,
@@ -45,7 +45,7 @@ def in_order(
     """What every rank issues of a schedule that says only who computes what in which order.
 
     Each transfer is by itself: a send after its computation, its receive where the receiver has got to by then, which
-    orders the transfers of all ranks alike (`workloads.schedules.runtime.lower`).
+    orders the transfers of all ranks alike (`prestep.workloads.schedules.runtime.lower`).
     """
     steps = getattr(module, "steps", None) or (
         lambda *size: tuple((action,) for action in module.actions(*size))

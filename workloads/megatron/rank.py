@@ -8,18 +8,18 @@ from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
-from workloads.job import Job
-from workloads.megatron.alignment import Alignment
-from workloads.megatron.folding import Kind
-from workloads.megatron.groups import Groups
-from workloads.megatron.passes import Pass
-from workloads.megatron.pipeline_layout import pipeline_layout
-from workloads.megatron.spread import EXPERTS_PREFIX
-from workloads.megatron.unit import Unit
-from workloads.megatron.units import Units
-from workloads.optimizer import optimizer
-from workloads.parallel.offload import HostMemory
-from workloads.torch.tape import Tape
+from prestep.workloads.job import Job
+from prestep.workloads.megatron.alignment import Alignment
+from prestep.workloads.megatron.folding import Kind
+from prestep.workloads.megatron.groups import Groups
+from prestep.workloads.megatron.passes import Pass
+from prestep.workloads.megatron.pipeline_layout import pipeline_layout
+from prestep.workloads.megatron.spread import EXPERTS_PREFIX
+from prestep.workloads.megatron.unit import Unit
+from prestep.workloads.megatron.units import Units
+from prestep.workloads.optimizer import optimizer
+from prestep.workloads.parallel.offload import HostMemory
+from prestep.workloads.torch.tape import Tape
 
 DP = "nccl dp"
 

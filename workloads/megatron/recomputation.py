@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from workloads.megatron.elementwise import unsaved
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.megatron.elementwise import unsaved
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 def detached(x: Tensor) -> Tensor:

@@ -9,12 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sim.graph.kernel import Kernel
-from workloads.megatron.buckets import Bucket, Bucketed, Stretch, bucketed, total, whole
-from workloads.megatron.elementwise import pass_over
-from workloads.megatron.passes import Pass
-from workloads.megatron.rank import DP, DataParallel, Held, Rank, Weights
-from workloads.megatron.unit import Unit
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.megatron.buckets import (
+    Bucket,
+    Bucketed,
+    Stretch,
+    bucketed,
+    total,
+    whole,
+)
+from prestep.workloads.megatron.elementwise import pass_over
+from prestep.workloads.megatron.passes import Pass
+from prestep.workloads.megatron.rank import DP, DataParallel, Held, Rank, Weights
+from prestep.workloads.megatron.unit import Unit
 
 # Parameters of a bucket with overlapping reductions (DistributedDataParallelConfig: 40 million, or 1 million times the
 # number of data-parallel ranks if that is more).

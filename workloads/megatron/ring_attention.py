@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from sim.graph.kernel import Kernel
-from workloads.megatron.elementwise import pass_over
-from workloads.megatron.gemm import UNTRANSPOSED
-from workloads.megatron.shard import Heads, Shard
-from workloads.parallel.group import Group
-from workloads.torch.tape import Tape
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.megatron.elementwise import pass_over
+from prestep.workloads.megatron.gemm import UNTRANSPOSED
+from prestep.workloads.megatron.shard import Heads, Shard
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch.tape import Tape
 
 STREAM = "nccl cp"
 # Passes over the queries that a step of a ring needs beside its kernel: halves made contiguous and the output rescaled

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from workloads.megatron.elementwise import pass_over
-from workloads.megatron.gemm import Numbers
-from workloads.megatron.linear import gradient_of
-from workloads.megatron.recomputation import detached
-from workloads.megatron.weight_gradients import weight_gradient
-from workloads.torch.functional import launch_gemm
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.megatron.elementwise import pass_over
+from prestep.workloads.megatron.gemm import Numbers
+from prestep.workloads.megatron.linear import gradient_of
+from prestep.workloads.megatron.recomputation import detached
+from prestep.workloads.megatron.weight_gradients import weight_gradient
+from prestep.workloads.torch.functional import launch_gemm
+from prestep.workloads.torch.tape import Tape, Tensor
 
 # Bytes of a score that passes over the router's scores move: softmax or sigmoid, top-k, two scatters, counts, auxiliary
 # loss (topk_softmax_with_capacity, switch_load_balancing_loss_func), each reading or writing fp32.

@@ -8,21 +8,21 @@ Source: megatron/core/ssm/{mamba_mixer,gated_delta_net/gdn}.py; for Kimi delta a
 
 from __future__ import annotations
 
-from workloads.megatron.adapter import adapted_column, adapted_row, pair_of
-from workloads.megatron.elementwise import fused, unsaved
-from workloads.megatron.linear import column_linear
-from workloads.megatron.scan_exchange import (
+from prestep.workloads.megatron.adapter import adapted_column, adapted_row, pair_of
+from prestep.workloads.megatron.elementwise import fused, unsaved
+from prestep.workloads.megatron.linear import column_linear
+from prestep.workloads.megatron.scan_exchange import (
     ranks_of,
     repeated,
     spread,
     to_heads,
     to_sequence,
 )
-from workloads.megatron.shard import Shard, kept, whole
-from workloads.models import hybrid
-from workloads.models.hybrid import Sizes
-from workloads.models.model import ModelSpec
-from workloads.torch.scans import (
+from prestep.workloads.megatron.shard import Shard, kept, whole
+from prestep.workloads.models import hybrid
+from prestep.workloads.models.hybrid import Sizes
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.scans import (
     NORMS,
     WIDE,
     DeltaWeights,
@@ -31,7 +31,7 @@ from workloads.torch.scans import (
     kernel_shape,
     measured,
 )
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 class Mamba(MambaWeights):

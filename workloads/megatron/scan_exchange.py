@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from workloads.megatron.elementwise import pass_over, unsaved
-from workloads.megatron.shard import Shard
-from workloads.models.hybrid import Sizes
-from workloads.parallel.group import Group
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.megatron.elementwise import pass_over, unsaved
+from prestep.workloads.megatron.shard import Shard
+from prestep.workloads.models.hybrid import Sizes
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch.tape import Tape, Tensor
 
 STREAM = "nccl cp"
 # Passes over all that a rank has: what arrived joined, and put in order (_undo_attention_load_balancing).

@@ -6,14 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 
-from workloads.job import Job
-from workloads.job.layout import grad_accumulation_of, microbatches_of
-from workloads.megatron.pipeline import Issued, in_order, interleaved, one_at_a_time
-from workloads.megatron.pipeline_layout import pipeline_layout
-from workloads.megatron.rank import Place
-from workloads.parallel.pipeline import layers_of_stages
-from workloads.schedules import _lockstep, checked, rank_of_stages
-from workloads.schedules.runtime import Compute, Operation, executed, operations
+from prestep.workloads.job import Job
+from prestep.workloads.job.layout import grad_accumulation_of, microbatches_of
+from prestep.workloads.megatron.pipeline import (
+    Issued,
+    in_order,
+    interleaved,
+    one_at_a_time,
+)
+from prestep.workloads.megatron.pipeline_layout import pipeline_layout
+from prestep.workloads.megatron.rank import Place
+from prestep.workloads.parallel.pipeline import layers_of_stages
+from prestep.workloads.schedules import _lockstep, checked, rank_of_stages
+from prestep.workloads.schedules.runtime import Compute, Operation, executed, operations
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from workloads.job.adapter import Adapter
-from workloads.job.megatron import KeptPart, Megatron
-from workloads.job.pytorch import PyTorch
-from workloads.megatron.gemm import Numbers
-from workloads.megatron.spread import Spread
-from workloads.parallel.group import Group
-from workloads.routing import Loads
+from prestep.workloads.job.adapter import Adapter
+from prestep.workloads.job.megatron import KeptPart, Megatron
+from prestep.workloads.job.pytorch import PyTorch
+from prestep.workloads.megatron.gemm import Numbers
+from prestep.workloads.megatron.spread import Spread
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.routing import Loads
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from workloads.job.layout import microbatches_of
-from workloads.megatron.elementwise import pass_over
-from workloads.megatron.host_optimizer import sums_of
-from workloads.megatron.passes import Pass
-from workloads.megatron.rank import DataParallel, Held, Rank, Weights, split
-from workloads.megatron.unit import Unit
-from workloads.parallel.group import Group
-from workloads.torch.memory import Storage
+from prestep.workloads.job.layout import microbatches_of
+from prestep.workloads.megatron.elementwise import pass_over
+from prestep.workloads.megatron.host_optimizer import sums_of
+from prestep.workloads.megatron.passes import Pass
+from prestep.workloads.megatron.rank import DataParallel, Held, Rank, Weights, split
+from prestep.workloads.megatron.unit import Unit
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch.memory import Storage
 
 GATHER, REDUCE = "nccl all-gather", "nccl reduce-scatter"
 SHARD, SHARD_WIDE = 2, 4  # bytes of a parameter of a shard, in 16 bits or in fp32

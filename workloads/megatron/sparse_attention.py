@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.graph.kernel import Kernel
-from workloads.megatron.compressor import Compressor, hadamard
-from workloads.megatron.elementwise import fused, pass_over, unsaved
-from workloads.megatron.linear import column_linear
-from workloads.megatron.recomputation import detached
-from workloads.megatron.shard import Shard, unquantized, whole
-from workloads.models import compressed
-from workloads.models.model import ModelSpec
-from workloads.torch.modules import Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.megatron.compressor import Compressor, hadamard
+from prestep.workloads.megatron.elementwise import fused, pass_over, unsaved
+from prestep.workloads.megatron.linear import column_linear
+from prestep.workloads.megatron.recomputation import detached
+from prestep.workloads.megatron.shard import Shard, unquantized, whole
+from prestep.workloads.models import compressed
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 # Lists without lengths are read to their end, in blocks of so many keys (FlashMLA on Blackwell; on Hopper 128).
 BLOCK = 64

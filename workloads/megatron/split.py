@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.graph.opgraph import COMM, KERNEL, OpGraph, Program
-from workloads.megatron.passes import (
+from prestep.sim.graph.opgraph import COMM, KERNEL, OpGraph, Program
+from prestep.workloads.megatron.passes import (
     Pass,
     Source,
     forward,
@@ -20,8 +20,8 @@ from workloads.megatron.passes import (
     part,
     pass_of,
 )
-from workloads.torch.recorder import Shared
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.recorder import Shared
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 @dataclass(frozen=True, eq=False)

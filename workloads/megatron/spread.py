@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import comb, lcm
 
-from workloads.parallel.group import Group
-from workloads.routing import Loads
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.routing import Loads
 
 # Of the names of parameters that only the expert data-parallel group shares.
 EXPERTS_PREFIX = "experts."

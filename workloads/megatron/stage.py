@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from workloads.job import Job
-from workloads.megatron.alignment import alignment_of
-from workloads.megatron.deferred_head import DeferredHead
-from workloads.megatron.engine import Engine
-from workloads.megatron.folding import Kind
-from workloads.megatron.groups import Groups
-from workloads.megatron.optimizer import reduce_tied
-from workloads.megatron.passes import Pass
-from workloads.megatron.pipeline import Issued, Pair
-from workloads.megatron.rank import Place, Rank
-from workloads.megatron.transfers import Transfers
-from workloads.megatron.unit import Unit
-from workloads.megatron.units import Units
-from workloads.schedules.runtime import Batch, Compute, Wait
-from workloads.torch.memory import Storage
-from workloads.torch.tape import Tape
+from prestep.workloads.job import Job
+from prestep.workloads.megatron.alignment import alignment_of
+from prestep.workloads.megatron.deferred_head import DeferredHead
+from prestep.workloads.megatron.engine import Engine
+from prestep.workloads.megatron.folding import Kind
+from prestep.workloads.megatron.groups import Groups
+from prestep.workloads.megatron.optimizer import reduce_tied
+from prestep.workloads.megatron.passes import Pass
+from prestep.workloads.megatron.pipeline import Issued, Pair
+from prestep.workloads.megatron.rank import Place, Rank
+from prestep.workloads.megatron.transfers import Transfers
+from prestep.workloads.megatron.unit import Unit
+from prestep.workloads.megatron.units import Units
+from prestep.workloads.schedules.runtime import Batch, Compute, Wait
+from prestep.workloads.torch.memory import Storage
+from prestep.workloads.torch.tape import Tape
 
 PAIRED = ("layer", "further")  # units with tokens that travel
 Part = tuple[Unit, int]  # a unit, and how often it runs

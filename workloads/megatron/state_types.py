@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workloads.job import Job
-from workloads.precision import precision
+from prestep.workloads.job import Job
+from prestep.workloads.precision import precision
 
 FP32, NARROW = 4, 2
 SIZES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}

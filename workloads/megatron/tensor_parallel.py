@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from workloads.parallel.group import Group
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch.tape import Tape, Tensor
 
 STREAM = "nccl tp"
 

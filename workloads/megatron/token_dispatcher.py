@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from sim.graph.tokens import Tokens
-from workloads.megatron.elementwise import pass_over
-from workloads.megatron.shard import Shard
-from workloads.megatron.spread import Spread
-from workloads.megatron.token_exchange import STREAM, TokenExchange, Way
-from workloads.megatron.token_permutation import reorder, scatter, select
-from workloads.models.model import ModelSpec
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.tokens import Tokens
+from prestep.workloads.megatron.elementwise import pass_over
+from prestep.workloads.megatron.shard import Shard
+from prestep.workloads.megatron.spread import Spread
+from prestep.workloads.megatron.token_exchange import STREAM, TokenExchange, Way
+from prestep.workloads.megatron.token_permutation import reorder, scatter, select
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.tape import Tape, Tensor
 
 ITEM = 2.0  # bytes of an element
 WIDE = 4.0  # of a router's weight

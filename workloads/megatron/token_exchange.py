@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sim.graph.tokens import Tokens
-from workloads.megatron import tensor_parallel
-from workloads.megatron.elementwise import unsaved
-from workloads.parallel.group import Group
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.tokens import Tokens
+from prestep.workloads.megatron import tensor_parallel
+from prestep.workloads.megatron.elementwise import unsaved
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch.tape import Tape, Tensor
 
 STREAM = "nccl ep"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from sim.graph.kernel import Kernel
-from workloads.megatron.elementwise import fused, unsaved
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.megatron.elementwise import fused, unsaved
+from prestep.workloads.torch.tape import Tape, Tensor
 
 OPERATORS = 3  # that the host issues for a permutation without fusion
 

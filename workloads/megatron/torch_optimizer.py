@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from workloads.megatron.elementwise import pass_over
-from workloads.megatron.optimizer import ADAMW_MOMENTS, states_of
-from workloads.megatron.rank import Rank
-from workloads.torch.memory import Storage
-from workloads.torch.trainer import ADAM_BYTES
+from prestep.workloads.megatron.elementwise import pass_over
+from prestep.workloads.megatron.optimizer import ADAMW_MOMENTS, states_of
+from prestep.workloads.megatron.rank import Rank
+from prestep.workloads.torch.memory import Storage
+from prestep.workloads.torch.trainer import ADAM_BYTES
 
 NORM = "nccl norm"
 

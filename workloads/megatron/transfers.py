@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from workloads.megatron import tensor_parallel
-from workloads.megatron.elementwise import pass_over
-from workloads.megatron.rank import Rank
-from workloads.parallel.group import transfer
-from workloads.schedules.runtime import Batch, Recv, Send, Wait
+from prestep.workloads.megatron import tensor_parallel
+from prestep.workloads.megatron.elementwise import pass_over
+from prestep.workloads.megatron.rank import Rank
+from prestep.workloads.parallel.group import transfer
+from prestep.workloads.schedules.runtime import Batch, Recv, Send, Wait
 
 STREAM = "nccl pp"
 ONE_STREAM = ("gpipe", "1f1b")

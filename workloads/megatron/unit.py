@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 
-from sim.graph.opgraph import Program
-from workloads.megatron.passes import Pass, Source, forward, part, pass_of
-from workloads.megatron.split import Halves, halves
-from workloads.orthogonal import Matrices, hidden
-from workloads.torch.again import Again
-from workloads.torch.modules import Module
-from workloads.torch.recorder import Shared
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.opgraph import Program
+from prestep.workloads.megatron.passes import Pass, Source, forward, part, pass_of
+from prestep.workloads.megatron.split import Halves, halves
+from prestep.workloads.orthogonal import Matrices, hidden
+from prestep.workloads.torch.again import Again
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.recorder import Shared
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,27 +6,27 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
-from sim.graph.kernel import Kernel
-from workloads.job import Job
-from workloads.job.layout import microbatches_of
-from workloads.job.pytorch import PyTorch
-from workloads.megatron.adapter import freeze
-from workloads.megatron.further import Further
-from workloads.megatron.gemm import Numbers
-from workloads.megatron.hybrid_layer import HybridLayer
-from workloads.megatron.modules import Embedding, Head, Layer
-from workloads.megatron.passes import Pass, Source
-from workloads.megatron.shard import Shard, kept, unquantized
-from workloads.megatron.split import joint
-from workloads.megatron.spread import Spread
-from workloads.megatron.unit import Unit, record
-from workloads.models.model import ModelSpec
-from workloads.parallel.group import Group
-from workloads.precision import precision
-from workloads.routing import Loads
-from workloads.torch.again import NEVER, Again
-from workloads.torch.modules import Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.job import Job
+from prestep.workloads.job.layout import microbatches_of
+from prestep.workloads.job.pytorch import PyTorch
+from prestep.workloads.megatron.adapter import freeze
+from prestep.workloads.megatron.further import Further
+from prestep.workloads.megatron.gemm import Numbers
+from prestep.workloads.megatron.hybrid_layer import HybridLayer
+from prestep.workloads.megatron.modules import Embedding, Head, Layer
+from prestep.workloads.megatron.passes import Pass, Source
+from prestep.workloads.megatron.shard import Shard, kept, unquantized
+from prestep.workloads.megatron.split import joint
+from prestep.workloads.megatron.spread import Spread
+from prestep.workloads.megatron.unit import Unit, record
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.precision import precision
+from prestep.workloads.routing import Loads
+from prestep.workloads.torch.again import NEVER, Again
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 # What tells layers apart: their part, whether of experts, how far they look back, tokens of a compressed key, whether
 # tokens travel aside, whether all runs again, loads of experts, whether nothing before is trained, type of products.

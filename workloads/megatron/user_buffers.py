@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from sim import schema
+from prestep.sim import schema
 
 FILE = Path(__file__).with_suffix(".toml")
 FORMATS = ("bf16", "quantized")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from workloads.megatron.elementwise import pass_over
-from workloads.megatron.gemm import Numbers, gemm, quantized
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.megatron.elementwise import pass_over
+from prestep.workloads.megatron.gemm import Numbers, gemm, quantized
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 def weight_gradient(

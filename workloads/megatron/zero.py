@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import ceil
 
-from workloads.host_costs import buckets
-from workloads.job import Job
-from workloads.job.layout import microbatches_of
-from workloads.megatron.elementwise import pass_over
-from workloads.megatron.host_optimizer import sums_of
-from workloads.megatron.passes import Pass
-from workloads.megatron.rank import DP, Held, Rank, Weights
-from workloads.megatron.replicated import Replicated, zeroed
-from workloads.megatron.unit import Unit
+from prestep.workloads.host_costs import buckets
+from prestep.workloads.job import Job
+from prestep.workloads.job.layout import microbatches_of
+from prestep.workloads.megatron.elementwise import pass_over
+from prestep.workloads.megatron.host_optimizer import sums_of
+from prestep.workloads.megatron.passes import Pass
+from prestep.workloads.megatron.rank import DP, Held, Rank, Weights
+from prestep.workloads.megatron.replicated import Replicated, zeroed
+from prestep.workloads.megatron.unit import Unit
 
 BUCKETS = buckets("deepspeed")
 # Bytes moved for an element of a gradient that backward has made: PyTorch adds it to the parameter's gradient in 16

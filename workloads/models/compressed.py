@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import Mistake
+from prestep.sim.errors import Mistake
 
 if TYPE_CHECKING:
-    from workloads.job.model import Model
-    from workloads.models.model import ModelSpec
+    from prestep.workloads.job.model import Model
+    from prestep.workloads.models.model import ModelSpec
 
 #: Ratios that there are: a window alone, keys that an indexer chooses among, keys that are all seen.
 WINDOW, INDEXED, HEAVY = RATIOS = (0, 4, 128)

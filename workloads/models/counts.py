@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from workloads.models import compressed, hybrid
+from prestep.workloads.models import compressed, hybrid
 
 if TYPE_CHECKING:
-    from workloads.models.model import ModelSpec
+    from prestep.workloads.models.model import ModelSpec
 
 
 def norm_parameters(m: ModelSpec, width: int) -> int:

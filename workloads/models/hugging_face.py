@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from sim.errors import InputError, Mistake, unknown
-from workloads.models import hugging_face_compressed, hugging_face_hybrids
+from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.workloads.models import hugging_face_compressed, hugging_face_hybrids
 
 _ACTIVATIONS = {
     "silu": "silu",

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.errors import InputError, Mistake
-from workloads.models.compressed import HEAVY, INDEXED, RATIOS, WINDOW
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.models.compressed import HEAVY, INDEXED, RATIOS, WINDOW
 
 NAMES = {
     "hidden": "hidden_size",

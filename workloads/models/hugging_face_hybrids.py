@@ -9,8 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sim.errors import InputError, Mistake
-from workloads.models.hybrid import ATTENTION, DELTA, EXPERTS, FEED_FORWARD, KIMI
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.models.hybrid import (
+    ATTENTION,
+    DELTA,
+    EXPERTS,
+    FEED_FORWARD,
+    KIMI,
+)
 
 NAMES = {
     "hidden": "hidden_size",

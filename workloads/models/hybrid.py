@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import Mistake
+from prestep.sim.errors import Mistake
 
 if TYPE_CHECKING:
-    from workloads.job.model import Model
-    from workloads.models.model import ModelSpec
+    from prestep.workloads.job.model import Model
+    from prestep.workloads.models.model import ModelSpec
 
 MAMBA, DELTA, KIMI, ATTENTION, FEED_FORWARD, EXPERTS = "MGK*-E"
 LETTERS = "MGK*-E"

@@ -1,6 +1,6 @@
 """Models: named (models/*.toml), read from a Hugging Face config.json, or written inline in a scenario.
 
-All three are the same keys (`workloads.job.model.Model`); here what was not said gets its default
+All three are the same keys (`prestep.workloads.job.model.Model`); here what was not said gets its default
 and the whole is checked.
 """
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from sim import files, strict
-from sim.errors import InputError, Mistake, unknown
-from workloads.job.model import Model
-from workloads.models import compressed, hybrid
+from prestep.sim import files, strict
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.workloads.job.model import Model
+from prestep.workloads.models import compressed, hybrid
 
 __all__ = [
     "MODELS",
@@ -126,7 +126,7 @@ class ModelSpec:
 
     @property
     def compressed(self) -> bool:
-        """Attention is over a window and compressed keys (`workloads.models.compressed`)."""
+        """Attention is over a window and compressed keys (`prestep.workloads.models.compressed`)."""
         return bool(self.compress_ratios)
 
     def ratio_of(self, layer: int) -> int:
@@ -226,11 +226,11 @@ def read_model(path: Path) -> Model:
     except (OSError, ValueError) as error:
         raise InputError(Mistake(str(path), "", str(error), expected)) from None
     if path.suffix == ".json":
-        from workloads.models.hugging_face import translate
+        from prestep.workloads.models.hugging_face import translate
 
         table = translate(table, str(path))
     elif arguments:
-        from workloads.megatron.arguments import sections_of
+        from prestep.workloads.megatron.arguments import sections_of
 
         table = sections_of(text, str(path)).get("model", {})
     section, mistakes = strict.build(Model, table, str(path), "", {})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from workloads.job.adapter import Adapter, Target, targets_of
-from workloads.models import hybrid
+from prestep.workloads.job.adapter import Adapter, Target, targets_of
+from prestep.workloads.models import hybrid
 
 
 class Projected(Protocol):
-    """What decides on a model's projections (`workloads.models.model.ModelSpec` is one)."""
+    """What decides on a model's projections (`prestep.workloads.models.model.ModelSpec` is one)."""
 
     @property
     def latent(self) -> bool: ...

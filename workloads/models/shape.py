@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class ModelShape(Protocol):
-    """What the rules need to know of a model (`workloads.models.model.ModelSpec` is one)."""
+    """What the rules need to know of a model (`prestep.workloads.models.model.ModelSpec` is one)."""
 
     @property
     def kind(self) -> str: ...

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sim.graph.kernel import Kernel
-from workloads.parallel.group import Group
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch.tape import Tape, Tensor
 
 STREAM = "nccl cp"
 WIDE = 4  # bytes of a number in fp32

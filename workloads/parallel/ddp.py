@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sim.graph.kernel import Kernel
-from workloads.parallel.group import Group
-from workloads.torch.functional import launch_elementwise
-from workloads.torch.memory import Storage
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch.functional import launch_elementwise
+from prestep.workloads.torch.memory import Storage
+from prestep.workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
-    from workloads.job.parallel import Parallel
+    from prestep.workloads.job.parallel import Parallel
 
 STREAM, EXPERTS = "nccl dp", "nccl edp"
 # Seconds between two looks of NCCL's watchdog thread (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from workloads.models.model import ModelSpec
-from workloads.parallel.group import Group
-from workloads.torch.block import BlockParallel
-from workloads.torch.modules import FeedForward
-from workloads.torch.moe import MixtureOfExperts
-from workloads.torch.tape import Tape
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch.block import BlockParallel
+from prestep.workloads.torch.modules import FeedForward
+from prestep.workloads.torch.moe import MixtureOfExperts
+from prestep.workloads.torch.tape import Tape
 
 
 class ExpertParallel(BlockParallel):

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.graph.kernel import Kernel
-from workloads.parallel.fsdp import ALL_REDUCE, Context, FullyShard
-from workloads.parallel.group import Group
-from workloads.torch.memory import Storage
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.parallel.fsdp import ALL_REDUCE, Context, FullyShard
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch.memory import Storage
+from prestep.workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
-    from workloads.job.pytorch import PyTorch
+    from prestep.workloads.job.pytorch import PyTorch
 
 STREAM, UNSHARD = "nccl fsdp", "fsdp unshard"
 IN_FLIGHT = 2  # gathers that the rate limiter allows (_FreeEventQueue, max_num_inflight_all_gathers)

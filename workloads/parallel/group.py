@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sim.graph.tokens import Tokens
-from workloads.torch.tape import Tape
+from prestep.sim.graph.tokens import Tokens
+from prestep.workloads.torch.tape import Tape
 
 
 @dataclass

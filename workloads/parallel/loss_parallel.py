@@ -7,9 +7,9 @@ are kept; the backward pass makes the gradient of the logits at once, and exchan
 
 from __future__ import annotations
 
-from sim.graph.kernel import Kernel
-from workloads.parallel.group import Group
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch.tape import Tape, Tensor
 
 STREAM = "nccl tp"
 NUMBER = 4.0  # bytes of a number that ranks agree on, in fp32

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sim.graph.opgraph import NORM_ON_HOST, TO_GPU, TO_HOST, UPDATE_ON_HOST
-from workloads.optimizer import Optimizer
-from workloads.parallel.group import Group
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.opgraph import NORM_ON_HOST, TO_GPU, TO_HOST, UPDATE_ON_HOST
+from prestep.workloads.optimizer import Optimizer
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch.tape import Tape, Tensor
 
 #: Stream on which the host's own work stands in the timeline.
 ON_HOST = "host optimizer"

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
 
-from sim.graph.kernel import Kernel
-from workloads.parallel.ddp import DistributedDataParallel
-from workloads.parallel.group import transfer
-from workloads.parallel.sharded_module import ShardedModule
-from workloads.schedules.runtime import (
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.parallel.ddp import DistributedDataParallel
+from prestep.workloads.parallel.group import transfer
+from prestep.workloads.parallel.sharded_module import ShardedModule
+from prestep.workloads.schedules.runtime import (
     Batch,
     Compute,
     Hook,
@@ -21,10 +21,10 @@ from workloads.schedules.runtime import (
     Wait,
     executed,
 )
-from workloads.torch.memory import Storage
-from workloads.torch.tape import Backward, Tape, Tensor
-from workloads.torch.trainer import weighed
-from workloads.torch.transformer import Transformer
+from prestep.workloads.torch.memory import Storage
+from prestep.workloads.torch.tape import Backward, Tape, Tensor
+from prestep.workloads.torch.trainer import weighed
+from prestep.workloads.torch.transformer import Transformer
 
 STREAM = "nccl pp"
 

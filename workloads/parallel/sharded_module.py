@@ -12,17 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from workloads.parallel import fsdp
-from workloads.parallel.flat import FlatContext, FlatShard
-from workloads.parallel.fsdp import Context, FullyShard
-from workloads.parallel.group import Group
-from workloads.parallel.offload import HostMemory
-from workloads.torch.block import Block
-from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Transformer
+from prestep.workloads.parallel import fsdp
+from prestep.workloads.parallel.flat import FlatContext, FlatShard
+from prestep.workloads.parallel.fsdp import Context, FullyShard
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.parallel.offload import HostMemory
+from prestep.workloads.torch.block import Block
+from prestep.workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.transformer import Transformer
 
 if TYPE_CHECKING:
-    from workloads.job.pytorch import PyTorch
+    from prestep.workloads.job.pytorch import PyTorch
 
 
 @dataclass

@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sim.graph.kernel import Kernel
-from workloads.parallel.group import Group
-from workloads.torch import functional as F
-from workloads.torch.adapter import Exchanges
-from workloads.torch.block import BlockParallel, Norm
-from workloads.torch.latent_attention import LatentAttention, Whole
-from workloads.torch.modules import FeedForward, Linear, Module
-from workloads.torch.moe import MixtureOfExperts, reshape
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.adapter import Exchanges
+from prestep.workloads.torch.block import BlockParallel, Norm
+from prestep.workloads.torch.latent_attention import LatentAttention, Whole
+from prestep.workloads.torch.modules import FeedForward, Linear, Module
+from prestep.workloads.torch.moe import MixtureOfExperts, reshape
+from prestep.workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
-    from workloads.models.model import ModelSpec
+    from prestep.workloads.models.model import ModelSpec
 
 STREAM = "nccl tp"
 #: Weights whose columns are split over ranks; and those of latent attention that are, by heads.

@@ -13,19 +13,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sim.graph.kernel import Kernel
-from workloads.parallel.group import Group
-from workloads.parallel.zero3_course import Coordinator, with_hook
-from workloads.parallel.zero_partitions import (
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.parallel.zero3_course import Coordinator, with_hook
+from prestep.workloads.parallel.zero_partitions import (
     FLATTEN,
     NORM,
     SCALARS,
     SCALED,
     ZeroPartitions,
 )
-from workloads.torch.memory import Storage
-from workloads.torch.tape import Tape, Tensor
-from workloads.torch.written_out import NARROWED, WIDENED
+from prestep.workloads.torch.memory import Storage
+from prestep.workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.written_out import NARROWED, WIDENED
 
 #: Streams: of copies around all-gathers, of the all-gathers, and of all that is done to gradients.
 COPIES, GATHER, REDUCE = "zero all-gather", "nccl all-gather", "zero reduce"

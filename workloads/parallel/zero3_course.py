@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.tape import Tape, Tensor
 
 #: Elements (deepspeed/runtime/zero/config.py): stage3_prefetch_bucket_size, stage3_max_live_parameters,
 #: stage3_max_reuse_distance, and the size up to which a parameter stays, stage3_param_persistence_threshold.

@@ -19,27 +19,27 @@ from __future__ import annotations
 
 from functools import partial
 
-from sim.graph.kernel import Kernel
-from workloads.parallel.ddp import STREAM
-from workloads.parallel.group import Group
-from workloads.parallel.offload import HostMemory
-from workloads.parallel.zero3 import (
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.parallel.ddp import STREAM
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.parallel.offload import HostMemory
+from prestep.workloads.parallel.zero3 import (
     CUT_UP,
     GATHER,
     GROUP,
     REDUCE,
     ShardedParameters,
 )
-from workloads.parallel.zero_partitions import (
+from prestep.workloads.parallel.zero_partitions import (
     ADAM,
     LOOKS,
     NORM,
     WIDE,
     ZeroPartitions,
 )
-from workloads.torch.memory import Storage
-from workloads.torch.tape import Tape, Tensor
-from workloads.torch.written_out import WIDENED
+from prestep.workloads.torch.memory import Storage
+from prestep.workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.written_out import WIDENED
 
 #: Kernels over single numbers: behind a part's norm (its square and root), and for each norm that is summed. Counted
 #: in the source (`_constant_buffered_norm2`, `complete_grad_norm_calculation_for_cpu_offload`).

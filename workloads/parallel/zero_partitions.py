@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sim.graph.kernel import Kernel
-from workloads.host_costs import buckets
-from workloads.parallel.ddp import STREAM
-from workloads.parallel.group import Group
-from workloads.torch.functional import launch_elementwise
-from workloads.torch.memory import Storage
-from workloads.torch.tape import Tape, Tensor
-from workloads.torch.written_out import NARROWED, WIDENED, Operation
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.host_costs import buckets
+from prestep.workloads.parallel.ddp import STREAM
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch.functional import launch_elementwise
+from prestep.workloads.torch.memory import Storage
+from prestep.workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.written_out import NARROWED, WIDENED, Operation
 
 BUCKETS = buckets("deepspeed")
 #: Small kernels, counted in a trace of DeepSpeed 0.19.8 (llama1b-z1-b2, two H200): of a tensor that is looked at for

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import ge
 
-from workloads.parallel.ddp import STREAM
-from workloads.parallel.group import Group
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.parallel.ddp import STREAM
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch.tape import Tape, Tensor
 
 Load = tuple[int, ...]
 

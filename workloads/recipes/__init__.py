@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sim import plugins
-from sim.errors import InputError, Mistake
-from workloads.recipes import _companions, _documents, _towers
-from workloads.recipes._documents import Document
-from workloads.recipes._reading import Recipe
+from prestep.sim import plugins
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.recipes import _companions, _documents, _towers
+from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._reading import Recipe
 
 #: Endings of files that are recipes, unless they are something else (a scenario is TOML too).
 ENDINGS = (".yaml", ".yml", ".json", ".sh", ".txt", ".args", ".py", ".toml")

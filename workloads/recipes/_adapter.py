@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workloads.job.adapter import USUAL, targets_of
-from workloads.models.model import MODELS, read_model
-from workloads.models.projections import projections_of
-from workloads.recipes._documents import Document
-from workloads.recipes._reading import Draft, shown
+from prestep.workloads.job.adapter import USUAL, targets_of
+from prestep.workloads.models.model import MODELS, read_model
+from prestep.workloads.models.projections import projections_of
+from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._reading import Draft, shown
 
 LOST = "frozen weights and adapters (LoRA)"
 OFF = ("none", "null", "false")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from workloads.recipes._compiled import REASON, experts_of
-from workloads.recipes._documents import Document
-from workloads.recipes._reading import Draft, shown
-from workloads.recipes._rules import written
+from prestep.workloads.recipes._compiled import REASON, experts_of
+from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._reading import Draft, shown
+from prestep.workloads.recipes._rules import written
 
 BACKEND = "model.backend"
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sim.errors import InputError, Mistake
-from workloads.recipes._documents import Document, beneath, text_of
-from workloads.recipes._reading import Draft, Recipe, Setting, shown
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.recipes._documents import Document, beneath, text_of
+from prestep.workloads.recipes._reading import Draft, Recipe, Setting, shown
 
 #: Kinds of files beside a recipe.
 ENGINE, MODEL, LAUNCH, ARGUMENTS = "engine", "model", "launch", "arguments"

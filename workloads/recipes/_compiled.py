@@ -5,13 +5,13 @@ Formats put what they say of fp8 into keys of Megatron's layers; here they becom
 
 from __future__ import annotations
 
-from workloads.frameworks._pytorch_model import missing_parts
-from workloads.frameworks.automodel import PYTORCH, UNUSED
-from workloads.models.model import MODELS, read_model
-from workloads.precision import precision
-from workloads.recipes._documents import Document
-from workloads.recipes._reading import Draft
-from workloads.recipes._rules import written
+from prestep.workloads.frameworks._pytorch_model import missing_parts
+from prestep.workloads.frameworks.automodel import PYTORCH, UNUSED
+from prestep.workloads.models.model import MODELS, read_model
+from prestep.workloads.precision import precision
+from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._reading import Draft
+from prestep.workloads.recipes._rules import written
 
 #: Frameworks whose blocks are PyTorch's own modules.
 PLAIN = ("pytorch-eager", "pytorch-compiled")

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from workloads.megatron import tokenizers
-from workloads.precision import precision
-from workloads.recipes import _adapter, _models
-from workloads.recipes import _pipeline as _pipeline_cuts
-from workloads.recipes._documents import Document
-from workloads.recipes._reading import Draft, shown
-from workloads.recipes._rules import rules, written
+from prestep.workloads.megatron import tokenizers
+from prestep.workloads.precision import precision
+from prestep.workloads.recipes import _adapter, _models
+from prestep.workloads.recipes import _pipeline as _pipeline_cuts
+from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._reading import Draft, shown
+from prestep.workloads.recipes._rules import rules, written
 
 RULES = Path(__file__).with_suffix(".toml")
 #: Modules that selective recomputation names -> parts of a layer here.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from sim import files, yaml_text
-from sim.errors import InputError, Mistake
+from prestep.sim import files, yaml_text
+from prestep.sim.errors import InputError, Mistake
 
 #: Recipes are pages, not data: larger files are something else.
 LARGEST = 4 * 2**20

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from sim.errors import InputError, Mistake
-from workloads.recipes import _python
-from workloads.recipes._documents import Document
-from workloads.recipes._reading import Draft
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.recipes import _python
+from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._reading import Draft
 
 #: Texts and names in a call.
 WORDS = re.compile(r"[\w./-]+")

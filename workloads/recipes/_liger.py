@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from workloads.models.model import MODELS, read_model
-from workloads.recipes._documents import Document
-from workloads.recipes._reading import Draft
+from prestep.workloads.models.model import MODELS, read_model
+from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._reading import Draft
 
 #: One switch for all: transformers', TRL's, and LLaMA-Factory's.
 WHOLE = ("use_liger_kernel", "use_liger", "enable_liger_kernel")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from workloads.recipes import _companions, deepspeed
-from workloads.recipes._documents import Document, Entry, beneath, read_json
-from workloads.recipes._reading import Draft
+from prestep.workloads.recipes import _companions, deepspeed
+from prestep.workloads.recipes._documents import Document, Entry, beneath, read_json
+from prestep.workloads.recipes._reading import Draft
 
 Given = dict[str, list[str]]
 #: Its words -> Megatron's.

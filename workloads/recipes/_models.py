@@ -6,8 +6,8 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from sim import files
-from workloads.recipes._reading import Draft
+from prestep.sim import files
+from prestep.workloads.recipes._reading import Draft
 
 FILE = Path(__file__).with_name("_models.toml")
 

@@ -6,9 +6,9 @@ import ast
 import functools
 from pathlib import Path
 
-from sim import files
-from sim.errors import InputError, Mistake
-from workloads.recipes import _imports
+from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.recipes import _imports
 
 
 def functions_of(path: Path, text: str) -> dict[str, ast.FunctionDef]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from workloads.megatron.pipeline_layout import pipeline_layout
-from workloads.models.model import MODELS, read_model
-from workloads.recipes._documents import Document
-from workloads.recipes._reading import Draft, shown
+from prestep.workloads.megatron.pipeline_layout import pipeline_layout
+from prestep.workloads.models.model import MODELS, read_model
+from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._reading import Draft, shown
 
 
 def batch(

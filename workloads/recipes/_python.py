@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from sim import files
-from sim.errors import InputError, Mistake, unknown
-from workloads.recipes._documents import Document, Entry
-from workloads.recipes._parsed import functions_of as functions_of
-from workloads.recipes._reader import Reader
-from workloads.recipes._values import Made, called, plain
+from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.workloads.recipes._documents import Document, Entry
+from prestep.workloads.recipes._parsed import functions_of as functions_of
+from prestep.workloads.recipes._reader import Reader
+from prestep.workloads.recipes._values import Made, called, plain
 
 
 def read_function(path: Path, text: str, name: str) -> tuple[Document, tuple[str, ...]]:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, Mistake
-from workloads.models.model import MODELS, read_model
-from workloads.recipes import _imports, _models, _values
-from workloads.recipes._documents import text_of
-from workloads.recipes._key_words import decides
-from workloads.recipes._parsed import functions_of, imported_by, module_of
-from workloads.recipes._values import Made, Unknown, plain, unknown_of
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.models.model import MODELS, read_model
+from prestep.workloads.recipes import _imports, _models, _values
+from prestep.workloads.recipes._documents import text_of
+from prestep.workloads.recipes._key_words import decides
+from prestep.workloads.recipes._parsed import functions_of, imported_by, module_of
+from prestep.workloads.recipes._values import Made, Unknown, plain, unknown_of
 
 #: Statements that are followed, and calls in calls.
 MOST_STATEMENTS, DEEPEST = 20_000, 16

@@ -7,10 +7,10 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.errors import InputError, Mistake
-from workloads.recipes._documents import Document
-from workloads.recipes._key_words import decides, nearest
-from workloads.recipes._rules import Rule, typed, written
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._key_words import decides, nearest
+from prestep.workloads.recipes._rules import Rule, typed, written
 
 #: What only a shell could say.
 COMMAND = re.compile(r"\$\(|`|\$\{")

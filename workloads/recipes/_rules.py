@@ -25,11 +25,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sim import schema
-from sim.errors import InputError, Mistake
-from sim.schema import Items, Table, Text
-from workloads.megatron.pipeline_layout import spelled
-from workloads.recipes._key_words import decides
+from prestep.sim import schema
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.schema import Items, Table, Text
+from prestep.workloads.megatron.pipeline_layout import spelled
+from prestep.workloads.recipes._key_words import decides
 
 TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 KINDS = ("truth", "whole", "number", "text", "stages", "format")

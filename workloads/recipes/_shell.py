@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from sim.errors import InputError, Mistake
-from workloads.recipes._documents import Document, Entry, text_of
-from workloads.substitution import EXPECTED, Bounded, substituted
+from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.recipes._documents import Document, Entry, text_of
+from prestep.workloads.substitution import EXPECTED, Bounded, substituted
 
 #: Scripts that source each other.
 DEEPEST = 8

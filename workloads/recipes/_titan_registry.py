@@ -6,9 +6,9 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from workloads.recipes import _functions, _models
-from workloads.recipes._documents import Document, Entry
-from workloads.recipes._reading import Draft
+from prestep.workloads.recipes import _functions, _models
+from prestep.workloads.recipes._documents import Document, Entry
+from prestep.workloads.recipes._reading import Draft
 
 #: Sections that have the names of the TOML's.
 SAME = ("training", "parallelism", "compile", "activation_checkpoint", "debug")

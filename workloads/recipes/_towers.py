@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sim.errors import Mistake
-from workloads.recipes._documents import Document
-from workloads.recipes._key_words import OFF, words_of
-from workloads.recipes._reading import Recipe, shown
+from prestep.sim.errors import Mistake
+from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._key_words import OFF, words_of
+from prestep.workloads.recipes._reading import Recipe, shown
 
 #: Words of keys that only such a training has.
 KEYS = frozenset(

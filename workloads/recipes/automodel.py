@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workloads.recipes import _adapter, _compiled, _models, _pipeline
-from workloads.recipes import _automodel_engine as _engine
-from workloads.recipes._documents import Document
-from workloads.recipes._reading import Draft, Recipe, shown
-from workloads.recipes._rules import rules, written
+from prestep.workloads.recipes import _adapter, _compiled, _models, _pipeline
+from prestep.workloads.recipes import _automodel_engine as _engine
+from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._reading import Draft, Recipe, shown
+from prestep.workloads.recipes._rules import rules, written
 
 #: How people know such a recipe.
 LOOKS = "YAML with step_scheduler and distributed"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from workloads.recipes import _models
-from workloads.recipes._documents import Document
-from workloads.recipes._reading import Draft, Recipe, shown
-from workloads.recipes._rules import rules, written
+from prestep.workloads.recipes import _models
+from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._reading import Draft, Recipe, shown
+from prestep.workloads.recipes._rules import rules, written
 
 #: How people know such a recipe.
 LOOKS = "JSON with zero_optimization or train_micro_batch_size_per_gpu"

@@ -7,15 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from workloads.frameworks._pytorch_model import missing_parts
-from workloads.frameworks.deepspeed_eager import FUSED_LOSS, without_hooks
-from workloads.job.model import Model
-from workloads.models.model import MODELS, load_model, read_model
-from workloads.recipes import _adapter, _companions, _compiled, _models, deepspeed
-from workloads.recipes._documents import Document, read_json, read_yaml
-from workloads.recipes._liger import liger
-from workloads.recipes._reading import Draft, Recipe
-from workloads.recipes._rules import Rule, rules, written
+from prestep.workloads.frameworks._pytorch_model import missing_parts
+from prestep.workloads.frameworks.deepspeed_eager import FUSED_LOSS, without_hooks
+from prestep.workloads.job.model import Model
+from prestep.workloads.models.model import MODELS, load_model, read_model
+from prestep.workloads.recipes import (
+    _adapter,
+    _companions,
+    _compiled,
+    _models,
+    deepspeed,
+)
+from prestep.workloads.recipes._documents import Document, read_json, read_yaml
+from prestep.workloads.recipes._liger import liger
+from prestep.workloads.recipes._reading import Draft, Recipe
+from prestep.workloads.recipes._rules import Rule, rules, written
 
 #: How people know such a recipe.
 LOOKS = "YAML or JSON with per_device_train_batch_size, distributed_type, or a config.json with model_type"

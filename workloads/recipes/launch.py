@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from workloads.megatron.argument_files import read_shell
-from workloads.recipes import hugging_face, megatron, mlperf
-from workloads.recipes._documents import Document, Entry
-from workloads.recipes._reading import Draft, Recipe
-from workloads.recipes._rules import rules, written
+from prestep.workloads.megatron.argument_files import read_shell
+from prestep.workloads.recipes import hugging_face, megatron, mlperf
+from prestep.workloads.recipes._documents import Document, Entry
+from prestep.workloads.recipes._reading import Draft, Recipe
+from prestep.workloads.recipes._rules import rules, written
 
 #: How people know such a recipe.
 LOOKS = "a script that passes --per_device_train_batch_size or --model_name_or_path"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from workloads.recipes import hugging_face
-from workloads.recipes._documents import Document, Entry
-from workloads.recipes._reading import Draft, Recipe, shown
-from workloads.recipes._rules import rules, written
+from prestep.workloads.recipes import hugging_face
+from prestep.workloads.recipes._documents import Document, Entry
+from prestep.workloads.recipes._reading import Draft, Recipe, shown
+from prestep.workloads.recipes._rules import rules, written
 
 #: How people know such a recipe.
 LOOKS = "YAML with stage and finetuning_type, template or cutoff_len"

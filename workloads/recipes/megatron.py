@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from workloads.megatron.argument_names import (
+from prestep.workloads.megatron.argument_names import (
     LATENT,
     NUMBERS,
     OTHERS,
@@ -16,8 +16,8 @@ from workloads.megatron.argument_names import (
     TEXTS,
     WORDS,
 )
-from workloads.megatron.arguments import NEEDED, TOKENIZER, given_in, translated
-from workloads.recipes import (
+from prestep.workloads.megatron.arguments import NEEDED, TOKENIZER, given_in, translated
+from prestep.workloads.recipes import (
     _companions,
     _megatron_deepspeed,
     _models,
@@ -25,17 +25,17 @@ from workloads.recipes import (
     deepspeed,
     mlperf,
 )
-from workloads.recipes._core import (
+from prestep.workloads.recipes._core import (
     plain_ends,
     run_again,
     settle_fuser,
     settle_offload,
     without_fp8,
 )
-from workloads.recipes._documents import Document, Entry
-from workloads.recipes._key_words import decides
-from workloads.recipes._reading import Draft, Recipe
-from workloads.recipes._rules import rules, written
+from prestep.workloads.recipes._documents import Document, Entry
+from prestep.workloads.recipes._key_words import decides
+from prestep.workloads.recipes._reading import Draft, Recipe
+from prestep.workloads.recipes._rules import rules, written
 
 #: How people know such a recipe.
 LOOKS = "a script or YAML with --num-layers or --tensor-model-parallel-size"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from workloads.recipes import _adapter, _core, _functions
-from workloads.recipes._documents import Document
-from workloads.recipes._reading import Draft, Recipe
+from prestep.workloads.recipes import _adapter, _core, _functions
+from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._reading import Draft, Recipe
 
 #: How people know such a recipe.
 LOOKS = "Python that imports megatron.bridge, or YAML with model.tensor_model_parallel_size and train.global_batch_size"

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from workloads.recipes import _core, _models, _pipeline, _shell
-from workloads.recipes._documents import Document
-from workloads.recipes._reading import Draft, Recipe, shown
-from workloads.recipes._rules import rules, written
+from prestep.workloads.recipes import _core, _models, _pipeline, _shell
+from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._reading import Draft, Recipe, shown
+from prestep.workloads.recipes._rules import rules, written
 
 #: How people know such a recipe.
 LOOKS = "a script that exports MINIBS, DGXNNODES or DGXSYSTEM"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from workloads.recipes import _core, _functions
-from workloads.recipes._documents import Document
-from workloads.recipes._reading import Draft, Recipe
+from prestep.workloads.recipes import _core, _functions
+from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._reading import Draft, Recipe
 
 #: How people know such a recipe.
 LOOKS = "Python that imports nemo.collections.llm, or YAML with trainer.devices and model.tensor_model_parallel_size"

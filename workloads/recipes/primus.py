@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from sim import yaml_text
-from workloads.models.model import MODELS, read_model
-from workloads.recipes import (
+from prestep.sim import yaml_text
+from prestep.workloads.models.model import MODELS, read_model
+from prestep.workloads.recipes import (
     _adapter,
     _models,
     _pipeline,
@@ -18,7 +18,7 @@ from workloads.recipes import (
     megatron_bridge,
     torchtitan,
 )
-from workloads.recipes._documents import (
+from prestep.workloads.recipes._documents import (
     Document,
     Entry,
     beneath,
@@ -26,8 +26,8 @@ from workloads.recipes._documents import (
     read_yaml,
     text_of,
 )
-from workloads.recipes._reading import Draft, Recipe, shown
-from workloads.recipes._rules import written
+from prestep.workloads.recipes._reading import Draft, Recipe, shown
+from prestep.workloads.recipes._rules import written
 
 #: How people know such a recipe.
 LOOKS = "YAML with modules, each with a framework, a model and overrides"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workloads.recipes import _compiled, _models, _pipeline, _titan_registry
-from workloads.recipes._documents import Document
-from workloads.recipes._reading import Draft, Recipe, shown
-from workloads.recipes._rules import rules, written
+from prestep.workloads.recipes import _compiled, _models, _pipeline, _titan_registry
+from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._reading import Draft, Recipe, shown
+from prestep.workloads.recipes._rules import rules, written
 
 #: How people know such a recipe.
 LOOKS = "TOML with [parallelism], or [model] with a flavor; Python with functions that return a Trainer.Config"

@@ -4,7 +4,7 @@ A schedule is one file of this package with a pure function `actions(rank, ranks
 constant `PLACEMENT`; its name is its file name with dashes, or its constant `NAME`. Optional: `CHUNKS` (the only number
 of chunks it works with), `problems` (what it cannot run), `FEW` (frameworks may run it all the same with fewer
 microbatches than stages), `steps` (actions that the runtime issues as one), `operations` (a runtime of its own; see
-`workloads.schedules.runtime`).
+`prestep.workloads.schedules.runtime`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from functools import cache
 from types import ModuleType
 from typing import NamedTuple
 
-from sim import plugins
-from sim.errors import InputError, Mistake, PrestepError, unknown
+from prestep.sim import plugins
+from prestep.sim.errors import InputError, Mistake, PrestepError, unknown
 
 PACKAGE = __name__
 KINDS = "FBIW"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from workloads.schedules import Action, Rows, needs
+from prestep.workloads.schedules import Action, Rows, needs
 
 PERIOD = 6
 #: What an action adds to the activations that a rank holds.

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from workloads.schedules import Action
-from workloads.schedules._rounds import walk
-from workloads.schedules.runtime import Operation, Recorder, Recv, Send
+from prestep.workloads.schedules import Action
+from prestep.workloads.schedules._rounds import walk
+from prestep.workloads.schedules.runtime import Operation, Recorder, Recv, Send
 
 TimeStep = Action | None
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sim.errors import Mistake
-from workloads.schedules import Action
+from prestep.sim.errors import Mistake
+from prestep.workloads.schedules import Action
 
 
 def rounds(ranks: int, microbatches: int) -> int:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator
 
-from sim.errors import Mistake
-from workloads.schedules import Action
+from prestep.sim.errors import Mistake
+from prestep.workloads.schedules import Action
 
 PLACEMENT = "v"
 CHUNKS = 2

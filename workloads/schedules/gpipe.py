@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from workloads.schedules import Action
-from workloads.schedules.runtime import Operation, Recorder
+from prestep.workloads.schedules import Action
+from prestep.workloads.schedules.runtime import Operation, Recorder
 
 PLACEMENT = "loop"
 CHUNKS = 1

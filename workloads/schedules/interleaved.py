@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sim.errors import Mistake
-from workloads.schedules import Action
-from workloads.schedules._rounds import uneven, walk
+from prestep.sim.errors import Mistake
+from prestep.workloads.schedules import Action
+from prestep.workloads.schedules._rounds import uneven, walk
 
 PLACEMENT = "loop"
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sim.errors import Mistake
-from workloads.schedules import Action
-from workloads.schedules.runtime import Operation, Recorder
+from prestep.sim.errors import Mistake
+from prestep.workloads.schedules import Action
+from prestep.workloads.schedules.runtime import Operation, Recorder
 
 NAME = "1f1b"
 PLACEMENT = "loop"

@@ -23,8 +23,8 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sim.errors import PrestepError
-from workloads.schedules import Action, checked, rank_of_stages
+from prestep.sim.errors import PrestepError
+from prestep.workloads.schedules import Action, checked, rank_of_stages
 
 # _add_unshard_reshard(max_active_stages=3)
 ACTIVE_STAGES = 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sim.errors import PrestepError
-from workloads.schedules import Action, needs
+from prestep.sim.errors import PrestepError
+from prestep.workloads.schedules import Action, needs
 
 # The textbook picture: a backward is two slots, or one for the input's gradient and one for the weights'.
 SLOTS: Mapping[str, int] = {"F": 1, "B": 2, "I": 1, "W": 1}

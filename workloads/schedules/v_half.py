@@ -6,8 +6,8 @@ the block; as AMD's Primus runs it (pp_algorithm v-half).
 
 from __future__ import annotations
 
-from workloads.schedules import Action
-from workloads.schedules._controllable import Block, rows
+from prestep.workloads.schedules import Action
+from prestep.workloads.schedules._controllable import Block, rows
 
 PLACEMENT = "v"
 CHUNKS = 2

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from workloads.schedules import Action
+from prestep.workloads.schedules import Action
 
 PLACEMENT = "v"
 CHUNKS = 2

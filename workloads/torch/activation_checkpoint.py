@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from workloads.torch.again import Again, Kept
-from workloads.torch.memory import Storage
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.again import Again, Kept
+from prestep.workloads.torch.memory import Storage
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 def checkpoint(

@@ -14,16 +14,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from sim.graph.kernel import Kernel
-from workloads.job.adapter import Adapter
-from workloads.torch.functional import (
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.job.adapter import Adapter
+from prestep.workloads.torch.functional import (
     Step,
     add,
     by_number,
     launch_elementwise,
     product,
 )
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.tape import Tape, Tensor
 
 MASK = (
     1.0  # bytes that dropout keeps of an element (native_dropout's mask is of booleans)

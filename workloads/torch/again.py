@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import Kernel
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from sim.graph.kernel import Kernel
-from workloads.parallel.context import Gradients, Shapes
-from workloads.torch import written_out
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.parallel.context import Gradients, Shapes
+from prestep.workloads.torch import written_out
+from prestep.workloads.torch.tape import Tape, Tensor
 
 # Kernels of a rotary embedding on the halves of each head, with their layouts; a concatenation follows.
 ROPE_FORWARD = (

@@ -17,8 +17,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from workloads.job import Job
-    from workloads.models.model import ModelSpec
+    from prestep.workloads.job import Job
+    from prestep.workloads.models.model import ModelSpec
 
 J = TypeVar("J", bound="Job")
 #: First release whose wheels' cuDNN is preferred, and on what: no workstation's Blackwell (12.0).

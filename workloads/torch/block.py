@@ -10,11 +10,11 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Protocol
 
-from workloads.models.model import ModelSpec
-from workloads.torch import functional as F
-from workloads.torch import liger
-from workloads.torch.adapter import Exchanges
-from workloads.torch.attention import (
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch import liger
+from prestep.workloads.torch.adapter import Exchanges
+from prestep.workloads.torch.attention import (
     attention,
     heads_view,
     merge_heads,
@@ -22,10 +22,10 @@ from workloads.torch.attention import (
     split_joined,
     with_sinks,
 )
-from workloads.torch.latent_attention import LatentAttention, Whole
-from workloads.torch.modules import FeedForward, Linear, Module
-from workloads.torch.moe import MixtureOfExperts
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.latent_attention import LatentAttention, Whole
+from prestep.workloads.torch.modules import FeedForward, Linear, Module
+from prestep.workloads.torch.moe import MixtureOfExperts
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 class Attention(Module):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workloads.torch.adapter import LowRank
-from workloads.torch.block import Block
-from workloads.torch.modules import Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.adapter import LowRank
+from prestep.workloads.torch.block import Block
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 # Units that are never cut, in forward order, with the values they use and make.
 NORM, ATTENTION, OUTPUT, GATE, UP, DOWN = range(6)

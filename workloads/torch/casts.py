@@ -3,7 +3,7 @@
 Sources (pytorch/ao of 2026, BSD-3): float8/float8_linear.py for a scale for each tensor or row,
 prototype/moe_training/mxfp8_linear.py for 32 elements (MXFP8), .../nvfp4_training/nvfp4_linear.py for 16 (NVFP4).
 Bytes are those that a kernel has to read and write. NVFP4's and MXFP8's kernels take longer than their bytes, which
-torchao measured, and so do casts with a scale for each row (`sim.costs.generated`).
+torchao measured, and so do casts with a scale for each row (`prestep.sim.costs.generated`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from sim.graph.kernel import Kernel
-from workloads.job.pytorch import PyTorch
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.job.pytorch import PyTorch
 
 READ, BYTE = 2.0, 1.0
 BLOCK = 1 / 32  # bytes of scale for each element of MXFP8
@@ -32,7 +32,7 @@ class Pass:
     largest : bool
         It finds the largest value, which selective checkpointing keeps (aten.max in torchtitan's list).
     function : str
-        What it computes beside, where that takes longer than the bytes (`sim.costs.generated`).
+        What it computes beside, where that takes longer than the bytes (`prestep.sim.costs.generated`).
     """
 
     moved: float

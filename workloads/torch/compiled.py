@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from workloads.torch import functional as F
-from workloads.torch.block import Block
-from workloads.torch.block_units import (
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.block import Block
+from prestep.workloads.torch.block_units import (
     DOWN,
     OUTPUT,
     UP,
@@ -20,12 +20,12 @@ from workloads.torch.block_units import (
     parameters_of,
     uses,
 )
-from workloads.torch.compiled_graph import graph_of
-from workloads.torch.compiled_hybrid import compiled_layer, experts_between
-from workloads.torch.hybrid_block import HybridBlock
-from workloads.torch.modules import FeedForward
-from workloads.torch.moe import MixtureOfExperts
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.compiled_graph import graph_of
+from prestep.workloads.torch.compiled_hybrid import compiled_layer, experts_between
+from prestep.workloads.torch.hybrid_block import HybridBlock
+from prestep.workloads.torch.modules import FeedForward
+from prestep.workloads.torch.moe import MixtureOfExperts
+from prestep.workloads.torch.tape import Tape, Tensor
 
 # torch.distributed._DEFAULT_FIRST_BUCKET_BYTES: the cut nearest the output comes early.
 FIRST_BUCKET = 2.0**20

@@ -13,13 +13,13 @@ sums of a layer's and its adapter's output rather than both, and of dropout the 
 
 from __future__ import annotations
 
-from sim.graph.kernel import Kernel
-from workloads.torch import functional as F
-from workloads.torch.adapter import FP32, MASK, LowRank
-from workloads.torch.block import Block
-from workloads.torch.block_units import adapters_of
-from workloads.torch.compiled_products import Products
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.adapter import FP32, MASK, LowRank
+from prestep.workloads.torch.block import Block
+from prestep.workloads.torch.block_units import adapters_of
+from prestep.workloads.torch.compiled_products import Products
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 class Adapted(Products):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from sim.graph.kernel import Kernel
-from workloads.job.pytorch import PyTorch
-from workloads.parallel.context import Shapes
-from workloads.torch.attention import Widths, attention_kernel, in_window
-from workloads.torch.block import Attention
-from workloads.torch.compiled_tensor import Split
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.job.pytorch import PyTorch
+from prestep.workloads.parallel.context import Shapes
+from prestep.workloads.torch.attention import Widths, attention_kernel, in_window
+from prestep.workloads.torch.block import Attention
+from prestep.workloads.torch.compiled_tensor import Split
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 class Heads(Split):

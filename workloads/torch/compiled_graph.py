@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from workloads.torch.block import Block
-from workloads.torch.block_units import (
+from prestep.workloads.torch.block import Block
+from prestep.workloads.torch.block_units import (
     DOWN,
     NAMES,
     adapter_matrices,
@@ -13,10 +13,10 @@ from workloads.torch.block_units import (
     unit_biases,
     unit_parameters,
 )
-from workloads.torch.compiled_latent import LatentUnits
-from workloads.torch.compiled_units import SAVES, Grads, Late, Units, live_in
-from workloads.torch.latent_attention import LatentAttention
-from workloads.torch.tape import Tensor
+from prestep.workloads.torch.compiled_latent import LatentUnits
+from prestep.workloads.torch.compiled_units import SAVES, Grads, Late, Units, live_in
+from prestep.workloads.torch.latent_attention import LatentAttention
+from prestep.workloads.torch.tape import Tensor
 
 
 def _alias(x: Tensor) -> Tensor:

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workloads.models import hybrid
-from workloads.torch import functional as F
-from workloads.torch.block import Block
-from workloads.torch.block_units import ATTENTION, DOWN, GATE, NORM, OUTPUT, UP
-from workloads.torch.compiled_graph import Compiled, graph_of
-from workloads.torch.compiled_latent import LatentUnits
-from workloads.torch.compiled_units import Grads, Late
-from workloads.torch.hybrid_block import HybridBlock
-from workloads.torch.modules import FeedForward
-from workloads.torch.moe import MixtureOfExperts
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.models import hybrid
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.block import Block
+from prestep.workloads.torch.block_units import ATTENTION, DOWN, GATE, NORM, OUTPUT, UP
+from prestep.workloads.torch.compiled_graph import Compiled, graph_of
+from prestep.workloads.torch.compiled_latent import LatentUnits
+from prestep.workloads.torch.compiled_units import Grads, Late
+from prestep.workloads.torch.hybrid_block import HybridBlock
+from prestep.workloads.torch.modules import FeedForward
+from prestep.workloads.torch.moe import MixtureOfExperts
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 def compiled_layer(t: Tape, block: HybridBlock, x: Tensor) -> Tensor:

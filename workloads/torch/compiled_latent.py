@@ -6,13 +6,13 @@ those that it reads and writes.
 
 from __future__ import annotations
 
-from sim.graph.kernel import Kernel
-from workloads.parallel.tensor import STREAM
-from workloads.torch.attention import Widths
-from workloads.torch.block_units import NORM
-from workloads.torch.compiled_units import Grads, Late, Units
-from workloads.torch.latent_attention import LatentAttention
-from workloads.torch.tape import Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.parallel.tensor import STREAM
+from prestep.workloads.torch.attention import Widths
+from prestep.workloads.torch.block_units import NORM
+from prestep.workloads.torch.compiled_units import Grads, Late, Units
+from prestep.workloads.torch.latent_attention import LatentAttention
+from prestep.workloads.torch.tape import Tensor
 
 
 class LatentUnits(Units):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from sim.graph.kernel import Kernel
-from workloads.torch import functional as F
-from workloads.torch.block import Block
-from workloads.torch.block_units import biases_of
-from workloads.torch.casts import Casts, Passes, casts_of, kernels
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.block import Block
+from prestep.workloads.torch.block_units import biases_of
+from prestep.workloads.torch.casts import Casts, Passes, casts_of, kernels
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 class Products:

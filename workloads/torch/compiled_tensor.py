@@ -8,11 +8,11 @@ before they are summed over ranks, once. All-reduces are in place; parts of seve
 
 from __future__ import annotations
 
-from workloads.parallel.group import Group
-from workloads.parallel.tensor import STREAM, TensorParallel
-from workloads.torch.block import Block
-from workloads.torch.compiled_adapters import Adapted
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.parallel.tensor import STREAM, TensorParallel
+from prestep.workloads.torch.block import Block
+from prestep.workloads.torch.compiled_adapters import Adapted
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 class Split(Adapted):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sim.graph.kernel import Kernel
-from workloads.torch.block import Block
-from workloads.torch.block_units import (
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.torch.block import Block
+from prestep.workloads.torch.block_units import (
     ATTENTION,
     DOWN,
     GATE,
@@ -16,8 +16,8 @@ from workloads.torch.block_units import (
     UP,
     uses,
 )
-from workloads.torch.compiled_attention import Heads
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.compiled_attention import Heads
+from prestep.workloads.torch.tape import Tape, Tensor
 
 # Up to this width Inductor keeps a row on chip and sums the norm's weight gradient in the same kernel
 # (seen at 2048, not at 4096).

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.errors import InputError, Mistake
-from sim.graph.kernel import Kernel
-from workloads.parallel.group import Group
-from workloads.torch import convolution as C
-from workloads.torch import functional as F
-from workloads.torch.modules import Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch import convolution as C
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
-    from workloads.models.model import ModelSpec
+    from prestep.workloads.models.model import ModelSpec
 
 # Blocks of the four stages by depth.
 STAGES = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.graph.kernel import Kernel
-from workloads.torch.functional import launch_elementwise
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.torch.functional import launch_elementwise
+from prestep.workloads.torch.tape import Tape, Tensor
 
 INDEX = 8  # bytes of an int64
 

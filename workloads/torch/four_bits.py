@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sim.graph.kernel import Kernel
-from workloads.torch.memory import Storage
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.torch.memory import Storage
+from prestep.workloads.torch.tape import Tape, Tensor
 
 #: Elements that share a scale, and scales that share one themselves.
 BLOCK, SCALES = 64, 256

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from sim.graph.kernel import Kernel
-from workloads.torch import written_out
-from workloads.torch.reductions import row_sum_scratch
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.torch import written_out
+from prestep.workloads.torch.reductions import row_sum_scratch
+from prestep.workloads.torch.tape import Tape, Tensor
 
 Step = Callable[[Tape, Tensor], Tensor]
 

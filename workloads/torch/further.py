@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from workloads.models.model import ModelSpec
-from workloads.torch import functional as F
-from workloads.torch.block import Block, BlockParallel, Norm
-from workloads.torch.latent_attention import joined
-from workloads.torch.modules import Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.block import Block, BlockParallel, Norm
+from prestep.workloads.torch.latent_attention import joined
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 class Further(Module):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from workloads.job import Job
-from workloads.job.layout import axis_order
-from workloads.lowered import Layout, strides_of
+from prestep.workloads.job import Job
+from prestep.workloads.job.layout import axis_order
+from prestep.workloads.lowered import Layout, strides_of
 
 AXES = ("tp", "cp", "pp", "dp")
 

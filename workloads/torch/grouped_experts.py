@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from sim.graph.kernel import Kernel
-from workloads.models.model import ModelSpec
-from workloads.torch import functional as F
-from workloads.torch.modules import Module, gated
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.modules import Module, gated
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 class GroupedFeedForward(Module):

@@ -6,12 +6,12 @@ whose blocks have two parts (Qwen3-Next, Kimi Linear) are two such layers a bloc
 
 from __future__ import annotations
 
-from workloads.models import hybrid
-from workloads.models.model import ModelSpec
-from workloads.torch.block import Block, BlockParallel, Norm, Part
-from workloads.torch.modules import Module
-from workloads.torch.scan_layers import LAYERS
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.models import hybrid
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.block import Block, BlockParallel, Norm, Part
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.scan_layers import LAYERS
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 class HybridBlock(Block):

@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sim.graph.kernel import Kernel
-from workloads.models.model import ModelSpec
-from workloads.torch import functional as F
-from workloads.torch.attention import (
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.attention import (
     attention,
     heads_view,
     merge_heads,
     rope,
     split_joined,
 )
-from workloads.torch.modules import Linear, Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.modules import Linear, Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 Step = Callable[[Tape, Tensor], Tensor]
 

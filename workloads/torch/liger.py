@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 
-from sim.graph.kernel import Kernel
-from workloads.torch.functional import launch_gemm
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.torch.functional import launch_gemm
+from prestep.workloads.torch.tape import Tape, Tensor
 
 NARROW, WIDE = 2, 4  # bytes of an element: in 16 bits, in 32 bits
 #: Passes of a loss over its logits: they are read twice and their gradients written (cross_entropy.py).

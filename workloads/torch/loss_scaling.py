@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sim.graph.kernel import Kernel
-from workloads.parallel.group import Group
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch.tape import Tape, Tensor
 
 STREAM = "nccl loss scale"
 TENSORS = 110  # that one launch of a foreach kernel takes

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from workloads.job.adapter import Adapter, Target
-from workloads.torch import four_bits
-from workloads.torch.adapter import FP32, Exchanges, LowRank
-from workloads.torch.block import Attention, Block
-from workloads.torch.latent_attention import LatentAttention
-from workloads.torch.modules import FeedForward, Module
-from workloads.torch.moe import MixtureOfExperts
-from workloads.torch.scan_layers import Scan
-from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Transformer
+from prestep.workloads.job.adapter import Adapter, Target
+from prestep.workloads.torch import four_bits
+from prestep.workloads.torch.adapter import FP32, Exchanges, LowRank
+from prestep.workloads.torch.block import Attention, Block
+from prestep.workloads.torch.latent_attention import LatentAttention
+from prestep.workloads.torch.modules import FeedForward, Module
+from prestep.workloads.torch.moe import MixtureOfExperts
+from prestep.workloads.torch.scan_layers import Scan
+from prestep.workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.transformer import Transformer
 
 Names = dict[Target, tuple[str, ...]]
 #: Weights of a block by what they project.

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
-from sim.graph.opgraph import OpGraph
-from workloads.host_costs import host_costs
-from workloads.job import Job
-from workloads.lowered import Layout, Lowered
-from workloads.models.model import ModelSpec
-from workloads.parallel.zero_redundancy import loads, representatives
-from workloads.torch.grid import grid_of
-from workloads.torch.rank_step import RankStep
-from workloads.torch.recorder import PHASES, Shared
-from workloads.torch.run_block import RunBlock
-from workloads.torch.tape import Tape
+from prestep.sim.graph.opgraph import OpGraph
+from prestep.workloads.host_costs import host_costs
+from prestep.workloads.job import Job
+from prestep.workloads.lowered import Layout, Lowered
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.parallel.zero_redundancy import loads, representatives
+from prestep.workloads.torch.grid import grid_of
+from prestep.workloads.torch.rank_step import RankStep
+from prestep.workloads.torch.recorder import PHASES, Shared
+from prestep.workloads.torch.run_block import RunBlock
+from prestep.workloads.torch.tape import Tape
 
 Replicas = tuple[tuple[int, ...], ...]
 

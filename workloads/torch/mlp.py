@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workloads.torch import functional as F
-from workloads.torch.modules import Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
-    from workloads.models.model import ModelSpec
+    from prestep.workloads.models.model import ModelSpec
 
 
 class MultilayerPerceptron(Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from workloads.torch.tape import Tensor
+from prestep.workloads.torch.tape import Tensor
 
 
 class ModuleHooks(Protocol):

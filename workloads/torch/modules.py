@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Protocol
 
-from workloads.models.model import ModelSpec
-from workloads.torch import functional as F
-from workloads.torch import liger
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch import liger
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 class Linear(Protocol):

@@ -10,16 +10,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workloads.models.model import ModelSpec
-from workloads.parallel.group import Group
-from workloads.torch import functional as F
-from workloads.torch import indexing as I
-from workloads.torch.grouped_experts import GroupedFeedForward
-from workloads.torch.modules import FeedForward, Linear, Module, gated
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch import indexing as I
+from prestep.workloads.torch.grouped_experts import GroupedFeedForward
+from prestep.workloads.torch.modules import FeedForward, Linear, Module, gated
+from prestep.workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
-    from workloads.parallel.fsdp import FullyShard
+    from prestep.workloads.parallel.fsdp import FullyShard
 
 STREAM = "nccl ep"
 

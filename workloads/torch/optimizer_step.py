@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sim.graph.kernel import Kernel
-from workloads import orthogonal
-from workloads.job.pytorch import PyTorch
-from workloads.optimizer import Optimizer
-from workloads.orthogonal import Matrices, hidden
-from workloads.parallel.group import Group
-from workloads.parallel.offload import HostMemory
-from workloads.torch import trainer, updates
-from workloads.torch.loss_scaling import LossScaler
-from workloads.torch.memory import Storage
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads import orthogonal
+from prestep.workloads.job.pytorch import PyTorch
+from prestep.workloads.optimizer import Optimizer
+from prestep.workloads.orthogonal import Matrices, hidden
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.parallel.offload import HostMemory
+from prestep.workloads.torch import trainer, updates
+from prestep.workloads.torch.loss_scaling import LossScaler
+from prestep.workloads.torch.memory import Storage
+from prestep.workloads.torch.tape import Tape, Tensor
 
 ADAMW_MOMENTS = 2
 COUNTERS = 110  # step counters that one _foreach_add_ takes

@@ -6,28 +6,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from sim.graph.kernel import Kernel
-from workloads.job import Job
-from workloads.job.layout import grad_accumulation_of, microbatches_of
-from workloads.models.model import ModelSpec
-from workloads.optimizer import optimizer
-from workloads.parallel.group import Group
-from workloads.parallel.pipeline import Line, Pipeline, Stage, layers_of_stages
-from workloads.parallel.zero3 import ShardedParameters
-from workloads.parallel.zero3_course import Course
-from workloads.precision import precision
-from workloads.schedules import checked, rank_of_stages
-from workloads.schedules.runtime import operations
-from workloads.torch.grid import Grid
-from workloads.torch.loss_scaling import LossScaler, scale
-from workloads.torch.memory import Storage
-from workloads.torch.optimizer_step import OptimizerStep
-from workloads.torch.recorder import Shared
-from workloads.torch.run_block import RunBlock, as_written
-from workloads.torch.simulated_rank import SimulatedRank
-from workloads.torch.tape import Tape, Tensor
-from workloads.torch.wide import in_32_bits
-from workloads.torch.wrapped_model import WrappedModel
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.job import Job
+from prestep.workloads.job.layout import grad_accumulation_of, microbatches_of
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.optimizer import optimizer
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.parallel.pipeline import Line, Pipeline, Stage, layers_of_stages
+from prestep.workloads.parallel.zero3 import ShardedParameters
+from prestep.workloads.parallel.zero3_course import Course
+from prestep.workloads.precision import precision
+from prestep.workloads.schedules import checked, rank_of_stages
+from prestep.workloads.schedules.runtime import operations
+from prestep.workloads.torch.grid import Grid
+from prestep.workloads.torch.loss_scaling import LossScaler, scale
+from prestep.workloads.torch.memory import Storage
+from prestep.workloads.torch.optimizer_step import OptimizerStep
+from prestep.workloads.torch.recorder import Shared
+from prestep.workloads.torch.run_block import RunBlock, as_written
+from prestep.workloads.torch.simulated_rank import SimulatedRank
+from prestep.workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.wide import in_32_bits
+from prestep.workloads.torch.wrapped_model import WrappedModel
 
 # cuBLAS takes 32 MiB of workspace on Hopper for each thread that calls it, and backward has its own thread
 # (aten/src/ATen/cuda/CublasHandlePool.cpp).

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import COMM, KERNEL, SYNC, Program, Rendezvous
-from workloads.torch.memory import Memory
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, Program, Rendezvous
+from prestep.workloads.torch.memory import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sim.graph.opgraph import Chain
-    from workloads.torch.again import Dropped
+    from prestep.sim.graph.opgraph import Chain
+    from prestep.workloads.torch.again import Dropped
 
 PHASES = ("forward", "backward", "optimizer", "communication")
 

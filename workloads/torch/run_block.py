@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sim.graph.kernel import Kernel
-from workloads.job import Job
-from workloads.parallel.fsdp import FullyShard
-from workloads.torch.activation_checkpoint import checkpoint
-from workloads.torch.again import Again
-from workloads.torch.block import Block
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.job import Job
+from prestep.workloads.parallel.fsdp import FullyShard
+from prestep.workloads.torch.activation_checkpoint import checkpoint
+from prestep.workloads.torch.again import Again
+from prestep.workloads.torch.block import Block
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 class RunBlock(Protocol):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sim.graph.kernel import Kernel
-from workloads.models import hybrid
-from workloads.models.model import ModelSpec
-from workloads.torch import functional as F
-from workloads.torch.attention import split_joined
-from workloads.torch.modules import Linear
-from workloads.torch.scans import (
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.models import hybrid
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.attention import split_joined
+from prestep.workloads.torch.modules import Linear
+from prestep.workloads.torch.scans import (
     NORMS,
     WIDE,
     DeltaWeights,
@@ -23,7 +23,7 @@ from workloads.torch.scans import (
     kernel_shape,
     measured,
 )
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.tape import Tape, Tensor
 
 
 class Mamba(MambaWeights):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sim.graph.kernel import Kernel
-from workloads.models import hybrid
-from workloads.models.hybrid import Sizes
-from workloads.models.model import ModelSpec
-from workloads.torch.modules import Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.models import hybrid
+from prestep.workloads.models.hybrid import Sizes
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 MAMBA_CHUNK, DELTA_CHUNK = 128, 64  # tokens (MambaMixer.chunk_size; fla)
 # Passes over its channels: causal_conv1d's forward reads and writes them; its backward reads them and their gradient
@@ -79,7 +79,7 @@ class DeltaWeights(Module):
 
 
 def kernel_shape(batch: int, tokens: int, own: Sizes, chunk: int) -> tuple[int, ...]:
-    """As `sim.costs.scans` has them."""
+    """As `prestep.sim.costs.scans` has them."""
     sizes = own.keys, own.key_dim, own.values, own.value_dim
     return (batch, tokens, *sizes, chunk)
 
@@ -128,7 +128,8 @@ def convolved_scan(
 def measured(
     t: Tape, name: str, like: Tensor, inputs: list[Tensor], shape: tuple[int, ...]
 ) -> Tensor:
-    """An operator with kernels of its own (`sim.costs.scans`): saves its inputs, makes something like a tensor."""
+    """An operator with kernels of its own (`prestep.sim.costs.scans`): saves its inputs, makes something like a
+    tensor."""
     start(t, name, shape, "fwd")
     y = t.empty(like.shape, like.itemsize)
     sizes = [(x.shape, x.itemsize) for x in inputs]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from workloads.parallel.group import Group
-from workloads.torch.grid import Grid
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch.grid import Grid
 
 
 @dataclass(frozen=True)

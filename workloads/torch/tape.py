@@ -13,18 +13,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sim.graph.kernel import Kernel
-from workloads.torch.memory import Storage
-from workloads.torch.recorder import Recorder, Shared
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.torch.memory import Storage
+from prestep.workloads.torch.recorder import Recorder, Shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from workloads.job.pytorch import PyTorch
-    from workloads.parallel.context import Ring
-    from workloads.torch.adapter import LowRank
-    from workloads.torch.four_bits import FourBits
-    from workloads.torch.module_hooks import ModuleHooks
+    from prestep.workloads.job.pytorch import PyTorch
+    from prestep.workloads.parallel.context import Ring
+    from prestep.workloads.torch.adapter import LowRank
+    from prestep.workloads.torch.four_bits import FourBits
+    from prestep.workloads.torch.module_hooks import ModuleHooks
 
 Backward = Callable[["Tensor"], "list[Tensor | None]"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sim.graph.kernel import Kernel
-from workloads.torch import functional as F
-from workloads.torch.memory import Storage
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.memory import Storage
+from prestep.workloads.torch.tape import Tape, Tensor
 
 # Bytes of fp32 that each kernel of a single-tensor AdamW moves for an element: both moments decayed, the gradient added
 # to each, root, bias correction, epsilon, the update (torch/optim/adamw.py, _single_tensor_adamw).

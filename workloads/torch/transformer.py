@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from workloads.models.model import ModelSpec
-from workloads.torch import functional as F
-from workloads.torch import liger
-from workloads.torch.block import Block, BlockParallel, Norm
-from workloads.torch.further import Further
-from workloads.torch.hybrid_block import layer_of
-from workloads.torch.modules import Module
-from workloads.torch.tape import Tape, Tensor
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch import liger
+from prestep.workloads.torch.block import Block, BlockParallel, Norm
+from prestep.workloads.torch.further import Further
+from prestep.workloads.torch.hybrid_block import layer_of
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
-    from workloads.parallel.fsdp import FullyShard
+    from prestep.workloads.parallel.fsdp import FullyShard
 
 
 class Transformer(Module):

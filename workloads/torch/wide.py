@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from functools import cache
 
-from sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import Kernel
 
 ELEMENT, INDEX = 4, 8  # bytes
 ALIGNED = 16  # bytes at multiples of which tensor cores want rows to start

@@ -5,34 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from sim.graph.kernel import Kernel
-from workloads.job import Job
-from workloads.job.layout import grad_accumulation_of
-from workloads.models.counts import stage_parameters
-from workloads.models.model import ModelSpec
-from workloads.parallel import ddp, fsdp, loss_parallel
-from workloads.parallel.context import Ring
-from workloads.parallel.expert import ExpertParallel
-from workloads.parallel.offload import HostMemory
-from workloads.parallel.pipeline import Stage
-from workloads.parallel.sharded_module import ShardedModule, Sharding
-from workloads.parallel.tensor import TensorParallel
-from workloads.parallel.zero3 import ShardedParameters
-from workloads.parallel.zero_offload import OffloadedPartitions, OffloadedShards
-from workloads.parallel.zero_partitions import ZeroPartitions
-from workloads.parallel.zero_redundancy import ZeroRedundancy
-from workloads.torch import functional as F
-from workloads.torch import liger, low_rank, trainer, written_out
-from workloads.torch.autocast import Autocast
-from workloads.torch.block import BlockParallel
-from workloads.torch.convnet import ResNet, broadcast_buffers
-from workloads.torch.memory import Storage
-from workloads.torch.mlp import MultilayerPerceptron
-from workloads.torch.modules import Module
-from workloads.torch.run_block import BlockRunner, RunBlock, as_written
-from workloads.torch.simulated_rank import SimulatedRank
-from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Transformer
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.job import Job
+from prestep.workloads.job.layout import grad_accumulation_of
+from prestep.workloads.models.counts import stage_parameters
+from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.parallel import ddp, fsdp, loss_parallel
+from prestep.workloads.parallel.context import Ring
+from prestep.workloads.parallel.expert import ExpertParallel
+from prestep.workloads.parallel.offload import HostMemory
+from prestep.workloads.parallel.pipeline import Stage
+from prestep.workloads.parallel.sharded_module import ShardedModule, Sharding
+from prestep.workloads.parallel.tensor import TensorParallel
+from prestep.workloads.parallel.zero3 import ShardedParameters
+from prestep.workloads.parallel.zero_offload import OffloadedPartitions, OffloadedShards
+from prestep.workloads.parallel.zero_partitions import ZeroPartitions
+from prestep.workloads.parallel.zero_redundancy import ZeroRedundancy
+from prestep.workloads.torch import functional as F
+from prestep.workloads.torch import liger, low_rank, trainer, written_out
+from prestep.workloads.torch.autocast import Autocast
+from prestep.workloads.torch.block import BlockParallel
+from prestep.workloads.torch.convnet import ResNet, broadcast_buffers
+from prestep.workloads.torch.memory import Storage
+from prestep.workloads.torch.mlp import MultilayerPerceptron
+from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.run_block import BlockRunner, RunBlock, as_written
+from prestep.workloads.torch.simulated_rank import SimulatedRank
+from prestep.workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.transformer import Transformer
 
 
 class WrappedModel:

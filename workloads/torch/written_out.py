@@ -4,15 +4,15 @@ Operators and what they keep are those of `models/llama/modeling_llama.py` (Llam
 `loss/loss_utils.py` (ForCausalLMLoss), backward passes autograd's formulas (torch, derivatives.yaml). They were held
 against a trace of an H100 (lab/cases/peft): a norm of 4,096 x 4,096 takes 0.27 ms forward and 0.53 ms backward.
 
-Kernels are ATen operations, whose times were measured on H100 and H200 (`sim.costs.aten`).
+Kernels are ATen operations, whose times were measured on H100 and H200 (`prestep.sim.costs.aten`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sim.graph.kernel import Kernel
-from workloads.torch.tape import Tape, Tensor
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.torch.tape import Tape, Tensor
 
 NARROW, WIDE = 2, 4  # bytes of an element: in 16 bits, in 32 bits
 

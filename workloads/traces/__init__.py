@@ -1,6 +1,6 @@
 """Reads traces of real runs: one module per format with ``sniff(head)`` and ``read(path)``, told apart by content.
 
->>> from workloads import traces
+>>> from prestep.workloads import traces
 >>> recordings = traces.read(["run/rank0.pt.trace.json.gz", "run/rank1.pt.trace.json.gz"])
 """
 
@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sim import plugins, progress
-from sim.errors import InputError, Mistake
-from workloads.traces import linked
-from workloads.traces.files import head_of
-from workloads.traces.readers.chakra import GROUPS
-from workloads.traces.schema import Recording
+from prestep.sim import plugins, progress
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.traces import linked
+from prestep.workloads.traces.files import head_of
+from prestep.workloads.traces.readers.chakra import GROUPS
+from prestep.workloads.traces.schema import Recording
 
-READERS = "workloads.traces.readers"
+READERS = "prestep.workloads.traces.readers"
 
 __all__ = ["files_of", "formats", "read", "read_file"]
 

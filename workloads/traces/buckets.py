@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sim.errors import InputError, Mistake
-from workloads.traces.draft import Draft, Node
-from workloads.traces.meeting import Meeting
-from workloads.traces.work import GPU, Op
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.traces.draft import Draft, Node
+from prestep.workloads.traces.meeting import Meeting
+from prestep.workloads.traces.work import GPU, Op
 
 CAP = 25 * 2**20  # bytes; DDP's bucket_cap_mb
 # Host time of issuing an all-reduce from DDP's hook, and of the kernel that scales one gradient into its bucket, s.

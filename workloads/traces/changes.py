@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from sim.errors import InputError, Mistake, unknown
-from workloads.traces.collectives import MOST_RANKS
-from workloads.traces.draft import Draft, Node
-from workloads.traces.families import FAMILIES
-from workloads.traces.work import GPU
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.workloads.traces.collectives import MOST_RANKS
+from prestep.workloads.traces.draft import Draft, Node
+from prestep.workloads.traces.families import FAMILIES
+from prestep.workloads.traces.work import GPU
 
 KEYS = (
     "parallel.dp",

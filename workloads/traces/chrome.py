@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from sim.errors import InputError, Mistake
-from workloads.traces import files
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.traces import files
 
 Number = int | float | str
 # Larger files, uncompressed, are read in pieces; a piece is decoded whole. Small pieces stay in the processor's cache

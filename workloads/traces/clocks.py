@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import median
 
-from sim.errors import InputError, Mistake
-from workloads.traces.collectives import SYNCHRONISING
-from workloads.traces.meeting import Meeting
-from workloads.traces.work import Work
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.traces.collectives import SYNCHRONISING
+from prestep.workloads.traces.meeting import Meeting
+from prestep.workloads.traces.work import Work
 
 # Clocks of one run are aligned on collectives, but these many seconds apart they were never one run.
 APART = 3600.0

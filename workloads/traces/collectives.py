@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any
 
-from workloads.traces.operators import Meta
+from prestep.workloads.traces.operators import Meta
 
 #: More than any job has: a recording that says more is damaged.
 MOST_RANKS = 1_000_000

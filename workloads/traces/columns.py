@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pyarrow as pa
 
-from workloads.traces.operators import Communication, Meta, Operators, Texts
-from workloads.traces.schema import KINDS, SCHEMA
+from prestep.workloads.traces.operators import Communication, Meta, Operators, Texts
+from prestep.workloads.traces.schema import KINDS, SCHEMA
 
 NONE = -(1 << 63)  # no external id
 TALK = ("kernel", "communication")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
-from sim.errors import InputError, Mistake
-from workloads.traces.readers.chakra import GROUPS
-from workloads.traces.replay import assemble
-from workloads.traces.schema import Recording
-from workloads.traces.writers import chakra, kineto
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.traces.readers.chakra import GROUPS
+from prestep.workloads.traces.replay import assemble
+from prestep.workloads.traces.schema import Recording
+from prestep.workloads.traces.writers import chakra, kineto
 
 FORMATS = {
     "chakra": (".et",),

@@ -17,9 +17,9 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from math import inf
 
-from workloads.traces.row import Row
-from workloads.traces.wait_calls import waits_of_compute
-from workloads.traces.work import EPS, GPU, SYNC, Op, Work
+from prestep.workloads.traces.row import Row
+from prestep.workloads.traces.wait_calls import waits_of_compute
+from prestep.workloads.traces.work import EPS, GPU, SYNC, Op, Work
 
 # A start this soon after the end of another stream's operation follows from it, if nothing else explains it.
 SOON = 10e-6

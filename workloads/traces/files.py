@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from sim.errors import InputError, Mistake
-from sim.files import check_ratio, unpacked
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.files import check_ratio, unpacked
 
 GZIP = b"\x1f\x8b"
 HEAD = 65536

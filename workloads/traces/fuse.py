@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workloads.traces.draft import Draft, Node
-from workloads.traces.work import GPU
+from prestep.workloads.traces.draft import Draft, Node
+from prestep.workloads.traces.work import GPU
 
 # Of these a fused kernel has one: others are its prologue and epilogue.
 ARITHMETIC = ("gemm", "attention", "convolution")

@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from workloads.traces.row import Row
-from workloads.traces.schema import GPU_KINDS, Recording
-from workloads.traces.steps import Step, steps_of
-from workloads.traces.work import EPS, GPU, MARK, SYNC, Op, Work
+from prestep.workloads.traces.row import Row
+from prestep.workloads.traces.schema import GPU_KINDS, Recording
+from prestep.workloads.traces.steps import Step, steps_of
+from prestep.workloads.traces.work import EPS, GPU, MARK, SYNC, Op, Work
 
 # A launch call this many times longer than the median one, with this many operations before it, waited for the queue.
 BLOCKED, OUTSTANDING, SHORTEST = 8.0, 256, 50e-6

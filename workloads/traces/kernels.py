@@ -6,10 +6,10 @@ import json
 import math
 from functools import cache
 
-from sim.graph.kernel import Kernel
-from workloads.traces.collectives import SIZES
-from workloads.traces.families import family
-from workloads.traces.work import Op
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.traces.collectives import SIZES
+from prestep.workloads.traces.families import family
+from prestep.workloads.traces.work import Op
 
 DTYPES = {"c10::bfloat16": "bf16", "c10::half": "fp16", "float": "fp32"}
 # Operator -> kind of the cost tables, for those whose slowdown beside communication or work is known by kind.

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sim.errors import InputError, Mistake
-from workloads.traces import files
-from workloads.traces.columns import Columns
-from workloads.traces.operators import Operators
-from workloads.traces.readers.values import integer
-from workloads.traces.schema import GPU_KINDS, KINDS
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.traces import files
+from prestep.workloads.traces.columns import Columns
+from prestep.workloads.traces.operators import Operators
+from prestep.workloads.traces.readers.values import integer
+from prestep.workloads.traces.schema import GPU_KINDS, KINDS
 
 # Share of the operators of an execution trace that must be in the Kineto trace under the same name.
 AGREE = 0.8

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 from math import inf
 
-from sim.errors import InputError, Mistake
-from workloads.traces.clocks import align, of_different_runs
-from workloads.traces.collectives import ranks_of
-from workloads.traces.meeting import Meeting
-from workloads.traces.work import GPU, Op, Work, fill_payloads
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.traces.clocks import align, of_different_runs
+from prestep.workloads.traces.collectives import ranks_of
+from prestep.workloads.traces.meeting import Meeting
+from prestep.workloads.traces.work import GPU, Op, Work, fill_payloads
 
 # Share of collectives that may contradict each other before the ranks are taken to be of different runs.
 CONTRADICTING = 0.2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workloads.traces.work import Op
+from prestep.workloads.traces.work import Op
 
 
 @dataclass(slots=True)

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from workloads.traces.collectives import KERNEL, KERNEL_OPS, OPS
-from workloads.traces.readers.values import LARGEST, LONGEST
-from workloads.traces.schema import Span
-from workloads.traces.steps import NAMED
+from prestep.workloads.traces.collectives import KERNEL, KERNEL_OPS, OPS
+from prestep.workloads.traces.readers.values import LARGEST, LONGEST
+from prestep.workloads.traces.schema import Span
+from prestep.workloads.traces.steps import NAMED
 
 # The repair of traces that say how long, but not when.
 UNTIMED = "nodes without a start, placed after what they depend on"

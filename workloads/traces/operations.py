@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError, Mistake
 
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
 GATHER, SCATTER = "params-all-gather", "grads-reduce-scatter"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from sim.errors import InputError, Mistake
-from workloads.traces.steps import WHOLE, Step
-from workloads.traces.work import Work
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.traces.steps import WHOLE, Step
+from prestep.workloads.traces.work import Work
 
 # Steps of two ranks are the same if they share this much of the longer one's time.
 SHARED = 0.5

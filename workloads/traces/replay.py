@@ -10,20 +10,20 @@ from typing import NoReturn
 
 import numpy as np
 
-from sim.errors import InputError, Mistake
-from sim.graph.kernel import Kernel
-from sim.graph.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph, Program
-from workloads.lowered import Layout, Lowered
-from workloads.traces.collectives import MOST_RANKS
-from workloads.traces.dependencies import connect
-from workloads.traces.draft import Draft, Node, draft_of
-from workloads.traces.issue_order import work_of
-from workloads.traces.kernels import kernel_of
-from workloads.traces.matching import match
-from workloads.traces.meeting import Meeting
-from workloads.traces.pairing import pair
-from workloads.traces.schema import Recording
-from workloads.traces.work import GPU, Work
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph, Program
+from prestep.workloads.lowered import Layout, Lowered
+from prestep.workloads.traces.collectives import MOST_RANKS
+from prestep.workloads.traces.dependencies import connect
+from prestep.workloads.traces.draft import Draft, Node, draft_of
+from prestep.workloads.traces.issue_order import work_of
+from prestep.workloads.traces.kernels import kernel_of
+from prestep.workloads.traces.matching import match
+from prestep.workloads.traces.meeting import Meeting
+from prestep.workloads.traces.pairing import pair
+from prestep.workloads.traces.schema import Recording
+from prestep.workloads.traces.work import GPU, Work
 
 
 @dataclass(frozen=True)

@@ -21,14 +21,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 
-from sim.errors import InputError, Mistake, unknown
-from sim.units import parse_bytes
-from workloads.traces.buckets import CAP, rebucket, split
-from workloads.traces.changes import Changes, asked_factor, integer, scale
-from workloads.traces.draft import Draft, Node
-from workloads.traces.fuse import fuse
-from workloads.traces.straggler import straggler
-from workloads.traces.work import GPU
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.units import parse_bytes
+from prestep.workloads.traces.buckets import CAP, rebucket, split
+from prestep.workloads.traces.changes import Changes, asked_factor, integer, scale
+from prestep.workloads.traces.draft import Draft, Node
+from prestep.workloads.traces.fuse import fuse
+from prestep.workloads.traces.straggler import straggler
+from prestep.workloads.traces.work import GPU
 
 # Changes that move communication to beside other kernels.
 MOVES = {

@@ -12,7 +12,7 @@ operator        string   framework operator that launched it ("aten::mm"), empty
 stream          int64    GPU kinds: device * 2**32 + stream; host kinds: the thread
 start, end      float64  s
 bytes           float64  payload: the buffer of a collective (the large side of gathers), a copy's bytes
-collective      string   all_reduce, all_gather, ... (``sim.collectives.plan.OPS``), "p2p", or empty
+collective      string   all_reduce, all_gather, ... (``prestep.sim.collectives.plan.OPS``), "p2p", or empty
 group           string   process group and its ranks, "0:0,1,2,3"; empty if not known
 peers           string   point-to-point: "send>2:16777216;recv<0:4096", ranks of the job
 sequence        int64    number of the collective in its group, -1 if not recorded

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from workloads.traces.row import Row
+from prestep.workloads.traces.row import Row
 
 PROFILED = "ProfilerStep"
 # Ranges that people name like steps: "train_step 3", "Iteration #7", "step:12".

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from sim.errors import InputError, Mistake
-from sim.units import parse_duration
-from workloads.traces.changes import Changes, asked_factor, integer, scale
-from workloads.traces.draft import Draft, Node
-from workloads.traces.kernels import SPIN
-from workloads.traces.work import GPU, Op
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.units import parse_duration
+from prestep.workloads.traces.changes import Changes, asked_factor, integer, scale
+from prestep.workloads.traces.draft import Draft, Node
+from prestep.workloads.traces.kernels import SPIN
+from prestep.workloads.traces.work import GPU, Op
 
 
 def straggler(draft: Draft, changes: Changes) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from math import inf
 
-from workloads.traces.row import Row
-from workloads.traces.work import Work
+from prestep.workloads.traces.row import Row
+from prestep.workloads.traces.work import Work
 
 
 def waits_of_compute(work: Work) -> list[float]:

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from workloads.traces.collectives import SYNCHRONISING, payload
-from workloads.traces.families import COMMUNICATION, family
-from workloads.traces.nodes import UNTIMED
-from workloads.traces.row import Row
-from workloads.traces.steps import Step
+from prestep.workloads.traces.collectives import SYNCHRONISING, payload
+from prestep.workloads.traces.families import COMMUNICATION, family
+from prestep.workloads.traces.nodes import UNTIMED
+from prestep.workloads.traces.row import Row
+from prestep.workloads.traces.steps import Step
 
 GPU, SYNC, MARK = 0, 1, 2
 EPS = 2e-6  # s; clocks of host and GPU are converted into each other with about this error

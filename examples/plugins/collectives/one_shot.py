@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from sim.collectives.constants import Constants
-from sim.collectives.group import Group, group_of
-from sim.collectives.plan import Plan, Send
-from sim.collectives.wires import paths
-from sim.spec.sections import Nccl
+from prestep.sim.collectives.constants import Constants
+from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.plan import Plan, Send
+from prestep.sim.collectives.wires import paths
+from prestep.sim.spec.sections import Nccl
 
 OPS = ("all_gather",)
 PROTOS = ("Simple",)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sim.analysis.prediction import Prediction
+    from prestep.sim.analysis.prediction import Prediction
 
 SUFFIXES = (".csv",)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sim.errors import Mistake
-from workloads.frameworks import pytorch_eager
-from workloads.job import Job
+from prestep.sim.errors import Mistake
+from prestep.workloads.frameworks import pytorch_eager
+from prestep.workloads.job import Job
 
 EAGER = pytorch_eager.FRAMEWORK
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workloads.schedules import Action
+from prestep.workloads.schedules import Action
 
 PLACEMENT = "loop"  # rank r holds the stages r, r + ranks, ...
 CHUNKS = 1  # the only number of stages per rank it works with

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from topologies import host
-from topologies.core.quantity import LinkSpec, Quantity
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
+from prestep.topologies import host
+from prestep.topologies.core.quantity import LinkSpec, Quantity
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
 
 CABLE = LinkSpec(
     Quantity(48e9, "guess", "one 400 Gbit/s port"),
@@ -17,7 +17,7 @@ CABLE = LinkSpec(
 
 @dataclass(frozen=True)
 class Params(host.Params):
-    """Hosts as `topologies.host` makes them, and the ring between them.
+    """Hosts as `prestep.topologies.host` makes them, and the ring between them.
 
     Attributes
     ----------

@@ -6,8 +6,8 @@ import csv
 from collections import Counter
 from pathlib import Path
 
-from sim.errors import InputError, Mistake
-from workloads.traces.schema import Recording, Span, dropped_of, table_of
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.traces.schema import Recording, Span, dropped_of, table_of
 
 HEAD = "kind,stream,name,start_us,duration_us,launch"
 KINDS = (

@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.collectives.assemble import Bytes, assemble
-from sim.collectives.constants import Constants, load
-from sim.collectives.group import Group, group_of
-from sim.collectives.nccl import protocols
-from sim.collectives.nccl.search import MAX_HEADS, generation
-from sim.collectives.nccl.tuning import Model, Rows
-from sim.collectives.plan import Plan, Send
-from sim.collectives.wires import paths, sharp, transport
-from sim.graph.usage import by_link
-from sim.spec.sections import Nccl
+from prestep.sim.collectives.assemble import Bytes, assemble
+from prestep.sim.collectives.constants import Constants, load
+from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.nccl import protocols
+from prestep.sim.collectives.nccl.search import MAX_HEADS, generation
+from prestep.sim.collectives.nccl.tuning import Model, Rows
+from prestep.sim.collectives.plan import Plan, Send
+from prestep.sim.collectives.wires import paths, sharp, transport
+from prestep.sim.graph.usage import by_link
+from prestep.sim.spec.sections import Nccl
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter")
 PROTOS = ("Simple",)

@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sim.collectives.algorithms import nvls, tree
-from sim.collectives.assemble import Bytes, assemble
-from sim.collectives.constants import Constants
-from sim.collectives.group import Group, group_of
-from sim.collectives.nccl import protocols
-from sim.collectives.nccl.search import MAX_HEADS
-from sim.collectives.nccl.tuning import Model, Rows
-from sim.collectives.plan import Plan, Send
-from sim.collectives.wires import paths, transport
-from sim.graph.usage import by_link
-from sim.spec.sections import Nccl
+from prestep.sim.collectives.algorithms import nvls, tree
+from prestep.sim.collectives.assemble import Bytes, assemble
+from prestep.sim.collectives.constants import Constants
+from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.nccl import protocols
+from prestep.sim.collectives.nccl.search import MAX_HEADS
+from prestep.sim.collectives.nccl.tuning import Model, Rows
+from prestep.sim.collectives.plan import Plan, Send
+from prestep.sim.collectives.wires import paths, transport
+from prestep.sim.graph.usage import by_link
+from prestep.sim.spec.sections import Nccl
 
 OPS = ("all_reduce",)
 PROTOS = ("Simple",)

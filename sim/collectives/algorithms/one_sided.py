@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.collectives import machine
-from sim.collectives.group import Group, group_of
-from sim.collectives.plan import Plan, Send
-from sim.collectives.wires import paths
-from sim.errors import InputError, Mistake, unknown
-from sim.spec.sections import Nccl
+from prestep.sim.collectives import machine
+from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.plan import Plan, Send
+from prestep.sim.collectives.wires import paths
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.spec.sections import Nccl
 
 OPS = ("put", "get", "all_to_all", "all_gather", "broadcast")
 TRANSPORTS = ("ibgda", "proxy")

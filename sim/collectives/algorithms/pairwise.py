@@ -13,20 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives import constants as files
-from sim.collectives import machine
-from sim.collectives.assemble import Bytes, on_bus, wires
-from sim.collectives.group import Group, group_of
-from sim.collectives.nccl import channels as rules
-from sim.collectives.nccl.protocols import (
+from prestep.sim.collectives import constants as files
+from prestep.sim.collectives import machine
+from prestep.sim.collectives.assemble import Bytes, on_bus, wires
+from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.nccl import channels as rules
+from prestep.sim.collectives.nccl.protocols import (
     aligned,
     joined,
     sharpness,
 )
-from sim.collectives.nccl.search import NET_PER_CHANNEL
-from sim.collectives.plan import PAIR_OPS, Plan, Send
-from sim.collectives.wires import paths, transport
-from sim.spec.sections import Nccl
+from prestep.sim.collectives.nccl.search import NET_PER_CHANNEL
+from prestep.sim.collectives.plan import PAIR_OPS, Plan, Send
+from prestep.sim.collectives.wires import paths, transport
+from prestep.sim.spec.sections import Nccl
 
 OPS = PAIR_OPS
 # Above so many ranks an all-to-all is counted by classes of pairs.

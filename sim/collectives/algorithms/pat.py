@@ -12,14 +12,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from sim.collectives.assemble import assemble
-from sim.collectives.constants import Constants
-from sim.collectives.group import Group, group_of
-from sim.collectives.nccl import channels as rules
-from sim.collectives.nccl import protocols
-from sim.collectives.nccl.tuning import Model, Rows
-from sim.collectives.plan import Plan, Send
-from sim.spec.sections import Nccl
+from prestep.sim.collectives.assemble import assemble
+from prestep.sim.collectives.constants import Constants
+from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.nccl import channels as rules
+from prestep.sim.collectives.nccl import protocols
+from prestep.sim.collectives.nccl.tuning import Model, Rows
+from prestep.sim.collectives.plan import Plan, Send
+from prestep.sim.spec.sections import Nccl
 
 OPS = ("all_gather", "reduce_scatter")
 PROTOS = ("Simple",)

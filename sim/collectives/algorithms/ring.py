@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sim.collectives import machine
-from sim.collectives.algorithms import tree
-from sim.collectives.assemble import Bytes, assemble
-from sim.collectives.constants import Constants, Pace
-from sim.collectives.group import Group, group_of
-from sim.collectives.nccl import channels as rules
-from sim.collectives.nccl import mesh, protocols, rccl, rings
-from sim.collectives.nccl.tuning import NET_OVERHEAD, RING_NET, Model, Rows
-from sim.collectives.plan import PROTOS, RING_OPS, Plan, Send
-from sim.collectives.wires import paths, transport
-from sim.spec.sections import Nccl
+from prestep.sim.collectives import machine
+from prestep.sim.collectives.algorithms import tree
+from prestep.sim.collectives.assemble import Bytes, assemble
+from prestep.sim.collectives.constants import Constants, Pace
+from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.nccl import channels as rules
+from prestep.sim.collectives.nccl import mesh, protocols, rccl, rings
+from prestep.sim.collectives.nccl.tuning import NET_OVERHEAD, RING_NET, Model, Rows
+from prestep.sim.collectives.plan import PROTOS, RING_OPS, Plan, Send
+from prestep.sim.collectives.wires import paths, transport
+from prestep.sim.spec.sections import Nccl
 
 __all__ = ["OPS", "PROTOS"]
 OPS = RING_OPS
@@ -53,7 +53,8 @@ def plan(
     table: Constants | None = None,
     in_place: bool = False,
 ) -> Plan:
-    """A ring over `ranks` with at most `channels` channels; see `sim.collectives.plan_collective` for the choice."""
+    """A ring over `ranks` with at most `channels` channels; see `prestep.sim.collectives.plan_collective` for the
+    choice."""
     wanted = nccl or Nccl()
     group = group_of(fabric, ranks, wanted)
     table = table or machine.of(fabric)

@@ -14,17 +14,17 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from sim.collectives import machine
-from sim.collectives.assemble import assemble
-from sim.collectives.constants import Constants
-from sim.collectives.group import Group, group_of
-from sim.collectives.nccl import channels as rules
-from sim.collectives.nccl import mesh, protocols
-from sim.collectives.nccl.search import generation
-from sim.collectives.nccl.tuning import TREE_NET, Model, Rows
-from sim.collectives.plan import PROTOS, Plan, Send
-from sim.collectives.wires import paths
-from sim.spec.sections import Nccl
+from prestep.sim.collectives import machine
+from prestep.sim.collectives.assemble import assemble
+from prestep.sim.collectives.constants import Constants
+from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.nccl import channels as rules
+from prestep.sim.collectives.nccl import mesh, protocols
+from prestep.sim.collectives.nccl.search import generation
+from prestep.sim.collectives.nccl.tuning import TREE_NET, Model, Rows
+from prestep.sim.collectives.plan import PROTOS, Plan, Send
+from prestep.sim.collectives.wires import paths
+from prestep.sim.spec.sections import Nccl
 
 __all__ = ["OPS", "PROTOS"]
 OPS = ("all_reduce",)

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sim.collectives import constants
-from sim.errors import InputError, Mistake
-from sim.units import format_duration
+from prestep.sim.collectives import constants
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.units import format_duration
 
 GATHERS = 3  # peers (twice: before and after the topology is known), channels
 PARTS = ("kernels", "alloc", "bootstrap", "topology", "connections")

@@ -11,10 +11,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sim.collectives.nccl.outcome import BALANCED, NVLS, RING, SPLIT, TREE, Channels
-from sim.collectives.nccl.system import DIS, LOC, NVL, PIX, PXN, SYS, System, Way
-from sim.collectives.nccl.walk import Walk
-from sim.tools.stack import with_room
+from prestep.sim.collectives.nccl.outcome import (
+    BALANCED,
+    NVLS,
+    RING,
+    SPLIT,
+    TREE,
+    Channels,
+)
+from prestep.sim.collectives.nccl.system import (
+    DIS,
+    LOC,
+    NVL,
+    PIX,
+    PXN,
+    SYS,
+    System,
+    Way,
+)
+from prestep.sim.collectives.nccl.walk import Walk
+from prestep.sim.tools.stack import with_room
 
 __all__ = ["BALANCED", "NVLS", "RING", "SPLIT", "TREE", "Channels", "compute"]
 # Budgets of one walk and of all of them.

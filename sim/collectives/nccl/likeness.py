@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.collectives.wires import paths
+from prestep.sim.collectives.wires import paths
 
-# What `sim.collectives.nccl.system` takes of a host beside the communicator's GPUs.
+# What `prestep.sim.collectives.nccl.system` takes of a host beside the communicator's GPUs.
 PARTS = ("cpu", "pcieswitch", "nic")
 
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from sim.collectives.algorithms import nvls, tree
-from sim.collectives.group import Group, group_of
-from sim.collectives.nccl import searched
-from sim.collectives.nccl.graphs import SPLIT, TREE, Channels
-from sim.collectives.nccl.search import search
-from sim.collectives.nccl.system import TYPES
-from sim.spec.sections import Nccl
+from prestep.sim.collectives.algorithms import nvls, tree
+from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.nccl import searched
+from prestep.sim.collectives.nccl.graphs import SPLIT, TREE, Channels
+from prestep.sim.collectives.nccl.search import search
+from prestep.sim.collectives.nccl.system import TYPES
+from prestep.sim.spec.sections import Nccl
 
 ARITY = 3
 WIDE = 64  # ranks of a ring that are printed

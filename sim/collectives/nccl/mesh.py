@@ -1,7 +1,7 @@
 """Hosts whose GPUs are joined by NVLinks without a switch: channels follow the links that are there.
 
 A DGX-1's GPU 3 has no link to GPU 4. NCCL's search finds orders of GPUs that keep to the links, and as many as they
-have room for (`sim.collectives.nccl.graphs`); rings and chains of trees take turns over these orders.
+have room for (`prestep.sim.collectives.nccl.graphs`); rings and chains of trees take turns over these orders.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives.constants import Constants
-from sim.collectives.group import Group
-from sim.collectives.nccl import searched
-from sim.collectives.nccl.protocols import Work
-from sim.collectives.wires import paths
-from sim.spec.sections import Nccl
+from prestep.sim.collectives.constants import Constants
+from prestep.sim.collectives.group import Group
+from prestep.sim.collectives.nccl import searched
+from prestep.sim.collectives.nccl.protocols import Work
+from prestep.sim.collectives.wires import paths
+from prestep.sim.spec.sections import Nccl
 
 Orders = tuple[tuple[str, ...], ...]
 Bytes = tuple[np.ndarray, np.ndarray]

@@ -1,10 +1,10 @@
-"""What NCCL's search for channels answers; see `sim.collectives.nccl.graphs`."""
+"""What NCCL's search for channels answers; see `prestep.sim.collectives.nccl.graphs`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.collectives.nccl.ways import LOC, PIX
+from prestep.sim.collectives.nccl.ways import LOC, PIX
 
 BALANCED, SPLIT, TREE, RING, NVLS = 1, 2, 3, 4, 5
 
@@ -20,7 +20,7 @@ class Channels:
     inside, between : float
         GB/s of a channel inside the host, and between hosts.
     type_inside, type_between : int
-        The farthest distance on the way (`sim.collectives.nccl.system.TYPES`).
+        The farthest distance on the way (`prestep.sim.collectives.nccl.system.TYPES`).
     cross : int
         0: a channel leaves by the net it came in; 2: channels come in pairs that swap theirs.
     same : bool

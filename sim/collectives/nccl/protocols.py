@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sim.collectives.constants import Constants, Pace
-from sim.collectives.group import Group
-from sim.collectives.nccl.tuning import PROTOS, RING_NET
+from prestep.sim.collectives.constants import Constants, Pace
+from prestep.sim.collectives.group import Group
+from prestep.sim.collectives.nccl.tuning import PROTOS, RING_NET
 
 # Bytes on the wire per byte of data.
 WIRE = {"LL": 2.0, "LL128": 128 / 120, "Simple": 1.0}

@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from sim.collectives.group import Group
-from sim.costs import facts, gpu_files
+from prestep.sim.collectives.group import Group
+from prestep.sim.costs import facts, gpu_files
 
 #: GPUs of the largest board that is joined pair by pair.
 LARGEST = 8

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from sim.collectives.nccl.system import DIS, System, Way, Ways
+from prestep.sim.collectives.nccl.system import DIS, System, Way, Ways
 
 
 def renumbered(system: System) -> System:

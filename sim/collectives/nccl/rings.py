@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from sim.collectives.group import Group
+from prestep.sim.collectives.group import Group
 
 
 @lru_cache(maxsize=256)

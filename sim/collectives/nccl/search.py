@@ -3,7 +3,7 @@
 Rules of NCCL 2.28: src/graph/search.cc (speeds, duplication, second pass), connect.cc (channels of a communicator),
 paths.cc (send and receive). With all GPUs of a host on NVSwitches, or one GPU per host, the outcome of the search
 follows from bandwidths alone (a test holds it against the search); elsewhere (PCIe, NVLink without switches, host
-memory) it is searched edge by edge: `sim.collectives.nccl.graphs`.
+memory) it is searched edge by edge: `prestep.sim.collectives.nccl.graphs`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sim.collectives.group import Group
-from sim.collectives.nccl import searched
-from sim.collectives.nccl.outcome import Channels
-from sim.collectives.nccl.speeds import (
+from prestep.sim.collectives.group import Group
+from prestep.sim.collectives.nccl import searched
+from prestep.sim.collectives.nccl.outcome import Channels
+from prestep.sim.collectives.nccl.speeds import (
     NET_SPEEDS,
     NVLINK,
     SPEEDS,
@@ -24,11 +24,11 @@ from sim.collectives.nccl.speeds import (
     most_channels,
     nvlink_share,
 )
-from sim.collectives.nccl.system import NVB, NVL, PXB, PXN
-from sim.collectives.wires import paths
-from sim.collectives.wires.nics import PCIE
-from sim.collectives.wires.transport import between
-from sim.spec.sections import Nccl
+from prestep.sim.collectives.nccl.system import NVB, NVL, PXB, PXN
+from prestep.sim.collectives.wires import paths
+from prestep.sim.collectives.wires.nics import PCIE
+from prestep.sim.collectives.wires.transport import between
+from prestep.sim.spec.sections import Nccl
 
 __all__ = [
     "NET_SPEEDS",

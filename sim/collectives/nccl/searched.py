@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sim.collectives.group import Group
-from sim.collectives.nccl.graphs import BALANCED, NVLS, RING, Channels, compute
-from sim.collectives.nccl.likeness import likeness
-from sim.collectives.nccl.renumbered import renumbered
-from sim.collectives.nccl.speeds import (
+from prestep.sim.collectives.group import Group
+from prestep.sim.collectives.nccl.graphs import BALANCED, NVLS, RING, Channels, compute
+from prestep.sim.collectives.nccl.likeness import likeness
+from prestep.sim.collectives.nccl.renumbered import renumbered
+from prestep.sim.collectives.nccl.speeds import (
     NET_SPEEDS,
     SPEEDS,
     capability,
     generation,
     nvlink_share,
 )
-from sim.collectives.nccl.system import System, system_of
-from sim.collectives.wires import paths
-from sim.spec.sections import Nccl
+from prestep.sim.collectives.nccl.system import System, system_of
+from prestep.sim.collectives.wires import paths
+from prestep.sim.spec.sections import Nccl
 
 
 @dataclass(frozen=True)

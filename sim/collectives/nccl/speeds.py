@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from sim.costs import gpu_files
-from sim.errors import InputError, unknown
+from prestep.sim.costs import gpu_files
+from prestep.sim.errors import InputError, unknown
 
 # GB/s per channel that the search tries inside a host, by generation of GPU.
 SPEEDS = {

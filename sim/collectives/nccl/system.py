@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives.group import Group
-from sim.collectives.nccl.ways import (
+from prestep.sim.collectives.group import Group
+from prestep.sim.collectives.nccl.ways import (
     C2C,
     DIS,
     LOC,
@@ -36,7 +36,7 @@ from sim.collectives.nccl.ways import (
     Way,
     joined,
 )
-from sim.collectives.wires.nics import PCIE, merged
+from prestep.sim.collectives.wires.nics import PCIE, merged
 
 __all__ = [
     "DIS",

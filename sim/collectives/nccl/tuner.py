@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sim.collectives.algorithms import nvls, pairwise, ring
-from sim.collectives.group import Group, group_of
-from sim.collectives.nccl import rccl
-from sim.collectives.nccl.search import generation, search, unforced
-from sim.collectives.nccl.tuning import Model
-from sim.collectives.plan import OPS, PAIR_OPS, Plan
-from sim.collectives.registry import algorithms
-from sim.collectives.wires import paths, posting, shaping, sharp, socket
-from sim.errors import InputError, Mistake, unknown
-from sim.spec.sections import Nccl
+from prestep.sim.collectives.algorithms import nvls, pairwise, ring
+from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.nccl import rccl
+from prestep.sim.collectives.nccl.search import generation, search, unforced
+from prestep.sim.collectives.nccl.tuning import Model
+from prestep.sim.collectives.plan import OPS, PAIR_OPS, Plan
+from prestep.sim.collectives.registry import algorithms
+from prestep.sim.collectives.wires import paths, posting, shaping, sharp, socket
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.spec.sections import Nccl
 
 # Since this release NCCL refuses what it cannot do instead of falling back to rings and trees.
 STRICT = (2, 24)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sim.collectives.group import Group
-from sim.collectives.nccl.search import Graph
+from prestep.sim.collectives.group import Group
+from prestep.sim.collectives.nccl.search import Graph
 
 Row = tuple[float, float, float]
 PROTOS = ("LL", "LL128", "Simple")

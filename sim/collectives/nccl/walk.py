@@ -1,7 +1,8 @@
 """One walk of NCCL's search over a host: channels at given speeds, distances and pattern.
 
 From GPU to GPU, or from net to GPU to net, it takes the channel's speed from every link on the way, goes on where
-there is room, keeps the best set of channels and turns back; src/graph/search.cc. See `sim.collectives.nccl.graphs`.
+there is room, keeps the best set of channels and turns back; src/graph/search.cc. See
+`prestep.sim.collectives.nccl.graphs`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from sim.collectives.nccl.outcome import BALANCED, NVLS, RING, SPLIT, TREE, Channels
-from sim.collectives.nccl.system import System, Way, nearest
+from prestep.sim.collectives.nccl.outcome import (
+    BALANCED,
+    NVLS,
+    RING,
+    SPLIT,
+    TREE,
+    Channels,
+)
+from prestep.sim.collectives.nccl.system import System, Way, nearest
 
 STEPS_PCI = 2**10
 # How the next GPU is chosen: by score, by number, as in the channel before.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.collectives.constants import Constants
+from prestep.sim.collectives.constants import Constants
 
 # Kinds of links inside a host; all others are the network's.
 INSIDE = frozenset({"nvlink", "pcie", "c2c", "socket", "memory", "nvme"})

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives.wires import transport
+from prestep.sim.collectives.wires import transport
 
 # NCCL's speed of a PCIe slot over the slot's wire (src/graph/topo.cc: 48 GB/s for Gen5 x16 of 63 GB/s).
 PCIE = 48 / 63.0

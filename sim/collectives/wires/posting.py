@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sim.collectives import machine
-from sim.collectives.group import Group
-from sim.collectives.nccl.protocols import net_hop, ring_step
-from sim.collectives.plan import Plan
-from sim.collectives.wires.socket_traffic import traffic_of
-from sim.spec.sections import Nccl
+from prestep.sim.collectives import machine
+from prestep.sim.collectives.group import Group
+from prestep.sim.collectives.nccl.protocols import net_hop, ring_step
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.wires.socket_traffic import traffic_of
+from prestep.sim.spec.sections import Nccl
 
 
 def bounded(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Plan:

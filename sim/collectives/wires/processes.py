@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError, Mistake
 
 LOCAL, WRONG = "local", "wrong"
 #: Times that a step between hosts crosses sockets where proxies are on the wrong one: the GPU's flag to the sender's
@@ -28,7 +28,7 @@ def memory_of(fabric: Any, gpu: str) -> str:
 
     Examples
     --------
-    >>> from topologies import load_cluster
+    >>> from prestep.topologies import load_cluster
     >>> memory_of(load_cluster("aws-p5"), "gpu0")
     'memory0'
     >>> memory_of(load_cluster("aws-p5").with_processes("wrong"), "gpu0")
@@ -58,7 +58,7 @@ def crossing(fabric: Any, gpu: str) -> float:
 
     Examples
     --------
-    >>> from topologies import load_cluster
+    >>> from prestep.topologies import load_cluster
     >>> round(1e9 * crossing(load_cluster("aws-p5").with_processes("wrong"), "gpu0"))
     880
     """

@@ -10,12 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sim.collectives.nccl.ways import C2C, LOC, NVB, NVL, P2C, PHB, PIX, PXB, SYS, TYPES
-from sim.collectives.wires import paths
-from sim.errors import InputError, Mistake
-from sim.spec.sections import Nccl
+from prestep.sim.collectives.nccl.ways import (
+    C2C,
+    LOC,
+    NVB,
+    NVL,
+    P2C,
+    PHB,
+    PIX,
+    PXB,
+    SYS,
+    TYPES,
+)
+from prestep.sim.collectives.wires import paths
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.spec.sections import Nccl
 
-#: Routes of `sim.collectives.wires.transport` that say how far peer-to-peer goes.
+#: Routes of `prestep.sim.collectives.wires.transport` that say how far peer-to-peer goes.
 LEVELS = ("NVL", "PIX", "PXB", "PHB", "SYS")
 SHM, STAGED = "shm", "staged"
 

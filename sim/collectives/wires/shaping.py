@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives.plan import Plan
+from prestep.sim.collectives.plan import Plan
 
 
 def bucket(fabric: Any) -> bool:

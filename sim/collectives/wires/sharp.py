@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives.group import Group
-from sim.collectives.wires import transport
-from sim.graph.usage import by_link
-from sim.spec.sections import Nccl
+from prestep.sim.collectives.group import Group
+from prestep.sim.collectives.wires import transport
+from prestep.sim.graph.usage import by_link
+from prestep.sim.spec.sections import Nccl
 
 MAX_LOCAL = 8
 

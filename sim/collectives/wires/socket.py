@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives import machine
-from sim.collectives.constants import Constants, Tcp
-from sim.collectives.group import Group
-from sim.collectives.nccl import protocols
-from sim.collectives.plan import Plan
-from sim.collectives.wires import shaping, transport
-from sim.collectives.wires.socket_traffic import Traffic, counter, traffic_of
-from sim.spec.sections import Nccl
+from prestep.sim.collectives import machine
+from prestep.sim.collectives.constants import Constants, Tcp
+from prestep.sim.collectives.group import Group
+from prestep.sim.collectives.nccl import protocols
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.wires import shaping, transport
+from prestep.sim.collectives.wires.socket_traffic import Traffic, counter, traffic_of
+from prestep.sim.spec.sections import Nccl
 
 INLINE = 128.0  # bytes that travel with their header (NCCL_SOCKET_INLINE)
 TASK = 65_536.0  # least bytes of a part that a helper thread takes (NCCL_SOCKET_MIN_TASKSIZE)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sim.collectives import machine
-from sim.collectives.algorithms import tree
-from sim.collectives.group import Group
-from sim.collectives.nccl import channels as rules
-from sim.collectives.nccl import protocols, rings, search, searched
-from sim.collectives.plan import Plan
-from sim.collectives.registry import algorithms
-from sim.spec.sections import Nccl
+from prestep.sim.collectives import machine
+from prestep.sim.collectives.algorithms import tree
+from prestep.sim.collectives.group import Group
+from prestep.sim.collectives.nccl import channels as rules
+from prestep.sim.collectives.nccl import protocols, rings, search, searched
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.registry import algorithms
+from prestep.sim.spec.sections import Nccl
 
 CHUNK_SLOTS = 4  # FIFO slots of a ring's Simple chunk, in two slices
 LEAST = 2 / 32  # FIFO slots of the smallest slice: a thirty-second of the largest

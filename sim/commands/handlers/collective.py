@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.collectives import report
-from sim.commands._pages import show_page
-from sim.commands._shared import echo_json
+from prestep.sim.collectives import report
+from prestep.sim.commands._pages import show_page
+from prestep.sim.commands._shared import echo_json
 
 
 def collective(explain: bool, json_: bool, **choices: Any) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sim.commands._shared import talk
-from workloads import traces
-from workloads.traces import convert as formats
+from prestep.sim.commands._shared import talk
+from prestep.workloads import traces
+from prestep.workloads.traces import convert as formats
 
 
 def convert(files: tuple[Path, ...], output: Path, to: str | None) -> None:

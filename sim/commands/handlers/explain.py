@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sim.analysis import explain as explanation
-from sim.commands._pages import show_page
+from prestep.sim.analysis import explain as explanation
+from prestep.sim.commands._pages import show_page
 
 
 def explain(result: Path) -> None:

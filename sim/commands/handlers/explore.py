@@ -7,10 +7,10 @@ import webbrowser
 
 import click
 
-from sim.commands._shared import talk
-from sim.studies.explorer.answers import Explorer
-from sim.studies.explorer.server import Server
-from sim.tools.catalog import find_scenario
+from prestep.sim.commands._shared import talk
+from prestep.sim.studies.explorer.answers import Explorer
+from prestep.sim.studies.explorer.server import Server
+from prestep.sim.tools.catalog import find_scenario
 
 
 def explore(

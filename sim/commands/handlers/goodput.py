@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.analysis.json_text import finite
-from sim.commands._pages import show_page
-from sim.commands._shared import echo_json, misused
-from sim.reliability import goodput as simulation
-from sim.reliability.degraded import plain_speeds
+from prestep.sim.analysis.json_text import finite
+from prestep.sim.commands._pages import show_page
+from prestep.sim.commands._shared import echo_json, misused
+from prestep.sim.reliability import goodput as simulation
+from prestep.sim.reliability.degraded import plain_speeds
 
 Options = dict[str, Any]
 
@@ -32,7 +32,7 @@ def goodput(
         settings = _without_scenario(given, overrides)
     else:
         # the simulator is slow to import
-        from sim.commands.handlers.goodput_scenario import settings_of
+        from prestep.sim.commands.handlers.goodput_scenario import settings_of
 
         settings = settings_of(scenario, overrides, given)
     job = simulation.job_of(settings)

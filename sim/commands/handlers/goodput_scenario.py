@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.analysis.prediction import Prediction
-from sim.commands._shared import misused
-from sim.predict import predict
-from sim.reliability.failures import rates_of, takes_of
-from sim.reliability.simulated import simulated_speeds
-from sim.spec.jobs import refuse
-from sim.spec.load import load_scenario
-from sim.spec.sections import Scenario
-from sim.tools.catalog import find_scenario
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.commands._shared import misused
+from prestep.sim.predict import predict
+from prestep.sim.reliability.failures import rates_of, takes_of
+from prestep.sim.reliability.simulated import simulated_speeds
+from prestep.sim.spec.jobs import refuse
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.tools.catalog import find_scenario
 
 Options = dict[str, Any]
 

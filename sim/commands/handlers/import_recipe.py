@@ -8,14 +8,14 @@ from pathlib import Path
 
 import click
 
-from sim import files
-from sim.commands._shared import misused, talk
-from sim.errors import InputError, Mistake
-from sim.spec import recipes
-from sim.spec.load import scenario_of
-from sim.spec.scenario_file import tables_of
-from sim.studies.search.scenario_file import text_beside
-from workloads.recipes._reading import Recipe
+from prestep.sim import files
+from prestep.sim.commands._shared import misused, talk
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.spec import recipes
+from prestep.sim.spec.load import scenario_of
+from prestep.sim.spec.scenario_file import tables_of
+from prestep.sim.studies.search.scenario_file import text_beside
+from prestep.workloads.recipes._reading import Recipe
 
 WIDTH = 120
 

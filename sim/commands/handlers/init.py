@@ -8,20 +8,20 @@ from typing import TypeVar
 
 import click
 
-from sim import files
-from sim.commands._shared import misused, talk
-from sim.errors import InputError
-from sim.studies import first_scenario
-from topologies import (
+from prestep.sim import files
+from prestep.sim.commands._shared import misused, talk
+from prestep.sim.errors import InputError
+from prestep.sim.studies import first_scenario
+from prestep.topologies import (
     cluster_names,
     cluster_with_gpu,
     gpu_models,
     load_cluster,
     several_hosts,
 )
-from topologies.fabric import Fabric
-from workloads.job.model import Model
-from workloads.models.model import ModelSpec, load_model
+from prestep.topologies.fabric import Fabric
+from prestep.workloads.job.model import Model
+from prestep.workloads.models.model import ModelSpec, load_model
 
 Value = TypeVar("Value")
 Meaning = TypeVar("Meaning")

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import echo_json
-from sim.costs import Gpu, load_gpu
-from sim.costs.kinds import arithmetic, work
-from sim.errors import InputError, Mistake
-from sim.graph.kernel import Kernel
-from sim.units import count, format_bandwidth, format_duration
+from prestep.sim.commands._shared import echo_json
+from prestep.sim.costs import Gpu, load_gpu
+from prestep.sim.costs.kinds import arithmetic, work
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.units import count, format_bandwidth, format_duration
 
 
 def kernel(

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 import click
 
-from sim.commands._shared import echo_json
-from sim.tools import support
-from sim.tools.catalog import names, summaries
+from prestep.sim.commands._shared import echo_json
+from prestep.sim.tools import support
+from prestep.sim.tools.catalog import names, summaries
 
 LEAST = 30  # columns of text beside a name, however narrow the terminal
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError, Mistake
 
 
 def mcp(paths: tuple[Path, ...], time_limit: float) -> None:
@@ -14,7 +14,7 @@ def mcp(paths: tuple[Path, ...], time_limit: float) -> None:
         raise InputError(
             Mistake("PATH", "", f"{path}, not there", expected) for path in gone
         )
-    from sim.commands.served.server import (
+    from prestep.sim.commands.served.server import (
         serve,  # needs the extra, which may be missing
     )
 

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from sim import files, pictures
-from sim.commands._shared import talk
-from sim.errors import InputError, Mistake, unknown
+from prestep.sim import files, pictures
+from prestep.sim.commands._shared import talk
+from prestep.sim.errors import InputError, Mistake, unknown
 
 COST = "cost_per_token"
 NEEDED = ("error", "step_time", "tokens_per_second_per_gpu")

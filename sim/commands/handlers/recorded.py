@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from sim.commands._pages import show_page
-from sim.commands._shared import echo_json, misused
-from sim.tools import recorded
-from workloads.capture import recording
-from workloads.capture.recording import RankRecording, Recording
-from workloads.capture.summary import ranges, summary
+from prestep.sim.commands._pages import show_page
+from prestep.sim.commands._shared import echo_json, misused
+from prestep.sim.tools import recorded
+from prestep.workloads.capture import recording
+from prestep.workloads.capture.recording import RankRecording, Recording
+from prestep.workloads.capture.summary import ranges, summary
 
 
 def show(file: Path, rank: int | None, json_: bool) -> None:

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sim.commands._pages import show_page
-from sim.commands._shared import echo_json, misused, talk
-from sim.replay import job_changes, report, stragglers
-from sim.replay.outcome import Outcome
-from sim.replay.replay import replay_files
-from sim.replay.trace import write_trace
-from sim.tools.catalog import find_scenario
-from workloads.traces import jobs
-from workloads.traces.operations import Operations
+from prestep.sim.commands._pages import show_page
+from prestep.sim.commands._shared import echo_json, misused, talk
+from prestep.sim.replay import job_changes, report, stragglers
+from prestep.sim.replay.outcome import Outcome
+from prestep.sim.replay.replay import replay_files
+from prestep.sim.replay.trace import write_trace
+from prestep.sim.tools.catalog import find_scenario
+from prestep.workloads.traces import jobs
+from prestep.workloads.traces.operations import Operations
 
 #: Options that a file of a whole job does not take, in the order of `replay`'s use of them, and why.
 REFUSED = {
@@ -108,7 +108,9 @@ def _compare(
     json_: bool,
 ) -> None:
     """The run as it was, beside the prediction of its program."""
-    from sim.replay import compared  # the predictor, which other replays start without
+    from prestep.sim.replay import (
+        compared,  # the predictor, which other replays start without
+    )
 
     outcome = replay_files(files, clock=clock, steps=steps)
     key = "file" if cluster.endswith(".toml") else "name"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sim.commands.handlers.run_options import trace_part
-from sim.spec.load import scenario_of
-from sim.spec.scenario_file import tables_of
-from sim.tools.catalog import find_scenario
+from prestep.sim.commands.handlers.run_options import trace_part
+from prestep.sim.spec.load import scenario_of
+from prestep.sim.spec.scenario_file import tables_of
+from prestep.sim.tools.catalog import find_scenario
 
 
 def run(
@@ -25,7 +25,7 @@ def run(
     path = find_scenario(scenario)
     loaded = scenario_of(tables_of(path), path, overrides)
 
-    from sim.commands.handlers.run_scenario import run_scenario
+    from prestep.sim.commands.handlers.run_scenario import run_scenario
 
     run_scenario(
         loaded, path, trace=trace, part=part, report=report, each=each, **options

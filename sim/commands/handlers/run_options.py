@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, Mistake
-from sim.units import parse_duration
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.units import parse_duration
 
 
 def trace_part(
@@ -72,7 +72,9 @@ def _window(text: str) -> tuple[float, float]:
 
 def _ranks(text: str) -> frozenset[int]:
     """`0-7,16`."""
-    from workloads.traces.collectives import MOST_RANKS  # it takes long to import
+    from prestep.workloads.traces.collectives import (
+        MOST_RANKS,  # it takes long to import
+    )
 
     found: set[int] = set()
     for piece in text.split(","):

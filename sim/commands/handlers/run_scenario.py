@@ -13,24 +13,30 @@ from typing import Any
 
 import click
 
-from sim import exporters
-from sim.analysis.cost import Prices, cost_of
-from sim.analysis.prediction import Prediction
-from sim.analysis.summary import CAPTURED
-from sim.commands._pages import show_page
-from sim.commands._shared import EXIT_OUTSIDE, coloured, echo_json, misused, talk
-from sim.exporters import terminal
-from sim.planning.planned import Planned
-from sim.predict import execute, plan, reported
-from sim.record.expected_error import expected_error
-from sim.spec.inference import Inference
-from sim.spec.jobs import refuse
-from sim.spec.scenario_file import is_capture
-from sim.spec.sections import Scenario
-from sim.studies import room
-from sim.studies.host_effect import with_host
-from sim.studies.largest import largest_micro_batch
-from workloads.job.rl import Rl
+from prestep.sim import exporters
+from prestep.sim.analysis.cost import Prices, cost_of
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.summary import CAPTURED
+from prestep.sim.commands._pages import show_page
+from prestep.sim.commands._shared import (
+    EXIT_OUTSIDE,
+    coloured,
+    echo_json,
+    misused,
+    talk,
+)
+from prestep.sim.exporters import terminal
+from prestep.sim.planning.planned import Planned
+from prestep.sim.predict import execute, plan, reported
+from prestep.sim.record.expected_error import expected_error
+from prestep.sim.spec.inference import Inference
+from prestep.sim.spec.jobs import refuse
+from prestep.sim.spec.scenario_file import is_capture
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.studies import room
+from prestep.sim.studies.host_effect import with_host
+from prestep.sim.studies.largest import largest_micro_batch
+from prestep.workloads.job.rl import Rl
 
 
 def run_scenario(
@@ -165,7 +171,7 @@ def _predicted(planned: Planned, replicas: int | None, seed: int | None) -> Pred
         result = replace(result, expected_error=near)
     if replicas is None:
         return result
-    from sim.studies.replicas import replicas_of
+    from prestep.sim.studies.replicas import replicas_of
 
     step = result.step_time
     spread = replicas_of(planned, executed.steps, step, replicas, seed or 0)
@@ -193,7 +199,7 @@ def _write_report(
     if report is None:
         return
     # what-ifs and measured runs are slow to import
-    from sim.exporters._run_files import write_report
+    from prestep.sim.exporters._run_files import write_report
 
     page = write_report(result, report, planned.scenario, each, planned, remedies)
     talk(f"wrote {page}")
@@ -255,7 +261,7 @@ def _serve(scenario: Scenario, json_: bool, other: Path | int | None) -> None:
     """`run` of a scenario with [inference]."""
     if other is not None:
         raise misused(str(other), "[inference]", _ONE_STEP)
-    from sim.serving import serving
+    from prestep.sim.serving import serving
 
     prediction = serving.predict(scenario)
     if json_:
@@ -268,7 +274,7 @@ def _learn(scenario: Scenario, json_: bool, other: Path | int | None) -> None:
     """`run` of a scenario with [rl]."""
     if other is not None:
         raise misused(str(other), "[rl]", _ONE_STEP)
-    from sim.rl import result
+    from prestep.sim.rl import result
 
     step = result.predict(scenario)
     if json_:
@@ -297,7 +303,7 @@ def _run_jobs(scenario: Scenario, json_: bool, file: Path | None, strict: bool) 
     """`run` of several jobs on one cluster."""
     if file is not None:
         raise misused(str(file), f"{len(scenario.jobs)} jobs", _ONE_STEP)
-    from sim.studies import shared_cluster
+    from prestep.sim.studies import shared_cluster
 
     jobs = shared_cluster.predict(scenario)
     click.echo(jobs.to_json() if json_ else terminal.render_jobs(jobs))

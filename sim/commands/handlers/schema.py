@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from sim import outputs
-from sim.commands._shared import echo_json
-from sim.spec.grammar import json_schema
+from prestep.sim import outputs
+from prestep.sim.commands._shared import echo_json
+from prestep.sim.spec.grammar import json_schema
 
 SCENARIO = "scenario"  # what is printed where no output is named
 

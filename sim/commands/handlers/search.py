@@ -7,20 +7,20 @@ from collections.abc import Iterable
 from math import prod
 from pathlib import Path
 
-from sim import progress
-from sim.analysis.cost import Prices
-from sim.commands._pages import show_page
-from sim.commands._shared import EXIT_OUTSIDE, echo_json, misused, talk
-from sim.spec import recipes
-from sim.spec.load import load_open
-from sim.spec.scenario_file import is_capture, tables_of
-from sim.spec.sections import Scenario
-from sim.studies import search as layouts
-from sim.studies.grid import grid_of
-from sim.studies.ranking import TIME, objective_of
-from sim.studies.search import axes, clusters, words
-from sim.studies.search.scenario_file import check_target, write_scenario
-from sim.tools.catalog import find_scenario
+from prestep.sim import progress
+from prestep.sim.analysis.cost import Prices
+from prestep.sim.commands._pages import show_page
+from prestep.sim.commands._shared import EXIT_OUTSIDE, echo_json, misused, talk
+from prestep.sim.spec import recipes
+from prestep.sim.spec.load import load_open
+from prestep.sim.spec.scenario_file import is_capture, tables_of
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.studies import search as layouts
+from prestep.sim.studies.grid import grid_of
+from prestep.sim.studies.ranking import TIME, objective_of
+from prestep.sim.studies.search import axes, clusters, words
+from prestep.sim.studies.search.scenario_file import check_target, write_scenario
+from prestep.sim.tools.catalog import find_scenario
 
 
 def search(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sim.commands._pages import show_page
-from sim.commands._shared import echo_json
-from sim.errors import InputError, Mistake
-from sim.storage import curve, systems
-from sim.storage.curve import Transfer, Way
-from topologies import load_cluster
+from prestep.sim.commands._pages import show_page
+from prestep.sim.commands._shared import echo_json
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.storage import curve, systems
+from prestep.sim.storage.curve import Transfer, Way
+from prestep.topologies import load_cluster
 
 
 def storage(

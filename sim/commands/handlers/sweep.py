@@ -10,19 +10,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sim import progress
-from sim.analysis.cost import Prices
-from sim.commands._pages import show_page
-from sim.commands._shared import talk
-from sim.errors import EXIT_INPUT
-from sim.spec.load import load_scenario
-from sim.spec.scenario_file import is_recipe
-from sim.studies import sweep as study
-from sim.studies.executors import executor_of
-from sim.studies.grid import grid_of, specs
-from sim.studies.ranking import COST, ENERGY, FASTEST, TIME, Objective, objective_of
-from sim.tools.catalog import find_scenario
-from sim.units import format_duration
+from prestep.sim import progress
+from prestep.sim.analysis.cost import Prices
+from prestep.sim.commands._pages import show_page
+from prestep.sim.commands._shared import talk
+from prestep.sim.errors import EXIT_INPUT
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.spec.scenario_file import is_recipe
+from prestep.sim.studies import sweep as study
+from prestep.sim.studies.executors import executor_of
+from prestep.sim.studies.grid import grid_of, specs
+from prestep.sim.studies.ranking import (
+    COST,
+    ENERGY,
+    FASTEST,
+    TIME,
+    Objective,
+    objective_of,
+)
+from prestep.sim.tools.catalog import find_scenario
+from prestep.sim.units import format_duration
 
 Row = study.Row
 LONGEST = 20  # rows of the table

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sim import assignments
-from sim.collectives import machine
-from sim.commands._pages import show_page
-from sim.commands._shared import talk
-from sim.costs import measured
-from topologies import load_cluster
-from topologies.files.interchange import export_file, import_file, report_of
+from prestep.sim import assignments
+from prestep.sim.collectives import machine
+from prestep.sim.commands._pages import show_page
+from prestep.sim.commands._shared import talk
+from prestep.sim.costs import measured
+from prestep.topologies import load_cluster
+from prestep.topologies.files.interchange import export_file, import_file, report_of
 
 
 def show(
@@ -21,13 +21,13 @@ def show(
     rings: bool,
 ) -> None:
     # folding a cluster and drawing it are for this command alone
-    from topologies.show import listing
+    from prestep.topologies.show import listing
 
     changes = dict(map(assignments.split, overrides))
     fabric = load_cluster(cluster, hosts, changes, "--set")
     if rings:
         # NCCL's search is slow to import, and few ask for it
-        from sim.collectives.nccl import lines
+        from prestep.sim.collectives.nccl import lines
 
         show_page("\n".join(lines.printed(fabric, fabric.gpus, trees=72)))
     else:

@@ -9,20 +9,20 @@ from typing import Any
 
 import click
 
-from sim.commands._pages import show_page
-from sim.commands._shared import echo_json, misused, talk
-from sim.errors import InputError, unknown
-from sim.spec import recipes
-from sim.spec.captured import placing
-from sim.spec.load import load_scenario
-from sim.spec.scenario_file import is_capture, is_recipe, tables_of
-from sim.spec.sections import Scenario
-from sim.studies import whatif as study
-from sim.studies.elements import EACH
-from sim.studies.tornado import tornado
-from sim.studies.whatif_page import comparison_page, tornado_page
-from sim.tools.catalog import find_scenario
-from workloads.job.rl import Rl
+from prestep.sim.commands._pages import show_page
+from prestep.sim.commands._shared import echo_json, misused, talk
+from prestep.sim.errors import InputError, unknown
+from prestep.sim.spec import recipes
+from prestep.sim.spec.captured import placing
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.spec.scenario_file import is_capture, is_recipe, tables_of
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.studies import whatif as study
+from prestep.sim.studies.elements import EACH
+from prestep.sim.studies.tornado import tornado
+from prestep.sim.studies.whatif_page import comparison_page, tornado_page
+from prestep.sim.tools.catalog import find_scenario
+from prestep.workloads.job.rl import Rl
 
 Table = dict[str, Any]
 
@@ -66,7 +66,7 @@ def _side_by_side(
 def _compared(base: Scenario, changed: Scenario, overrides: Sequence[str]) -> Table:
     """Both steps and what differs; of reinforcement learning by its phases."""
     if base.rl != Rl():
-        from sim.rl import result  # slow to import
+        from prestep.sim.rl import result  # slow to import
 
         table = study.compare(result.predict(base), result.predict(changed))
         return {
@@ -103,7 +103,7 @@ def _tornado(
     """The scenario, with its changes if there are any, and every element faster and slower."""
     if picture is not None:
         # matplotlib is slow to import, and a wrong ending is told before the work
-        from sim.studies.whatif_plot import check_suffix, plot
+        from prestep.sim.studies.whatif_plot import check_suffix, plot
 
         check_suffix(picture)
     words = [word.strip() for text in each for word in text.split(",")]

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError, Mistake
 
 #: Devices that libraries read.
 DEVICES = ("/dev/null", "/dev/urandom")
@@ -88,7 +88,7 @@ def main() -> None:
     cut = sys.argv.index("--")
     confine(tuple(sys.argv[1:cut]))
     sys.argv = ["prestep", *sys.argv[cut + 1 :]]
-    runpy.run_module("cli", run_name="__main__", alter_sys=True)
+    runpy.run_module("prestep", run_name="__main__", alter_sys=True)
 
 
 def command(roots: Iterable[Path], words: Iterable[str]) -> list[str]:

@@ -16,12 +16,12 @@ import mcp_types as types
 from mcp.server import Server
 from mcp.server.stdio import stdio_server
 
-from sim import __version__
-from sim.commands._shared import EXIT_OUTSIDE
-from sim.commands.served import confined, tools
-from sim.errors import InputError, Mistake, unknown
+import prestep
+from prestep.sim import __version__
+from prestep.sim.commands._shared import EXIT_OUTSIDE
+from prestep.sim.commands.served import confined, tools
+from prestep.sim.errors import InputError, Mistake, unknown
 
-ROOT = Path(__file__).resolve().parents[3]
 INSTRUCTIONS = """\
 prestep simulates training steps on GPU clusters: how long a step takes, why, and what a change would do.
 Begin with `list` (scenarios, clusters, models, gpus) and `run`. Changes are `set`: ["training.micro_batch=2",
@@ -89,7 +89,7 @@ class Calls:
     ) -> subprocess.CompletedProcess[bytes] | None:
         """What the process printed; None if it took too long, and was ended."""
         known = os.environ.get("PYTHONPATH")
-        path = os.pathsep.join(filter(None, (str(ROOT), known)))
+        path = os.pathsep.join(filter(None, (str(prestep.HOME), known)))
         async with self.room:
             with anyio.move_on_after(self.limit):
                 done: subprocess.CompletedProcess[bytes] = await anyio.run_process(

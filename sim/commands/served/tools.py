@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
-from sim import outputs, plugins
-from sim.errors import InputError, Mistake, unknown
+from prestep.sim import outputs, plugins
+from prestep.sim.errors import InputError, Mistake, unknown
 
-PACKAGES = ("sim.commands", "validation.commands")
+PACKAGES = ("prestep.sim.commands", "prestep.validation.commands")
 #: A scenario as text, for agents that have no file to name.
 INLINE = "scenario_toml"
 #: Words of a call that are no option: what every tool asks for by itself, or has no use for.

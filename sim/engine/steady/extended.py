@@ -1,4 +1,4 @@
-"""The whole run from one with fewer rounds, where they are all the same: see `sim.engine.steady.rounds`."""
+"""The whole run from one with fewer rounds, where they are all the same: see `prestep.sim.engine.steady.rounds`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from sim.engine.execution import Run, Timed
-from sim.engine.steady.traffic import extended
-from sim.engine.steady.waits import launched, waits
-from sim.engine.steady.window import HOST, SAME, Uneven, Window, same, streams
-from sim.graph.opgraph import COMM, KERNEL, Program
-from sim.graph.rounds import Shortened
+from prestep.sim.engine.execution import Run, Timed
+from prestep.sim.engine.steady.traffic import extended
+from prestep.sim.engine.steady.waits import launched, waits
+from prestep.sim.engine.steady.window import HOST, SAME, Uneven, Window, same, streams
+from prestep.sim.graph.opgraph import COMM, KERNEL, Program
+from prestep.sim.graph.rounds import Shortened
 
 if TYPE_CHECKING:
-    from sim.collectives.plan import Plan
+    from prestep.sim.collectives.plan import Plan
 
 T = TypeVar("T")
 

@@ -1,6 +1,7 @@
 """Long steps by fewer rounds: what repeats is executed a few times and put in as often as it comes.
 
-A graph with fewer rounds (`sim.graph.rounds`) is executed. Where two rounds in a row are the same but for a shift in
+A graph with fewer rounds (`prestep.sim.graph.rounds`) is executed. Where two rounds in a row are the same but for a
+shift in
 time, on every rank and link, those left out would be the same again: the second one is put in as often as rounds were
 left out, and what comes after it is that much later. It is only done where nothing else could have happened:
 
@@ -18,13 +19,13 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from sim.engine.execution import Run, Timed
-from sim.engine.rendezvous import Rank
-from sim.engine.steady.extended import Extended
-from sim.engine.steady.window import HOST, SAME, Uneven, Window, streams
-from sim.errors import PrestepError
-from sim.graph.opgraph import OpGraph
-from sim.graph.rounds import Shortened, shortened
+from prestep.sim.engine.execution import Run, Timed
+from prestep.sim.engine.rendezvous import Rank
+from prestep.sim.engine.steady.extended import Extended
+from prestep.sim.engine.steady.window import HOST, SAME, Uneven, Window, streams
+from prestep.sim.errors import PrestepError
+from prestep.sim.graph.opgraph import OpGraph
+from prestep.sim.graph.rounds import Shortened, shortened
 
 # Below so many operations nothing is gained.
 MANY = 400

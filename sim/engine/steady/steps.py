@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.engine.execution import Run, Timed
-from sim.engine.steady.traffic import once_more
-from sim.engine.steady.waits import Lead, free_of_earlier, launched
-from sim.engine.steady.window import BEFORE, SAME, Uneven, same, streams
-from sim.graph.opgraph import COMM, KERNEL, SYNC, Program
+from prestep.sim.engine.execution import Run, Timed
+from prestep.sim.engine.steady.traffic import once_more
+from prestep.sim.engine.steady.waits import Lead, free_of_earlier, launched
+from prestep.sim.engine.steady.window import BEFORE, SAME, Uneven, same, streams
+from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, Program
 
 # Of fewer steps the last one is like none before it.
 FEWEST = 3

@@ -1,4 +1,4 @@
-"""The traffic of a run with a round put in as often as it repeats: see `sim.engine.steady.rounds`."""
+"""The traffic of a run with a round put in as often as it repeats: see `prestep.sim.engine.steady.rounds`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sim.engine.traffic import Traffic
+from prestep.sim.engine.traffic import Traffic
 
 # Rates are the same up to this share.
 SAME_RATE = 1e-9

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.engine.host_thread import HostThread
-from sim.engine.steady.window import Uneven, same, streams
-from sim.graph.opgraph import COMM, SYNC, Program
+from prestep.sim.engine.host_thread import HostThread
+from prestep.sim.engine.steady.window import Uneven, same, streams
+from prestep.sim.graph.opgraph import COMM, SYNC, Program
 
 
 class Waits(NamedTuple):

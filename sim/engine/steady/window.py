@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.graph.opgraph import SYNC, Program
-from sim.graph.rounds import Shortened
+from prestep.sim.graph.opgraph import SYNC, Program
+from prestep.sim.graph.rounds import Shortened
 
 # Two times are the same up to this share of the run's, s per s.
 SAME = 1e-12

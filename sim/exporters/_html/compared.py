@@ -5,10 +5,10 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from sim.analysis.prediction import Prediction
-from sim.analysis.uncertainty import Uncertainty
-from sim.exporters import _words as words
-from sim.exporters._html.svg import (
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.uncertainty import Uncertainty
+from prestep.sim.exporters import _words as words
+from prestep.sim.exporters._html.svg import (
     box,
     drawing,
     element,
@@ -20,7 +20,7 @@ from sim.exporters._html.svg import (
     table,
     vertical,
 )
-from sim.units import format_duration, percent
+from prestep.sim.units import format_duration, percent
 
 Measured = dict[str, Any]
 _ROW = 30.0
@@ -30,7 +30,7 @@ MOST = 6  # measurements of one run that are drawn
 def measured(result: Prediction, evidence: Measured | None) -> str:
     """Predicted beside measured; "" where no measurement of this run or of its like exists.
 
-    `evidence` is what `sim.record.measured_runs.lookup` returns: `cases` of the same run,
+    `evidence` is what `prestep.sim.record.measured_runs.lookup` returns: `cases` of the same run,
     `neighbours`, and errors of the `family`.
     """
     cases: list[Measured] = evidence["cases"] if evidence else []

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.analysis.prediction import Prediction
-from sim.analysis.timeline import COMMUNICATION, WRITER, Timeline
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.timeline import COMMUNICATION, WRITER, Timeline
 
 MOST_RANKS = 24
 MOST_SPANS = 80_000  # in the file; what is beyond is merged

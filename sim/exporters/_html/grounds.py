@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from sim.analysis.prediction import Prediction
-from sim.exporters._html import pictures, sections
-from sim.exporters._html.svg import table
-from sim.units import count, format_duration, percent
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.exporters._html import pictures, sections
+from prestep.sim.exporters._html.svg import table
+from prestep.sim.units import count, format_duration, percent
 
 _GRADE_COLOURS = {
     "measured": "good",

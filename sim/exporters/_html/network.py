@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from sim.analysis.details import Details
-from sim.collectives.plan import Plan
-from sim.engine.traffic import Traffic
-from topologies.fabric import Fabric
-from topologies.show import labels
-from topologies.show.folding import Folded, class_of, fold
+from prestep.sim.analysis.details import Details
+from prestep.sim.collectives.plan import Plan
+from prestep.sim.engine.traffic import Traffic
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.show import labels
+from prestep.topologies.show.folding import Folded, class_of, fold
 
 PARTS = 80  # equal parts of the last step
 

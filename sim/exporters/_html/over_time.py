@@ -7,8 +7,8 @@ from itertools import groupby
 
 import numpy as np
 
-from sim.analysis.critical_path import CriticalPath
-from sim.analysis.details import Details
+from prestep.sim.analysis.critical_path import CriticalPath
+from prestep.sim.analysis.details import Details
 
 PARTS = 240  # of the step, for memory
 COLUMNS = 550  # of the step, for the path: two of the picture's pixels each

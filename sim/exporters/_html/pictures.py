@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from sim.exporters._html.svg import (
+from prestep.sim.exporters._html.svg import (
     box,
     drawing,
     fill,
@@ -16,7 +16,7 @@ from sim.exporters._html.svg import (
     on_phone,
     vertical,
 )
-from sim.units import format_duration
+from prestep.sim.units import format_duration
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ _LETTERS = {
 
 
 def tornado(table: dict[str, Any], most: int = 24) -> str:
-    """Bars of `sim.studies.tornado.tornado`: to the left faster, to the right slower."""
+    """Bars of `prestep.sim.studies.tornado.tornado`: to the left faster, to the right slower."""
     return for_each_window(lambda wide: _tornado(table, most, _Rows(wide)))
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log10, sqrt
 
-from sim.analysis.kernels import KernelUse
-from sim.costs import Gpu
-from sim.exporters._html.svg import (
+from prestep.sim.analysis.kernels import KernelUse
+from prestep.sim.costs import Gpu
+from prestep.sim.exporters._html.svg import (
     decades,
     drawing,
     element,
@@ -17,7 +17,7 @@ from sim.exporters._html.svg import (
     label,
     vertical,
 )
-from sim.units import format_duration
+from prestep.sim.units import format_duration
 
 _LEFT, _MARGIN, _TOP, _LOW = 90.0, 20.0, 14.0, 360.0
 _MIDDLE, _LINE_LOW = 26.0, 50.0  # of the picture of bandwidths

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import product
 from math import sqrt
 
-from sim.exporters._html.network import Heat
-from sim.exporters._html.svg import (
+from prestep.sim.exporters._html.network import Heat
+from prestep.sim.exporters._html.svg import (
     WIDE,
     box,
     drawing,
@@ -16,7 +16,7 @@ from sim.exporters._html.svg import (
     on_phone,
     time_axis,
 )
-from sim.units import format_duration, percent
+from prestep.sim.units import format_duration, percent
 
 _BOX, _HIGH, _ACROSS, _DOWN = 170.0, 44.0, 260.0, 104.0
 _LETTER = 6.7  # width of a letter of a label, about

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.exporters._html.over_time import COLUMNS, PARTS, Alive, Stretch
-from sim.exporters._html.svg import (
+from prestep.sim.exporters._html.over_time import COLUMNS, PARTS, Alive, Stretch
+from prestep.sim.exporters._html.svg import (
     box,
     drawing,
     element,
@@ -15,7 +15,7 @@ from sim.exporters._html.svg import (
     label,
     time_axis,
 )
-from sim.units import format_bytes
+from prestep.sim.units import format_bytes
 
 _SIDE, _HIGH, _LANE = 90.0, 220.0, 20.0
 MOST_LANES = 24

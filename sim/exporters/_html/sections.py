@@ -8,21 +8,21 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from sim.analysis import metrics
-from sim.analysis.critical_path import CriticalPath, path_part
-from sim.analysis.kernels import KernelUse
-from sim.analysis.prediction import MemoryVerdict, Prediction
-from sim.exporters import _words as words
-from sim.exporters._html import (
+from prestep.sim.analysis import metrics
+from prestep.sim.analysis.critical_path import CriticalPath, path_part
+from prestep.sim.analysis.kernels import KernelUse
+from prestep.sim.analysis.prediction import MemoryVerdict, Prediction
+from prestep.sim.exporters import _words as words
+from prestep.sim.exporters._html import (
     pictures,
     pictures_kernels,
     pictures_links,
     pictures_time,
 )
-from sim.exporters._html.network import Heat, as_data, heat
-from sim.exporters._html.over_time import alive, lanes, path_colour
-from sim.exporters._html.svg import number, table
-from sim.units import count, format_bytes, format_duration, percent
+from prestep.sim.exporters._html.network import Heat, as_data, heat
+from prestep.sim.exporters._html.over_time import alive, lanes, path_colour
+from prestep.sim.exporters._html.svg import number, table
+from prestep.sim.units import count, format_bytes, format_duration, percent
 
 _OWNER_COLOURS = {
     "parameters": "forward",

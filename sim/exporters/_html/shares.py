@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from sim.analysis import metrics
-from sim.analysis.prediction import Prediction
-from sim.exporters import _words as words
-from sim.exporters._html import pictures
-from sim.exporters._html.sections import SMALLEST, legend
-from sim.exporters._html.svg import table
-from sim.units import format_duration, percent
+from prestep.sim.analysis import metrics
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.exporters import _words as words
+from prestep.sim.exporters._html import pictures
+from prestep.sim.exporters._html.sections import SMALLEST, legend
+from prestep.sim.exporters._html.svg import table
+from prestep.sim.units import format_duration, percent
 
 _COLOURS = {
     "compute": "forward",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
-from sim.units import count, format_duration
+from prestep.sim.units import count, format_duration
 
 #: Widths of drawings, in units that a screen shows as about a pixel: for a window, and for a phone.
 WIDE, PHONE = 1100.0, 370.0

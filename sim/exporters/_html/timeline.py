@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from html import escape
 
-from sim.analysis import metrics
-from sim.analysis.prediction import Prediction
-from sim.exporters._html.gantt import Data, gantt
-from sim.exporters._html.sections import embedded, legend
-from sim.exporters._html.svg import number
-from sim.units import format_duration
+from prestep.sim.analysis import metrics
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.exporters._html.gantt import Data, gantt
+from prestep.sim.exporters._html.sections import embedded, legend
+from prestep.sim.exporters._html.svg import number
+from prestep.sim.units import format_duration
 
 _SPAN_KEYS = (
     ("forward", "forward"),

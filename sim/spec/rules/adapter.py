@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sim.errors import Mistake
-from sim.spec.sections import Scenario
-from workloads.frameworks import framework_of
-from workloads.job.adapter import TARGETS, targets_of
-from workloads.precision import precision
+from prestep.sim.errors import Mistake
+from prestep.sim.spec.sections import Scenario
+from prestep.workloads.frameworks import framework_of
+from prestep.workloads.job.adapter import TARGETS, targets_of
+from prestep.workloads.precision import precision
 
 
 def targets(s: Scenario) -> Iterator[Mistake]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError, Mistake
 
 #: Seconds of a year, beyond which nobody waits for a step or for requests to be served.
 YEAR = 365 * 86400.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sim.errors import Mistake
-from sim.spec.sections import Scenario
-from workloads.models.shape import ModelShape
+from prestep.sim.errors import Mistake
+from prestep.sim.spec.sections import Scenario
+from prestep.workloads.models.shape import ModelShape
 
 #: Tokens spread over experts alike.
 EVEN = "uniform"

@@ -11,11 +11,11 @@ from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from typing import Any
 
-from sim.spec.sections import SECTIONS, Scenario
-from workloads.frameworks import framework_of
-from workloads.job.layout import microbatches_of
-from workloads.models.shape import ModelShape
-from workloads.precision import precision
+from prestep.sim.spec.sections import SECTIONS, Scenario
+from prestep.workloads.frameworks import framework_of
+from prestep.workloads.job.layout import microbatches_of
+from prestep.workloads.models.shape import ModelShape
+from prestep.workloads.precision import precision
 
 Met = Callable[[Scenario, ModelShape], bool]
 SHARDED = ("fsdp", "zero2", "zero3")

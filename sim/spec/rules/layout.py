@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from sim.errors import Mistake
-from sim.spec.rules import adapter
-from sim.spec.rules import experts as layout_experts
-from sim.spec.rules import model as layout_model
-from sim.spec.sections import Scenario
-from topologies import larger_cluster
-from workloads.frameworks import Rule, framework_of
-from workloads.job.layout import stated_microbatches
-from workloads.job.rl import Rl
-from workloads.models.shape import ModelShape
+from prestep.sim.errors import Mistake
+from prestep.sim.spec.rules import adapter
+from prestep.sim.spec.rules import experts as layout_experts
+from prestep.sim.spec.rules import model as layout_model
+from prestep.sim.spec.sections import Scenario
+from prestep.topologies import larger_cluster
+from prestep.workloads.frameworks import Rule, framework_of
+from prestep.workloads.job.layout import stated_microbatches
+from prestep.workloads.job.rl import Rl
+from prestep.workloads.models.shape import ModelShape
 
 ONE_STAGE_SCHEDULES = ("gpipe", "1f1b")
 V_SCHEDULES = ("zbv", "v-half", "v-min")

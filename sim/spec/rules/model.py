@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sim.errors import Mistake
-from sim.spec.rules import experts
-from sim.spec.sections import Scenario
-from workloads.frameworks import Rule, framework_of
-from workloads.models.shape import ModelShape
-from workloads.schedules import chunks_of
+from prestep.sim.errors import Mistake
+from prestep.sim.spec.rules import experts
+from prestep.sim.spec.sections import Scenario
+from prestep.workloads.frameworks import Rule, framework_of
+from prestep.workloads.models.shape import ModelShape
+from prestep.workloads.schedules import chunks_of
 
 
 def _layers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
@@ -102,7 +102,7 @@ def _positions(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
         )
 
 
-# Keys a rule rests on -> the rule, as in `sim.spec.rules.layout`.
+# Keys a rule rests on -> the rule, as in `prestep.sim.spec.rules.layout`.
 RULES: list[Rule] = [
     (
         "parallel.pp parallel.vpp parallel.schedule training.framework model.layers",

@@ -10,22 +10,22 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from sim.analysis.prediction import Prediction
-from sim.analysis.step_time import step_time
-from sim.engine.execution import Run
-from sim.errors import InputError, Mistake, PrestepError, unknown
-from sim.exporters import _words as words
-from sim.exporters._html import sections, shares, timeline
-from sim.planning.planned import Planned
-from sim.predict import execute, reported
-from sim.spec.jobs import refuse
-from sim.spec.load import load_scenario
-from sim.spec.rules.layout import runs_of_layers
-from sim.spec.sections import Scenario
-from sim.studies.explorer.knobs import Knob, grows, knobs, world
-from sim.studies.recent import Recent
-from sim.studies.whatif import Changes
-from sim.units import format_duration
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.step_time import step_time
+from prestep.sim.engine.execution import Run
+from prestep.sim.errors import InputError, Mistake, PrestepError, unknown
+from prestep.sim.exporters import _words as words
+from prestep.sim.exporters._html import sections, shares, timeline
+from prestep.sim.planning.planned import Planned
+from prestep.sim.predict import execute, reported
+from prestep.sim.spec.jobs import refuse
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.spec.rules.layout import runs_of_layers
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.studies.explorer.knobs import Knob, grows, knobs, world
+from prestep.sim.studies.recent import Recent
+from prestep.sim.studies.whatif import Changes
+from prestep.sim.units import format_duration
 
 Answer = dict[str, Any]
 MOST_KEPT = 64  # answers; the largest have half a megabyte

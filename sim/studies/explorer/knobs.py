@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import get_args, get_type_hints
 
-from sim.errors import InputError
-from sim.spec.sections import Scenario
-from sim.studies.elements import EACH
-from sim.tools.catalog import names
-from topologies import load_cluster
-from topologies.fabric import Fabric
-from workloads.job.parallel import Parallel
-from workloads.job.training import Training
-from workloads.models.model import ModelSpec
+from prestep.sim.errors import InputError
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.studies.elements import EACH
+from prestep.sim.tools.catalog import names
+from prestep.topologies import load_cluster
+from prestep.topologies.fabric import Fabric
+from prestep.workloads.job.parallel import Parallel
+from prestep.workloads.job.training import Training
+from prestep.workloads.models.model import ModelSpec
 
 FACTORS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 4.0, 8.0)
 MOST_GPUS = 1024

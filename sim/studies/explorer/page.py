@@ -7,9 +7,9 @@ from html import escape
 from importlib import resources
 from itertools import groupby
 
-from sim import __version__
-from sim.studies.explorer.answers import PIECES, Explorer, page_title
-from sim.studies.explorer.knobs import Knob
+from prestep.sim import __version__
+from prestep.sim.studies.explorer.answers import PIECES, Explorer, page_title
+from prestep.sim.studies.explorer.knobs import Knob
 
 TITLES = {"step": "Where the step goes", "timeline": "Timeline", "memory": "Memory"}
 
@@ -77,8 +77,12 @@ def _control(knob: Knob) -> str:
 
 
 def _report(name: str) -> str:
-    return (resources.files("sim.exporters._html") / name).read_text(encoding="utf-8")
+    return (resources.files("prestep.sim.exporters._html") / name).read_text(
+        encoding="utf-8"
+    )
 
 
 def _own(name: str) -> str:
-    return (resources.files("sim.studies.explorer") / name).read_text(encoding="utf-8")
+    return (resources.files("prestep.sim.studies.explorer") / name).read_text(
+        encoding="utf-8"
+    )

@@ -15,10 +15,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from sim.errors import InputError, Mistake, PrestepError
-from sim.studies.explorer import page
-from sim.studies.explorer.answers import Explorer, once
-from sim.tools import crash
+from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.sim.studies.explorer import page
+from prestep.sim.studies.explorer.answers import Explorer, once
+from prestep.sim.tools import crash
 
 LOOPBACK = "127.0.0.1"
 MOST_WAITING = 8  # questions, that which is being answered among them

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from sim.studies.search.exploration import Options
-from sim.studies.search.explore import Ranking, search
+from prestep.sim.studies.search.exploration import Options
+from prestep.sim.studies.search.explore import Ranking, search
 
 __all__ = ["Options", "Ranking", "search"]

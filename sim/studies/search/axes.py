@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sim import assignments, strict
-from sim.errors import InputError, Mistake
-from sim.spec.sections import SECTIONS, Scenario
-from sim.studies.grid import grid_of
-from workloads.frameworks import framework_of
+from prestep.sim import assignments, strict
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.spec.sections import SECTIONS, Scenario
+from prestep.sim.studies.grid import grid_of
+from prestep.workloads.frameworks import framework_of
 
 # Keys that a search chooses, in the order in which a layout is named. dp follows from the others.
 KEYS = (

@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.analysis.memory import CONTEXT, fullest
-from sim.analysis.step_times import longest
-from sim.graph.opgraph import KERNEL, Chain, OpGraph, Program
-from sim.planning.planned import KernelTimes
-from sim.predict import timed_kernels
-from sim.spec.sections import Scenario
-from sim.studies.search.space import Candidate
-from topologies.fabric import Fabric
-from workloads.frameworks import framework_of
-from workloads.job.layout import microbatches_of
-from workloads.models.model import load_model
+from prestep.sim.analysis.memory import CONTEXT, fullest
+from prestep.sim.analysis.step_times import longest
+from prestep.sim.graph.opgraph import KERNEL, Chain, OpGraph, Program
+from prestep.sim.planning.planned import KernelTimes
+from prestep.sim.predict import timed_kernels
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.studies.search.space import Candidate
+from prestep.topologies.fabric import Fabric
+from prestep.workloads.frameworks import framework_of
+from prestep.workloads.job.layout import microbatches_of
+from prestep.workloads.models.model import load_model
 
 # Rounding of sums in another order, and of steps that begin a shade apart.
 MARGIN = 1e-6

@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sim.analysis.cost import Prices, cost_of
-from sim.analysis.json_text import finite
-from sim.analysis.prediction import Prediction
-from sim.errors import PrestepError
-from sim.predict import execute, plan, reported
-from sim.spec.captured import GPU, PLACE, key_of
-from sim.spec.load import load_scenario
-from sim.studies.ranking import COST, ENERGY, TIME, objective_of
-from sim.units import format_bytes, format_duration, percent
-from topologies import gpu_models
-from workloads.lowered import Lowered
+from prestep.sim.analysis.cost import Prices, cost_of
+from prestep.sim.analysis.json_text import finite
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.errors import PrestepError
+from prestep.sim.predict import execute, plan, reported
+from prestep.sim.spec.captured import GPU, PLACE, key_of
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.studies.ranking import COST, ENERGY, TIME, objective_of
+from prestep.sim.units import format_bytes, format_duration, percent
+from prestep.topologies import gpu_models
+from prestep.workloads.lowered import Lowered
 
 Grid = Mapping[str, Sequence[str]]
 STEPS = 1000  # that a cost is of

@@ -13,14 +13,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.analysis.prediction import Prediction
-from sim.costs import load_gpu
-from sim.studies.ranking import FASTEST, Objective
-from sim.studies.search import work
-from sim.studies.search.axes import Values
-from sim.studies.search.bounds import Bound, sibling
-from sim.studies.search.space import Candidate, Clusters
-from sim.tools.workers import Workers
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.costs import load_gpu
+from prestep.sim.studies.ranking import FASTEST, Objective
+from prestep.sim.studies.search import work
+from prestep.sim.studies.search.axes import Values
+from prestep.sim.studies.search.bounds import Bound, sibling
+from prestep.sim.studies.search.space import Candidate, Clusters
+from prestep.sim.tools.workers import Workers
 
 ROUND = 16
 WORSE = 10.0  # a layout that does not fit costs so many seconds, and more by how much it lacks

@@ -7,11 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.errors import InputError, Mistake
-from sim.spec.sections import Scenario
-from sim.studies.search.exploration import Exploration, Options, Progress, Ranked
-from sim.studies.search.sampling import sampled
-from sim.studies.search.space import Candidate, Clusters, space
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.studies.search.exploration import (
+    Exploration,
+    Options,
+    Progress,
+    Ranked,
+)
+from prestep.sim.studies.search.sampling import sampled
+from prestep.sim.studies.search.space import Candidate, Clusters, space
 
 DEFAULTS = Options()
 MOST = 20_000  # layouts that are looked at one by one; above, --trials samples them

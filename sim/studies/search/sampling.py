@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sim.extras import MissingPackage
-from sim.studies.search.space import Candidate
+from prestep.sim.extras import MissingPackage
+from prestep.sim.studies.search.space import Candidate
 
 SEED = 0  # the same samples every time
 ROUND = 16  # asked for before any is told

@@ -8,9 +8,9 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, Mistake
-from sim.files import write_text
-from sim.spec.sections import SECTIONS, Scenario
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.files import write_text
+from prestep.sim.spec.sections import SECTIONS, Scenario
 
 UNITS = {"bytes": "B", "bandwidth": "B/s", "duration": "s"}
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sim.errors import InputError, Mistake
-from sim.predict import load_fabric, not_simulated
-from sim.spec.load import layout_mistakes
-from sim.spec.rules.layout import check_scenario
-from sim.spec.sections import Scenario
-from sim.studies.search.axes import KEYS, Axes, Place, Values, changed
-from topologies.fabric import Fabric
-from workloads.models.model import ModelSpec, load_model
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.predict import load_fabric, not_simulated
+from prestep.sim.spec.load import layout_mistakes
+from prestep.sim.spec.rules.layout import check_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.studies.search.axes import KEYS, Axes, Place, Values, changed
+from prestep.topologies.fabric import Fabric
+from prestep.workloads.models.model import ModelSpec, load_model
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from sim.analysis.cost import cost_of
-from sim.analysis.json_text import finite
-from sim.exporters._words import share_name
-from sim.studies.ranking import FASTEST, Objective
-from sim.studies.search.axes import KEYS
-from sim.studies.search.exploration import Ranked
-from sim.studies.search.explore import Ranking
-from sim.studies.search.space import Candidate
-from sim.units import count, format_bytes, format_duration, percent
+from prestep.sim.analysis.cost import cost_of
+from prestep.sim.analysis.json_text import finite
+from prestep.sim.exporters._words import share_name
+from prestep.sim.studies.ranking import FASTEST, Objective
+from prestep.sim.studies.search.axes import KEYS
+from prestep.sim.studies.search.exploration import Ranked
+from prestep.sim.studies.search.explore import Ranking
+from prestep.sim.studies.search.space import Candidate
+from prestep.sim.units import count, format_bytes, format_duration, percent
 
 WIDEST = 80  # columns of a line of text
 ALIKE = 0.002  # of a step time: layouts closer than that are as good as equal

@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sim.analysis.energy import energy_of, host_power
-from sim.analysis.gpu_shares import shares_of
-from sim.analysis.kernels import kernel_uses
-from sim.analysis.memory import needed
-from sim.analysis.prediction import Prediction
-from sim.analysis.step_time import step_time
-from sim.costs import load_gpu
-from sim.costs.wall import wall
-from sim.engine.execution import Run
-from sim.errors import InputError, PrestepError
-from sim.planning.planned import Planned
-from sim.predict import execute, plan, reported
-from sim.studies.search.bounds import Bound, bound, quick
-from sim.studies.search.space import Candidate, Clusters
+from prestep.sim.analysis.energy import energy_of, host_power
+from prestep.sim.analysis.gpu_shares import shares_of
+from prestep.sim.analysis.kernels import kernel_uses
+from prestep.sim.analysis.memory import needed
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.step_time import step_time
+from prestep.sim.costs import load_gpu
+from prestep.sim.costs.wall import wall
+from prestep.sim.engine.execution import Run
+from prestep.sim.errors import InputError, PrestepError
+from prestep.sim.planning.planned import Planned
+from prestep.sim.predict import execute, plan, reported
+from prestep.sim.studies.search.bounds import Bound, bound, quick
+from prestep.sim.studies.search.space import Candidate, Clusters
 
 _CLUSTERS = Clusters()  # of this process
 

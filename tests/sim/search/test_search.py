@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from sim.analysis.memory import needed
-from sim.errors import InputError
-from sim.predict import predict
-from sim.spec.load import load_open, load_scenario
-from sim.spec.sections import Scenario
-from sim.studies.ranking import Objective
-from sim.studies.search import Options, search, work
-from sim.studies.search.axes import FREE, divisors, read_over
-from sim.studies.search.bounds import bound, quick
-from sim.studies.search.explore import Ranking
-from sim.studies.search.scenario_file import text_of, write_scenario
-from sim.studies.search.space import Candidate, Clusters, space
-from sim.studies.search.words import layout_of, table, to_dict
+from prestep.sim.analysis.memory import needed
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import load_open, load_scenario
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.studies.ranking import Objective
+from prestep.sim.studies.search import Options, search, work
+from prestep.sim.studies.search.axes import FREE, divisors, read_over
+from prestep.sim.studies.search.bounds import bound, quick
+from prestep.sim.studies.search.explore import Ranking
+from prestep.sim.studies.search.scenario_file import text_of, write_scenario
+from prestep.sim.studies.search.space import Candidate, Clusters, space
+from prestep.sim.studies.search.words import layout_of, table, to_dict
 from tests.executed import executed, step_time
 
 SMALL = 'kind = "transformer"\nhidden = 1024\nlayers = 4\nheads = 8\nffn = 2816\nvocab = 32000'

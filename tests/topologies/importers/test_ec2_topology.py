@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.errors import InputError
-from topologies import load_cluster
-from topologies.files import importers
-from topologies.files.interchange import import_file
+from prestep.sim.errors import InputError
+from prestep.topologies import load_cluster
+from prestep.topologies.files import importers
+from prestep.topologies.files.interchange import import_file
 
 
 def instance(at: int, *nodes: str, kind: str = "p5.48xlarge") -> dict[str, Any]:

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from sim.collectives.report import collective
-from sim.errors import InputError
-from topologies import load_cluster
-from topologies.edit.overrides import with_overrides
-from topologies.fabric import Fabric
-from topologies.files import importers, interchange
-from topologies.files.bundled import cluster_names
-from topologies.files.differences import differences
-from topologies.files.importers import _yaml, astra_sim, infragraph
-from topologies.files.importers._text import Source
+from prestep.sim.collectives.report import collective
+from prestep.sim.errors import InputError
+from prestep.topologies import load_cluster
+from prestep.topologies.edit.overrides import with_overrides
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.files import importers, interchange
+from prestep.topologies.files.bundled import cluster_names
+from prestep.topologies.files.differences import differences
+from prestep.topologies.files.importers import _yaml, astra_sim, infragraph
+from prestep.topologies.files.importers._text import Source
 
 CLOS: dict[str, Any] = {
     "name": "clos",

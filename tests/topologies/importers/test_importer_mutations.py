@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sim.errors import InputError
+from prestep.sim.errors import InputError
+from prestep.topologies import load_cluster
+from prestep.topologies.files import importers, interchange
 from tests.topologies.importers.test_ec2_topology import instance
 from tests.topologies.importers.test_graph_formats import CLOS
 from tests.topologies.importers.test_nccl_xml import HOST
 from tests.topologies.importers.test_text_formats import IB, SMI, TREE, YAML
-from topologies import load_cluster
-from topologies.files import importers, interchange
 
 #: What a value of somebody else's file may be instead.
 ODD: tuple[Any, ...] = (

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sim import plugins
-from sim.errors import InputError
-from topologies import load_cluster
-from topologies.files import importers, interchange
+from prestep.sim import plugins
+from prestep.sim.errors import InputError
+from prestep.topologies import load_cluster
+from prestep.topologies.files import importers, interchange
 
-PACKAGE = "topologies.files.importers"
+PACKAGE = "prestep.topologies.files.importers"
 
 
 @pytest.mark.parametrize("name", importers.formats())

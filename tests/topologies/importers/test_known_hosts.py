@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli import main
-from sim.collectives.report import collective
-from sim.errors import InputError
+from prestep.cli import main
+from prestep.sim.collectives.report import collective
+from prestep.sim.errors import InputError
+from prestep.topologies import load_cluster
+from prestep.topologies.files import importers
+from prestep.topologies.files.gpu_links import contradictions
 from tests.topologies.importers.test_ec2_topology import instance
-from topologies import load_cluster
-from topologies.files import importers
-from topologies.files.gpu_links import contradictions
 
 GPUS = 8
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sim.collectives.group import group_of
-from sim.collectives.nccl.system import system_of
-from sim.errors import InputError
-from sim.spec.sections import Nccl
-from topologies.files import importers
-from topologies.files.importers import nccl_xml
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.nccl.system import system_of
+from prestep.sim.errors import InputError
+from prestep.sim.spec.sections import Nccl
+from prestep.topologies.files import importers
+from prestep.topologies.files.importers import nccl_xml
 
 HOST = """<system version="1">
   <cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sim.errors import InputError
-from topologies.files import importers
-from topologies.files.importers import ibnetdiscover, nvidia_smi, slurm
-from topologies.files.importers._text import Source
+from prestep.sim.errors import InputError
+from prestep.topologies.files import importers
+from prestep.topologies.files.importers import ibnetdiscover, nvidia_smi, slurm
+from prestep.topologies.files.importers._text import Source
 
 SMI = """
         GPU0    GPU1    GPU2    GPU3    NIC0    CPU Affinity    NUMA Affinity   GPU NUMA ID

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cli import main
-from sim.errors import InputError
-from sim.replay.replay import replay_files
+from prestep.cli import main
+from prestep.sim.errors import InputError
+from prestep.sim.replay.replay import replay_files
+from prestep.workloads import traces
+from prestep.workloads.traces import protobuf
+from prestep.workloads.traces.readers import chakra
 from tests.workloads.traces import synthetic
-from workloads import traces
-from workloads.traces import protobuf
-from workloads.traces.readers import chakra
 
 NAMES = {
     chakra.COMP: "COMP_NODE",

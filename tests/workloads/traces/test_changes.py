@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from sim.replay.outcome import Outcome
-from sim.replay.replay import replay_files
-from sim.replay.report import as_json
+from prestep.sim.replay.outcome import Outcome
+from prestep.sim.replay.replay import replay_files
+from prestep.sim.replay.report import as_json
+from prestep.topologies.edit.overrides import GPU_ATTRIBUTES
+from prestep.workloads.traces import changes
+from prestep.workloads.traces.families import family
 from tests.workloads.traces import synthetic
-from topologies.edit.overrides import GPU_ATTRIBUTES
-from workloads.traces import changes
-from workloads.traces.families import family
 
 
 def played(folder: Path, *asked: str, cluster: str = "") -> Outcome:
@@ -86,7 +86,7 @@ def test_a_change_of_nearly_nothing_is_nearly_nothing(
 
 def test_changes_of_nothing_are_checked(tmp_path: Path) -> None:
     """A selector that matches nothing is an error also where communication stays as recorded."""
-    from sim.errors import InputError
+    from prestep.sim.errors import InputError
 
     synthetic.save(tmp_path, world=1)
     wrong = "nvlonk.bandwidth=1x", "gpuu.clock=1x", "gpu[9].clock=0.5x"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sim.errors import PrestepError
-from sim.replay import report
-from sim.replay.replay import replay_files
+from prestep.sim.errors import PrestepError
+from prestep.sim.replay import report
+from prestep.sim.replay.replay import replay_files
 from tests.workloads.traces import synthetic
 
 VALUES: dict[str, list[Any]] = {

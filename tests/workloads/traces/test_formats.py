@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli import main
-from sim.errors import InputError
-from sim.replay.replay import replay_files
-from sim.replay.report import as_json
+from prestep.cli import main
+from prestep.sim.errors import InputError
+from prestep.sim.replay.replay import replay_files
+from prestep.sim.replay.report import as_json
+from prestep.workloads import traces
+from prestep.workloads.traces import protobuf
 from tests.workloads.traces import synthetic
-from workloads import traces
-from workloads.traces import protobuf
 
 
 def convert(folder: Path, output: Path) -> None:
@@ -57,7 +57,7 @@ def test_chakra_without_starts_is_placed_by_its_dependencies(
     """Durations and dependencies are enough: ranks meet in their collectives, the repair is counted, and no step is
     said to be measured.
     """
-    from workloads.traces.readers import chakra
+    from prestep.workloads.traces.readers import chakra
 
     convert(job, tmp_path / "run.et")
     folder = tmp_path / "untimed"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
+from prestep.sim.errors import InputError
+from prestep.workloads import traces
+from prestep.workloads.traces import chrome
 from tests.workloads.traces import synthetic
-from workloads import traces
-from workloads.traces import chrome
 
 
 def write(path: Path, content: Any) -> Path:
@@ -158,7 +158,7 @@ def test_wrong_files_are_explained(tmp_path: Path, case: str) -> None:
 
 def test_ranks_of_different_runs_are_refused(tmp_path: Path) -> None:
     """Ranks whose collectives cannot have met are not one run."""
-    from sim.replay.replay import replay_files
+    from prestep.sim.replay.replay import replay_files
 
     write(tmp_path / "a.json", synthetic.trace(0))
     other = synthetic.trace(1, late=3000.0)
@@ -171,7 +171,7 @@ def test_ranks_of_different_runs_are_refused(tmp_path: Path) -> None:
 
 def test_steps_without_a_counterpart_are_refused_or_left_out(tmp_path: Path) -> None:
     """Steps that only some ranks recorded are left out and counted; with none in common there is nothing to say."""
-    from sim.replay.replay import replay_files
+    from prestep.sim.replay.replay import replay_files
 
     write(tmp_path / "a.json", synthetic.trace(0, steps=2))
     write(tmp_path / "b.json", synthetic.trace(1, steps=1))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
-from sim.replay.replay import replay_files
+from prestep.sim.errors import InputError
+from prestep.sim.replay.replay import replay_files
+from prestep.workloads import traces
 from tests.workloads.traces.synthetic import call, kernel
-from workloads import traces
 
 OPS = [
     ("aten::mm", [1], [2]),

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli import main
-from sim.replay.outcome import Outcome
-from sim.replay.replay import replay_files
+from prestep.cli import main
+from prestep.sim.replay.outcome import Outcome
+from prestep.sim.replay.replay import replay_files
 from tests.workloads.traces import synthetic
 
 pytestmark = pytest.mark.filterwarnings("error")

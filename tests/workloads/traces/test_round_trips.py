@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 import prestep
-from sim import exporters
-from sim.errors import InputError
-from sim.predict import predict
-from sim.replay.replay import replay_files
-from sim.replay.report import as_json, as_text
-from sim.spec.load import load_scenario
-from sim.tools.catalog import find_scenario
-from sim.units import format_duration
-from workloads import traces
-from workloads.traces import convert
+from prestep.sim import exporters
+from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
+from prestep.sim.replay.replay import replay_files
+from prestep.sim.replay.report import as_json, as_text
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.tools.catalog import find_scenario
+from prestep.sim.units import format_duration
+from prestep.workloads import traces
+from prestep.workloads.traces import convert
 
 #: Scenarios with what makes them quick, and the ranks whose programs differ.
 SCENARIOS = {

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from sim.engine.streams import Stream
-from sim.replay.replay import replay_files
+from prestep.sim.engine.streams import Stream
+from prestep.sim.replay.replay import replay_files
 from tests.workloads.traces import synthetic
 
 READ = """
 import resource, sys
-from workloads import traces
+from prestep.workloads import traces
 traces.read_file(sys.argv[1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 recording = traces.read_file(sys.argv[2])

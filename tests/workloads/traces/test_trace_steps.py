@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cli import main
+from prestep.cli import main
 from tests.workloads.traces import synthetic
 
 

@@ -1,6 +1,6 @@
 """Reads clusters that other tools describe: one module per format with `sniff(text)` and `read(path)`.
 
->>> from topologies.files import importers
+>>> from prestep.topologies.files import importers
 >>> fabric = importers.read("topo.xml")
 >>> importers.notes(fabric)
 ['assumed: latencies: ...']
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sim import plugins
-from sim.errors import InputError, Mistake
-from topologies.fabric import Fabric
-from topologies.files.importers._text import text_of
+from prestep.sim import plugins
+from prestep.sim.errors import InputError, Mistake
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.files.importers._text import text_of
 
 __all__ = ["formats", "notes", "read"]
 

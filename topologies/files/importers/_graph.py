@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import InputError
-from topologies.core.quantity import Quantity
-from topologies.fabric import Fabric
-from topologies.files.importers._text import MOST, Source, shown
+from prestep.sim.errors import InputError
+from prestep.topologies.core.quantity import Quantity
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.files.importers._text import MOST, Source, shown
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from topologies import host
-from topologies.fabric.builder import FabricBuilder
-from topologies.files import host_models
-from topologies.files.host_models import HostModel
-from topologies.files.importers._text import Source
+from prestep.topologies import host
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.files import host_models
+from prestep.topologies.files.host_models import HostModel
+from prestep.topologies.files.importers._text import Source
 
 #: What stands in a host of which a file says nothing but its name.
 USUAL = "dgx-h100"

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim import files
-from topologies.files.importers._text import Source, shown
+from prestep.sim import files
+from prestep.topologies.files.importers._text import Source, shown
 
 #: InfraGraph has a place for text beside every part: what else prestep knows of a part is in it, after this word.
 OURS = "prestep: "

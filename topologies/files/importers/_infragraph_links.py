@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from topologies.core.quantity import LinkSpec, Quantity
-from topologies.files.importers import _rates
-from topologies.files.importers._infragraph_document import Link
-from topologies.files.importers._text import Source
+from prestep.topologies.core.quantity import LinkSpec, Quantity
+from prestep.topologies.files.importers import _rates
+from prestep.topologies.files.importers._infragraph_document import Link
+from prestep.topologies.files.importers._text import Source
 
 # InfraGraph has no kinds of links: parts of names, and what they say.
 _WORDS = {

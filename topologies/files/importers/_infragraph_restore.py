@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from topologies.core.links import Links, Nodes
-from topologies.fabric import Fabric
-from topologies.files.importers import _infragraph_links
-from topologies.files.importers._graph import with_attributes
-from topologies.files.importers._infragraph_document import Device, Document, Link
-from topologies.files.importers._text import Source, shown
+from prestep.topologies.core.links import Links, Nodes
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.files.importers import _infragraph_links
+from prestep.topologies.files.importers._graph import with_attributes
+from prestep.topologies.files.importers._infragraph_document import (
+    Device,
+    Document,
+    Link,
+)
+from prestep.topologies.files.importers._text import Source, shown
 
 _Kinds = Mapping[str, tuple[str, str]]  # node -> (kind, host)
 _Pairs = Mapping[tuple[str, str], list[tuple[str, Link]]]

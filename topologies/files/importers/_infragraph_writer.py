@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from topologies.fabric import Fabric
-from topologies.files.importers._graph import attributes_of
-from topologies.files.importers._infragraph_document import described
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.files.importers._graph import attributes_of
+from prestep.topologies.files.importers._infragraph_document import described
 
 _CHOICES = {"gpu": "xpu", "cpu": "cpu", "nic": "nic", "memory": "memory"}
 _COLUMNS = (

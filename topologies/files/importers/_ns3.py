@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from topologies.core.quantity import LinkSpec, Quantity
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.files.importers._text import Source
+from prestep.topologies.core.quantity import LinkSpec, Quantity
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.files.importers._text import Source
 
 #: Three counts, and after them links with Gbps.
 FORM = re.compile(

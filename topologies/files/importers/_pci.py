@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element
 
-from sim.errors import did_you_mean
-from topologies.core.quantity import LinkSpec
-from topologies.files.importers import _rates
-from topologies.files.importers._text import Source
+from prestep.sim.errors import did_you_mean
+from prestep.topologies.core.quantity import LinkSpec
+from prestep.topologies.files.importers import _rates
+from prestep.topologies.files.importers._text import Source
 
 #: Models by PCI device id (pci.ids): NVIDIA's, and AMD's whose vendor is 0x1002.
 _MODELS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topologies.core.quantity import LinkSpec, Quantity
+from prestep.topologies.core.quantity import LinkSpec, Quantity
 
 _NVLINK = {  # sm: (NCCL's GB/s per link, wire GB/s per link)
     60: (18.0, 20.0), 70: (20.0, 25.0), 80: (20.0, 25.0), 86: (12.0, 14.0), 90: (20.6, 25.0), 100: (40.1, 50.0),

@@ -8,11 +8,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sim import files
-from sim.errors import InputError, Mistake, did_you_mean
-from topologies.core.quantity import Quantity
-from topologies.fabric import Fabric
-from topologies.files.host_models import HostModel
+from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.topologies.core.quantity import Quantity
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.files.host_models import HostModel
 
 MOST = 2**20  # of anything that a file counts
 

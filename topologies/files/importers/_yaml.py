@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim import files, yaml_text
-from topologies.files.importers._text import Source
+from prestep.sim import files, yaml_text
+from prestep.topologies.files.importers._text import Source
 
 
 def parse(source: Source, text: str) -> Any:

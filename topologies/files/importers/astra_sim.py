@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, did_you_mean
-from topologies.core.quantity import LinkSpec, Quantity
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.files.importers import _ns3, _yaml
-from topologies.files.importers._text import Source, text_of
+from prestep.sim.errors import InputError, did_you_mean
+from prestep.topologies.core.quantity import LinkSpec, Quantity
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.files.importers import _ns3, _yaml
+from prestep.topologies.files.importers._text import Source, text_of
 
 _NAMES = {  # the old JSON's spelling -> today's
     "topologies-per-dim": "topology", "units-count": "npus_count", "link-bandwidth": "bandwidth",

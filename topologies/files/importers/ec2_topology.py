@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from topologies import aws_p5, host
-from topologies.core.facts import KINDS
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.files import host_models
-from topologies.files.host_models import HostModel
-from topologies.files.importers._text import Source, text_of
+from prestep.sim import files
+from prestep.topologies import aws_p5, host
+from prestep.topologies.core.facts import KINDS
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.files import host_models
+from prestep.topologies.files.host_models import HostModel
+from prestep.topologies.files.importers._text import Source, text_of
 
 # The bundled cluster of an instance type, and its GPU where that is another. Other types have other hosts and networks.
 TYPES = {

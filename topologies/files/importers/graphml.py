@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from xml.etree.ElementTree import ParseError
 
-from sim import files
-from topologies.fabric import Fabric
-from topologies.files.importers._graph import attributes_of, fabric_of
-from topologies.files.importers._text import Source, text_of
+from prestep.sim import files
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.files.importers._graph import attributes_of, fabric_of
+from prestep.topologies.files.importers._text import Source, text_of
 
 
 def sniff(text: str) -> bool:

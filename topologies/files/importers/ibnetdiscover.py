@@ -7,12 +7,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sim.errors import InputError
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.files.importers import _rates
-from topologies.files.importers._hosts import add_assumed_host
-from topologies.files.importers._text import Source, text_of
+from prestep.sim.errors import InputError
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.files.importers import _rates
+from prestep.topologies.files.importers._hosts import add_assumed_host
+from prestep.topologies.files.importers._text import Source, text_of
 
 _NODE = re.compile(r'^(Switch|Ca|Rt)\s+(\d+)\s+"([^"]+)"\s*#\s*"([^"]*)"')
 _PORT = re.compile(

@@ -8,13 +8,22 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 from pathlib import Path
 
-from sim import files
-from sim.errors import InputError
-from topologies.fabric import Fabric
-from topologies.files.importers import _infragraph_restore, _infragraph_writer, _yaml
-from topologies.files.importers._infragraph_document import Device, Edge, Link, document
-from topologies.files.importers._infragraph_links import kind_of
-from topologies.files.importers._text import MOST, Source, text_of
+from prestep.sim import files
+from prestep.sim.errors import InputError
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.files.importers import (
+    _infragraph_restore,
+    _infragraph_writer,
+    _yaml,
+)
+from prestep.topologies.files.importers._infragraph_document import (
+    Device,
+    Edge,
+    Link,
+    document,
+)
+from prestep.topologies.files.importers._infragraph_links import kind_of
+from prestep.topologies.files.importers._text import MOST, Source, text_of
 
 _ELEMENT = re.compile(r"([\w\s()<>-]+?)\s*(?:\[([^\]]*)\])?")
 #: Devices within devices: more than any machine has.

@@ -9,16 +9,16 @@ from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from sim.errors import InputError
-from topologies.core.quantity import LinkSpec, Quantity
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.files import host_models
-from topologies.files.host_models import HostModel
-from topologies.files.importers import _pci, _rates
-from topologies.files.importers._hosts import match
-from topologies.files.importers._text import Source, text_of
-from topologies.host import MEMORY
+from prestep.sim.errors import InputError
+from prestep.topologies.core.quantity import LinkSpec, Quantity
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.files import host_models
+from prestep.topologies.files.host_models import HostModel
+from prestep.topologies.files.importers import _pci, _rates
+from prestep.topologies.files.importers._hosts import match
+from prestep.topologies.files.importers._text import Source, text_of
+from prestep.topologies.host import MEMORY
 
 # What CPUID calls AMD, and NCCL with it.
 AMD = "AuthenticAMD"

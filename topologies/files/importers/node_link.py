@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim import files
-from topologies.fabric import Fabric
-from topologies.files.importers._graph import attributes_of, fabric_of
-from topologies.files.importers._text import Source, shown, text_of
+from prestep.sim import files
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.files.importers._graph import attributes_of, fabric_of
+from prestep.topologies.files.importers._text import Source, shown, text_of
 
 if TYPE_CHECKING:
     import networkx as nx

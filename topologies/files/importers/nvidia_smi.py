@@ -7,17 +7,17 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from sim.errors import InputError
-from topologies import host
-from topologies.core.quantity import LinkSpec
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import add_nvlinks
-from topologies.files.host_models import HostModel
-from topologies.files.importers import _rates
-from topologies.files.importers._hosts import match
-from topologies.files.importers._text import Source, text_of
-from topologies.host import NIC
+from prestep.sim.errors import InputError
+from prestep.topologies import host
+from prestep.topologies.core.quantity import LinkSpec
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.wiring import add_nvlinks
+from prestep.topologies.files.host_models import HostModel
+from prestep.topologies.files.importers import _rates
+from prestep.topologies.files.importers._hosts import match
+from prestep.topologies.files.importers._text import Source, text_of
+from prestep.topologies.host import NIC
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _DEVICE = re.compile(r"(GPU\d+|NIC\d+|[a-z]+\w*\d\w*)")

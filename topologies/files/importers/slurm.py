@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, did_you_mean
-from topologies.core.quantity import LinkSpec
-from topologies.fabric import Fabric
-from topologies.fabric.builder import FabricBuilder
-from topologies.files.importers import _rates, _yaml
-from topologies.files.importers._hosts import add_assumed_host
-from topologies.files.importers._text import Source, text_of
-from topologies.host import NIC
+from prestep.sim.errors import InputError, did_you_mean
+from prestep.topologies.core.quantity import LinkSpec
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.files.importers import _rates, _yaml
+from prestep.topologies.files.importers._hosts import add_assumed_host
+from prestep.topologies.files.importers._text import Source, text_of
+from prestep.topologies.host import NIC
 
 _LINE = re.compile(r"^\s*(SwitchName|BlockName)\s*=", re.IGNORECASE | re.MULTILINE)
 _YAML = re.compile(r"^\s*-\s*topology\s*:", re.MULTILINE)

@@ -8,17 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sim.collectives import request
-from sim.commands._pages import show_page
-from sim.commands._shared import EXIT_OUTSIDE, echo_json
-from sim.tools import doctor as examination
-from topologies import load_cluster
-from topologies.edit.overrides import with_overrides
-from validation.doctor import page
-from validation.doctor.diagnosis import diagnosed
-from validation.doctor.logs import Run, read
-from validation.doctor.recognise import recognised
-from validation.doctor.sweep import Situation, series_of
+from prestep.sim.collectives import request
+from prestep.sim.commands._pages import show_page
+from prestep.sim.commands._shared import EXIT_OUTSIDE, echo_json
+from prestep.sim.tools import doctor as examination
+from prestep.topologies import load_cluster
+from prestep.topologies.edit.overrides import with_overrides
+from prestep.validation.doctor import page
+from prestep.validation.doctor.diagnosis import diagnosed
+from prestep.validation.doctor.logs import Run, read
+from prestep.validation.doctor.recognise import recognised
+from prestep.validation.doctor.sweep import Situation, series_of
 
 
 def doctor(json_: bool) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sim.commands._shared import talk
-from validation.measure.controller import measure as run
-from validation.measure.options import Options, split
+from prestep.sim.commands._shared import talk
+from prestep.validation.measure.controller import measure as run
+from prestep.validation.measure.options import Options, split
 
 
 def measure(

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sim import files
-from sim.commands._pages import show_page
-from sim.commands._shared import EXIT_OUTSIDE, echo_json, talk
-from sim.units import format_duration
-from validation import submissions
-from validation.submissions import Checked
+from prestep.sim import files
+from prestep.sim.commands._pages import show_page
+from prestep.sim.commands._shared import EXIT_OUTSIDE, echo_json, talk
+from prestep.sim.units import format_duration
+from prestep.validation import submissions
+from prestep.validation.submissions import Checked
 
 
 def submit(rows: Path, output: Path | None, json_: bool) -> None:

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sim.commands._pages import show_page
-from sim.commands._shared import EXIT_OUTSIDE, echo_json, talk
-from validation import command as body
-from validation.report import export as table
-from validation.report.gate import Check
+from prestep.sim.commands._pages import show_page
+from prestep.sim.commands._shared import EXIT_OUTSIDE, echo_json, talk
+from prestep.validation import command as body
+from prestep.validation.report import export as table
+from prestep.validation.report.gate import Check
 
 
 def validate(

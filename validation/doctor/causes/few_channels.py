@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from validation.doctor.cause import Cause, Change
-from validation.doctor.facts import algorithms_of
-from validation.doctor.sweep import Situation
+from prestep.validation.doctor.cause import Cause, Change
+from prestep.validation.doctor.facts import algorithms_of
+from prestep.validation.doctor.sweep import Situation
 
 COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24)
 NAMES = {"max_channels": "MAX_NCHANNELS", "max_ctas": "MAX_CTAS"}

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from validation.doctor.cause import Cause, Change
-from validation.doctor.sweep import Situation
+from prestep.validation.doctor.cause import Cause, Change
+from prestep.validation.doctor.sweep import Situation
 
 
 def _changes(here: Situation) -> Sequence[Change]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from validation.doctor.cause import Cause, Change, slower
-from validation.doctor.facts import nics_of
-from validation.doctor.sweep import Situation
+from prestep.validation.doctor.cause import Cause, Change, slower
+from prestep.validation.doctor.facts import nics_of
+from prestep.validation.doctor.sweep import Situation
 
 
 def _changes(here: Situation) -> Sequence[Change]:

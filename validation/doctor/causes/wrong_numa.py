@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from validation.doctor.cause import Cause, Change
-from validation.doctor.facts import capped_nics, nics_of, slowest_way
-from validation.doctor.sweep import Situation
+from prestep.validation.doctor.cause import Cause, Change
+from prestep.validation.doctor.facts import capped_nics, nics_of, slowest_way
+from prestep.validation.doctor.sweep import Situation
 
 
 def _changes(here: Situation) -> Sequence[Change]:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from validation.measure.group import GroupSession
-from validation.measure.timing import Bench
+from prestep.validation.measure.group import GroupSession
+from prestep.validation.measure.timing import Bench
 
 TITLE, NEEDS, WEIGHT, ORDER = "attention", "gpu", 12.0, 22
 HEADS = (

@@ -8,7 +8,7 @@ import time
 
 import torch
 
-from validation.measure.group import GroupSession
+from prestep.validation.measure.group import GroupSession
 
 TITLE, NEEDS, WEIGHT, ORDER = "clocks and power under load", "gpu", 8.0, 90
 ASKED = ("index", "clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")

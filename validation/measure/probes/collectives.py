@@ -13,10 +13,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from validation.measure.group import GroupSession
-from validation.measure.launch import names_of
-from validation.measure.settings.collectives import FULL
-from validation.measure.timing import back_to_back
+from prestep.validation.measure.group import GroupSession
+from prestep.validation.measure.launch import names_of
+from prestep.validation.measure.settings.collectives import FULL
+from prestep.validation.measure.timing import back_to_back
 
 TITLE, NEEDS, WEIGHT, ORDER = "collectives", "gpus", 30.0, 30
 GRAPH_UP_TO = 2**22  # larger ones hide their launches

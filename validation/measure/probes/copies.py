@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from validation.measure.group import GroupSession
-from validation.measure.timing import Bench, back_to_back
+from prestep.validation.measure.group import GroupSession
+from prestep.validation.measure.timing import Bench, back_to_back
 
 TITLE, NEEDS, WEIGHT, ORDER = "copies", "gpu", 10.0, 11
 ALONE = (

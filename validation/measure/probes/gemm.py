@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from validation.measure.group import GroupSession
-from validation.measure.timing import Bench
+from prestep.validation.measure.group import GroupSession
+from prestep.validation.measure.timing import Bench
 
 TITLE, NEEDS, WEIGHT, ORDER = "matrix products", "gpu", 30.0, 20
 # Hidden size, feed-forward size, heads, key and value heads, vocabulary of models of 125 M to 70 B parameters.

@@ -10,12 +10,12 @@ import sys
 import time
 from collections.abc import Callable
 
-from validation.measure.launch import ROOT
-from validation.measure.session import Session
+import prestep
+from prestep.validation.measure.session import Session
 
 TITLE, NEEDS, WEIGHT, ORDER = "speed of the host", "host", 3.0, 1
 REPEATS = 5
-DISPATCH = "validation.measure.dispatch"
+DISPATCH = "prestep.validation.measure.dispatch"
 SECONDS = (2.0, 12.0)  # of its steps, at least and at most
 PATIENCE = 60.0  # for PyTorch to start and end
 
@@ -73,7 +73,9 @@ def _row(
 
 def _dispatch(session: Session) -> None:
     """Rows of training steps on the CPU, one a core, from a process of its own: this one has no PyTorch."""
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    path = os.pathsep.join(
+        filter(None, (str(prestep.HOME), os.environ.get("PYTHONPATH", "")))
+    )
     env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     least, most = SECONDS
     seconds = 0.1 if session.tiny else min(most, max(least, session.left()))

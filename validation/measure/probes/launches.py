@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from validation.measure.group import GroupSession
-from validation.measure.timing import of
+from prestep.validation.measure.group import GroupSession
+from prestep.validation.measure.timing import of
 
 TITLE, NEEDS, WEIGHT, ORDER = "launches", "gpu", 4.0, 10
 REPEATS = 5

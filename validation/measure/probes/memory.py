@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from validation.measure.group import GroupSession
-from validation.measure.timing import Bench
+from prestep.validation.measure.group import GroupSession
+from prestep.validation.measure.timing import Bench
 
 TITLE, NEEDS, WEIGHT, ORDER = "kernels bound by memory", "gpu", 14.0, 21
 Call = Callable[[], Any]

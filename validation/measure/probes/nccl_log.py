@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from validation.measure.group import GroupSession
-from validation.measure.probes.collectives import call_of
+from prestep.validation.measure.group import GroupSession
+from prestep.validation.measure.probes.collectives import call_of
 
 TITLE, NEEDS, WEIGHT, ORDER = "NCCL's log and topology", "gpus", 12.0, 80
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from validation.measure.group import GroupSession
-from validation.measure.probes.collectives import call_of
-from validation.measure.timing import back_to_back
+from prestep.validation.measure.group import GroupSession
+from prestep.validation.measure.probes.collectives import call_of
+from prestep.validation.measure.timing import back_to_back
 
 TITLE, NEEDS, WEIGHT, ORDER = "overlap", "gpus", 22.0, 40
 SHAPES = (

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from validation.measure.session import Session
+from prestep.validation.measure.session import Session
 
 TITLE, NEEDS, WEIGHT, ORDER = "storage", "host", 12.0, 2
 SIZES = (64 * 2**20, 2**30, 4 * 2**30)

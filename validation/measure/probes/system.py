@@ -10,7 +10,7 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-from validation.measure.session import Session
+from prestep.validation.measure.session import Session
 
 TITLE, NEEDS, WEIGHT, ORDER = "the machine", "host", 4.0, 0
 PACKAGES = (

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from validation.measure import models, steps, usual
-from validation.measure.group import GroupSession
-from validation.measure.session import described
+from prestep.validation.measure import models, steps, usual
+from prestep.validation.measure.group import GroupSession
+from prestep.validation.measure.session import described
 
 TITLE, NEEDS, WEIGHT, ORDER = "training steps", "gpu", 130.0, 60
 KEPT = ("step_s", "cpu_step_s", "peak_alloc", "peak_reserved")

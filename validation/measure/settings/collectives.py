@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from validation.measure import cases
-from validation.measure.options import Options, Place
-from validation.measure.plan import Variant, environment
+from prestep.validation.measure import cases
+from prestep.validation.measure.options import Options, Place
+from prestep.validation.measure.plan import Variant, environment
 
 FULL = (*cases.COLLECTIVES, "send_0_1")
 SHORT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "sendrecv")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from validation.measure.options import Options, Place
-from validation.measure.plan import Variant
+from prestep.validation.measure.options import Options, Place
+from prestep.validation.measure.plan import Variant
 
 ENV = {
     "NCCL_DEBUG": "INFO",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from validation.measure import cases
-from validation.measure.options import Options, Place
-from validation.measure.plan import Variant
+from prestep.validation.measure import cases
+from prestep.validation.measure.options import Options, Place
+from prestep.validation.measure.plan import Variant
 
 
 def variants(options: Options, place: Place) -> Sequence[Variant]:

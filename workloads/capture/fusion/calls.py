@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from workloads.capture.fusion.compile import Compiler
-from workloads.capture.fusion.join import Launch
-from workloads.capture.fusion.regions import arrange
-from workloads.capture.fusion.residence import Residence
-from workloads.capture.recording import RankRecording
+from prestep.workloads.capture.fusion.compile import Compiler
+from prestep.workloads.capture.fusion.join import Launch
+from prestep.workloads.capture.fusion.regions import arrange
+from prestep.workloads.capture.fusion.residence import Residence
+from prestep.workloads.capture.recording import RankRecording
 
 
 class CompiledCalls:

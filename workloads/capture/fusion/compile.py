@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sim.graph.kernel import Kernel
-from workloads.capture.fusion.graph import Node, Step, Value, Versions
-from workloads.capture.fusion.join import Joined, Launch, join
-from workloads.capture.fusion.nodes import nodes_of
-from workloads.capture.fusion.partition import Partition, partition
-from workloads.capture.fusion.regions import Region, storages
-from workloads.capture.operation import Operation
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.fusion.graph import Node, Step, Value, Versions
+from prestep.workloads.capture.fusion.join import Joined, Launch, join
+from prestep.workloads.capture.fusion.nodes import nodes_of
+from prestep.workloads.capture.fusion.partition import Partition, partition
+from prestep.workloads.capture.fusion.regions import Region, storages
+from prestep.workloads.capture.operation import Operation
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""Functions of elements that take arithmetic, by operation; names as in `sim.costs.generated`."""
+"""Functions of elements that take arithmetic, by operation; names as in `prestep.sim.costs.generated`."""
 
 from __future__ import annotations
 
-from workloads.capture.fusion.graph import Space
-from workloads.capture.operation import Operation
+from prestep.workloads.capture.fusion.graph import Space
+from prestep.workloads.capture.operation import Operation
 
 #: Longest rows that Inductor reduces in one go; it loops over longer ones (torch._inductor: persistent reductions).
 PERSISTENT = 1024

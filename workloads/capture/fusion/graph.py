@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import Kernel
 
 Value = tuple[int, int]  # a storage and its version
 Place = tuple[int, int]  # a storage and where in it a tensor begins
@@ -62,7 +62,7 @@ class Node:
     again
         Whether it may be computed a second time.
     functions
-        What takes arithmetic for each element, by the names of `sim.costs.generated`.
+        What takes arithmetic for each element, by the names of `prestep.sim.costs.generated`.
     """
 
     name: str

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sim.graph.kernel import Kernel
-from workloads.capture.fusion.functions import after_rows, of_elements, of_rows
-from workloads.capture.fusion.graph import Node, Read, Space, Step, Value, Versions
-from workloads.capture.fusion.padding import padded
-from workloads.capture.kernels import pointwise, reductions
-from workloads.capture.kernels.tensors import base, stored, words
-from workloads.capture.operation import ELEMENT_BYTES, Operand, Operation
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.fusion.functions import after_rows, of_elements, of_rows
+from prestep.workloads.capture.fusion.graph import (
+    Node,
+    Read,
+    Space,
+    Step,
+    Value,
+    Versions,
+)
+from prestep.workloads.capture.fusion.padding import padded
+from prestep.workloads.capture.kernels import pointwise, reductions
+from prestep.workloads.capture.kernels.tensors import base, stored, words
+from prestep.workloads.capture.operation import ELEMENT_BYTES, Operand, Operation
 
 #: Operations over elements beside those of `kernels.pointwise`: copies, fills, and picking by index.
 MAPPED = frozenset(pointwise.RULES) | frozenset(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from workloads.capture.fusion.graph import Step
-from workloads.capture.recording import Event
+from prestep.workloads.capture.fusion.graph import Step
+from prestep.workloads.capture.recording import Event
 
 #: Events in a region that break no piece: memory is taken and given back as Python goes on.
 ASIDE = ("allocate", "free")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from workloads.capture.fusion.compile import Compiled
+from prestep.workloads.capture.fusion.compile import Compiled
 
 
 class Residence:

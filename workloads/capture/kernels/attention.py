@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.graph.kernel import Kernel
-from workloads.capture.kernels.tensors import argument, launched, tensor
-from workloads.capture.operation import Operand, Operation
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.kernels.tensors import argument, launched, tensor
+from prestep.workloads.capture.operation import Operand, Operation
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from sim.graph.kernel import Kernel
-from workloads.capture.kernels.copies import copied
-from workloads.capture.kernels.pointwise import elementwise
-from workloads.capture.kernels.reductions import reduction
-from workloads.capture.kernels.tensors import (
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.kernels.copies import copied
+from prestep.workloads.capture.kernels.pointwise import elementwise
+from prestep.workloads.capture.kernels.reductions import reduction
+from prestep.workloads.capture.kernels.tensors import (
     argument,
     contiguous,
     format_of,
@@ -18,7 +18,7 @@ from workloads.capture.kernels.tensors import (
     strides_of,
     tensor,
 )
-from workloads.capture.operation import Operand, Operation
+from prestep.workloads.capture.operation import Operand, Operation
 
 
 def memory_format(image: Operand) -> str:

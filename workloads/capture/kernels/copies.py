@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sim.graph.kernel import Kernel
-from workloads.capture.kernels.tensors import (
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.kernels.tensors import (
     argument,
     base,
     contiguous,
@@ -17,7 +17,7 @@ from workloads.capture.kernels.tensors import (
     tensor,
     types,
 )
-from workloads.capture.operation import Operand, Operation
+from prestep.workloads.capture.operation import Operand, Operation
 
 
 def copied(source: Operand, target: Operand) -> tuple[Kernel, ...]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from sim.graph.kernel import Kernel
-from workloads.capture.kernels.tensors import argument, integers, launched, tensor
-from workloads.capture.operation import ELEMENT_BYTES, Operation
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.kernels.tensors import (
+    argument,
+    integers,
+    launched,
+    tensor,
+)
+from prestep.workloads.capture.operation import ELEMENT_BYTES, Operation
 
 
 def forward(operation: Operation) -> tuple[Kernel, ...]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from sim.graph.kernel import Kernel
-from workloads.capture.kernels.copies import copied
-from workloads.capture.kernels.tensors import (
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.kernels.copies import copied
+from prestep.workloads.capture.kernels.tensors import (
     argument,
     base,
     first,
     integers,
     launched,
 )
-from workloads.capture.operation import ELEMENT_BYTES, Operand, Operation
+from prestep.workloads.capture.operation import ELEMENT_BYTES, Operand, Operation
 
 #: Elements put into one from which on they wait for each other (guess between measured uniform and skewed indices).
 CROWDED = 8

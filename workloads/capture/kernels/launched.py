@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sim.errors import InputError, Mistake
-from sim.graph.kernel import Kernel
-from workloads.capture.kernels import (
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.kernels import (
     attention,
     convolution,
     copies,
@@ -22,9 +22,9 @@ from workloads.capture.kernels import (
     reductions,
     views,
 )
-from workloads.capture.kernels.tensors import base, on_gpu
-from workloads.capture.kernels.tensors import launched as one
-from workloads.capture.operation import Operation
+from prestep.workloads.capture.kernels.tensors import base, on_gpu
+from prestep.workloads.capture.kernels.tensors import launched as one
+from prestep.workloads.capture.operation import Operation
 
 Rule = Callable[[Operation], tuple[Kernel, ...]]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sim.graph.kernel import Kernel
-from workloads.capture.kernels.copies import packed
-from workloads.capture.kernels.pointwise import elementwise
-from workloads.capture.kernels.reductions import reduction
-from workloads.capture.kernels.tensors import (
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.kernels.copies import packed
+from prestep.workloads.capture.kernels.pointwise import elementwise
+from prestep.workloads.capture.kernels.reductions import reduction
+from prestep.workloads.capture.kernels.tensors import (
     argument,
     first,
     integers,
@@ -15,7 +15,7 @@ from workloads.capture.kernels.tensors import (
     tensor,
     types,
 )
-from workloads.capture.operation import ELEMENT_BYTES, Operand, Operation
+from prestep.workloads.capture.operation import ELEMENT_BYTES, Operand, Operation
 
 
 def _over_rows(operation: Operation, at: int) -> tuple[Kernel, ...]:

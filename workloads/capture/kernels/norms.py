@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from math import prod
 
-from sim.graph.kernel import Kernel
-from workloads.capture.kernels.convolution import memory_format
-from workloads.capture.kernels.copies import packed
-from workloads.capture.kernels.tensors import (
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.kernels.convolution import memory_format
+from prestep.workloads.capture.kernels.copies import packed
+from prestep.workloads.capture.kernels.tensors import (
     argument,
     first,
     integers,
     launched,
     tensor,
 )
-from workloads.capture.operation import Operation
+from prestep.workloads.capture.operation import Operation
 
 
 def _over_rows(operation: Operation, at: int, layout: str = "") -> tuple[Kernel, ...]:

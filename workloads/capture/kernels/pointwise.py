@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sim.graph.kernel import Kernel
-from workloads.capture.kernels.tensors import (
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.kernels.tensors import (
     base,
     first,
     launched,
@@ -12,7 +12,7 @@ from workloads.capture.kernels.tensors import (
     on_gpu,
     words,
 )
-from workloads.capture.operation import Operand, Operation
+from prestep.workloads.capture.operation import Operand, Operation
 
 NAMES = words(
     "abs acos add addcdiv addcmul asin atan atan2 bernoulli bitwise_and bitwise_left_shift bitwise_not "

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sim.graph.kernel import Kernel
-from workloads.capture.kernels.convolution import memory_format
-from workloads.capture.kernels.tensors import first, launched
-from workloads.capture.operation import Operation
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.kernels.convolution import memory_format
+from prestep.workloads.capture.kernels.tensors import first, launched
+from prestep.workloads.capture.operation import Operation
 
 POOLS = (
     "max_pool2d_with_indices",

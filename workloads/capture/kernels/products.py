@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from math import prod
 
-from sim.graph.kernel import Kernel
-from workloads.capture.kernels.copies import copied
-from workloads.capture.kernels.tensors import (
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.kernels.copies import copied
+from prestep.workloads.capture.kernels.tensors import (
     first,
     format_of,
     launched,
     strides_of,
     tensor,
 )
-from workloads.capture.operation import ELEMENT_BYTES, Operand, Operation
+from prestep.workloads.capture.operation import ELEMENT_BYTES, Operand, Operation
 
 #: Complex numbers, and what their parts are. A product of m x k by k x n complex numbers is one of real numbers, m x 2k
 #: by 2k x 2n: four multiplications for each, as in cuBLAS's CGEMM.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from sim.graph.kernel import Kernel
-from workloads.capture.kernels.tensors import argument, first, launched
-from workloads.capture.operation import Operand, Operation
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.kernels.tensors import argument, first, launched
+from prestep.workloads.capture.operation import Operand, Operation
 
 
 def _weights(operation: Operation) -> list[tuple[Operand, Operand]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from math import prod
 
-from sim.graph.kernel import Kernel
-from workloads.capture.kernels.tensors import (
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.kernels.tensors import (
     argument,
     base,
     first,
@@ -15,7 +15,7 @@ from workloads.capture.kernels.tensors import (
     strides_of,
     words,
 )
-from workloads.capture.operation import Operand, Operation
+from prestep.workloads.capture.operation import Operand, Operation
 
 #: Place of the dimensions among the arguments, where it is not the second.
 DIMENSIONS = {"linalg_vector_norm": 2, "norm": 2}

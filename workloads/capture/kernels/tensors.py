@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from sim.graph.kernel import Kernel
-from workloads.capture.operation import ELEMENT_BYTES, Argument, Operand, Operation
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.operation import (
+    ELEMENT_BYTES,
+    Argument,
+    Operand,
+    Operation,
+)
 
 #: Layouts of an operand beside a result, from the quickest to the slowest to read.
 LAYOUTS = ("", "row", "column", "strided", "transposed")

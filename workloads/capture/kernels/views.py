@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sim.graph.kernel import Kernel
-from workloads.capture.kernels.tensors import words
-from workloads.capture.operation import Operation
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.kernels.tensors import words
+from prestep.workloads.capture.operation import Operation
 
 NAMES = words(
     "_conj _nested_view_from_buffer _reshape_alias _unsafe_view alias as_strided as_strided_ conj data "

@@ -1,4 +1,5 @@
-"""`python -m workloads.capture.record --out FILE --gpu NAME --step K -- SCRIPT ARGS`, started as torchrun would."""
+"""`python -m prestep.workloads.capture.record --out FILE --gpu NAME --step K -- SCRIPT ARGS`, started as torchrun
+would."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from workloads.capture.record import (
+from prestep.workloads.capture.record import (
     collectives,
     devices,
     flex,
@@ -30,10 +31,10 @@ from workloads.capture.record import (
     stand_in,
     steps,
 )
-from workloads.capture.record.dispatch import Recorder
-from workloads.capture.record.experts import Experts
-from workloads.capture.record.names import Names
-from workloads.capture.record.objects import Exchange
+from prestep.workloads.capture.record.dispatch import Recorder
+from prestep.workloads.capture.record.experts import Experts
+from prestep.workloads.capture.record.names import Names
+from prestep.workloads.capture.record.objects import Exchange
 
 
 def main() -> None:

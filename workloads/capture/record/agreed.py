@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 
-from workloads.capture.record.objects import Exchange
-from workloads.capture.record.values import LARGEST, tensors_in, value_of
+from prestep.workloads.capture.record.objects import Exchange
+from prestep.workloads.capture.record.values import LARGEST, tensors_in, value_of
 
 #: Where a communication has what it sends and what it fills: places among its arguments, "result": what it returns.
 SENDS: dict[str, tuple[int, int | str]] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from workloads.torch.attention_backend import (
+from prestep.workloads.torch.attention_backend import (
     WIDEST_OF_FLASH,
     fits_cudnn,
     prefers_cudnn,

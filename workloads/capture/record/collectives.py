@@ -14,10 +14,10 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from workloads.capture.record.agreed import agree
-from workloads.capture.record.log import Log
-from workloads.capture.record.objects import Exchange
-from workloads.capture.record.streams import Streams
+from prestep.workloads.capture.record.agreed import agree
+from prestep.workloads.capture.record.log import Log
+from prestep.workloads.capture.record.objects import Exchange
+from prestep.workloads.capture.record.streams import Streams
 
 #: Operations of process groups: their names in nccl-tests, and which argument has the bytes of that convention.
 KINDS = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from workloads.capture.record import attention, recurrent
+from prestep.workloads.capture.record import attention, recurrent
 
 aten = torch.ops.aten
 #: Above autograd, so that the parts have their gradients.

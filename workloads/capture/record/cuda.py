@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from workloads.capture.record.log import Log
-from workloads.capture.record.streams import Event, Stream, Streams, Within
+from prestep.workloads.capture.record.log import Log
+from prestep.workloads.capture.record.streams import Event, Stream, Streams, Within
 
 #: Functions that have nothing to do here.
 IDLE = (

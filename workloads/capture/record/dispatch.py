@@ -14,7 +14,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workloads.capture.record import (
+from prestep.workloads.capture.record import (
     collectives,
     composites,
     describe,
@@ -24,12 +24,12 @@ from workloads.capture.record import (
     sizes,
     values,
 )
-from workloads.capture.record.log import Log
-from workloads.capture.record.objects import Exchange
-from workloads.capture.record.regions import Regions
-from workloads.capture.record.stand_in import INSIDE, inward
-from workloads.capture.record.storages import Storages
-from workloads.capture.record.streams import Streams
+from prestep.workloads.capture.record.log import Log
+from prestep.workloads.capture.record.objects import Exchange
+from prestep.workloads.capture.record.regions import Regions
+from prestep.workloads.capture.record.stand_in import INSIDE, inward
+from prestep.workloads.capture.record.storages import Storages
+from prestep.workloads.capture.record.streams import Streams
 
 aten = torch.ops.aten
 COMMUNICATION = ("c10d", *collectives.FUNCTIONAL)

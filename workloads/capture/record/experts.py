@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from workloads.capture.routing import choices, described
+from prestep.workloads.capture.routing import choices, described
 
 CHOOSING = ("aten::topk.default",)  # by which routers choose
 LARGEST = 1 << 20  # choices of an operation that are written down

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as module
 
-from workloads.capture.record.values import value_of
+from prestep.workloads.capture.record.values import value_of
 
 ASSUMED = "flex_attention: one fused kernel, with as many blocks as its mask leaves"
 #: Share of the blocks of scores where nobody knows what a mask leaves: that of a causal one.

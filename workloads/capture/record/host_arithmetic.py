@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from workloads.capture.record import values
-from workloads.capture.record.log import Log
+from prestep.workloads.capture.record import values
+from prestep.workloads.capture.record.log import Log
 
 #: Bytes below which an operation's tensors lie in caches: its time is that of its calls.
 LEAST = 1 << 16

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import cpp_extension
 
-from workloads.capture.record import host_arithmetic
+from prestep.workloads.capture.record import host_arithmetic
 
 EXTENSION = (
     "prestep capture: the program compiles an extension of its own, {name}, which does not run without a GPU. Give its "

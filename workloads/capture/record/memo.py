@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from workloads.capture.record import describe, experts, values
+from prestep.workloads.capture.record import describe, experts, values
 
 BUILT_IN = ("aten", "prims")
 REAL = (torch.Tensor, torch.nn.Parameter)

@@ -8,7 +8,7 @@ from typing import Any
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
-from workloads.capture.record.stand_in import INSIDE, inward
+from prestep.workloads.capture.record.stand_in import INSIDE, inward
 
 
 class Names(TorchFunctionMode):

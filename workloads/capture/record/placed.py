@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 
-from workloads.capture.record.stand_in import outward
+from prestep.workloads.capture.record.stand_in import outward
 
 _content, _device = torch._C.TensorBase.data, torch._C.TensorBase.device
 

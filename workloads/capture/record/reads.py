@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from workloads.capture.record import values
-from workloads.capture.record.log import Log
-from workloads.capture.record.streams import Streams
+from prestep.workloads.capture.record import values
+from prestep.workloads.capture.record.log import Log
+from prestep.workloads.capture.record.streams import Streams
 
 aten = torch.ops.aten
 NUMBERS = (

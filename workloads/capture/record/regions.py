@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import torch
 from torch._dynamo.eval_frame import DisableContext
 
-from workloads.capture.record.log import Log
-from workloads.capture.record.storages import Storages
+from prestep.workloads.capture.record.log import Log
+from prestep.workloads.capture.record.storages import Storages
 
 KEY = "prestep region"  # in the metadata of autograd nodes
 #: Functions that Dynamo traces though it is kept away from them.

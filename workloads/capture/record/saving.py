@@ -11,8 +11,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.checkpoint import default_planner
 
-from workloads.capture.record.stand_in import inward
-from workloads.capture.record.values import value_of
+from prestep.workloads.capture.record.stand_in import inward
+from prestep.workloads.capture.record.values import value_of
 
 PRINTED = 1000  # elements of a tensor that is printed whole
 Shape = tuple[int, ...]

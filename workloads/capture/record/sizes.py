@@ -14,9 +14,9 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from workloads.capture.record import values
-from workloads.capture.record.stand_in import INSIDE
-from workloads.capture.record.values import value_of
+from prestep.workloads.capture.record import values
+from prestep.workloads.capture.record.stand_in import INSIDE
+from prestep.workloads.capture.record.values import value_of
 
 #: What PyTorch raises where it does not know the size of a result.
 UNKNOWN = (DynamicOutputShapeException, UnsupportedOperatorException)

@@ -15,8 +15,8 @@ from torch.optim.optimizer import _foreach_supported_types as OPTIMIZED
 from torch.utils import backend_registration
 from torch.utils._foreach_utils import _foreach_supported_types as LISTED
 
-from workloads.capture.record import autocast, composites, cuda, cuda_shapes
-from workloads.capture.record.streams import SHOWN
+from prestep.workloads.capture.record import autocast, composites, cuda, cuda_shapes
+from prestep.workloads.capture.record.streams import SHOWN
 
 NAME = "standin"
 backend_registration._setup_privateuseone_for_python_backend(

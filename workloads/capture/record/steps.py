@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from workloads.capture.allocator import Segment
-from workloads.capture.record import host_arithmetic, owners
-from workloads.capture.record.dispatch import Recorder
-from workloads.capture.record.experts import Experts
-from workloads.capture.record.log import Log
-from workloads.capture.record.marks import Marks
-from workloads.capture.record.names import Names
-from workloads.capture.record.regions import parts
+from prestep.workloads.capture.allocator import Segment
+from prestep.workloads.capture.record import host_arithmetic, owners
+from prestep.workloads.capture.record.dispatch import Recorder
+from prestep.workloads.capture.record.experts import Experts
+from prestep.workloads.capture.record.log import Log
+from prestep.workloads.capture.record.marks import Marks
+from prestep.workloads.capture.record.names import Names
+from prestep.workloads.capture.record.regions import parts
 
 #: Python that runs because a program is recorded: no program's host runs it.
 OURS = (

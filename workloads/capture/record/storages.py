@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from workloads.capture.allocator import Allocator
-from workloads.capture.record.log import Log
-from workloads.capture.record.owners import asking
-from workloads.capture.record.streams import Streams
+from prestep.workloads.capture.allocator import Allocator
+from prestep.workloads.capture.record.log import Log
+from prestep.workloads.capture.record.owners import asking
+from prestep.workloads.capture.record.streams import Streams
 
 
 class Storages:

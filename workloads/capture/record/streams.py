@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from workloads.capture.record.log import Log
+from prestep.workloads.capture.record.log import Log
 
 #: The device that programs see: the one of their local rank.
 SHOWN = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from workloads.capture.record import experts
+from prestep.workloads.capture.record import experts
 
 DEVICE = torch.device  # PyTorch's own, before another takes its name
 WRITABLE = 1 << 22  # elements of a stand-in that has memory of its own

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sim import plugins
-from workloads.traces.operations import Operations
+from prestep.sim import plugins
+from prestep.workloads.traces.operations import Operations
 
-READERS = "workloads.traces.jobs"
+READERS = "prestep.workloads.traces.jobs"
 
 
 def is_job(path: Path) -> bool:

@@ -14,8 +14,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sim.errors import InputError, Mistake
-from workloads.traces.operations import KINDS, OPTIMIZER, Operations, Slot
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.traces.operations import KINDS, OPTIMIZER, Operations, Slot
 
 NUMBERS = ("dp_rank", "stage", "step", "seq_id", "start_ts", "duration", "mc", "gmc")
 COLUMNS = ("optype", *NUMBERS)

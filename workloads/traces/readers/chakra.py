@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from sim.errors import InputError, Mistake
-from workloads.traces import files, protobuf
-from workloads.traces.nodes import DAMAGED, Node, sound, spans_of
-from workloads.traces.schema import Recording, dropped_of, table_of
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.traces import files, protobuf
+from prestep.workloads.traces.nodes import DAMAGED, Node, sound, spans_of
+from prestep.workloads.traces.schema import Recording, dropped_of, table_of
 
 COMP, SEND, RECV, COLL = 4, 5, 6, 7
 # CollectiveCommType, in order.

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, Mistake
-from workloads.traces import files
-from workloads.traces.nodes import DAMAGED, Node
-from workloads.traces.readers import chakra
-from workloads.traces.schema import Recording
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.traces import files
+from prestep.workloads.traces.nodes import DAMAGED, Node
+from prestep.workloads.traces.readers import chakra
+from prestep.workloads.traces.schema import Recording
 
 TYPES = {
     "MEM_LOAD_NODE": 2,

@@ -13,18 +13,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, Mistake
-from workloads.traces import chrome
-from workloads.traces.chrome import Args, Event
-from workloads.traces.collectives import MOST_RANKS, communication, metadata
-from workloads.traces.columns import NONE, Columns
-from workloads.traces.files import uncollected
-from workloads.traces.kernels import size
-from workloads.traces.linked import Companion, link
-from workloads.traces.operators import Meta, Operators
-from workloads.traces.readers.values import integer, number, time
-from workloads.traces.schema import Recording, dropped_of
-from workloads.traces.steps import NAMED, PROFILED
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.traces import chrome
+from prestep.workloads.traces.chrome import Args, Event
+from prestep.workloads.traces.collectives import MOST_RANKS, communication, metadata
+from prestep.workloads.traces.columns import NONE, Columns
+from prestep.workloads.traces.files import uncollected
+from prestep.workloads.traces.kernels import size
+from prestep.workloads.traces.linked import Companion, link
+from prestep.workloads.traces.operators import Meta, Operators
+from prestep.workloads.traces.readers.values import integer, number, time
+from prestep.workloads.traces.schema import Recording, dropped_of
+from prestep.workloads.traces.steps import NAMED, PROFILED
 
 GPU = {
     "kernel": "kernel",

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, Mistake
-from workloads.traces import files
-from workloads.traces.collectives import KERNEL, KERNEL_OPS
-from workloads.traces.readers.kineto import call_kind
-from workloads.traces.readers.values import number
-from workloads.traces.schema import Recording, Span, dropped_of, table_of
-from workloads.traces.steps import NAMED
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.traces import files
+from prestep.workloads.traces.collectives import KERNEL, KERNEL_OPS
+from prestep.workloads.traces.readers.kineto import call_kind
+from prestep.workloads.traces.readers.values import number
+from prestep.workloads.traces.schema import Recording, Span, dropped_of, table_of
+from prestep.workloads.traces.steps import NAMED
 
 NS = 1e-9
 COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}

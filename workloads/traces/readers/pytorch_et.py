@@ -11,12 +11,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, Mistake
-from workloads.traces.linked import nodes_of
-from workloads.traces.nodes import DAMAGED, Node, sound
-from workloads.traces.readers.chakra import recording
-from workloads.traces.readers.values import integer, number, time
-from workloads.traces.schema import Recording
+from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.traces.linked import nodes_of
+from prestep.workloads.traces.nodes import DAMAGED, Node, sound
+from prestep.workloads.traces.readers.chakra import recording
+from prestep.workloads.traces.readers.values import integer, number, time
+from prestep.workloads.traces.schema import Recording
 
 US = 1e-6
 

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from workloads.traces.schema import Recording
+from prestep.sim import files
+from prestep.workloads.traces.schema import Recording
 
 # Category of Kineto for every kind of span; the others are host calls.
 CATEGORIES = {
