@@ -28,8 +28,8 @@ EXTRAS = {
     "distributed": Extra(
         "prestep sweep --executor dask://...", "pip install 'prestep[cluster]'"
     ),
-    "plotly": Extra(
-        "a plot of what-ifs in .html (.svg and .png need nothing)", "pip install plotly"
+    "matplotlib": Extra(
+        "a picture (prestep plot, --plot, --picture)", "pip install 'prestep[plot]'"
     ),
     "mcp": Extra("prestep mcp", "pip install 'prestep[mcp]'"),
     "torch": Extra("prestep capture", "pip install 'prestep[capture]'"),

@@ -349,11 +349,10 @@ def test_the_conda_recipe_asks_for_what_the_wheel_asks_for() -> None:
     text = (ROOT / ".ci" / "conda" / "recipe.yaml").read_text(encoding="utf-8")
     recipe = yaml.safe_load(text)
     project = tomllib.loads(lowest.PYPROJECT.read_text(encoding="utf-8"))["project"]
-    named = {"matplotlib": "matplotlib-base"}  # conda's own, without a GUI
     wanted = {f"python {project['requires-python']}"}
     for one in project["dependencies"]:
         name, version = lowest.bound(one)
-        wanted.add(f"{named.get(name, name)} >={version}")
+        wanted.add(f"{name} >={version}")
     assert set(recipe["requirements"]["run"]) == wanted
     assert recipe["context"]["version"] == __version__
     ((command, entry),) = project["scripts"].items()

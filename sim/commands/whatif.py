@@ -45,7 +45,7 @@ GROUP = "Predict"
     type=click.IntRange(1),
     help="Of ranks, hosts or links that differ, --each tries so many.",
 )
-@file_option("--plot", text="Draw what --each found (.svg, .png; .html with plotly).")
+@file_option("--plot", text="Draw what --each found (.svg, .png, .html).")
 @as_json
 @on_cluster
 @on_hosts

@@ -1,7 +1,8 @@
-"""A tornado of what-ifs as a picture: .svg and .png by matplotlib, .html by plotly."""
+"""A tornado of what-ifs as a picture: .svg, .png, or a page with the drawing in it (.html)."""
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,17 @@ from matplotlib.figure import Figure
 
 from prestep.sim import files, pictures
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.extras import MissingPackage
 from prestep.sim.studies.whatif_page import named
 from prestep.sim.units import format_duration
 
 Table = dict[str, Any]
 SHOWN = 24  # elements
+PAGE = '<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>What matters most</title>\n%s</html>\n'
 COLOURS = ("#dc2626", "#2563eb", "#d97706", "#059669")
 
 
 def plot(table: Table, path: Path) -> None:
-    """Draw the tornado: .svg and .png by matplotlib, .html by plotly.
+    """Draws the tornado.
 
     Raises
     ------
@@ -30,10 +31,15 @@ def plot(table: Table, path: Path) -> None:
     """
     check_suffix(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    figure = _figure(table)
     if path.suffix == ".html":
-        _plotly(table, path)
+        with tempfile.TemporaryDirectory() as folder:
+            drawing = Path(folder) / "tornado.svg"
+            _save(figure, drawing)
+            svg = drawing.read_text(encoding="utf-8")
+        files.write_text(path, PAGE % svg[svg.index("<svg") :])
     else:
-        _matplotlib(table, path)
+        _save(figure, path)
 
 
 def check_suffix(path: Path) -> None:
@@ -59,7 +65,7 @@ def _series(table: Table) -> tuple[list[str], list[tuple[str, list[float]]]]:
     return [named(row) for row in rows], series
 
 
-def _matplotlib(table: Table, path: Path) -> None:
+def _figure(table: Table) -> Figure:
     names, series = _series(table)
     figure = Figure(
         figsize=(8.5, 1.4 + 0.34 * len(names)), facecolor="white", layout="constrained"
@@ -72,7 +78,7 @@ def _matplotlib(table: Table, path: Path) -> None:
     base = format_duration(table["step_time"])
     axes.set_xlabel(f"change of the step time in ms (base: {base})")
     _style(axes)
-    _save(figure, path)
+    return figure
 
 
 def _style(axes: Axes) -> None:
@@ -89,26 +95,3 @@ def _save(figure: Figure, path: Path) -> None:
     metadata = {"Date": None} if path.suffix == ".svg" else None
     with pictures.reproducible(figure), files.replacing(path) as beside:
         figure.savefig(beside, dpi=130, metadata=metadata)
-
-
-def _plotly(table: Table, path: Path) -> None:
-    try:
-        import plotly.graph_objects as go
-    except ImportError:
-        raise MissingPackage("plotly") from None
-    names, series = _series(table)
-    figure = go.Figure(
-        [
-            go.Bar(y=names, x=values, name=factor, orientation="h")
-            for factor, values in series
-        ]
-    )
-    title = f"Step time {format_duration(table['step_time'])}"
-    figure.update_layout(
-        barmode="overlay",
-        title=title,
-        xaxis_title="change of the step time, ms",
-        template="simple_white",
-    )
-    with files.replacing(path) as beside:
-        figure.write_html(beside, include_plotlyjs=True)

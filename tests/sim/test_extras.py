@@ -18,6 +18,11 @@ LOG = CASES / "h200" / "collectives_2gpu.jsonl"
 # Run in a process of its own, in which a package cannot be imported.
 HIDDEN = "import sys; sys.modules[sys.argv.pop(1)] = None; from prestep import cli; cli.main()"
 COMMANDS = {
+    "matplotlib": [
+        ["topology", "show", "h200-host-4", "--picture", "cluster.svg"],
+        ["whatif", "mlp-ddp4", "--each", "link-kind", "--plot", "bars.html"],
+        ["plot", "out", "--x", "parallel.dp", "--y", "mfu"],
+    ],
     "scipy": [
         ["calibrate", str(LOG), "-o", "mine.toml"],
         ["calibrate", str(LOG), "-o", "mine.toml", "--network"],
