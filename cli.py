@@ -1,10 +1,10 @@
-"""The command line. Each command is a file of `sim/commands` or `validation/commands`, found by its name.
+"""The command line. Each command is a file of `sim/commands`, or a module that an entry point names.
 
-Add a command by adding a file there: `command` is what click calls, and the docstring is its help.
-The docstring's first line stands in `prestep --help`, under the heading that `GROUP` names.
+Add a command by adding a file there, or with a line under `[prestep.commands]`: `command` is what click calls, and the
+docstring is its help. Its first line stands in `prestep --help`, under the heading that `GROUP` names.
 
 stdout is data, stderr is talk. Exit codes: 0 good, 1 outside tolerance, 2 wrong input, 3 a mistake of prestep itself,
-130 stopped by Ctrl-C, 141 who read stdout went away.
+130 stopped by Ctrl-C, 141 the reader of stdout closed the pipe.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import click
 from prestep.sim import __version__, plugins
 from prestep.sim.commands._completion import completed
 from prestep.sim.commands._shared import EXIT_INTERRUPT, verbose
-from prestep.sim.errors import did_you_mean
+from prestep.sim.errors import InputError, Mistake, did_you_mean
 from prestep.sim.threads import sum_alone
 from prestep.sim.tools import streams
 from prestep.sim.tools.garbage import collect_rarely
 from prestep.sim.tools.interrupts import keep_the_exit_code
 
-PACKAGES = ("prestep.sim.commands", "prestep.validation.commands")
+PACKAGE = "prestep.sim.commands"
 #: Headings of `--help`, in this order; a command says in `GROUP` which it belongs under.
 GROUPS = (
     "Predict",
@@ -53,13 +53,13 @@ class Commands(click.Group):
             ctx.exit(EXIT_INTERRUPT)
 
     def list_commands(self, _: click.Context | None = None) -> list[str]:
-        return sorted(name.replace("_", "-") for name in _packages())
+        return sorted(name.replace("_", "-") for name in plugins.discover(PACKAGE))
 
     def get_command(self, _: click.Context | None, name: str) -> click.Command | None:
-        package = _packages().get(name.replace("-", "_"))
-        if package is None:
+        plugin = plugins.plugins_of(PACKAGE).get(name.replace("-", "_"))
+        if plugin is None:
             return None
-        command: click.Command = plugins.load(package, name).command
+        command = _command(plugin)
         command.name = name
         return completed(verbose(command))
 
@@ -76,7 +76,7 @@ class Commands(click.Group):
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
         """The commands in `--help`, by their files' `GROUP` and first line: nothing is imported for it."""
-        outlines = [one for package in PACKAGES for one in _outlines(package)]
+        outlines = _outlines()
         groups = dict.fromkeys((*GROUPS, *(group for group, _, _ in outlines)))
         for group in groups:
             rows = [(name, text) for of, name, text in sorted(outlines) if of == group]
@@ -93,17 +93,28 @@ def _with_example(error: click.MissingParameter) -> click.UsageError:
     return click.UsageError(f"{error.format_message()}{more}", ctx=error.ctx)
 
 
-def _outlines(package: str) -> list[tuple[str, str, str]]:
-    """(Group, name, first line) of every command of a package, as its file says."""
+def _outlines() -> list[tuple[str, str, str]]:
+    """(Group, name, first line) of every command, as its file says."""
     return [
         (outline.constants.get("GROUP", OTHER), name.replace("_", "-"), outline.summary)
-        for name, outline in plugins.outlines(package).items()
+        for name, outline in plugins.outlines(PACKAGE).items()
     ]
 
 
-def _packages() -> dict[str, str]:
-    """The package of every command's file."""
-    return {name: package for package in PACKAGES for name in plugins.discover(package)}
+def _command(plugin: plugins.Plugin) -> click.Command:
+    """What a command's module has for click; a plug-in that cannot be used ends the program with what is wrong."""
+    try:
+        module = plugins.imported_plugin(plugin)
+        command = getattr(module, "command", None)
+        if isinstance(command, click.Command):
+            return command
+        expected = "`command`, a click.Command"
+        raise InputError(
+            Mistake(plugin.source, f"{plugin.module}.command", repr(command), expected)
+        )
+    except InputError as error:
+        click.echo(str(error), err=True)
+        raise SystemExit(error.code) from None
 
 
 @click.command(

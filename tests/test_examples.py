@@ -23,23 +23,16 @@ from prestep.workloads import schedules
 from tests import pages
 from tests.contracts import test_every_schedule as contract
 from tests.contracts import test_every_topology as topology
+from tests.distribution import install_example
 from tests.sim.synthetic import EXPECTED, US, result
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
 EXTENDING = EXAMPLES.parent / "docs" / "extending.md"
 SCENARIOS = sorted(EXAMPLES.glob("*.toml"))
-PLUGINS = sorted(EXAMPLES.glob("plugins/*/*.py"))
+PLUGINS = sorted(EXAMPLES.glob("plugins/prestep_acme/[!_]*.py"))
 ROOT = EXAMPLES.parent
 PAGES = pages.PAGES
 LINK = re.compile(r"\]\((?!http)([^)#\s]*)#?([^)\s]*)\)")
-PACKAGES = {
-    "schedules": "prestep.workloads.schedules",
-    "exporters": "prestep.sim.exporters",
-    "traces": "prestep.workloads.traces.readers",
-    "topologies": "prestep.topologies",
-    "collectives": "prestep.sim.collectives.algorithms",
-    "frameworks": "prestep.workloads.frameworks",
-}
 STEPS = """step,1,first,0,100,-1
 launch,1,launch,0,4,1
 kernel,7,gemm,8,50,1
@@ -50,25 +43,17 @@ strange,7,gemm,108,50,2"""
 
 
 @pytest.fixture
-def plugged_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The example plug-ins, as if they had been copied into their packages."""
-    for folder, package in PACKAGES.items():
-        found = importlib.import_module(package).__path__
-        monkeypatch.setattr(
-            importlib.import_module(package).__spec__,
-            "submodule_search_locations",
-            found,
-        )
-        found.append(str(EXAMPLES / "plugins" / folder))
+def plugged_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """The example's distribution, installed for one test."""
+    folder = install_example(tmp_path_factory.mktemp("acme"))
+    monkeypatch.syspath_prepend(str(folder))
     schedules._files.cache_clear()  # a new process would look again
     yield
     schedules._files.cache_clear()
-    for folder, package in PACKAGES.items():
-        importlib.import_module(package).__path__.remove(
-            str(EXAMPLES / "plugins" / folder)
-        )
-        for plugin in (EXAMPLES / "plugins" / folder).glob("*.py"):
-            sys.modules.pop(f"{package}.{plugin.stem}", None)
+    for name in [name for name in sys.modules if name.startswith("prestep_acme")]:
+        del sys.modules[name]
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
@@ -114,7 +99,7 @@ def test_what_an_example_suggests_runs(path: Path) -> None:
 
 
 def test_the_example_schedule_keeps_the_contract(plugged_in: None) -> None:
-    """A file is a schedule: listed, legal at every size, pure, and a scenario can ask for it."""
+    """A module is a schedule: listed, legal at every size, pure, and a scenario can ask for it."""
     assert "gpipe-lifo" in schedules.names()
     contract.test_a_schedule_runs_several_sizes("gpipe-lifo")
     contract.test_each_forward_and_backward_once_in_a_legal_order("gpipe-lifo")
@@ -132,7 +117,7 @@ def test_the_example_schedule_keeps_the_contract(plugged_in: None) -> None:
 
 
 def test_the_example_exporter_writes(plugged_in: None, tmp_path: Path) -> None:
-    """A file is an exporter: it answers to its ending and writes what the result says."""
+    """A module is an exporter: it answers to its ending and writes what the result says."""
     lines = (
         write(result(), tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()
     )
@@ -155,7 +140,7 @@ def test_the_example_topology_is_a_family(plugged_in: None, tmp_path: Path) -> N
 
 def test_the_example_trace_format_is_replayed(plugged_in: None, tmp_path: Path) -> None:
     """The steps take what the file says, kernels count as computing, and what is not understood is told."""
-    head = importlib.import_module("prestep.workloads.traces.readers.csv_log").HEAD
+    head = importlib.import_module("prestep_acme.csv_log").HEAD
     rows = [head, *STEPS.split("\n")]
     (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")
     (tmp_path / "run").mkdir()
@@ -173,7 +158,7 @@ def test_the_example_trace_format_is_replayed(plugged_in: None, tmp_path: Path) 
 
 def test_the_example_algorithm_delivers(plugged_in: None) -> None:
     """Its steps leave every rank with every part, and no link carries less than the parts that cross it."""
-    one_shot = importlib.import_module("prestep.sim.collectives.algorithms.one_shot")
+    one_shot = importlib.import_module("prestep_acme.one_shot")
     ((sends),) = one_shot.steps("all_gather", 4)
     has = {rank: {rank} for rank in range(4)}
     for send in sends:

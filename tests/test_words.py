@@ -22,7 +22,7 @@ from prestep.sim.tools import catalog
 TABLE = tomllib.loads(words.FILE.read_text(encoding="utf-8"))
 KINDS = ("clusters", "models", "scenarios", "sets", "storage", "precisions",
          "optimizers", "schedules", "algorithms", "collectives", "topologies",
-         "exporters", "routings", "frameworks", "probes")  # fmt: skip
+         "exporters", "routings", "frameworks", "probes", "extensions")  # fmt: skip
 
 
 def answer(*arguments: str) -> str:
@@ -136,10 +136,9 @@ def test_help_groups_commands_and_cuts_no_line(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("COLUMNS", "80")
     text = CliRunner().invoke(cli.main, ["--help"], terminal_width=80).output
     whole = " ".join(text.split())
-    for package in cli.PACKAGES:
-        for name, outline in plugins.outlines(package).items():
-            assert outline.constants["GROUP"] in cli.GROUPS, name
-            assert " ".join(outline.summary.split()) in whole
+    for name, outline in plugins.outlines(cli.PACKAGE).items():
+        assert outline.constants["GROUP"] in cli.GROUPS, name
+        assert " ".join(outline.summary.split()) in whole
     assert all(f"{group}:" in text for group in cli.GROUPS)
     assert max(map(len, text.splitlines())) <= 80
 

@@ -6,10 +6,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from prestep.sim import schema
+from prestep.sim import plugins, schema
 from prestep.sim.errors import InputError, unknown
 from prestep.sim.schema import Number, Switch, Table, Text
 
+FRAMEWORKS = "prestep.workloads.frameworks"
 FOLDER = Path(__file__).parent / "frameworks"
 #: What the host spends time on, as lowering names it.
 OPERATIONS = (
@@ -182,7 +183,9 @@ def buckets(framework: str) -> dict[str, int]:
 
 
 def _read(framework: str) -> dict[str, Any]:
-    path = FOLDER / f"{framework}.toml"
+    plugin = plugins.plugins_of(FRAMEWORKS).get(framework.replace("-", "_"))
+    folder = plugin.file.parent if plugin and plugin.file else FOLDER
+    path = folder / f"{framework}.toml"
     if not path.exists():
         raise InputError(
             unknown("scenario", "training.framework", framework, table_names())

@@ -13,6 +13,7 @@ from prestep.sim.collectives.nccl.speeds import generation
 from prestep.sim.collectives.plan import OPS, PROTOS
 from prestep.sim.collectives.registry import algorithms
 from prestep.sim.costs import interference
+from prestep.sim.costs.gpu_files import folder_of
 from prestep.sim.errors import PrestepError
 
 FOLDER = Path(__file__).parents[1] / "costs" / "hardware"
@@ -336,7 +337,10 @@ def file_of(gpu: str) -> Path:
 
 
 def _own_file(gpu: str) -> Path:
-    return FOLDER / f"{gpu.partition('-')[0]}-nccl.toml"
+    """The file that a GPU would have, or the one that it is a size of."""
+    own = folder_of(gpu) / f"{gpu}-nccl.toml"
+    model = gpu.partition("-")[0]
+    return own if own.is_file() else folder_of(model) / f"{model}-nccl.toml"
 
 
 @lru_cache(maxsize=8)

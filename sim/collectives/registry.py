@@ -23,7 +23,6 @@ Modules without ``estimate`` (pairwise) have no choice to make.
 
 from __future__ import annotations
 
-import importlib
 from functools import lru_cache
 from types import ModuleType
 
@@ -36,5 +35,5 @@ PACKAGE = "prestep.sim.collectives.algorithms"
 def algorithms() -> dict[str, ModuleType]:
     """Name -> module of the algorithms that NCCL chooses among, in NCCL's order."""
     modules = plugins.providers(PACKAGE, "estimate")
-    found = {name: importlib.import_module(f"{PACKAGE}.{name}") for name in modules}
+    found = {name: plugins.load(PACKAGE, name) for name in modules}
     return dict(sorted(found.items(), key=lambda item: (item[1].ORDER, item[0])))

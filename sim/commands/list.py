@@ -30,6 +30,7 @@ KINDS = {
     "sets": "measurements that `prestep validate` compares with",
     "probes": "what `prestep measure` can measure",
     "exporters": "formats of a result",
+    "extensions": "what adds commands, sections, readers, ... to prestep",
 }
 
 

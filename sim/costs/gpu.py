@@ -266,7 +266,7 @@ def _in_place(kernel: Kernel, surface: aten.Surface, own: bool) -> str:
     return "extrapolation of its table" if surface.past(kernel) > NEAR else ""
 
 
-def load(name: str, folder: Path = HARDWARE) -> Gpu:
+def load(name: str, folder: Path | None = None) -> Gpu:
     """The GPU `name` from `folder`: `<name>.toml` with facts and, where measured, `-fitted.toml` and `-kernels.csv`.
 
     What others published of it is in `-published.toml` and `-published.csv`.
@@ -281,7 +281,7 @@ def load(name: str, folder: Path = HARDWARE) -> Gpu:
 
 
 def parts(
-    name: str, folder: Path = HARDWARE, over: Mapping[str, Any] | None = None
+    name: str, folder: Path | None = None, over: Mapping[str, Any] | None = None
 ) -> tuple[GpuFacts, list[Row], Gpu | None]:
     """Facts of a GPU, its rows, and the one that lends it what it lacks; `over` and raises as `facts_of`."""
     facts = facts_of(name, folder, over)

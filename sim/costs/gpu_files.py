@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from prestep.sim import schema
+from prestep.sim import data_files, schema
 from prestep.sim.costs.facts import (
     AMD_GENERATIONS,
     GENERATIONS,
@@ -22,18 +22,34 @@ from prestep.sim.costs.tables import Row, read_rows
 from prestep.sim.errors import InputError, Mistake, unknown
 
 HARDWARE = Path(__file__).parent / "hardware"
+#: Ends of names of the files beside a GPU's facts.
+PARTS = ("-fitted", "-libraries", "-nccl", "-published")
 
 
-def names(folder: Path = HARDWARE) -> list[str]:
-    """GPUs that have a file of facts, sorted."""
-    parts = ("-fitted", "-libraries", "-nccl", "-published")
-    return sorted(
-        path.stem for path in folder.glob("*.toml") if not path.stem.endswith(parts)
-    )
+def names(folder: Path | None = None) -> list[str]:
+    """GPUs that have a file of facts, sorted; of a folder, else of prestep's and those under `prestep.gpus`."""
+    paths = folder.glob("*.toml") if folder else _files().values()
+    return sorted(path.stem for path in paths if not path.stem.endswith(PARTS))
+
+
+def _files() -> dict[str, Path]:
+    return data_files.files(HARDWARE, "gpus")
+
+
+def folder_of(name: str) -> Path:
+    """Returns the folder with the files of a GPU; prestep's own for a GPU that there is not.
+
+    Raises
+    ------
+    InputError
+        If two distributions have GPUs of that name.
+    """
+    file = data_files.file(HARDWARE, "gpus", name.lower())
+    return file.parent if file else HARDWARE
 
 
 def facts_of(
-    name: str, folder: Path = HARDWARE, over: Mapping[str, Any] | None = None
+    name: str, folder: Path | None = None, over: Mapping[str, Any] | None = None
 ) -> GpuFacts:
     """Facts of a GPU, under those that were fitted, published and measured in libraries; `over`: a machine's own.
 
@@ -42,6 +58,7 @@ def facts_of(
     InputError
         If there is no such GPU, or with every mistake in its files.
     """
+    folder = folder or folder_of(name)
     stated, *measured = _tables_of(name, folder)
     table, known = dict(stated), set[str]()
     for part in measured:
@@ -67,7 +84,7 @@ def _tables_of(name: str, folder: Path) -> list[dict[str, Any]]:
     """What a GPU's own files state, what was published of it, and what libraries take on it, checked."""
     path = folder / f"{name.lower()}.toml"
     if not path.is_file():
-        raise InputError(unknown(str(folder), "gpu", name, names(folder)))
+        raise InputError(unknown(str(folder), "gpu", name, {*names(folder), *names()}))
     tables: dict[str, dict[str, Any]] = {}
     mistakes: list[Mistake] = []
     for part in ("", "-fitted", "-published", "-libraries"):
@@ -135,15 +152,16 @@ def capability_of(name: str) -> tuple[int, int]:
     return major, minor
 
 
-def rows_of(name: str, folder: Path = HARDWARE) -> list[Row]:
+def rows_of(name: str, folder: Path | None = None) -> list[Row]:
     """Measured rows of a GPU, its own and published ones; none where there are none."""
     tables = [
-        folder / f"{name.lower()}-{part}.csv" for part in ("kernels", "published")
+        (folder or folder_of(name)) / f"{name.lower()}-{part}.csv"
+        for part in ("kernels", "published")
     ]
     return [row for path in tables if path.is_file() for row in read_rows(path)]
 
 
-def aten_of(name: str, folder: Path = HARDWARE) -> Path | None:
+def aten_of(name: str, folder: Path | None = None) -> Path | None:
     """The file of ATen operations measured on a GPU; None where there is none."""
-    path = folder / f"{name.lower()}-aten.csv"
+    path = (folder or folder_of(name)) / f"{name.lower()}-aten.csv"
     return path if path.is_file() else None

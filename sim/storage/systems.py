@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from prestep.sim import files, schema
+from prestep.sim import data_files, files, schema
 from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.sim.units import parse_bandwidth, parse_bytes, parse_duration
 from prestep.topologies.fabric import Fabric
@@ -139,7 +139,7 @@ class System:
 
 def names() -> list[str]:
     """Storage systems that there are."""
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+    return list(data_files.files(FOLDER, "storage"))
 
 
 def load_system(name_or_file: str, where: str = "storage", key: str = "") -> System:
@@ -150,12 +150,12 @@ def load_system(name_or_file: str, where: str = "storage", key: str = "") -> Sys
     InputError
         If there is none, or the file has mistakes.
     """
-    path = (
-        Path(name_or_file)
-        if name_or_file.endswith(".toml")
-        else FOLDER / f"{name_or_file}.toml"
-    )
-    if not path.is_file():
+    if name_or_file.endswith(".toml"):
+        path: Path | None = Path(name_or_file)
+    else:
+        known = name_or_file in names()
+        path = data_files.file(FOLDER, "storage", name_or_file) if known else None
+    if path is None or not path.is_file():
         raise InputError(
             unknown(
                 where,

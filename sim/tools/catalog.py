@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import functools
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from prestep.sim import plugins
+from prestep.sim import data_files, plugins
+from prestep.sim.entry_points import PREFIX, EntryPoint, sources
 from prestep.sim.errors import InputError, unknown
 
-# Data files: kind -> (package, pattern of its files in it).
+# Data files: kind -> (package, folder in it). Other distributions add folders under `prestep.<kind>`.
 _FILES = {
-    "clusters": ("prestep.topologies", "clusters/*.toml"),
-    "models": ("prestep.workloads", "models/*.toml"),
-    "scenarios": ("prestep.workloads", "scenarios/*.toml"),
-    "storage": ("prestep.sim", "costs/storage/*.toml"),
-    "gpus": ("prestep.sim", "costs/hardware/*.toml"),
+    "clusters": ("prestep.topologies", "clusters"),
+    "models": ("prestep.workloads", "models"),
+    "scenarios": ("prestep.workloads", "scenarios"),
+    "storage": ("prestep.sim", "costs/storage"),
+    "gpus": ("prestep.sim", "costs/hardware"),
 }
 # Files beside those of a kind, by the end of their names: what was fitted of a GPU, or published.
 _PARTS = {"gpus": ("-fitted", "-libraries", "-nccl", "-published")}
@@ -55,12 +57,14 @@ def names(kind: str) -> list[str]:
         return sorted(_schedules().names())
     if kind in _ROWS:
         package, file = _ROWS[kind]
-        return sorted(_table(plugins.home(package) / file))
+        return sorted(_table(data_files.home(package) / file))
     if kind in _FILES or kind in _FOLDERS:
         return sorted(_paths(kind))
     if kind in _PLUGINS:
         return sorted(_outlines(kind))
-    kinds = [*_FILES, *_FOLDERS, *_ROWS, *_PLUGINS, "schedules"]
+    if kind == "extensions":
+        return list(extensions())
+    kinds = [*_FILES, *_FOLDERS, *_ROWS, *_PLUGINS, "schedules", "extensions"]
     raise InputError(unknown("list", "", kind, kinds))
 
 
@@ -70,13 +74,30 @@ def summaries(kind: str) -> dict[str, str]:
         return {name: _described(path) for name, path in _paths(kind).items()}
     if kind in _ROWS:
         package, file = _ROWS[kind]
-        rows = _table(plugins.home(package) / file)
+        rows = _table(data_files.home(package) / file)
         return {name: row.get("description", "") for name, row in rows.items()}
     if kind == "schedules":
         return dict(_schedules().summaries())
+    if kind == "extensions":
+        return extensions()
     if kind not in _PLUGINS:
         return {}
     return {name: outline.summary for name, outline in _outlines(kind).items()}
+
+
+def extensions() -> dict[str, str]:
+    """What each room of prestep and each distribution adds, by group, and what of it cannot be used."""
+    return {source: _adds(entries) for source, entries in sources().items()}
+
+
+def _adds(entries: Iterable[EntryPoint]) -> str:
+    groups: dict[str, list[str]] = {}
+    mistakes: list[str] = []
+    for entry in entries:
+        groups.setdefault(entry.group.removeprefix(PREFIX), []).append(entry.name)
+        mistakes += map(str, plugins.missing(entry))
+    parts = [f"{group}: {', '.join(names)}" for group, names in sorted(groups.items())]
+    return "; ".join([*parts, *mistakes])
 
 
 def _schedules() -> Any:
@@ -98,14 +119,14 @@ def _described(path: Path) -> str:
 def _paths(kind: str) -> dict[str, Path]:
     """The file of each name of a kind of data."""
     if kind in _FILES:
-        package, pattern = _FILES[kind]
-        paths = {path.stem: path for path in plugins.home(package).glob(pattern)}
+        package, folder = _FILES[kind]
+        paths = data_files.files(data_files.home(package) / folder, kind)
         parts = _PARTS.get(kind, ())
         return {name: path for name, path in paths.items() if not name.endswith(parts)}
     package, group, pattern = _FOLDERS[kind]
     return {
         path.parent.name: path
-        for home in map(plugins.home, (*plugins.installed(group), package))
+        for home in map(data_files.home, (*data_files.packages(group), package))
         for path in home.glob(pattern)
     }
 
@@ -141,9 +162,7 @@ DEMO = "llama1b-ddp4-b4"
 
 def find_scenario(name: str | None) -> Path:
     """The file of that name, or the bundled scenario; without a name, the demonstration."""
-    bundled = plugins.home("prestep.workloads") / "scenarios" / f"{name or DEMO}.toml"
-    return (
-        bundled
-        if name is None or (not Path(name).exists() and bundled.exists())
-        else Path(name)
-    )
+    if name is not None and (len(Path(name).parts) != 1 or Path(name).exists()):
+        return Path(name)
+    own = data_files.home("prestep.workloads") / "scenarios"
+    return data_files.file(own, "scenarios", name or DEMO) or Path(name or DEMO)

@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 
 from prestep.sim import __version__
+from prestep.sim.entry_points import sources
 
 EXIT_CRASH = 3
 DEBUG = "PRESTEP_DEBUG"  # set: the traceback itself
@@ -30,12 +31,29 @@ def message(error: Exception) -> str:
         where = f"Details are in {Path(name)}"
     except OSError:
         where = f"Set {DEBUG}=1 to see where"
+    owner = foreign_owner(error)
+    who = f"{owner}, a plug-in," if owner else "prestep"
+    place = "to its authors" if owner else "(CONTRIBUTING.md says where)"
     return (
-        f"prestep has a mistake of its own: {type(error).__name__}: {error}\n{where}. "
+        f"{who} has a mistake of its own: {type(error).__name__}: {error}\n{where}. "
         "Please report it with that file, and with what you may show of the scenario and the command "
-        "(CONTRIBUTING.md says where).\n"
+        f"{place}.\n"
         f"Nothing is wrong with your input as far as prestep can tell; {DEBUG}=1 shows the traceback here."
     )
+
+
+def foreign_owner(error: BaseException) -> str:
+    """Returns the distribution whose plug-in was running when an error was raised; "" where it was prestep alone."""
+    tops = {
+        entry.value.partition(".")[0]: source
+        for source, entries in sources().items()
+        for entry in entries
+        if entry.foreign
+    }
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    names = [str(frame.f_globals.get("__name__", "")) for frame in reversed(frames)]
+    owners = (tops.get(name.partition(".")[0], "") for name in names)
+    return next(filter(None, owners), "")
 
 
 def command() -> str:

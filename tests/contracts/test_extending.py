@@ -1,4 +1,4 @@
-"""Every task of docs/extending.md, done by its own words: the page's file is put where the page says, and runs."""
+"""Every task of docs/extending.md, done by its own words: its files are a distribution that is installed, and run."""
 
 from __future__ import annotations
 
@@ -16,29 +16,22 @@ from typing import Any
 import pytest
 
 from tests import in_turn
+from tests.distribution import EXAMPLE, install
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 PACKAGES = ("prestep", "sim", "topologies", "workloads", "validation")
 BLOCK = re.compile(
-    r"`examples/plugins/(\w+)/(\w+)\.py`.*?```python\n(.*?)```", re.DOTALL
+    r"`examples/plugins/prestep_acme/(\w+\.py)`.*?```python\n(.*?)```", re.DOTALL
 )
-# Where the page says that an example of each folder goes.
-FOLDERS = {
-    "schedules": "workloads/schedules",
-    "exporters": "sim/exporters",
-    "topologies": "topologies",
-    "collectives": "sim/collectives/algorithms",
-    "traces": "workloads/traces/readers",
-    "frameworks": "workloads/frameworks",
-}
 Prestep = Callable[..., str]
-EXAMPLES = {name: (folder, code) for folder, name, code in BLOCK.findall(PAGE)}
+EXAMPLES = dict(BLOCK.findall(PAGE))
+PROJECT = re.search(r"```ini\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the program with the page's files in it, one for each thing that is added."""
+    """A copy of the program, and beside it the distribution that the page shows, file by file."""
     place = tmp_path_factory.mktemp("house")
     # What is compiled comes along, for a file and its link are of the same time; what is being written does not.
     ignored = shutil.ignore_patterns("*.pyc.*")
@@ -47,8 +40,13 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ROOT / package, place / package, copy_function=os.link, ignore=ignored
         )
     shutil.copy(ROOT / "cli.py", place / "cli.py")
-    for name, (folder, code) in EXAMPLES.items():
-        (place / FOLDERS[folder] / f"{name}.py").write_text(code, encoding="utf-8")
+    assert PROJECT and len(EXAMPLES) == 8
+    written = tmp_path_factory.mktemp("acme")
+    package = shutil.copytree(EXAMPLE / "prestep_acme", written / "prestep_acme")
+    for name, code in EXAMPLES.items():
+        (package / name).write_text(code, encoding="utf-8")
+    (package / "libtorch.toml").write_text(block("A framework"), encoding="utf-8")
+    install(PROJECT[1], written, place)
     return place
 
 
@@ -189,11 +187,9 @@ def listed_and_steps(
 
 @pytest.mark.parametrize("keys", PLACED)
 def test_a_framework_is_a_module_and_a_table(
-    prestep: Prestep, house: Path, keys: tuple[str, ...]
+    prestep: Prestep, keys: tuple[str, ...]
 ) -> None:
     """Two files: a step runs on one host and on many, with host costs of its own."""
-    table = house / "workloads" / "frameworks" / "libtorch.toml"
-    changed(table, block("A framework"))
     slow = (*keys, "cluster.host_factor=20")  # so slow that it decides
     names, (plain, own) = listed_and_steps(
         prestep, "frameworks", slow, (*slow, "training.framework=libtorch")

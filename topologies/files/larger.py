@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from prestep.sim import files
-from prestep.topologies.files.bundled import CLUSTERS, cluster_names
+from prestep.topologies.files.bundled import cluster_file, cluster_names
 
 ONE_HOST = "host"
 
@@ -56,7 +56,7 @@ def _keys(name: str) -> dict[str, Any]:
 
 
 def _own_keys(name: str) -> dict[str, Any]:
-    return files.toml((CLUSTERS / f"{name}.toml").read_text(encoding="utf-8"))
+    return files.toml(cluster_file(name).read_text(encoding="utf-8"))
 
 
 def _of_such_hosts(name: str, host: str) -> bool:

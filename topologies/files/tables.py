@@ -13,7 +13,7 @@ from prestep.sim.errors import InputError, Mistake, did_you_mean, unknown
 from prestep.sim.units import parse_bandwidth, parse_duration
 from prestep.topologies.core import facts
 from prestep.topologies.core.quantity import GRADES, LinkSpec, Quantity
-from prestep.topologies.files.bundled import CLUSTERS, cluster_names
+from prestep.topologies.files.bundled import CLUSTERS, cluster_file, cluster_names
 
 Table = dict[str, Any]
 _BESIDE = ("nccl", "kernels")  # files that lie beside it
@@ -28,12 +28,12 @@ _LINK = {
 
 
 def locate(name_or_file: str | Path) -> Path:
-    """The file of a bundled cluster, or the path itself when it ends in .toml."""
+    """The file of a named cluster, or the path itself when it ends in .toml."""
     path = Path(name_or_file)
     if path.suffix == ".toml":
         return path
     if str(name_or_file) in cluster_names():
-        return CLUSTERS / f"{name_or_file}.toml"
+        return cluster_file(str(name_or_file))
     if path.suffix or len(path.parts) > 1:
         raise InputError(
             Mistake(

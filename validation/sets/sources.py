@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-from prestep.sim import plugins
+from prestep.sim import data_files
 from prestep.sim.errors import InputError, Mistake
 from prestep.validation.sets.kind import Kind
 
@@ -24,7 +24,7 @@ CASES = Path(__file__).parents[1] / "cases"
 @functools.cache
 def sources() -> tuple[str, ...]:
     """Returns the packages that have sets, prestep's own first."""
-    return ("prestep.validation", *plugins.installed(GROUP))
+    return ("prestep.validation", *data_files.packages(GROUP))
 
 
 @functools.cache
@@ -69,6 +69,6 @@ def folders() -> dict[str, Path]:
     """Returns the folder of every set by name, sorted; prestep's own set where two packages have one of a name."""
     paths: dict[str, Path] = {}
     for source in reversed(sources()):
-        for path in (plugins.home(source) / "cases").glob("*/set.toml"):
+        for path in (data_files.home(source) / "cases").glob("*/set.toml"):
             paths[path.parent.name] = path.parent
     return dict(sorted(paths.items()))

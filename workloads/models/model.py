@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from prestep.sim import files, strict
+from prestep.sim import data_files, files, strict
 from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.workloads.job.model import Model
 from prestep.workloads.models import compressed, hybrid
@@ -171,8 +171,8 @@ class ModelSpec:
 
 
 def model_names() -> list[str]:
-    """Names of the models that come with prestep, sorted."""
-    return sorted(path.stem for path in MODELS.glob("*.toml"))
+    """Names of the models that come with prestep, and with packages of `prestep.models`, sorted."""
+    return list(data_files.files(MODELS, "models"))
 
 
 def load_model(section: Model, where: str = "scenario") -> ModelSpec:
@@ -250,9 +250,10 @@ def read_model(path: Path) -> Model:
 
 
 def _named(name: str, where: str) -> Path:
-    if name not in model_names():
+    file = data_files.file(MODELS, "models", name) if name in model_names() else None
+    if file is None:
         raise InputError(unknown(where, "model.name", name, model_names()))
-    return MODELS / f"{name}.toml"
+    return file
 
 
 def _complete(section: Model, name: str, where: str) -> ModelSpec:

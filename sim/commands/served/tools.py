@@ -14,7 +14,6 @@ import click
 from prestep.sim import outputs, plugins
 from prestep.sim.errors import InputError, Mistake, unknown
 
-PACKAGES = ("prestep.sim.commands", "prestep.validation.commands")
 #: A scenario as text, for agents that have no file to name.
 INLINE = "scenario_toml"
 #: Words of a call that are no option: what every tool asks for by itself, or has no use for.
@@ -63,8 +62,7 @@ TOOLS = {
 def command_of(tool: Tool) -> click.Command:
     """The command of a tool, as the command line has it."""
     first, *rest = tool.words
-    package = next(one for one in PACKAGES if first in plugins.discover(one))
-    command: click.Command = plugins.load(package, first).command
+    command: click.Command = plugins.load("prestep.sim.commands", first).command
     for word in rest:
         assert isinstance(command, click.Group)
         command = command.commands[word]

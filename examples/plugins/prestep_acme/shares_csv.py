@@ -1,4 +1,4 @@
-"""Where the step goes, as CSV. Copy it into sim/exporters/ and it answers to names that end in .csv."""
+"""Where the step goes, as CSV: it answers to names that end in .csv."""
 
 from __future__ import annotations
 

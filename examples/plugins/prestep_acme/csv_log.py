@@ -1,4 +1,4 @@
-"""One rank's steps, launches and kernels from CSV with the head below. Copy it into workloads/traces/readers/."""
+"""One rank's steps, launches and kernels from CSV with the head below."""
 
 from __future__ import annotations
 

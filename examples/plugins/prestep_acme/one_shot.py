@@ -1,4 +1,4 @@
-"""All-gather in one step: every rank writes its part to all others. Copy it into sim/collectives/algorithms/."""
+"""All-gather in one step: every rank writes its part to all others."""
 
 from __future__ import annotations
 

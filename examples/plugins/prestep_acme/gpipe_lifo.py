@@ -1,4 +1,4 @@
-"""GPipe, but backward passes run last microbatch first. In workloads/schedules/ its name is "gpipe-lifo"."""
+"""GPipe, but backward passes run last microbatch first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch from C++: eager PyTorch's kernels, launched without Python. Copy it into workloads/frameworks/."""
+"""PyTorch from C++: eager PyTorch's kernels, launched without Python."""
 
 from __future__ import annotations
 

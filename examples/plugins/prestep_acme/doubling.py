@@ -1,4 +1,4 @@
-"""All-gather by recursive doubling, which NCCL may choose. Copy it into sim/collectives/algorithms/."""
+"""All-gather by recursive doubling, which NCCL may choose."""
 
 from __future__ import annotations
 

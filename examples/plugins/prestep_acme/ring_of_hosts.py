@@ -1,4 +1,4 @@
-"""Hosts in a ring: every host has one cable to the next, the last one to the first. Copy it into topologies/."""
+"""Hosts in a ring: every host has one cable to the next, the last one to the first."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Acme's additions to prestep; pyproject.toml says which module is what."""

@@ -1,0 +1,206 @@
+"""Plug-ins of other distributions: found as installers leave them, used on every path, and named where they are wrong."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prestep.sim import data_files, entry_points, plugins
+from prestep.sim.errors import InputError
+from tests.distribution import ROOT, install, install_example
+
+DAY = 86_400
+
+
+def prestep(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command with a folder of distributions on the path."""
+    path = os.pathsep.join((str(folder), str(ROOT)))
+    return subprocess.run(
+        [sys.executable, "-m", "prestep", *words],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def distribution(folder: Path, name: str, group: str, plugin: str, value: str) -> Path:
+    """A distribution with one entry point, in a folder of its own; whether its module is there is another matter."""
+    place = folder / name
+    place.mkdir()
+    line = f'[project]\nname = "{name}"\nversion = "2.1"\n'
+    points = f'[project.entry-points."{group}"]\n{plugin} = "{value}"\n'
+    empty = folder / f"{name}-sources"
+    empty.mkdir()
+    return install(line + points, empty, place)
+
+
+def test_entry_points_are_those_of_importlib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read of metadata without `importlib.metadata` is what that finds, for every group of the example."""
+    monkeypatch.syspath_prepend(str(install_example(tmp_path)))
+    groups = importlib.metadata.entry_points().groups
+    own = sorted(group for group in groups if group.startswith("prestep."))
+    assert len(own) >= 9
+    for group in own:
+        expected = {
+            (entry.name, entry.value)
+            for entry in importlib.metadata.entry_points(group=group)
+        }
+        listed = entry_points.entry_points(group)
+        assert {(e.name, e.value) for e in listed if e.foreign} == expected
+
+
+def test_an_installed_command_is_listed_and_runs(tmp_path: Path) -> None:
+    """`days` is in `--help`, and agrees with the step of `run`: tokens over tokens a day."""
+    folder = install_example(tmp_path)
+    assert "days" in prestep(folder, "--help").stdout
+    assert "--tokens" in prestep(folder, "days", "--help").stdout
+    step = json.loads(prestep(folder, "run", "llama1b-ddp4", "--json").stdout)
+    rate = step["tokens_per_second_per_gpu"] * step["scenario"]["gpus"]
+    made = prestep(folder, "days", "llama1b-ddp4", "--tokens", "1e12")
+    assert float(made.stdout) == pytest.approx(1e12 / rate / DAY, rel=1e-3)
+
+
+def test_an_installed_cluster_and_gpu_are_used_by_every_command(
+    tmp_path: Path,
+) -> None:
+    """A cluster of installed GPUs: listed, shown, run, changed, swept; its memory is that of its datasheet."""
+    folder = install_example(tmp_path)
+    assert "acme-hall" in prestep(folder, "list", "clusters").stdout.split()
+    assert "acme-gpu" in prestep(folder, "list", "gpus").stdout.split()
+    job = '[cluster]\nname = "acme-hall"\nhosts = 1\n[model]\nname = "llama3.2-1b"\nlayers = 2\n[parallel]\ndp = 8\n'
+    scenario = tmp_path / "job.toml"
+    scenario.write_text(job, encoding="utf-8")
+    run = prestep(folder, "run", str(scenario), "--json")
+    assert run.returncode == 0, run.stderr
+    step = json.loads(run.stdout)
+    assert step["scenario"]["gpu"] == "acme-gpu"
+    faster = prestep(folder, "whatif", str(scenario), "--set=nvlink.bandwidth=2x")
+    assert faster.returncode == 0, faster.stderr
+    swept = prestep(
+        folder,
+        *("sweep", str(scenario), "--grid", "model.layers=1,2"),
+        *("-o", str(tmp_path / "swept")),
+    )
+    assert swept.returncode == 0, swept.stderr
+    assert prestep(folder, "topology", "show", "acme-hall").returncode == 0
+
+
+def test_extensions_are_listed_with_what_they_add(tmp_path: Path) -> None:
+    """Every distribution once, with its groups and names; a module that is missing is said in one sentence."""
+    install_example(tmp_path)
+    broken = distribution(tmp_path, "toy-broken", "prestep.commands", "lost", "toy.no")
+    path = Path(f"{tmp_path}{os.pathsep}{broken}")
+    lines = prestep(path, "list", "extensions", "--long").stdout.splitlines()
+    [acme] = [line for line in lines if line.startswith("prestep-acme 1.0 ")]
+    assert "commands: days" in acme and "gpus: acme" in acme
+    [toy] = [line for line in lines if line.startswith("toy-broken 2.1 ")]
+    assert "toy.no, not there" in toy
+
+
+def test_a_command_that_is_missing_leaves_the_others_alone(tmp_path: Path) -> None:
+    """`--help` lists it with what is wrong, other commands run, and to ask for it is an error that names who brings it."""
+    folder = distribution(tmp_path, "toy-broken", "prestep.commands", "lost", "toy.no")
+    text = prestep(folder, "--help")
+    assert text.returncode == 0 and "cannot be used: toy-broken 2.1" in text.stdout
+    assert prestep(folder, "list", "models").returncode == 0
+    asked = prestep(folder, "lost")
+    assert asked.returncode == 2 and "Traceback" not in asked.stderr
+    assert asked.stderr.startswith("toy-broken 2.1: prestep.commands: lost: found")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("import nothing_of_the_kind\n", "ModuleNotFoundError"),
+        ("1 / 0\n", "ZeroDivisionError"),
+        ("def broken(:\n", "SyntaxError"),
+        ("command = 3\n", "a click.Command"),
+    ],
+)
+def test_a_command_that_fails_to_be_imported_names_its_distribution(
+    tmp_path: Path, text: str, told: str
+) -> None:
+    """Whatever is wrong with its module: exit code 2, one sentence, no traceback."""
+    folder = distribution(tmp_path, "toy", "prestep.commands", "odd", "toy_odd")
+    (folder / "toy_odd.py").write_text(text, encoding="utf-8")
+    asked = prestep(folder, "odd")
+    assert asked.returncode == 2 and "Traceback" not in asked.stderr
+    assert "toy 2.1" in asked.stderr and told in asked.stderr
+    assert prestep(folder, "--help").returncode == 0
+
+
+def test_a_failure_of_a_plug_in_is_not_called_prestep_s(tmp_path: Path) -> None:
+    """A command that raises while it runs: the crash names the distribution, so that its authors are told."""
+    folder = distribution(tmp_path, "toy", "prestep.commands", "odd", "toy_odd")
+    code = (
+        "import click\nfrom prestep.sim.commands._shared import explained\n"
+        "@click.command()\n@explained\ndef command():\n    raise KeyError('x')\n"
+    )
+    (folder / "toy_odd.py").write_text(code, encoding="utf-8")
+    asked = prestep(folder, "odd")
+    assert asked.returncode == 3
+    assert asked.stderr.startswith("toy 2.1, a plug-in, has a mistake of its own")
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "words"),
+    [
+        ("prestep.commands", "run", ("run",)),
+        (
+            "prestep.frameworks",
+            "megatron",
+            ("run", "llama1b-ddp4", "--set=training.framework=megatron"),
+        ),
+        (
+            "prestep.schedules",
+            "gpipe",
+            ("run", "llama8b-pp4-1f1b", "--set=parallel.schedule=gpipe"),
+        ),
+    ],
+)
+def test_two_plug_ins_of_one_name_are_refused_with_both(
+    tmp_path: Path, group: str, name: str, words: tuple[str, ...]
+) -> None:
+    """Neither is chosen in silence; what does not use that name goes on."""
+    folder = distribution(tmp_path, "toy", group, name, "toy_same")
+    (folder / "toy_same.py").write_text('"""The same."""\n', encoding="utf-8")
+    asked = prestep(folder, *words)
+    assert asked.returncode == 2, asked.stdout
+    assert "toy 2.1" in asked.stderr and "prestep's" in asked.stderr
+    assert prestep(folder, "list", "models").returncode == 0
+
+
+def test_two_clusters_of_one_name_are_refused_with_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data files, too: the name is listed once, and to use it is an error that names both."""
+    folder = distribution(tmp_path, "toy", "prestep.clusters", "toy", "toy_clusters")
+    (folder / "toy_clusters").mkdir()
+    (folder / "toy_clusters" / "dgx-h100.toml").write_text('extends = "dgx-a100"\n')
+    monkeypatch.syspath_prepend(str(folder))
+    own = ROOT / "topologies" / "clusters"
+    assert "dgx-h100" in data_files.files(own, "clusters")
+    with pytest.raises(InputError, match=r"those of prestep and toy 2[.]1"):
+        data_files.file(own, "clusters", "dgx-h100")
+
+
+def test_nothing_of_a_distribution_is_imported_to_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names and first lines come from files: neither the module nor the packages around it run."""
+    folder = distribution(tmp_path, "toy", "prestep.readers", "toy", "toy_pack.in.deep")
+    (folder / "toy_pack" / "in").mkdir(parents=True)
+    (folder / "toy_pack" / "__init__.py").write_text("raise SystemExit\n")
+    (folder / "toy_pack" / "in" / "deep.py").write_text('"""A toy."""\n')
+    monkeypatch.syspath_prepend(str(folder))
+    summaries = plugins.summaries("prestep.workloads.traces.readers")
+    assert summaries["toy"] == "A toy." and "toy_pack" not in sys.modules
