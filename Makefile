@@ -37,7 +37,7 @@ test: $(BIN)/.dev
 test-all: $(BIN)/.dev
 	$(PRODUCT) -m "not lab"
 
-# Writes anew which tests are slow (tests/slow.txt).
+# Writes anew which tests are slow (tests/slow.txt), and what each file takes (tests/seconds.txt).
 timed: $(BIN)/.dev
 	$(PRODUCT) -m "not lab" -p tests.timed
 
@@ -45,10 +45,10 @@ lab: $(BIN)/.dev
 	$(PYTEST) -m lab
 	$(BIN)/prestep validate $(LAB_SETS)
 
-# Property tests with other examples each time: CI repeats the same ones.
+# Property tests with other examples each time, and three times as many: CI repeats the same ones.
 ROUNDS ?= 10
 hunt: $(BIN)/.dev
-	for round in $$(seq $(ROUNDS)); do env -u CI $(BIN)/python -m pytest -n 2 -q -m hypothesis || exit 1; done
+	for round in $$(seq $(ROUNDS)); do env -u CI PRESTEP_EXAMPLES=prestep-hunt $(BIN)/python -m pytest -n 2 -q -m hypothesis || exit 1; done
 
 # `prestep.sim` is the folder sim: prestep/__init__.py finds it when it runs, tools that only read find it by links.
 .PHONY: .links

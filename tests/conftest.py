@@ -29,10 +29,17 @@ collect_rarely()
 # A command asks for a few clusters, the tests for all of them, in any order.
 library.SHARED.most = 100
 # How long an example takes depends on the machine, not on the program: time is measured by benchmarks.
-settings.register_profile("prestep", deadline=None)
-# What CI refuses, everybody can repeat; new examples are looked for here and by `make hunt`.
-settings.register_profile("prestep-ci", deadline=None, derandomize=True)
-settings.load_profile("prestep-ci" if "CI" in os.environ else "prestep")
+settings.register_profile("prestep", deadline=None, max_examples=30)
+# What CI refuses, everybody can repeat; `make hunt` looks for new examples, and for more of them, each night.
+settings.register_profile(
+    "prestep-ci", settings.get_profile("prestep"), derandomize=True
+)
+settings.register_profile("prestep-hunt", deadline=None, max_examples=100)
+settings.load_profile(
+    os.environ.get(
+        "PRESTEP_EXAMPLES", "prestep-ci" if "CI" in os.environ else "prestep"
+    )
+)
 
 #: The tests of what is no part of the product.
 LAB = Path(__file__).parent / "lab"

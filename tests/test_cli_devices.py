@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import resource
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests import in_turn
 
 ZERO = Path("/dev/zero")
 #: Bytes of memory that a command may take.
@@ -25,6 +27,23 @@ data_parallel = "fsdp"
 """
 
 
+def bounded() -> None:
+    """No more memory for this process and those that it starts."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+
+@pytest.fixture(scope="module")
+def prestep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[in_turn.Commands]:
+    """Commands with little memory, in a folder with a scenario, a link to the device, and a cluster that is one."""
+    folder = tmp_path_factory.mktemp("devices")
+    (folder / "job.toml").write_text(SCENARIO)
+    (folder / "zero.toml").symlink_to(ZERO)
+    env = {"PYTHONPATH": str(Path(__file__).parents[1]), "PATH": "/usr/bin:/bin"}
+    printed = folder / "printed"
+    with in_turn.commands(sys.executable, printed, folder, env, bounded) as commands:
+        yield commands
+
+
 @pytest.mark.skipif(not ZERO.exists(), reason="needs /dev/zero")
 @pytest.mark.parametrize(
     "words",
@@ -39,19 +58,8 @@ data_parallel = "fsdp"
     ],
 )
 def test_a_device_without_end_is_refused(
-    words: tuple[str, ...], tmp_path: Path
+    words: tuple[str, ...], prestep: in_turn.Commands
 ) -> None:
-    (tmp_path / "job.toml").write_text(SCENARIO)
-    (tmp_path / "zero.toml").symlink_to(ZERO)
-    done = subprocess.run(
-        [sys.executable, "-m", "prestep", *words],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(Path(__file__).parents[1]), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
-    )
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
+    code, _, err = prestep.end(*words)
+    assert code == 2, err
+    assert "Traceback" not in err

@@ -13,7 +13,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from click.testing import CliRunner, Result
 
+from prestep import cli
 from prestep.sim.commands._shared import EXIT_INTERRUPT, WORKER_KILLED, _outside_reason
 from prestep.sim.errors import InputError
 from prestep.sim.studies.grid import Spec
@@ -36,10 +38,15 @@ COLLECTIVE = [
 ]
 
 
-def _run(
+def _run(arguments: list[str]) -> Result:
+    """The command in this process, where neither its streams nor its end are the point."""
+    return CliRunner().invoke(cli.main, arguments)
+
+
+def _redirected(
     arguments: list[str], shell: str = "", **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """The command in a shell that redirects its streams."""
+    """The command in a process of its own, whose streams a shell redirects."""
     given = os.environ | {"PYTHONPATH": str(HERE)} | environment
     line = f'exec "$@" {shell}'
     called = ["bash", "-c", line, "bash", *COMMAND, *arguments]
@@ -50,7 +57,7 @@ def _run(
 
 def test_a_full_disk_is_said() -> None:
     """What stdout cannot take is no mistake of prestep."""
-    ended = _run(COLLECTIVE, "> /dev/full")
+    ended = _redirected(COLLECTIVE, "> /dev/full")
     assert ended.returncode == 2
     assert "stdout: No space left on device" in ended.stderr
 
@@ -58,12 +65,12 @@ def test_a_full_disk_is_said() -> None:
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-"])
 def test_closed_streams_are_no_crash(closed: str) -> None:
     """Services start commands without streams."""
-    assert _run(COLLECTIVE, closed).returncode == 0
+    assert _redirected(COLLECTIVE, closed).returncode == 0
 
 
 def test_an_encoding_without_bars_shows_question_marks() -> None:
     """latin-1 has no blocks; the figures are there all the same."""
-    ended = _run(["run", "mlp-ddp4"], PYTHONIOENCODING="latin-1")
+    ended = _redirected(["run", "mlp-ddp4"], PYTHONIOENCODING="latin-1")
     assert ended.returncode == 0 and "step time" in ended.stdout and "?" in ended.stdout
 
 
@@ -133,7 +140,7 @@ def test_the_lock_of_a_sweep_empties_nobody_elses_file(tmp_path: Path) -> None:
     (out / ".lock").symlink_to(precious)
     arguments = ["sweep", "mlp-ddp4", "--grid", "training.micro_batch=8", "-o", str(out)]  # fmt: skip
     ended = _run(arguments)
-    assert ended.returncode == 2 and str(out / ".lock") in ended.stderr
+    assert ended.exit_code == 2 and str(out / ".lock") in ended.stderr
     assert precious.read_text() == "text"
 
 
@@ -160,7 +167,7 @@ def test_host_lists_are_bounded_as_a_whole() -> None:
 def test_ranges_reach_beyond_the_cluster_without_end(change: str) -> None:
     """A range is cut at what there is."""
     ended = _run(["run", "mlp-ddp4", "--set", change])
-    assert ended.returncode in (0, 2) and "mistake of its own" not in ended.stderr
+    assert ended.exit_code in (0, 2) and "mistake of its own" not in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -175,7 +182,7 @@ def test_ranges_reach_beyond_the_cluster_without_end(change: str) -> None:
 def test_what_cannot_be_is_refused(change: str) -> None:
     """Factors and rates beyond anything that works; a perceptron of Megatron's layers."""
     ended = _run(["run", "mlp-ddp4", "--set", change])
-    assert ended.returncode == 2 and change.partition("=")[0] in ended.stderr
+    assert ended.exit_code == 2 and change.partition("=")[0] in ended.stderr
 
 
 def test_signs_that_xml_forbids_are_replaced() -> None:
@@ -190,7 +197,7 @@ def test_dollars_in_a_name_are_no_formula(tmp_path: Path) -> None:
     cluster, picture = tmp_path / "a$\\frac$b.toml", tmp_path / "x.svg"
     cluster.write_text('extends = "dgx-h100"\n')
     ended = _run(["topology", "show", str(cluster), "--picture", str(picture)])
-    assert ended.returncode == 0, ended.stderr
+    assert ended.exit_code == 0, ended.stderr
     assert "\\frac" in picture.read_text()
 
 
@@ -204,13 +211,13 @@ def test_dollars_in_a_name_are_no_formula(tmp_path: Path) -> None:
 def test_work_without_end_is_refused(change: str, said: str) -> None:
     """A step that would be simulated for minutes, operation by operation, is refused at once, with what to do."""
     ended = _run(["run", "llama1b-ddp4", "--set", change])
-    assert ended.returncode == 2 and said in ended.stderr
+    assert ended.exit_code == 2 and said in ended.stderr
 
 
 def test_a_format_that_the_gpu_does_not_compute_is_refused() -> None:
     """An H200 has no units for four bits: 0.6 s instead of 0.08 s was no prediction of anything."""
     ended = _run(["run", "llama1b-ddp4", "--set", "training.precision=nvfp4"])
-    assert ended.returncode == 2
+    assert ended.exit_code == 2
     assert "training.precision" in ended.stderr and "h200" in ended.stderr
 
 
@@ -232,7 +239,7 @@ def test_a_sweep_of_which_every_run_is_refused_says_so(tmp_path: Path) -> None:
 
     def swept(values: str) -> int:
         grid = ["--grid", f"parallel.dp={values}", "-o", str(tmp_path / values)]
-        return _run(["sweep", "mlp-ddp4", *grid, "--executor", "threads"]).returncode
+        return _run(["sweep", "mlp-ddp4", *grid, "--executor", "threads"]).exit_code
 
     assert swept("3,5") == 2
     assert swept("3,4") == 0
@@ -249,7 +256,7 @@ def test_names_of_files_may_have_any_bytes(tmp_path: Path) -> None:
         ["convert", name + ".json", "-o", name + "2.arrow"],
     ):
         ended = _run(arguments)
-        assert ended.returncode == 0, ended.stderr
+        assert ended.exit_code == 0, ended.stderr
         assert os.path.exists(arguments[-1]) or "-o" not in arguments
 
 

@@ -28,3 +28,14 @@ def test_the_list_is_sorted_and_has_every_test_once() -> None:
     """So that two branches change it in different places."""
     lines = timed.SLOW.read_text(encoding="utf-8").splitlines()
     assert lines == sorted(set(lines))
+
+
+def test_the_table_adds_up() -> None:
+    """Quick and slow tests apart, by file, and the sum of all: by hand."""
+    taken = {"a.py::x[1]": 0.25, "a.py::x[2]": 0.5, "a.py::y": 3.0, "b.py::z": 4.0}
+    assert [line.split() for line in timed.table(taken).splitlines()] == [
+        ["quick", "slow", "tests"],
+        ["0.8", "7.0", "4", "all"],
+        ["0.0", "4.0", "1", "b.py"],
+        ["0.8", "3.0", "3", "a.py"],
+    ]

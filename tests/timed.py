@@ -1,6 +1,7 @@
 """A plug-in of pytest that writes down which tests take more than half a second of a processor: `make test` leaves them out.
 
-`make timed` runs all tests with it. Tests that did not run keep their lines in slow.txt; children's time counts.
+`make timed` runs all tests with it. Tests that did not run keep their lines in slow.txt; children's time counts. What each
+file takes, in `make test` and beyond it, is written to seconds.txt: where to look when the suite has become slow.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import pytest
 
 #: Ids of tests, a line each, sorted.
 SLOW = Path(__file__).with_name("slow.txt")
+#: Seconds of a processor by file, the longest first.
+SECONDS = Path(__file__).with_name("seconds.txt")
 #: Seconds of a processor.
 MOST = 0.5
 PROPERTY = "seconds of a processor"
@@ -37,6 +40,28 @@ def updated(before: frozenset[str], taken: dict[str, float]) -> list[str]:
     """
     long = {name for name, seconds in taken.items() if seconds > MOST}
     return sorted(name for name in (before - taken.keys()) | long if "[/" not in name)
+
+
+def table(taken: dict[str, float]) -> str:
+    """Seconds of quick and of slow tests by file, the longest first, under their sums.
+
+    Examples
+    --------
+    >>> print(table({"a.py::x": 0.25, "a.py::y": 3.0, "b.py::z": 4.0}), end="")
+       quick     slow  tests
+         0.2      7.0      3  all
+         0.0      4.0      1  b.py
+         0.2      3.0      2  a.py
+    """
+    rows: dict[str, tuple[float, float, int]] = {}
+    for name, seconds in taken.items():
+        quick, slow = (seconds, 0.0) if seconds <= MOST else (0.0, seconds)
+        for key in ("all", name.partition("::")[0]):
+            before = rows.get(key, (0.0, 0.0, 0))
+            rows[key] = before[0] + quick, before[1] + slow, before[2] + 1
+    lines = sorted(rows.items(), key=lambda row: -sum(row[1][:2]))
+    text = (f"{q:8.1f} {s:8.1f} {n:6}  {key}\n" for key, (q, s, n) in lines)
+    return "".join([f"{'quick':>8} {'slow':>8} {'tests':>6}\n", *text])
 
 
 def _processor() -> float:
@@ -67,7 +92,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Writes the list, once."""
+    """Writes the list and the table, once."""
     if not hasattr(session.config, "workerinput"):
         text = "".join(f"{name}\n" for name in updated(slow(), _TAKEN))
         SLOW.write_text(text, encoding="utf-8")
+        SECONDS.write_text(table(_TAKEN), encoding="utf-8")

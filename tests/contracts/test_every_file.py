@@ -21,6 +21,7 @@ from prestep.workloads import host_costs
 from prestep.workloads.job.model import Model
 from prestep.workloads.models.counts import stage_parameters
 from prestep.workloads.models.model import load_model
+from tests.sample import sample
 
 COSTS = Path(prestep.sim.costs.__file__).parent
 SCENARIOS = Path(__file__).parents[2] / "workloads" / "scenarios"
@@ -65,7 +66,7 @@ def test_a_scenario_says_what_its_measured_run_took() -> None:
         assert measured.step_time == pytest.approx(taken[case], rel=1e-4), name
 
 
-@pytest.mark.parametrize("name", names("models"))
+@pytest.mark.parametrize("name", sample(names("models")))
 def test_a_model_predicts_on_one_gpu(name: str) -> None:
     """It loads under its name, has the parameters its shape says, and makes a step (large ones as Megatron's units)."""
     spec = load_model(Model(name=name))

@@ -17,6 +17,7 @@ import pytest
 
 from tests import in_turn
 from tests.distribution import EXAMPLE, install
+from tests.sample import sample
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -87,7 +88,7 @@ def gathered(prestep: Prestep, *words: str) -> list[dict[str, Any]]:
 PLACES = ["h200-host-4", "dgx-h100", "rail-h100 --hosts 2", "rail-h100 --hosts 4"]
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", sample(PLACES, 3))
 def test_an_algorithm_is_chosen_where_its_estimate_is_best(
     prestep: Prestep, place: str
 ) -> None:
@@ -245,7 +246,7 @@ def test_an_optimizer_is_a_row(prestep: Prestep, house: Path) -> None:
         assert adamw < muon < eight
 
 
-@pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])
+@pytest.mark.parametrize("framework", sample(["pytorch-eager", "megatron"]))
 @pytest.mark.parametrize(
     "keys",
     [
@@ -276,7 +277,7 @@ def test_a_schedule_runs_on_one_host_and_on_many(
     assert json.loads(run)["breakdown"]["bubble"] > 0
 
 
-@pytest.mark.parametrize("hosts", [1, 4])
+@pytest.mark.parametrize("hosts", sample([4, 1]))
 def test_a_topology_family_is_one_file(
     prestep: Prestep, tmp_path: Path, hosts: int
 ) -> None:
@@ -339,7 +340,7 @@ def test_an_exporter_is_one_file(house: Path) -> None:
 PLACES_OF_A_GPU = ['extends = "h200-host-4"', 'extends = "rail-h100"']
 
 
-@pytest.mark.parametrize("place", PLACES_OF_A_GPU)
+@pytest.mark.parametrize("place", sample(PLACES_OF_A_GPU))
 def test_a_gpu_is_one_file(
     prestep: Prestep, house: Path, tmp_path: Path, place: str
 ) -> None:
@@ -357,7 +358,7 @@ def test_a_gpu_is_one_file(
     assert made["step_time"] > 0 and made["evidence"]["guess"] > 0
 
 
-@pytest.mark.parametrize("hosts", [1, 4])
+@pytest.mark.parametrize("hosts", sample([4, 1]))
 def test_a_routing_policy_is_one_file(
     prestep: Prestep, house: Path, hosts: int
 ) -> None:

@@ -1,29 +1,17 @@
-"""Commands with options drawn at random: values that are good, and values that nobody should type.
-
-    python -m tests.fuzz.options 5000 [--first 0]
-
-Every command has its turn with words that are good, and up to three of its options with a value each. Prints those that
-end in another way than with 0, 1 or 2 and a message, or take more than ten seconds.
-"""
+"""Commands with options drawn at random: values that are good, values that nobody should type, options of another command."""
 
 from __future__ import annotations
 
-import argparse
-import os
-import random
-import sys
-import tempfile
-import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from prestep import cli
-from tests.fuzz.mutants import NASTY
-from tests.fuzz.running import JUDGES, ended, outcome
-from tests.fuzz.seeds import Seed, seeds
+from tests.fuzz.damage import Chance
+from tests.fuzz.running import command
+from tests.fuzz.seeds import seeds
+from tests.fuzz.values import KEYS, NASTY, OPTIONS
 from tests.workloads.recipe_examples import MEGATRON, text_with
 
 #: Words of a command that are good; FILE, OUT and BESIDE as in seeds.
@@ -65,46 +53,36 @@ GOOD: tuple[tuple[str, ...], ...] = (
 )
 #: Options that serve, start processes or wait for others.
 LEFT_OUT = {"--jobs", "--executor", "--scheduler", "--verbose", "--help", "--explorer"}
-KEYS = (
-    *("training.micro_batch", "training.seq_len", "training.precision"),
-    *("parallel.dp", "parallel.tp", "parallel.pp", "parallel.cp", "parallel.ep"),
-    *("parallel.schedule", "parallel.imbalance", "training.optimizer"),
-    *("training.framework", "training.packed", "training.recompute"),
-    *("adapter.kind", "adapter.rank", "rl.prompts", "model.layer_pattern"),
-    *("model.name", "model.layers", "cluster.name", "cluster.hosts", "cluster.gpus"),
-    *("nvlink.bandwidth", "gpu.flops", "gpu[0].clock", "nic.latency", "gpu", "nic[0]"),
-    *("kernels.gemm", "host[0].bandwidth", "nccl.algo", "placement.hosts", "x"),
-)
-VALUES = (
-    *("2", "4", "1", "0.5x", "2x", "off", "fp8", "fp32", "megatron", "automodel"),
-    *("lora", "zbv", "zipf", "mi300x", "rail-h100", "qwen3-moe", "8k", "1M", "0-3"),
-    *("rank", "host", "link", "10 s", "1 GB/s", "100 us", "LL", "ring", "all_gather"),
-    *("BESIDE/log.txt", "BESIDE/result.json", "BESIDE", "OUT", "full", "host0"),
-    *("dp=2", "gpu=9", "r2", "r4", "parallel.dp=1,2", "h100=2.5,h200=3", "cost"),
-)
 
 
-def drawn(number: int) -> Seed:
-    """The words of an input, as a seed that has no file of its own."""
-    chance = random.Random(number)
-    words = list(GOOD[number % len(GOOD)])
+def strange_options(chance: Chance, folder: Path) -> str:
+    """The good words of a command with up to three of its options, and now and then another word."""
+    words = list(chance.choice(GOOD))
     options = options_of(words)
     for _ in range(chance.randrange(4)):
         words += _with_value(chance, chance.choice(options))
     if len(words) > 1 and chance.random() < 0.2:
         words[chance.randrange(1, len(words))] = _value(chance)
-    return Seed("options", ".txt", "", tuple(words))
+    return command(words, folder)
+
+
+def mixed_commands(chance: Chance, folder: Path) -> str:
+    """The options of one command with another."""
+    one, two = (list(chance.choice(GOOD)) for _ in range(2))
+    at = [n for n, word in enumerate(two) if word.startswith("-")]
+    taken = two[chance.choice(at) :][:2] if at else two[1:2]
+    return command([*one, *taken], folder)
 
 
 def options_of(words: Sequence[str]) -> list[click.Parameter]:
-    command = cli.main.get_command(None, words[0])
-    if isinstance(command, click.Group):
-        command = command.get_command(click.Context(command), words[1])
-    assert command is not None
-    return [p for p in command.params if not LEFT_OUT & set(p.opts)]
+    known = cli.main.get_command(None, words[0])
+    if isinstance(known, click.Group):
+        known = known.get_command(click.Context(known), words[1])
+    assert known is not None
+    return [option for option in known.params if not LEFT_OUT & set(option.opts)]
 
 
-def _with_value(chance: random.Random, option: click.Parameter) -> list[str]:
+def _with_value(chance: Chance, option: click.Parameter) -> list[str]:
     name = option.opts[-1]
     if not isinstance(option, click.Option):
         return [_value(chance)]
@@ -117,49 +95,22 @@ def _with_value(chance: random.Random, option: click.Parameter) -> list[str]:
     return [name, _value(chance)]
 
 
-def _value(chance: random.Random) -> str:
-    value = chance.choice(NASTY if chance.random() < 0.4 else VALUES)
+def _value(chance: Chance) -> str:
+    value = chance.choice(NASTY if chance.random() < 0.4 else OPTIONS)
     return value.replace("\x00", "")
 
 
 def prepare(folder: Path) -> None:
-    """The files that good words name."""
-    known = {seed.name: seed for seed in seeds()}
+    """The files that good words name, and what is none."""
     (folder / "pretrain.sh").write_text(text_with(MEGATRON))
-    (folder / "small.toml").write_text(known["sweep"].text)
     for name, seed in (
+        ("small.toml", "sweep"),
         ("trace.json", "trace"),
         ("result.json", "result"),
         ("log.txt", "nccl_tests"),
         ("submission.jsonl", "submission"),
     ):
-        known[seed].write(known[seed].text, folder / name)
-
-
-def main() -> int:
-    """Run them; 1 if any was wrong."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.options")
-    parser.add_argument("count", type=int)
-    parser.add_argument("--first", type=int, default=0)
-    told = parser.parse_args()
-    JUDGES.update({"run", "whatif", "topology", "replay"})
-    wrong, exits = 0, Counter[int]()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        prepare(folder)
-        os.chdir(folder)  # what is written under a strange name is written here
-        for number in range(told.first, told.first + told.count):
-            seed = drawn(number)
-            begun = time.process_time()
-            found = outcome(seed, folder / "x.txt", folder / "out")
-            exits[ended.code] += 1
-            seconds = time.process_time() - begun
-            if found or seconds > 8:
-                wrong += 1
-                print(f"{number} {seconds:.1f} s: {seed.words}\n{found}", flush=True)
-    print(f"{told.count} inputs, {wrong} wrong; exits {dict(exits)}")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        (folder / name).write_bytes(seeds()[seed].data)
+    (folder / "a folder").mkdir()
+    (folder / "loop.json").symlink_to(folder / "loop.json")
+    (folder / "dangling.toml").symlink_to(folder / "nowhere")

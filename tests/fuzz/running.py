@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,8 @@ DIFFERENCES = {
     "difference_interval",
 }
 # 0 good, 2 wrong input; 1 is an answer of some: outside tolerance, abnormal, can hardly be true, nothing fits.
-GOOD = {0, 2}
+GOOD = frozenset({0, 2})
+ANY = GOOD | {1}
 JUDGES = {"validate", "doctor", "submit", "search"}
 
 
@@ -60,13 +61,37 @@ def _stop(_: int, __: FrameType | None) -> None:
     raise TooLong
 
 
-def outcome(seed: Seed, path: Path, out: Path, typed: str | None = None) -> str:
-    """What was wrong; empty when it ended with 0, or with 2 and a message that names the file or what is in it."""
+def outcome(seed: Seed, path: Path, out: Path) -> str:
+    """What was wrong with how a seed's command read a file; empty for nothing."""
+    codes = ANY if seed.words[0] in JUDGES else GOOD
+    return _outcome(seed.words, path, out, codes)
+
+
+def command(
+    words: Sequence[str],
+    folder: Path,
+    file: str = "x",
+    typed: str | None = None,
+    codes: Set[int] = ANY,
+) -> str:
+    """What was wrong with how a command ended that may name a file of a folder, with its words; empty for nothing."""
+    wrong = _outcome(words, folder / file, folder / "out", codes, typed)
+    return f"{words}: {wrong}" if wrong else ""
+
+
+def _outcome(
+    words: Sequence[str],
+    path: Path,
+    out: Path,
+    codes: Set[int],
+    typed: str | None = None,
+) -> str:
+    """Nothing when it ended with one of the codes; with 2, if its message names the file or what is in it."""
     words = [
         word.replace("FILE", str(path))
         .replace("OUT", str(out))
         .replace("BESIDE", str(path.parent))
-        for word in seed.words
+        for word in words
     ]
     if out.is_dir():  # of a sweep: the next one starts anew
         shutil.rmtree(out)
@@ -86,7 +111,7 @@ def outcome(seed: Seed, path: Path, out: Path, typed: str | None = None) -> str:
     ended.code = done.exit_code
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         return "".join(traceback.format_exception(done.exception)[-4:])
-    if done.exit_code not in (GOOD | {1} if seed.words[0] in JUDGES else GOOD):
+    if done.exit_code not in codes:
         return f"exit {done.exit_code}: {done.stderr[-900:]}"
     if done.exit_code == 2 and not re.search(r"\S+: found |\S+: |Error", done.stderr):
         return f"no place in the message: {done.stderr[:300]}"
@@ -95,7 +120,7 @@ def outcome(seed: Seed, path: Path, out: Path, typed: str | None = None) -> str:
         done.output,
     ):
         return f"a crash that became a message: {done.output[-600:]}"
-    if done.exit_code == 0 and "--json" in seed.words:
+    if done.exit_code == 0 and "--json" in words:
         return impossible(done.stdout)
     return ""
 

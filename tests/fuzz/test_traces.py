@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.fuzz.mutants import VALUES
 from tests.fuzz.running import outcome
 from tests.fuzz.seeds import seeds
+from tests.fuzz.values import VALUES
 
-SEEDS = {seed.name: seed for seed in seeds()}
+SEEDS = seeds()
 # Kind of file -> the list in it whose last entries are damaged.
 LISTS = {"pytorch_et": "nodes", "chakra_flat": "workload_graph", "trace": "traceEvents"}
 
@@ -32,9 +32,9 @@ def test_no_value_of_a_key_is_a_crash(name: str, tmp_path: Path) -> None:
         for key, good in list(entry.items()):
             for value in VALUES[::2]:
                 entry[key] = value
-                SEEDS[name].write(json.dumps(root), path)
+                path.write_text(json.dumps(root))
                 assert outcome(SEEDS[name], path, tmp_path / "out") == "", (key, value)
             del entry[key]
-            SEEDS[name].write(json.dumps(root), path)
+            path.write_text(json.dumps(root))
             assert outcome(SEEDS[name], path, tmp_path / "out") == "", key
             entry[key] = good

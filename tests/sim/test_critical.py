@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prestep.sim.analysis.critical_path import CriticalPath
@@ -91,7 +91,6 @@ def test_only_the_last_step_counts() -> None:
     whole(path)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(*[st.floats(0.5, 40.0)] * 3), min_size=1, max_size=6),
     st.integers(1, 3),

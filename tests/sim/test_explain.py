@@ -10,7 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from prestep import cli
-from tests.fuzz.seeds import RESULT
+from tests.fuzz.seeds import seeds
+
+RESULT: dict[str, Any] = json.loads(seeds()["result"].text)
 
 
 def explained(result: object, folder: Path) -> Result:

@@ -100,7 +100,6 @@ def by_linear_programs(
     return rate
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6))
 def test_it_agrees_with_the_textbook(seed: int) -> None:
     """Freezing every locally tightest link at once gives the rates of filling level by level."""
@@ -115,7 +114,6 @@ def test_it_agrees_with_linear_programs(seed: int) -> None:
     assert max_min_rates(*case) == pytest.approx(by_linear_programs(*case), rel=1e-5)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6))
 def test_what_holds_an_activity_is_full(seed: int) -> None:
     """Every activity is at its cap, or its bound is a full link of its own on which nobody is faster."""

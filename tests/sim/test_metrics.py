@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prestep.sim.analysis.metrics import (
@@ -64,7 +64,6 @@ SPAN = st.tuples(
 )
 
 
-@settings(max_examples=60)
 @given(st.lists(SPAN, max_size=12), st.floats(0, 5), st.floats(0, 8))
 def test_shares_are_not_negative_and_sum_to_the_window(
     spans: list[tuple], start: float, length: float

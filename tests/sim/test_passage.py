@@ -104,7 +104,7 @@ def test_two_that_are_alike_share_the_link() -> None:
     assert network.carried.tolist() == pytest.approx([60.0])
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(
     st.lists(st.tuples(st.floats(0.0, 8.0), st.floats(0.5, 40.0)), max_size=4),
     st.floats(0.1, 3.0),

@@ -43,7 +43,6 @@ TWO = {
 }
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.integers(1, 4),
     st.integers(1, 4),
@@ -246,7 +245,7 @@ def megatron(
     )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(st.sampled_from(ORDERS), st.data())
 def test_groups_of_every_order_partition_the_ranks(
     order: str, data: st.DataObject

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from prestep import cli
@@ -95,7 +95,6 @@ def seconds(name: str, kernel: Kernel, limit: float, clock: float) -> float:
     return meter.run(0.0, alone, told.drawn, told.slowest)
 
 
-@settings(max_examples=400)
 @given(name=GPUS, kernel=ANY_KERNEL, limit=LIMITS, low=CLOCKS, high=CLOCKS)
 @example(name="h100", kernel=HEAD, limit=0.8, low=0.8, high=1.0)
 @example(name="h200", kernel=HEAD, limit=1.0, low=0.8, high=1.0)

@@ -114,7 +114,6 @@ def test_the_fits_arithmetic_is_the_models(m: int, n: int, k: int) -> None:
     k=sizes,
     way=st.sampled_from(("nt", "nn", "tn")),
 )
-@settings(max_examples=40, deadline=None)
 def test_grouped_products_grow_with_experts(
     experts: int, m: int, n: int, k: int, way: str
 ) -> None:
@@ -226,7 +225,6 @@ def test_a_time_is_worth_no_more_than_its_load() -> None:
 @pytest.mark.parametrize("name", ["h100", "h200", "b200", "gb200"])
 @given(sizes, sizes, sizes, st.floats(0.05, 4.0), st.floats(1.0, 4.0))
 @example(320, 5616, 11056, 0.05078125, 2.0)  # its start does not slow down with memory
-@settings(max_examples=60, deadline=None)
 def test_a_slower_memory_makes_no_product_under_load_faster(
     name: str, m: int, n: int, k: int, bandwidth: float, more: float
 ) -> None:

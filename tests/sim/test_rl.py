@@ -75,7 +75,6 @@ LENGTHS = st.builds(
 
 
 @given(LENGTHS, st.integers(1, 300))
-@settings(deadline=None, max_examples=40)
 def test_lengths_have_the_mean_that_is_said_and_none_is_too_long(
     rl: Rl, count: int
 ) -> None:

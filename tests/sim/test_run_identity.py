@@ -146,7 +146,7 @@ def _time(scenario: Scenario) -> float | None:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(deadline=None, derandomize=True)
 @given(st.data())
 def test_runs_with_one_key_take_one_time(framework: str, data: st.DataObject) -> None:
     """Whatever switch of whatever section is changed: who predicts another time has another key."""

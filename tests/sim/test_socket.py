@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prestep.cli import main
@@ -46,7 +46,6 @@ def traffic(op: str, size: float, fabric: Any, **said: Any) -> socket.Traffic:
     return found
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(
         ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "sendrecv"]
@@ -68,7 +67,6 @@ def test_threads_send_every_byte(op: str, fabric: Any, log: int) -> None:
     assert found.part * found.data >= found.amount * (1 - 1e-9)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(
         [

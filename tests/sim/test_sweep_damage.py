@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from prestep import cli
-from tests.fuzz.mutants import VALUES
+from tests.fuzz.values import VALUES
 
 
 def _swept(folder: Path) -> list[dict[str, Any]]:

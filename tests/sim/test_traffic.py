@@ -59,7 +59,6 @@ def test_means_of_a_step_function() -> None:
     assert means(np.empty(0), np.empty(0), np.array([0.0, 1.0])).tolist() == [0.0]
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), max_size=8))
 def test_a_union_counts_every_moment_once(pairs: list[tuple[int, int]]) -> None:
     """Intervals in whole seconds against a set of those seconds."""

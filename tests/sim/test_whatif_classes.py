@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prestep import cli
@@ -148,7 +148,6 @@ def test_turns_leave_out_no_stage() -> None:
     assert {one.stages for one in chosen} == {(0,), (1,)}
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(2, 9), st.integers(0, 2**32 - 1))
 def test_names_do_not_colour(nodes: int, seed: int) -> None:
     """Colours of a graph whose nodes are renumbered are those of the graph: equal where they were equal, and only there."""

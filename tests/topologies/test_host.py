@@ -26,7 +26,6 @@ PARAMS = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(PARAMS)
 def test_counts_follow_from_the_parameters(params: Params) -> None:
     """Every GPU has one link to each NVSwitch and one to its slot; every device hangs on one slot."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prestep.sim.errors import InputError
@@ -26,7 +26,6 @@ SELECTORS = st.sampled_from(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     SELECTORS,
     st.sampled_from(["bandwidth", "latency"]),

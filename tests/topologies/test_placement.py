@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prestep.sim.errors import InputError
@@ -33,7 +33,6 @@ def hosts(gpus: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(gpu.split("/")[0] for gpu in gpus))
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.sampled_from(["order", "leaf", "rail", "scattered"]),
     st.integers(1, 32),

@@ -25,7 +25,6 @@ NODES = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(NODES, NODES)
 def test_routes_are_shortest_paths_and_carry_every_byte_once(
     src: str, dst: str
@@ -48,7 +47,6 @@ def test_routes_are_shortest_paths_and_carry_every_byte_once(
     assert DGX.route(src, dst).tolist() == routes[0][0].tolist()
 
 
-@settings(max_examples=40, deadline=None)
 @given(NODES, NODES)
 def test_spread_conserves_bytes_at_every_node(src: str, dst: str) -> None:
     """What flows in flows out, but for one unit that leaves src and arrives at dst."""

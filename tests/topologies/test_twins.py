@@ -7,7 +7,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prestep.topologies import load_cluster
@@ -58,7 +58,6 @@ def _add_host(graph: Any, host: str, leaves: list[str], draw: st.DrawFn) -> None
         joined(graph, f"{host}/nic{number}", draw(st.sampled_from(leaves)))
 
 
-@settings(max_examples=60, deadline=None)
 @given(fabric=networks())
 def test_routes_of_all_pairs_are_those_of_a_plain_search(fabric: Fabric) -> None:
     """Whatever the wiring, rows and shares of every pair are those that a search for this pair alone finds."""
@@ -74,7 +73,6 @@ def test_routes_of_all_pairs_are_those_of_a_plain_search(fabric: Fabric) -> None
         assert [part.tolist() for part in alone] == [rows.tolist(), shares.tolist()]
 
 
-@settings(max_examples=60, deadline=None)
 @given(fabric=networks())
 def test_twins_have_each_others_paths(fabric: Fabric) -> None:
     """Between any two switches: hops and paths in link order, as if each pair had been searched for."""

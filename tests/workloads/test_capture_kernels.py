@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prestep.sim.costs import load_gpu as load
@@ -274,7 +274,6 @@ def test_measured_operations_say_so() -> None:
     dtype=st.sampled_from(("bf16", "fp32")),
     octave=st.floats(10, 30),
 )
-@settings(max_examples=60, deadline=None)
 def test_more_elements_are_never_faster(
     name: str, kind: str, layout: str, dtype: str, octave: float
 ) -> None:
@@ -291,7 +290,6 @@ def test_more_elements_are_never_faster(
 
 
 @given(rows=st.integers(6, 14), columns=st.integers(6, 14), depth=st.integers(6, 13))
-@settings(max_examples=60, deadline=None)
 def test_larger_products_are_never_faster(rows: int, columns: int, depth: int) -> None:
     """A product of twice the depth never takes less time, but for the table's noise."""
     gpu = load("h200")

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prestep.workloads.job.model import Model
@@ -178,7 +178,6 @@ widths = st.lists(st.integers(1, 3000), min_size=2, max_size=8)
 
 
 @given(widths, st.floats(1.0, 40 * MIB), st.floats(1.0, 4 * MIB))
-@settings(max_examples=50, deadline=None)
 def test_every_parameter_is_in_one_bucket_in_reverse_order(
     sizes: list[int], cap: float, first: float
 ) -> None:

@@ -117,7 +117,6 @@ def test_a_capacity_of_the_mean_is_never_slower_than_dropless(
     assert dropped <= step("uniform")
 
 
-@settings(deadline=None)
 @given(st.floats(0, 0.85), st.sampled_from([8, 32, 128, 256]))
 def test_a_law_has_the_coefficient_that_was_asked_for(
     wanted: float, experts: int

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prestep.sim.analysis.prediction import Prediction
@@ -276,7 +276,6 @@ def test_dispatchers() -> None:
     assert beside.step_time < times["alltoall"]
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.sampled_from([8, 64, 160, 256]), st.floats(0, 3))
 def test_loads_are_relative_to_their_mean(experts: int, exponent: float) -> None:
     """They add up to the number of experts; capacity only takes away; a rank's share is at least the mean."""

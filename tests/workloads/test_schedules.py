@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prestep.sim.errors import InputError, PrestepError
@@ -56,7 +56,6 @@ def legal(
 
 
 @given(sizes)
-@settings(max_examples=200, deadline=None)
 def test_every_action_once_in_a_legal_order(size: tuple[str, int, int, int]) -> None:
     """Each stage runs each microbatch's F and B (or I and W) once, on its own rank, and the whole can finish."""
     name, ranks, microbatches, chunks = legal(*size)
@@ -77,7 +76,6 @@ def test_every_action_once_in_a_legal_order(size: tuple[str, int, int, int]) -> 
 
 
 @given(sizes)
-@settings(max_examples=100, deadline=None)
 def test_runtime_issues_the_schedule(size: tuple[str, int, int, int]) -> None:
     """The computation in a rank's operations is its row of the schedule; hooks are left out unless asked for."""
     shape = legal(*size)
@@ -102,7 +100,6 @@ def test_runtime_issues_the_schedule(size: tuple[str, int, int, int]) -> None:
 
 
 @given(sizes)
-@settings(max_examples=100, deadline=None)
 def test_sends_match_receives_one_to_one(size: tuple[str, int, int, int]) -> None:
     """Between two ranks the n-th send is the n-th receive (NCCL matches by order), and nothing goes to oneself."""
     name, ranks, microbatches, chunks = legal(*size)
@@ -124,7 +121,6 @@ def test_sends_match_receives_one_to_one(size: tuple[str, int, int, int]) -> Non
 
 
 @given(sizes)
-@settings(max_examples=100, deadline=None)
 def test_every_result_is_waited_for_before_use(size: tuple[str, int, int, int]) -> None:
     """A stage computes on what it received only after waiting for it, and every batch is waited for by the end."""
     name, ranks, microbatches, chunks = legal(*size)
@@ -154,7 +150,6 @@ def test_every_result_is_waited_for_before_use(size: tuple[str, int, int, int]) 
 
 
 @given(sizes)
-@settings(max_examples=100, deadline=None)
 def test_no_deadlock_with_rendezvous(size: tuple[str, int, int, int]) -> None:
     """One in-order communication stream per rank and sends that block until received still finish."""
     assert play(operations(*legal(*size))) == []
@@ -219,7 +214,6 @@ def in_flight(rows: Sequence[Sequence[Action]]) -> tuple[int, ...]:
 
 
 @given(st.integers(1, 8), st.integers(0, 16))
-@settings(deadline=None)
 def test_1f1b_holds_few_microbatches(ranks: int, more: int) -> None:
     """Stage s of 1F1B holds min(M, P - s) microbatches at most; GPipe holds all of them."""
     microbatches = ranks + more
@@ -230,7 +224,6 @@ def test_1f1b_holds_few_microbatches(ranks: int, more: int) -> None:
 
 
 @given(st.sampled_from(("zero-bubble", "zbv")), st.integers(1, 6), st.integers(1, 4))
-@settings(deadline=None)
 def test_zero_bubble_schedules_hold_no_more_than_plain_1f1b_at_its_fullest(
     name: str, ranks: int, rounds: int
 ) -> None:
@@ -248,7 +241,6 @@ def idle(
 
 
 @given(st.integers(1, 6), st.tuples(*[st.integers(1, 9)] * 3), st.integers(1, 3))
-@settings(max_examples=50, deadline=None)
 def test_ideal_bubbles(ranks: int, times: tuple[int, int, int], chunks: int) -> None:
     """Idle time per rank is (P-1)(F+B) for GPipe, 1F1B and, per chunk, interleaved; (P-1) max(F, I, F+I-W) for ZB1P."""
     forward, inputs, weights = times
