@@ -10,7 +10,7 @@ INSTALL := $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m 
 # Processes share what one of them has compiled: tests start hundreds, each of which would compile the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all timed lab hunt lint types validate gate compare mutations bench docs clean
+.PHONY: demo test test-all timed night lab hunt lint types validate gate compare mutations bench docs clean
 
 $(BIN)/.demo: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -30,14 +30,19 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 # Not even imported where it does not run.
 PRODUCT := $(PYTEST) --ignore tests/lab
 
-# Minutes, for every change; CI runs test-all; the laboratory's tests run each night.
+# Minutes, for every change; CI runs test-all. Each night: what CI takes a sample of, other examples, and the laboratory's.
 test: $(BIN)/.dev
 	$(PRODUCT) -m "not slow and not lab"
 
 test-all: $(BIN)/.dev
-	$(PRODUCT) -m "not lab"
+	$(PRODUCT) -m "not lab and not night"
 
-# Writes anew which tests are slow (tests/slow.txt), and what each file takes (tests/seconds.txt).
+night: $(BIN)/.dev
+	$(PRODUCT) -m "night and not lab"
+	$(MAKE) hunt
+
+# Writes anew which tests are slow (tests/slow.txt), which of them are left to the night (tests/night.txt), and what each file
+# takes (tests/seconds.txt).
 timed: $(BIN)/.dev
 	$(PRODUCT) -m "not lab" -p tests.timed
 

@@ -53,12 +53,14 @@ MadeOnce = Callable[[str, Callable[[], Any]], Any]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of tests/lab are the laboratory's, those of the list slow. The longest begin first; the order of others stays."""
-    slow = timed.slow()
+    slow, night = timed.listed(timed.SLOW), timed.listed(timed.NIGHT)
     for item in items:
         if item.path.is_relative_to(LAB):
             item.add_marker("lab")
         if item.nodeid in slow:
             item.add_marker("slow")
+        if item.nodeid in night and not item.get_closest_marker("daily"):
+            item.add_marker("night")
     items.sort(key=lambda item: item.get_closest_marker("longest") is None)
 
 

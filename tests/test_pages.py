@@ -260,6 +260,7 @@ def _marks(name: str) -> list[pytest.MarkDecorator]:
     return [mark for mark, pages in chosen if name in pages]
 
 
+@pytest.mark.daily
 @pytest.mark.usefixtures("known_reports")
 @pytest.mark.parametrize("page", pages_to_run())
 def test_a_page_runs_from_top_to_bottom(

@@ -1,7 +1,8 @@
 """A plug-in of pytest that writes down which tests take more than half a second of a processor: `make test` leaves them out.
 
-`make timed` runs all tests with it. Tests that did not run keep their lines in slow.txt; children's time counts. What each
-file takes, in `make test` and beyond it, is written to seconds.txt: where to look when the suite has become slow.
+`make timed` runs all tests with it. Tests that did not run keep their lines in slow.txt; children's time counts. Of a test
+whose cases together take more than 20 s, the longest are left to the night (night.txt, `make night`): CI runs the others.
+What each file takes is written to seconds.txt: where to look when the suite has become slow.
 """
 
 from __future__ import annotations
@@ -14,18 +15,22 @@ import pytest
 
 #: Ids of tests, a line each, sorted.
 SLOW = Path(__file__).with_name("slow.txt")
+#: Ids of those that run at night.
+NIGHT = Path(__file__).with_name("night.txt")
 #: Seconds of a processor by file, the longest first.
 SECONDS = Path(__file__).with_name("seconds.txt")
 #: Seconds of a processor.
 MOST = 0.5
+#: The same, for all cases of one test.
+MOST_OF_ONE = 20.0
 PROPERTY = "seconds of a processor"
 _BEGUN = pytest.StashKey[float]()
 _TAKEN: dict[str, float] = {}
 
 
-def slow() -> frozenset[str]:
+def listed(path: Path) -> frozenset[str]:
     """Ids of the tests that took long when they were last timed."""
-    return frozenset(SLOW.read_text(encoding="utf-8").splitlines())
+    return frozenset(path.read_text(encoding="utf-8").splitlines())
 
 
 def updated(before: frozenset[str], taken: dict[str, float]) -> list[str]:
@@ -40,6 +45,27 @@ def updated(before: frozenset[str], taken: dict[str, float]) -> list[str]:
     """
     long = {name for name, seconds in taken.items() if seconds > MOST}
     return sorted(name for name in (before - taken.keys()) | long if "[/" not in name)
+
+
+def longest(before: frozenset[str], taken: dict[str, float]) -> list[str]:
+    """The list of the night after a run: of each test the longest cases, such that the others take 20 s; never all of them.
+
+    Examples
+    --------
+    >>> longest(frozenset({"c[1]"}), {"a[1]": 19.0, "a[2]": 5.0, "a[3]": 2.0, "b": 90.0})
+    ['a[1]', 'c[1]']
+    """
+    cases: dict[str, list[str]] = {}
+    for name in sorted(taken, key=taken.__getitem__):
+        cases.setdefault(name.partition("[")[0], []).append(name)
+    night = {name for name in before if name.partition("[")[0] not in cases}
+    for names in cases.values():
+        total = 0.0
+        for name in names:
+            total += taken[name]
+            if total > MOST_OF_ONE and name != names[0] and "[/" not in name:
+                night.add(name)
+    return sorted(night)
 
 
 def table(taken: dict[str, float]) -> str:
@@ -94,6 +120,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Writes the list and the table, once."""
     if not hasattr(session.config, "workerinput"):
-        text = "".join(f"{name}\n" for name in updated(slow(), _TAKEN))
-        SLOW.write_text(text, encoding="utf-8")
+        night = longest(listed(NIGHT), _TAKEN)
+        for path, names in ((SLOW, updated(listed(SLOW), _TAKEN)), (NIGHT, night)):
+            path.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
         SECONDS.write_text(table(_TAKEN), encoding="utf-8")

@@ -178,6 +178,7 @@ def mistakes(value: Any, schema: dict[str, Any]) -> list[str]:
     return [told(error) for error in found]
 
 
+@pytest.mark.daily
 @checked
 @pytest.mark.parametrize(
     ("output", "line"), [(output, line) for output in LINES for line in LINES[output]]
