@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from prestep.sim.graph.opgraph import KERNEL, SYNC, Chain, OpGraph, Program
+from prestep.workloads.torch.again import Dropped
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.recorder import PHASES, Shared
 from prestep.workloads.torch.tape import Tape, Tensor
@@ -40,15 +41,18 @@ class Forward(NamedTuple):
     before: float
 
 
-def forward(source: Source) -> Forward:
-    """Runs a module forward on a fresh tape."""
+def forward(source: Source, results: Dropped | None = None) -> Forward:
+    """Runs a module forward on a fresh tape; `results` sees its kernels."""
     t = source.tape()
     module = source.build(t)
     before = t.memory.now
     t.memory.reset_peak()
     x = Tensor(None, source.shape)
     x.requires_grad, x.name = not source.first, "detached"
-    return Forward(t, module, x, source.run(t, module, x), before)
+    t.drop = results
+    y = source.run(t, module, x)
+    t.drop = None
+    return Forward(t, module, x, y, before)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from prestep.sim.graph.opgraph import Program
 from prestep.workloads.megatron.passes import Pass, Source, forward, part, pass_of
 from prestep.workloads.megatron.split import Halves, halves
 from prestep.workloads.orthogonal import Matrices, hidden
-from prestep.workloads.torch.again import Again
+from prestep.workloads.torch.again import Again, Kept
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape, Tensor
@@ -49,17 +49,20 @@ class Unit:
 def record(source: Source, again: Again) -> Unit:
     """Runs a module forward and backward on a fresh tape and cuts what it issued in two.
 
-    Where all of it runs ``again`` only the input is kept, and backward begins with forward.
+    Where it runs ``again`` its input is kept, with the results that are not made again, and backward begins with
+    forward: what else waits for backward is there during it alone.
     """
-    t, module, _, y, before = forward(source)
+    results = Kept(again.products) if again.products else None
+    t, module, _, y, before = forward(source, results)
     cut, stash = t.issued, t.memory.now - before
     if again.shortened:
         _repeat(t, source, module, again)
     t.phase = 1
     t.backward(y, Tensor(None, y.shape))
     transient = max(0.0, t.memory.peak - before - stash)
-    if again.full:
-        stash, transient = y.size, transient + stash
+    if again:
+        waiting = y.size + (0.0 if results is None else results.size)
+        stash, transient = waiting, transient + max(0.0, stash + y.size - waiting)
     whole, name = t.program(), source.name
     ahead = part(whole, 0, cut)
     back = part(whole, 0 if again.from_input else cut, len(whole))
@@ -102,11 +105,15 @@ def _parameter_counts(module: Module, trained: bool) -> dict[str, int]:
 
 
 def _repeat(t: Tape, source: Source, module: Module, again: Again) -> None:
-    """The forward pass once more in front of the backward pass, as far as it is needed."""
-    x, before = Tensor(None, source.shape), t.issued
+    """The forward pass once more in front of the backward pass, as far as it is needed.
+
+    Its memory is that of the first time.
+    """
+    x, before, memory = Tensor(None, source.shape), t.issued, t.memory.moment()
     t.drop = again.dropped()
     with t.no_grad():
         source.run(t, module, x)
     t.drop = None
     if again.early:
         t.forget_after_last("gemm", before)
+    t.memory.forget(memory)

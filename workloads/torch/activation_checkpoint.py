@@ -66,13 +66,18 @@ class _Region:
         """Runs the region again, with history, and then its backward pass."""
         t = self.tape
         t.cpu("checkpoint_backward")
-        x, self.kept = self.kept, Tensor(None, self.kept.shape)
-        x.requires_grad, x.name = True, "detached"
+        # A leaf without memory: the input goes with the last operator that needs it.
+        leaf = Tensor(None, self.kept.shape, self.kept.itemsize)
+        leaf.requires_grad, leaf.name = True, "detached"
         t.phase = 0
-        y = self._again(x)
+        y = self._again(t.apply(self.kept.moved(), [leaf], _passed_on))
         t.phase = 1
-        t.backward(y, g)
-        return [x.grad if self.wanted else None]
+        if t.deferred is None:
+            # Autograd runs the region's own nodes, so nobody holds its gradient until they end.
+            t.backward(y, g.moved())
+        else:
+            t.backward(y, g)
+        return [leaf.grad if self.wanted else None]
 
     def _again(self, x: Tensor) -> Tensor:
         """The region's result; since PyTorch 2.1 only what backward needs is computed."""
@@ -84,3 +89,8 @@ class _Region:
         y = t.recompute(lambda: self.forward(x)) if stops_early else self.forward(x)
         t.drop = t.drop_collective = None
         return y
+
+
+def _passed_on(g: Tensor) -> list[Tensor | None]:
+    """The gradient of the same value."""
+    return [g]

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sized
+from typing import NamedTuple
 
 OWNERS = ("parameters", "gradients", "optimizer", "activations", "buffers", "workspace")
+
+
+class Peak(NamedTuple):
+    """The peak so far, its owners, and how much had come or gone."""
+
+    logged: int
+    bytes: float
+    owners: dict[str, float]
 
 
 class Memory:
@@ -62,6 +71,22 @@ class Memory:
         self.log.append((len(self.issued), owner, -size))
         self.alive[owner] -= size
         self.now -= size
+
+    def moment(self) -> Peak:
+        """What `forget` goes back to."""
+        return Peak(len(self.log), self.peak, self.at_peak)
+
+    def forget(self, moment: Peak) -> None:
+        """Takes back what came since a moment and has gone again, as if it had never been."""
+        left = dict.fromkeys(OWNERS, 0.0)
+        for _, owner, size in self.log[moment.logged :]:
+            left[owner] += size
+        self.log[moment.logged :] = [
+            (len(self.issued), owner, size) for owner, size in left.items() if size
+        ]
+        self.peak, self.at_peak = moment.bytes, moment.owners
+        if self.now > self.peak:
+            self.peak, self.at_peak = self.now, dict(self.alive)
 
     def keep_on_host(self, owner: str, size: float) -> None:
         """Counts what the rank has in its host's memory."""

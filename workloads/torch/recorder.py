@@ -12,7 +12,7 @@ import numpy as np
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, Program, Rendezvous
-from prestep.workloads.torch.memory import Memory
+from prestep.workloads.torch.memory import Memory, Peak
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,12 +72,13 @@ class Columns:
 
 @dataclass(frozen=True)
 class _Moment:
-    """A moment to which recording can go back: operations issued, what the host had done, and what streams await."""
+    """A moment to which recording can go back: operations issued, the host's work, what streams await, and memory."""
 
     issued: int
     counts: dict[str, float]
     host_pending: float
     waits: dict[str, dict[int, None]]
+    memory: Peak | None = None
 
 
 class Recorder:
@@ -216,8 +217,9 @@ class Recorder:
     def saves(self) -> None:
         """An operator is about to save an input for backward (recomputation stops after the last such moment)."""
         waits = {stream: dict(events) for stream, events in self._waits.items()}
+        memory = self.memory.moment()
         self._last_save = _Moment(
-            self.issued, dict(self.counts), self.host_pending, waits
+            self.issued, dict(self.counts), self.host_pending, waits, memory
         )
 
     def forget_after_last(self, kind: str, first: int) -> None:
@@ -245,6 +247,8 @@ class Recorder:
         self.columns.truncate(moment.issued)
         self.counts = defaultdict(float, moment.counts)
         self.host_pending = moment.host_pending
+        if moment.memory is not None:
+            self.memory.forget(moment.memory)
         self._waits = {stream: dict(events) for stream, events in moment.waits.items()}
         for stream, last in list(self._last.items()):
             if last >= moment.issued:

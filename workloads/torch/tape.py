@@ -83,6 +83,11 @@ class Tensor:
         self.local = True
         self.whole: tuple[int, ...] = ()  # of a shard: what it is a part of
 
+    def moved(self) -> Tensor:
+        """The same value, which leaves no memory behind here."""
+        taken, self.storage = Tensor(self.storage, self.shape, self.itemsize), None
+        return taken
+
     @property
     def elements(self) -> int:
         """How many elements it has."""
@@ -225,8 +230,9 @@ class Tape(Recorder):
 
     # -- autograd -------------------------------------------------------------------------------
     def recompute(self, forward: Callable[[], Tensor]) -> Tensor:
-        """Runs a region again, up to its last saved tensor (torch.utils.checkpoint's early stop)."""
+        """Runs a region again, up to its last saved tensor (torch.utils.checkpoint's early stop); it has no result."""
         out = forward()
+        out.storage = None
         self.forget()
         return out
 
