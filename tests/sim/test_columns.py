@@ -15,7 +15,7 @@ from prestep.topologies import load_cluster, rail_optimized
 from prestep.topologies.fabric import Fabric
 
 
-def rails(hosts: int = 9) -> Fabric:
+def rails(hosts: int) -> Fabric:
     return rail_optimized.build(
         rail_optimized.Params(hosts=hosts, hosts_per_group=4, spines=2)
     )
@@ -27,9 +27,10 @@ def test_an_all_to_all_by_classes_is_the_sum_of_its_messages(
     name: str, relay: bool
 ) -> None:
     """With PXN and without: the bytes on every link are those of n (n - 1) messages along their own routes."""
-    fabric = rails() if name == "rails" else load_cluster(name)
-    group = group_of(fabric, fabric.gpus)
-    flows = pairwise._flows("all_to_all", group, fabric.gpus)
+    fabric = rails(5) if name == "rails" else load_cluster(name)
+    gpus = fabric.gpus[:40]  # whole hosts of all of them
+    group = group_of(fabric, gpus)
+    flows = pairwise._flows("all_to_all", group, gpus)
     total = np.zeros(len(fabric.links))
     for src, dst, amount in transport.relayed(flows, group) if relay else flows:
         rows, share = fabric.spread(src, dst)

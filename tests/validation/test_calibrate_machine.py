@@ -383,6 +383,7 @@ def test_a_trace_says_how_kernels_compare_and_steps_how_fast_they_are(
 
 
 @pytest.mark.slow
+@pytest.mark.night  # a minute and a half of fits; test_a_machine_is_found_again is the law by day
 def test_what_real_gpus_recorded_calibrates(tmp_path: Path) -> None:
     """The shipped measurement: better on held-out kernels than the known GPU, its steps within 4 % on average."""
     home, shipped = Path(cli.__file__).parent, "examples/measured/h200x4.zip"
