@@ -21,7 +21,7 @@ from prestep.sim.analysis.timeline import Timeline
 from prestep.sim.collectives import report as collective_report
 from prestep.sim.errors import InputError, PrestepError
 from prestep.sim.exporters import _run_files
-from prestep.sim.predict import execute, plan, predict, reported
+from prestep.sim.predict import execute, plan, predict, reported, with_request
 from prestep.sim.replay import report as replay_report
 from prestep.sim.replay.replay import replay_files
 from prestep.sim.spec.jobs import refuse
@@ -110,7 +110,8 @@ def simulate(
     if not prices:
         return predict(loaded)
     planned = plan(loaded)
-    return with_host(planned, reported(planned, execute(planned), prices=True))
+    result = reported(planned, execute(planned), prices=True)
+    return with_request(loaded, with_host(loaded, planned, result))
 
 
 def compare(scenario: str | Path | None, *variants: Changes) -> pd.DataFrame:
@@ -223,6 +224,7 @@ def breakdown(result: Prediction) -> pd.Series[float]:
 
 def save(result: Prediction, path: str | Path) -> Path:
     """Writes a result: .html (report), .json or .json.gz (trace), .parquet, .md, by the ending."""
-    if exporters.name_for(path) != "html" or result.details is None:
+    scenario = result.details and result.details.request
+    if exporters.name_for(path) != "html" or not isinstance(scenario, Scenario):
         return exporters.write(result, path)
-    return _run_files.write_report(result, Path(path), result.details.scenario, ())
+    return _run_files.write_report(result, Path(path), scenario, ())

@@ -39,12 +39,16 @@ def key(
     most: float | None = None,
     names: str = "",
     was: tuple[str, ...] = (),
+    of: str = "",
+    wants: str | None = "",
 ) -> Any:
     """A key of a section: default, meaning, unit ("bytes", "bandwidth", "duration"), and bounds, `above` exclusive.
 
     `names` is a kind of `prestep.sim.tools.catalog`: the key takes the names that there are, so that a new file is a
-    new value.
-    `was` are names that the key had: files with them are read, with a warning (`prestep.sim.renamed`).
+    new value. `was` are names that the key had: files with them are read, with a warning (`prestep.sim.renamed`).
+    `of`: families of frameworks that read it, where they are not its section's (`prestep.workloads.frameworks`).
+    `wants`: what there has to be for it to count (`prestep.sim.spec.rules.idle`), joined by "; "; None: that is found
+    out otherwise.
     """
     metadata = {
         "doc": doc,
@@ -54,13 +58,15 @@ def key(
         "most": most,
         "names": names,
         "was": was,
+        "of": of,
+        "wants": wants,
     }
     return field(default=default, metadata=metadata)
 
 
-def table(doc: str) -> Any:
+def table(doc: str, wants: str = "") -> Any:
     """A key that holds a table of texts, empty if not said."""
-    metadata = key(None, doc).metadata
+    metadata = key(None, doc, wants=wants).metadata
     return field(default_factory=dict, hash=False, metadata=metadata)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prestep.sim import predict
 from prestep.sim.analysis import step_time as times
@@ -12,6 +12,7 @@ from prestep.sim.costs import Gpu
 from prestep.sim.engine import engine
 from prestep.sim.engine.execution import Run
 from prestep.sim.planning.planned import Planned
+from prestep.sim.planning.planned import planned as plan_lowered
 from prestep.sim.spec.sections import Scenario
 from prestep.topologies.fabric import Fabric
 from prestep.workloads.lowered import Lowered
@@ -24,10 +25,7 @@ class Executed:
 
     planned: Planned
     run: Run
-
-    @property
-    def scenario(self) -> Scenario:
-        return self.planned.scenario
+    scenario: Scenario = field(default_factory=Scenario)
 
     @property
     def model(self) -> ModelSpec:
@@ -54,16 +52,21 @@ def executed(
     scenario: Scenario, steps: int | None = None, fabric: Fabric | None = None
 ) -> Executed:
     """The scenario's step on its cluster, as often as a prediction takes, or so many times."""
-    planned = predict.plan(scenario, fabric)
-    return of(planned, steps)
+    return of(predict.plan(scenario, fabric), steps, scenario)
 
 
-def of(planned: Planned, steps: int | None = None) -> Executed:
+def of(
+    planned: Planned, steps: int | None = None, scenario: Scenario | None = None
+) -> Executed:
     """A planned step with its run."""
-    return Executed(
-        planned,
-        predict.execute(planned) if steps is None else engine.execute(planned, steps),
-    )
+    run = predict.execute(planned) if steps is None else engine.execute(planned, steps)
+    return Executed(planned, run, scenario or Scenario())
+
+
+def of_lowered(done: Executed, lowered: Lowered) -> Executed:
+    """The same job and machine with another record of its step."""
+    step = plan_lowered(done.planned.job, done.planned.machine, done.model, lowered)
+    return of(step, scenario=done.scenario)
 
 
 def step_time(done: Executed) -> float:

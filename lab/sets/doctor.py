@@ -18,7 +18,7 @@ from typing import Any
 
 from lab.fit import doctor as published
 from prestep.sim import progress
-from prestep.sim.spec.sections import Nccl
+from prestep.sim.collectives.settings import Nccl
 from prestep.topologies import load_cluster
 from prestep.topologies.edit.overrides import with_overrides
 from prestep.validation.doctor.diagnosis import Diagnosis, diagnosed

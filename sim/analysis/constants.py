@@ -8,11 +8,9 @@ from typing import NamedTuple
 
 from prestep.sim.analysis.critical_path import HOST, Segment
 from prestep.sim.collectives.plan import Plan
-from prestep.sim.collectives.wires.processes import LOCAL
 from prestep.sim.costs.kinds import STREAM_PASSES
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import KERNEL, Chain, Program
-from prestep.sim.planning import host_speed
 from prestep.sim.planning.planned import Planned
 
 
@@ -37,13 +35,10 @@ class Grounds:
         self.programs: dict[int, Program] = {p.rank: p for p in planned.graph.programs}
         self.kernels: dict[int, list[tuple[Constant, float]]] = {}
         self.past: dict[Constant, float] = {}
-        facts = planned.fabric.cluster_facts
-        said = host_speed.stated(planned.scenario, planned.fabric) is not None
-        known = said and planned.scenario.cluster.numa == LOCAL
-        self.host = Constant("host", "", "fitted" if known else "guess")
+        facts, host = planned.fabric.cluster_facts, planned.machine.host
+        self.host = Constant("host", "", "fitted" if host.is_known else "guess")
         # Hosts of one kind differ from start to start, those with neighbours the most: the cluster file says how far.
-        own = planned.scenario.cluster.host_factor is not None
-        spread = None if own else facts.host_spread
+        spread = None if host.source == "scenario" else facts.host_spread
         self.speed = Constant("host", "speed of the host", "fitted")
         self.host_spread = spread or 0.0
 

@@ -11,7 +11,7 @@ from prestep.sim.analysis.allocations import Allocations
 from prestep.sim.analysis.kernels import KernelUse
 from prestep.sim.costs import Gpu
 from prestep.sim.engine.traffic import Traffic
-from prestep.sim.spec.sections import Scenario
+from prestep.sim.planning.job import Job
 from prestep.topologies.fabric import Fabric
 
 
@@ -21,7 +21,7 @@ class Details:
 
     Attributes
     ----------
-    scenario, fabric, gpu : Scenario, Fabric, Gpu
+    job, fabric, gpu : Job, Fabric, Gpu
         What was predicted, on which cluster, of which GPUs.
     gpus : tuple of str
         The GPU of every rank.
@@ -33,9 +33,11 @@ class Details:
         Of the last step, most time first.
     allocations : mapping
         The allocator's log by simulated rank.
+    request : object
+        The scenario, for whoever predicts it again with changes; None: it is not kept.
     """
 
-    scenario: Scenario
+    job: Job
     fabric: Fabric
     gpu: Gpu
     gpus: tuple[str, ...]
@@ -44,3 +46,4 @@ class Details:
     carried: np.ndarray
     kernels: tuple[KernelUse, ...]
     allocations: Mapping[int, Allocations]
+    request: object = None

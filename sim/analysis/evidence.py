@@ -10,13 +10,11 @@ import numpy as np
 from prestep.sim.analysis import metrics
 from prestep.sim.analysis.prediction import Fallback
 from prestep.sim.collectives.plan import Plan
-from prestep.sim.collectives.wires.processes import LOCAL
 from prestep.sim.costs import Gpu
 from prestep.sim.costs.interference import is_known
 from prestep.sim.engine.execution import Run
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import COMM, KERNEL, Chain, Program
-from prestep.sim.planning import host_speed
 from prestep.sim.planning.planned import Planned
 
 GROUNDED = ("measured", "fitted")
@@ -153,9 +151,9 @@ def _host(planned: Planned, share: float) -> list[Fallback]:
     """The speed of the host, where neither the scenario nor the cluster says it and GPUs wait for it."""
     if share <= 0:
         return []
-    if planned.scenario.cluster.numa != LOCAL:
+    if not planned.machine.host.is_local:
         return [Fallback("cluster.numa: the host's time for it", "guess", 1, share)]
-    if host_speed.stated(planned.scenario, planned.fabric) is not None:
+    if planned.machine.host.stated is not None:
         return []
     what = f"host_factor of {planned.fabric.name}: taken as 1"
     return [Fallback(what, "guess", 1, share)]

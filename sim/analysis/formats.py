@@ -22,7 +22,7 @@ def formats_of(planned: Planned) -> dict[str, float]:
 
     Products of a step that quantizes none are in its own format.
     """
-    name = planned.scenario.training.precision
+    name = planned.job.precision
     if not precision(name).quantized:
         return {name: 1.0}
     flops: dict[str, float] = defaultdict(float)

@@ -10,7 +10,6 @@ from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.registry import algorithms
 from prestep.sim.graph.opgraph import KERNEL, Chain, Comm, Program
 from prestep.sim.planning.planned import Planned
-from prestep.sim.spec.sections import Scenario
 from prestep.workloads.lowered import Lowered
 from prestep.workloads.parallel.ddp import first_buckets_held
 
@@ -22,17 +21,16 @@ SIMPLE, EVERY = 4_194_304.0, 4_194_304.0 + 524_288.0 + 4_915_200.0
 # again. An algorithm's module says over how many CONNECTIONS of a channel a GPU receives; one, if it says nothing.
 
 
-def peaks(lowered: Lowered, scenario: Scenario, step: float = 0.0) -> dict[int, Memory]:
-    """Bytes by owner at the peak of each simulated rank; `step`: seconds of a step, if known.
+def peaks(lowered: Lowered, warmup: int = 0, step: float = 0.0) -> dict[int, Memory]:
+    """Bytes by owner at the peak of each simulated rank.
 
-    In short runs DDP's first buckets are among the buffers.
+    In short runs DDP's first buckets are among the buffers: those with so many `warmup` steps of so many seconds, where
+    a step's time is known.
     """
     found = {}
     for rank, memory in lowered.memory.items():
         held = (
-            memory.first_buckets
-            if step and first_buckets_held(scenario.training.warmup, step)
-            else 0.0
+            memory.first_buckets if step and first_buckets_held(warmup, step) else 0.0
         )
         found[rank] = Memory(
             **(memory.at_peak | {"buffers": memory.at_peak["buffers"] + held})
@@ -40,15 +38,16 @@ def peaks(lowered: Lowered, scenario: Scenario, step: float = 0.0) -> dict[int, 
     return found
 
 
-def fullest(lowered: Lowered, scenario: Scenario) -> Memory:
+def fullest(lowered: Lowered) -> Memory:
     """The rank with the highest peak; the lowest of equals."""
-    found = peaks(lowered, scenario)
+    found = peaks(lowered)
     return found[min(found, key=lambda rank: (-found[rank].total, rank))]
 
 
 def needed(planned: Planned, step: float) -> tuple[float, str]:
     """Bytes that the fullest rank needs in a step of so many seconds, and the owner of most of them."""
-    alive, beside = peaks(planned.lowered, planned.scenario, step), outside(planned)
+    alive = peaks(planned.lowered, planned.job.warmup, step)
+    beside = outside(planned)
     owners = {rank: {**alive[rank].owners, **beside[rank]} for rank in alive}
     most = max(sorted(owners), key=lambda rank: sum(owners[rank].values()))
     return sum(owners[most].values()), max(owners[most], key=owners[most].__getitem__)

@@ -35,18 +35,12 @@ from prestep.sim.collectives.wires import sharp
 from prestep.sim.costs.kinds import work
 from prestep.sim.engine.execution import Run
 from prestep.sim.graph.opgraph import KERNEL, OpGraph, Program
-from prestep.sim.planning import numa
 from prestep.sim.planning.jitter import NAMES as JITTERS
 from prestep.sim.planning.jitter import PAUSE
 from prestep.sim.planning.planned import Planned
-from prestep.sim.spec.load import sections_in_use
-from prestep.sim.spec.rules.duration import check_duration
-from prestep.sim.spec.rules.idle import idle
 from prestep.sim.storage.feeding import path_with, with_data
 from prestep.sim.tools.stack import with_room
-from prestep.workloads.frameworks import framework_of
 from prestep.workloads.job.faults import Faults
-from prestep.workloads.job.layout import microbatches_of
 from prestep.workloads.models.counts import attention_flops, idle_parameters
 from prestep.workloads.models.model import ModelSpec
 
@@ -71,7 +65,9 @@ def report(
     """
     graph = planned.graph
     step = _step(planned, run, by_rank)
-    check_duration(step.total, planned.scenario.where, "model, training", "a step")
+    step_times.check_duration(
+        step.total, planned.job.where, "model, training", "a step"
+    )
     timeline = timeline_of(graph, run)
     windows = step_times.windows(graph, run)
     breakdown = _breakdown(graph, timeline, windows, step)
@@ -129,14 +125,14 @@ def _step(planned: Planned, run: Run, by_rank: Mapping[int, float] | None) -> _S
 
 def _speed(planned: Planned, step: _Step) -> dict[str, Any]:
     """The step time, and the fields of a prediction that follow from it."""
-    scenario, gpus = planned.scenario, planned.lowered.layout.world
+    job, gpus = planned.job, planned.lowered.layout.world
     tokens, flops = work_of_step(planned)
     peak = formats.peak_of(planned, formats.formats_of(planned))
     return {
         "step_time": step.total,
         "step_time_by_rank": step.by_rank,
-        "measured": scenario.measured.step_time,
-        "measured_fitted": scenario.measured.fitted,
+        "measured": job.measured,
+        "measured_fitted": job.fitted,
         "tokens_per_second_per_gpu": metrics.tokens_per_second(
             tokens, step.total, gpus
         ),
@@ -147,7 +143,7 @@ def _speed(planned: Planned, step: _Step) -> dict[str, Any]:
 
 def _memory(planned: Planned, step: float) -> dict[str, Any]:
     """The fields of a prediction that say what memory a step of so many seconds takes."""
-    allocated = peaks(planned.lowered, planned.scenario, step)
+    allocated = peaks(planned.lowered, planned.job.warmup, step)
     memory = planned.lowered.memory
     reserved = {rank: one.reserved for rank, one in memory.items() if one.reserved}
     modules = {rank: one.modules for rank, one in memory.items() if one.modules}
@@ -167,7 +163,7 @@ def _host_memory(planned: Planned) -> dict[str, Any]:
     fabric, memory = planned.fabric, planned.lowered.memory
     kept = {rank: one.on_host for rank, one in memory.items() if one.on_host}
     every = _of_every_rank(planned.graph, kept)
-    own = planned.scenario.cluster.host_memory
+    own = planned.machine.host_memory
     return {
         "on_host": every,
         "hosts": {rank: fabric.host_of(planned.gpus[rank]) for rank in every},
@@ -181,8 +177,8 @@ def _trust(
     """The fields of a prediction that say how far to trust it; `host` as `_Breakdown` has it."""
     gpu_time = step.total if step.data is None else step.data["gpu_time"]
     gpu = uncertainty_of(planned, path, gpu_time)
-    routed = with_unseen(gpu, planned.scenario, gpu_time)
-    interval = with_readers(routed, planned.scenario, step.data)
+    routed = with_unseen(gpu, planned.job, gpu_time)
+    interval = with_readers(routed, planned.job, step.data)
     return {
         "evidence": evidence_of(planned, run),
         "tables": tables_of(planned, run),
@@ -190,7 +186,7 @@ def _trust(
         "warnings": (
             *_warnings(planned),
             *_unsteady(planned, run),
-            *unseen(planned.scenario),
+            *unseen(planned.job),
             *interval.warnings,
         ),
         "uncertainty": interval,
@@ -201,13 +197,14 @@ def _checkpoint(
     planned: Planned, run: Run, breakdown: Mapping[str, float], step: float
 ) -> tuple[dict[str, Any] | None, Timeline | None]:
     """What [checkpoint] costs, and the spans of the save that follows the last step; none without the section."""
-    if "checkpoint" not in sections_in_use(planned.scenario):
+    saves = planned.job.saves
+    if saves is None:
         return None, None
     # saving simulates storage: slow to import, and few scenarios save
     from prestep.sim.storage.checkpointing import report_of, saving_step
     from prestep.sim.storage.save_spans import spans_of
 
-    table, save = report_of(planned, run, step)
+    table, save = report_of(planned, saves, run, step)
     table["saving_step"] = saving_step(table, breakdown, step)
     graph = planned.graph
     represents = {p.rank: graph.represents[p.rank] for p in graph.programs}
@@ -253,7 +250,7 @@ def _details(planned: Planned, run: Run, step: float) -> dict[str, Any]:
     """What pictures and traces show, and what its kernels draw in a step of so many seconds."""
     graph, (tokens, _) = planned.graph, work_of_step(planned)
     details = Details(
-        scenario=planned.scenario,
+        job=planned.job,
         fabric=planned.fabric,
         gpu=planned.gpu,
         gpus=planned.gpus,
@@ -273,16 +270,15 @@ def work_of_step(planned: Planned) -> tuple[float, float]:
     Of models that are no transformers: (samples, the flops of their kernels). Nobody knows what a recorded program
     reads: its tokens are nan.
     """
-    s, model = planned.scenario, planned.model
+    job, batch, model = planned.job, planned.job.batch, planned.model
     if planned.lowered.model_flops is not None:
         return math.nan, planned.lowered.model_flops
-    samples = s.training.micro_batch * microbatches_of(s) * s.parallel.dp
+    samples = batch.samples * batch.microbatches * job.degrees.dp
     if model.kind != "transformer":
         return float(samples), _kernel_flops(planned.graph)
-    tokens = float(samples * s.training.seq_len)
-    seen = min(s.training.packed or s.training.seq_len, s.training.seq_len)
-    frozen = s.adapter.on
-    per_token = _flops_per_token(model, planned.lowered.parameters, seen, frozen)
+    tokens = float(samples * batch.tokens)
+    parameters = planned.lowered.parameters
+    per_token = _flops_per_token(model, parameters, batch.attended, job.frozen)
     return tokens, tokens * per_token
 
 
@@ -313,21 +309,19 @@ def _flops_per_token(
 
 
 def _warnings(planned: Planned) -> tuple[str, ...]:
-    scenario = planned.scenario
-    hosts = len({*map(planned.fabric.host_of, planned.gpus)})
-    without_part = tuple(idle(scenario, planned.model, hosts))
+    remarks, machine = planned.job.remarks, planned.machine
     caveats = (
-        *scenario.notes,
-        *without_part,
-        *unheard(planned, without_part),
-        *framework_of(scenario).caveats(scenario, planned.model),
+        *remarks.decided,
+        *remarks.unused,
+        *unheard(planned, remarks.unused),
+        *remarks.caveats,
         *_contradictions(planned),
-        *filter(None, [numa.caveat(scenario)]),
+        *filter(None, [machine.host.caveat]),
         *_without_sharp(planned),
         *_without_nccl(planned),
         *uneven.caveats(planned.fabric, planned.gpus, planned.graph.comms),
     )
-    jitter = _jitter_keys(scenario.faults)
+    jitter = _jitter_keys(machine.faults)
     return (*caveats, f"{', '.join(jitter)}: {WITHOUT_NOISE}") if jitter else caveats
 
 
@@ -353,7 +347,7 @@ def _without_nccl(planned: Planned) -> tuple[str, ...]:
 
 def _without_sharp(planned: Planned) -> tuple[str, ...]:
     """Whether CollNet was asked for in vain."""
-    idle = sharp.without(planned.fabric, planned.scenario.nccl)
+    idle = sharp.without(planned.fabric, planned.machine.nccl)
     return (idle,) if idle else ()
 
 

@@ -12,7 +12,11 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from prestep.sim.engine.execution import Run
+from prestep.sim.errors import InputError, Mistake
 from prestep.sim.graph.opgraph import KERNEL, OpGraph
+
+#: Seconds of a year, beyond which nobody waits for a step or for requests to be served.
+YEAR = 365 * 86400.0
 
 # Share of a step by which ranks that communicate differ, from which on they are not yet in step.
 UNLIKE = 1e-3
@@ -99,3 +103,20 @@ def last_end(graph: OpGraph, run: Run) -> float:
     last = {rank: float(times[-1]) for rank, times in step_times(graph, run).items()}
     least = max(last.values()) * (1.0 - UNLIKE)
     return max(float(ends[rank][-1]) for rank, time in last.items() if time >= least)
+
+
+def check_duration(seconds: float, where: str, keys: str, what: str) -> None:
+    """Raises InputError where a step, or serving, takes longer than a year.
+
+    Examples
+    --------
+    >>> check_duration(0.5, "job.toml", "model, training", "a step")
+    >>> check_duration(1e9, "job.toml", "model, training", "a step")
+    Traceback (most recent call last):
+    sim.errors.InputError: job.toml: model, training: found a step of 31.7 years, ...
+    """
+    if seconds <= YEAR:
+        return
+    found = f"{what} of {seconds / YEAR:.3g} years"
+    hint = "check the sizes of the model and of the batch, or take more GPUs"
+    raise InputError(Mistake(where, keys, found, "one of at most a year", hint))

@@ -18,8 +18,8 @@ from typing import Any
 from prestep.sim.analysis.constants import Constant, Grounds
 from prestep.sim.analysis.critical_path import CriticalPath
 from prestep.sim.costs.spreads import NOMINAL, quantile, widths
+from prestep.sim.planning.job import Job
 from prestep.sim.planning.planned import Planned
-from prestep.sim.spec.sections import Scenario
 from prestep.sim.storage.systems import load_system as storage_of
 
 GUESS = "guess"
@@ -143,12 +143,12 @@ def _largest_first(part: Part) -> tuple[float, str, str]:
 
 
 def with_readers(
-    gpu: Uncertainty, scenario: Scenario, data: Mapping[str, Any] | None
+    gpu: Uncertainty, job: Job, data: Mapping[str, Any] | None
 ) -> Uncertainty:
     """The interval of a step that takes as long as the slower of its GPU, whose interval is `gpu`, and its readers."""
     if data is None or not data["readers_time"]:
         return gpu
-    readers = interval(_read(scenario, data), data["readers_time"])
+    readers = interval(_read(job, data), data["readers_time"])
     low, high = max(gpu.low, readers.low), max(gpu.high, readers.high)
     binding = readers if data["input_bound"] else gpu
     return replace(
@@ -172,21 +172,19 @@ TOKENS = 4096  # of a rank's microbatch: above them kernels are long enough to h
 HOSTED = "host of adapters"
 
 
-def with_unseen(interval: Uncertainty, scenario: Scenario, step: float) -> Uncertainty:
+def with_unseen(interval: Uncertainty, job: Job, step: float) -> Uncertainty:
     """The interval of a step with what makes it longer and is not simulated: uneven experts, the host of adapters."""
-    parallel, training = scenario.parallel, scenario.training
-    if parallel.natural_routing and parallel.ep > 1:
+    if job.routed_freely:
         interval = _longer(interval, step, Part(ROUTING, GUESS, step, NATURAL))
-    tokens = training.micro_batch * training.seq_len // parallel.cp
-    hosted = scenario.adapter.on and training.framework == "megatron"
-    if hosted and not scenario.megatron.cuda_graph_scope and tokens <= TOKENS:
+    tokens = job.batch.samples * job.batch.tokens // job.degrees.cp
+    if job.adapted_on_host and tokens <= TOKENS:
         interval = _longer(interval, step, Part(HOSTED, GUESS, step, ADAPTED))
     return interval
 
 
-def unseen(scenario: Scenario) -> list[str]:
+def unseen(job: Job) -> list[str]:
     """What a reader is told of `with_unseen`."""
-    widths = with_unseen(Uncertainty(1.0, 1.0, 0.0, 0.0, ()), scenario, 1.0)
+    widths = with_unseen(Uncertainty(1.0, 1.0, 0.0, 0.0, ()), job, 1.0)
     if not any(part.constant == HOSTED for part in widths.parts):
         return []
     return [
@@ -208,13 +206,11 @@ def _longer(interval: Uncertainty, step: float, part: Part) -> Uncertainty:
     )
 
 
-def _read(scenario: Scenario, data: Mapping[str, Any]) -> dict[Constant, float]:
+def _read(job: Job, data: Mapping[str, Any]) -> dict[Constant, float]:
     """Seconds of reading by what they rest on; what [dataload] says itself is as sure as its author."""
-    if data["bound_by"] != "storage":
+    if job.data is None or data["bound_by"] != "storage":
         return {}
-    system = storage_of(
-        scenario.dataload.storage or "nvme", scenario.where, "dataload.storage"
-    )
+    system = storage_of(job.data.storage or "nvme", job.where, "dataload.storage")
     grade = "datasheet" if system.evidence.get("iops") == "datasheet" else GUESS
     return {
         Constant("bandwidth", f"reads from {system.name}", grade): data["read_time"]

@@ -15,11 +15,10 @@ import numpy as np
 
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.settings import COMMUNICATORS, Nccl
 from prestep.sim.graph.opgraph import Comm
 from prestep.sim.planning import host_memory
 from prestep.sim.planning.planned import Planned
-from prestep.sim.spec.rules.idle import stated
-from prestep.sim.spec.sections import COMMUNICATORS, Nccl
 
 #: Keys that say who runs collectives and by which tables: they have a part in whatever is run.
 ALWAYS = ("nccl.backend", "nccl.version", "nccl.collnet")
@@ -27,25 +26,29 @@ ALWAYS = ("nccl.backend", "nccl.version", "nccl.collnet")
 CHANNELS = ("nccl.min_channels", "nccl.max_channels")
 
 
-def unheard(planned: Planned, idle: Sequence[str]) -> Iterator[str]:
-    """Sentences about settings without a part in a step, beside those that `idle` sentences name already."""
-    said = " ".join(idle)
-    keys = [key for key in stated(planned.scenario) if key not in said]
-    comms = _distinct(planned)
+def unheard(planned: Planned, unused: Sequence[str]) -> Iterator[str]:
+    """Sentences about settings without a part in a step, beside those that `unused` names already."""
+    named, comms = " ".join(unused), _distinct(planned)
     same = [
-        key for key in keys if _is_setting(key) and _same_without(planned, comms, key)
+        key
+        for key in _settings(planned.machine.nccl)
+        if key not in named and _same_without(planned, comms, key)
     ]
     if comms and same:
         have = "has" if len(same) == 1 else "have"
         why = "that wants collectives which are run otherwise for it"
         yield f"{', '.join(same)} {have} no part in this step: {why}{_hint(planned, same)}"
     kept = any(memory.on_host for memory in planned.lowered.memory.values())
-    if "cluster.host_memory" in keys and not kept:
+    if planned.machine.host_memory is not None and not kept:
         yield "cluster.host_memory has no part in this step: that wants something kept there (parallel.offload)"
 
 
-def _is_setting(key: str) -> bool:
-    return key.startswith("nccl.") and key not in ALWAYS
+def _settings(nccl: Nccl) -> Iterator[str]:
+    """Keys of the settings that are not NCCL's own, and count by what they do to collectives."""
+    for entry in fields(Nccl):
+        key = f"nccl.{entry.name}"
+        if getattr(nccl, entry.name) != entry.default and key not in ALWAYS:
+            yield key
 
 
 def _hint(planned: Planned, keys: Sequence[str]) -> str:
@@ -70,7 +73,7 @@ def _distinct(planned: Planned) -> list[Comm]:
 
 def _same_without(planned: Planned, comms: Sequence[Comm], key: str) -> bool:
     """Whether all communications are planned alike with a setting and without it."""
-    now, name = planned.scenario.nccl, key.removeprefix("nccl.")
+    now, name = planned.machine.nccl, key.removeprefix("nccl.")
     before = replace(now, **{name: getattr(Nccl(), name)})
     concerned = [c for c in comms if name not in COMMUNICATORS or c.axis == name]
     return all(

@@ -31,7 +31,7 @@ def on_bus(
     Examples
     --------
     >>> from prestep.sim.collectives.group import group_of
-    >>> from prestep.sim.spec.sections import Nccl
+    >>> from prestep.sim.collectives.settings import Nccl
     >>> from prestep.topologies import load_cluster
     >>> fabric = load_cluster("aws-p5")
     >>> group = group_of(fabric, fabric.gpus, Nccl(p2p_disable=True))

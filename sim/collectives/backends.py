@@ -18,8 +18,8 @@ from prestep.sim.collectives.algorithms import gloo, one_sided
 from prestep.sim.collectives.nccl import tuner
 from prestep.sim.collectives.nccl.speeds import most_channels
 from prestep.sim.collectives.plan import OPS, PAIR_OPS, Plan
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError, Mistake, did_you_mean
-from prestep.sim.spec.sections import Nccl
 
 CREATION = "init"  # the cost of making a communicator: sim/collectives/nccl/creation.py
 

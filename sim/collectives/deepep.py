@@ -20,9 +20,9 @@ from prestep.sim.collectives import machine
 from prestep.sim.collectives.assemble import wires
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
 from prestep.sim.graph.tokens import Tokens
-from prestep.sim.spec.sections import Nccl
 
 FILE = Path(__file__).with_suffix(".toml")
 HOSTS = "hosts"  # the table of what several hosts add

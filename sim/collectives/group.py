@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prestep.sim.collectives.nccl.ways import TYPES
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import nics, paths, processes, reach, transport
 from prestep.sim.collectives.wires.network import Network, network_of
 from prestep.sim.errors import InputError, Mistake, unknown
-from prestep.sim.spec.sections import Nccl
 
 
 @dataclass(frozen=True, eq=False)

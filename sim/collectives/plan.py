@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prestep.sim.collectives.registry import algorithms
+from prestep.sim.collectives.settings import COMMUNICATORS, Ctas, Nccl
 from prestep.sim.errors import InputError, Mistake, unknown
-from prestep.sim.spec.sections import COMMUNICATORS, Ctas, Nccl
 
 RING_OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 PAIR_OPS = ("send", "recv", "sendrecv", "all_to_all", "gather", "scatter")

@@ -7,9 +7,9 @@ from typing import Any
 
 from prestep.sim.collectives import backends, deepep, hybridep
 from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
 from prestep.sim.graph.tokens import Tokens
-from prestep.sim.spec.sections import Nccl
 
 KERNELS = {"deepep": deepep.plan, "hybridep": hybridep.plan}
 

@@ -11,8 +11,8 @@ from typing import Any
 from prestep.sim.collectives import backends, machine, request, table
 from prestep.sim.collectives.nccl import creation, lines
 from prestep.sim.collectives.plan import WORDS, check
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError, Mistake, unknown
-from prestep.sim.spec.sections import Nccl
 from prestep.sim.units import (
     format_bandwidth,
     format_bytes,

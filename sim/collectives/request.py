@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from prestep.sim import assignments, strict
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires.processes import LOCAL, WRONG, memory_of
 from prestep.sim.errors import InputError, Mistake, unknown
-from prestep.sim.spec.sections import Nccl
 
 WHERE = "command line"
 

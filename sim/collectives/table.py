@@ -20,9 +20,9 @@ from prestep.sim.collectives.nccl.speeds import most_channels
 from prestep.sim.collectives.nccl.tuner import Candidate, candidates
 from prestep.sim.collectives.plan import Plan, check, nccl_of
 from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires.network import INSIDE
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.spec.sections import Nccl
 from prestep.sim.units import format_bandwidth, format_bytes, format_duration
 
 # Operations whose size is n parts.

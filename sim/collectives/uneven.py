@@ -20,9 +20,9 @@ from prestep.sim.collectives.algorithms import pairwise
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl import channels as rules
 from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, transport
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.spec.sections import Nccl
 
 OP = "all_to_all"
 

@@ -15,7 +15,6 @@ import numpy as np
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.wires import processes
 from prestep.sim.graph.opgraph import NORM_ON_HOST, TO_GPU, TO_HOST, UPDATE_ON_HOST
-from prestep.sim.spec.sections import Scenario
 from prestep.topologies.core.links import Ints
 from prestep.topologies.fabric import Fabric
 
@@ -55,25 +54,14 @@ class Settings:
     pinned: bool = True
 
 
-def settings_of(scenario: Scenario, fabric: Fabric, ranks: Sequence[str]) -> Settings:
-    """Of a scenario whose ranks have these GPUs; a thread each where several share the first one's host (torchrun)."""
-    parallel = scenario.parallel
-    threads = parallel.offload_threads
-    if threads is None:
-        host = fabric.host_of(ranks[0])
-        shared = any(fabric.host_of(gpu) == host for gpu in ranks[1:])
-        threads = 1 if shared else CORES
-    return Settings(scenario.cluster.numa, threads, parallel.offload_pinned)
+def usual_threads(fabric: Fabric, ranks: Sequence[str]) -> int:
+    """Threads of ranks with these GPUs: one each where several share the first one's host (torchrun)."""
+    host = fabric.host_of(ranks[0])
+    shared = any(fabric.host_of(gpu) == host for gpu in ranks[1:])
+    return 1 if shared else CORES
 
 
-def plan(
-    op: str,
-    size: float,
-    gpu: str,
-    settings: Settings,
-    scenario: Scenario,
-    fabric: Fabric,
-) -> Plan:
+def plan(op: str, size: float, gpu: str, settings: Settings, fabric: Fabric) -> Plan:
     """One rank's copy of `size` bytes, or its work on so many bytes of the host's memory."""
     memory = processes.memory_of(fabric, gpu)
     links = _route(op, gpu, memory, fabric)

@@ -9,13 +9,11 @@ from operator import attrgetter
 
 import numpy as np
 
-from prestep.sim.collectives import machine as constants
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.wires import paths
 from prestep.sim.costs import Gpu
-from prestep.sim.costs.interference import Beside, laid_over
-from prestep.sim.costs.measured import gpu_of
+from prestep.sim.costs.interference import Beside
 from prestep.sim.engine.execution import Timed
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import Chain, Comm, OpGraph
@@ -24,13 +22,11 @@ from prestep.sim.planning import host_memory
 from prestep.sim.planning.alike import by_host, planned_once
 from prestep.sim.planning.chains import Repetition, repetition
 from prestep.sim.planning.courses import courses_of
-from prestep.sim.planning.fleet import Fleet, fleet_of, rest_of
+from prestep.sim.planning.fleet import rest_of
+from prestep.sim.planning.job import Job, Machine
 from prestep.sim.planning.limits import limited_of
 from prestep.sim.planning.slowest import slowest_of
-from prestep.sim.spec.sections import Scenario
 from prestep.topologies.fabric import Fabric
-from prestep.workloads.frameworks import framework_of
-from prestep.workloads.host_costs import kernel_gap
 from prestep.workloads.job.faults import Faults
 from prestep.workloads.lowered import Layout, Lowered
 from prestep.workloads.models.model import ModelSpec
@@ -46,49 +42,38 @@ _TRAITS = attrgetter(
 Repetitions = Mapping[OpGraph, Repetition]
 
 
-@dataclass(frozen=True)
-class Hardware:
-    """What the ranks of a scenario run on: ``gpus[r]`` is the GPU of rank r, by name."""
-
-    scenario: Scenario
-    fabric: Fabric
-    fleet: Fleet
-    gpus: tuple[str, ...]
-    layout: Layout
-
-    @property
-    def gpu(self) -> Gpu:
-        return self.fleet.gpu
-
-    @property
-    def beside(self) -> Beside:
-        """What kernels and collectives cost each other here."""
-        return laid_over(constants.of(self.fabric).tables.get("overlap", {}))
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Planned(Timed):
-    """A scenario's step on its cluster, ready to be executed; change a field with `dataclasses.replace`.
+    """A job's step on its machine, ready to be executed; change a field with `dataclasses.replace`.
 
     Attributes
     ----------
     lowered : Lowered
         The step without times; its graph is ``graph``.
-    gpu : Gpu
-        What the GPUs of the run have in common.
-    gpus : tuple of str
-        The GPU of every rank.
     chains : mapping
         Repetitions of the graphs that chains stand for.
     """
 
-    scenario: Scenario
+    job: Job
+    machine: Machine
     model: ModelSpec
     lowered: Lowered
-    fabric: Fabric
-    gpu: Gpu
-    gpus: tuple[str, ...]
     chains: Repetitions = field(default_factory=dict)
+
+    @property
+    def fabric(self) -> Fabric:
+        """The cluster with its changes."""
+        return self.machine.fabric
+
+    @property
+    def gpu(self) -> Gpu:
+        """What the GPUs of the run have in common."""
+        return self.machine.gpu
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPU of every rank."""
+        return self.machine.gpus
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,84 +112,61 @@ class KernelTimes:
         return times
 
 
-def planned(
-    scenario: Scenario,
-    model: ModelSpec,
-    lowered: Lowered,
-    fabric: Fabric,
-    gpus: tuple[str, ...],
-) -> Planned:
-    """The lowered step on a cluster; ``gpus`` has the GPU of every rank."""
-    hardware = hardware_of(scenario, lowered, fabric, gpus)
-    chains = _repetitions(hardware, lowered.graph)
-    return _planned(
-        hardware, model, lowered, chains, plans_of(hardware, lowered.graph.comms)
-    )
+def planned(job: Job, machine: Machine, model: ModelSpec, lowered: Lowered) -> Planned:
+    """The lowered step on a machine."""
+    chains = _repetitions(job, machine, lowered.graph)
+    plans = plans_of(job.layout, machine, lowered.graph.comms)
+    return _planned(job, machine, model, lowered, chains, plans)
 
 
 def on_links(planned: Planned, fabric: Fabric) -> Planned:
     """The same step on the same cluster with other links: kernels take as long, communications are planned again."""
-    hardware = hardware_of(planned.scenario, planned.lowered, fabric, planned.gpus)
-    plans = plans_of(hardware, planned.graph.comms)
+    job, machine = planned.job, replace(planned.machine, fabric=fabric)
+    plans = plans_of(job.layout, machine, planned.graph.comms)
     if planned.chains:
         chains = {
             graph: repetition(
                 replace(
                     one.timed,
-                    plans=plans_of(hardware, graph.comms),
+                    plans=plans_of(job.layout, machine, graph.comms),
                     bandwidth=fabric.links.bandwidth,
                 )
             )
             for graph, one in planned.chains.items()
         }
-        return _planned(hardware, planned.model, planned.lowered, chains, plans)
+        return _planned(job, machine, planned.model, planned.lowered, chains, plans)
     return replace(
-        planned, fabric=fabric, plans=plans, bandwidth=fabric.links.bandwidth
+        planned, machine=machine, plans=plans, bandwidth=fabric.links.bandwidth
     )
 
 
-def kernel_times(
-    scenario: Scenario, lowered: Lowered, fabric: Fabric, gpus: tuple[str, ...]
-) -> KernelTimes:
+def kernel_times(job: Job, machine: Machine, graph: OpGraph) -> KernelTimes:
     """What the kernels of a step take, without planning its communications."""
-    hardware = hardware_of(scenario, lowered, fabric, gpus)
-    return _kernel_times(
-        hardware,
-        lowered.graph,
-        _repetitions(hardware, lowered.graph),
-        _waiting(hardware),
-    )
-
-
-def hardware_of(
-    scenario: Scenario, lowered: Lowered, fabric: Fabric, gpus: tuple[str, ...]
-) -> Hardware:
-    return Hardware(
-        scenario, fabric, fleet_of(fabric, gpu_of(fabric), gpus), gpus, lowered.layout
-    )
+    chains = _repetitions(job, machine, graph)
+    return _kernel_times(job, machine, graph, chains, _waiting(job, machine))
 
 
 def _planned(
-    hardware: Hardware,
+    job: Job,
+    machine: Machine,
     model: ModelSpec,
     lowered: Lowered,
     chains: Repetitions,
     plans: tuple[Plan, ...],
 ) -> Planned:
-    timed = _timed(hardware, lowered.graph, plans, chains, _waiting(hardware))
+    waiting = _waiting(job, machine)
+    timed = _timed(job, machine, lowered.graph, plans, chains, waiting)
     return Planned(
         **vars(timed),
-        scenario=hardware.scenario,
+        job=job,
+        machine=machine,
         model=model,
         lowered=lowered,
-        fabric=hardware.fabric,
-        gpu=hardware.gpu,
-        gpus=hardware.gpus,
         chains=chains,
     )
 
 
-def _repetitions(hardware: Hardware, graph: OpGraph) -> Repetitions:
+def _repetitions(job: Job, machine: Machine, graph: OpGraph) -> Repetitions:
     """Every chain's graph, executed by itself.
 
     That ranks wait for the slowest of them is counted in the graph that the chain is part of. A chain stands for the
@@ -213,59 +175,59 @@ def _repetitions(hardware: Hardware, graph: OpGraph) -> Repetitions:
     graphs = dict.fromkeys(
         kernel.graph for kernel in graph.kernels if isinstance(kernel, Chain)
     )
-    return {
-        inner: repetition(
-            replace(
-                _timed(hardware, inner, plans_of(hardware, inner.comms), {}, 1.0),
-                budget=0.0,
-            )
-        )
-        for inner in graphs
-    }
+    repetitions = {}
+    for inner in graphs:
+        plans = plans_of(job.layout, machine, inner.comms)
+        timed = _timed(job, machine, inner, plans, {}, 1.0)
+        repetitions[inner] = repetition(replace(timed, budget=0.0))
+    return repetitions
 
 
-def _waiting(hardware: Hardware) -> float:
+def _waiting(job: Job, machine: Machine) -> float:
     """Factor on kernels for waiting for the slowest of the ranks that work together."""
-    layout = hardware.layout
-    return slowest_of(layout.dp * layout.tp, hardware.gpu.spread)
+    return slowest_of(job.layout.dp * job.layout.tp, machine.gpu.spread)
 
 
 def _timed(
-    hardware: Hardware,
+    job: Job,
+    machine: Machine,
     graph: OpGraph,
     plans: tuple[Plan, ...],
     chains: Repetitions,
     waiting: float,
 ) -> Timed:
-    kernels, gpu, beside = graph.kernels, hardware.gpu, hardware.beside
-    times = _kernel_times(hardware, graph, chains, waiting)
+    kernels, gpu, beside = graph.kernels, machine.gpu, machine.beside
+    times = _kernel_times(job, machine, graph, chains, waiting)
     return Timed(
         graph=graph,
         durations=times.durations,
         plans=plans,
-        bandwidth=hardware.fabric.links.bandwidth,
+        bandwidth=machine.fabric.links.bandwidth,
         slowdown=Slowdown(kernels, beside, gpu.sms, chains),
         contention=beside.communication,
-        beside=_contention(hardware, graph),
-        kernel_gap=_kernel_gap(hardware),
+        beside=_contention(beside, graph),
+        kernel_gap=machine.kernel_gap,
         launch_latency=LAUNCH_LATENCY,
         scale=times.scale,
         idle=frozenset(i for i, kernel in enumerate(kernels) if kernel.kind == "spin"),
         grain=_grain(graph, chains),
         courses=courses_of(
-            graph, chains, hardware.fabric, hardware.gpus, partial(plan_of, hardware)
+            graph,
+            chains,
+            machine.fabric,
+            machine.gpus,
+            partial(plan_of, job.layout, machine),
         ),
         power=gpu.power,
         hot=frozenset(
             i for i, k in enumerate(kernels) if not isinstance(k, Chain) and gpu.hot(k)
         ),
-        limited=limited_of(hardware.fleet, graph),
+        limited=limited_of(machine.fleet, graph),
     )
 
 
-def _contention(hardware: Hardware, graph: OpGraph) -> dict[int, float]:
+def _contention(beside: Beside, graph: OpGraph) -> dict[int, float]:
     """Factors on collectives beside single kernels, by index, where they are not the usual one."""
-    beside = hardware.beside
     factors = {i: beside.contention(kernel) for i, kernel in enumerate(graph.kernels)}
     return {i: f for i, f in factors.items() if f != beside.communication}
 
@@ -280,31 +242,31 @@ def _grain(graph: OpGraph, chains: Repetitions) -> dict[int, float]:
 
 
 def _kernel_times(
-    hardware: Hardware, graph: OpGraph, chains: Repetitions, waiting: float
+    job: Job, machine: Machine, graph: OpGraph, chains: Repetitions, waiting: float
 ) -> KernelTimes:
     durations = np.array(
-        [_duration(hardware, kernel, chains) for kernel in graph.kernels]
+        [_duration(job, machine, kernel, chains) for kernel in graph.kernels]
     )
-    return KernelTimes(durations, _scale(hardware, graph, waiting))
+    return KernelTimes(durations, _scale(machine, graph, waiting))
 
 
-def _duration(hardware: Hardware, kernel: Kernel | Chain, chains: Repetitions) -> float:
+def _duration(
+    job: Job, machine: Machine, kernel: Kernel | Chain, chains: Repetitions
+) -> float:
     """Seconds of a kernel on an idle GPU at the clock of a long run."""
-    scenario, gpu, p = hardware.scenario, hardware.gpu, hardware.scenario.parallel
+    gpu = machine.gpu
     if isinstance(kernel, Chain):
         return chains[kernel.graph].duration(kernel) if kernel.graph in chains else 0.0
     if kernel.kind == "spin":
         return kernel.shape[0] * 1e-9
-    kernel = _in_half(kernel, scenario, gpu)
-    fused = kernel.kind == "fused" and framework_of(scenario).fused_load
-    together = p.dp * p.tp * p.pp * p.cp > 1
-    time = gpu.in_step(kernel, together, scenario.pytorch.cuda)
-    return time * gpu.fused if fused else time
+    kernel = _in_half(kernel, job.precision, gpu)
+    time = gpu.in_step(kernel, job.degrees.ranks > 1, machine.toolkit)
+    return time * gpu.fused if kernel.kind == "fused" and job.joined_load else time
 
 
-def _in_half(kernel: Kernel, scenario: Scenario, gpu: Gpu) -> Kernel:
+def _in_half(kernel: Kernel, precision: str, gpu: Gpu) -> Kernel:
     """Kernels in 16 bits of a job in fp16, where the GPU is slower in bf16 (before Ampere); elsewhere both are one."""
-    if scenario.training.precision != "fp16" or kernel.dtype != "bf16":
+    if precision != "fp16" or kernel.dtype != "bf16":
         return kernel
     slower = gpu.peak.get("bf16", 0.0) < gpu.peak.get("fp16", 0.0)
     return replace(kernel, dtype="fp16") if slower else kernel
@@ -316,10 +278,10 @@ def _rest_of_slow(waiting: float, faults: Faults) -> float:
 
 
 def _scale(
-    hardware: Hardware, graph: OpGraph, waiting: float
+    machine: Machine, graph: OpGraph, waiting: float
 ) -> dict[int, float | np.ndarray]:
     """Factor on the kernels of every simulated rank: of its GPU, of the slowest of all, and of [faults]."""
-    faults = hardware.scenario.faults
+    faults = machine.faults
     spins = [kernel.kind == "spin" for kernel in graph.kernels]
     # Chains have been slowed where they were executed.
     slow = np.array(
@@ -334,20 +296,14 @@ def _scale(
         known = rank == faults.slow_rank
         # Which rank is slow was said: the slowest of all is that one, as soon as it is slower than chance makes others.
         together = _rest_of_slow(waiting, faults) if known else waiting
-        ratio = hardware.fleet.scale(graph, rank, together, spins)
+        ratio = machine.fleet.scale(graph, rank, together, spins)
         scale[program.rank] = ratio * slow if known else ratio
     return scale
 
 
-def _kernel_gap(hardware: Hardware) -> float:
-    """Seconds between two kernels of a stream."""
-    if hardware.scenario.cluster.kernel_gap is not None:
-        return hardware.scenario.cluster.kernel_gap
-    captured = kernel_gap(hardware.scenario.training.framework)
-    return hardware.gpu.gap if captured is None else min(hardware.gpu.gap, captured)
-
-
-def plans_of(hardware: Hardware, comms: Sequence[Comm]) -> tuple[Plan, ...]:
+def plans_of(
+    layout: Layout, machine: Machine, comms: Sequence[Comm]
+) -> tuple[Plan, ...]:
     """How every communication goes; those that are alike have one plan."""
     made: dict[tuple[object, ...], Plan] = {}
     plans = []
@@ -355,28 +311,27 @@ def plans_of(hardware: Hardware, comms: Sequence[Comm]) -> tuple[Plan, ...]:
         traits = _TRAITS(comm)
         plan = made.get(traits)
         if plan is None:
-            plan = made[traits] = plan_of(hardware, comm)
+            plan = made[traits] = plan_of(layout, machine, comm)
         plans.append(plan)
     return tuple(plans)
 
 
-def plan_of(hardware: Hardware, comm: Comm) -> Plan:
+def plan_of(layout: Layout, machine: Machine, comm: Comm) -> Plan:
     """How a communication goes, with all its copies."""
-    communicators = [_communicator(hardware, comm, group) for group in comm.groups]
+    fabric = machine.fabric
+    communicators = [_communicator(layout, machine, comm, g) for g in comm.groups]
     # User buffers (Transformer Engine's) are no communicator's.
-    nccl = hardware.scenario.nccl.of("" if comm.copied else comm.axis)
-    of_host = _of_host(hardware) if comm.op in host_memory.OPS else None
+    nccl = machine.nccl.of("" if comm.copied else comm.axis)
+    of_host = machine.copies if comm.op in host_memory.OPS else None
     what = (comm.op, comm.size, nccl, comm.in_place, comm.tokens, of_host)
 
     def one(gpus: tuple[str, ...]) -> Plan:
         op, size, _, in_place, tokens, _ = what
-        fabric, scenario = hardware.fabric, hardware.scenario
         if of_host is not None:
-            return host_memory.plan(op, size, gpus[0], of_host, scenario, fabric)
+            return host_memory.plan(op, size, gpus[0], of_host, fabric)
         return plan_collective(op, size, gpus, fabric, nccl, in_place, tokens)
 
     def make() -> Plan:
-        fabric = hardware.fabric
         # Communicators of few ranks ask for one route after the other.
         few = [gpus for gpus in communicators if len(gpus) <= paths.MANY]
         fabric.prefetch([pair for gpus in few for pair in _neighbours(gpus)])
@@ -388,21 +343,14 @@ def plan_of(hardware: Hardware, comm: Comm) -> Plan:
 
     def all_of(copies: Sequence[tuple[str, ...]]) -> Plan:
         plans = [
-            planned_once(hardware.fabric, what, [gpus], partial(one, gpus))
-            for gpus in copies
+            planned_once(fabric, what, [gpus], partial(one, gpus)) for gpus in copies
         ]
         return _merged(plans)
 
-    merged = planned_once(hardware.fabric, what, communicators, make)
+    merged = planned_once(fabric, what, communicators, make)
     if comm.copies > 1:
         merged = replace(merged, copies=comm.copies)
     return replace(merged, channels=0) if comm.copied else merged
-
-
-def _of_host(hardware: Hardware) -> host_memory.Settings:
-    """What copies to and from hosts, and their CPUs' work, depend on."""
-    scenario, fabric = hardware.scenario, hardware.fabric
-    return host_memory.settings_of(scenario, fabric, hardware.gpus)
 
 
 def _neighbours(gpus: Sequence[str]) -> list[tuple[str, str]]:
@@ -411,16 +359,16 @@ def _neighbours(gpus: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _communicator(
-    hardware: Hardware, comm: Comm, group: tuple[int, ...]
+    layout: Layout, machine: Machine, comm: Comm, group: tuple[int, ...]
 ) -> tuple[str, ...]:
     """GPUs of one of the copies of a communication; those at rest come last."""
     # NCCL chooses the channels of a transfer by its communicator: who is idle in it is named after the pair.
     idle = (
-        [r for r in hardware.layout.pipeline(group[0]) if r not in group]
+        [r for r in layout.pipeline(group[0]) if r not in group]
         if comm.axis == "pp"
         else []
     )
-    return tuple(hardware.gpus[rank] for rank in (*group, *idle))
+    return tuple(machine.gpus[rank] for rank in (*group, *idle))
 
 
 def _merged(plans: Sequence[Plan]) -> Plan:

@@ -14,7 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from prestep.sim.spec.sections import Nccl, Placement, Scenario
+from prestep.sim.collectives.settings import Nccl
+from prestep.sim.spec.sections import Placement, Scenario
 from prestep.topologies import load_cluster
 from prestep.workloads.frameworks import framework_of
 from prestep.workloads.job.layout import (
@@ -22,6 +23,7 @@ from prestep.workloads.job.layout import (
     grad_accumulation_of,
     microbatches_of,
 )
+from prestep.workloads.job.megatron import Megatron
 from prestep.workloads.job.parallel import Parallel
 from prestep.workloads.models.counts import total_parameters
 from prestep.workloads.models.model import ModelSpec, load_model
@@ -68,13 +70,9 @@ def _trainer(scenario: Scenario) -> dict[str, Any]:
     framework = framework_of(scenario)
     switches = {}
     for section in TRAINERS:
-        keys, part = framework.read_keys(section), getattr(scenario, section)
-        stated = _unlike(part, type(part)())
-        switches[section] = {
-            name: value
-            for name, value in stated.items()
-            if keys is None or name in keys
-        }
+        part = getattr(scenario, section)
+        read, stated = framework.reads(type(part)), _unlike(part, type(part)())
+        switches[section] = {name: v for name, v in stated.items() if name in read}
     return switches
 
 
@@ -150,23 +148,27 @@ def _parallel(scenario: Scenario) -> dict[str, Any]:
     p = scenario.parallel
     sizes = {axis: getattr(p, axis) for axis in _AXES}
     switches: dict[str, Any] = {axis: n for axis, n in sizes.items() if n > 1}
-    keys = framework_of(scenario).reads.get("parallel", ())
-    switches |= _replicas(p, keys)
+    framework = framework_of(scenario)
+    layers = bool(framework.reads(Megatron))
+    switches |= _replicas(p, framework.reads(Parallel), layers)
     if p.tp > 1:
         switches["sequence_parallel"] = p.sequence_parallel
     if p.pp > 1:
         switches |= {"schedule": p.schedule, "vpp": p.vpp}
-    if p.ep > 1 or "etp" in keys:
+    if p.ep > 1 or layers:
         switches |= _experts(p)
     order = [axis for axis in axis_order(scenario) if axis in switches]
     return switches | ({"order": order} if len(order) > 1 else {})
 
 
-def _replicas(p: Parallel, keys: Collection[str]) -> dict[str, Any]:
-    """How replicas are kept equal; `keys` of [parallel] are those that the framework reads."""
+def _replicas(p: Parallel, keys: Collection[str], layers: bool) -> dict[str, Any]:
+    """How replicas are kept equal.
+
+    `keys` of [parallel] are those that the framework reads and others may not; one rank of Megatron's `layers` has a
+    way of data parallelism too.
+    """
     ranks, switches = p.dp * p.cp, dict[str, Any]()
-    is_read = "data_parallel" in keys and p.data_parallel != "none"
-    if ranks > 1 or is_read:
+    if ranks > 1 or (layers and p.data_parallel != "none"):
         switches["data_parallel"] = p.data_parallel
     if ranks > 1 and p.data_parallel == "ddp" and "bucket_cap" in keys:
         switches |= {"caps": p.bucket_caps, "view": p.gradient_as_bucket_view}

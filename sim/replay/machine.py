@@ -9,6 +9,7 @@ import numpy as np
 
 from prestep.sim.collectives import machine as constants
 from prestep.sim.collectives.plan import nccl_of
+from prestep.sim.collectives.settings import COMMUNICATORS, Nccl
 from prestep.sim.costs import Gpu, load_gpu
 from prestep.sim.costs.interference import BUNDLED, Beside, laid_over
 from prestep.sim.costs.measured import gpu_of
@@ -18,7 +19,6 @@ from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import Chain
 from prestep.sim.planning.slowest import slowest_of
 from prestep.sim.replay.network import plans_of
-from prestep.sim.spec.sections import COMMUNICATORS, Nccl
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
 from prestep.workloads.traces.draft import Draft, Node

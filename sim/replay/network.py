@@ -9,8 +9,8 @@ import numpy as np
 
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.graph.opgraph import Comm
-from prestep.sim.spec.sections import Nccl
 from prestep.topologies.fabric import Fabric
 from prestep.workloads.traces.meeting import Meeting
 from prestep.workloads.traces.replay import Replay

@@ -9,8 +9,9 @@ from functools import cached_property
 from prestep.sim.costs import Gpu
 from prestep.sim.costs.measured import gpu_of
 from prestep.sim.errors import InputError, Mistake
+from prestep.sim.lowering import host_speed
 from prestep.sim.planning.fleet import Fleet, fleet_of
-from prestep.sim.predict import host_factor, load_fabric
+from prestep.sim.predict import load_fabric
 from prestep.sim.rl.constants import Constants, constants
 from prestep.sim.spec.rules.layout import check_scenario
 from prestep.sim.spec.sections import Scenario
@@ -97,7 +98,7 @@ def pools_of(scenario: Scenario) -> Pools:
         )
         key, expected = "rl.generation_precision", f"one of {', '.join(gpu.peak)}"
         raise InputError(Mistake(scenario.where, key, found, expected, hint))
-    host = rl.engine_host_factor or host_factor(scenario, fabric)
+    host = rl.engine_host_factor or host_speed(scenario, model, fabric).factor
     return Pools(
         scenario, fabric, model, gpu, tuple(training), engines, constants(), host
     )

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from prestep.sim.analysis.step_times import check_duration
 from prestep.sim.rl.decode import Engine
 from prestep.sim.rl.pools import Pools, pools_of
 from prestep.sim.rl.refit import Refit, refit_of
 from prestep.sim.rl.rollout import Rollout, rollout_of
 from prestep.sim.rl.training import Trained, trained
-from prestep.sim.spec.rules.duration import check_duration
 from prestep.sim.spec.sections import Scenario
 
 GENERATION = ("rollout", "environment")

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from prestep.sim.analysis.step_times import check_duration
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.engine.storage import Leg, Request, Served, serve
@@ -26,7 +27,6 @@ from prestep.sim.serving import prefill
 from prestep.sim.serving.pools import WEIGHT, Pools, pools_of
 from prestep.sim.serving.transfer import added, legs_of, loads_of, sending
 from prestep.sim.spec.inference import Inference
-from prestep.sim.spec.rules.duration import check_duration
 from prestep.sim.spec.sections import Scenario
 from prestep.sim.units import count, format_bandwidth, format_bytes, format_duration
 from prestep.workloads.models.counts import active_parameters, total_parameters

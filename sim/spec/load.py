@@ -26,39 +26,12 @@ from prestep.sim.spec.lookup import (
 from prestep.sim.spec.overrides import overridden
 from prestep.sim.spec.rules.layout import check_layout, check_scenario, too_many_gpus
 from prestep.sim.spec.scenario_file import tables_of
-from prestep.sim.spec.sections import (
-    SECTIONS,
-    Cluster,
-    Dataload,
-    Measured,
-    Nccl,
-    Placement,
-    Scenario,
-)
+from prestep.sim.spec.sections import SECTIONS, Measured, Scenario
 from prestep.workloads import histogram
-from prestep.workloads.job.checkpoint import Checkpoint
-from prestep.workloads.job.faults import Faults
 from prestep.workloads.job.layout import grad_accumulation_of, microbatches_of
-from prestep.workloads.job.megatron import Megatron
-from prestep.workloads.job.model import Model
-from prestep.workloads.job.parallel import Parallel
-from prestep.workloads.job.pytorch import PyTorch
-from prestep.workloads.job.training import Training
 
 __all__ = [
-    "Checkpoint",
-    "Cluster",
-    "Dataload",
-    "Faults",
-    "Measured",
-    "Megatron",
-    "Model",
-    "Nccl",
-    "Parallel",
-    "Placement",
-    "PyTorch",
     "Scenario",
-    "Training",
     "check_layout",
     "grad_accumulation_of",
     "layout_mistakes",

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from prestep.sim.collectives.plan import mistakes_of
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.spec.inference import Inference
 from prestep.sim.spec.placing import allotted, placements
 from prestep.sim.spec.rules.layout import check_layout, too_many_gpus
-from prestep.sim.spec.sections import Nccl, Scenario
+from prestep.sim.spec.sections import Scenario
 from prestep.topologies import load_cluster
 from prestep.workloads import schedules
 from prestep.workloads.frameworks import framework_of

@@ -6,16 +6,20 @@ Quantities carry units in the file and are SI floats here: bytes, seconds, bytes
 said and is decided later, by the model, the cluster or NCCL.
 """
 
+# ruff: noqa: RUF009 - a section is frozen: all scenarios may share the default one
+
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.spec.inference import Inference
 from prestep.sim.strict import key, table
 from prestep.workloads.job import Job
 from prestep.workloads.job.adapter import Adapter
 from prestep.workloads.job.checkpoint import Checkpoint
+from prestep.workloads.job.dataload import Dataload
 from prestep.workloads.job.faults import Faults
 from prestep.workloads.job.megatron import Megatron
 from prestep.workloads.job.model import Model
@@ -63,156 +67,26 @@ class Cluster:
         None, "the allocation, as in [placement]; relative to the scenario"
     )
     routing: str = key(
-        "adaptive", "which of the equally good paths bytes take", names="routings"
+        "adaptive",
+        "which of the equally good paths bytes take",
+        names="routings",
+        wants="hosts",
     )
     routing_seed: int = key(
-        0, "ecmp: the switches' hash; another one, another draw", low=0
+        0,
+        "ecmp: the switches' hash; another one, another draw",
+        low=0,
+        wants="cluster.routing = ecmp; hosts",
     )
     routing_flows: int = key(
-        1, "ecmp: connections between two GPUs, each hashed by itself", low=1
+        1,
+        "ecmp: connections between two GPUs, each hashed by itself",
+        low=1,
+        wants="cluster.routing = ecmp; hosts",
     )
-    set: dict[str, str] = table(  # noqa: RUF009
+    set: dict[str, str] = table(
         'changes to links: "selector.attribute" = value or factor, such as "2x"'
     )
-
-
-@dataclass(frozen=True)
-class Ctas:
-    """CTAs that the communicators of an axis are made with; NCCL_MIN_CTAS and NCCL_MAX_CTAS come before them."""
-
-    min_ctas: int | None = key(None, "least channels (ncclConfig_t.minCTAs)", low=1)
-    max_ctas: int | None = key(None, "most channels (ncclConfig_t.maxCTAs)", low=1)
-
-
-# Axes whose communicators may have settings of their own.
-COMMUNICATORS = ("dp", "tp", "pp", "cp", "ep", "mp")
-
-
-@dataclass(frozen=True)
-class Nccl:
-    """NCCL's settings; what is not said is chosen as NCCL would."""
-
-    backend: Literal["nccl", "gloo", "nvshmem"] = key(
-        "nccl",
-        "who runs collectives; nvshmem: all-to-alls, sends and gathers as puts from kernels, the rest by NCCL",
-    )
-    transport: Literal["ibgda", "proxy"] = key(
-        "ibgda", "nvshmem: the GPU posts to the NIC, or a thread of the CPU"
-    )
-    tensors: Literal["gpu", "cpu"] = key(
-        "gpu", "gloo: where the tensors live; those on GPUs are copied down and up"
-    )
-    version: str = key("2.28.9", "version whose tuning tables are used")
-    nvls: bool | None = key(
-        None, "NVLink SHARP (NCCL_NVLS_ENABLE); default: what the cluster file says"
-    )
-    collnet: bool | None = key(
-        None,
-        "SHARP in the network's switches (NCCL_COLLNET_ENABLE); default false, as NCCL's",
-    )
-    algo: str | None = key(
-        None,
-        "forced algorithm (NCCL_ALGO); `prestep list algorithms`",
-        names="algorithms",
-    )
-    proto: Literal["LL", "LL128", "Simple"] | None = key(
-        None, "forced protocol (NCCL_PROTO)"
-    )
-    min_channels: int | None = key(None, "NCCL_MIN_NCHANNELS", low=1)
-    max_channels: int | None = key(None, "NCCL_MAX_NCHANNELS", low=1)
-    min_ctas: int | None = key(None, "NCCL_MIN_CTAS, for all communicators", low=1)
-    max_ctas: int | None = key(None, "NCCL_MAX_CTAS; limits NVLink SHARP too", low=1)
-    dp: Ctas | None = key(None, "communicators of data parallelism")  # noqa: RUF009
-    tp: Ctas | None = key(None, "of tensor parallelism")  # noqa: RUF009
-    pp: Ctas | None = key(None, "of the pipeline")  # noqa: RUF009
-    cp: Ctas | None = key(None, "of context parallelism")  # noqa: RUF009
-    ep: Ctas | None = key(None, "of expert parallelism")  # noqa: RUF009
-    mp: Ctas | None = key(None, "of the gradient's norm")  # noqa: RUF009
-    buffer_size: float | None = key(
-        None, "NCCL_BUFFSIZE; default 4 MiB", unit="bytes", above=0
-    )
-    p2p_net_chunksize: int | None = key(
-        None,
-        "NCCL_P2P_NET_CHUNKSIZE: bytes of a message to another host in a slot of a channel's buffer; default 131072",
-        low=1,
-    )
-    p2p_disable: bool = key(
-        False, "GPUs of a host talk through its memory (NCCL_P2P_DISABLE)"
-    )
-    p2p_level: Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"] | None = key(
-        None,
-        "how far apart GPUs of a host may be to talk directly (NCCL_P2P_LEVEL); default PXB, SYS for 2 on AMD",
-    )
-    net_gdr_level: Literal["LOC", "PIX", "PXB", "P2C", "PHB", "SYS"] | None = key(
-        None,
-        "how far a NIC may be from a GPU to read its memory (NCCL_NET_GDR_LEVEL), else the host's; default: any",
-    )
-    shm_disable: bool = key(
-        False,
-        "not through memory either: with p2p_disable over the network (NCCL_SHM_DISABLE)",
-    )
-    cross_nic: int = key(
-        2,
-        "2 or 0: rings stay on rails between hosts; 1: they need not (NCCL_CROSS_NIC)",
-        low=0,
-    )
-    pxn_disable: bool = key(
-        False,
-        "messages leave by the sender's own NIC, not its peer's rail (NCCL_PXN_DISABLE)",
-    )
-    hostid: int | None = key(
-        None,
-        "ranks that share a pretended host (NCCL_HOSTID): others over the network",
-        low=1,
-    )
-    min_p2p_nchannels: int | None = key(
-        None, "channels for messages at least (NCCL_MIN_P2P_NCHANNELS)", low=1
-    )
-    max_p2p_nchannels: int | None = key(
-        None, "channels for messages at most (NCCL_MAX_P2P_NCHANNELS)", low=1
-    )
-    nchannels_per_net_peer: int | None = key(None, "NCCL_NCHANNELS_PER_NET_PEER", low=1)
-    net_speed: float | None = key(
-        None,
-        "speed NCCL sees of a NIC; 10 Gbit/s where the driver says none; default: the cluster's",
-        unit="bandwidth",
-    )
-    net: Literal["socket"] | None = key(
-        None, "TCP sockets instead of RDMA (NCCL_NET=Socket); default: the cluster's"
-    )
-    socket_nthreads: int | None = key(
-        None, "helper threads of a connection (NCCL_SOCKET_NTHREADS); 0: none", low=0
-    )
-    nsocks_perthread: int | None = key(
-        None, "sockets of each helper thread (NCCL_NSOCKS_PERTHREAD)", low=1
-    )
-
-    def of(self, axis: str) -> Nccl:
-        """The settings of an axis's communicators."""
-        own = (getattr(self, axis) if axis in COMMUNICATORS else None) or Ctas()
-        if not any(getattr(self, one) for one in COMMUNICATORS):
-            return self
-        # The environment overrides what a communicator was made with (NCCL, init.cc: envConfigOverride).
-        most = own.max_ctas if self.max_ctas is None else self.max_ctas
-        least = own.min_ctas if self.min_ctas is None else self.min_ctas
-        apart: dict[str, Any] = dict.fromkeys(COMMUNICATORS)
-        return replace(self, min_ctas=least, max_ctas=most, **apart)
-
-    @property
-    def peers_off(self) -> bool:
-        """Whether no two GPUs of a host talk directly."""
-        return self.p2p_disable or self.p2p_level == "LOC"
-
-    @property
-    def least_channels(self) -> int:
-        """Channels that a communicator has at least."""
-        return max(self.min_channels or 1, self.min_ctas or 1)
-
-    @property
-    def release(self) -> tuple[int, int]:
-        """Major and minor number of the version: (2, 28)."""
-        major, minor = self.version.split(".")[:2]
-        return int(major), int(minor)
 
 
 @dataclass(frozen=True)
@@ -222,6 +96,7 @@ class Placement:
     by: Literal["order", "leaf", "rail", "scattered"] = key(
         "order",
         "hosts in order, sorted by leaf, GPU 0 of every host first, or dealt out over the leaves in turn",
+        wants="hosts",
     )
     gpus: tuple[str, ...] | None = key(None, "GPU of every rank, by name")
     hosts: tuple[str, ...] | None = key(
@@ -237,47 +112,10 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Dataload:
-    """Reading the training data."""
-
-    batch_time: float | None = key(
-        None, "time of one worker to make one microbatch", unit="duration"
-    )
-    workers: int = key(
-        0, "worker processes per rank; 0: the training process itself", low=0
-    )
-    prefetch: int = key(
-        2, "batches that each worker makes ahead (prefetch_factor)", low=1
-    )
-    decode: float | None = key(
-        None,
-        "instead of batch_time: CPU time of one worker for a sample",
-        unit="duration",
-    )
-    sample: float | None = key(
-        None,
-        "bytes of a sample on the storage, read in random order",
-        unit="bytes",
-        above=0,
-    )
-    storage: str | None = key(
-        None,
-        'where samples are read from; default "nvme"; `prestep list storage`, or a file',
-    )
-    cpus: int | None = key(
-        None, "cores of a host for the workers of all its ranks; default: enough", low=1
-    )
-    copy: Literal["pageable", "pinned", "beside"] | None = key(
-        None,
-        "to the GPU: held up by the host, on the step's stream, on a stream of its own; default: in batch_time",
-    )
-
-
-@dataclass(frozen=True)
 class Costs:
     """Times that you know better."""
 
-    operators: dict[str, str] = table(  # noqa: RUF009
+    operators: dict[str, str] = table(
         'what a call of an operator of a captured program takes on the GPU: "mylib::op" = "12us"'
     )
 
@@ -306,8 +144,8 @@ class Scenario(Job):
     nccl: Nccl = Nccl()
     placement: Placement = Placement()
     dataload: Dataload = Dataload()
-    inference: Inference = Inference()  # noqa: RUF009
-    rl: Rl = Rl()  # noqa: RUF009
+    inference: Inference = Inference()
+    rl: Rl = Rl()
     costs: Costs = Costs()
     measured: Measured = Measured()
     name: str = ""

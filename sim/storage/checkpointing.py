@@ -13,9 +13,12 @@ from prestep.sim.planning.planned import Planned
 from prestep.sim.storage.evidence import shares
 from prestep.sim.storage.saving import Checkpointing, Save
 from prestep.sim.units import format_duration
+from prestep.workloads.job.checkpoint import Checkpoint
 
 
-def report_of(planned: Planned, run: Run, step: float) -> tuple[dict[str, Any], Save]:
+def report_of(
+    planned: Planned, saves: Checkpoint, run: Run, step: float
+) -> tuple[dict[str, Any], Save]:
     """What [checkpoint] costs, in s and bytes, and the first save.
 
     `save_stall`: training stands still; `step_time_beside`: mean of the steps while the background writer works, and
@@ -27,10 +30,10 @@ def report_of(planned: Planned, run: Run, step: float) -> tuple[dict[str, Any], 
     InputError
         If the storage has no room, cannot be reached, or a save takes longer than the interval.
     """
-    checkpointing = Checkpointing(planned, run, step)
+    checkpointing = Checkpointing(planned, saves, run, step)
     save = checkpointing.save()
     background = _background(checkpointing, save, step)
-    again = Checkpointing(planned, run, step, first=False)
+    again = Checkpointing(planned, saves, run, step, first=False)
     later = again.save()
     beside = _background(again, later, step)
     report: dict[str, Any] = {
@@ -59,7 +62,7 @@ def report_of(planned: Planned, run: Run, step: float) -> tuple[dict[str, Any], 
     every = checkpointing.asked.every
     if every is None:
         return report, save
-    interval = _interval(planned.scenario.where, every, later, beside, step)
+    interval = _interval(planned.job.where, every, later, beside, step)
     return report | interval, save
 
 

@@ -19,12 +19,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from prestep.sim.errors import InputError, Mistake
-from prestep.workloads.job.layout import microbatches_of
+from prestep.sim.errors import Mistake
 
 if TYPE_CHECKING:
-    from prestep.sim.spec.sections import Dataload, Scenario
+    from prestep.sim.planning.job import Batch
     from prestep.sim.storage.systems import System
+    from prestep.workloads.job.dataload import Dataload
     from prestep.workloads.models.model import ModelSpec
 
 TOKEN = 8.0  # bytes: PyTorch indexes with 64-bit integers; tokens and labels
@@ -58,9 +58,9 @@ class Place:
     delivery: float = math.inf
 
 
-def mistakes_of(scenario: Scenario) -> list[Mistake]:
+def mistakes_of(d: Dataload, where: str) -> list[Mistake]:
     """What is wrong with [dataload] before anything is simulated."""
-    d, where, found = scenario.dataload, scenario.where, list[Mistake]()
+    found = list[Mistake]()
     if d.batch_time is None and d.decode is None:
         hint = "time of one worker to make one microbatch; or decode, for one sample"
         found.append(
@@ -101,31 +101,24 @@ def sample_bytes(model: ModelSpec, seq_len: int) -> float:
 
 
 def fed(
-    asked: Dataload, scenario: Scenario, step: float, model: ModelSpec, place: Place
+    asked: Dataload, batch: Batch, step: float, model: ModelSpec, place: Place
 ) -> dict[str, Any]:
     """How long a step takes with its data, in s.
 
     `read_time`: what the readers need for the microbatches of one step; `copy_time`: what copying them to the GPU
     takes; `exposed`: what of both the step waits for. The step takes as long as the slower of `gpu_time`, the GPU with
     what nothing overlaps, and `readers_time`, the workers (0: there are none).
-
-    Raises
-    ------
-    InputError
-        If [dataload] does not say how long a batch takes.
     """
-    if wrong := mistakes_of(scenario):
-        raise InputError(wrong)
-    batches = microbatches_of(scenario)
-    batch, storage = _batch_time(asked, scenario.training.micro_batch, place)
-    read = max(batches * batch / max(1, asked.workers), batches * storage)
-    copy = _copy_time(asked, scenario, model, place)
+    batches = batch.microbatches
+    one, storage = _batch_time(asked, batch.samples, place)
+    read = max(batches * one / max(1, asked.workers), batches * storage)
+    copy = _copy_time(asked, batch, model, place)
     gpu, readers = _sides(asked, step, read, copy, place)
     total = max(gpu, readers)
     exposed = total - step
     return {
         "batches": batches,
-        "batch_time": batch,
+        "batch_time": one,
         "read_time": read,
         "copy_time": copy,
         "prefetched": asked.workers * asked.prefetch,
@@ -136,17 +129,15 @@ def fed(
         "readers_time": readers,
         "input_bound": readers > gpu,
         "bound_by": "storage" if batches * storage >= read > 0 else "workers",
-        "first_batch": batch,
+        "first_batch": one,
     }
 
 
-def _copy_time(
-    asked: Dataload, scenario: Scenario, model: ModelSpec, place: Place
-) -> float:
+def _copy_time(asked: Dataload, batch: Batch, model: ModelSpec, place: Place) -> float:
     """Seconds of copying the samples of a step to the GPU."""
-    samples = microbatches_of(scenario) * scenario.training.micro_batch
+    samples = batch.microbatches * batch.samples
     rate = _copy_rate(asked, place)
-    size = sample_bytes(model, scenario.training.seq_len)
+    size = sample_bytes(model, batch.tokens)
     return samples * size / rate if rate else 0.0
 
 

@@ -16,20 +16,19 @@ from prestep.sim.errors import InputError, Mistake
 from prestep.sim.graph.opgraph import SYNC
 from prestep.sim.graph.usage import by_link
 from prestep.sim.planning.planned import Planned
-from prestep.sim.spec.load import sections_in_use
-from prestep.sim.spec.sections import Scenario
 from prestep.sim.storage import dataload
 from prestep.sim.storage.dataload import Place, fed
 from prestep.sim.storage.host import constants
 from prestep.sim.storage.systems import System, load_system
 from prestep.topologies.fabric import Fabric
+from prestep.workloads.job.dataload import Dataload
 
 
-def mistakes_of(scenario: Scenario) -> list[Mistake]:
+def mistakes_of(asked: Dataload, where: str) -> list[Mistake]:
     """What is wrong with [dataload] before anything is simulated."""
-    wrong, d = dataload.mistakes_of(scenario), scenario.dataload
+    wrong = dataload.mistakes_of(asked, where)
     try:
-        load_system(d.storage or "nvme", scenario.where, "dataload.storage")
+        load_system(asked.storage or "nvme", where, "dataload.storage")
     except InputError as error:
         wrong += error.mistakes
     return wrong
@@ -37,10 +36,11 @@ def mistakes_of(scenario: Scenario) -> list[Mistake]:
 
 def with_data(planned: Planned, run: Run, computed: float) -> dict[str, Any] | None:
     """What reading data does to a step that computes for `computed` seconds; None without [dataload]."""
-    s = planned.scenario
-    if "dataload" not in sections_in_use(s):
+    job = planned.job
+    if job.data is None:
         return None
-    table = fed(s.dataload, s, computed, planned.model, _place(planned, run))
+    place = _place(planned, run, job.data)
+    table = fed(job.data, job.batch, computed, planned.model, place)
     return table | {"step_time_without": computed}
 
 
@@ -60,19 +60,19 @@ def path_with(path: CriticalPath, data: Mapping[str, Any] | None) -> CriticalPat
     return replace(path, segments=segments, end=end)
 
 
-def _place(planned: Planned, run: Run) -> Place:
+def _place(planned: Planned, run: Run, asked: Dataload) -> Place:
     """Where the data goes: ranks of the host, rates of its copies, and when the step is launched and done."""
-    s, fabric, gpus = planned.scenario, planned.fabric, planned.gpus
+    fabric, gpus = planned.fabric, planned.gpus
     hosts = [fabric.host_of(gpu) for gpu in gpus]
-    pinned = _pinned_rate(s, fabric, gpus)
+    pinned = _pinned_rate(fabric, gpus)
     programs = planned.graph.programs
     done = [run.end[i][0][p.kind != SYNC] for i, p in enumerate(programs)]
     launched = [run.launch[i][0] for i in range(len(programs))]
     system, delivery = None, math.inf
-    if s.dataload.sample is not None:
-        name = s.dataload.storage or "nvme"
-        system = load_system(name, s.where, "dataload.storage")
-        delivery = delivery_of(system, s, fabric, gpus)
+    if asked.sample is not None:
+        name, where = asked.storage or "nvme", planned.job.where
+        system = load_system(name, where, "dataload.storage")
+        delivery = delivery_of(system, where, fabric, gpus)
     return Place(
         hosts.count(hosts[0]),
         min(constants()["copy"], pinned),
@@ -85,7 +85,7 @@ def _place(planned: Planned, run: Run) -> Place:
 
 
 def delivery_of(
-    system: System, scenario: Scenario, fabric: Fabric, gpus: Sequence[str]
+    system: System, where: str, fabric: Fabric, gpus: Sequence[str]
 ) -> float:
     """Bytes/s that reach the memory of the first host while the readers of all hosts read, one rank a GPU.
 
@@ -100,7 +100,7 @@ def delivery_of(
     --------
     >>> from prestep.topologies import load_cluster
     >>> p5 = load_cluster("aws-p5")
-    >>> rate = delivery_of(load_system("nvme"), Scenario(name="reads"), p5, p5.gpus)
+    >>> rate = delivery_of(load_system("nvme"), "reads", p5, p5.gpus)
     >>> f"eight disks of {rate / 8 / 1e9:.2f} GB/s"
     'eight disks of 3.57 GB/s'
     """
@@ -114,12 +114,12 @@ def delivery_of(
         return system.at(fabric).rate(memories, "read", len(set(hosts)))
     except InputError as error:
         raise InputError(
-            replace(mistake, where=scenario.where, key="dataload.storage")
+            replace(mistake, where=where, key="dataload.storage")
             for mistake in error.mistakes
         ) from None
 
 
-def _pinned_rate(scenario: Scenario, fabric: Fabric, gpus: Sequence[str]) -> float:
+def _pinned_rate(fabric: Fabric, gpus: Sequence[str]) -> float:
     """Bytes/s of a copy from pinned memory to a GPU of the first host while all of its ranks copy.
 
     Ranks share what their copies have in common: a PCIe uplink, a link between sockets, the memory.

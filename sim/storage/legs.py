@@ -21,13 +21,12 @@ from prestep.sim.collectives.wires import processes
 from prestep.sim.engine.storage import Leg
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.planning.planned import Planned
+from prestep.sim.storage.contents import Contents
 from prestep.sim.storage.host import constants
 from prestep.sim.storage.systems import PART, REQUEST, THREADS, System
 from prestep.sim.storage.writing import Backlog, Saved, waits
 from prestep.topologies.fabric.stores import Stores
-from prestep.workloads.checkpoint import Contents
 from prestep.workloads.job.checkpoint import Checkpoint
-from prestep.workloads.job.layout import shards_parameters
 
 
 def hosts_of(planned: Planned, ranks: Sequence[int]) -> set[str]:
@@ -169,12 +168,9 @@ class Writers:
 
     def _collect(self, gpu: str) -> Leg | None:
         """Parts of other ranks on their way to rank 0, where it has not all of them."""
-        p = self.planned.scenario.parallel
-        parts = (
-            self.planned.lowered.layout.world
-            if shards_parameters(self.planned.scenario)
-            else p.tp * p.pp
-        )
+        job = self.planned.job
+        whole = job.degrees.tp * job.degrees.pp
+        parts = self.planned.lowered.layout.world if job.sharded else whole
         if parts <= 1:
             return None
         others = [
@@ -197,7 +193,7 @@ class Writers:
             hosts_of(self.planned, ranks), key=self.planned.fabric.hosts.index
         )
         if len(hosts) < 2:
-            where, found = self.planned.scenario.where, "peer on one host"
+            where, found = self.planned.job.where, "peer on one host"
             expected = "two hosts or more"
             hint = "a copy on the host that fails is lost with it"
             raise InputError(Mistake(where, "checkpoint.mode", found, expected, hint))

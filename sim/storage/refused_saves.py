@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.spec.sections import Scenario
 from prestep.sim.storage.systems import load_system
+from prestep.workloads.job.checkpoint import Checkpoint
 
 
-def mistakes_of(scenario: Scenario) -> list[Mistake]:
+def mistakes_of(c: Checkpoint, where: str) -> list[Mistake]:
     """The keys of [checkpoint] that do not fit each other or the storage."""
-    c, where = scenario.checkpoint, scenario.where
     try:
         system = load_system(c.storage or "nvme", where, "checkpoint.storage")
     except InputError as error:

@@ -18,14 +18,14 @@ from prestep.sim.engine.execution import Run
 from prestep.sim.engine.storage import Leg, play
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.planning.planned import Planned
+from prestep.sim.storage.contents import contents, pieces
 from prestep.sim.storage.evidence import rests_on
 from prestep.sim.storage.host import constants
 from prestep.sim.storage.legs import Writers, hosts_of
 from prestep.sim.storage.systems import REQUEST, THREADS, System, load_system
 from prestep.sim.storage.writing import Saved, backlog, saved
 from prestep.sim.units import format_bytes
-from prestep.workloads.checkpoint import Contents, contents, pieces
-from prestep.workloads.job.layout import shards_parameters
+from prestep.workloads.job.checkpoint import Checkpoint
 from prestep.workloads.optimizer import optimizer as kept_by
 
 BESIDE = 512  # writers whose bytes are simulated one by one beside the steps
@@ -63,17 +63,21 @@ class Checkpointing:
     """The save of a step that was planned and executed."""
 
     def __init__(
-        self, planned: Planned, run: Run, step: float, first: bool = True
+        self,
+        planned: Planned,
+        saves: Checkpoint,
+        run: Run,
+        step: float,
+        first: bool = True,
     ) -> None:
-        self.planned, self.run, self.scenario = planned, run, planned.scenario
+        self.planned, self.run, self.job = planned, run, planned.job
         self.gpus, self.fabric = planned.gpus, planned.fabric
         self.world = planned.lowered.layout.world
-        asked, where = self.scenario.checkpoint, self.scenario.where
-        self.asked = replace(asked, mode=asked.mode or "rank0")
-        name = self.asked.storage or "nvme"
-        self.system: System = load_system(name, where, "checkpoint.storage")
+        self.asked = replace(saves, mode=saves.mode or "rank0")
         parameters = planned.lowered.parameters
-        self.holds: Contents = contents(self.scenario, parameters, self.world)
+        self.holds = contents(self.job, saves, planned.model, parameters)
+        name = self.asked.storage or "nvme"
+        self.system: System = load_system(name, self.job.where, "checkpoint.storage")
         self.stores = self.system.at(self.fabric)
         self._check_room()
         queued = backlog(planned, run, step)
@@ -91,11 +95,10 @@ class Checkpointing:
 
     def _saved(self) -> Saved:
         """The tensors of one writer."""
-        optimizer = self.scenario.training.optimizer
+        optimizer = self.job.optimizer
         everything = self.asked.content == "all"
         copies = 1 + (kept_by(optimizer).moments if everything else 0)
-        replicated = not shards_parameters(self.scenario)
-        dealt = self.scenario.parallel.dp if replicated else 1
+        dealt = 1 if self.job.sharded else self.job.degrees.dp
         if self.asked.mode == "rank0" or self.asked.writers == "replica0":
             dealt = 1
         sizes, writers = self.planned.lowered.tensors, len(self.holds.writers)
@@ -106,7 +109,7 @@ class Checkpointing:
         if self.system.attach in ("nvme", "block"):
             need /= len(self._hosts(self.holds.writers))
         if room is not None and need > room:
-            where, key = self.scenario.where, "checkpoint.storage"
+            where, key = self.job.where, "checkpoint.storage"
             found = f"{format_bytes(need)} for {self.system.name}"
             expected = f"at most {format_bytes(room)}"
             hint = 'more hosts to write, content = "model", or another storage'
@@ -193,9 +196,8 @@ class Checkpointing:
     def load(self) -> float:
         """Seconds until all GPUs of the run that restarts have their state: files opened, read, copied to the GPU."""
         gpus = self.asked.restore_gpus or self.world
-        p = self.scenario.parallel
-        replicated = not shards_parameters(self.scenario)
-        each = self.holds.size / (p.tp * p.pp if replicated else gpus)
+        parts = self.job.degrees.tp * self.job.degrees.pp
+        each = self.holds.size / (gpus if self.job.sharded else parts)
         files = 1
         if self.asked.mode != "rank0":
             files = pieces(len(self.holds.writers), gpus)

@@ -157,7 +157,7 @@ class Colours:
     def _first(self) -> Iterator[Hashable]:
         """What a node is by itself: its kind, and of a GPU its stage and speed."""
         planned = self.planned
-        fabric, slow = planned.fabric, planned.scenario.faults.slow_rank
+        fabric, slow = planned.fabric, planned.machine.faults.slow_rank
         speeds = (
             speeds_of(fabric, planned.gpu, fabric.gpus) if fabric.gpu_changes else ()
         )

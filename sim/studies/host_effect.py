@@ -13,10 +13,8 @@ from prestep.sim.analysis.summary import CAPTURED
 from prestep.sim.analysis.uncertainty import Part, Uncertainty
 from prestep.sim.costs.spreads import quantile, widths
 from prestep.sim.errors import InputError
-from prestep.sim.planning import host_speed
-from prestep.sim.planning.numa import host_ratio
 from prestep.sim.planning.planned import Planned
-from prestep.sim.predict import execute, host_factor, plan
+from prestep.sim.predict import execute, plan
 from prestep.sim.spec.sections import Scenario
 
 #: Factors of hosts that nobody measured: ten starts of measured machines had 1.0 to 2.3 (docs/models.md, "Hosts"); one
@@ -66,9 +64,9 @@ class HostEffect:
         return asdict(self)
 
 
-def with_host(planned: Planned, result: Prediction) -> Prediction:
+def with_host(scenario: Scenario, planned: Planned, result: Prediction) -> Prediction:
     """The result with what its host does to it, where hosts of usual speed make a difference."""
-    effect = effect_of(planned, result)
+    effect = effect_of(scenario, planned, result)
     if effect is None:
         return result
     interval = result.uncertainty
@@ -76,18 +74,20 @@ def with_host(planned: Planned, result: Prediction) -> Prediction:
     return replace(result, host=effect.to_dict(), uncertainty=wider)
 
 
-def effect_of(planned: Planned, result: Prediction) -> HostEffect | None:
+def effect_of(
+    scenario: Scenario, planned: Planned, result: Prediction
+) -> HostEffect | None:
     """What the host does to a step; None where it does next to nothing, or the step is too large to simulate again."""
     evidence, low, high = _factors(planned)
     if _is_large(planned) or not _may_matter(result, evidence):
         return None
-    at = _Again(planned)
+    at = _Again(scenario, planned)
     slow, step = at.factor(high), result.step_time
     without = at.factor(NO_TIME)
     share = max(0.0, 1 - without / step)
     if max(share, slow / step - 1) < LEAST:
         return None
-    factor = host_factor(planned.scenario, planned.fabric)
+    factor = planned.machine.host.factor
     graph, compiled = (at.framework(name) for name in (GRAPH, COMPILED))
     fast = at.factor(low)
     return HostEffect(
@@ -109,34 +109,32 @@ def _may_matter(result: Prediction, evidence: str) -> bool:
 
 def _factors(planned: Planned) -> tuple[str, float, float]:
     """Who says the host's factor, and between which factors nine in ten such hosts lie."""
-    facts, known = planned.fabric.cluster_facts, widths()["host"]["fitted"]
-    factor = host_factor(planned.scenario, planned.fabric)
-    if planned.scenario.cluster.host_factor is not None:
-        evidence, spread = "scenario", known
-    elif host_speed.of_cluster(planned.scenario, planned.fabric) is not None:
-        evidence, spread = "cluster", math.hypot(known, facts.host_spread or 0.0)
-    else:
+    host, spread = planned.machine.host, widths()["host"]["fitted"]
+    if not host.source:
         return "guess", *UNSTATED
+    if host.source == "cluster":
+        facts = planned.fabric.cluster_facts
+        spread = math.hypot(spread, facts.host_spread or 0.0)
     wide = math.exp(quantile() * spread)
-    return evidence, factor / wide, factor * wide
+    return host.source, host.factor / wide, host.factor * wide
 
 
 @dataclass(frozen=True)
 class _Again:
     """The same step with another host or framework."""
 
+    scenario: Scenario
     planned: Planned
 
     def factor(self, factor: float) -> float:
         """Seconds with a host of this factor."""
-        scenario = self.planned.scenario
-        own = factor / host_ratio(scenario)
-        cluster = replace(scenario.cluster, host_factor=own)
-        return self._seconds(replace(scenario, cluster=cluster))
+        own = factor / self.planned.machine.host.socket
+        cluster = replace(self.scenario.cluster, host_factor=own)
+        return self._seconds(replace(self.scenario, cluster=cluster))
 
     def framework(self, name: str) -> float | None:
         """Seconds with a framework that starts the same kernels otherwise; None where it cannot."""
-        scenario = self.planned.scenario
+        scenario = self.scenario
         captured = self.planned.model.kind == CAPTURED
         if captured or scenario.training.framework != EAGER:
             return None

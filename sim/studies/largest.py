@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from prestep.sim.analysis.memory import outside, peaks
 from prestep.sim.analysis.prediction import FRAGMENTATION, Memory
 from prestep.sim.costs import load_gpu
-from prestep.sim.predict import load_fabric, lowered_on, plan
+from prestep.sim.lowering import lowered_on
+from prestep.sim.predict import load_fabric, plan
 from prestep.sim.spec.sections import Scenario
+from prestep.sim.studies.room import enough_microbatches, with_samples
 from prestep.sim.units import format_bytes
 from prestep.topologies.fabric import Fabric
 from prestep.workloads.job.layout import microbatches_of
 
 MOST = 65_536  # samples; no one GPU has room for more of anything
 OUTSIDE = ("context", "communication")  # owners that are not the allocator's
-FEW = 3  # microbatches without a pipeline; with one, as many as it holds at once
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,11 @@ class Limit:
     @property
     def micro_batch(self) -> int:
         return self.at.micro_batch if self.at is not None else 0
+
+    @property
+    def fails(self) -> bool:
+        """Whether not even one sample fits."""
+        return self.at is None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; bytes."""
@@ -171,10 +177,10 @@ class _Memory:
     def _peaks(self, samples: int) -> dict[int, Memory]:
         """Bytes of each simulated rank's allocator, lowered once for each micro batch."""
         if samples not in self._allocated:
-            few = _few(self.scenario, microbatches_of(self.scenario))
+            few = enough_microbatches(self.scenario, microbatches_of(self.scenario))
             step = with_samples(self.scenario, samples, few)
             lowered = lowered_on(step, self.fabric)
-            self._allocated[samples] = peaks(lowered, self.scenario)
+            self._allocated[samples] = peaks(lowered)
         return self._allocated[samples]
 
 
@@ -200,31 +206,6 @@ def _last(fits: Callable[[int], bool]) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
-
-
-def _few(scenario: Scenario, count: int) -> int:
-    """Microbatches that tell the memory of all: accumulation holds no more than the third does."""
-    return count if scenario.parallel.pp > 1 else min(count, FEW)
-
-
-def few_microbatches(scenario: Scenario) -> Scenario:
-    """A step that needs as much memory, with as few microbatches as that takes."""
-    few = _few(scenario, microbatches_of(scenario))
-    return with_samples(scenario, scenario.training.micro_batch, few)
-
-
-def with_samples(scenario: Scenario, samples: int, microbatches: int) -> Scenario:
-    """The same layout with another micro batch and so many microbatches."""
-    t = replace(
-        scenario.training,
-        micro_batch=samples,
-        microbatches=None,
-        grad_accumulation=None,
-        global_batch=samples * scenario.parallel.dp * microbatches,
-    )
-    return replace(
-        scenario, training=t, parallel=replace(scenario.parallel, microbatches=None)
-    )
 
 
 def _outside(

@@ -34,7 +34,7 @@ def replicas_of(
     """
     times = step_times(planned, steps, step, replicas, seed)
     return summary(times, step, seed) | {
-        "jitter": jitter_of(planned.scenario.faults, planned.scenario.where).to_dict(),
+        "jitter": jitter_of(planned.machine.faults, planned.job.where).to_dict(),
         "step_times": times,
     }
 
@@ -43,7 +43,7 @@ def step_times(
     planned: Planned, steps: int, step: float, replicas: int, seed: int
 ) -> list[float]:
     """The step time of every replica, s."""
-    jitter = jitter_of(planned.scenario.faults, planned.scenario.where)
+    jitter = jitter_of(planned.machine.faults, planned.job.where)
     if jitter.silent:
         return [step] * replicas  # without noise every run is the plain one
     times = []

@@ -11,12 +11,13 @@ from typing import Any
 from prestep.sim.analysis.memory import peaks
 from prestep.sim.analysis.prediction import Recomputed
 from prestep.sim.errors import InputError
+from prestep.sim.lowering import lowered_on
 from prestep.sim.planning.planned import Planned
-from prestep.sim.predict import lowered_on
 from prestep.sim.spec.lookup import layout_mistakes
 from prestep.sim.spec.sections import Scenario
-from prestep.sim.studies.largest import few_microbatches
+from prestep.workloads.job.layout import microbatches_of
 from prestep.workloads.job.megatron import RecomputedModule
+from prestep.workloads.models.model import ModelSpec
 
 # Each stronger than the one before it.
 RECOMPUTE = ("selective", "alternate", "full")
@@ -24,16 +25,21 @@ SHARDED = ("zero1", "fsdp")
 # Of more GPUs one change is looked for, not one of each kind: each takes as long as planning.
 MOST_GPUS = 1_024
 
+FEW = 3  # microbatches without a pipeline; with one, as many as it holds at once
+
 #: Values of keys, by dotted key.
 Change = dict[str, Any]
 
 
-def remedies(planned: Planned, outside: Mapping[int, Mapping[str, float]]) -> list[str]:
+Outside = Mapping[int, Mapping[str, float]]
+
+
+def remedies(scenario: Scenario, planned: Planned, outside: Outside) -> list[str]:
     """Changes of one key that make a step fit, as `--set` takes them; of two keys where no single one does.
 
     ``outside``: bytes beside the allocator's by rank and owner, which these changes hardly move.
     """
-    room = _Room(planned, outside)
+    room = _Room(scenario, planned, outside)
     large = planned.lowered.layout.world > MOST_GPUS
     single = chain(_first_that_fits(room, {}), _smaller_batch(room, {}))
     enough = list(islice(single, 1 if large else None))
@@ -44,17 +50,14 @@ def remedies(planned: Planned, outside: Mapping[int, Mapping[str, float]]) -> li
     return [" and ".join(map(_text, change.items())) for change in enough]
 
 
-def recomputed(
-    planned: Planned, outside: Mapping[int, Mapping[str, float]]
-) -> Recomputed | None:
+def recomputed(s: Scenario, planned: Planned, outside: Outside) -> Recomputed | None:
     """What a step that recomputes nothing would need if it did, in every way up to the weakest that fits.
 
     None: it recomputes already, or nothing of it can be.
     """
-    s = planned.scenario
     if s.training.recompute != "none" or s.megatron.recompute_modules:
         return None
-    room, needed = _Room(planned, outside), dict[str, float]()
+    room, needed = _Room(s, planned, outside), dict[str, float]()
     for way in RECOMPUTE:
         need = room.needed({"training.recompute": way})
         if need is None:
@@ -69,9 +72,8 @@ def recomputed(
     return Recomputed(least, needed[least], fits, needed)
 
 
-def _light(planned: Planned) -> tuple[RecomputedModule, ...]:
+def _light(s: Scenario, model: ModelSpec) -> tuple[RecomputedModule, ...]:
     """Parts of Megatron's layers whose outputs take little to make again: norms, activations, expanded latents."""
-    s, model = planned.scenario, planned.model
     if s.training.framework != "megatron" or s.megatron.recompute_modules:
         return ()
     parts: dict[RecomputedModule, object] = {
@@ -92,12 +94,9 @@ def _text(item: tuple[str, Any]) -> str:
 class _Room:
     """The memory of a planned step's layout, and of others like it on the same GPUs."""
 
+    scenario: Scenario
     planned: Planned
-    outside: Mapping[int, Mapping[str, float]]
-
-    @property
-    def scenario(self) -> Scenario:
-        return self.planned.scenario
+    outside: Outside
 
     def fits(self, change: Change) -> bool:
         """Whether every simulated rank has room for what it allocates; False for what cannot be run."""
@@ -114,7 +113,7 @@ class _Room:
             lowered = lowered_on(few_microbatches(scenario), self.planned.fabric)
         except InputError:
             return None
-        needs = peaks(lowered, scenario)
+        needs = peaks(lowered)
         return max(
             need.total + sum(self.outside.get(rank, {}).values())
             for rank, need in needs.items()
@@ -133,7 +132,7 @@ def _changed(scenario: Scenario, change: Change) -> Scenario:
 def _first_that_fits(room: _Room, given: Change) -> Iterator[Change]:
     """Of every key the weakest value that is enough beside what is given."""
     s = room.scenario
-    every, light = s.pytorch.reduce_every_microbatch, _light(room.planned)
+    every, light = s.pytorch.reduce_every_microbatch, _light(s, room.planned.model)
     stronger = {
         "megatron.recompute_modules": (light,) if light else (),
         "training.recompute": _after(s.training.recompute, RECOMPUTE),
@@ -168,3 +167,28 @@ def _sharded(scenario: Scenario) -> tuple[str, ...]:
     if scenario.parallel.dp == 1:
         return ()
     return _after(scenario.parallel.data_parallel or "none", SHARDED)
+
+
+def enough_microbatches(scenario: Scenario, count: int) -> int:
+    """Microbatches that tell the memory of all: accumulation holds no more than the third does."""
+    return count if scenario.parallel.pp > 1 else min(count, FEW)
+
+
+def few_microbatches(scenario: Scenario) -> Scenario:
+    """A step that needs as much memory, with as few microbatches as that takes."""
+    few = enough_microbatches(scenario, microbatches_of(scenario))
+    return with_samples(scenario, scenario.training.micro_batch, few)
+
+
+def with_samples(scenario: Scenario, samples: int, microbatches: int) -> Scenario:
+    """The same layout with another micro batch and so many microbatches."""
+    t = replace(
+        scenario.training,
+        micro_batch=samples,
+        microbatches=None,
+        grad_accumulation=None,
+        global_batch=samples * scenario.parallel.dp * microbatches,
+    )
+    return replace(
+        scenario, training=t, parallel=replace(scenario.parallel, microbatches=None)
+    )

@@ -85,18 +85,19 @@ def predict(scenario: Scenario) -> Together:
     fabric = load_fabric(scenario)
     jobs = _planned(scenario, fabric)
     alone = [_alone(job) for job in jobs]
-    starts = _starts(jobs, alone, bool(fabric.cluster_facts.tcp))
+    stated = [job.start for job in scenario.jobs]
+    starts = _starts(stated, alone, bool(fabric.cluster_facts.tcp))
     runs, early = _steady(jobs, alone, starts)
     end = min(_marks(job, run)[-1] for job, run in zip(jobs, runs, strict=True))
     results = {
-        job.scenario.name: _reported(job, run, end)
-        for job, run in zip(jobs, runs, strict=True)
+        named.name: _reported(job, run, end)
+        for named, job, run in zip(scenario.jobs, jobs, runs, strict=True)
     }
     return Together(
         results,
         dict(zip(results, alone, strict=True)),
         _links(fabric, runs[0]),
-        tuple(f"{name} {ENDED_EARLY}" for name in early),
+        tuple(f"{scenario.jobs[at].name} {ENDED_EARLY}" for at in early),
     )
 
 
@@ -127,24 +128,26 @@ def _routed(fabric: Fabric, job: Scenario) -> Fabric:
     return fabric if routing == fabric.routing else fabric.with_routing(routing)
 
 
-def _starts(jobs: Sequence[Planned], alone: Sequence[float], tcp: bool) -> list[float]:
+def _starts(
+    stated: Sequence[float | None], alone: Sequence[float], tcp: bool
+) -> list[float]:
     """When each job begins: as it says; else over TCP all at one instant, elsewhere dealt out over a step.
 
     Where links are shared evenly, jobs of one step time keep the phase they began with. Those that begin at one instant
     would compute and communicate together for ever, which no two jobs do that were started by hand. TCP favours whoever
     comes later, so there they fall in step by themselves: measured (validation/cases/h200/sockets/two_jobs.jsonl).
     """
-    apart = 0.0 if tcp else 1.0 / len(jobs)
+    apart = 0.0 if tcp else 1.0 / len(alone)
     return [
-        time * at * apart if job.scenario.start is None else job.scenario.start
-        for at, (job, time) in enumerate(zip(jobs, alone, strict=True))
+        time * at * apart if start is None else start
+        for at, (start, time) in enumerate(zip(stated, alone, strict=True))
     ]
 
 
 def _steady(
     jobs: Sequence[Planned], alone: Sequence[float], starts: Sequence[float]
-) -> tuple[tuple[Run, ...], list[str]]:
-    """Runs in which every job has done its steps while all others went on, and the names of those that did not.
+) -> tuple[tuple[Run, ...], list[int]]:
+    """Runs in which every job has done its steps while all others went on, and which jobs did not.
 
     How often a job must repeat its step for that is guessed from the steps alone, then from what came out.
     """
@@ -156,7 +159,7 @@ def _steady(
         needed, reached = _ends(jobs, runs, least)
         early = [at for at, end in enumerate(reached) if end < needed]
         if all(counts[at] == limits[at] for at in early):
-            return runs, [jobs[at].scenario.name for at in early]
+            return runs, early
         for at in early:
             longer = _more_steps(counts[at], needed, reached[at])
             counts[at] = min(limits[at], longer)

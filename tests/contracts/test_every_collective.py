@@ -10,9 +10,9 @@ import pytest
 
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.plan import OPS, Plan
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
 from prestep.sim.plugins import load, providers
-from prestep.sim.spec.sections import Nccl
 from prestep.topologies import cluster_names, load_cluster
 from prestep.topologies.core.quantity import Quantity
 from prestep.topologies.fabric import Fabric

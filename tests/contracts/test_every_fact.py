@@ -13,9 +13,9 @@ import pytest
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl import searched
 from prestep.sim.collectives.nccl.system import system_of
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.costs.facts import SCHEMA, GpuFacts
 from prestep.sim.costs.gpu_files import HARDWARE, facts_of, names
-from prestep.sim.spec.sections import Nccl
 from prestep.topologies import load_cluster
 from prestep.topologies.core.facts import KINDS, ClusterFacts
 from prestep.topologies.core.quantity import Quantity

@@ -121,6 +121,29 @@ def test_the_packages_and_their_files_become_smaller() -> None:
     assert max(rooms.values()) <= ROOM, rooms.most_common(5)
 
 
+#: Rooms that read a `Job` and a `Machine` (`prestep.sim.planning.job`), never a key of a scenario.
+BEHIND_LOWERING = tuple(
+    f"sim.{room}."
+    for room in ("planning", "costs", "analysis", "engine", "storage", "collectives")
+)
+
+
+def test_lowering_consumes_the_scenario() -> None:
+    """What is behind it imports nothing of `prestep.sim.spec`, for types neither, and asks nothing that is called a scenario."""
+    asked = []
+    for name, path in modules().items():
+        if not name.startswith(BEHIND_LOWERING):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            imports = (isinstance(node, ast.ImportFrom) and node.module) or ""
+            of_scenario = isinstance(node, ast.Attribute) and (
+                ast.unparse(node.value).rpartition(".")[2] == "scenario"
+            )
+            if imports.startswith("prestep.sim.spec") or of_scenario:
+                asked.append(f"{name}: {ast.unparse(node)}")
+    assert not asked
+
+
 @pytest.mark.slow
 def test_a_plain_run_loads_no_more_than_it_needs() -> None:
     """Modules of prestep in the process after `prestep run` of the demonstration, and their lines."""

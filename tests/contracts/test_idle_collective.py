@@ -15,14 +15,16 @@ from prestep.sim.collectives.interval import sure
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.registry import algorithms
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.costs.measured import gpu_of
 from prestep.sim.engine.engine import execute
 from prestep.sim.errors import InputError
 from prestep.sim.graph.opgraph import Comm
+from prestep.sim.lowering import job_of, machine_of
 from prestep.sim.planning import planned as step
 from prestep.sim.serving import serving
 from prestep.sim.serving.pools import WEIGHT, Pools
-from prestep.sim.spec.sections import Inference, Nccl, Scenario
+from prestep.sim.spec.sections import Inference, Scenario
 from prestep.topologies.core.quantity import Quantity
 from prestep.topologies.fabric import Fabric
 from prestep.workloads.job.model import Model
@@ -75,7 +77,9 @@ def in_the_engine(
         [Comm(op, size, (ranks,), "dp", len(ranks))],
     )
     lowered = Lowered(made, {}, {}, 0, Layout(dp=len(gpus), pp=1, tp=1))
-    done = execute(step.planned(scenario, MODEL, lowered, fabric, gpus), 1)
+    machine = machine_of(scenario, MODEL, fabric, gpus)
+    job = job_of(scenario, MODEL, machine, lowered)
+    done = execute(step.planned(job, machine, MODEL, lowered), 1)
     # The sender of a message may leave while its last bytes are on their way: the last rank to leave counts.
     return float(max(end[0, 0] for end in done.end) - done.ready[0][0])
 

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from prestep.sim.analysis.memory import fullest
-from prestep.sim.predict import load_fabric, lowered_on
+from prestep.sim.lowering import lowered_on
+from prestep.sim.predict import load_fabric
 from prestep.sim.spec.load import load_scenario, parse_scenario
 from prestep.sim.spec.sections import Scenario
 from tests.workloads.small import ops
@@ -72,7 +73,7 @@ def same(name: str) -> tuple[Scenario, Scenario]:
 
 
 def peak(scenario: Scenario) -> float:
-    return fullest(lowered_on(scenario, load_fabric(scenario)), scenario).total
+    return fullest(lowered_on(scenario, load_fabric(scenario))).total
 
 
 def exchanges(scenario: Scenario) -> Counter[tuple[str, float]]:

@@ -10,7 +10,7 @@ from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl import search, searched
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
-from prestep.sim.spec.sections import Nccl
+from prestep.sim.collectives.settings import Nccl
 from prestep.topologies import cluster_names, load_cluster
 from prestep.topologies.edit.overrides import with_overrides
 

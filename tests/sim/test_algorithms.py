@@ -20,8 +20,8 @@ from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl import tuner
 from prestep.sim.collectives.plan import OPS, PAIR_OPS, Plan, Send
 from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
-from prestep.sim.spec.sections import Nccl
 from prestep.topologies import load_cluster
 from tests.sim.hosts import cluster
 

@@ -63,9 +63,10 @@ def test_remedies_fit(more: tuple[str, ...]) -> None:
     """Every change that is told makes the step fit, and the step as it is does not."""
     path = find_scenario("llama8b-fsdp4")
     asked = (*TOO_LARGE, *more)
-    planned = plan(load_scenario(path, asked))
-    assert not fits(planned.scenario)
-    told = room.remedies(planned, outside(planned))
+    scenario = load_scenario(path, asked)
+    planned = plan(scenario)
+    assert not fits(scenario)
+    told = room.remedies(scenario, planned, outside(planned))
     assert told
     for change in told:
         assert fits(load_scenario(path, (*asked, *change.split(" and "))))
@@ -74,8 +75,9 @@ def test_remedies_fit(more: tuple[str, ...]) -> None:
 def test_two_changes_where_one_is_not_enough() -> None:
     """Where no single change is enough, one pair with full recomputation is told."""
     path = find_scenario("llama8b-fsdp4")
-    planned = plan(load_scenario(path, (*TOO_LARGE, "training.seq_len=65536")))
-    [told] = room.remedies(planned, outside(planned))
+    scenario = load_scenario(path, (*TOO_LARGE, "training.seq_len=65536"))
+    planned = plan(scenario)
+    [told] = room.remedies(scenario, planned, outside(planned))
     assert told.startswith("training.recompute=full and training.micro_batch=")
 
 

@@ -24,7 +24,7 @@ from prestep.sim.collectives.nccl.speeds import (
 )
 from prestep.sim.collectives.nccl.system import SYS, TYPES, system_of
 from prestep.sim.collectives.nccl.walk import Walk
-from prestep.sim.spec.sections import Nccl
+from prestep.sim.collectives.settings import Nccl
 from prestep.topologies import load_cluster
 from prestep.topologies.core.quantity import LinkSpec, Quantity
 from prestep.topologies.fabric import Fabric

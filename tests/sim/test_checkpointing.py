@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from prestep.cli import main
-from prestep.workloads.checkpoint import pieces
+from prestep.sim.storage.contents import pieces
 
 
 def saved(mode: str, *changes: str) -> Any:

@@ -21,8 +21,8 @@ from prestep.sim.collectives.nccl.protocols import aligned
 from prestep.sim.collectives.nccl.tuner import candidates
 from prestep.sim.collectives.plan import OPS, Send
 from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
-from prestep.sim.spec.sections import Nccl
 from prestep.topologies import load_cluster
 from prestep.validation.formats import collective_reader, collective_rows
 

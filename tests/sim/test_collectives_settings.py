@@ -16,10 +16,10 @@ from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl import creation
 from prestep.sim.collectives.plan import Plan, nccl_of
 from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
 from prestep.sim.errors import InputError
 from prestep.sim.spec.load import parse_scenario
-from prestep.sim.spec.sections import Nccl
 from prestep.topologies import load_cluster
 from prestep.topologies.core.quantity import Quantity
 from prestep.validation.sets.sources import CASES

@@ -9,8 +9,8 @@ from prestep.sim.collectives.algorithms import pairwise
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, transport
-from prestep.sim.spec.sections import Nccl
 from prestep.topologies import load_cluster, rail_optimized
 from prestep.topologies.fabric import Fabric
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from prestep.sim.errors import InputError
-from prestep.sim.spec.sections import Dataload, Scenario
+from prestep.sim.planning.job import Batch
 from prestep.sim.storage.dataload import Place, fed
 from prestep.sim.storage.feeding import delivery_of
 from prestep.sim.storage.systems import System, load_system, names
 from prestep.topologies import cluster_names, load_cluster
 from prestep.topologies.fabric import Fabric
+from prestep.workloads.job.dataload import Dataload
 from prestep.workloads.models.model import ModelSpec
 
 SAMPLE = 16e6  # bytes
@@ -49,12 +49,10 @@ def bytes_per_second(system: System, fabric: Fabric, workers: int) -> float:
     first = fabric.host_of(fabric.gpus[0])
     ranks = sum(fabric.host_of(gpu) == first for gpu in fabric.gpus)
     asked = Dataload(decode=0.0, sample=SAMPLE, workers=workers, storage=system.name)
-    scenario = replace(Scenario(name="reads"), dataload=asked)
-    rate = delivery_of(system, scenario, fabric, fabric.gpus)
+    rate = delivery_of(system, "reads", fabric, fabric.gpus)
     place = Place(ranks, 1e9, 1e9, 0.0, 0.0, system, rate)
-    table = fed(asked, scenario, 1.0, ModelSpec("m", "mlp"), place)
-    samples = table["batches"] * scenario.training.micro_batch
-    return float(samples * ranks * SAMPLE / table["read_time"])
+    table = fed(asked, Batch(), 1.0, ModelSpec("m", "mlp"), place)
+    return float(table["batches"] * ranks * SAMPLE / table["read_time"])
 
 
 @pytest.mark.parametrize("cluster", cluster_names())

@@ -15,10 +15,11 @@ from typing import Any, Literal
 
 import pytest
 
+from prestep.sim.collectives.settings import Ctas
 from prestep.sim.errors import InputError
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import parse_scenario
-from prestep.sim.spec.sections import SECTIONS, Ctas
+from prestep.sim.spec.sections import SECTIONS
 from prestep.sim.strict import type_hints
 from prestep.sim.tools import catalog
 

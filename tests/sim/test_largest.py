@@ -16,9 +16,11 @@ from lab.formats.published_setups import FOLDER
 from lab.sets.published import run_of
 from prestep import cli
 from prestep.sim.analysis.memory import EVERY, fullest, outside
-from prestep.sim.predict import load_fabric, lowered_on, predict
+from prestep.sim.lowering import lowered_on
+from prestep.sim.predict import load_fabric, predict
 from prestep.sim.spec.load import parse_scenario
-from prestep.sim.studies.largest import FEW, Limit, largest_micro_batch, with_samples
+from prestep.sim.studies.largest import Limit, largest_micro_batch
+from prestep.sim.studies.room import FEW, with_samples
 from tests.executed import executed
 
 MODEL = {
@@ -88,7 +90,7 @@ def test_a_few_microbatches_tell_the_memory_of_all() -> None:
     """Accumulation over more microbatches than are looked at does not need more memory."""
     base, fabric = scenario("pytorch"), load_fabric(scenario("pytorch"))
     few, many = (
-        fullest(lowered_on(with_samples(base, 2, n), fabric), base).total
+        fullest(lowered_on(with_samples(base, 2, n), fabric)).total
         for n in (FEW, FEW + 5)
     )
     assert few == many
@@ -142,7 +144,7 @@ def test_published_peaks_of_allocated_memory() -> None:
         ):
             continue
         said = parse_scenario(run_of(row).scenario, row["id"])
-        peak = fullest(lowered_on(said, load_fabric(said)), said).total
+        peak = fullest(lowered_on(said, load_fabric(said))).total
         errors[row["id"]] = peak / (float(printed[1]) * 2**30) - 1
     assert len(errors) >= 8
     assert max(map(abs, errors.values())) < 0.05, errors

@@ -11,7 +11,7 @@ from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl import mesh
 from prestep.sim.collectives.nccl.searched import on_host
 from prestep.sim.collectives.planner import plan_collective
-from prestep.sim.spec.sections import Nccl
+from prestep.sim.collectives.settings import Nccl
 from prestep.topologies import load_cluster
 
 RING = Nccl(algo="ring", proto="Simple")

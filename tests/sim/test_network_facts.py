@@ -14,11 +14,11 @@ from prestep.sim.collectives.algorithms import tree
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl.search import search
 from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires.network import Network, network_of
 from prestep.sim.errors import InputError
 from prestep.sim.predict import step_time
 from prestep.sim.spec.load import parse_scenario
-from prestep.sim.spec.sections import Nccl
 from prestep.topologies import load_cluster
 from prestep.topologies.core.quantity import Quantity
 

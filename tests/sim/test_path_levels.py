@@ -13,9 +13,9 @@ import pytest
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl.ways import NVL, PHB, PIX, SYS
 from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import reach
 from prestep.sim.errors import InputError
-from prestep.sim.spec.sections import Nccl
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric.builder import FabricBuilder
 from prestep.validation.formats.nccl_env import settings_of

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from prestep.cli import main
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.errors import InputError
-from prestep.sim.planning.planned import _merged, planned
+from prestep.sim.planning.planned import _merged
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario, parse_scenario
 from prestep.sim.spec.sections import Scenario
@@ -25,7 +25,7 @@ from prestep.workloads.lowered import Layout, Place, Site
 from prestep.workloads.megatron.grid import Grid
 from prestep.workloads.megatron.groups import Groups
 from prestep.workloads.megatron.lower import lower
-from tests.executed import executed, of
+from tests.executed import executed, of_lowered
 
 SMALL = {
     "kind": "transformer",
@@ -293,7 +293,7 @@ def test_megatron_folds_in_every_order(order: str) -> None:
     one = executed(s)
     lowered = lower(s, one.model, Site(), apart=True)
     assert len(lowered.graph.programs) == 4 * len(one.lowered.graph.programs)
-    apart = of(planned(s, one.model, lowered, one.fabric, one.gpus))
+    apart = of_lowered(one, lowered)
     assert apart.run.finished == pytest.approx(one.run.finished, rel=1e-9)
 
 

@@ -42,7 +42,7 @@ def planned(tables: dict[str, Any], changes: dict[str, Any] | None = None) -> An
 
 def most(step: Any) -> float:
     """Bytes that the fullest rank needs, of its allocator and beside it."""
-    alive, beside = peaks(step.lowered, step.scenario), outside(step)
+    alive, beside = peaks(step.lowered), outside(step)
     return max(alive[rank].total + sum(beside[rank].values()) for rank in alive)
 
 

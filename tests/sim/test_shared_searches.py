@@ -14,7 +14,7 @@ from prestep.sim.collectives.nccl.renumbered import renumbered
 from prestep.sim.collectives.nccl.speeds import NET_SPEEDS, nvlink_share
 from prestep.sim.collectives.nccl.system import System, system_of
 from prestep.sim.collectives.nccl.ways import Way
-from prestep.sim.spec.sections import Nccl
+from prestep.sim.collectives.settings import Nccl
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
 

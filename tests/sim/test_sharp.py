@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from prestep.cli import main
 from prestep.sim.collectives.algorithms import nvls
 from prestep.sim.collectives.planner import plan_collective
-from prestep.sim.spec.sections import Nccl
+from prestep.sim.collectives.settings import Nccl
 from prestep.topologies import load_cluster
 from tests.sim.hosts import cluster
 from tests.sim.test_algorithms import entering, leaving, replay, traffic, whole

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from prestep.cli import main
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import socket
 from prestep.sim.engine.fluid import cap_of
-from prestep.sim.spec.sections import Nccl
 from prestep.topologies import load_cluster
 from prestep.validation.sets.sources import CASES
 from tests.conftest import ReportOf

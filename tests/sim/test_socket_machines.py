@@ -13,8 +13,8 @@ from prestep.sim.collectives.nccl.search import search
 from prestep.sim.collectives.nccl.tuner import model_of
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import socket
-from prestep.sim.spec.sections import Nccl
 from prestep.topologies import load_cluster
 
 POLARIS = load_cluster("alcf-polaris-tcp", 2)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prestep.sim.collectives.settings import Ctas, Nccl
 from prestep.sim.errors import InputError
 from prestep.sim.spec import grammar, load
 from prestep.sim.spec.load import (
@@ -22,7 +23,7 @@ from prestep.sim.spec.load import (
     microbatches_of,
     parse_scenario,
 )
-from prestep.sim.spec.sections import Ctas, Nccl
+from prestep.workloads.job.model import Model
 from prestep.workloads.models.model import load_model, model_names
 
 SCENARIOS = sorted(
@@ -433,4 +434,4 @@ def test_only_sections_that_say_something_are_in_use() -> None:
 @pytest.mark.parametrize("name", model_names())
 def test_named_models_are_complete(name: str) -> None:
     """Every model that comes with prestep loads."""
-    assert load_model(load.Model(name=name)).name == name
+    assert load_model(Model(name=name)).name == name

@@ -14,7 +14,7 @@ from prestep.sim.collectives.nccl import rings, tuner
 from prestep.sim.collectives.nccl.search import search
 from prestep.sim.collectives.plan import RING_OPS
 from prestep.sim.collectives.planner import plan_collective
-from prestep.sim.spec.sections import Nccl
+from prestep.sim.collectives.settings import Nccl
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
 from tests.sim.hosts import cluster, logged

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from prestep import cli
 from prestep.sim.collectives import uneven
 from prestep.sim.collectives.planner import plan_collective
-from prestep.sim.spec.sections import Nccl
+from prestep.sim.collectives.settings import Nccl
 from prestep.topologies import load_cluster
 
 CLUSTERS = {"dgx-h100": None, "rail-h100": 2}

@@ -13,8 +13,8 @@ from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl.search import Graph, search
 from prestep.sim.collectives.nccl.system import system_of
 from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.graph.opgraph import Comm
-from prestep.sim.spec.sections import Nccl
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
-from prestep.sim.spec.sections import Nccl
 from prestep.topologies import load_cluster
 from prestep.topologies.leaf_spine import Params, build
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
-from prestep.sim.spec.sections import Nccl
 from prestep.validation.formats import collective_rows
 from prestep.validation.formats.collective_reader import read_lines
 from prestep.validation.formats.nccl_env import Unpredictable, settings_of

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from prestep import cli
 from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
-from prestep.sim.spec.sections import Nccl
 from prestep.topologies import load_cluster
 from prestep.validation.formats import leafspine
 from prestep.validation.sets import predict_collective

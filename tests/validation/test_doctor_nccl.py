@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 
 from lab.fit.doctor import choosing
 from prestep import cli
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.table import sweep
-from prestep.sim.spec.sections import Nccl
 from prestep.topologies import load_cluster
 from prestep.topologies.edit.overrides import with_overrides
 from prestep.validation.doctor.cause import causes

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
-from prestep.sim.spec.sections import Nccl
 from prestep.validation.formats import nccl_tests
 
 HEAD = """# nccl-tests version 2.17.6 nccl-headers=22809 nccl-library=22809

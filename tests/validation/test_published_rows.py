@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
-from prestep.sim.spec.sections import Nccl
 from prestep.validation.formats import published_collectives, published_machines
 from prestep.validation.sets import collectives
 from prestep.validation.sets.collectives import validate_set

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from prestep.sim.spec.sections import Nccl
+from prestep.sim.collectives.settings import Nccl
 from prestep.topologies import load_cluster
 from prestep.topologies.edit.overrides import with_overrides
 from prestep.validation.doctor.causes import slow_rail

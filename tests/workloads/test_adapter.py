@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from prestep.sim.errors import InputError
 from prestep.sim.graph.opgraph import KERNEL, Chain, Comm
-from prestep.sim.planning.planned import planned
 from prestep.sim.predict import predict, step_time
 from prestep.sim.spec.load import Scenario, check_layout, parse_scenario
 from prestep.workloads import recipes
@@ -22,7 +21,7 @@ from prestep.workloads.job.adapter import USUAL, targets_of
 from prestep.workloads.lowered import Place, Site
 from prestep.workloads.megatron.lower import lower
 from prestep.workloads.models.model import load_model
-from tests.executed import Executed, executed, of
+from tests.executed import Executed, executed, of_lowered
 from tests.executed import step_time as time_of
 
 SMALL = {
@@ -224,7 +223,7 @@ def test_folded_is_unfolded(layout: dict[str, Any]) -> None:
         done.scenario, done.model, Site(place=Place(8, blocking=False)), apart=True
     )
     assert len(lowered.graph.programs) > len(done.lowered.graph.programs)
-    every = of(planned(done.scenario, done.model, lowered, done.fabric, done.gpus))
+    every = of_lowered(done, lowered)
     assert time_of(done) == pytest.approx(time_of(every), rel=1e-9)
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from prestep.sim.errors import InputError
 from prestep.sim.graph.opgraph import Chain
-from prestep.sim.planning.planned import planned
 from prestep.sim.predict import predict, step_time
 from prestep.sim.spec.load import Scenario, check_layout, parse_scenario
 from prestep.workloads import recipes
@@ -22,7 +21,7 @@ from prestep.workloads.lowered import Place, Site
 from prestep.workloads.megatron.lower import lower
 from prestep.workloads.models.model import load_model
 from prestep.workloads.models.projections import projections_of
-from tests.executed import Executed, executed, of
+from tests.executed import Executed, executed, of_lowered
 from tests.executed import step_time as time_of
 
 BASE = {
@@ -175,7 +174,7 @@ def test_folded_is_unfolded(experts: str) -> None:
     site = Site(place=Place(8, blocking=False))
     lowered = lower(done.scenario, done.model, site, apart=True)
     assert len(lowered.graph.programs) > len(done.lowered.graph.programs)
-    every = of(planned(done.scenario, done.model, lowered, done.fabric, done.gpus))
+    every = of_lowered(done, lowered)
     assert time_of(done) == pytest.approx(time_of(every), rel=1e-9)
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from prestep.sim.errors import InputError
 from prestep.sim.graph.opgraph import COMM, SYNC
-from prestep.sim.planning.planned import planned
 from prestep.sim.predict import plan, predict
 from prestep.sim.predict import step_time as time_of
 from prestep.sim.spec.load import Scenario, parse_scenario
@@ -21,7 +20,7 @@ from prestep.workloads.megatron.lower import lower
 from prestep.workloads.megatron.spread import consecutive
 from prestep.workloads.schedules import Action
 from prestep.workloads.schedules._lockstep import time_steps
-from tests.executed import Executed, executed, of, step_time
+from tests.executed import Executed, executed, of_lowered, step_time
 
 HIDDEN, FFN, VOCAB, LAYERS, EXPERTS, INNER = 1024, 4096, 1024, 4, 8, 512
 MODEL = {
@@ -252,7 +251,7 @@ def apart(s: Executed) -> float:
     site = Site(place=place)
     lowered = lower(s.scenario, s.model, site, apart=True, engine=engine.PYTORCH)
     assert len(lowered.graph.programs) > len(s.lowered.graph.programs)
-    return step_time(of(planned(s.scenario, s.model, lowered, s.fabric, s.gpus)))
+    return step_time(of_lowered(s, lowered))
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)

@@ -16,11 +16,10 @@ from prestep.sim.analysis.shadow_prices import shadow_prices
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.engine.traffic import Traffic
 from prestep.sim.graph.opgraph import Chain
-from prestep.sim.planning.planned import planned
 from prestep.sim.spec.sections import Scenario
 from prestep.workloads.lowered import Place, Site
 from prestep.workloads.megatron.lower import lower
-from tests.executed import Executed, executed, of, reported, step_time
+from tests.executed import Executed, executed, of_lowered, reported, step_time
 from tests.workloads.test_megatron_folding import EXPERTS, LARGE, scenario
 
 # Of the folding tests' model; PASSES: microbatches.
@@ -190,8 +189,7 @@ def test_folded_bytes_are_unfolded_bytes(layout: dict[str, object]) -> None:
     done = ran(layout)
     place = Place(8 if len(done.gpus) > 8 else len(done.gpus), blocking=False)
     lowered = lower(done.scenario, done.model, Site(place=place), apart=True)
-    plan = planned(done.scenario, done.model, lowered, done.fabric, done.gpus)
-    every = of(plan)
+    every = of_lowered(done, lowered)
     for kind in ("nvlink", "nic"):
         rows = done.fabric.links.kind == kind
         one, all_of_them = (

@@ -8,7 +8,8 @@ import pytest
 
 from prestep.sim.errors import InputError
 from prestep.sim.graph.opgraph import COMM
-from prestep.sim.predict import load_fabric, lowered_on, plan
+from prestep.sim.lowering import lowered_on
+from prestep.sim.predict import load_fabric, plan
 from prestep.sim.spec.load import parse_scenario
 from prestep.workloads.lowered import Lowered
 

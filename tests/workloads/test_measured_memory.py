@@ -15,7 +15,8 @@ import pytest
 
 from prestep.sim.analysis.memory import fullest
 from prestep.sim.analysis.prediction import FRAGMENTATION
-from prestep.sim.predict import load_fabric, lowered_on
+from prestep.sim.lowering import lowered_on
+from prestep.sim.predict import load_fabric
 from prestep.sim.spec.load import load_scenario, parse_scenario
 from prestep.sim.spec.sections import Scenario
 
@@ -118,7 +119,7 @@ ROWS: list[tuple[str, float, str, int, int, str, str, dict[str, Any], float]] = 
 
 def peak(scenario: Scenario) -> float:
     """GiB that the fullest rank's allocator has handed out at most."""
-    return fullest(lowered_on(scenario, load_fabric(scenario)), scenario).total / GIB
+    return fullest(lowered_on(scenario, load_fabric(scenario))).total / GIB
 
 
 @pytest.mark.parametrize(

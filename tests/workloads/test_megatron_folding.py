@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prestep.sim.planning.planned import planned
 from prestep.sim.spec.load import Scenario, parse_scenario
 from prestep.workloads.lowered import Place, Site, Unlike
 from prestep.workloads.megatron.folding import kinds_of
@@ -16,7 +15,7 @@ from prestep.workloads.megatron.grid import Grid
 from prestep.workloads.megatron.lower import lower
 from prestep.workloads.torch.compiled import compiled_block
 from prestep.workloads.torch.lower import lower as lower_pytorch
-from tests.executed import Executed, executed, of, step_time
+from tests.executed import Executed, executed, of_lowered, step_time
 
 DENSE = {
     "kind": "transformer",
@@ -79,7 +78,7 @@ def apart(s: Executed) -> float:
     place = Place(8 if len(s.gpus) > 8 else len(s.gpus), blocking=False)
     lowered = lower(s.scenario, s.model, Site(place=place), apart=True)
     assert len(lowered.graph.programs) > len(s.lowered.graph.programs)
-    return step_time(of(planned(s.scenario, s.model, lowered, s.fabric, s.gpus)))
+    return step_time(of_lowered(s, lowered))
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
@@ -171,7 +170,7 @@ def test_pytorch_folded_is_unfolded(data: st.DataObject) -> None:
     )
     every = lower_pytorch(s, one.model, 1.0, apart, run_block)
     assert len(every.graph.programs) == dp * tp * pp * cp
-    whole = step_time(of(planned(s, one.model, every, one.fabric, one.gpus)))
+    whole = step_time(of_lowered(one, every))
     assert step_time(one) == pytest.approx(whole, rel=1e-9)
 
 

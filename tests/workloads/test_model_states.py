@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from prestep.sim.graph.opgraph import UPDATE_ON_HOST
-from prestep.sim.predict import load_fabric, lowered_on
+from prestep.sim.lowering import lowered_on
+from prestep.sim.predict import load_fabric
 from prestep.sim.spec.load import parse_scenario
 from prestep.workloads.lowered import Lowered
 from prestep.workloads.torch.memory import Memory

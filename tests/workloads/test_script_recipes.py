@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from prestep.sim.collectives.algorithms import pairwise
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
 from prestep.sim.spec.load import load_scenario
-from prestep.sim.spec.sections import Nccl, Scenario
+from prestep.sim.spec.sections import Scenario
 from prestep.topologies import load_cluster
 
 SIZES = "--num-layers 4 --hidden-size 1024 --num-attention-heads 16 --seq-length 512 --max-position-embeddings 512"

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from prestep.sim.analysis.memory import fullest
-from prestep.sim.predict import load_fabric, lowered_on
+from prestep.sim.lowering import lowered_on
+from prestep.sim.predict import load_fabric
 from prestep.sim.spec.load import parse_scenario
 
 HIDDEN, FFN, HEADS, TOKENS = 1024, 4096, 8, 512
@@ -35,7 +36,7 @@ def activations(layers: int, precision: str, **megatron: Any) -> float:
         "megatron": megatron,
     }
     scenario = parse_scenario(tables, "counted")
-    return fullest(lowered_on(scenario, load_fabric(scenario)), scenario).activations
+    return fullest(lowered_on(scenario, load_fabric(scenario))).activations
 
 
 def of_a_layer(precision: str, **megatron: Any) -> float:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.spec.sections import Nccl
 from prestep.validation.doctor.diagnosis import Sign
 from prestep.validation.formats import nccl_log, nccl_tests
 from prestep.validation.formats.collective_rows import Row

@@ -19,7 +19,7 @@ from prestep.sim.collectives.interval import (
 )
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
-from prestep.sim.spec.sections import Nccl
+from prestep.sim.collectives.settings import Nccl
 from prestep.validation.formats.collective_rows import IN_PLACE, TESTED, Row, members
 from prestep.validation.sets.predict_collective import called, gpus_of
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from prestep.sim.collectives.plan import nccl_of
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.spec.sections import Nccl
 from prestep.sim.units import parse_nccl_size
 
 # Names of collectives in NCCL_ALGO and NCCL_PROTO ("allreduce:Ring").

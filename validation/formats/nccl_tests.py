@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.spec.sections import Nccl
 from prestep.validation.formats.collective_rows import IN_PLACE, Row
 from prestep.validation.formats.launcher_prefix import without_prefix
 from prestep.validation.formats.nccl_env import Unpredictable, settings_of

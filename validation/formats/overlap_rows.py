@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.costs.interference import BUNDLED
 from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.sim.graph.kernel import Kernel
-from prestep.sim.spec.sections import Nccl
 from prestep.validation.formats.records import seconds, whole
 from prestep.validation.measure.cases import COLLECTIVES
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prestep.sim.collectives.plan import OPS
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.table import bus_factor
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.spec.sections import Nccl
 from prestep.validation.formats.collective_rows import Row
 from prestep.validation.formats.nccl_env import Unpredictable, settings_of
 from prestep.validation.formats.published_machines import (

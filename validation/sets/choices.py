@@ -18,8 +18,8 @@ from prestep.sim.collectives.nccl import tuner
 from prestep.sim.collectives.plan import nccl_of
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.registry import algorithms
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import PrestepError
-from prestep.sim.spec.sections import Nccl
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
 from prestep.validation.formats.nccl_log import Log

@@ -8,8 +8,8 @@ from typing import Any
 
 from prestep.sim import files
 from prestep.sim.collectives.registry import algorithms
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.spec.sections import Nccl
 from prestep.sim.strict import build
 from prestep.validation.formats import nccl_log
 from prestep.validation.formats.nccl_log import Log

@@ -6,7 +6,7 @@ Host time by operation and the pause between kernels are tables beside the modul
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from prestep.sim import plugins
@@ -21,8 +21,8 @@ if (
 
 #: Keys that a rule rests on (one that is already wrong silences it), and the rule: of a scenario, or of it and a model.
 Rule = tuple[str, Callable[..., Iterator[Mistake]]]
-#: All keys of a section.
-ALL = ("*",)
+#: Sections whose keys are read by some families of frameworks.
+OF_FAMILIES = ("pytorch", "megatron")
 
 
 def _nothing(*_: Any) -> Iterator[Any]:
@@ -47,8 +47,8 @@ class Framework:
         Values of those keys that are simulated.
     sharded
         Values of parallel.data_parallel with which each rank keeps a part of the parameters.
-    reads
-        Keys by section that it reads and others may not; `ALL` of them, or some.
+    family
+        Under which name keys say that it reads them: `of` of a key, else `OF` of its section.
     rules, model_rules
         What it cannot run, by keys of the scenario, and of scenario and model.
     refusals
@@ -93,7 +93,7 @@ class Framework:
     recompute: tuple[str, ...] = ("none",)
     data_parallel: tuple[str, ...] = ("none", "ddp", "ddp-no-overlap")
     sharded: tuple[str, ...] = ("fsdp", "zero3")
-    reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    family: str = ""
     rules: tuple[Rule, ...] = ()
     model_rules: tuple[Rule, ...] = ()
     refusals: Callable[[Job], Iterator[Mistake]] = _nothing
@@ -122,10 +122,33 @@ class Framework:
         """
         return 2 if self.level else 3
 
-    def read_keys(self, section: str) -> tuple[str, ...] | None:
-        """Keys of a section that it reads; None: all of them."""
-        keys = self.reads.get(section, ())
-        return None if keys == ALL else keys
+    def reads(self, section: type) -> tuple[str, ...]:
+        """Keys of a section that it reads and others may not."""
+        keys = fields(section)
+        return tuple(k.name for k in keys if self.family in readers(section, k))
+
+
+def readers(section: type, key: Field[Any]) -> list[str]:
+    """Families of frameworks that read a key."""
+    of: str = key.metadata["of"] or getattr(section, "OF", "")
+    return of.split()
+
+
+def foreign(s: Job) -> Iterator[Mistake]:
+    """Keys of other frameworks, in sections of which this one reads some: they would be taken for its own."""
+    mine = framework_of(s)
+    for name in OF_FAMILIES:
+        part = getattr(s, name)
+        read = mine.reads(type(part))
+        for key in fields(part) if read else ():
+            value = getattr(part, key.name)
+            if value != key.default and key.name not in read:
+                families = readers(type(part), key)
+                of = [f for f in names() if framework(f).family in families]
+                hint = f"training.framework = {' or '.join(of)} reads it"
+                yield Mistake(
+                    s.where, f"{name}.{key.name}", str(value), "nothing", hint
+                )
 
 
 def names() -> list[str]:

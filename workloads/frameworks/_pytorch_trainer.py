@@ -25,13 +25,6 @@ OF_FSDP = (
 )
 OF_FP8 = ("fp8_scaling", "fp8_param_gather")
 OF_FORMATS = (*OF_FP8, "bf16_layers")
-OF_AUTOMODEL = (
-    "experts_reduce_dtype",
-    "eager_operators",
-    "attention_waits",
-    "timed_rounds",
-    "compiled_layers",
-)
 OF_FLAT_PARAMETERS = ("prefetch", "limit_all_gathers")
 
 
@@ -123,13 +116,6 @@ def vocabulary(s: Job) -> Iterator[Mistake]:
         hint = "no rank has all logits of a token"
         expected = '"eager" or "fp32" with a loss by parts'
         yield Mistake(s.where, "pytorch.loss", '"fused"', expected, hint)
-
-
-def automodel(s: Job) -> Iterator[Mistake]:
-    """Keys of NeMo Automodel's engine."""
-    for key, value in stated(s, OF_AUTOMODEL):
-        hint = 'a switch of training.framework = "automodel"'
-        yield Mistake(s.where, key, value, "nothing", hint)
 
 
 def formats(s: Job) -> Iterator[Mistake]:

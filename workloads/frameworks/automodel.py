@@ -10,63 +10,11 @@ from prestep.sim.errors import Mistake
 from prestep.workloads.frameworks import megatron
 from prestep.workloads.job import Job
 from prestep.workloads.job.layout import splits_backward
-from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.models.shape import ModelShape
 
 if TYPE_CHECKING:
     from prestep.workloads.lowered import Lowered, Site
     from prestep.workloads.models.model import ModelSpec
-
-#: Keys of [pytorch] that count.
-PYTORCH = (
-    "version",
-    "cuda",
-    "reduce_dtype",
-    "experts_reduce_dtype",
-    "reduce_every_microbatch",
-    "master_weights",
-    "wide_moments",
-    "fused_optimizer",
-    "clip_gradients",
-    "eager_operators",
-    "attention_waits",
-    "timed_rounds",
-    "compiled_layers",
-)
-#: Keys of [megatron] that PyTorch's engine has no use for.
-UNUSED = (
-    "gradient_accumulation_fusion",
-    "main_grads",
-    "overlap_grad_reduce",
-    "overlap_param_gather",
-    "overlap_param_gather_with_optim_step",
-    "param_gather_from_start",
-    "align_grad_reduce",
-    "align_param_gather",
-    "bucket_size",
-    "overlap_p2p_comm",
-    "p2p_sync",
-    "scatter_gather_tensors_in_pipeline",
-    "fp8_param_gather",
-    "overlap_moe_expert_parallel_comm",
-    "account_for_embedding",
-    "account_for_loss",
-    "pipeline_layout",
-    "launch_blocking",
-    "fused_single_qkv_rope",
-    "use_transformer_engine_op_fuser",
-    "moe_router_fusion",
-    "keep_fp8_weight_transpose_cache",
-    "nvfp4_rht",
-    "overlap_cpu_optimizer_d2h_h2d",
-    "defer_embedding_wgrad_compute",
-    "fp32_shards",
-    "use_precision_aware_optimizer",
-    "main_params_dtype",
-    "exp_avg_dtype",
-    "exp_avg_sq_dtype",
-    "wgrad_deferral_limit",
-)
 
 
 def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
@@ -77,20 +25,6 @@ def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
     )
 
     return lower.lower(scenario, model, site, engine=engine.PYTORCH)
-
-
-def _trainer(s: Job) -> Iterator[Mistake]:
-    for name in PyTorch.__dataclass_fields__:
-        value = getattr(s.pytorch, name)
-        if value != getattr(PyTorch(), name) and name not in PYTORCH:
-            hint = f"of [pytorch] {', '.join(PYTORCH)} count"
-            yield Mistake(s.where, f"pytorch.{name}", str(value), "nothing", hint)
-    usual = type(s.megatron)()
-    for name in UNUSED:
-        value = getattr(s.megatron, name)
-        if value != getattr(usual, name):
-            hint = "a switch of Megatron's own engine; here PyTorch reduces, gathers and sends"
-            yield Mistake(s.where, f"megatron.{name}", str(value), "nothing", hint)
 
 
 def _expert_adapters(s: Job, model: ModelShape) -> Iterator[Mistake]:
@@ -116,15 +50,8 @@ FRAMEWORK = replace(
     lower=lower,
     updates=("adam",),
     data_parallel=("none", *megatron.FSDP),
-    reads={**megatron.FRAMEWORK.reads, "pytorch": PYTORCH},
-    rules=(
-        ("pytorch megatron training", _trainer),
-        *(
-            rule
-            for rule in megatron.FRAMEWORK.rules
-            if rule[1] not in (megatron._trainer, megatron._adapters)
-        ),
-    ),
+    family="automodel",
+    rules=tuple(r for r in megatron.FRAMEWORK.rules if r[1] != megatron._adapters),
     model_rules=(
         *megatron.FRAMEWORK.model_rules,
         ("adapter.experts adapter.targets model.experts", _expert_adapters),

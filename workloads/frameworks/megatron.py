@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from prestep.sim.errors import InputError, Mistake
 from prestep.workloads import histogram, routing
-from prestep.workloads.frameworks import ALL, Framework, _compressed
+from prestep.workloads.frameworks import Framework, _compressed, foreign
 from prestep.workloads.frameworks._megatron_optimizer import (
     offloaded,
     offloaded_caveat,
@@ -18,7 +18,6 @@ from prestep.workloads.frameworks._pytorch_trainer import no_root
 from prestep.workloads.job import Job
 from prestep.workloads.job.adapter import USUAL
 from prestep.workloads.job.layout import axis_order, splits_backward
-from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.megatron.pipeline_layout import pipeline_layout
 from prestep.workloads.models import hybrid
 from prestep.workloads.models.projections import passed_over, projections_of
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from prestep.workloads.models.model import ModelSpec
 
 FSDP = ("fsdp", "zero3")
-VERSIONS = ("version", "cuda")  # keys of [pytorch] that say what PyTorch and CUDA are
 
 
 def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
@@ -44,14 +42,6 @@ def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
 def marks(site: Site) -> Sequence[Hashable]:
     """GPUs, faults and links of hosts."""
     return tuple(site.unlike.marks)
-
-
-def _trainer(s: Job) -> Iterator[Mistake]:
-    for name in PyTorch.__dataclass_fields__:
-        value = getattr(s.pytorch, name)
-        if value != getattr(PyTorch(), name) and name not in VERSIONS:
-            hint = '[megatron] has the switches of framework = "megatron"'
-            yield Mistake(s.where, f"pytorch.{name}", str(value), "nothing", hint)
 
 
 def _shards(s: Job) -> Iterator[Mistake]:
@@ -400,17 +390,9 @@ FRAMEWORK = Framework(
     updates=("adam", "orthogonal"),
     recompute=("none", "selective", "products", "full"),
     data_parallel=("none", "ddp", "ddp-no-overlap", "zero1", "zero2", *FSDP),
-    reads={
-        "megatron": ALL,
-        "adapter": ALL,
-        "pytorch": ("cuda",),
-        "parallel": (
-            *("data_parallel", "etp", "imbalance", "routing", "natural_routing"),
-            *("offload", "offload_threads", "offload_fraction", "offload_pinned"),
-        ),
-    },
+    family="megatron",
     rules=(
-        ("pytorch training", _trainer),
+        ("pytorch megatron training", foreign),
         (
             "parallel parallel.fsdp_shards parallel.dp parallel.cp parallel.data_parallel",
             _shards,

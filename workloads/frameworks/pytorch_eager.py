@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from prestep.sim.errors import Mistake
 from prestep.workloads.frameworks import (
-    ALL,
     Framework,
     _compressed,
     _pytorch_model,
     _pytorch_trainer,
+    foreign,
 )
 from prestep.workloads.frameworks._pytorch_trainer import FSDP
 from prestep.workloads.job import Job
@@ -86,18 +86,7 @@ FRAMEWORK = Framework(
     recompute=("none", "products", "alternate", "full"),
     data_parallel=("none", "ddp", "ddp-no-overlap", "zero1", *FSDP),
     sharded=FSDP,
-    reads={
-        "pytorch": ALL,
-        "parallel": (
-            "bucket_cap",
-            "gradient_as_bucket_view",
-            "offload",
-            "offload_threads",
-            "offload_pinned",
-            "root_groups",
-            "reshard_root",
-        ),
-    },
+    family="pytorch",
     rules=(
         (
             "pytorch training parallel parallel.pp parallel.data_parallel",
@@ -115,7 +104,7 @@ FRAMEWORK = Framework(
         ("parallel parallel.data_parallel pytorch.fsdp", _pytorch_trainer.root),
         ("parallel pytorch training", _pytorch_trainer.offload),
         ("pytorch training parallel.data_parallel", _pytorch_trainer.formats),
-        ("pytorch", _pytorch_trainer.automodel),
+        ("pytorch training", foreign),
         ("pytorch parallel.tp", _pytorch_trainer.vocabulary),
         ("pytorch parallel training", _pytorch_trainer.liger),
         ("adapter training.optimizer", _pytorch_trainer.adapters),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from prestep.sim.strict import key
 
@@ -47,6 +47,8 @@ ALIASES: dict[str, tuple[Target, ...]] = {
 @dataclass(frozen=True)
 class Adapter:
     """Which projections have an adapter beside their frozen weight; weights without one are frozen too."""
+
+    WANTS: ClassVar = ("adapter.kind = lora",)
 
     kind: Literal["none", "lora"] = key(
         "none",
@@ -94,6 +96,7 @@ class Adapter:
     fp8_weights: bool = key(
         False,
         "frozen weights of layers are kept in 8 bits (fp8_params), with training in fp8",
+        wants="quantized",
     )
     all_to_all: bool = key(
         True,

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from prestep.sim.strict import key, table
+
+#: Noise of a step, and what `prestep goodput` reads of weeks.
+noise, weeks = (
+    partial(key, low=0, wants="faults.jitter > 0"),
+    partial(key, wants="goodput"),
+)
 
 
 @dataclass(frozen=True)
@@ -21,44 +28,43 @@ class Faults:
     jitter: float = key(
         1.0, "run --replicas: factor on all that follow; 0: no noise", low=0
     )
-    jitter_kernel: float | None = key(
-        None, "relative standard deviation of every kernel by itself", low=0
+    jitter_kernel: float | None = noise(
+        None, "relative standard deviation of every kernel by itself"
     )
-    jitter_gpu: float | None = key(
-        None, "of all kernels of a rank together, from step to step", low=0
+    jitter_gpu: float | None = noise(
+        None, "of all kernels of a rank together, from step to step"
     )
-    jitter_step: float | None = key(
-        None, "of all kernels of all ranks together, from step to step", low=0
+    jitter_step: float | None = noise(
+        None, "of all kernels of all ranks together, from step to step"
     )
-    jitter_launch: float | None = key(
-        None, "of every launch of a host by itself", low=0
+    jitter_launch: float | None = noise(None, "of every launch of a host by itself")
+    jitter_host: float | None = noise(
+        None, "of all launches of a rank together, from step to step"
     )
-    jitter_host: float | None = key(
-        None, "of all launches of a rank together, from step to step", low=0
+    jitter_latency: float | None = noise(
+        None, "of what a transfer waits before its bytes"
     )
-    jitter_latency: float | None = key(
-        None, "of what a transfer waits before its bytes", low=0
-    )
-    jitter_link: float | None = key(None, "of the time of a transfer's bytes", low=0)
-    jitter_pause: float | None = key(
+    jitter_link: float | None = noise(None, "of the time of a transfer's bytes")
+    jitter_pause: float | None = noise(
         None,
         "how often a GPU or its host stands still for 5 ms or longer, per GPU and second",
-        low=0,
     )
     rates: dict[str, str] = table(  # noqa: RUF009
-        "goodput: failures per million GPU-hours by component, such as { gpu = 9 }"
+        "goodput: failures per million GPU-hours by component, such as { gpu = 9 }",
+        wants="goodput",
     )
     takes: dict[str, str] = table(  # noqa: RUF009
-        "goodput: hosts that a failure of a component takes out, such as { rack = 8 }"
+        "goodput: hosts that a failure of a component takes out, such as { rack = 8 }",
+        wants="goodput",
     )
-    spares: int | None = key(None, "goodput: spare hosts; default 32", low=0)
-    degraded: bool = key(
+    spares: int | None = weeks(None, "goodput: spare hosts; default 32", low=0)
+    degraded: bool = weeks(
         False,
         "goodput: without spares the job goes on with fewer data-parallel replicas",
     )
-    detect: float | None = key(
+    detect: float | None = weeks(
         None, "goodput: until a failure is noticed", unit="duration"
     )
-    repair: float | None = key(
+    repair: float | None = weeks(
         None, "goodput: until a broken host is a spare again", unit="duration"
     )

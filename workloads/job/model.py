@@ -44,6 +44,7 @@ class Model:
         "inner width of the feed-forward layer; of one expert where moe_ffn is not said",
         low=1,
         most=limits.INNER_WIDTH,
+        wants="dense",
     )
     vocab: int | None = key(
         None, "entries of the embedding", low=1, most=limits.VOCABULARY
@@ -166,6 +167,7 @@ class Model:
     mtp_shared: bool | None = key(
         None,
         "those further layers are one that runs again, with parameters for once; default false",
+        wants="model.mtp_layers > 1",
     )
     compress_ratios: tuple[int, ...] | None = key(
         None,
@@ -209,6 +211,7 @@ class Model:
         None,
         "first layers whose experts the token's number chooses, by a table; default 0",
         low=0,
+        wants="model.compress_ratios",
     )
     window: int | None = key(
         None,
@@ -227,6 +230,7 @@ class Model:
     clamped: bool | None = key(
         None,
         "what experts' activations take is clamped first (gpt-oss, swiglu_limit); default false",
+        wants="model.experts > 0",
     )
     qk_norm: bool | None = key(
         None, "norms of queries and keys, head by head; default false"

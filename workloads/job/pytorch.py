@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import ClassVar, Literal
 
 from prestep.sim.strict import key
 
 LigerPart = Literal[
     "rope", "rms_norm", "glu", "cross_entropy", "fused_linear_cross_entropy"
 ]
+#: Keys of PyTorch's engine, which NeMo Automodel puts around other layers; of that one alone; of all on PyTorch.
+shared, automodel = partial(key, of="pytorch automodel"), partial(key, of="automodel")
+common = partial(key, of="pytorch automodel megatron")
 
 
 @dataclass(frozen=True)
 class PyTorch:
     """What a trainer on plain PyTorch chooses (frameworks pytorch-eager and pytorch-compiled)."""
 
-    version: Literal["1.13", "2.0", "2.1", "2.3", "2.5", "2.7", "2.11"] = key(
+    OF: ClassVar = "pytorch"
+
+    version: Literal["1.13", "2.0", "2.1", "2.3", "2.5", "2.7", "2.11"] = common(
         "2.11",
         "before 2.1 recomputation repeats all of a region, before 2.7 layer norms are slow backward; automodel: before "
         "2.10 an interleaved pipeline's neighbours exchange after every pass",
+        wants="versioned",
     )
-    cuda: Literal["11", "12"] = key(
+    cuda: Literal["11", "12"] = common(
         "12", "toolkit: the cuBLAS of 11 is slower on Hopper"
     )
     attention: Literal["auto", "cudnn", "flash2", "triton"] = key(
@@ -39,6 +46,7 @@ class PyTorch:
         False,
         'recompute = "products": attention runs again too (torchtitan before December 2025, where cuDNN computes it: '
         "what it kept were other kernels' results)",
+        wants="training.recompute = products",
     )
     joined_qkv: bool = key(False, "one projection makes queries, keys and values")
     modules: Literal["plain", "transformers"] = key(
@@ -69,13 +77,13 @@ class PyTorch:
     metrics: int = key(
         0, "further cross entropies of every microbatch, in fp32, for metrics", low=0
     )
-    master_weights: bool = key(
+    master_weights: bool = shared(
         False, "parameters and optimizer in fp32, computation in bf16"
     )
-    wide_moments: bool = key(
+    wide_moments: bool = shared(
         False, "moments of the optimizer in fp32 beside 16-bit parameters"
     )
-    fused_optimizer: bool = key(
+    fused_optimizer: bool = shared(
         True, "one kernel for many tensors; else eight for each tensor"
     )
     foreach_optimizer: bool = key(
@@ -83,20 +91,22 @@ class PyTorch:
         "fused_optimizer = false: each of Adam's eight steps in one kernel over all tensors (PyTorch's foreach); its "
         "roots take as much memory as the parameters",
     )
-    clip_gradients: bool = key(False, "gradients are scaled by their norm")
+    clip_gradients: bool = shared(False, "gradients are scaled by their norm")
     fsdp: Literal["2", "1"] = key(
         "2", "fully_shard, or FullyShardedDataParallel with flat parameters"
     )
-    reduce_dtype: Literal["bf16", "fp32"] = key(
+    reduce_dtype: Literal["bf16", "fp32"] = shared(
         "bf16", "type in which FSDP reduces gradients"
     )
-    experts_reduce_dtype: Literal["bf16", "fp32"] | None = key(
+    experts_reduce_dtype: Literal["bf16", "fp32"] | None = automodel(
         None,
         "automodel: the same for experts, which NeMo Automodel shards without a mixed precision policy (bf16); default "
         "as reduce_dtype",
     )
-    reduce_every_microbatch: bool = key(
-        False, "gradients are reduced in every microbatch, not in the last alone"
+    reduce_every_microbatch: bool = shared(
+        False,
+        "gradients are reduced in every microbatch, not in the last alone",
+        wants="accumulated",
     )
     prefetch: Literal["before", "after"] = key(
         "before",
@@ -118,22 +128,22 @@ class PyTorch:
         0, "so many last blocks compute in 16 bits where others are quantized", low=0
     )
 
-    eager_operators: tuple[Literal["norm", "activation"], ...] = key(
+    eager_operators: tuple[Literal["norm", "activation"], ...] = automodel(
         (),
         "automodel: RMS norms and gated activations that run operator by operator, as Hugging Face's modules do; else "
         "one kernel each",
     )
-    attention_waits: bool = key(
+    attention_waits: bool = automodel(
         False,
         "automodel: the host waits for the GPU in every attention, where it asks whether positions are packed (Hugging "
         "Face's FlashAttention, one sample at once)",
     )
-    timed_rounds: bool = key(
+    timed_rounds: bool = automodel(
         False,
         "automodel: the host waits for the GPU after each round of gradient accumulation, as a timer does (in a "
         "pipeline: after its schedule)",
     )
-    compiled_layers: bool = key(
+    compiled_layers: bool = automodel(
         False,
         "automodel: layers are compiled; an adapter's sum is made by the kernel that reads it, and the host needs no "
         "DTensor for tensor-parallel products",

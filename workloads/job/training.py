@@ -49,9 +49,12 @@ class Training:
         4,
         "steps before the reported one; decides whether DDP's first buckets still count",
         low=1,
+        wants="bucketed",
     )
     set_to_none: bool = key(
-        True, "zero_grad frees gradients instead of filling them with zeros"
+        True,
+        "zero_grad frees gradients instead of filling them with zeros",
+        of="pytorch",
     )
     framework: str = key(
         "pytorch-eager",

@@ -5,8 +5,12 @@ Formats put what they say of fp8 into keys of Megatron's layers; here they becom
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from prestep.workloads.frameworks._pytorch_model import missing_parts
-from prestep.workloads.frameworks.automodel import PYTORCH, UNUSED
+from prestep.workloads.frameworks.automodel import FRAMEWORK as AUTOMODEL
+from prestep.workloads.job.megatron import Megatron
+from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.models.model import MODELS, read_model
 from prestep.workloads.precision import precision
 from prestep.workloads.recipes._documents import Document
@@ -134,8 +138,9 @@ def stand_in(draft: Draft) -> None:
     sharded = draft.get("parallel.data_parallel") in ("fsdp", "zero2")
     chosen = "automodel" if sharded else "megatron"
     kernel = ENGINE[draft.get("pytorch.attention", "")]
+    kept = AUTOMODEL.reads(PyTorch) if sharded else ()
     for key in [key for key in draft.settings if key.startswith("pytorch.")]:
-        if not sharded or key.removeprefix("pytorch.") not in PYTORCH:
+        if key.removeprefix("pytorch.") not in kept:
             draft.drop(key)
     draft.drop("adapter.fp32")
     draft.set("training.framework", chosen)
@@ -171,7 +176,8 @@ def sharded_experts(draft: Draft) -> None:
         sharded and experts_of(draft)
     ):
         return
-    draft.drop(*[f"megatron.{key}" for key in UNUSED])
+    switches = {f"megatron.{key.name}" for key in fields(Megatron)}
+    draft.drop(*switches.difference(f"megatron.{k}" for k in AUTOMODEL.reads(Megatron)))
     draft.set("training.framework", "automodel")
     for key in ("reduce_dtype", "master_weights", "clip_gradients"):
         if setting := draft.asides.get(f"pytorch.{key}"):

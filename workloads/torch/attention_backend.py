@@ -69,13 +69,13 @@ def fits_cudnn(capability: tuple[int, ...], query: int, value: int = 0) -> bool:
 
 
 def backend_of(
-    job: Job, model: ModelSpec, capability: tuple[int, ...], keys: Sequence[str] | None
+    job: Job, model: ModelSpec, capability: tuple[int, ...], keys: Sequence[str]
 ) -> str:
     """Returns the kernel that PyTorch takes for a model's attention on this GPU; "" where the job names one.
 
-    ``keys``: those of [pytorch] that the framework reads; None: all of them.
+    ``keys``: those of [pytorch] that the framework reads.
     """
-    plain = job.pytorch.attention == "auto" and (keys is None or "attention" in keys)
+    plain = job.pytorch.attention == "auto" and "attention" in keys
     if not plain and job.megatron.attention != "sdpa":
         return ""
     query = int(getattr(model, "query_dim", 0) or WIDEST)

@@ -11,7 +11,7 @@ from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl import protocols
 from prestep.sim.collectives.nccl.tuning import Model, Rows
 from prestep.sim.collectives.plan import Plan, Send
-from prestep.sim.spec.sections import Nccl
+from prestep.sim.collectives.settings import Nccl
 
 OPS = ("all_gather",)
 PROTOS = ("Simple",)

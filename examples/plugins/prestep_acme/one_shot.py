@@ -9,8 +9,8 @@ from typing import Any
 from prestep.sim.collectives.constants import Constants
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.plan import Plan, Send
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
-from prestep.sim.spec.sections import Nccl
 
 OPS = ("all_gather",)
 PROTOS = ("Simple",)

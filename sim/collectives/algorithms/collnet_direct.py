@@ -17,9 +17,9 @@ from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl import protocols
 from prestep.sim.collectives.nccl.tuning import Model, Rows
 from prestep.sim.collectives.plan import Plan, Send
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, sharp, transport
 from prestep.sim.graph.usage import by_link
-from prestep.sim.spec.sections import Nccl
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter")
 PROTOS = ("Simple",)

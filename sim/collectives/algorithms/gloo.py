@@ -22,10 +22,10 @@ from prestep.sim.collectives import machine
 from prestep.sim.collectives.algorithms import ring
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.plan import Plan, Send
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, processes
 from prestep.sim.errors import InputError, unknown
 from prestep.sim.graph.usage import by_link
-from prestep.sim.spec.sections import Nccl
 
 OPS = (
     "all_reduce",

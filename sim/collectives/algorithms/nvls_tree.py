@@ -20,9 +20,9 @@ from prestep.sim.collectives.nccl import protocols
 from prestep.sim.collectives.nccl.search import MAX_HEADS
 from prestep.sim.collectives.nccl.tuning import Model, Rows
 from prestep.sim.collectives.plan import Plan, Send
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, transport
 from prestep.sim.graph.usage import by_link
-from prestep.sim.spec.sections import Nccl
 
 OPS = ("all_reduce",)
 PROTOS = ("Simple",)

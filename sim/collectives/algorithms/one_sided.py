@@ -18,9 +18,9 @@ import numpy as np
 from prestep.sim.collectives import machine
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.plan import Plan, Send
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
 from prestep.sim.errors import InputError, Mistake, unknown
-from prestep.sim.spec.sections import Nccl
 
 OPS = ("put", "get", "all_to_all", "all_gather", "broadcast")
 TRANSPORTS = ("ibgda", "proxy")

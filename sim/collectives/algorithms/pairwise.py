@@ -25,8 +25,8 @@ from prestep.sim.collectives.nccl.protocols import (
 )
 from prestep.sim.collectives.nccl.search import NET_PER_CHANNEL
 from prestep.sim.collectives.plan import PAIR_OPS, Plan, Send
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, transport
-from prestep.sim.spec.sections import Nccl
 
 OPS = PAIR_OPS
 # Above so many ranks an all-to-all is counted by classes of pairs.

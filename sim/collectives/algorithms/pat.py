@@ -19,7 +19,7 @@ from prestep.sim.collectives.nccl import channels as rules
 from prestep.sim.collectives.nccl import protocols
 from prestep.sim.collectives.nccl.tuning import Model, Rows
 from prestep.sim.collectives.plan import Plan, Send
-from prestep.sim.spec.sections import Nccl
+from prestep.sim.collectives.settings import Nccl
 
 OPS = ("all_gather", "reduce_scatter")
 PROTOS = ("Simple",)

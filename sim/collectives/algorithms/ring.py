@@ -18,8 +18,8 @@ from prestep.sim.collectives.nccl import channels as rules
 from prestep.sim.collectives.nccl import mesh, protocols, rccl, rings
 from prestep.sim.collectives.nccl.tuning import NET_OVERHEAD, RING_NET, Model, Rows
 from prestep.sim.collectives.plan import PROTOS, RING_OPS, Plan, Send
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, transport
-from prestep.sim.spec.sections import Nccl
 
 __all__ = ["OPS", "PROTOS"]
 OPS = RING_OPS

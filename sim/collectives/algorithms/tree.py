@@ -23,8 +23,8 @@ from prestep.sim.collectives.nccl import mesh, protocols
 from prestep.sim.collectives.nccl.search import generation
 from prestep.sim.collectives.nccl.tuning import TREE_NET, Model, Rows
 from prestep.sim.collectives.plan import PROTOS, Plan, Send
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
-from prestep.sim.spec.sections import Nccl
 
 __all__ = ["OPS", "PROTOS"]
 OPS = ("all_reduce",)

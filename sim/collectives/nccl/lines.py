@@ -19,7 +19,7 @@ from prestep.sim.collectives.nccl import searched
 from prestep.sim.collectives.nccl.graphs import SPLIT, TREE, Channels
 from prestep.sim.collectives.nccl.search import search
 from prestep.sim.collectives.nccl.system import TYPES
-from prestep.sim.spec.sections import Nccl
+from prestep.sim.collectives.settings import Nccl
 
 ARITY = 3
 WIDE = 64  # ranks of a ring that are printed

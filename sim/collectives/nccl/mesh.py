@@ -15,8 +15,8 @@ from prestep.sim.collectives.constants import Constants
 from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl import searched
 from prestep.sim.collectives.nccl.protocols import Work
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
-from prestep.sim.spec.sections import Nccl
 
 Orders = tuple[tuple[str, ...], ...]
 Bytes = tuple[np.ndarray, np.ndarray]

@@ -25,10 +25,10 @@ from prestep.sim.collectives.nccl.speeds import (
     nvlink_share,
 )
 from prestep.sim.collectives.nccl.system import NVB, NVL, PXB, PXN
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
 from prestep.sim.collectives.wires.nics import PCIE
 from prestep.sim.collectives.wires.transport import between
-from prestep.sim.spec.sections import Nccl
 
 __all__ = [
     "NET_SPEEDS",

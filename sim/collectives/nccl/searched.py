@@ -23,8 +23,8 @@ from prestep.sim.collectives.nccl.speeds import (
     nvlink_share,
 )
 from prestep.sim.collectives.nccl.system import System, system_of
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
-from prestep.sim.spec.sections import Nccl
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from prestep.sim.collectives.nccl.search import generation, search, unforced
 from prestep.sim.collectives.nccl.tuning import Model
 from prestep.sim.collectives.plan import OPS, PAIR_OPS, Plan
 from prestep.sim.collectives.registry import algorithms
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, posting, shaping, sharp, socket
 from prestep.sim.errors import InputError, Mistake, unknown
-from prestep.sim.spec.sections import Nccl
 
 # Since this release NCCL refuses what it cannot do instead of falling back to rings and trees.
 STRICT = (2, 24)

@@ -15,8 +15,8 @@ from prestep.sim.collectives import machine
 from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl.protocols import net_hop, ring_step
 from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires.socket_traffic import traffic_of
-from prestep.sim.spec.sections import Nccl
 
 
 def bounded(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Plan:

@@ -22,9 +22,9 @@ from prestep.sim.collectives.nccl.ways import (
     SYS,
     TYPES,
 )
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.spec.sections import Nccl
 
 #: Routes of `prestep.sim.collectives.wires.transport` that say how far peer-to-peer goes.
 LEVELS = ("NVL", "PIX", "PXB", "PHB", "SYS")

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from prestep.sim.collectives.group import Group
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import transport
 from prestep.sim.graph.usage import by_link
-from prestep.sim.spec.sections import Nccl
 
 MAX_LOCAL = 8
 

@@ -26,9 +26,9 @@ from prestep.sim.collectives.constants import Constants, Tcp
 from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl import protocols
 from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import shaping, transport
 from prestep.sim.collectives.wires.socket_traffic import Traffic, counter, traffic_of
-from prestep.sim.spec.sections import Nccl
 
 INLINE = 128.0  # bytes that travel with their header (NCCL_SOCKET_INLINE)
 TASK = 65_536.0  # least bytes of a part that a helper thread takes (NCCL_SOCKET_MIN_TASKSIZE)

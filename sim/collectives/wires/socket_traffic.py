@@ -14,7 +14,7 @@ from prestep.sim.collectives.nccl import channels as rules
 from prestep.sim.collectives.nccl import protocols, rings, search, searched
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.registry import algorithms
-from prestep.sim.spec.sections import Nccl
+from prestep.sim.collectives.settings import Nccl
 
 CHUNK_SLOTS = 4  # FIFO slots of a ring's Simple chunk, in two slices
 LEAST = 2 / 32  # FIFO slots of the smallest slice: a thirty-second of the largest

@@ -1,30 +1,28 @@
 """What `prestep run` predicts: a step, the steps of several jobs, the largest micro batch, serving, or an RL step.
 
-What only some runs need is imported by them: it is slow to import.
+Each kind of run has a row in `KINDS`: the options that it takes, and where it is; a run imports its own alone.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from prestep.sim import exporters
 from prestep.sim.analysis.cost import Prices, cost_of
+from prestep.sim.analysis.json_text import text_of
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.summary import CAPTURED
-from prestep.sim.commands._pages import show_page
-from prestep.sim.commands._shared import (
-    EXIT_OUTSIDE,
-    coloured,
-    echo_json,
-    misused,
-    talk,
-)
+from prestep.sim.commands._pages import fitting
+from prestep.sim.commands._shared import EXIT_OUTSIDE, coloured, misused, talk
+from prestep.sim.errors import InputError
 from prestep.sim.exporters import terminal
 from prestep.sim.planning.planned import Planned
 from prestep.sim.predict import execute, plan, reported
@@ -35,113 +33,191 @@ from prestep.sim.spec.scenario_file import is_capture
 from prestep.sim.spec.sections import Scenario
 from prestep.sim.studies import room
 from prestep.sim.studies.host_effect import with_host
-from prestep.sim.studies.largest import largest_micro_batch
 from prestep.workloads.job.rl import Rl
 
 
+class Kind(NamedTuple):
+    """What a scenario may predict beside a training step of one job.
+
+    Attributes
+    ----------
+    name
+        As mistakes call it.
+    predict, render
+        What predicts it, and what makes a page of the result: module in `sim` and function; "": `str`.
+    takes
+        Options that it takes.
+    """
+
+    name: str
+    predict: str
+    render: str = ""
+    takes: frozenset[str] = frozenset()
+
+
+#: By what asks for it; a step of one job, which nothing asks for, takes all options.
+KINDS = {
+    "largest": Kind("--max-micro-batch", "studies.largest:largest_micro_batch"),
+    "inference": Kind(
+        "[inference]", "serving.serving:predict", "serving.serving:render"
+    ),
+    "rl": Kind("[rl]", "rl.result:predict", "rl.result:render"),
+    "jobs": Kind(
+        "several jobs",
+        "studies.shared_cluster:predict",
+        "exporters.terminal:render_jobs",
+        frozenset({"--strict", "--fail-oom"}),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run shows: the text of `--json`, the page for people, and why the command fails, with words or without."""
+
+    json: str
+    page: Callable[[], str]
+    failures: Sequence[str] = ()
+
+
 def run_scenario(
+    loaded: Scenario, path: Path, json_: bool, max_micro_batch: bool, **asked: Any
+) -> None:
+    """The run of a scenario with the options that are `asked` for."""
+    kind = _kind(loaded, max_micro_batch)
+    _check_options(kind, asked)
+    if max_micro_batch:
+        _refuse_capture(path)
+        refuse(loaded, "--max-micro-batch")
+    if kind is None:
+        outcome = _step(loaded, json_, **asked)
+    else:
+        outcome = _other(loaded, kind, asked)
+    if json_:
+        click.echo(outcome.json)
+    else:
+        click.echo(outcome.page())
+    if outcome.failures:
+        talk("\n".join(filter(None, outcome.failures)))
+        sys.exit(EXIT_OUTSIDE)
+
+
+def _kind(loaded: Scenario, largest: bool) -> Kind | None:
+    """Which kind of run is asked for; None: a training step of one job."""
+    asks = {
+        "largest": largest,
+        "inference": loaded.inference != Inference(),
+        "rl": loaded.rl != Rl(),
+        "jobs": loaded.jobs,
+    }
+    return next((KINDS[name] for name, asked in asks.items() if asked), None)
+
+
+def _check_options(kind: Kind | None, asked: Mapping[str, Any]) -> None:
+    """Refuses options that the kind of run does not take, all of them at once."""
+    stated = {
+        f"--{name.replace('_', '-')}": value
+        for name, value in asked.items()
+        if value not in (None, False, (), {}) and (name, value) != ("pue", 1.0)
+    }
+    wrong = [
+        misused(option, f"{option} with {kind.name}", "a training step of one job")
+        for option in stated
+        if kind is not None and option not in kind.takes
+    ]
+    if "--seed" in stated and "--replicas" not in stated and not wrong:
+        expected, hint = "--replicas N beside it", "a single run has no noise"
+        wrong.append(misused("--seed", str(asked["seed"]), expected, hint))
+    if wrong:
+        raise InputError([mistake for error in wrong for mistake in error.mistakes])
+
+
+def _refuse_capture(path: Path) -> None:
+    """A recorded program has its batch."""
+    if is_capture(path):
+        hint = "change it in the program and capture it again"
+        expected = "a scenario's model: a program decides its micro batch"
+        raise misused("--max-micro-batch", str(path), expected, hint)
+
+
+def _other(loaded: Scenario, kind: Kind, asked: Mapping[str, Any]) -> Outcome:
+    """A run that is no training step of one job."""
+    result = _function(kind.predict)(loaded)
+    render = _function(kind.render) if kind.render else str
+    values = result if isinstance(result, dict) else result.to_dict()
+    failures = _failures(getattr(result, "results", {}).values(), asked)
+    if getattr(result, "fails", False):
+        failures.append("")
+    return Outcome(
+        text_of(values), lambda: fitting(render(result), sys.stdout), failures
+    )
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """A function of a room of `sim`, by module and name."""
+    module, _, function = name.partition(":")
+    made: Callable[..., Any] = getattr(
+        import_module(f"...{module}", __package__), function
+    )
+    return made
+
+
+def _failures(results: Iterable[Prediction], asked: Mapping[str, Any]) -> list[str]:
+    """Why predictions are not what `--strict` and `--fail-oom` ask for."""
+    failures = []
+    for result in results:
+        if asked["strict"] and result.fallbacks:
+            failures.append(result.refusal)
+        verdict = result.out_of_memory
+        if asked["fail_oom"] and verdict is not None and not verdict.fits:
+            failures.append("")
+    return failures
+
+
+def _step(
     loaded: Scenario,
-    path: Path,
     json_: bool,
     trace: Path | None,
     part: dict[str, Any],
     timeline: Path | None,
-    strict: bool,
-    fail_oom: bool,
-    replicas: int | None,
-    seed: int | None,
-    max_micro_batch: bool,
     report: Path | None,
     each: tuple[str, ...],
+    replicas: int | None,
+    seed: int | None,
     **asked: Any,
-) -> None:
-    """The run of a scenario; `part` says which part of it the trace shows, `asked` prices (`_prices`)."""
-    _check_replicas(replicas, seed, loaded, max_micro_batch)
-    prices = _prices(loaded, max_micro_batch, **asked)
-    file = trace or timeline or report
-    if max_micro_batch:
-        _largest(loaded, path, json_, file)
-    elif _is_no_step(loaded):
-        _run_others(loaded, json_, file, replicas, strict)
-    else:
-        planned = plan(loaded)
-        result = _priced(planned, replicas, seed, prices)
-        if _asks_for_room(result, planned):
-            again = room.recomputed(planned, result.outside)
-            result = replace(result, recomputed=again)
-        remedies = () if json_ and report is None else _remedies(result, planned)
-        # Files first: a reader of stdout that has seen enough (`| head`) ends the command.
-        _write(result, trace, part, timeline)
-        _write_report(result, report, each, planned, remedies)
-        _show(result, json_, remedies)
-        _refuse(result, strict, fail_oom)
-
-
-def _is_no_step(loaded: Scenario) -> bool:
-    """Whether it is anything but a training step of one job."""
-    return bool(_serves(loaded) or _learns(loaded) or loaded.jobs)
-
-
-def _serves(loaded: Scenario) -> bool:
-    return loaded.inference != Inference()
-
-
-def _learns(loaded: Scenario) -> bool:
-    """Whether it is a step of reinforcement learning."""
-    return loaded.rl != Rl()
+) -> Outcome:
+    """A training step of one job; `part` says which part of it the trace shows."""
+    planned = plan(loaded)
+    result = _predicted(loaded, planned, replicas, seed)
+    if prices := _prices(**asked):
+        result = replace(result, cost=cost_of(result, prices).to_dict())
+    if _asks_for_room(result, planned):
+        again = room.recomputed(loaded, planned, result.outside)
+        result = replace(result, recomputed=again)
+    remedies = () if json_ and report is None else _remedies(loaded, result, planned)
+    # Files first: a reader of stdout that has seen enough (`| head`) ends the command.
+    _write(result, trace, part, timeline)
+    _write_report(result, report, loaded, each, planned, remedies)
+    page = partial(terminal.render, result, colour=coloured(), remedies=remedies)
+    return Outcome(result.to_json(), page, _failures([result], asked))
 
 
 def _prices(
-    loaded: Scenario,
-    largest: bool,
     energy: bool,
     price_per_gpu_hour: float | None,
     price_per_kwh: float | None,
     pue: float,
+    **_: Any,
 ) -> Prices | None:
-    """The prices of the command line; None where nothing of the kind was asked for.
-
-    Raises
-    ------
-    InputError
-        If what is predicted is no training step of one job.
-    """
+    """The prices of the command line; None where nothing of the kind was asked for."""
     prices = Prices(price_per_gpu_hour, price_per_kwh, pue)
-    if not energy and prices == Prices():
-        return None
-    for found, asked in {
-        "--max-micro-batch": largest,
-        "[inference]": _serves(loaded),
-        "[rl]": _learns(loaded),
-    }.items():
-        if asked:
-            raise misused("--energy and prices", found, "a training step")
-    refuse(loaded, "--energy and prices")
-    return prices
+    return prices if energy or prices != Prices() else None
 
 
-def _priced(
-    planned: Planned, replicas: int | None, seed: int | None, prices: Prices | None
-) -> Prediction:
-    """The prediction, with what it costs where there are prices."""
-    result = _predicted(planned, replicas, seed)
-    if prices is None:
-        return result
-    return replace(result, cost=cost_of(result, prices).to_dict())
-
-
-def _show(result: Prediction, json_: bool, remedies: Sequence[str]) -> None:
-    """Prints the prediction; of a step that does not fit, the page says what would."""
-    if json_:
-        click.echo(result.to_json())
-    else:
-        click.echo(terminal.render(result, colour=coloured(), remedies=remedies))
-
-
-def _remedies(result: Prediction, planned: Planned) -> Sequence[str]:
+def _remedies(loaded: Scenario, result: Prediction, planned: Planned) -> Sequence[str]:
     """Changes with which a step that does not fit would."""
     asks = _asks_for_room(result, planned)
-    return room.remedies(planned, result.outside) if asks else ()
+    return room.remedies(loaded, planned, result.outside) if asks else ()
 
 
 def _asks_for_room(result: Prediction, planned: Planned) -> bool:
@@ -151,23 +227,14 @@ def _asks_for_room(result: Prediction, planned: Planned) -> bool:
     return on_gpu and planned.model.kind != CAPTURED
 
 
-def _lacks_memory(result: Prediction) -> bool:
-    return result.out_of_memory is not None and not result.out_of_memory.fits
-
-
-def _refuse(result: Prediction, strict: bool, fail_oom: bool) -> None:
-    """Ends the command where a prediction is not what `--strict` or `--fail-oom` asks for."""
-    _refuse_fallbacks([result], strict)
-    if fail_oom and _lacks_memory(result):
-        sys.exit(EXIT_OUTSIDE)
-
-
-def _predicted(planned: Planned, replicas: int | None, seed: int | None) -> Prediction:
+def _predicted(
+    loaded: Scenario, planned: Planned, replicas: int | None, seed: int | None
+) -> Prediction:
     """The step, with as many runs with noise as are asked for."""
     executed = execute(planned)
-    result = with_host(planned, reported(planned, executed, prices=True))
+    result = with_host(loaded, planned, reported(planned, executed, prices=True))
     if planned.model.kind != CAPTURED:
-        near = expected_error(planned.scenario, planned.fabric.gpu_model)
+        near = expected_error(loaded, planned.fabric.gpu_model)
         result = replace(result, expected_error=near)
     if replicas is None:
         return result
@@ -191,6 +258,7 @@ def _write(
 def _write_report(
     result: Prediction,
     report: Path | None,
+    loaded: Scenario,
     each: tuple[str, ...],
     planned: Planned,
     remedies: Sequence[str],
@@ -201,110 +269,5 @@ def _write_report(
     # what-ifs and measured runs are slow to import
     from prestep.sim.exporters._run_files import write_report
 
-    page = write_report(result, report, planned.scenario, each, planned, remedies)
+    page = write_report(result, report, loaded, each, planned, remedies)
     talk(f"wrote {page}")
-
-
-def _refuse_fallbacks(results: Iterable[Prediction], strict: bool) -> None:
-    """With `--strict`, ends the command where a prediction rests on a fallback."""
-    refusals = [result.refusal for result in results if result.fallbacks]
-    if strict and refusals:
-        talk("\n".join(refusals))
-        sys.exit(EXIT_OUTSIDE)
-
-
-def _check_replicas(
-    replicas: int | None, seed: int | None, loaded: Scenario, largest: bool
-) -> None:
-    if replicas is None:
-        if seed is not None:
-            expected, hint = "--replicas N beside it", "a single run has no noise"
-            raise misused("--seed", str(seed), expected, hint)
-        return
-    if largest:
-        expected = "nothing beside --max-micro-batch"
-        raise misused("--replicas", str(replicas), expected)
-    refuse(loaded, "--replicas")
-
-
-def _refuse_capture(path: Path) -> None:
-    """A recorded program has its batch."""
-    if is_capture(path):
-        hint = "change it in the program and capture it again"
-        expected = "a scenario's model: a program decides its micro batch"
-        raise misused("--max-micro-batch", str(path), expected, hint)
-
-
-def _largest(scenario: Scenario, path: Path, json_: bool, file: Path | None) -> None:
-    """`run --max-micro-batch`."""
-    _refuse_capture(path)
-    refuse(scenario, "--max-micro-batch")
-    if file is not None:
-        expected = "none: --max-micro-batch predicts no step"
-        raise misused(str(file), "a file", expected)
-    limit = largest_micro_batch(scenario)
-    if json_:
-        echo_json(limit.to_dict())
-    else:
-        click.echo(str(limit))
-    if not limit.micro_batch:
-        sys.exit(EXIT_OUTSIDE)
-
-
-# What traces, reports and replicas are of.
-_ONE_STEP = (
-    "a training step of one job, for --trace, --timeline, --report and --replicas"
-)
-
-
-def _serve(scenario: Scenario, json_: bool, other: Path | int | None) -> None:
-    """`run` of a scenario with [inference]."""
-    if other is not None:
-        raise misused(str(other), "[inference]", _ONE_STEP)
-    from prestep.sim.serving import serving
-
-    prediction = serving.predict(scenario)
-    if json_:
-        echo_json(prediction)
-    else:
-        show_page(serving.render(prediction))
-
-
-def _learn(scenario: Scenario, json_: bool, other: Path | int | None) -> None:
-    """`run` of a scenario with [rl]."""
-    if other is not None:
-        raise misused(str(other), "[rl]", _ONE_STEP)
-    from prestep.sim.rl import result
-
-    step = result.predict(scenario)
-    if json_:
-        echo_json(step)
-    else:
-        show_page(result.render(step))
-
-
-def _run_others(
-    scenario: Scenario,
-    json_: bool,
-    file: Path | None,
-    replicas: int | None,
-    strict: bool,
-) -> None:
-    """`run` of a scenario that is no step of one job."""
-    if _serves(scenario):
-        _serve(scenario, json_, file or replicas)
-    elif _learns(scenario):
-        _learn(scenario, json_, file or replicas)
-    else:
-        _run_jobs(scenario, json_, file, strict)
-
-
-def _run_jobs(scenario: Scenario, json_: bool, file: Path | None, strict: bool) -> None:
-    """`run` of several jobs on one cluster."""
-    if file is not None:
-        raise misused(str(file), f"{len(scenario.jobs)} jobs", _ONE_STEP)
-    from prestep.sim.studies import shared_cluster
-
-    jobs = shared_cluster.predict(scenario)
-    click.echo(jobs.to_json() if json_ else terminal.render_jobs(jobs))
-    _refuse_fallbacks(jobs.results.values(), strict)

@@ -135,7 +135,7 @@ def kernels(result: Prediction) -> str:
     whole = sum(use.time for use in uses)
     if not whole:
         return ""
-    precision = result.details.scenario.training.precision
+    precision = result.details.job.precision
     picture = pictures_kernels.roofline(uses, gpu, precision)
     if others := pictures_kernels.bandwidths(uses, gpu):
         picture += "<p>Kernels that only move memory:</p>" + others

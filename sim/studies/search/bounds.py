@@ -52,7 +52,7 @@ def bound(scenario: Scenario, fabric: Fabric) -> Bound:
     """
     few = few_of(scenario)
     lowered, times = timed_kernels(changed_batch(scenario, few), fabric)
-    needed = fullest(lowered, scenario)
+    needed = fullest(lowered)
     time = _time(scenario, lowered.graph, times, microbatches_of(scenario) - few) * (
         1 - MARGIN
     )

@@ -8,8 +8,8 @@ import pytest
 
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl.system import system_of
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
-from prestep.sim.spec.sections import Nccl
 from prestep.topologies.files import importers
 from prestep.topologies.files.importers import nccl_xml
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prestep.workloads.frameworks import framework_of
-from prestep.workloads.job import Job
-from prestep.workloads.job.layout import shards_parameters
-from prestep.workloads.models.model import ModelSpec, load_model
+from prestep.sim.planning.job import Job
+from prestep.workloads.job.checkpoint import Checkpoint
+from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.optimizer import SCALE, optimizer
 from prestep.workloads.precision import precision
 
@@ -27,26 +26,25 @@ class Contents:
         return self.size / len(self.writers)
 
 
-def bytes_of(scenario: Job, parameters: int) -> float:
+def bytes_of(job: Job, saves: Checkpoint, model: ModelSpec, parameters: int) -> float:
     """Bytes of a checkpoint of a model of `parameters` parameters.
 
     Parameters in the type they are trained in; with `content = "all"` the optimizer's state too: moments in the
     parameters' own type (torch.optim), or in fp32 beside a copy of the parameters (Megatron-LM).
     """
-    each = precision(scenario.training.precision).parameter
-    kept = optimizer(scenario.training.optimizer)
-    if scenario.checkpoint.content != "all" or not kept.moments:
+    each = precision(job.precision).parameter
+    kept = optimizer(job.optimizer)
+    if saves.content != "all" or not kept.moments:
         return float(parameters * each)
-    fp32 = framework_of(scenario).master
     moments = kept.moments * parameters
     if kept.iterations:  # tables of words go by AdamW, with a second moment
-        moments += looked_up(load_model(scenario.model, scenario.where))
-    copies = MASTER * parameters if fp32 else 0
+        moments += looked_up(model)
+    copies = MASTER * parameters if job.master else 0
     if kept.state:
         few = kept.state + SCALE / kept.block
         return float(parameters * each + copies + moments * few)
-    wide = fp32 or scenario.pytorch.wide_moments
-    return float(parameters * each + copies + moments * (MASTER if wide else each))
+    moment = MASTER if job.wide_moments else each
+    return float(parameters * each + copies + moments * moment)
 
 
 def looked_up(model: ModelSpec) -> int:
@@ -55,18 +53,19 @@ def looked_up(model: ModelSpec) -> int:
     return model.hidden * (words + model.max_positions)
 
 
-def contents(scenario: Job, parameters: int, world: int) -> Contents:
+def contents(
+    job: Job, saves: Checkpoint, model: ModelSpec, parameters: int
+) -> Contents:
     """Who writes: rank 0 everything, or every rank its part.
 
     Parts of tensor- and pipeline-parallel ranks and of sharded replicas (FSDP, ZeRO-3) are theirs alone. What replicas
     share is dealt out over them (PyTorch's planner), or the first replica writes it.
     """
-    size, made = bytes_of(scenario, parameters), scenario.checkpoint
-    if (made.mode or "rank0") == "rank0":
+    size, world = bytes_of(job, saves, model, parameters), job.layout.world
+    if (saves.mode or "rank0") == "rank0":
         return Contents(size, (0,))
-    replicated = not shards_parameters(scenario)
-    if replicated and made.writers == "replica0":
-        return Contents(size, tuple(range(max(1, world // scenario.parallel.dp))))
+    if saves.writers == "replica0" and not job.sharded:
+        return Contents(size, tuple(range(max(1, world // job.degrees.dp))))
     return Contents(size, tuple(range(world)))
 
 

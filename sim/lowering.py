@@ -1,0 +1,321 @@
+"""Lowers a scenario: to the operations of its step, and to the `Job` and the `Machine` that all later stages read.
+
+This is the last stage that knows what a scenario's keys are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from prestep.sim.collectives.wires import paths, processes
+from prestep.sim.costs import Gpu
+from prestep.sim.costs.gpu_files import generation_of, known_capability
+from prestep.sim.costs.measured import gpu_of
+from prestep.sim.costs.workspace import workspace_of
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.planning import host_memory
+from prestep.sim.planning.fleet import Fleet, fleet_of
+from prestep.sim.planning.host_speed import HostSpeed
+from prestep.sim.planning.job import Batch, Degrees, Job, Machine, Remarks
+from prestep.sim.planning.symmetry import unlike
+from prestep.sim.spec.captured import operator_times
+from prestep.sim.spec.load import sections_in_use
+from prestep.sim.spec.placing import allotted, placements
+from prestep.sim.spec.rules.idle import idle
+from prestep.sim.spec.rules.layout import check_layout, countable
+from prestep.sim.spec.sections import Scenario
+from prestep.sim.storage import feeding, refused_saves
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.host import MEMORY
+from prestep.workloads.frameworks import framework_of
+from prestep.workloads.host_costs import kernel_gap
+from prestep.workloads.job.layout import microbatches_of, shards_parameters
+from prestep.workloads.job.pytorch import PyTorch
+from prestep.workloads.lowered import Lowered, Place, Site
+from prestep.workloads.models.model import ModelSpec, load_model
+from prestep.workloads.precision import names as precisions
+from prestep.workloads.precision import precision
+from prestep.workloads.refusals import refusals
+from prestep.workloads.torch.attention_backend import backend_of, settled
+
+_log = logging.getLogger("prestep")
+#: Frameworks that tell ranks apart by what is known of their GPUs and hosts.
+BY_HOST = ("pytorch-eager", "pytorch-compiled", "cuda-graph")
+#: Sections that say something else than a training step, and who predicts them.
+ELSEWHERE = {
+    "inference": "prestep run predicts serving",
+    "rl": "prestep run and whatif predict steps of reinforcement learning",
+}
+
+
+class Step(NamedTuple):
+    """A step without times, and all that is known of who runs it on what."""
+
+    job: Job
+    machine: Machine
+    model: ModelSpec
+    lowered: Lowered
+
+
+def lower(
+    scenario: Scenario,
+    fabric: Fabric,
+    gpus: tuple[str, ...] | None = None,
+    lowered: Lowered | None = None,
+) -> Step:
+    """The step of one job on its cluster; see `prestep.sim.predict.plan`."""
+    model = _checked_model(scenario, fabric)
+    machine = machine_of(scenario, model, fabric, gpus)
+    lowered = _operations(scenario, model, machine, lowered)
+    return Step(job_of(scenario, model, machine, lowered), machine, model, lowered)
+
+
+def lowered_on(scenario: Scenario, fabric: Fabric) -> Lowered:
+    """The step's operations and memory without their times.
+
+    Raises
+    ------
+    InputError
+        If the layout does not fit the cluster or the model, or asks for what is not simulated.
+    """
+    model = _checked_model(scenario, fabric)
+    return _operations(scenario, model, machine_of(scenario, model, fabric))
+
+
+def _operations(
+    scenario: Scenario,
+    model: ModelSpec,
+    machine: Machine,
+    lowered: Lowered | None = None,
+) -> Lowered:
+    """What every rank issues; of `lowered` where that was made for the same hosts and GPUs."""
+    _check_format(scenario, machine.gpu)
+    framework, stated = framework_of(scenario), scenario.cluster.host_factor_by_rank
+    hosts = [*_host_ratios(stated, machine.fabric, machine.gpus)]
+    site = _site(scenario, model, machine, hosts)
+    made_for = (site.host_factor, framework.marks(site))
+    same = lowered is not None and lowered.made_for == made_for
+    if lowered is not None and same and lowered.attention == site.attention:
+        return lowered
+    _log.info("%s: lowering the step", scenario.where)
+    lowered = framework.lower(settled(scenario, site.attention), model, site)
+    return _by_rank(replace(lowered, attention=site.attention), hosts)
+
+
+def machine_of(
+    scenario: Scenario,
+    model: ModelSpec,
+    fabric: Fabric,
+    gpus: tuple[str, ...] | None = None,
+) -> Machine:
+    """What a scenario runs on; `gpus` of every rank, where the placement does not say."""
+    gpus = placements(scenario, fabric)[0] if gpus is None else gpus
+    fleet = fleet_of(fabric, gpu_of(fabric), gpus)
+    cluster, parallel = scenario.cluster, scenario.parallel
+    threads = parallel.offload_threads or host_memory.usual_threads(fabric, gpus)
+    return Machine(
+        fabric=fabric,
+        fleet=fleet,
+        gpus=gpus,
+        nccl=scenario.nccl,
+        toolkit=scenario.pytorch.cuda,
+        host=host_speed(scenario, model, fabric),
+        copies=host_memory.Settings(cluster.numa, threads, parallel.offload_pinned),
+        host_memory=cluster.host_memory,
+        kernel_gap=_kernel_gap(scenario, fleet),
+        faults=scenario.faults,
+    )
+
+
+def host_speed(scenario: Scenario, model: ModelSpec, fabric: Fabric) -> HostSpeed:
+    """The scenario's own, else the cluster's: of experts where it says one and the model has some."""
+    own, facts = scenario.cluster.host_factor, fabric.cluster_facts
+    numa = scenario.cluster.numa
+    if own is not None:
+        return HostSpeed(own, "scenario", numa)
+    by_experts = facts.host_factor_experts is not None and model.experts > 0
+    stated = facts.host_factor_experts if by_experts else facts.host_factor
+    return HostSpeed(stated, "" if stated is None else "cluster", numa)
+
+
+def _kernel_gap(scenario: Scenario, fleet: Fleet) -> float:
+    """Seconds between two kernels of a stream."""
+    if scenario.cluster.kernel_gap is not None:
+        return scenario.cluster.kernel_gap
+    graphed = kernel_gap(scenario.training.framework)
+    return fleet.gpu.gap if graphed is None else min(fleet.gpu.gap, graphed)
+
+
+def job_of(
+    scenario: Scenario, model: ModelSpec, machine: Machine, lowered: Lowered
+) -> Job:
+    """What a scenario runs, once its step is known."""
+    training, parallel = scenario.training, scenario.parallel
+    framework, adapted = framework_of(scenario), scenario.adapter.on
+    graphed = bool(scenario.megatron.cuda_graph_scope)
+    in_megatron = training.framework == "megatron"
+    seen = min(training.packed or training.seq_len, training.seq_len)
+    used = sections_in_use(scenario)
+    return Job(
+        where=scenario.where,
+        framework=training.framework,
+        precision=training.precision,
+        optimizer=training.optimizer,
+        data_parallel=parallel.data_parallel or "none",
+        degrees=Degrees(*(getattr(parallel, axis) for axis in Degrees._fields)),
+        batch=Batch(
+            training.micro_batch, microbatches_of(scenario), training.seq_len, seen
+        ),
+        layout=lowered.layout,
+        steps=framework.steps,
+        warmup=training.warmup,
+        sharded=shards_parameters(scenario),
+        master=framework.master,
+        wide_moments=framework.master or scenario.pytorch.wide_moments,
+        frozen=adapted,
+        joined_load=framework.fused_load,
+        routed_freely=parallel.natural_routing and parallel.ep > 1,
+        adapted_on_host=adapted and in_megatron and not graphed,
+        remarks=_remarks(scenario, model, machine),
+        saves=scenario.checkpoint if "checkpoint" in used else None,
+        data=scenario.dataload if "dataload" in used else None,
+        measured=scenario.measured.step_time,
+        fitted=scenario.measured.fitted,
+    )
+
+
+def _remarks(scenario: Scenario, model: ModelSpec, machine: Machine) -> Remarks:
+    hosts = len({*map(machine.fabric.host_of, machine.gpus)})
+    return Remarks(
+        scenario.notes,
+        tuple(idle(scenario, model, hosts)),
+        tuple(framework_of(scenario).caveats(scenario, model)),
+    )
+
+
+def _checked_model(scenario: Scenario, fabric: Fabric) -> ModelSpec:
+    model = load_model(scenario.model, scenario.where)
+    if huge := list(countable(scenario, model.layers)):
+        raise InputError(huge)
+    mistakes = check_layout(
+        scenario, allotted(scenario, fabric), model
+    ) + not_simulated(scenario)
+    if mistakes:
+        raise InputError(mistakes)
+    return model
+
+
+def _check_format(scenario: Scenario, gpu: Gpu) -> None:
+    """Refuses a number format that a GPU's tensor cores do not have: nobody would wait for it to be emulated."""
+    name = scenario.training.precision
+    if _computes(gpu, name):
+        return
+    known = [other for other in precisions() if _computes(gpu, other)]
+    hint = f"the {gpu.name} computes no {precision(name).products}"
+    expected = " or ".join(known)
+    where = scenario.where
+    raise InputError(Mistake(where, "training.precision", f'"{name}"', expected, hint))
+
+
+def _computes(gpu: Gpu, name: str) -> bool:
+    products = precision(name).products
+    return not products or products in gpu.peak
+
+
+def _site(
+    scenario: Scenario, model: ModelSpec, machine: Machine, hosts: Sequence[float]
+) -> Site:
+    """What lowering has to know of the machine; `hosts` has the ratio of every rank's host."""
+    fabric, gpus = machine.fabric, machine.gpus
+    processes.memory_of(fabric, gpus[0])  # whether there is such a socket
+    names = [fabric.host_of(gpu) for gpu in gpus]
+    domains = paths.domains(fabric)
+    joined = sum(domains[gpu] == domains[gpus[0]] for gpu in gpus)
+    place = Place(names.count(names[0]), blocking=False, gpus_per_domain=joined)
+    read, gpu = framework_of(scenario).reads(PyTorch), machine.gpu.name
+    return Site(
+        host_factor=machine.host.factor,
+        place=place,
+        speeds=_speeds(scenario, machine, hosts),
+        unlike=unlike(fabric, machine.fleet, machine.faults, gpus),
+        workspace=workspace_of(generation_of(gpu)),
+        operators=operator_times(scenario),
+        host_memory=_host_memory(fabric) / place.gpus_per_host,
+        attention=backend_of(scenario, model, known_capability(gpu), read),
+    )
+
+
+def _host_ratios(
+    stated: Sequence[float], fabric: Fabric, gpus: Sequence[str]
+) -> Iterator[float]:
+    """For every rank its host's time over `host_factor`; none where nothing is stated.
+
+    Ranks of a host take them in turn, those of the next host from the first.
+    """
+    seen: dict[str, int] = {}
+    for gpu in gpus if stated else ():
+        host = fabric.host_of(gpu)
+        at = seen[host] = seen.get(host, -1) + 1
+        yield stated[at % len(stated)]
+
+
+def _by_rank(lowered: Lowered, hosts: Sequence[float]) -> Lowered:
+    """The step with the host's times of every simulated rank as its own host takes them; none: all are alike."""
+    if not hosts:
+        return lowered
+    programs = tuple(
+        replace(program, host=program.host * hosts[program.rank])
+        for program in lowered.graph.programs
+    )
+    return replace(lowered, graph=replace(lowered.graph, programs=programs))
+
+
+def _speeds(
+    scenario: Scenario, machine: Machine, hosts: Sequence[float]
+) -> Sequence[Hashable]:
+    """What tells ranks apart: their GPUs, and how fast their hosts are."""
+    speeds = machine.fleet.speeds
+    if len(set(hosts)) < 2:
+        return speeds
+    framework = scenario.training.framework
+    if framework not in BY_HOST:
+        key, expected = "cluster.host_factor_by_rank", f"one of {', '.join(BY_HOST)}"
+        hint = "host_factor is that of the slowest rank, for which the others wait"
+        raise InputError(Mistake(scenario.where, key, framework, expected, hint))
+    return tuple(zip(speeds or [None] * len(hosts), hosts, strict=True))
+
+
+def _host_memory(fabric: Fabric) -> float:
+    """Bytes a second that a host's memory gives; of one socket where the cluster says nothing."""
+    out = [row for row in fabric.links.of_kind("memory") if _leaves_memory(fabric, row)]
+    if not out:
+        return MEMORY.bandwidth.value
+    return float(fabric.links.bandwidth[out].sum()) / len(fabric.hosts)
+
+
+def _leaves_memory(fabric: Fabric, link: int) -> bool:
+    source = fabric.links.src[link]
+    return fabric.nodes.kinds[fabric.node_index(source)] == "memory"
+
+
+def not_simulated(scenario: Scenario) -> list[Mistake]:
+    """Sections and values that are understood but not simulated here are refused, not ignored."""
+    where, used = scenario.where, sections_in_use(scenario)
+    mistakes = []
+    if scenario.name:
+        hint = "not simulated for several jobs"
+        for section in ("checkpoint", "dataload"):
+            if section in used:
+                mistakes.append(Mistake(where, section, "a section", "nothing", hint))
+    for section, hint in ELSEWHERE.items():
+        if section in used:
+            expected = "a training step here"
+            mistakes.append(Mistake(where, section, "a section", expected, hint))
+    if "checkpoint" in used:
+        mistakes += refused_saves.mistakes_of(scenario.checkpoint, where)
+    if "dataload" in used:
+        mistakes += feeding.mistakes_of(scenario.dataload, where)
+    return [*mistakes, *refusals(scenario)]
