@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         breakdown,
         collective,
         compare,
+        from_graph,
         load,
         load_cluster,
         names,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         simulate,
         spans,
         sweep,
+        to_graph,
         tornado,
     )
 
@@ -52,6 +54,7 @@ __all__ = [
     "breakdown",
     "collective",
     "compare",
+    "from_graph",
     "load",
     "load_cluster",
     "names",
@@ -60,6 +63,7 @@ __all__ = [
     "simulate",
     "spans",
     "sweep",
+    "to_graph",
     "tornado",
 ]
 

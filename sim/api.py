@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -34,6 +34,13 @@ from prestep.sim.studies.grid import specs
 from prestep.sim.studies.host_effect import with_host
 from prestep.sim.tools.catalog import find_scenario, names
 from prestep.topologies.fabric import Fabric
+from prestep.topologies.files.bundled import place_of
+from prestep.topologies.files.interchange import export_file
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    Cluster = str | Path | nx.Graph[Any] | Fabric
 
 __all__ = [
     "InputError",
@@ -43,6 +50,7 @@ __all__ = [
     "breakdown",
     "collective",
     "compare",
+    "from_graph",
     "load",
     "load_cluster",
     "names",
@@ -51,6 +59,7 @@ __all__ = [
     "simulate",
     "spans",
     "sweep",
+    "to_graph",
     "tornado",
 ]
 
@@ -67,45 +76,83 @@ def _text(value: object) -> str:
 
 
 def load(
-    scenario: str | Path | None = None, changes: Changes | None = None
+    scenario: str | Path | None = None,
+    changes: Changes | None = None,
+    cluster: Cluster | None = None,
 ) -> Scenario:
     """A scenario: a file, or a bundled one by its name (`names("scenarios")`); none is the demonstration.
+
+    `cluster` stands in place of the scenario's: a name, a file, or a NetworkX graph (`to_graph`).
 
     Raises
     ------
     InputError
         With every mistake in it (`mistakes`).
     """
-    return load_scenario(
-        find_scenario(None if scenario is None else str(scenario)), _texts(changes)
-    )
+    path = find_scenario(None if scenario is None else str(scenario))
+    return load_scenario(path, _placed(changes, cluster))
+
+
+def _placed(changes: Changes | None, cluster: Cluster | None) -> tuple[str, ...]:
+    """Changes as texts, the cluster before the others."""
+    if cluster is None:
+        return _texts(changes)
+    twice = [key for key in ("cluster.name", "cluster.file") if key in (changes or {})]
+    if twice:
+        raise PrestepError(f"cluster=... and {twice[0]} in changes: give one of them")
+    return place_of(topologies.cluster_name(cluster)), *_texts(changes)
 
 
 def load_cluster(
-    cluster: str | Path, hosts: int | None = None, changes: Changes | None = None
+    cluster: Cluster, hosts: int | None = None, changes: Changes | None = None
 ) -> Fabric:
-    """A cluster by name or file; its `graph` is a NetworkX graph."""
-    return topologies.load_cluster(
-        str(cluster),
-        hosts,
-        {key: _text(value) for key, value in (changes or {}).items()},
-    )
+    """A cluster by name, by file or of a NetworkX graph; `to_graph` makes one of it."""
+    texts = {key: _text(value) for key, value in (changes or {}).items()}
+    return topologies.load_cluster(cluster, hosts, texts)
+
+
+def to_graph(
+    cluster: Cluster, hosts: int | None = None, changes: Changes | None = None
+) -> nx.MultiDiGraph[str]:
+    """A cluster as a `networkx.MultiDiGraph` to edit; docs/graphs.md has its attributes.
+
+    >>> from prestep.sim import api
+    >>> graph = api.to_graph("dgx-h100")
+    >>> graph.remove_edges_from([("gpu0", "nvswitch0"), ("nvswitch0", "gpu0")])
+    >>> float(api.collective(graph, min_bytes="1G", max_bytes="1G").busbw[0]) < 480e9
+    True
+    """
+    return load_cluster(cluster, hosts, changes).to_graph()
+
+
+def from_graph(graph: nx.Graph[Any]) -> Fabric:
+    """The checked cluster of a NetworkX graph; other functions take the graph itself.
+
+    Raises
+    ------
+    InputError
+        With everything that is wrong with it, or not understood.
+    """
+    return load_cluster(graph)
 
 
 def simulate(
     scenario: Scenario | str | Path | None = None,
     changes: Changes | None = None,
     prices: bool = False,
+    cluster: Cluster | None = None,
 ) -> Prediction:
     """The predicted step; `prices` also says what every busy link is worth, and what the host decides.
 
-    Changes belong to a scenario's name or file: one that is loaded has its own.
+    Changes and another cluster belong to a scenario's name or file: one that is loaded has its own.
     """
-    if isinstance(scenario, Scenario) and changes:
+    if isinstance(scenario, Scenario) and (changes or cluster is not None):
         raise PrestepError(
-            "simulate: changes of a scenario that is loaded already: give them to load()"
+            "simulate: changes or a cluster for a scenario that is loaded already: give them to load()"
         )
-    loaded = scenario if isinstance(scenario, Scenario) else load(scenario, changes)
+    loaded = (
+        scenario if isinstance(scenario, Scenario) else load(scenario, changes, cluster)
+    )
     refuse(loaded, "simulate; sim.studies.shared_cluster.predict takes several")
     if not prices:
         return predict(loaded)
@@ -114,14 +161,18 @@ def simulate(
     return with_request(loaded, with_host(loaded, planned, result))
 
 
-def compare(scenario: str | Path | None, *variants: Changes) -> pd.DataFrame:
+def compare(
+    scenario: str | Path | None, *variants: Changes, cluster: Cluster | None = None
+) -> pd.DataFrame:
     """The scenario as it is (row "base") and with each of the changes; a row each, named by what it changes.
 
     Columns: `step_time` (s), `speedup` over the base, `mfu`, and the seconds of every share of the step.
     """
-    results = {"base": simulate(scenario)}
+    results = {"base": simulate(scenario, cluster=cluster)}
     for changes in variants:
-        results[", ".join(_texts(changes))] = simulate(scenario, changes)
+        results[", ".join(_texts(changes))] = simulate(
+            scenario, changes, cluster=cluster
+        )
     base = results["base"].step_time
     rows = [
         {
@@ -141,9 +192,10 @@ def tornado(
     scenario: str | Path | None,
     each: Sequence[str] = ("all",),
     factors: Sequence[float] = (0.5, 2.0),
+    cluster: Cluster | None = None,
 ) -> pd.DataFrame:
     """Step times (s) with one element at a time at each factor: a row an element, the largest effect first."""
-    table = tornado_study.tornado(load(scenario), each, factors)
+    table = tornado_study.tornado(load(scenario, cluster=cluster), each, factors)
     rows = [
         {c["factor"]: c["step_time"] for c in row["changes"]}
         for row in table["elements"]
@@ -158,8 +210,11 @@ def sweep(
     executor: str = "processes",
     jobs: int = 2,
     changes: Changes | None = None,
+    cluster: Cluster | None = None,
 ) -> pd.DataFrame:
     """All combinations of the grid's values: a row a run; what `folder` has already is not run again (docs/sweeps.md).
+
+    A graph is written into the folder, for the processes that run on it.
 
     Scripts that use processes guard their entry by `if __name__ == "__main__"`.
     """
@@ -167,20 +222,31 @@ def sweep(
     listed = {
         key: tuple(_text(value) for value in values) for key, values in grid.items()
     }
-    wanted = specs(path, listed, _texts(changes))
+    if cluster is not None and not isinstance(cluster, str | Path):
+        cluster = _written(load_cluster(cluster), Path(folder))
+    wanted = specs(path, listed, _placed(changes, cluster))
     pool = executor_of(executor, jobs)
     return pd.read_parquet(sweep_study.sweep(wanted, Path(folder), pool, jobs))
 
 
+def _written(fabric: Fabric, folder: Path) -> Path:
+    """A cluster as a file in a folder."""
+    path = folder.absolute() / f"{fabric.name.replace('/', '-')}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    export_file(fabric, path)
+    return path
+
+
 def replay(
-    files: Sequence[str | Path], cluster: str = "", changes: Changes | None = None
+    files: Sequence[str | Path], cluster: Cluster = "", changes: Changes | None = None
 ) -> pd.DataFrame:
     """Traces of a real run, replayed: `measured` and `simulated` seconds by rank and step, of which `step` is the name.
 
     With a cluster or changes, `simulated` is what the run would take there.
     """
+    place = topologies.cluster_name(cluster) if cluster != "" else ""
     outcome = replay_report.as_json(
-        replay_files(files, cluster=cluster, changes=_texts(changes))
+        replay_files(files, cluster=place, changes=_texts(changes))
     )
     rows = [
         (int(rank), step, measured, simulated)
@@ -192,9 +258,9 @@ def replay(
 
 
 def collective(
-    cluster: str, op: str = "all_reduce", ranks: int | None = None, **options: Any
+    cluster: Cluster, op: str = "all_reduce", ranks: int | None = None, **options: Any
 ) -> pd.DataFrame:
-    """A collective over a range of sizes, as `prestep collective` prints it (s, bytes, bytes/s).
+    """A collective over a range of sizes, as `prestep collective` prints it (s, bytes, bytes/s), on any cluster.
 
     `options` are those of the command: min_bytes, max_bytes, algo, proto, hosts, ... Sizes are numbers of bytes, or
     texts such as "1M". `time` is what nccl-tests would measure, `time_in_step` what a program's own call takes.
@@ -205,7 +271,9 @@ def collective(
     True
     """
     return pd.DataFrame(
-        collective_report.collective(cluster, op, ranks=ranks, **options).to_json()
+        collective_report.collective(
+            topologies.cluster_name(cluster), op, ranks=ranks, **options
+        ).to_json()
     )
 
 

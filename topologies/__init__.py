@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any
 from prestep.topologies.files.bundled import CLUSTERS, cluster_names
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     from prestep.topologies.fabric import Fabric
 
 __all__ = [
     "CLUSTERS",
+    "cluster_name",
     "cluster_names",
     "cluster_with_gpu",
     "gpu_models",
@@ -30,17 +33,18 @@ __all__ = [
 
 
 def load_cluster(
-    name_or_file: str | Path,
+    cluster: str | Path | nx.Graph[Any] | Fabric,
     hosts: int | None = None,
     overrides: Mapping[str, str] | None = None,
     where: str = "cluster.set",
 ) -> Fabric:
-    """Build a bundled cluster ("dgx-h100") or the one a TOML file describes.
+    """Build a bundled cluster ("dgx-h100"), or the one that a file or a graph describes.
 
     Parameters
     ----------
-    name_or_file
-        A name of `cluster_names()`, or a path that ends in `.toml`.
+    cluster
+        A name of `cluster_names()`; a path of a cluster file (`.toml`), of GraphML or of another tool; a NetworkX graph
+        with the attributes of docs/graphs.md.
     hosts
         Number of hosts, for the families that scale; None leaves the cluster's own.
     overrides
@@ -52,12 +56,29 @@ def load_cluster(
     Raises
     ------
     InputError
-        With every mistake in the file; or every override that is wrong or matches nothing.
+        With every mistake in the file or the graph; or every override that is wrong or matches nothing.
     """
+    fabric: Fabric = _library().load_cluster(cluster, hosts, overrides, where)
+    return fabric
+
+
+def cluster_name(cluster: str | Path | nx.Graph[Any] | Fabric) -> str:
+    """A name for `load_cluster` and `cluster.name` in this process: of a graph, one that says what is in it.
+
+    Raises
+    ------
+    InputError
+        With every mistake in the graph.
+    """
+    name: str = _library().SHARED.name_of(cluster)
+    return name
+
+
+def _library() -> Any:
     # Here, and not above: `prestep --help` and a listing of names need none of it.
     from prestep.topologies.files import library
 
-    return library.load_cluster(name_or_file, hosts, overrides, where)
+    return library
 
 
 def larger_cluster(name: str | None, gpus: int) -> str:

@@ -21,6 +21,7 @@ from prestep.sim.errors import EXIT_INPUT, InputError, Mistake, PrestepError
 from prestep.sim.extras import missing
 from prestep.sim.strict import whole_number_meant
 from prestep.sim.tools import crash, streams
+from prestep.topologies.files.bundled import place_of
 
 POSITIVE = click.FloatRange(0, 1e9, min_open=True)
 #: Of a step or a run: more say nothing new of their distribution.
@@ -146,11 +147,12 @@ def on_cluster(command: Command) -> Command:
         *arguments: Any, cluster: str | None, overrides: tuple[str, ...], **options: Any
     ) -> Any:
         if cluster is not None:
-            key = "file" if cluster.endswith(".toml") else "name"
-            overrides = (f"cluster.{key}={cluster}", *overrides)
+            overrides = (place_of(cluster), *overrides)
         return command(*arguments, overrides=overrides, **options)
 
-    text = "Cluster, by name or file (.toml), in place of the scenario's."
+    text = (
+        "Cluster, by name or file (.toml, .graphml, .json), in place of the scenario's."
+    )
     return click.option("--cluster", metavar="NAME|FILE", help=text)(changed)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.spec.sections import Placement, Scenario
-from prestep.topologies import load_cluster
+from prestep.topologies import cluster_names, load_cluster
 from prestep.workloads.frameworks import framework_of
 from prestep.workloads.job.layout import (
     axis_order,
@@ -244,9 +244,11 @@ def _parameters(spec: ModelSpec) -> float:
 
 def gpu_of(scenario: Scenario) -> str:
     """The kind of GPU of a scenario's cluster."""
-    return _gpu(scenario.cluster.name or scenario.cluster.file or "")
+    cluster = scenario.cluster.name or scenario.cluster.file or ""
+    bundled = cluster in cluster_names()  # other files may have changed
+    return _gpu_of_bundled(cluster) if bundled else load_cluster(cluster).gpu_model
 
 
 @lru_cache
-def _gpu(cluster: str) -> str:
+def _gpu_of_bundled(cluster: str) -> str:
     return load_cluster(cluster).gpu_model

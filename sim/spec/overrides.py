@@ -10,7 +10,10 @@ from prestep.sim import assignments, strict
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.spec import jobs
 from prestep.sim.spec.sections import SECTIONS
+from prestep.topologies.files.bundled import is_as_it_is
 
+#: Keys that say which cluster it is.
+_PLACES = ("cluster.name", "cluster.file")
 _JOB = re.compile(r"jobs?\[([^\]]+)\]\.(.+)")
 
 
@@ -72,8 +75,19 @@ def _put(tables: dict[str, Any], item: _Item, value: object) -> bool:
     """Writes a key into its section; whether that is a table, as it should be."""
     section = tables.setdefault(item.section, {})
     if isinstance(section, dict):
+        if item.name in _PLACES:
+            _move(section, item.name, item.value)
         section[item.key] = value
     return isinstance(section, dict)
+
+
+def _move(cluster: dict[str, Any], key: str, place: str) -> None:
+    """Leaves out the place before: a name and a file exclude each other, and a graph has its own hosts."""
+    for other in _PLACES:
+        if other != key:
+            cluster.pop(other.partition(".")[2], None)
+    if is_as_it_is(place):
+        cluster.pop("hosts", None)
 
 
 def _job_and_key(name: str) -> tuple[str, str]:

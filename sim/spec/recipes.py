@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prestep.sim.errors import InputError, Mistake
-from prestep.topologies import load_cluster, several_hosts
+from prestep.topologies import cluster_names, load_cluster, several_hosts
 from prestep.topologies.fabric import Fabric
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def _cluster(
 
 def _fabric(name: str) -> Fabric:
     """A cluster as its file has it; those that come with prestep are built once."""
-    return load_cluster(name) if name.endswith(".toml") else _bundled(name)
+    return _bundled(name) if name in cluster_names() else load_cluster(name)
 
 
 @functools.lru_cache(maxsize=8)

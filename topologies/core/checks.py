@@ -17,12 +17,15 @@ _SHOWN = 8
 
 def check(name: str, nodes: Nodes, links: Links) -> list[Mistake]:
     """Everything wrong with a cluster: names, numbers, missing reverse links, GPUs that cannot reach each other."""
-    ends = links.ends(nodes)
-    mistakes = [*_names(name, nodes, links, *ends), *_numbers(name, links)]
-    return mistakes or [
-        *_reverses(name, links, len(nodes), *ends),
-        *_reachable(name, nodes, *ends),
-    ]
+    src, dst = links.ends(nodes)
+    names = list(_names(name, nodes, links, src, dst))
+    mistakes = [*names, *_numbers(name, links)]
+    if not names:  # else nobody knows what leads where
+        alone = list(_reverses(name, links, len(nodes), src, dst))
+        if alone:  # nor that GPUs are cut off by the direction that is missing
+            src, dst = np.concatenate([src, dst]), np.concatenate([dst, src])
+        mistakes += [*alone, *_reachable(name, nodes, src, dst)]
+    return mistakes
 
 
 def _names(

@@ -20,6 +20,11 @@ TIERS = ("nvswitch", "leaf", "switch", "spine", "core", "network")
 # Links of the storage fabric: what moves between GPUs does not go over them.
 STORAGE_LINKS = frozenset({"storage", "server"})
 
+# Kinds of nodes, and of links, that mean something. Others are switches, and links of the network.
+STORAGE_NODES = ("storage_nic", "storage_leaf", "storage_spine")
+NODE_KINDS = (*sorted(ENDPOINTS), *TIERS, *STORAGE_NODES, "cpu", "nic")
+LINK_KINDS = (*PREFERENCE, *sorted(STORAGE_LINKS))
+
 
 def rank_of(kind: Texts) -> Ints:
     """The rank of every row's kind in `PREFERENCE`."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 # Best first. A result says how much of its time rests on each.
 GRADES = ("measured", "fitted", "datasheet", "guess")
+# Source of a link's rate that somebody changed in a graph.
+EDITED = "edited in the graph"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prestep.sim.errors import InputError, unknown
+from prestep.sim.errors import InputError, Mistake, did_you_mean, unknown
 from prestep.sim.plugins import load_function
 from prestep.topologies.core.checks import check
 from prestep.topologies.core.facts import ClusterFacts, cluster_facts
@@ -309,9 +309,10 @@ class Fabric:
         routes = self._batch if self._in_columns else self._router
         nearest = routes.nearest(self.node_index(node), kind)
         if not len(nearest):
-            raise InputError(
-                unknown(self.name, "node kind", kind, set(self.nodes.kinds))
-            )
+            found = f"no node of kind {kind} in reach of {node}"
+            hint = did_you_mean(kind, set(self.nodes.kinds) - {kind})
+            expected = f'a node of kind "{kind}", joined to its host'
+            raise InputError(Mistake(self.name, node, found, expected, hint))
         return tuple(self.nodes.names[at] for at in nearest.tolist())
 
     def latency(self, route: Ints) -> float:
@@ -320,42 +321,19 @@ class Fabric:
 
     @cached_property
     def graph(self) -> nx.MultiDiGraph[str]:
-        """The NetworkX graph, read only: node attributes `kind`, `host`; edges as in `links` plus `link`, the row."""
-        import networkx as nx
+        """`to_graph`, made once and frozen: to look at."""
+        return _graphs().nx.freeze(self.to_graph())  # type: ignore[no-any-return]
 
-        graph: nx.MultiDiGraph[str] = nx.MultiDiGraph(
-            name=self.name, gpu_model=self.gpu_model, family=self.family
-        )
-        for name, kind, host in zip(
-            self.nodes.names, self.nodes.kinds, self.nodes.hosts, strict=True
-        ):
-            graph.add_node(name, kind=kind, host=host)
-        columns = {
-            key: getattr(self.links, key).tolist()
-            for key in self.links.__dataclass_fields__
-        }
-        for row in range(len(self.links)):
-            edge = {key: column[row] for key, column in columns.items()}
-            graph.add_edge(edge.pop("src"), edge.pop("dst"), link=row, **edge)
-        return nx.freeze(graph)
+    def to_graph(self) -> nx.MultiDiGraph[str]:
+        """As `prestep.topologies.fabric.graph.to_graph`."""
+        return _graphs().to_graph(self)  # type: ignore[no-any-return]
 
     @classmethod
     def from_graph(
-        cls, graph: nx.MultiDiGraph[str], name: str = "", gpu_model: str = ""
+        cls, graph: nx.Graph[Any], name: str = "", gpu_model: str = ""
     ) -> Fabric:
-        """Check and take over a graph with the attributes of `Fabric.graph`; rank order is node order.
-
-        Edges need `kind`, `bandwidth` (bytes/s) and `latency` (s); `count` is 1, `raw` the bandwidth and both grades
-        "guess" unless given.
-        """
-        attributes = graph.graph
-        return cls(
-            name or str(attributes.get("name", "graph")),
-            _graph_nodes(graph),
-            _graph_links(graph),
-            gpu_model or str(attributes.get("gpu_model", "")),
-            str(attributes.get("family", "")),
-        )
+        """As `prestep.topologies.fabric.graph.from_graph`."""
+        return _graphs().from_graph(graph, name, gpu_model)  # type: ignore[no-any-return]
 
     def with_columns(self, **fields: Any) -> Fabric:
         """A copy with other fields, not checked again: for changes that keep it sound
@@ -402,27 +380,8 @@ class Fabric:
         return self.with_columns(kernels=path)
 
 
-def _graph_nodes(graph: nx.MultiDiGraph[str]) -> Nodes:
-    """A NetworkX graph's nodes, in its order."""
-    names = tuple(map(str, graph.nodes))
-    kinds = tuple(str(data.get("kind", "")) for data in graph.nodes.values())
-    hosts = tuple(str(data.get("host", "")) for data in graph.nodes.values())
-    return Nodes(names, kinds, hosts)
+def _graphs() -> Any:
+    """What makes graphs; NetworkX takes longer to import than a prediction should."""
+    from prestep.topologies.fabric import graph
 
-
-def _graph_links(graph: nx.MultiDiGraph[str]) -> Links:
-    """A NetworkX graph's edges, in the order of their attribute `link` or else their own."""
-    edges = list(graph.edges(data=True))
-    order = sorted(range(len(edges)), key=lambda at: edges[at][2].get("link", at))
-    rows = [_edge(*edges[at]) for at in order]
-    columns = {key: [row[key] for row in rows] for key in Links.__dataclass_fields__}
-    return Links.of(columns)
-
-
-def _edge(src: str, dst: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """One row of `Links`, with what the edge does not say filled in."""
-    bandwidth = float(data.get("bandwidth", 0.0))
-    defaults = {"kind": "", "count": 1, "raw": bandwidth, "latency": 0.0}
-    graded = {"evidence": "guess", "latency_evidence": "guess", "source": ""}
-    row = {"src": src, "dst": dst, "bandwidth": bandwidth, **defaults, **graded}
-    return row | {key: data[key] for key in row if key in data}
+    return graph

@@ -7,6 +7,8 @@ from pathlib import Path
 from prestep.sim import data_files
 
 CLUSTERS = Path(__file__).parents[1] / "clusters"
+#: How names begin of clusters that were given as graphs, which this process alone has.
+GRAPH = "graph:"
 
 
 def cluster_names() -> list[str]:
@@ -23,3 +25,26 @@ def cluster_file(name: str) -> Path:
         If two distributions have clusters of that name.
     """
     return data_files.file(CLUSTERS, "clusters", name) or CLUSTERS / f"{name}.toml"
+
+
+def is_as_it_is(name_or_file: str) -> bool:
+    """Whether a cluster has the hosts that it has: that of a graph or of another tool's file, not of a family."""
+    return name_or_file.startswith(GRAPH) or Path(name_or_file).suffix not in (
+        "",
+        ".toml",
+    )
+
+
+def place_of(cluster: str) -> str:
+    """The change that puts a scenario on a cluster: on a name, or on a file, which is relative to where we are.
+
+    Examples
+    --------
+    >>> place_of("dgx-h100")
+    'cluster.name=dgx-h100'
+    >>> place_of("/tmp/mine.graphml")
+    'cluster.file=/tmp/mine.graphml'
+    """
+    path = Path(cluster)
+    is_file = not cluster.startswith(GRAPH) and (path.suffix or len(path.parts) > 1)
+    return f"cluster.file={path.absolute()}" if is_file else f"cluster.name={cluster}"

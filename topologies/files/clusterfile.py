@@ -27,7 +27,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from prestep.sim.errors import InputError, Mistake
+from prestep.topologies.core.checks import components
+from prestep.topologies.core.kinds import ENDPOINTS
 from prestep.topologies.core.quantity import Quantity
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.files import host_models, importers
@@ -45,6 +49,8 @@ from prestep.topologies.files.tables import (
 # Of anything that a family counts, and of GPUs: so many take 1.3 GB.
 MOST = 2**18
 MOST_GPUS = 2**18
+# Mistakes that show the pattern.
+_SHOWN = 8
 
 
 def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
@@ -101,14 +107,57 @@ def _foreign(path: Path) -> bool:
 
 
 def _imported(path: Path, hosts: int | None) -> Fabric:
-    fabric = importers.read(path)
+    return checked(importers.read(path), str(path), hosts)
+
+
+def checked(fabric: Fabric, where: str, hosts: int | None = None) -> Fabric:
+    """A cluster that is as it is: of a graph, or of another tool's file; with notes on its doubtful links.
+
+    Raises
+    ------
+    InputError
+        For another number of hosts than it has, and for GPUs that cannot send to each other.
+    """
+    mistakes = unroutable(fabric, where)
     if hosts not in (None, len(fabric.hosts)):
-        raise InputError(
-            Mistake(
-                str(path), "hosts", str(hosts), f"{len(fabric.hosts)}, as in the file"
-            )
-        )
+        source = "graph" if where == "cluster" else "file"
+        expected = f"{len(fabric.hosts)}, as in the {source}"
+        mistakes.append(Mistake(where, "hosts", str(hosts), expected))
+    if mistakes:
+        raise InputError(mistakes)
     return _doubted(fabric)
+
+
+def unroutable(fabric: Fabric, where: str) -> list[Mistake]:
+    """GPUs without a path from another that leads through no GPU, memory or disk: each once, the first few."""
+    joined = _joined(fabric)
+    mistakes: list[Mistake] = []
+    if frozenset.intersection(*joined.values()):
+        return mistakes  # something joins them all
+    expected = "a path that leads through no other GPU, memory or disk"
+    for at, gpu in enumerate(fabric.gpus):
+        before = fabric.gpus[:at]
+        lost = [one for one in before if not joined[one] & joined[gpu]]
+        if lost and len(mistakes) < _SHOWN:
+            mistakes.append(Mistake(where, gpu, f"no path from {lost[0]}", expected))
+    return mistakes
+
+
+def _joined(fabric: Fabric) -> dict[str, frozenset[object]]:
+    """What every GPU has a link to: groups of nodes that pass bytes on to each other, and other GPUs."""
+    names, kinds = fabric.nodes.names, fabric.nodes.kinds
+    passes = np.array([kind not in ENDPOINTS for kind in kinds])
+    src, dst = fabric.ends
+    inside = passes[src] & passes[dst]
+    group = components(len(names), src[inside], dst[inside]).tolist()
+    joined: dict[str, set[object]] = {gpu: set() for gpu in fabric.gpus}
+    of_gpus = np.flatnonzero(np.array(kinds)[src] == "gpu")
+    for a, b in zip(src[of_gpus].tolist(), dst[of_gpus].tolist(), strict=True):
+        if passes[b]:
+            joined[names[a]].add(group[b])
+        elif kinds[b] == "gpu":
+            joined[names[a]].add(frozenset((a, b)))
+    return {gpu: frozenset(groups) for gpu, groups in joined.items()}
 
 
 def _too_many(where: str, family: ModuleType, values: Table) -> list[Mistake]:

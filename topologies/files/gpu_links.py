@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from prestep.sim.errors import InputError
+from prestep.topologies.core.quantity import EDITED
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.files.bundled import cluster_names
 from prestep.topologies.files.host_models import HostModel, named
@@ -75,9 +76,10 @@ def _pcie(fabric: Fabric, known: dict[str, set[float]]) -> Iterator[str]:
 
 
 def _of_gpus(fabric: Fabric, kind: str) -> list[float]:
-    """Wire rates of one physical link of a kind, of all that leave a GPU."""
+    """Wire rates of one physical link of a kind, of all that leave a GPU, but of those that are a what-if."""
     links, gpus = fabric.links, np.array(fabric.nodes.kinds) == "gpu"
-    rows = np.flatnonzero((links.kind == kind) & gpus[fabric.ends[0]])
+    of_kind = (links.kind == kind) & (links.source != EDITED)
+    rows = np.flatnonzero(of_kind & gpus[fabric.ends[0]])
     each = links.raw[rows] / links.count[rows]
     return sorted({float(f"{wire:.4g}") for wire in each.tolist()})
 

@@ -9,6 +9,7 @@ from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.sim.units import format_bandwidth
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.files import importers
+from prestep.topologies.files.clusterfile import unroutable
 from prestep.topologies.files.differences import differences
 from prestep.topologies.files.importers import node_link
 from prestep.topologies.show.tiers import tiers
@@ -17,7 +18,6 @@ _IMPORTERS = "prestep.topologies.files.importers"
 # Words that name a format on the command line, and suffixes that tell it.
 _ALIASES = {"json": "node_link", "nodelink": "node_link"}
 _SUFFIXES = {".json": "node_link", ".graphml": "graphml"}
-_SHOWN = 8
 
 
 def writers() -> list[str]:
@@ -118,18 +118,6 @@ def report_of(fabric: Fabric, name_or_file: str) -> str:
             f"  {tier.kind}: joins {tier.children}, each sends {rates[0]}; all-gather up to {rates[1]}"
         )
     return "\n".join(lines + [f"  {note}" for note in importers.notes(fabric)])
-
-
-def unroutable(fabric: Fabric, where: str) -> list[Mistake]:
-    """GPUs without a path from the first that leads through no other GPU, memory or disk."""
-    first, hops = fabric.gpus[0], fabric.hops(fabric.gpus[0])
-    lost = [
-        gpu for gpu in fabric.gpus if hops[fabric.nodes.index[gpu]] > len(fabric.nodes)
-    ]
-    expected = "a path that leads through no other GPU, memory or disk"
-    return [
-        Mistake(where, gpu, f"no path from {first}", expected) for gpu in lost[:_SHOWN]
-    ]
 
 
 def _write(write: object, fabric: Fabric, path: Path) -> list[str]:

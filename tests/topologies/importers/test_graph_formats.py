@@ -369,10 +369,10 @@ def test_an_undirected_graph_counts_both_ways_and_unknown_attributes_are_noted(
         "multigraph": False,
         "graph": {},
         "nodes": nodes,
-        "edges": [{"source": "a", "target": "b", "kind": "nvlink", "bandwidth": 5}],
+        "edges": [{"source": "a", "target": "b", "kind": "nvlink", "bandwidth": 5e9}],
     }
     fabric = importers.read(written(tmp_path, data))
-    assert fabric.links.bandwidth.tolist() == [5.0, 5.0]
+    assert fabric.links.bandwidth.tolist() == [5e9, 5e9]
     assert any("colour" in note for note in importers.notes(fabric))
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from prestep.topologies.core.links import Links, Nodes
 from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.attributes import shown, with_attributes
 from prestep.topologies.files.importers import _infragraph_links
-from prestep.topologies.files.importers._graph import with_attributes
 from prestep.topologies.files.importers._infragraph_document import (
     Device,
     Document,
     Link,
 )
-from prestep.topologies.files.importers._text import Source, shown
+from prestep.topologies.files.importers._text import Source
 
 _Kinds = Mapping[str, tuple[str, str]]  # node -> (kind, host)
 _Pairs = Mapping[tuple[str, str], list[tuple[str, Link]]]
@@ -45,7 +45,8 @@ def fabric(source: Source, document: Document, kinds: _Kinds, pairs: _Pairs) -> 
         source.assumed("GPU model", "InfraGraph has none; H100")
     made = Fabric(document.name, columns, Links.of(table), model, family)
     title = _text(source, "name", ours) or document.name
-    return source.finish(with_attributes(source, made, ours), title)
+    made = with_attributes(made, ours, str(source.path), source.path.parent)
+    return source.finish(made, title)
 
 
 def _text(source: Source, key: str, extra: Mapping[str, Any]) -> str:

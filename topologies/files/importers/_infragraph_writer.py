@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.files.importers._graph import attributes_of
+from prestep.topologies.fabric.attributes import attributes_of
 from prestep.topologies.files.importers._infragraph_document import described
 
 _CHOICES = {"gpu": "xpu", "cpu": "cpu", "nic": "nic", "memory": "memory"}

@@ -12,6 +12,7 @@ from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake, did_you_mean
 from prestep.topologies.core.quantity import Quantity
 from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.attributes import number_of, shown
 from prestep.topologies.files.host_models import HostModel
 
 MOST = 2**20  # of anything that a file counts
@@ -28,27 +29,6 @@ def text_of(path: str | Path) -> str:
         raise InputError(
             Mistake(str(path), "", "bytes that are no text", "a text file in UTF-8")
         ) from None
-
-
-def shown(value: object) -> str:
-    """How an error shows a value that somebody else's file has: its beginning, on one line.
-
-    Examples
-    --------
-    >>> shown(None), shown("fast"), shown([0] * 40)[:9]
-    ('nothing', "'fast'", '[0, 0, 0,')
-    """
-    return "nothing" if value is None else repr(value)[:60]
-
-
-def _number(value: object) -> float:
-    """A number, or a text that is one; NaN for everything else."""
-    if isinstance(value, bool):
-        return math.nan
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
 
 
 class Source:
@@ -74,14 +54,14 @@ class Source:
         self, element: str, value: object, expected: str = "a number above 0"
     ) -> float:
         """`value` as a number; anything but a finite number above 0 is an error that names the element."""
-        number = _number(value)
+        number = number_of(value)
         if not (math.isfinite(number) and number > 0):
             self.fail(element, shown(value), expected)
         return number
 
     def at_least_0(self, element: str, value: object, expected: str) -> float:
         """`value` as a finite number that may be 0, or an error that names the element."""
-        number = _number(value)
+        number = number_of(value)
         if not (math.isfinite(number) and number >= 0):
             self.fail(element, shown(value), expected)
         return number

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from xml.etree.ElementTree import ParseError
 
+import networkx as nx
+
 from prestep.sim import files
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.files.importers._graph import attributes_of, fabric_of
+from prestep.topologies.fabric.graph import from_graph, to_graph
 from prestep.topologies.files.importers._text import Source, text_of
 
 
@@ -25,23 +26,16 @@ def read(path: str | Path) -> Fabric:
     InputError
         If it is no GraphML, or a node or an edge is wrong; the element is named.
     """
-    import networkx as nx
-
     source = Source(path)
     try:
         graph = nx.parse_graphml(text_of(path), force_multigraph=True)
     except (ParseError, nx.NetworkXError, KeyError, ValueError) as error:
         source.fail("", f"no GraphML ({error})", "a GraphML file")
-    return fabric_of(source, graph)
+    return from_graph(graph, where=str(path), folder=source.path.parent)
 
 
 def write(fabric: Fabric, path: str | Path) -> list[str]:
     """Write the whole cluster; nothing is lost, so the list of losses is empty."""
-    import networkx as nx
-
-    graph = fabric.graph.copy()
-    attributes = attributes_of(fabric)
-    graph.graph.update(attributes, facts=json.dumps(attributes["facts"]))
     with files.replacing(path) as beside:
-        nx.write_graphml(graph, str(beside))
+        nx.write_graphml(to_graph(fabric), str(beside))
     return []

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import networkx as nx
 
 from prestep.sim import files
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.files.importers._graph import attributes_of, fabric_of
-from prestep.topologies.files.importers._text import Source, shown, text_of
-
-if TYPE_CHECKING:
-    import networkx as nx
+from prestep.topologies.fabric.attributes import attributes_of, shown
+from prestep.topologies.fabric.graph import from_graph, to_graph
+from prestep.topologies.files.importers._text import Source, text_of
 
 
 def sniff(text: str) -> bool:
@@ -43,8 +43,6 @@ def read(path: str | Path) -> Fabric:
     InputError
         If it is no node-link data, or a node or an edge is wrong; the element is named.
     """
-    import networkx as nx
-
     source = Source(path)
     try:
         data = files.json_of(text_of(path))
@@ -60,7 +58,7 @@ def read(path: str | Path) -> Fabric:
     graph = nx.MultiDiGraph(**attributes) if directed else nx.MultiGraph(**attributes)
     _add_nodes(source, graph, data["nodes"])
     _add_edges(source, graph, edges)
-    return fabric_of(source, graph)
+    return from_graph(graph, where=str(path), folder=source.path.parent)
 
 
 def _add_nodes(source: Source, graph: nx.Graph[str], nodes: list[Any]) -> None:
@@ -109,9 +107,9 @@ def _others(
 
 def write(fabric: Fabric, path: str | Path) -> list[str]:
     """Write the whole cluster; nothing is lost, so the list of losses is empty."""
-    import networkx as nx
-
-    data = nx.node_link_data(fabric.graph, source="src", target="dst", edges="links")
-    data["graph"] = {**data["graph"], **attributes_of(fabric)}
+    graph = to_graph(fabric)
+    data = nx.node_link_data(graph, source="src", target="dst", edges="links")
+    # JSON has tables: its facts are one.
+    data["graph"] |= attributes_of(fabric)
     files.write_text(path, json.dumps(data, indent=1) + "\n")
     return []

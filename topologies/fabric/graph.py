@@ -1,0 +1,259 @@
+"""A cluster as a NetworkX graph, and a graph as a cluster; docs/graphs.md lists the attributes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.units import parse_bandwidth, parse_duration
+from prestep.topologies.core.checks import check
+from prestep.topologies.core.facts import KINDS
+from prestep.topologies.core.kinds import LINK_KINDS, NODE_KINDS
+from prestep.topologies.core.links import Links, Nodes
+from prestep.topologies.core.quantity import EDITED, GRADES
+from prestep.topologies.fabric.attributes import (
+    FILES,
+    GPU_ATTRIBUTES,
+    attributes_of,
+    fields_of,
+    gpu_attributes,
+    gpu_changes,
+    number_of,
+    shown,
+)
+from prestep.topologies.fabric.fabric import Fabric
+from prestep.topologies.fabric.reading import Reading
+
+#: Attributes that are read, of each element.
+GRAPH = ("name", "gpu_model", "family", "facts", *FILES)
+NODE = ("kind", "host", *GPU_ATTRIBUTES)
+_NUMBERS = ("bandwidth", "raw", "latency")
+_GRADES = ("evidence", "latency_evidence")
+EDGE = ("kind", *_NUMBERS, "count", *_GRADES, "provenance", "source", "link", "stated")
+#: Of what NetworkX itself writes into the attributes of a graph.
+_OF_NETWORKX = ("node_default", "edge_default")
+_MOST_COUNT, _MOST_LINK = 2**20, 2**26
+
+
+def to_graph(fabric: Fabric) -> nx.MultiDiGraph[str]:
+    """Returns a cluster as a graph to edit, and to give to `prestep.simulate(..., cluster=graph)`.
+
+    It holds all that a prediction follows from. A routing policy and the sockets of processes are a scenario's.
+
+    Examples
+    --------
+    >>> from prestep.topologies import load_cluster
+    >>> graph = to_graph(load_cluster("dgx-h100"))
+    >>> graph.nodes["gpu0"]["kind"], graph["gpu0"]["nvswitch0"][0]["count"]
+    ('gpu', 5)
+    """
+    attributes = attributes_of(fabric)
+    # As a text: GraphML has no tables.
+    attributes["facts"] = json.dumps(attributes["facts"])
+    graph: nx.MultiDiGraph[str] = nx.MultiDiGraph(name=fabric.name, **attributes)
+    nodes, changed = fabric.nodes, gpu_attributes(fabric)
+    for name, kind, host in zip(nodes.names, nodes.kinds, nodes.hosts, strict=True):
+        graph.add_node(name, kind=kind, host=host, **changed.get(name, {}))
+    columns = {
+        key: getattr(fabric.links, key).tolist() for key in Links.__dataclass_fields__
+    }
+    for row in range(len(fabric.links)):
+        edge = {key: column[row] for key, column in columns.items()}
+        # NetworkX's JSON has the ends of edges under "source" and "target".
+        edge["provenance"] = edge.pop("source")
+        ends = edge.pop("src"), edge.pop("dst")
+        graph.add_edge(*ends, link=row, stated=_stated(edge), **edge)
+    return graph
+
+
+def from_graph(
+    graph: nx.Graph[Any],
+    name: str = "",
+    gpu_model: str = "",
+    where: str = "",
+    folder: Path = Path(),
+) -> Fabric:
+    """Returns the checked cluster that a graph describes; an undirected one counts in both directions.
+
+    Parameters
+    ----------
+    graph
+        Nodes need `kind`, edges `kind` and `bandwidth`; docs/graphs.md has the other attributes. The order of GPUs is
+        that of ranks.
+    name, gpu_model
+        Instead of the graph's attributes.
+    where
+        The file that it comes from, for errors and for the name of a graph without one.
+    folder
+        What files that it names are relative to.
+
+    Raises
+    ------
+    InputError
+        With everything that is wrong, or not understood.
+
+    Examples
+    --------
+    >>> from prestep.topologies import load_cluster
+    >>> dgx = load_cluster("dgx-h100")
+    >>> from_graph(to_graph(dgx)).facts == dgx.facts
+    True
+    """
+    if not isinstance(graph, nx.Graph):
+        found = f"a {type(graph).__name__}"
+        expected = "a NetworkX graph, or a cluster by name or file"
+        raise InputError(Mistake(where or "cluster", "", found, expected))
+    stated = {key: v for key, v in graph.graph.items() if key not in _OF_NETWORKX}
+    title = name or str(stated.get("name") or "")
+    title = title or Path(where).name.partition(".")[0] or "graph"
+    reading = Reading(where or title)
+    reading.known("graph", [("", stated)], (*GRAPH, *KINDS))
+    texts = [reading.text("graph", stated, key) for key in ("gpu_model", "family")]
+    nodes, links = _nodes(reading, graph), _links(reading, graph)
+    gpus = [(str(node), data) for node, data in graph.nodes.items()]
+    mistakes = reading.mistakes
+    changes = gpu_changes(gpus, reading.where, mistakes)
+    fields = fields_of(stated, reading.where, folder, mistakes)
+    mistakes += check(reading.where, nodes, links)
+    if mistakes:
+        raise InputError(mistakes)
+    fabric = Fabric(title, nodes, links, gpu_model or texts[0], texts[1])
+    fabric = fabric.with_columns(gpu_changes=changes, **fields)
+    return fabric.with_facts(title, {**fabric.facts, **reading.facts()})
+
+
+def _nodes(reading: Reading, graph: nx.Graph[Any]) -> Nodes:
+    """A graph's nodes, in its order."""
+    elements = [(f'node "{node}"', data) for node, data in graph.nodes.items()]
+    reading.known("node", elements, NODE)
+    kinds, hosts = [], []
+    for node, (element, data) in zip(graph.nodes, elements, strict=True):
+        if not isinstance(node, str | int | tuple) or not str(node):
+            expected = "a name: a text, a number or a tuple"
+            reading.wrong(element, "", shown(node), expected)
+        like = '"gpu" or "nvswitch"'
+        kinds.append(reading.kind(element, data, NODE_KINDS, like))
+        hosts.append(reading.text(element, data, "host"))
+        changes = [key for key in GPU_ATTRIBUTES if key in data]
+        if changes and kinds[-1] != "gpu":
+            found = f"an attribute of a {kinds[-1] or 'node'}"
+            reading.wrong(element, changes[0], found, "GPUs: only they have it")
+    return Nodes(tuple(map(str, graph.nodes)), tuple(kinds), tuple(hosts))
+
+
+def _links(reading: Reading, graph: nx.Graph[Any]) -> Links:
+    """A graph's edges by their attribute `link`; those without it come after the others, in the graph's order."""
+    edges = [
+        (f"edge {src}-{dst}", str(src), str(dst), data)
+        for src, dst, data in graph.edges(data=True)
+    ]
+    reading.known("edge", [(element, data) for element, _, _, data in edges], EDGE)
+    rows = []
+    for element, src, dst, data in edges:
+        row = _row(reading, element, data)
+        rows.append({"src": src, "dst": dst, **row})
+        if not graph.is_directed() and src != dst:
+            rows.append({"src": dst, "dst": src, **row})
+    rows.sort(key=lambda row: row["link"])
+    merged = list(_merged(reading, rows))
+    columns = {key: [row[key] for row in merged] for key in Links.__dataclass_fields__}
+    return Links.of(columns)
+
+
+def _row(reading: Reading, element: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """An edge's attributes, with what it does not say filled in."""
+    if "bandwidth" not in data:
+        expected = "bytes/s in this direction"
+        reading.wrong(element, "", 'no attribute "bandwidth"', expected)
+    if "latency" not in data:
+        why = "edges without one have a latency of 0"
+        reading.notes["assumed: latency", why] += 1
+    numbers = {"bandwidth": 1e9, "latency": 0.0}
+    for key in _NUMBERS:
+        default = numbers.get(key, numbers["bandwidth"])
+        parse = parse_duration if key == "latency" else parse_bandwidth
+        numbers[key] = (
+            reading.quantity(element, key, data[key], parse, default)
+            if key in data
+            else default
+        )
+    row = {
+        "kind": reading.kind(element, data, LINK_KINDS, '"nvlink" or "pcie"'),
+        "count": reading.whole(element, data, "count", 1, (1, _MOST_COUNT)),
+        "link": reading.whole(element, data, "link", math.inf, (0, _MOST_LINK)),
+        "source": reading.text(element, data, "provenance")
+        or reading.text(element, data, "source"),
+        **numbers,
+    }
+    for key in _GRADES:
+        row[key] = reading.text(element, data, key) or "guess"
+    return _edited(reading, element, row, data.get("stated"))
+
+
+def _stated(edge: Mapping[str, Any]) -> str:
+    """The numbers of an edge with their grades, by which an edit of one is seen later."""
+    numbers = [repr(float(edge[key])) for key in _NUMBERS]
+    return " ".join([*numbers, *(str(edge[key]) for key in _GRADES)])
+
+
+def _edited(
+    reading: Reading, element: str, row: dict[str, Any], stated: object
+) -> dict[str, Any]:
+    """The row with grades of what was edited since `to_graph`: a guess, as after `--set`, unless it says otherwise.
+
+    The wire follows the payload: headers keep their part.
+    """
+    if not stated:
+        return row
+    words = stated.split() if isinstance(stated, str) else []
+    before = [number_of(word) for word in words[:3]]
+    if len(words) != 5 or not all(map(math.isfinite, before)) or before[0] <= 0:
+        expected = "what to_graph wrote, or nothing: delete it"
+        reading.wrong(element, "stated", shown(stated), expected)
+        return row
+    bandwidth, raw, latency = before
+    changes: dict[str, Any] = {}
+    if row["bandwidth"] != bandwidth:
+        if row["raw"] == raw:
+            changes["raw"] = raw * (row["bandwidth"] / bandwidth)
+        if row["evidence"] == words[3]:
+            changes |= {"evidence": "guess", "source": EDITED}
+    if row["latency"] != latency and row["latency_evidence"] == words[4]:
+        changes["latency_evidence"] = "guess"
+    return row | changes
+
+
+def _merged(reading: Reading, rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows in which parallel edges are one with their count; they have to be alike."""
+    together: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        together.setdefault((row["src"], row["dst"]), []).append(row)
+    for (src, dst), group in together.items():
+        if len(set(map(_one_of, group))) > 1:
+            found = f"{len(group)} edges that differ in kind, rate or latency"
+            expected = "parallel edges that are alike, or one"
+            reading.wrong(f"edge {src}-{dst}", "", found, expected)
+        first = group[0]
+        if len(group) > 1:
+            sums = {key: sum(row[key] for row in group) for key in ("count", "bandwidth", "raw")}  # fmt: skip
+            worst = {
+                key: max((row[key] for row in group), key=_grade) for key in _GRADES
+            }
+            first = first | sums | worst
+        yield first
+
+
+def _one_of(row: Mapping[str, Any]) -> tuple[object, ...]:
+    """What one physical link of a row is like."""
+    rates = (f"{row[key] / row['count']:.9g}" for key in ("bandwidth", "raw"))
+    return row["kind"], row["latency"], *rates
+
+
+def _grade(evidence: str) -> int:
+    return GRADES.index(evidence) if evidence in GRADES else len(GRADES)
