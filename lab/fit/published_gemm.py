@@ -29,7 +29,7 @@ from prestep.sim.costs.tables import Kriged, Row
 from prestep.sim.costs.terms import GEMM_AXES
 from prestep.sim.graph.kernel import Kernel
 from prestep.validation.fit.kernels import tile_time
-from prestep.validation.formats.kernel_tables import by_kernel, write_rows
+from prestep.validation.formats.kernel_tables import write_rows
 
 LENGTH = 2.0  # octaves, as on H200
 
@@ -269,3 +269,9 @@ def _terms(terms: dict[str, list[float]]) -> list[str]:
 
 if __name__ == "__main__":
     main()
+
+
+def by_kernel(row: Row) -> tuple[str, str, str, tuple[int, ...]]:
+    """What tables of published kernels are sorted by."""
+    kernel = row.kernel
+    return kernel.kind, kernel.dtype, kernel.layout, kernel.shape

@@ -11,12 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lab.formats.csv_rows import csv_rows
 from lab.formats.published_columns import MOST, number, positive
 from lab.formats.said import Said
 from prestep.sim import schema
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.schema import Items, Named, Number, Table, Text
-from prestep.validation.formats.records import csv_rows
 
 FOLDER = Path(__file__).parents[1] / "cases" / "automodel"
 TIME = "Time per Global Step (s)"

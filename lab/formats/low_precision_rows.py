@@ -11,12 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lab.formats.csv_rows import csv_rows
 from lab.formats.published_columns import natural, positive
 from lab.formats.said import Said
 from prestep.sim import schema
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.schema import Items, Number, Table, Text
-from prestep.validation.formats.records import csv_rows
 from prestep.workloads.models.model import MODELS, read_model
 
 FOLDER = Path(__file__).parents[1] / "cases" / "low-precision"

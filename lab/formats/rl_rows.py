@@ -12,12 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lab.formats.csv_rows import csv_rows
 from lab.formats.published_columns import natural
 from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.sim.spec.load import scenario_of as read_tables
 from prestep.sim.spec.sections import Scenario
-from prestep.validation.formats.records import csv_rows
 
 RECIPES = Path(__file__).parents[1] / "cases" / "rl" / "recipes.toml"
 STEP_TIME = "Total Step time(s)"

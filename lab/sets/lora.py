@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lab.formats.csv_rows import csv_rows
 from lab.formats.lora_rows import NEEDED, published
 from lab.report.published import PublishedReport
 from lab.sets.published import report_on
-from prestep.validation.formats.records import csv_rows
 from prestep.validation.sets.sets import folder_of
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.formats.csv_rows import csv_rows
 from lab.formats.mlperf_scripts import with_script
 from lab.formats.published_columns import count, whole
 from lab.formats.published_families import family_of
@@ -28,7 +29,6 @@ from prestep.sim.errors import InputError, Mistake, PrestepError
 from prestep.sim.predict import step_time
 from prestep.sim.spec.load import parse_scenario
 from prestep.sim.tools.workers import Workers
-from prestep.validation.formats.records import csv_rows
 from prestep.validation.sets.sets import folder_of, set_table
 
 NEEDED = ("gpus", "layers", "hidden", "heads", "seq_len", "global_batch", "tp", "pp")

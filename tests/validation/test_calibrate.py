@@ -21,7 +21,7 @@ from prestep.sim.errors import InputError
 from prestep.validation.fit import calibrate
 from prestep.validation.fit.calibrate import Calibration, render
 from prestep.validation.fit.collectives import PACE, free, items_by_block
-from prestep.validation.fit.logs import read_logs
+from prestep.validation.fit.logs import read_files
 from prestep.validation.formats.collective_rows import Row
 from prestep.validation.formats.nccl_env import settings_of
 
@@ -219,7 +219,7 @@ def test_every_wrong_log_is_named(tmp_path: Path) -> None:
     bad.write_text("hello\n")
     lines.write_text(json.dumps({"kind": "collective", "op": "x"}))
     with pytest.raises(InputError) as error:
-        read_logs([bad, lines, tmp_path / "none.log"])
+        read_files([bad, lines, tmp_path / "none.log"])
     assert [
         mistake.where.partition(":")[0] for mistake in error.value.mistakes[:2]
     ] == ["bad.txt", "rows.jsonl"]

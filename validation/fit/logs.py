@@ -19,11 +19,6 @@ from prestep.validation.formats.records import text_of
 FORMATS = "logs of nccl-tests (text or JSON), JSON lines of the harness, or a CSV of published rows"
 
 
-def read_logs(paths: Sequence[Path], cluster: str = "", op: str = "") -> list[Row]:
-    """Rows of collectives in all files, each told by its content; see `read_files`."""
-    return read_files(paths, cluster, op)[0]
-
-
 def read_files(
     paths: Sequence[Path], cluster: str = "", op: str = ""
 ) -> tuple[list[Row], list[Overlap]]:

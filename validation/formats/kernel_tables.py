@@ -29,12 +29,6 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
         writer.writerows(map(_cells, rows))
 
 
-def by_kernel(row: Row) -> tuple[str, str, str, tuple[int, ...]]:
-    """What tables of published kernels are sorted by."""
-    kernel = row.kernel
-    return kernel.kind, kernel.dtype, kernel.layout, kernel.shape
-
-
 def _cells(row: Row) -> list[object]:
     kernel = row.kernel
     shape = "x".join(map(str, kernel.shape))

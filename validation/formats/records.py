@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,29 +22,6 @@ def text_of(path: Path) -> str:
         raise InputError(
             Mistake(str(path), "", str(error), "rows of measured collectives")
         ) from None
-
-
-def csv_rows(path: Path, columns: Sequence[str], expected: str) -> list[dict[str, str]]:
-    """Rows of a CSV file, as texts; `expected` says what kind of file it should be.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, has no rows, or lacks one of the columns.
-    """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = [
-                {str(key): value or "" for key, value in row.items()}
-                for row in csv.DictReader(file)
-            ]
-    except (OSError, ValueError, csv.Error) as error:
-        raise InputError(Mistake(str(path), "", str(error), expected)) from None
-    missing = [name for name in columns if rows and name not in rows[0]]
-    if not rows or missing:
-        found = f"no column {', '.join(missing)}" if rows else "no rows"
-        raise InputError(Mistake(str(path), "", found, f"columns {', '.join(columns)}"))
-    return rows
 
 
 def whole(record: Mapping[str, Any], key: str, where: str, low: int) -> int:

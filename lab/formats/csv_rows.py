@@ -1,0 +1,32 @@
+"""Rows of published tables, as texts."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from prestep.sim.errors import InputError, Mistake
+
+
+def csv_rows(path: Path, columns: Sequence[str], expected: str) -> list[dict[str, str]]:
+    """Rows of a CSV file, as texts; `expected` says what kind of file it should be.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, has no rows, or lacks one of the columns.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = [
+                {str(key): value or "" for key, value in row.items()}
+                for row in csv.DictReader(file)
+            ]
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(Mistake(str(path), "", str(error), expected)) from None
+    missing = [name for name in columns if rows and name not in rows[0]]
+    if not rows or missing:
+        found = f"no column {', '.join(missing)}" if rows else "no rows"
+        raise InputError(Mistake(str(path), "", found, f"columns {', '.join(columns)}"))
+    return rows
