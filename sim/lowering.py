@@ -14,7 +14,6 @@ from prestep.sim.collectives.wires import paths, processes
 from prestep.sim.costs import Gpu
 from prestep.sim.costs.gpu_files import generation_of, known_capability
 from prestep.sim.costs.measured import gpu_of
-from prestep.sim.costs.workspace import workspace_of
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.planning import host_memory
 from prestep.sim.planning.fleet import Fleet, fleet_of
@@ -241,7 +240,7 @@ def _site(
         place=place,
         speeds=_speeds(scenario, machine, hosts),
         unlike=unlike(fabric, machine.fleet, machine.faults, gpus),
-        workspace=workspace_of(generation_of(gpu)),
+        workspace=float(generation_of(gpu).workspace),
         operators=operator_times(scenario),
         host_memory=_host_memory(fabric) / place.gpus_per_host,
         attention=backend_of(scenario, model, known_capability(gpu), read),

@@ -20,8 +20,6 @@ FOLDER = Path(__file__).parents[1] / "costs" / "hardware"
 EXTRA = FOLDER / "extra-nccl.toml"
 # The GPU that most constants were measured on.
 REFERENCE = "h200"
-# The measured GPU of each generation, whose constants others of it borrow as a guess; nobody measured Volta.
-MEASURED = {"volta": "h200", "ampere": "a100", "hopper": "h200", "blackwell": "b200"}
 # What kernels and collectives cost each other (`prestep.sim.costs.interference`).
 OVERLAP = "overlap"
 
@@ -333,7 +331,7 @@ def build(tables: Mapping[str, Any], gpu: str, evidence: str) -> Constants:
 def file_of(gpu: str) -> Path:
     """The file of a GPU's constants: its own, or that of the measured GPU of its generation."""
     own = _own_file(gpu)
-    return own if own.is_file() else FOLDER / f"{MEASURED[generation(gpu)]}-nccl.toml"
+    return own if own.is_file() else FOLDER / f"{generation(gpu).constants}-nccl.toml"
 
 
 def _own_file(gpu: str) -> Path:

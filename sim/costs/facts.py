@@ -9,6 +9,7 @@ from typing import Any
 
 from prestep.sim import schema
 from prestep.sim.costs import attention, attention_widths, terms
+from prestep.sim.costs import generation as generations
 from prestep.sim.costs.adamw import Adamw
 from prestep.sim.costs.attention import Ratios
 from prestep.sim.costs.attention_widths import Widths
@@ -19,10 +20,6 @@ from prestep.sim.costs.library_table import Stack
 from prestep.sim.costs.power import Power
 from prestep.sim.schema import Items, Number, Schema, Table, Text
 
-#: Generations of GPUs that NCCL treats differently, oldest first.
-GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
-#: AMD's, oldest first, whose RCCL was made from NCCL.
-AMD_GENERATIONS = ("cdna3", "cdna4")
 #: The second part of a table's name in [terms] and [parts].
 LAYOUTS = ("nn", "nt", "tn", "padded", "small", "sorted")
 #: Major versions of CUDA whose cuBLAS a file may compare.
@@ -151,7 +148,7 @@ class GpuFacts:
     units
         Time by a kind of kernel over what the lent table, scaled by both GPUs' limits, says: units that no limit has.
     generation
-        One of `GENERATIONS` or `AMD_GENERATIONS`; "": that of `like`.
+        One of those that have a file (`generations`); "": that of `like`.
     capability
         Major and minor compute capability; empty where the file does not say.
     stream
@@ -227,7 +224,7 @@ class GpuFacts:
     units: Mapping[str, float] = fact(
         Table(dict.fromkeys(KINDS, POSITIVE)), _numbers, {}
     )
-    generation: str = fact(Text((*GENERATIONS, *AMD_GENERATIONS)), str, "")
+    generation: str = fact(Text(generations.names()), str, "")
     capability: tuple[int, ...] = fact(Items(Number(whole=True), 2), tuple, ())
     usable: float | None = fact(POSITIVE, float, None)
     stream: float | None = fact(POSITIVE, float, None)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim import data_files, schema
+from prestep.sim.costs import generation
 from prestep.sim.costs.facts import (
-    AMD_GENERATIONS,
-    GENERATIONS,
     NEEDED,
     SCHEMA,
     GpuFacts,
     gpu_facts,
 )
+from prestep.sim.costs.generation import Generation
 from prestep.sim.costs.judged import borne_out
 from prestep.sim.costs.tables import Row, read_rows
 from prestep.sim.errors import InputError, Mistake, unknown
@@ -111,12 +111,12 @@ def _check_complete(path: Path, stated: Mapping[str, Any]) -> None:
 
 
 def _expected(key: str) -> str:
-    known = (*GENERATIONS, *AMD_GENERATIONS)
-    return f"one of {', '.join(known)}" if key == "generation" else "a value"
+    known = ", ".join(generation.names())
+    return f"one of {known}" if key == "generation" else "a value"
 
 
 @lru_cache(maxsize=64)
-def generation_of(name: str) -> str:
+def generation_of(name: str) -> Generation:
     """The generation of a GPU: what its file says, else that of the GPU it is like.
 
     Raises
@@ -125,7 +125,11 @@ def generation_of(name: str) -> str:
         If there is no such GPU: its NCCL would be anybody's guess.
     """
     facts = facts_of(name)
-    return facts.generation or generation_of(facts.like)
+    return (
+        generation.load(facts.generation)
+        if facts.generation
+        else generation_of(facts.like)
+    )
 
 
 def known_capability(name: str) -> tuple[int, ...]:

@@ -15,14 +15,7 @@ from click.testing import CliRunner
 from prestep import cli
 from prestep.sim import schema
 from prestep.sim.collectives import constants, machine
-from prestep.sim.collectives.nccl.speeds import (
-    CAPABILITY,
-    NET_SPEEDS,
-    NVLINK,
-    SPEEDS,
-    generation,
-)
-from prestep.sim.costs import facts, gpu_files, interference, spreads
+from prestep.sim.costs import facts, generation, gpu_files, interference, spreads
 from prestep.sim.errors import InputError
 from prestep.sim.planning import jitter
 from prestep.sim.reliability import failures
@@ -196,11 +189,38 @@ def literal(value: Any) -> str:
     return inline(value) if isinstance(value, Mapping) else json.dumps(value)
 
 
-def test_every_gpu_has_a_generation_that_nccls_tables_know() -> None:
-    """A GPU's own or that of the GPU it is like; and every generation is in each of NCCL's tables."""
-    tables = (SPEEDS, NET_SPEEDS, NVLINK, CAPABILITY, constants.MEASURED)
-    assert all(set(table) == set(facts.GENERATIONS) for table in tables)
-    assert {generation(gpu) for gpu in gpu_files.names()} == set(facts.GENERATIONS)
+@pytest.mark.parametrize("name", generation.names())
+def test_every_generation_has_all_that_nccl_asks_for(name: str) -> None:
+    """Its file, and what it is like, have each of NCCL's rows; the constants that it borrows are there."""
+    one = generation.load(name)
+    assert one.capability >= 70 and 0.5 < one.nvlink_share <= 1
+    assert sorted(one.net_speeds, reverse=True) == list(one.net_speeds)
+    assert bool(one.multicast_ctas[0] and one.multicast_share) or not one.multicast
+    assert constants.load(one.constants).gpu == one.constants
+
+
+def test_every_generation_is_some_gpus() -> None:
+    """A file of NCCL's rows that no GPU leads to is none that a prediction could read."""
+    used = {gpu_files.generation_of(gpu).name for gpu in gpu_files.names()}
+    assert used == set(generation.names())
+
+
+def test_a_new_generation_is_one_file(tmp_path: Path) -> None:
+    """What it does not say is that of the generation it is like; what it lacks and what is wrong is told together."""
+    (tmp_path / "blackwell.toml").write_text(
+        (generation.FOLDER / "blackwell.toml").read_text()
+    )
+    (tmp_path / "rubin.toml").write_text('like = "blackwell"\nnvlink = [80.2, 100.0]\n')
+    made = generation.load("rubin", tmp_path)
+    assert made.nvlink_share == generation.load("blackwell").nvlink_share
+    assert made.tree == generation.load("blackwell").tree and made.name == "rubin"
+    assert made.at((2, 27)).tree == generation.load("blackwell").at((2, 27)).tree
+    (tmp_path / "feynman.toml").write_text("amd = 1\nsockets = 3\n")
+    with pytest.raises(InputError, match=r"(?s)amd.*true or false.*sockets.*socket"):
+        generation.load("feynman", tmp_path)
+    (tmp_path / "feynman.toml").write_text("capability = 130\n")
+    with pytest.raises(InputError, match=r"(?s)constants.*workspace.*collnet"):
+        generation.load("feynman", tmp_path)
 
 
 def test_a_gpu_that_is_like_no_other_must_say_its_generation(tmp_path: Path) -> None:
@@ -213,7 +233,7 @@ def test_a_gpu_that_is_like_no_other_must_say_its_generation(tmp_path: Path) -> 
     (tmp_path / "mine.toml").write_text(text)
     with pytest.raises(
         InputError,
-        match=r"mine\.toml: generation: found nothing, expected one of volta",
+        match=r"mine\.toml: generation: found nothing, expected one of ampere",
     ):
         gpu_files.facts_of("mine", tmp_path)
 

@@ -16,15 +16,11 @@ from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl import lines, searched
 from prestep.sim.collectives.nccl.graphs import RING, compute
 from prestep.sim.collectives.nccl.search import search, switched
-from prestep.sim.collectives.nccl.speeds import (
-    SPEEDS,
-    capability,
-    generation,
-    nvlink_share,
-)
+from prestep.sim.collectives.nccl.speeds import generation as generation_of
 from prestep.sim.collectives.nccl.system import SYS, TYPES, system_of
 from prestep.sim.collectives.nccl.walk import Walk
 from prestep.sim.collectives.settings import Nccl
+from prestep.sim.costs import generation
 from prestep.topologies import load_cluster
 from prestep.topologies.core.quantity import LinkSpec, Quantity
 from prestep.topologies.fabric import Fabric
@@ -236,8 +232,8 @@ def test_pcie_hosts_are_searched_edge_by_edge(
     as many."""
     fabric = pcie_host(sockets, bridges)
     group = group_of(fabric, fabric.gpus)
-    system = system_of(fabric, group, group.hosts[0], "ampere", 0.8)
-    ring = compute(system, RING, 80, SPEEDS["ampere"])
+    system = system_of(fabric, group, group.hosts[0], generation.load("ampere"))
+    ring = compute(system, RING, 80, generation.load("ampere").host_speeds)
     walk = Walk(system, replace(ring, most=32), ring, 2**10)
     walk.run()
     assert walk.room == list(system.room)
@@ -327,20 +323,13 @@ def test_groups_of_some_gpus_are_searched_too() -> None:
 
 def test_generations_and_capabilities() -> None:
     """The GPU's file says its generation, or that of the GPU it is like; sm90 counted 20 GB/s of a link before 2.21."""
-    assert [capability(gpu) for gpu in ("v100", "a100", "h200", "gb200")] == [
-        70,
-        80,
-        90,
-        100,
-    ]
-    assert [generation(gpu) for gpu in ("a100-40gb", "h800", "b300")] == [
-        "ampere",
-        "hopper",
-        "blackwell",
-    ]
-    assert nvlink_share("hopper", (2, 20)) == 0.8 and nvlink_share(
-        "hopper", (2, 21)
-    ) == pytest.approx(0.824)
+    gpus = "v100", "a100", "h200", "gb200"
+    assert [generation_of(gpu).capability for gpu in gpus] == [70, 80, 90, 100]
+    likes = [generation_of(gpu).name for gpu in ("a100-40gb", "h800", "b300")]
+    assert likes == ["ampere", "hopper", "blackwell"]
+    hopper = generation.load("hopper")
+    assert hopper.at((2, 20)).nvlink_share == 0.8
+    assert hopper.at((2, 21)).nvlink_share == pytest.approx(0.824)
 
 
 def test_topology_show_prints_rings() -> None:

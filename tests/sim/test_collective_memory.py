@@ -14,6 +14,7 @@ from prestep.sim.collectives.nccl.system import system_of
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.wires import paths
+from prestep.sim.costs import generation
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
 
@@ -63,7 +64,9 @@ def test_a_try_with_the_same_ways_open_finds_the_same(
     """The search that spares walks answers as the one that takes them all."""
     fabric = load_cluster("gh200-quad")
     group = group_of(fabric, fabric.gpus)
-    system = system_of(fabric, group, group.hosts[0], "hopper", 0.8)
+    system = system_of(
+        fabric, group, group.hosts[0], generation.load("hopper").at((2, 20))
+    )
     speeds = (60.0, 40.0, 20.0, 12.0)
     spared = [graphs.compute(system, p, 90, speeds) for p in (graphs.RING, graphs.TREE)]
     monkeypatch.setattr(graphs, "_farthest", lambda types, limit: limit)

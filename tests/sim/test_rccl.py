@@ -10,9 +10,8 @@ import pytest
 from prestep.sim import api
 from prestep.sim.collectives.nccl import rccl
 from prestep.sim.collectives.nccl.rings import edges
-from prestep.sim.collectives.nccl.speeds import STANDS_FOR, generation
 from prestep.sim.collectives.planner import plan_collective
-from prestep.sim.costs import facts, load_gpu
+from prestep.sim.costs import generation, load_gpu
 
 COUNTS = range(3, rccl.LARGEST + 1)
 
@@ -59,10 +58,11 @@ def test_hosts_of_nvidia_are_as_before() -> None:
 
 
 def test_generations_of_amd_stand_beside_nccls() -> None:
-    """Each counts as one that NCCL's tables know."""
-    assert set(STANDS_FOR) == set(facts.AMD_GENERATIONS)
-    assert set(STANDS_FOR.values()) <= set(facts.GENERATIONS)
-    assert generation("mi355x") == "blackwell"
+    """RCCL counts as the NCCL of its time does, and no switch adds for it."""
+    for name, like in (("cdna3", "hopper"), ("cdna4", "blackwell")):
+        one, other = generation.load(name), generation.load(like)
+        assert one.amd and not one.multicast and not other.amd
+        assert (one.tree, one.net_speeds) == (other.tree, other.net_speeds)
 
 
 @pytest.mark.parametrize("name", ["mi300x", "mi325x", "mi355x"])

@@ -11,18 +11,18 @@ import pytest
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl.graphs import BALANCED, RING, Channels, compute
 from prestep.sim.collectives.nccl.renumbered import renumbered
-from prestep.sim.collectives.nccl.speeds import NET_SPEEDS, nvlink_share
 from prestep.sim.collectives.nccl.system import System, system_of
 from prestep.sim.collectives.nccl.ways import Way
 from prestep.sim.collectives.settings import Nccl
+from prestep.sim.costs import generation
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
 
 
 def last_host(fabric: Fabric, gpus: Sequence[str], kind: str) -> System:
     group = group_of(fabric, gpus, Nccl())
-    share = nvlink_share(kind, Nccl().release)
-    return system_of(fabric, group, group.hosts[-1], kind, share)
+    made = generation.load(kind).at(Nccl().release)
+    return system_of(fabric, group, group.hosts[-1], made)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,10 @@ def shuffled(system: System, draw: random.Random, nets: bool) -> System:
 
 def answer(system: System, pattern: int) -> Channels:
     """What is found, without the numbers of NICs."""
-    return replace(compute(system, pattern, 90, NET_SPEEDS["hopper"], most=2), nets=())
+    return replace(
+        compute(system, pattern, 90, generation.load("hopper").net_speeds, most=2),
+        nets=(),
+    )
 
 
 def test_numbers_of_links_do_not_count(host: System) -> None:

@@ -14,6 +14,7 @@ from prestep.sim.collectives.nccl.search import Graph, search
 from prestep.sim.collectives.nccl.system import system_of
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
+from prestep.sim.costs import generation
 from prestep.sim.graph.opgraph import Comm
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
@@ -64,7 +65,9 @@ def test_which_nics_count_as_one_is_a_matter_of_the_machine() -> None:
         each = len(fabric.gpus) // 2
         hosts = fabric.gpus[:gpus], fabric.gpus[each : each + gpus]
         group, _ = found(fabric, *hosts)
-        system = system_of(fabric, group, group.hosts[0], "hopper", 0.8)
+        system = system_of(
+            fabric, group, group.hosts[0], generation.load("hopper").at((2, 20))
+        )
         assert len(system.nets) == nics
         assert max(system.speed) * 1e6 <= speed * 1.001
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prestep.sim.costs.workspace import LARGE, SMALL, workspace_of
+from prestep.sim.costs import generation
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario
 from prestep.workloads.capture import recording
@@ -131,7 +131,10 @@ def read(folder: Path, events: list[list[Any]], **rank: Any) -> Recording:
 
 def test_each_handle_of_cublas_has_a_workspace(tmp_path: Path) -> None:
     """The program's thread and autograd's have one each, and so has every stream."""
-    costs, workspace = host_costs("captured"), workspace_of("hopper")
+    costs, workspace = (
+        host_costs("captured"),
+        float(generation.load("hopper").workspace),
+    )
     forward, backward, beside = (
         ["operate", stream, 0, phase, 0] for stream, phase in ((0, 0), (0, 1), (7, 0))
     )
@@ -143,7 +146,9 @@ def test_each_handle_of_cublas_has_a_workspace(tmp_path: Path) -> None:
     ):
         memory = lower(read(tmp_path, events), costs, workspace=workspace).memory[0]
         assert memory.peak == memory.at_peak["workspace"] == count * workspace
-    assert workspace_of("blackwell") == LARGE and workspace_of("ampere") == SMALL
+    # 4096 KiB x 8 from Hopper on; before, 4096 KiB x 2 and 16 KiB x 8 (PyTorch's parseChosenWorkspaceSize)
+    assert generation.load("blackwell").workspace == 4096 * 8 * 1024
+    assert generation.load("ampere").workspace == 4096 * 1024 * 2 + 16 * 1024 * 8
 
 
 def test_memory_has_owners_and_modules(tmp_path: Path) -> None:

@@ -152,10 +152,5 @@ def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
         return latency, local * min(graph.ring, 0.9 * graph.inter)
     factor = local / graph.count
     factor -= (factor - 1) / 2
-    bus = (
-        graph.count
-        * graph.ring
-        / factor
-        * (1.0 if model.kind in ("volta", "ampere") else 0.85)
-    )
+    bus = graph.count * graph.ring / factor * model.kind.collnet
     return latency, bus * 0.5

@@ -21,7 +21,8 @@ from prestep.sim.collectives.assemble import Bytes, assemble
 from prestep.sim.collectives.constants import Constants, load
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl import protocols
-from prestep.sim.collectives.nccl.search import MAX_HEADS, generation
+from prestep.sim.collectives.nccl.search import MAX_HEADS
+from prestep.sim.collectives.nccl.speeds import generation
 from prestep.sim.collectives.nccl.tuning import Model, Rows
 from prestep.sim.collectives.plan import Plan, Send
 from prestep.sim.collectives.settings import Nccl
@@ -33,12 +34,6 @@ PROTOS = ("Simple",)
 ORDER = 4
 CHANNELS = "nvls_channels"
 ROWS = Rows(base=(0, 0, 0), nvlink=(0, 0, 25.0), pci=(0, 0, 0), net=(0, 0, 18.0))
-EFFICIENCY = {
-    "volta": 0.0,
-    "ampere": 0.0,
-    "hopper": 0.85,
-    "blackwell": 0.74,
-}  # of the NVSwitches
 THREADS = 640
 MEASURED_HEADS = 8
 
@@ -194,8 +189,8 @@ def missing(group: Group, fabric: Any, wanted: Nccl) -> str | None:
     multicast = fabric.cluster_facts.nvlink_sharp
     if wanted.nvls is False:
         return "NVLink SHARP is switched off: [nccl] nvls = false"
-    if generation(fabric.gpu_model) not in ("hopper", "blackwell"):
-        return f"GPU {fabric.gpu_model} has no NVLink SHARP: it came with Hopper"
+    if not generation(fabric.gpu_model).multicast:
+        return f"GPU {fabric.gpu_model} has no NVLink SHARP: NVIDIA's have it from Hopper on"
     if min(len(host) for host in group.hosts) < 2:
         return "NVLink SHARP needs at least two GPUs in a host"
     if group.inside == "shm":
@@ -242,7 +237,7 @@ def through_switches(op: str, model: Model) -> float:
     heads = model.graph.heads
     if heads < 2:
         return 0.0
-    speed = model.graph.nvls * EFFICIENCY[model.kind] * (heads - 1) / heads
+    speed = model.graph.nvls * model.kind.multicast_share * (heads - 1) / heads
     return speed * (2 if op == "all_reduce" else (model.local - 1) / model.local)
 
 

@@ -18,6 +18,7 @@ from prestep.sim.collectives.constants import Constants
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl import protocols
 from prestep.sim.collectives.nccl.search import MAX_HEADS
+from prestep.sim.collectives.nccl.speeds import generation
 from prestep.sim.collectives.nccl.tuning import Model, Rows
 from prestep.sim.collectives.plan import Plan, Send
 from prestep.sim.collectives.settings import Nccl
@@ -30,13 +31,6 @@ ORDER = 5
 CONNECTIONS = tree.CONNECTIONS
 CHANNELS = "nvls_channels"
 ROWS = Rows(base=(0, 0, 0), nvlink=(0, 0, 25.0), pci=(0, 0, 0), net=(0, 0, 20.9))
-# GB/s per channel that NCCL believes in, on one, two and more hosts.
-MAX = {
-    "volta": (26.5, 18.5, 10.0),
-    "ampere": (24.0, 23.6, 17.8),
-    "hopper": (0.0, 57.7, 45.5),
-    "blackwell": (0.0, 96.0, 80.0),
-}
 CHUNK = 131_072  # NCCL_NVLS_CHUNKSIZE; half of it from four hosts on
 
 
@@ -80,7 +74,9 @@ def plan(
 
 def _believed(fabric: Any, group: Group) -> float:
     """Payload bytes/s that NCCL's table gives the trees."""
-    bus = tree.believed(MAX, fabric, group, _heads(group))
+    bus = tree.believed(
+        generation(fabric.gpu_model).multicast_tree, group, _heads(group)
+    )
     return bus * group.n / (2 * (group.n - 1))
 
 
@@ -202,17 +198,7 @@ def bus(op: str, model: Model) -> float:
     """GB/s of bus bandwidth, of all channels."""
     between = model.graph.nvls_inter * (2 if model.group.nodes <= 2 else 1)
     reached = min(nvls.through_switches(op, model), between)
-    return model.graph.heads * min(reached, most(model))
-
-
-def most(model: Model) -> float:
-    """GB/s per channel that a release believes in: Blackwell's on three and more hosts was lower before 2.30."""
-    early = (2, 28) <= model.release < (2, 30)
-    return (
-        43.8
-        if early and model.kind == "blackwell" and model.column == 2
-        else model.tree_max(MAX)
-    )
+    return model.graph.heads * min(reached, model.kind.multicast_tree[model.column])
 
 
 def rows(release: tuple[int, int]) -> Rows:

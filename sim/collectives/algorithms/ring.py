@@ -28,13 +28,6 @@ PIPELINES = ("broadcast", "reduce")  # along the ring, from or to a root
 ROWS = Rows(
     base=(6.6, 14.0, 8.4), nvlink=(0.6, 1.9, 3.4), pci=(1.0, 2.5, 5.7), net=RING_NET
 )
-# GB/s per channel that NCCL believes LL128 to reach, on one, two and more hosts.
-LL128_MAX = {
-    "volta": (20.0,) * 3,
-    "ampere": (20.0,) * 3,
-    "hopper": (36.7,) * 3,
-    "blackwell": (40.0,) * 3,
-}
 # Steps whose chunk (16 bytes at least) holds nothing are skipped: the share of their hop that this saves.
 # Evidence: guess, from all-reduces of 8 to 64 bytes on 2 and 4 GPUs.
 EMPTY_STEP = 0.6
@@ -268,7 +261,7 @@ def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
     if proto == "LL":
         bus = min(model.ll_max(), bus * model.ll_share(op))
     elif proto == "LL128":
-        bus = min(bus * 0.92, model.graph.count * LL128_MAX[model.kind][model.column])
+        bus = min(bus * 0.92, model.graph.count * model.kind.ring_ll128[model.column])
     return _latency(op, proto, model), bus * model.group.n / model.steps(op)
 
 
@@ -304,5 +297,5 @@ def corrected(op: str, size: float, proto: str, model: Model) -> tuple[float, fl
     """Factors on latency and bandwidth: rings with Simple stall across hosts."""
     stalls = proto == "Simple" and op == "all_reduce" and model.group.nodes > 1
     if stalls and size / (model.graph.channels * model.group.n) >= 64:
-        return (1.9 if model.kind == "volta" else 1.4), 1.0
+        return model.kind.ring_stall, 1.0
     return 1.0, 1.0

@@ -20,8 +20,8 @@ from prestep.sim.collectives.constants import Constants
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl import channels as rules
 from prestep.sim.collectives.nccl import mesh, protocols
-from prestep.sim.collectives.nccl.search import generation
-from prestep.sim.collectives.nccl.tuning import TREE_NET, Model, Rows
+from prestep.sim.collectives.nccl.speeds import generation
+from prestep.sim.collectives.nccl.tuning import TREE_NET, Model, Row, Rows
 from prestep.sim.collectives.plan import PROTOS, Plan, Send
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
@@ -33,19 +33,6 @@ CONNECTIONS = 3  # over which a GPU receives on a channel: a parent and two chil
 ROWS = Rows(
     base=(6.8, 14.0, 8.4), nvlink=(0.6, 1.25, 4.0), pci=(1.0, 1.9, 4.0), net=TREE_NET
 )
-# GB/s per channel that NCCL believes in, on one, two and more hosts: under LL and Simple, and under LL128.
-MAX = {
-    "volta": (26.5, 18.5, 10.0),
-    "ampere": (24.0, 23.6, 17.8),
-    "hopper": (38.7, 41.4, 36.0),
-    "blackwell": (70.0, 42.8, 24.0),
-}
-LL128_MAX = {
-    "volta": (20.0,) * 3,
-    "ampere": (20.0,) * 3,
-    "hopper": (36.7, 36.7, 29.0),
-    "blackwell": (55.6, 31.67, 20.0),
-}
 # Factor on the bandwidth by log2 of the size in units of 64 bytes.
 FACTOR = {
     "LL": (
@@ -144,7 +131,7 @@ def plan(
     if group.nodes == 1:
         return plan
     plan = replace(plan, latency=plan.latency + waits(group, proto))
-    most = believed(MAX, fabric, group, channels / 2) / 2
+    most = believed(generation(fabric.gpu_model).tree, group, channels / 2) / 2
     return replace(plan, rate_cap=min(plan.rate_cap, most))
 
 
@@ -163,15 +150,13 @@ def waits(group: Group, proto: str) -> float:
     return 2 * max(0, depth(group.nodes) - 1) * each
 
 
-def believed(table: Any, fabric: Any, group: Group, channels: float) -> float:
-    """Bytes/s of bus bandwidth that NCCL's table gives `channels` channels of a tree across hosts.
+def believed(row: Row, group: Group, channels: float) -> float:
+    """Bytes/s of bus bandwidth that a row of NCCL's tables gives `channels` channels of a tree across hosts.
 
     Its limits are the measured ones: 24 GB/s per channel and tree of three or more B200 hosts make 189 GB/s of bus
     bandwidth; Together AI measured 195 on 8 and 32 hosts, and 339 on two where the table makes 321.
     """
-    kind = generation(fabric.gpu_model)
-    per_channel: float = table[kind][min(group.nodes, 3) - 1]
-    return 1e9 * channels * per_channel
+    return 1e9 * channels * row[min(group.nodes, 3) - 1]
 
 
 def work(
@@ -346,13 +331,13 @@ def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
 def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
     """Microseconds and GB/s of payload in NCCL's table, before the factor of the size."""
     nodes, count = model.group.nodes, model.graph.count
-    bus = min(count * model.per_channel() * 0.92, count * model.tree_max(MAX))
+    bus = min(count * model.per_channel() * 0.92, count * model.kind.tree[model.column])
     if proto == "LL":
         bus = min(bus / 3.8, model.ll_max())
     elif proto == "LL128":
         bus = min(
             bus * (7 / 9 if nodes == 1 else 120 / 128),
-            count * model.tree_max(LL128_MAX),
+            count * model.kind.tree_ll128[model.column],
         )
     if model.graph.pattern == 3:
         bus *= 0.85

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from prestep.sim.collectives.nccl.protocols import MAX_THREADS, slot
-from prestep.sim.collectives.nccl.search import Graph, generation, search
+from prestep.sim.collectives.nccl.search import Graph, search
+from prestep.sim.collectives.nccl.speeds import generation
 
 __all__ = ["Graph", "first_channel", "generation", "message_channels", "search", "used"]
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from prestep.sim.collectives.group import Group
-from prestep.sim.costs import facts, gpu_files
+from prestep.sim.costs import gpu_files
 
 #: GPUs of the largest board that is joined pair by pair.
 LARGEST = 8
@@ -33,7 +33,7 @@ def caveat(gpu: str) -> str:
 
 
 def _runs(gpu: str) -> bool:
-    return gpu_files.generation_of(gpu) in facts.AMD_GENERATIONS
+    return gpu_files.generation_of(gpu).amd
 
 
 def orders(group: Group, fabric: Any) -> tuple[tuple[str, ...], ...]:

@@ -16,31 +16,23 @@ from typing import Any
 from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl import searched
 from prestep.sim.collectives.nccl.outcome import Channels
-from prestep.sim.collectives.nccl.speeds import (
-    NET_SPEEDS,
-    NVLINK,
-    SPEEDS,
-    generation,
-    most_channels,
-    nvlink_share,
-)
+from prestep.sim.collectives.nccl.speeds import generation, most_channels
 from prestep.sim.collectives.nccl.system import NVB, NVL, PXB, PXN
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
 from prestep.sim.collectives.wires.nics import PCIE
 from prestep.sim.collectives.wires.transport import between
+from prestep.sim.costs.generation import Generation
 
 __all__ = [
-    "NET_SPEEDS",
-    "NVLINK",
-    "SPEEDS",
     "Graph",
-    "generation",
     "power_of_two",
     "search",
 ]
 
 MAX_GRAPH_CHANNELS = 32
+#: Compute capability from which NCCL treats GPUs as it does Hopper.
+HOPPER = 90
 MAX_HEADS = 32
 # GB/s of a NIC that one channel of messages is meant for, since 2.29.
 NET_PER_CHANNEL = 14.0
@@ -91,7 +83,7 @@ def search(group: Group, gpu: str, settings: Nccl, fabric: Any = None) -> Graph:
     Without the `fabric` hosts without NVSwitches are taken for hosts with them.
     """
     if fabric is None:
-        return _switched(group, generation(gpu), settings, None)
+        return _switched(group, generation(gpu).at(settings.release), settings, None)
     key = ("search", group, gpu, unforced(settings))
     return paths.once(fabric, key, lambda: _search(group, gpu, settings, fabric))
 
@@ -105,13 +97,13 @@ def _search(group: Group, gpu: str, settings: Nccl, fabric: Any) -> Graph:
     """`search` on a fabric."""
     if not switched(group, fabric):
         return _searched(group, fabric, settings)
-    return _switched(group, generation(gpu), settings, fabric)
+    return _switched(group, generation(gpu).at(settings.release), settings, fabric)
 
 
-def _switched(group: Group, kind: str, settings: Nccl, fabric: Any) -> Graph:
+def _switched(group: Group, kind: Generation, settings: Nccl, fabric: Any) -> Graph:
     """`search` where bandwidths alone decide."""
     nvlink = "nvlink" in group.local_kind
-    share = nvlink_share(kind, settings.release) if nvlink else PCIE
+    share = kind.nvlink_share if nvlink else PCIE
     inside = _believed(group, share)
     if group.nodes > 1:
         count, ring, tree, inter = _across(group, kind, inside)
@@ -141,10 +133,12 @@ def _believed(group: Group, share: float) -> float:
     return wire * share / 1e9 if wire < float("inf") else 5000.0
 
 
-def _channels(group: Group, kind: str, count: int, ring: float, settings: Nccl) -> int:
+def _channels(
+    group: Group, kind: Generation, count: int, ring: float, settings: Nccl
+) -> int:
     """Channels of collectives: twice those found, and four times where fast ones are few (connect.cc)."""
     channels = 2 * count
-    recent = kind in ("hopper", "blackwell")
+    recent = kind.capability >= HOPPER
     if group.nodes > 1 and recent and ring > 45 and channels < 16:
         channels *= 2
     return _limited(settings, channels)
@@ -166,7 +160,7 @@ def switched(group: Group, fabric: Any) -> bool:
 
 def _searched(group: Group, fabric: Any, settings: Nccl) -> Graph:
     """`search`, edge by edge; of every figure the least that some host finds (init.cc)."""
-    kind = generation(fabric.gpu_model)
+    kind = generation(fabric.gpu_model).at(settings.release)
     graphs = searched.every_host(group, fabric, settings)
     ring = _slowest([g.ring for g in graphs])
     tree = _slowest([g.tree for g in graphs])
@@ -193,14 +187,14 @@ def _searched(group: Group, fabric: Any, settings: Nccl) -> Graph:
     return _with_multicast(graph, group, kind, _nvlink(group, kind, settings), settings)
 
 
-def _nvlink(group: Group, kind: str, settings: Nccl) -> float:
+def _nvlink(group: Group, kind: Generation, settings: Nccl) -> float:
     """GB/s of a GPU's NVLinks that NCCL counts on."""
-    return group.local_wire * nvlink_share(kind, settings.release) / 1e9
+    return group.local_wire * kind.nvlink_share / 1e9
 
 
-def _trusted(kind: str, settings: Nccl) -> int:
+def _trusted(kind: Generation, settings: Nccl) -> int:
     """The farthest way to a NIC over which LL128 is safe: since NCCL 2.27 over C2C or a neighbour too (tuning.cc)."""
-    recent = kind in ("hopper", "blackwell") and settings.release >= (2, 27)
+    recent = kind.capability >= HOPPER and settings.release >= (2, 27)
     return PXN if recent else PXB
 
 
@@ -218,11 +212,11 @@ def _slowest(found: Sequence[Channels]) -> Channels:
     )
 
 
-def _balanced(group: Group, kind: str, fabric: Any) -> bool:
+def _balanced(group: Group, kind: Generation, fabric: Any) -> bool:
     """Whether a tree may talk to the network over its first two GPUs: both as near to one NIC; before Hopper always."""
     if group.per_node == 1:
         return False
-    if kind in ("volta", "ampere"):
+    if kind.capability < HOPPER:
         return True
     if fabric is None or "nic" not in fabric.nodes.kinds:
         return group.net.nics < group.per_node
@@ -237,7 +231,9 @@ def _balanced(group: Group, kind: str, fabric: Any) -> bool:
     return first == second
 
 
-def _across(group: Group, kind: str, inside: float) -> tuple[int, float, float, float]:
+def _across(
+    group: Group, kind: Generation, inside: float
+) -> tuple[int, float, float, float]:
     """Channels, GB/s of a ring's and a tree's channel in a host, and between hosts: one channel per NIC."""
     local = max(1, int(group.per_node))
     if group.net.nics > MAX_GRAPH_CHANNELS:
@@ -246,7 +242,7 @@ def _across(group: Group, kind: str, inside: float) -> tuple[int, float, float, 
         count = max(1, group.net.nics)
         # Of g GPUs in a row each passes on all but one in g channels.
         room = inside / count * local / max(1, local - 1)
-        speed = _fastest(min(group.net.speed / 1e9, room), NET_SPEEDS[kind])
+        speed = _fastest(min(group.net.speed / 1e9, room), kind.net_speeds)
     if _divisible(speed, count, kind):
         count, speed = 2 * count, speed / 2
     # Second pass: inside a host a tree may be up to twice as fast as between hosts.
@@ -254,20 +250,22 @@ def _across(group: Group, kind: str, inside: float) -> tuple[int, float, float, 
     return count, speed, _raised(speed, min(2 * speed, roomy), kind), speed
 
 
-def _raised(speed: float, most: float, kind: str) -> float:
+def _raised(speed: float, most: float, kind: Generation) -> float:
     """The highest of a speed and those of NCCL's that are at most `most` (GB/s)."""
-    return max([speed, *(float(s) for s in NET_SPEEDS[kind] if s <= most + 1e-9)])
+    return max([speed, *(float(s) for s in kind.net_speeds if s <= most + 1e-9)])
 
 
-def _alone(group: Group, kind: str, inside: float) -> tuple[int, float, float, float]:
+def _alone(
+    group: Group, kind: Generation, inside: float
+) -> tuple[int, float, float, float]:
     """`_across` of a single host. Of two GPUs a chain uses one direction per tree: the second pass doubles it."""
-    count, ring = _best(inside, SPEEDS[kind], kind)
+    count, ring = _best(inside, kind.host_speeds, kind)
     return count, ring, (2 * ring if group.n == 2 else ring), ring
 
 
-def _of_rack(group: Group, kind: str, inside: float) -> tuple[int, float]:
+def _of_rack(group: Group, kind: Generation, inside: float) -> tuple[int, float]:
     """Channels and GB/s of a rack of NVL72: the GPUs' NVLinks, not the NICs, say how many."""
-    speeds = [s for s in NET_SPEEDS[kind] if s <= group.net.speed / 1e9 + 1e-9]
+    speeds = [s for s in kind.net_speeds if s <= group.net.speed / 1e9 + 1e-9]
     fit = {s: min(MAX_GRAPH_CHANNELS, int(inside / s + 1e-9)) for s in speeds}
     speed = max(speeds, key=lambda s: (fit[s] * s, s))
     return fit[speed], float(speed)
@@ -278,13 +276,15 @@ def _fastest(most: float, speeds: Sequence[float]) -> float:
     return float(next((s for s in speeds if s <= most + 1e-9), speeds[-1]))
 
 
-def _divisible(speed: float, count: int, kind: str) -> bool:
+def _divisible(speed: float, count: int, kind: Generation) -> bool:
     """Whether the search makes two channels of half the speed out of each."""
-    few = kind not in ("hopper", "blackwell") or speed >= 50 or count <= 4
+    few = kind.capability < HOPPER or speed >= 50 or count <= 4
     return speed >= 25 and few and 2 * count <= MAX_GRAPH_CHANNELS
 
 
-def _best(bandwidth: float, speeds: tuple[int, ...], kind: str) -> tuple[int, float]:
+def _best(
+    bandwidth: float, speeds: tuple[int, ...], kind: Generation
+) -> tuple[int, float]:
     """Channels and GB/s each of the fastest set of equal channels that a GPU's links carry."""
     count, speed = 1, min(bandwidth, float(speeds[-1]))
     for candidate in speeds:
@@ -297,14 +297,14 @@ def _best(bandwidth: float, speeds: tuple[int, ...], kind: str) -> tuple[int, fl
 
 
 def _with_multicast(
-    graph: Graph, group: Group, kind: str, inside: float, settings: Nccl
+    graph: Graph, group: Group, kind: Generation, inside: float, settings: Nccl
 ) -> Graph:
     """The graph with what NVLink SHARP gets, where GPUs have it; a head loads its GPU twice."""
     local, many = min(map(len, group.hosts)), group.nodes > 1
-    if local < 2 or kind not in ("hopper", "blackwell"):
+    if local < 2 or not kind.multicast:
         return graph
     heads = min(MAX_HEADS, local, group.net.nics if many else local)
-    speeds = NET_SPEEDS[kind] if many else SPEEDS[kind]
+    speeds = kind.net_speeds if many else kind.host_speeds
     # Between hosts the search begins at what a NIC does.
     nic = group.net.speed / 1e9
     speed = _fastest(min(inside / (heads + 1), nic), speeds)
@@ -317,9 +317,9 @@ def _with_multicast(
     )
 
 
-def _multicast_channels(kind: str, many: bool, settings: Nccl) -> int:
+def _multicast_channels(kind: Generation, many: bool, settings: Nccl) -> int:
     """CTAs of NVLink SHARP, within the limits of the settings."""
-    ctas = 16 if kind == "hopper" else 32 if many else 24
+    ctas = kind.multicast_ctas[many]
     low, high = settings.least_channels, settings.max_ctas or 64
     return max(1, min(max(ctas, min(low, high)), high))
 

@@ -15,13 +15,7 @@ from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl.graphs import BALANCED, NVLS, RING, Channels, compute
 from prestep.sim.collectives.nccl.likeness import likeness
 from prestep.sim.collectives.nccl.renumbered import renumbered
-from prestep.sim.collectives.nccl.speeds import (
-    NET_SPEEDS,
-    SPEEDS,
-    capability,
-    generation,
-    nvlink_share,
-)
+from prestep.sim.collectives.nccl.speeds import generation
 from prestep.sim.collectives.nccl.system import System, system_of
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
@@ -64,18 +58,17 @@ def on_host(group: Group, fabric: Any, wanted: Nccl, host: tuple[str, ...]) -> G
 
 
 def _search(group: Group, fabric: Any, wanted: Nccl, host: tuple[str, ...]) -> Graphs:
-    kind, sm = generation(fabric.gpu_model), capability(fabric.gpu_model)
+    kind = generation(fabric.gpu_model).at(wanted.release)
     system = system_of(
         fabric,
         group,
         host,
         kind,
-        nvlink_share(kind, wanted.release),
         not wanted.pxn_disable,
     )
-    speeds = (NET_SPEEDS if system.nets else SPEEDS)[kind]
+    speeds = kind.net_speeds if system.nets else kind.host_speeds
     most = 32 if wanted.release >= (2, 25) else 16
-    return _graphs(renumbered(system), sm, speeds, wanted.cross_nic, most)
+    return _graphs(renumbered(system), kind.capability, speeds, wanted.cross_nic, most)
 
 
 # A pure function of values; a cluster has few kinds of hosts.

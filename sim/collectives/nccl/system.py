@@ -29,7 +29,6 @@ from prestep.sim.collectives.nccl.ways import (
     PIX,
     PXB,
     PXN,
-    SOCKET,
     SYS,
     TYPES,
     Builder,
@@ -37,6 +36,7 @@ from prestep.sim.collectives.nccl.ways import (
     joined,
 )
 from prestep.sim.collectives.wires.nics import PCIE, merged
+from prestep.sim.costs.generation import Generation
 
 __all__ = [
     "DIS",
@@ -167,8 +167,7 @@ def system_of(
     fabric: Any,
     group: Group,
     host: Sequence[str],
-    kind: str,
-    nvlink: float,
+    kind: Generation,
     pxn: bool = True,
 ) -> System:
     """NCCL's view of one of the group's hosts.
@@ -177,16 +176,14 @@ def system_of(
     ----------
     host : sequence of str
         The group's GPUs on it.
-    kind : str
-        Generation of its GPUs.
-    nvlink : float
-        Share of NVLink's wire that NCCL counts on.
+    kind : Generation
+        Of its GPUs, as the release counts them.
     pxn : bool
         Whether a GPU may use another GPU's NIC over NVLink.
     """
     builder = Builder(intel=not fabric.cluster_facts.amd_cpu)
     names = _nodes(builder, fabric, group, host)
-    _links(builder, fabric, names, kind, nvlink)
+    _links(builder, fabric, names, kind)
     nics, nets = _nets(builder, fabric, names, group, host[0])
     gpus = [names[gpu] for gpu in host]
     ways = {node: builder.ways(node) for node in (*gpus, *nets)}
@@ -278,12 +275,12 @@ def _nodes(
 
 
 def _links(
-    builder: Builder, fabric: Any, names: dict[str, int], kind: str, share: float
+    builder: Builder, fabric: Any, names: dict[str, int], kind: Generation
 ) -> None:
     """The host's links, several between two nodes as the fastest, and all NVSwitches as one."""
     to_switch: dict[int, float] = {}
     direct: dict[tuple[int, int, int], float] = {}
-    for a, b, type_, speed in _leaving(fabric, names, kind, share):
+    for a, b, type_, speed in _leaving(fabric, names, kind):
         if b is not None:
             ends = _ends(a, b, type_)
             direct[ends] = max(direct.get(ends, 0.0), speed)
@@ -303,7 +300,7 @@ def _ends(a: int, b: int, type_: int) -> tuple[int, int, int]:
 
 
 def _leaving(
-    fabric: Any, names: dict[str, int], kind: str, share: float
+    fabric: Any, names: dict[str, int], kind: Generation
 ) -> Iterator[tuple[int, int | None, int, float]]:
     """Links that NCCL follows from the host's nodes: ends (None: an NVSwitch), type and MB/s.
 
@@ -315,20 +312,20 @@ def _leaving(
         a, b = names[fabric.links.src[row]], names.get(there)
         if b is None and fabric.nodes.kinds[fabric.node_index(there)] == "gpu":
             continue
-        type_, speed = _speed(fabric, row, share, kind)
+        type_, speed = _speed(fabric, row, kind)
         if type_ is not None and a != b:
             yield a, b, type_, speed
 
 
-def _speed(fabric: Any, row: int, share: float, kind: str) -> tuple[int | None, float]:
+def _speed(fabric: Any, row: int, kind: Generation) -> tuple[int | None, float]:
     """Type and MB/s of a link as NCCL has them; (None, 0) of one that it does not follow."""
     raw = float(fabric.links.raw[row])
     socket = fabric.cluster_facts.socket_rate
     speeds = {
-        "nvlink": (NVL, raw * share / 1e6),
+        "nvlink": (NVL, raw * kind.nvlink_share / 1e6),
         "pcie": (PIX, raw * PCIE / 1e6),
         "c2c": (C2C, raw / 1e6),
-        "socket": (SYS, socket / 1e6 if socket else float(SOCKET[kind])),
+        "socket": (SYS, socket / 1e6 if socket else float(kind.socket)),
     }
     return speeds.get(str(fabric.links.kind[row]), (None, 0.0))
 

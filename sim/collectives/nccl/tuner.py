@@ -14,7 +14,8 @@ from typing import Any
 from prestep.sim.collectives.algorithms import nvls, pairwise, ring
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl import rccl
-from prestep.sim.collectives.nccl.search import generation, search, unforced
+from prestep.sim.collectives.nccl.search import search, unforced
+from prestep.sim.collectives.nccl.speeds import generation
 from prestep.sim.collectives.nccl.tuning import Model
 from prestep.sim.collectives.plan import OPS, PAIR_OPS, Plan
 from prestep.sim.collectives.registry import algorithms
@@ -42,7 +43,9 @@ class Candidate:
 def model_of(group: Group, fabric: Any, wanted: Nccl) -> Model:
     """What the cost model knows of a communicator, its channels included."""
     graph = search(group, fabric.gpu_model, wanted, fabric)
-    return Model(group, graph, generation(fabric.gpu_model), wanted.release)
+    return Model(
+        group, graph, generation(fabric.gpu_model).at(wanted.release), wanted.release
+    )
 
 
 def table(

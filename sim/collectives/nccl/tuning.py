@@ -5,11 +5,11 @@ Microseconds and GB/s, as NCCL writes them. The model selects; it does not predi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl.search import Graph
+from prestep.sim.costs.generation import Generation
 
 Row = tuple[float, float, float]
 PROTOS = ("LL", "LL128", "Simple")
@@ -41,13 +41,8 @@ class Rows:
 TREE_NET = (5.0, 8.5, 14.0)
 # A step between hosts that a cluster file's own figure replaces: the file says it for a ring.
 RING_NET = (2.7, 4.0, 14.0)
-# For one, two, more hosts. LL: by GPU on one host; NCCL takes the first row (the second on AMD hosts) on several.
-LL_MAX = {
-    "volta": (39.0, 39.0, 20.4),
-    "ampere": (87.7, 22.5, 19.0),
-    "hopper": (141.0, 45.0, 35.0),
-    "blackwell": (282.0, 90.0, 70.0),
-}
+# GB/s that LL is believed to reach on two and on more hosts, whatever the GPU: Volta's, on AMD's hosts Ampere's.
+LL_BETWEEN = {False: (39.0, 20.4), True: (22.5, 19.0)}
 NET_OVERHEAD = (
     1.0  # microseconds of a ring's step across hosts; NCCL doubles it on AMD hosts
 )
@@ -55,11 +50,11 @@ NET_OVERHEAD = (
 
 @dataclass(frozen=True)
 class Model:
-    """What the cost model knows of a communicator: its shape, the channels found, GPU generation and version."""
+    """What the cost model knows of a communicator: its shape, channels, release, and the GPUs as that counts them."""
 
     group: Group
     graph: Graph
-    kind: str
+    kind: Generation
     release: tuple[int, int]
 
     @property
@@ -94,9 +89,8 @@ class Model:
     def ll_max(self) -> float:
         """Most GB/s that LL is believed to reach."""
         if self.group.nodes > 1:
-            return LL_MAX["ampere" if self.group.network.amd else "volta"][self.column]
-        old = self.kind == "hopper" and self.release < (2, 21)
-        return LL_MAX["ampere" if old else self.kind][self.column]
+            return LL_BETWEEN[bool(self.group.network.amd)][self.column - 1]
+        return self.kind.ll[0]
 
     def ll_share(self, op: str) -> float:
         """Share of a ring's bandwidth that LL is believed to reach."""
@@ -105,12 +99,6 @@ class Model:
         return (
             1 / 4 if self.group.nodes > 1 or op in ("all_reduce", "reduce") else 1 / 3
         )
-
-    def tree_max(self, table: Mapping[str, tuple[float, ...]]) -> float:
-        """GB/s per channel of a tree; Blackwell counted as twice Hopper before 2.28."""
-        if self.kind == "blackwell" and self.release < (2, 28):
-            return 2 * table["hopper"][self.column]
-        return table[self.kind][self.column]
 
     def steps(self, op: str) -> int:
         """Steps of a ring, which turn bus bandwidth into bytes of the operation."""

@@ -24,8 +24,6 @@ TYPES = (
 )
 LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS, NET, DIS = range(12)
 LOCAL = 5_000_000  # MB/s of what is not a link
-# MB/s between sockets by generation of GPU, where the cluster does not say it: the CPUs that were sold with them.
-SOCKET = {"volta": 10_000, "ampere": 16_000, "hopper": 22_000, "blackwell": 40_000}
 INTEL = 6 / 5  # what peer-to-peer traffic over an Intel CPU costs its PCIe links
 
 
