@@ -1,6 +1,7 @@
 """Nothing that was asked for is dropped in silence: every key moves the prediction, is named by a warning, or refused.
 
-For each key all values of its type are tried until one moves a figure. Where none does, a warning has to name the key.
+For each key values of its type are tried until one moves a figure. Where none does, a warning has to name the key; a key
+that is named for several values and silent for none is one that the scenario has no use for.
 """
 
 from __future__ import annotations
@@ -85,6 +86,8 @@ TEXTS = {
     "duration": ("1 us", "1 ms", "1 s"),
 }
 WHOLE = (0, 1, 2, 3, 4, 8, 16, 64, 256, 1000)
+#: So many values of a key that a warning names are enough.
+NAMED = 3
 SHARES = (0.1, 0.5, 0.9, 1.5, 2.0, 10.0)
 
 
@@ -148,13 +151,16 @@ def _silent(base: str, section: str) -> list[str]:
     """Keys of a section that move nothing and are not named."""
     found = []
     for entry in fields(SECTIONS[section]):
-        silent: list[Any] = []
+        silent, named = list[Any](), 0
         for value, outcome in _tries(base, section, entry):
             if outcome == "moves":
                 silent = []
                 break
             if outcome == "silent":
                 silent.append(value)
+            named += outcome == "named"
+            if named == NAMED and not silent:
+                break
         if silent:
             found.append(f"{section}.{entry.name} = {silent}")
     return found

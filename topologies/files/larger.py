@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from prestep.sim import files
@@ -56,7 +58,13 @@ def _keys(name: str) -> dict[str, Any]:
 
 
 def _own_keys(name: str) -> dict[str, Any]:
-    return files.toml(cluster_file(name).read_text(encoding="utf-8"))
+    return _read(cluster_file(name))
+
+
+@cache
+def _read(path: Path) -> dict[str, Any]:
+    """The keys of a file that no process changes while others ask for it."""
+    return files.toml(path.read_text(encoding="utf-8"))
 
 
 def _of_such_hosts(name: str, host: str) -> bool:
