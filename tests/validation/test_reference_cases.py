@@ -1,4 +1,4 @@
-"""Figures that are often quoted of large training runs, as scenarios: nothing was fitted to them."""
+"""Rules of thumb of large training runs, by arithmetic: nothing was fitted to them (tests/lab has published runs)."""
 
 from __future__ import annotations
 
@@ -6,42 +6,14 @@ from typing import Any
 
 import pytest
 
-from lab.bench.large import DEEPSEEK
-from lab.formats.published_setups import FOLDER
-from lab.sets.published import read, run_of
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.api import collective
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import parse_scenario
 
-ROWS = {row["id"]: row for row in read(FOLDER / "rows.csv")}
-
 
 def predicted(tables: Any) -> Prediction:
     return predict(parse_scenario(tables, "reference"))
-
-
-def test_smollm3_on_384_gpus() -> None:
-    """SmolLM3 3B on 384 H100, TP 2, eager PyTorch: near 30 % MFU (Hugging Face's training playbook)."""
-    assert predicted(run_of(ROWS["misc-0004"]).scenario).mfu == pytest.approx(
-        0.30, abs=0.03
-    )
-
-
-@pytest.mark.slow
-def test_deepseek_v3_on_2048_gpus() -> None:
-    """DeepSeek-V3 on 2,048 H800, DualPipe, EP 64, fp8: 20 to 30 % of the fp8 peak."""
-    assert 0.20 <= predicted(DEEPSEEK).mfu <= 0.30
-
-
-@pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True,
-    reason="42.1 % with eight virtual stages, 36 % with four; the paper does not say how many",
-)
-def test_llama3_405b_on_16384_gpus() -> None:
-    """Llama 3 405B at 8,192 tokens on 16,384 GPUs: 38 to 41 % MFU (the paper's table 4)."""
-    assert 0.38 <= predicted(run_of(ROWS["llama3-0002"]).scenario).mfu <= 0.41
 
 
 def exposed(cluster: str, tokens: int) -> float:
