@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from lab.report.scenario_keys import BEGIN, END, main, tables, written
 from prestep.sim.errors import PrestepError
-from prestep.sim.spec.reference import BEGIN, END, main, tables, written
 from prestep.sim.spec.sections import SECTIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "scenarios.md"
 
 
 def test_the_page_has_the_tables_of_this_tree() -> None:
-    """`python -m prestep.sim.spec.reference docs/scenarios.md` was run after the last change of a key."""
+    """`python -m lab.report.scenario_keys docs/scenarios.md` was run after the last change of a key."""
     page = PAGE.read_text(encoding="utf-8")
     assert written(page) == page
 

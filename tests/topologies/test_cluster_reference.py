@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from lab.report import cluster_keys as reference
 from prestep.sim.errors import PrestepError
 from prestep.topologies.core.facts import KINDS, MEANINGS
 from prestep.topologies.core.quantity import LinkSpec
-from prestep.topologies.files import reference
 
 PAGE = Path(__file__).parents[2] / "docs" / "cluster-files.md"
 
 
 def test_the_page_has_the_tables_of_this_tree() -> None:
-    """`python -m prestep.topologies.files.reference docs/cluster-files.md` was run after the last change of a key."""
+    """`python -m lab.report.cluster_keys docs/cluster-files.md` was run after the last change of a key."""
     page = PAGE.read_text(encoding="utf-8")
     assert reference.written(page) == page
 

@@ -1,6 +1,6 @@
 """The table of a scenario's keys in docs/scenarios.md, from the same fields that read the file.
 
-    python -m prestep.sim.spec.reference docs/scenarios.md
+    python -m lab.report.scenario_keys docs/scenarios.md
 
 writes it between the page's markers; without a page it is printed.
 """

@@ -1,4 +1,4 @@
-"""`python -m prestep.validation.measure.generated FILE.jsonl`: times the kernels that `torch.compile` makes of small
+"""`python -m lab.measure.generated FILE.jsonl`: times the kernels that `torch.compile` makes of small
 functions.
 
 Needs one NVIDIA GPU and a PyTorch with Triton. A row is a function at one size, with its kernels.

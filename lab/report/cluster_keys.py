@@ -1,6 +1,6 @@
 """The tables of a cluster file's keys in docs/cluster-files.md, from the families' own `Params`.
 
-    python -m prestep.topologies.files.reference docs/cluster-files.md
+    python -m lab.report.cluster_keys docs/cluster-files.md
 
 writes them between the page's markers; without a page they are printed.
 """
