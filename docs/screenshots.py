@@ -14,11 +14,11 @@ from pathlib import Path
 
 from PIL import Image
 
+from prestep.sim.explorer.answers import Explorer
+from prestep.sim.explorer.server import Server
 from prestep.sim.exporters import html
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario
-from prestep.sim.studies.explorer.answers import Explorer
-from prestep.sim.studies.explorer.server import Server
 
 ROOT = Path(__file__).parent.parent
 SPINE = ROOT / "examples" / "oversubscribed-spine.toml"

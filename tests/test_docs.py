@@ -38,6 +38,7 @@ from tests.sim.synthetic import EXPECTED, result
 ROOT = Path(cli.__file__).parent
 WRITTEN = [page for page in pages.PAGES if ROOT / "docs" in page.parents]
 PAGES = [ROOT / "README.md", *WRITTEN, ROOT / "examples" / "README.md"]
+EXAMPLES = ROOT / "examples"
 SCENARIOS, MODELS = ROOT / "docs" / "scenarios.md", ROOT / "docs" / "models.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PRETRAIN = (
@@ -125,7 +126,10 @@ def test_a_toml_block_loads_as_what_it_is(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / "examples").rglob("*.toml")), ids=lambda path: path.stem
+    "path",
+    # Those of the distribution are installed in tests/contracts/test_distributions.py.
+    sorted({*EXAMPLES.rglob("*.toml")} - {*(EXAMPLES / "plugins").rglob("*.toml")}),
+    ids=lambda path: path.stem,
 )
 def test_an_example_file_loads(path: Path) -> None:
     """Scenarios, and the cluster files that they name; examples/README.md shows each."""

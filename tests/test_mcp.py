@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from prestep import cli
-from prestep.sim.commands.served import confined, tools
 from prestep.sim.errors import InputError
+from prestep.sim.mcp import confined, tools
 from tests.contracts.test_every_output import LOG, TRACE, mistakes
 from tests.sim import test_captured_runs
 

@@ -147,7 +147,7 @@ def test_it_installs_where_nothing_is(
     told = json.loads(call(prestep, "run", "mlp-ddp4", "--json", *report, cwd=tmp_path))
     assert told["step_time"] > 0 and (tmp_path / "r.html").stat().st_size > 10_000
     assert __version__ in call(prestep, "--version", cwd=tmp_path)
-    page = "from prestep.sim.studies.explorer import page, answers; from prestep.sim.tools.catalog import find_scenario as f; "
+    page = "from prestep.sim.explorer import page, answers; from prestep.sim.tools.catalog import find_scenario as f; "
     page += "print(len(page.render(answers.Explorer(f('mlp-ddp4')))))"
     python = prestep.with_name("python")
     assert int(call(python, "-c", page, cwd=tmp_path)) > 10_000
@@ -411,8 +411,8 @@ def test_what_is_in_the_files(built: Path) -> None:
         "prestep/cli.py",
         "prestep/py.typed",
         "prestep/sim/exporters/_html/page.js",
-        "prestep/sim/studies/explorer/explore.js",
-        "prestep/sim/studies/explorer/explore.css",
+        "prestep/sim/explorer/explore.js",
+        "prestep/sim/explorer/explore.css",
     ):
         assert name in wheel
     assert any(name.endswith("licenses/LICENSE") for name in wheel)

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from prestep.sim.studies.explorer.answers import Explorer
-from prestep.sim.studies.explorer.knobs import Knob
+from prestep.sim.explorer.answers import Explorer
+from prestep.sim.explorer.knobs import Knob
 from prestep.sim.tools.garbage import collect_rarely
 
 TIMES = 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import importlib
 import json
 import logging
 import os
@@ -15,7 +16,7 @@ from typing import Any
 
 import click
 
-from prestep.sim import plugins, progress, renamed
+from prestep.sim import progress, renamed
 from prestep.sim.commands._pages import fitting
 from prestep.sim.errors import EXIT_INPUT, InputError, Mistake, PrestepError
 from prestep.sim.extras import missing
@@ -248,9 +249,9 @@ def scaled(command: Command) -> Command:
     return click.option("--hosts", type=Count(), help=text)(command)
 
 
-def handler(name: str) -> ModuleType:
+def handler(name: str, package: str = f"{__package__}.handlers") -> ModuleType:
     """What does a command's work; imported when it is done, as the simulator is slow to import."""
-    return plugins.load("prestep.sim.commands.handlers", name)
+    return importlib.import_module(f"{package}.{name}")
 
 
 def coloured() -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from prestep.sim import progress
 from prestep.sim.engine.job import DAY, HOUR, Job, Outcome, run, young_daly
 from prestep.sim.reliability.failures import evidence, job_of, rates_of
-from prestep.sim.reliability.statistics import CONFIDENCE, interval_of
+from prestep.sim.studies.statistics import CONFIDENCE, interval_of
 from prestep.sim.units import format_duration
 
 # What a job's time goes into, as a sentence says it.

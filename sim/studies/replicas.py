@@ -20,7 +20,7 @@ from prestep.sim.engine.engine import execute
 from prestep.sim.planning.jitter import jitter_of
 from prestep.sim.planning.noise import noise_of
 from prestep.sim.planning.planned import Planned
-from prestep.sim.reliability.statistics import CONFIDENCE, interval_of
+from prestep.sim.studies.statistics import CONFIDENCE, interval_of
 
 PERCENTILES = (5, 25, 50, 75, 95, 99)
 

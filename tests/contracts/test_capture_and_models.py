@@ -21,9 +21,9 @@ from prestep.sim.graph.opgraph import KERNEL
 from prestep.sim.planning.planned import Planned
 from prestep.sim.predict import execute, plan, reported
 from prestep.sim.spec.load import load_scenario
-from prestep.sim.tools.program_capture import captured
 from prestep.validation.formats.rows import Row
 from prestep.validation.formats.scenarios import scenario_of
+from prestep.workloads.capture.recorder import captured
 
 pytestmark = pytest.mark.slow
 

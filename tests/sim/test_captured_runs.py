@@ -14,16 +14,16 @@ from prestep.sim import api
 from prestep.sim.costs import Gpu, gpu_files, load_gpu
 from prestep.sim.costs.changed import Speed, changed
 from prestep.sim.errors import InputError
+from prestep.sim.explorer.answers import Explorer
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario
-from prestep.sim.studies.explorer.answers import Explorer
 from prestep.sim.studies.grid import specs
 from prestep.sim.studies.search import clusters
-from prestep.sim.tools.program_capture import device
 from prestep.topologies import cluster_names, several_hosts
 from prestep.topologies.files.clusterfile import read
 from prestep.workloads.capture import recording
+from prestep.workloads.capture.recorder import device
 from prestep.workloads.traces.families import family
 from tests.workloads.test_capture_recording import COMPUTE, all_reduce, tables
 

@@ -22,14 +22,14 @@ from prestep import cli
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.collectives.nccl import tuner as planner
 from prestep.sim.errors import InputError
+from prestep.sim.explorer import answers, page
+from prestep.sim.explorer.answers import Explorer
+from prestep.sim.explorer.knobs import scaled
+from prestep.sim.explorer.server import MOST_WAITING, Server
 from prestep.sim.exporters import _words as words
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario
 from prestep.sim.studies import whatif
-from prestep.sim.studies.explorer import answers, page
-from prestep.sim.studies.explorer.answers import Explorer
-from prestep.sim.studies.explorer.knobs import scaled
-from prestep.sim.studies.explorer.server import MOST_WAITING, Server
 from prestep.sim.tools.catalog import find_scenario
 from tests.browser import Page
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from prestep.cli import main
 from prestep.sim import api
-from prestep.sim.studies.explorer.answers import Explorer
+from prestep.sim.explorer.answers import Explorer
 from prestep.sim.studies.grid import specs
 from prestep.sim.studies.swept_run import run_one
 

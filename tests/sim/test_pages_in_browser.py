@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from prestep import cli
+from prestep.sim.explorer.answers import Explorer
+from prestep.sim.explorer.server import Server
 from prestep.sim.exporters import html
 from prestep.sim.predict import predict
 from prestep.sim.record import measured_runs as measured
 from prestep.sim.spec.load import load_scenario
-from prestep.sim.studies.explorer.answers import Explorer
-from prestep.sim.studies.explorer.server import Server
 from prestep.sim.studies.tornado import short_tornado
 from tests.browser import CHROMIUM, Page
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from prestep import cli
 from prestep.sim.costs.facts import GpuFacts
 from prestep.sim.costs.gpu_files import facts_of
-from prestep.sim.tools.program_capture import device
+from prestep.workloads.capture.recorder import device
 
 GIB = 2.0**30
 #: What PyTorch prints as a GPU's total capacity in public reports, GiB, and what its datasheet says.

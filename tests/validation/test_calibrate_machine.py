@@ -25,8 +25,8 @@ from prestep.topologies import load_cluster
 from prestep.validation.fit import bootstrap, calibrate_host, machine_host, machine_rows
 from prestep.validation.fit.calibrate_machine import known_gpu
 from prestep.validation.fit.machine_gpu import held_out
+from prestep.validation.fit.measurement import opened
 from prestep.validation.formats.kineto_kernels import Call
-from prestep.validation.formats.measurement import opened
 from prestep.validation.formats.rows import Row
 from tests.sim.test_measured_gpu import FACTS
 

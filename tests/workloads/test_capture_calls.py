@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from prestep.sim.tools.program_capture import captured
 from prestep.workloads.capture import recording
+from prestep.workloads.capture.recorder import captured
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 pytest.importorskip("torch")
 
 from prestep import cli
-from prestep.sim.tools.program_capture import captured
 from prestep.workloads.capture import recording
 from prestep.workloads.capture.operation import Operand
+from prestep.workloads.capture.recorder import captured
 
 pytestmark = pytest.mark.slow
 

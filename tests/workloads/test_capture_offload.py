@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from prestep.sim.tools.program_capture import captured
 from prestep.workloads.capture import recording
+from prestep.workloads.capture.recorder import captured
 from prestep.workloads.capture.recording import Recording
 
 pytestmark = pytest.mark.slow

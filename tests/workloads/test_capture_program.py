@@ -12,9 +12,9 @@ pytest.importorskip("torch")
 from prestep.sim.errors import InputError
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario
-from prestep.sim.tools.program_capture import captured
 from prestep.workloads.capture import recording
 from prestep.workloads.capture.operation import Operand, Operation
+from prestep.workloads.capture.recorder import captured
 from prestep.workloads.capture.recording import RankRecording, Recording
 
 pytestmark = pytest.mark.slow

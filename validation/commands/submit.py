@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from prestep.sim import plugins
-from prestep.sim.commands._shared import as_json, explained, file_option
+from prestep.sim.commands._shared import as_json, explained, file_option, handler
 
 GROUP = "Trust"
 
@@ -22,4 +21,4 @@ GROUP = "Trust"
 @as_json
 @explained
 def command(**options: Any) -> None:
-    plugins.load("prestep.validation.commands.handlers", "submit").submit(**options)
+    handler("submit", f"{__package__}.handlers").submit(**options)

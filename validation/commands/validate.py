@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from prestep.sim.commands._shared import as_json, explained, file_option
+from prestep.sim.commands._shared import as_json, explained, file_option, handler
 
 GROUP = "Trust"
 
@@ -63,6 +63,4 @@ GROUP = "Trust"
 )
 @explained
 def command(**options: Any) -> None:
-    from prestep.validation.commands.handlers.validate import validate
-
-    validate(**options)
+    handler("validate", f"{__package__}.handlers").validate(**options)

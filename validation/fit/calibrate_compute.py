@@ -26,13 +26,13 @@ from prestep.validation.fit.compute_traces import (
     trace_rows,
 )
 from prestep.validation.fit.kernels import adamw_launches, fit_gemm, fit_terms
-from prestep.validation.formats.kernel_tables import write_rows
-from prestep.validation.formats.micro_rows import (
+from prestep.validation.fit.micro_rows import (
     FITTED,
     in_situ,
     kept_apart,
     micro_rows,
 )
+from prestep.validation.formats.kernel_tables import write_rows
 
 LATER = Path(__file__).parents[1] / "cases" / "h200" / "kernels" / "micro_4gpu.jsonl"
 

@@ -27,7 +27,7 @@ from prestep.validation.fit import (
 )
 from prestep.validation.fit.machine_file import Fits, Paths, base_of, named, render
 from prestep.validation.fit.machine_steps import Step
-from prestep.validation.formats.measurement import Measured, opened
+from prestep.validation.fit.measurement import Measured, opened
 from prestep.validation.sets import predict_collective
 
 # The bundled cluster under a machine with these GPUs, unless --cluster says another.

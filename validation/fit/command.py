@@ -8,10 +8,9 @@ from pathlib import Path
 
 from prestep.sim.errors import InputError, Mistake
 from prestep.validation.fit import calibrate as fitting
-from prestep.validation.fit import calibrate_machine
+from prestep.validation.fit import calibrate_machine, measurement
 from prestep.validation.fit import network as fit_network
 from prestep.validation.fit.logs import read_files
-from prestep.validation.formats import measurement
 from prestep.validation.formats.collective_rows import Row
 
 

@@ -17,7 +17,7 @@ from prestep.validation.fit import (
     machine_steps,
 )
 from prestep.validation.fit.machine_steps import Step
-from prestep.validation.formats.measurement import Measured
+from prestep.validation.fit.measurement import Measured
 
 NO_HOST = "no steps that the host decides: host_factor stays as it was"
 

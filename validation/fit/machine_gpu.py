@@ -14,7 +14,7 @@ from prestep.sim.costs.measured import FORMAT
 from prestep.sim.costs.tables import Row
 from prestep.validation.fit.bootstrap import Estimate, estimate, of_ratios
 from prestep.validation.fit.machine_rows import rows_of
-from prestep.validation.formats.measurement import Measured
+from prestep.validation.fit.measurement import Measured
 
 HELD_OUT = 3  # every third shape of a table is held out of the trial fit
 LAYOUTS = ("nt", "nn", "tn")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from prestep.validation.fit.bootstrap import Estimate, estimate
-from prestep.validation.formats.measurement import Measured
+from prestep.validation.fit.measurement import Measured
 
 LARGE = 64 * 2**20  # bytes from which on a copy's rate is the link's and not its start
 BIG_FILE = 512 * 2**20

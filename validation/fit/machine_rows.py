@@ -17,9 +17,9 @@ from prestep.sim.errors import InputError, Mistake
 from prestep.validation.fit.bootstrap import of_ratios
 from prestep.validation.fit.calibrate_compute import merge
 from prestep.validation.fit.compute_traces import trace_rows
+from prestep.validation.fit.measurement import Measured
+from prestep.validation.fit.micro_rows import FITTED, line, micro_rows
 from prestep.validation.formats.kineto_kernels import Call, read_calls
-from prestep.validation.formats.measurement import Measured
-from prestep.validation.formats.micro_rows import FITTED, line, micro_rows
 
 BROKEN = (KeyError, ValueError, TypeError)
 Calls = Mapping[str, Sequence[Call]]

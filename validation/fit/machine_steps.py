@@ -17,7 +17,7 @@ import numpy as np
 
 from prestep.sim.errors import PrestepError
 from prestep.validation.fit.calibrate_host import counts_of
-from prestep.validation.formats.measurement import Measured
+from prestep.validation.fit.measurement import Measured
 from prestep.validation.formats.rows import Row, read_rows
 from prestep.validation.sets.host_speed import NONE, SLOWER
 from prestep.validation.sets.steps import predict_row

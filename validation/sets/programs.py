@@ -18,7 +18,6 @@ from prestep.sim import progress
 from prestep.sim.errors import InputError, Mistake, PrestepError
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario
-from prestep.sim.tools.program_capture import captured
 from prestep.sim.tools.workers import Workers
 from prestep.validation.formats.rows import Row, read_rows
 from prestep.validation.report.gate import Tolerances
@@ -27,6 +26,7 @@ from prestep.validation.report.steps import Report
 from prestep.validation.sets.host_speed import factor_of, of_others
 from prestep.validation.sets.sets import asked, cluster_of, folder_of
 from prestep.validation.sets.sources import CASES
+from prestep.workloads.capture.recorder import captured
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")

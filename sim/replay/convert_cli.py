@@ -34,4 +34,4 @@ GROUP = "Your programs, traces and machines"
 )
 @explained
 def command(**options: Any) -> None:
-    handler("convert").convert(**options)
+    handler("convert_command", __package__).convert(**options)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import click
 
-from prestep.sim import plugins
-from prestep.sim.commands._shared import as_json, changes, explained
+from prestep.sim.commands._shared import as_json, changes, explained, handler
 
 GROUP = "Trust"
 
@@ -27,7 +25,7 @@ GROUP = "Trust"
 @explained
 def command(context: click.Context, **options: Any) -> None:
     if context.invoked_subcommand is None:
-        _handler().doctor(**options)
+        handler("command", __package__).doctor(**options)
 
 
 @command.command(
@@ -57,8 +55,4 @@ def command(context: click.Context, **options: Any) -> None:
 @explained
 def nccl(**options: Any) -> None:
     """Is this log of nccl-tests (text or -J) or NCCL_DEBUG normal, and if not, why? Exit 1 if it is abnormal."""
-    _handler().nccl(**options)
-
-
-def _handler() -> ModuleType:
-    return plugins.load("prestep.validation.commands.handlers", "doctor")
+    handler("command", __package__).nccl(**options)

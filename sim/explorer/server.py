@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from prestep.sim.errors import InputError, Mistake, PrestepError
-from prestep.sim.studies.explorer import page
-from prestep.sim.studies.explorer.answers import Explorer, once
+from prestep.sim.explorer import page
+from prestep.sim.explorer.answers import Explorer, once
 from prestep.sim.tools import crash
 
 LOOPBACK = "127.0.0.1"

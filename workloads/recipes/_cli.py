@@ -41,4 +41,4 @@ GROUP = "Predict"
 @of_recipe
 @explained
 def command(**options: Any) -> None:
-    handler("import_recipe").import_recipe(**options)
+    handler("_command", __package__).import_recipe(**options)

@@ -144,4 +144,4 @@ def command(scenario: str | None, **options: Any) -> None:
     if scenario is not None:
         tables_of(find_scenario(scenario))  # a wrong name is told at once
 
-    handler("goodput").goodput(scenario, **options)
+    handler("command", __package__).goodput(scenario, **options)

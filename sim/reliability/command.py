@@ -32,7 +32,7 @@ def goodput(
         settings = _without_scenario(given, overrides)
     else:
         # the simulator is slow to import
-        from prestep.sim.commands.handlers.goodput_scenario import settings_of
+        from prestep.sim.reliability.scenario import settings_of
 
         settings = settings_of(scenario, overrides, given)
     job = simulation.job_of(settings)

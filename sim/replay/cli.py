@@ -84,4 +84,4 @@ GROUP = "Your programs, traces and machines"
 )
 @explained
 def command(**options: Any) -> None:
-    handler("replay").replay(**options)
+    handler("command", __package__).replay(**options)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from prestep.sim.commands._shared import explained, file_option
+from prestep.sim.commands._shared import explained, file_option, handler
 
 GROUP = "Your programs, traces and machines"
 
@@ -59,6 +59,4 @@ GROUP = "Your programs, traces and machines"
 @click.option("--force", is_flag=True, help="Replace the file.")
 @explained
 def command(**options: Any) -> None:
-    from prestep.validation.commands.handlers.measure import measure
-
-    measure(**options)
+    handler("command", __package__).measure(**options)

@@ -8,8 +8,8 @@ import webbrowser
 import click
 
 from prestep.sim.commands._shared import talk
-from prestep.sim.studies.explorer.answers import Explorer
-from prestep.sim.studies.explorer.server import Server
+from prestep.sim.explorer.answers import Explorer
+from prestep.sim.explorer.server import Server
 from prestep.sim.tools.catalog import find_scenario
 
 

@@ -19,8 +19,8 @@ from mcp.server.stdio import stdio_server
 import prestep
 from prestep.sim import __version__
 from prestep.sim.commands._shared import EXIT_OUTSIDE
-from prestep.sim.commands.served import confined, tools
 from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.mcp import confined, tools
 
 INSTRUCTIONS = """\
 prestep simulates training steps on GPU clusters: how long a step takes, why, and what a change would do.

@@ -46,4 +46,4 @@ GROUP = "Predict"
 @as_json
 @explained
 def command(**options: Any) -> None:
-    handler("storage").storage(**options)
+    handler("command", __package__).storage(**options)

@@ -14,7 +14,7 @@ def mcp(paths: tuple[Path, ...], time_limit: float) -> None:
         raise InputError(
             Mistake("PATH", "", f"{path}, not there", expected) for path in gone
         )
-    from prestep.sim.commands.served.server import (
+    from prestep.sim.mcp.server import (
         serve,  # needs the extra, which may be missing
     )
 

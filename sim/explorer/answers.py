@@ -14,6 +14,7 @@ from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.step_time import step_time
 from prestep.sim.engine.execution import Run
 from prestep.sim.errors import InputError, Mistake, PrestepError, unknown
+from prestep.sim.explorer.knobs import Knob, grows, knobs, world
 from prestep.sim.exporters import _words as words
 from prestep.sim.exporters._html import sections, shares, timeline
 from prestep.sim.planning.planned import Planned
@@ -22,7 +23,6 @@ from prestep.sim.spec.jobs import refuse
 from prestep.sim.spec.load import load_scenario
 from prestep.sim.spec.rules.layout import runs_of_layers
 from prestep.sim.spec.sections import Scenario
-from prestep.sim.studies.explorer.knobs import Knob, grows, knobs, world
 from prestep.sim.studies.recent import Recent
 from prestep.sim.studies.whatif import Changes
 from prestep.sim.units import format_duration

@@ -38,4 +38,4 @@ GROUP = "Predict"
 @of_recipe
 @explained
 def command(**options: Any) -> None:
-    handler("explore").explore(**options)
+    handler("command", __package__).explore(**options)

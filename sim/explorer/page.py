@@ -8,8 +8,8 @@ from importlib import resources
 from itertools import groupby
 
 from prestep.sim import __version__
-from prestep.sim.studies.explorer.answers import PIECES, Explorer, page_title
-from prestep.sim.studies.explorer.knobs import Knob
+from prestep.sim.explorer.answers import PIECES, Explorer, page_title
+from prestep.sim.explorer.knobs import Knob
 
 TITLES = {"step": "Where the step goes", "timeline": "Timeline", "memory": "Memory"}
 
@@ -83,6 +83,4 @@ def _report(name: str) -> str:
 
 
 def _own(name: str) -> str:
-    return (resources.files("prestep.sim.studies.explorer") / name).read_text(
-        encoding="utf-8"
-    )
+    return (resources.files("prestep.sim.explorer") / name).read_text(encoding="utf-8")

@@ -8,8 +8,7 @@ import click
 
 from prestep.sim.commands._pages import show_page
 from prestep.sim.commands._shared import echo_json, misused
-from prestep.sim.tools import recorded
-from prestep.workloads.capture import recording
+from prestep.workloads.capture import recording, shown
 from prestep.workloads.capture.recording import RankRecording, Recording
 from prestep.workloads.capture.summary import ranges, summary
 
@@ -20,9 +19,9 @@ def show(file: Path, rank: int | None, json_: bool) -> None:
     ranks = _chosen(whole, rank)
     counted = [summary(whole, each) for each in ranks]
     if json_:
-        echo_json(recorded.as_tables(whole, counted))
+        echo_json(shown.as_tables(whole, counted))
         return
-    for number, (heading, lines) in enumerate(recorded.sections(file, whole, counted)):
+    for number, (heading, lines) in enumerate(shown.sections(file, whole, counted)):
         text = "\n".join(lines)
         click.echo(("\n" if number else "") + click.style(heading, bold=True))
         show_page(text)

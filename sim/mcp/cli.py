@@ -28,4 +28,4 @@ GROUP = "Predict"
 )
 @explained
 def command(**options: Any) -> None:
-    handler("mcp").mcp(**options)
+    handler("command", __package__).mcp(**options)

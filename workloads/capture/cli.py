@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from prestep.sim.commands._shared import as_json, explained, misused
+from prestep.sim.commands._shared import as_json, explained, handler, misused
 from prestep.sim.errors import InputError, Mistake
 
 GROUP = "Your programs, traces and machines"
@@ -39,9 +39,7 @@ class Capture(click.Command):
 @explained
 def show(file: Path, rank: int | None, json_: bool) -> None:
     """Print what a recording has: operations, communication, waits, what was assumed."""
-    from prestep.sim.commands.handlers import recorded
-
-    recorded.show(file, rank, json_)
+    handler("command", __package__).show(file, rank, json_)
 
 
 AT_LEAST_ONE = click.IntRange(1)
@@ -119,10 +117,8 @@ def command(
     assume: str,
     **options: Any,
 ) -> None:
-    from prestep.sim.tools.program_capture import captured
-
     _check(output, command_line[0])
-    tables = captured(
+    tables = handler("recorder", __package__).captured(
         command_line,
         output,
         ranks=_named(ranks, options["world"]),

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from prestep.sim.commands._pages import show_page
-from prestep.sim.commands._shared import explained
+from prestep.sim.commands._shared import explained, handler
 
 GROUP = "Your programs, traces and machines"
 
@@ -49,6 +49,4 @@ GROUP = "Your programs, traces and machines"
 @click.option("--force", is_flag=True, help="Replace the file.")
 @explained
 def command(**options: Any) -> None:
-    from prestep.validation.fit.command import calibrate
-
-    show_page(calibrate(**options))
+    show_page(handler("command", __package__).calibrate(**options))

@@ -1,0 +1,141 @@
+"""The core and its extensions: nothing of the core imports a room that can be taken out, and without it the core works."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.contracts.test_house import PACKAGES, ROOT, imports_of, modules
+
+#: Rooms that declare what they add.
+ROOMS = sorted(
+    path.parent.relative_to(ROOT)
+    for package in PACKAGES
+    for path in (ROOT / package).glob("*/entry_points.txt")
+)
+#: Extensions that declare nothing yet.
+UNDECLARED = (
+    "prestep.sim.rl",
+    "prestep.sim.serving",
+    "prestep.workloads.traces",
+)
+#: Rooms that the core still imports, and from where; the list may only become shorter.
+NOT_YET = {
+    "prestep.sim.replay": {"prestep.sim.api", "prestep.validation.sets.traces"},
+    "prestep.sim.storage": {
+        "prestep.sim.analysis.report",
+        "prestep.sim.analysis.step_time",
+        "prestep.sim.analysis.uncertainty",
+        "prestep.sim.predict",
+    },
+    "prestep.validation.measure": {
+        "prestep.validation.formats.harness",
+        "prestep.validation.formats.overlap_rows",
+    },
+    "prestep.workloads.capture": {
+        "prestep.sim.spec.captured",
+        "prestep.sim.spec.scenario_file",
+        "prestep.validation.sets.host_speed",
+        "prestep.validation.sets.programs",
+        "prestep.workloads.frameworks.captured",
+    },
+    "prestep.workloads.recipes": {
+        "prestep.sim.spec.recipes",
+        "prestep.sim.spec.scenario_file",
+    },
+}
+#: What is asked of a core without a room, in one process; the last answer is printed.
+COMMANDS = """
+import sys
+from click.testing import CliRunner
+from prestep import cli
+for words in (["--help"], ["list", "extensions"], ["collective", "--cluster", "dgx-h100"],
+              ["topology", "show", "dgx-h100"], ["schema"], ["kernel", "--gpu", "h100", "gemm", "64x64x64"],
+              ["whatif", "mlp-ddp4", "--set=nvlink.bandwidth=2x"], ["run", "mlp-ddp4", "--json"]):
+    done = CliRunner().invoke(cli.main, words)
+    if done.exception and not isinstance(done.exception, SystemExit) or done.exit_code == 3:
+        raise SystemExit(f"{words}: {done.output} {done.exception}")
+print(done.stdout)
+"""
+
+
+def name_of(room: Path) -> str:
+    return ".".join(("prestep", *room.parts))
+
+
+def imported(nodes: Iterable[ast.stmt]) -> set[str]:
+    """Modules and packages that statements import, at the top of a module or in a function."""
+    names: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+    return names
+
+
+def within(module: str, room: str) -> bool:
+    return module == room or module.startswith(f"{room}.")
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=str)
+def test_the_core_imports_no_room_of_an_extension(room: Path) -> None:
+    """Only other rooms may; modules of the core that still do are listed, all of them and no others."""
+    rooms = [*map(name_of, ROOMS), *UNDECLARED]
+    importers = {
+        module
+        for module, path in modules().items()
+        if not any(within(module, other) for other in rooms)
+        for statements in (imports_of(path).first, imports_of(path).later)
+        if any(within(name, name_of(room)) for name in imported(statements))
+    }
+    assert importers == NOT_YET.get(name_of(room), set())
+
+
+def copied(place: Path, room: Path) -> Path:
+    """A copy of the program without a room; files are links to those of the checkout."""
+    for package in ("prestep", *PACKAGES):
+        shutil.copytree(
+            ROOT / package,
+            place / package,
+            copy_function=os.link,
+            ignore=shutil.ignore_patterns("__pycache__", "cases"),
+        )
+    shutil.copy(ROOT / "cli.py", place / "cli.py")
+    shutil.rmtree(place / room)
+    return place
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "room", [room for room in ROOMS if name_of(room) not in NOT_YET], ids=str
+)
+def test_without_a_room_the_core_works(room: Path, tmp_path: Path) -> None:
+    """Its commands are gone from the help, the others answer, and a step takes as long as with it."""
+    place = copied(tmp_path, room)
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(place)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    whole = subprocess.run(
+        [sys.executable, "-m", "prestep", "run", "mlp-ddp4", "--json"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    step, same = (json.loads(text)["step_time"] for text in (done.stdout, whole.stdout))
+    assert step == same
