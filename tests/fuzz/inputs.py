@@ -19,9 +19,9 @@ from unittest.mock import patch
 
 import click
 
-from prestep.sim.commands.served import tools
 from prestep.sim.errors import PrestepError
-from prestep.sim.studies.explorer.answers import Explorer
+from prestep.sim.explorer.answers import Explorer
+from prestep.sim.mcp import tools
 from tests.fuzz import options
 from tests.fuzz.damage import Chance
 from tests.fuzz.running import GOOD, command, ended
