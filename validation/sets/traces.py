@@ -182,11 +182,9 @@ def runs_in(folder: Path) -> dict[str, list[Path]]:
             [],
         ).append(file)
     if not runs:
-        raise InputError(
-            Mistake(
-                str(folder), "", "no trace", "a folder with traces (.json or .json.gz)"
-            )
-        )
+        expected = "a folder with traces (.json or .json.gz)"
+        hint = "--rows FOLDER names one; prestep's own traces come with a checkout of its repository alone"
+        raise InputError(Mistake(str(folder), "", "no trace", expected, hint))
     return runs
 
 
