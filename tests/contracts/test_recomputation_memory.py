@@ -17,7 +17,8 @@ import pytest
 
 from prestep.sim.analysis.memory import fullest
 from prestep.sim.errors import InputError
-from prestep.sim.predict import load_fabric, lowered_on
+from prestep.sim.lowering import lowered_on
+from prestep.sim.predict import load_fabric
 from prestep.sim.spec.load import load_scenario, parse_scenario
 from prestep.sim.spec.sections import Scenario
 from prestep.workloads.models.model import load_model
@@ -50,7 +51,7 @@ NARROW = 2  # bytes of an activation
 
 def peak(scenario: Scenario) -> float:
     """Bytes that the fullest rank allocates at most."""
-    return fullest(lowered_on(scenario, load_fabric(scenario)), scenario).total
+    return fullest(lowered_on(scenario, load_fabric(scenario))).total
 
 
 def by_way(tables: Tables) -> dict[str, float]:
