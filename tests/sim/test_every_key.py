@@ -166,12 +166,14 @@ def _silent(base: str, section: str) -> list[str]:
     return found
 
 
+@pytest.mark.daily
 @pytest.mark.parametrize("section", QUICK)
 def test_no_key_is_dropped_in_silence(section: str) -> None:
     """Of PyTorch's DDP on one host."""
     assert not _silent("ddp", section)
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize("base", ["ddp", "stages", "experts"])
 @pytest.mark.parametrize("section", OF_A_STEP)
@@ -180,6 +182,7 @@ def test_no_key_of_a_step_is_dropped_in_silence(section: str, base: str) -> None
     assert not _silent(base, section)
 
 
+@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize("base", ["ddp", "two hosts", "one GPU"])
 @pytest.mark.parametrize("section", LONG)

@@ -90,7 +90,7 @@ def layers(tmp_path_factory: pytest.TempPathFactory) -> Explorer:
     """A transformer with every kind of slider, on four hosts."""
     path = tmp_path_factory.mktemp("explorer") / "layers.toml"
     path.write_text(
-        '[cluster]\nname = "dgx-h100-superpod"\nhosts = 4\n[model]\nname = "llama3-8b"\nlayers = 4\n'
+        '[cluster]\nname = "dgx-h100-superpod"\nhosts = 4\n[model]\nname = "llama3-8b"\nlayers = 2\n'
         '[training]\nframework = "megatron"\nmicrobatches = 4\nmicro_batch = 1\nseq_len = 2048\n'
         "[parallel]\ntp = 4\npp = 2\ndp = 4\n",
         encoding="utf-8",
