@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
 from typing import Any, Literal
 
@@ -56,38 +57,27 @@ def _section_schema(cls: type) -> dict[str, Any]:
     }
 
 
+#: How a default with a unit is written.
+_WRITTEN: dict[str, Callable[[Any], Any]] = {
+    "bytes": units.format_bytes,
+    "duration": units.format_duration,
+}
+#: Limits of a key, and what JSON Schema calls them.
+_LIMITS = {"low": "minimum", "most": "maximum", "above": "exclusiveMinimum"}
+
+
 def _key_schema(entry: Field[Any], hint: Any) -> dict[str, Any]:
-    made: dict[str, Any] = {"description": entry.metadata["doc"]}
-    unit = entry.metadata["unit"]
+    metadata, default = entry.metadata, entry.default
+    made: dict[str, Any] = {"description": metadata["doc"]}
+    unit, kind = metadata["unit"], metadata["names"]
     if unit:
         made |= {"type": "string", "examples": [_EXAMPLES[unit]], "x-unit": unit}
     else:
-        made |= (
-            {"enum": catalog.names(kind)}
-            if (kind := entry.metadata["names"])
-            else _type_schema(hint)
-        )
-        made |= (
-            {"minimum": entry.metadata["low"]}
-            if entry.metadata["low"] is not None
-            else {}
-        )
-        made |= (
-            {"maximum": entry.metadata["most"]}
-            if entry.metadata["most"] is not None
-            else {}
-        )
-        made |= (
-            {"exclusiveMinimum": entry.metadata["above"]}
-            if entry.metadata["above"] is not None
-            else {}
-        )
-    if entry.default is not MISSING and entry.default is not None:
-        made["default"] = (
-            units.format_bytes(entry.default) if unit == "bytes" else entry.default
-        )
-        if unit == "duration":
-            made["default"] = units.format_duration(entry.default)
+        made |= {"enum": catalog.names(kind)} if kind else _type_schema(hint)
+        limits = {name: metadata[limit] for limit, name in _LIMITS.items()}
+        made |= {name: limit for name, limit in limits.items() if limit is not None}
+    if default is not MISSING and default is not None:
+        made["default"] = _WRITTEN.get(unit, lambda value: value)(default)
     return made
 
 
