@@ -71,7 +71,9 @@ def _buffers(planned: Planned, p: Program) -> dict[object, float]:
     for comm, plan in _plans(planned, p):
         pair = comm.op == "send"
         key = (comm.axis, pair, comm.groups[0])
-        found[key] = max(found.get(key, 0.0), _bytes(plan, pair, several))
+        own = comm.tokens is not None and comm.tokens.kernel == "hybridep"
+        size = _token_buffers(comm) if own else _bytes(plan, pair, several)
+        found[key, own] = max(found.get((key, own), 0.0), size)
     return found
 
 
@@ -86,6 +88,23 @@ def _plans(planned: Planned, p: Program) -> Iterator[tuple[Comm, Plan]]:
         kernel.graph for kernel in kernels if isinstance(kernel, Chain)
     ):
         yield from zip(inner.comms, planned.chains[inner].plans, strict=True)
+
+
+def _token_buffers(comm: Comm) -> float:
+    """Bytes that HybridEP allocates itself for tokens in 16 bits: of all ranks, and for each NVLink domain beyond.
+
+    Source: HybridEP's buffers, deep_ep (branch hybrid-ep), csrc/hybrid_ep/buffer: intranode.cu (one buffer for both
+    ways, fp32 scales of 128 numbers beside it), internode_doca.cu (what is sent, and three buffers a domain).
+    """
+    tokens = comm.tokens
+    if tokens is None or len(comm.groups[0]) < 2:
+        return 0.0
+    own, ranks, others = (
+        tokens.count * tokens.size,
+        len(comm.groups[0]),
+        tokens.over - 1,
+    )
+    return own * (ranks * (1 + 1 / 64) + (1 + 3 * others if others else 0))
 
 
 def _several_hosts(planned: Planned, gpus: tuple[str, ...]) -> bool:

@@ -79,6 +79,8 @@ class TokenDispatcher:
         if self.s.counts_wait:
             t.synchronize()
         x = self._exchange.to_experts(t, x, (here, hidden), meanwhile)
+        if self._hybrid and self.spread.group.size > 1:
+            x = self._with_routes(t, x)
         if self._shards_exchange is not None:
             here *= self.shards
             x = self._shards_exchange.to_experts(t, x, (here, hidden))
@@ -136,6 +138,23 @@ class TokenDispatcher:
         group.collective(t, "all_gather", size, STREAM, "functional_collective")
         t.wait(t.record(STREAM))
         pass_over(t, round(size), size)
+
+    def _with_routes(self, t: Tape, x: Tensor) -> Tensor:
+        """Tokens whose backward wants HybridEP's handle.
+
+        For each token of all ranks: whether it goes to each expert here and to which row, and its row on each rank
+        (bool and int32; csrc/hybrid_ep/executor/executor.cu, metadata_preprocess_core).
+        """
+        ranks = self.spread.group.size
+        size = self.tokens * ranks * (5 * (self.m.experts // ranks) + 4)
+        handle = t.empty((size,), 1)
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            nonlocal handle
+            del handle
+            return [g]
+
+        return t.apply(Tensor(x.storage, x.shape, x.itemsize), [x], backward)
 
     @property
     def _weights(self) -> float:
