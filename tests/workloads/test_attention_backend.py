@@ -8,7 +8,8 @@ import pytest
 
 from prestep.sim import api
 from prestep.sim.graph.opgraph import Chain, OpGraph
-from prestep.sim.predict import load_fabric, lowered_on
+from prestep.sim.lowering import lowered_on
+from prestep.sim.predict import load_fabric
 from prestep.sim.spec.load import load_scenario
 from prestep.workloads.torch.attention_backend import default_backend
 
