@@ -215,8 +215,6 @@ def sweep(
     """All combinations of the grid's values: a row a run; what `folder` has already is not run again (docs/sweeps.md).
 
     A graph is written into the folder, for the processes that run on it.
-
-    Scripts that use processes guard their entry by `if __name__ == "__main__"`.
     """
     path = find_scenario(None if scenario is None else str(scenario))
     listed = {

@@ -3,10 +3,10 @@
 Both directions are needed. A GPU whose operations of PyTorch were measured says by how much it differs from another
 that was (`counterpart`). All other GPUs price an operation as the kernel of a model that does the same (`in_models`),
 so a captured program and a model described by its sizes take the same time. What counts is what a kernel does.
-Elementwise operations and convolutions have layouts that models do not know, and stay as they are.
+Operations in layouts that models do not know (rows that are repeated, images in planes) stay as they are.
 
 Products and attention are no counterparts of models' kernels: in a step power bounds them, in short runs of one
-operation it does not.
+operation it does not (`GpuTimes.in_step`).
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ OVER_ROWS = {
         "nll_loss_fwd",
     )
 }
+#: Elementwise operations over whole tensors that mean the same in both.
+ALIKE = ("add", "mul", "silu", "silu_backward", "gelu", "copy", "fill")
 #: Gradients whose operation zeroes the whole result first, which models do by a kernel of its own.
 ZEROED = {OPERATIONS[kind]: kind for kind in ("embedding_bwd", "nll_loss_bwd")}
 PRODUCTS = {
@@ -89,7 +91,8 @@ ATTENTION = {
 OWN_LIBRARIES = (CUDNN, "_scaled_dot_product_flash_attention")
 BACKWARD = "_backward"
 KINDS = (
-    OVER_ROWS
+    {"convolution": "conv_fwd", f"convolution{BACKWARD}": "conv_wgrad"}
+    | OVER_ROWS
     | ZEROED
     | PRODUCTS
     | {ADAMW: "adamw"}
@@ -175,7 +178,31 @@ def in_models(kernel: Kernel) -> InModels | None:
     if name == ADAMW and kernel.layout == LISTS and len(kernel.shape) == 2:
         tensors, elements = kernel.shape
         return InModels((Kernel("adamw", (elements, tensors), kernel.dtype),))
+    if name in ALIKE and not kernel.layout:
+        elements = (math.prod(kernel.shape),)
+        return InModels((Kernel(name, elements, kernel.dtype, bytes=kernel.bytes),))
+    if name.removesuffix(BACKWARD) == "convolution":
+        return _convolution(kernel)
     return _over_rows(name, kernel)
+
+
+def _convolution(kernel: Kernel) -> InModels | None:
+    """Of a convolution with channels last in one group; backward does one pass for the image, one for the filter.
+
+    The first layer of a network has no gradient of its image: its operation counts the work of one pass.
+    """
+    if kernel.layout != "channels_last" or len(kernel.shape) != 9:
+        return None
+    *shape, groups = kernel.shape
+    same = Kernel("conv_fwd", tuple(shape), kernel.dtype)
+    if groups > 1:
+        return None
+    if not kernel.kind.endswith(BACKWARD):
+        return InModels((same,))
+    filters = replace(same, kind="conv_wgrad")
+    if kernel.flops and kernel.flops < 1.5 * work(same)[0]:
+        return InModels((filters,))
+    return InModels((replace(same, kind="conv_dgrad"), filters))
 
 
 def _product(kind: str, kernel: Kernel) -> InModels | None:

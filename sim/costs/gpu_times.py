@@ -384,11 +384,32 @@ class GpuTimes:
             self._ratios[kernel] = similar.measured_ratio(self, like, kernel)
         return self._ratios[kernel]
 
+    def _in_steps(self, kernel: Kernel) -> InModels | None:
+        """The kernels of models whose times an operation of PyTorch takes in a step, where it was measured in bursts.
+
+        Models' tables are of traced steps: power bounds products and attention there, and what else a step does is in
+        the caches. Products that fill no GPU draw less and stay; models have few with a bias or in batches, and few
+        convolutions.
+        """
+        reading = None if self._operations is None else in_models(kernel)
+        if reading is None or reading.main.kind.startswith("conv"):
+            return None
+        if not aten.is_product(kernel):
+            return reading
+        filling = reading.main.kind == "gemm" and self.hot(kernel)
+        return reading if filling else None
+
     def in_step(self, kernel: Kernel, together: bool = False, cuda: str = "") -> float:
         """Seconds of a kernel in a long run, at the clock of hours of load; raises as `duration`.
 
         `together`: other GPUs of the host work too. `cuda`: the release of CUDA whose cuBLAS multiplies.
         """
+        if (stepped := self._in_steps(kernel)) is not None:
+            pauses = (len(stepped.kernels) - 1) * self.gap
+            parts = [self.in_step(part, together, cuda) for part in stepped.kernels]
+            beside = stepped.beside
+            apart = self.duration(kernel) / self.duration(beside) if beside else 1.0
+            return (sum(parts) + pauses) * apart
         time, kernel = self.duration(kernel), self.main(kernel)
         if not sustained.is_clocked(kernel):
             return time

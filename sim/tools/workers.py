@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -39,7 +40,7 @@ class Workers(ProcessPoolExecutor):
         self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Future[T]:
         # Processes are started as tasks come, and take over which signals their starter ignores.
-        with _deaf_to_interrupts():
+        with _deaf_to_interrupts(), _without_script():
             try:
                 return super().submit(fn, *args, **kwargs)
             except (ConnectionError, EOFError) as error:
@@ -83,6 +84,21 @@ def _one_thread() -> Iterator[None]:
     finally:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@contextlib.contextmanager
+def _without_script() -> Iterator[None]:
+    """Processes that start meanwhile do not run the user's script again, guarded by `__main__` or not.
+
+    Python runs it to find what was pickled from there; all that these processes do is prestep's own.
+    """
+    main = vars(sys.modules["__main__"])
+    before = {name: main.pop(name) for name in ("__file__", "__spec__") if name in main}
+    main["__spec__"] = None
+    try:
+        yield
+    finally:
+        main.update(before)
 
 
 @contextlib.contextmanager

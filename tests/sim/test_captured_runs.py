@@ -136,9 +136,9 @@ def test_a_sweep_is_done_again_for_another_recording(tmp_path: Path) -> None:
 def test_a_sweep_tries_gpus(tmp_path: Path) -> None:
     """Rows as `prestep run` would predict each."""
     rows = api.sweep(
-        job(tmp_path), {"gpu": ["h100", "h200"]}, tmp_path / "out", "threads", 1
+        job(tmp_path), {"gpu": ["a100", "h200"]}, tmp_path / "out", "threads", 1
     )
-    assert list(rows["cluster"]) == ["dgx-h100", "dgx-h200"]
+    assert list(rows["cluster"]) == ["dgx-a100", "dgx-h200"]
     assert rows["step_time"].iloc[0] > rows["step_time"].iloc[1]
 
 

@@ -131,7 +131,7 @@ def test_captures_record_what_the_table_says(
 ) -> None:
     """With PyTorch from 2.11 installed: the operator that a captured program calls."""
     torch = pytest.importorskip("torch")
-    attention = pytest.importorskip("workloads.capture.record.attention")
+    attention = pytest.importorskip("prestep.workloads.capture.record.attention")
     meta = {"dtype": torch.bfloat16, "device": "meta"}
     query = torch.empty(1, 4, 256, width, **meta)
     call = attention.Call(query, query, torch.empty(1, 4, 256, value, **meta))

@@ -19,7 +19,7 @@ from prestep.sim.collectives.assemble import assemble
 from prestep.sim.collectives.constants import Constants
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl import channels as rules
-from prestep.sim.collectives.nccl import mesh, protocols
+from prestep.sim.collectives.nccl import mesh, protocols, rccl
 from prestep.sim.collectives.nccl.speeds import generation
 from prestep.sim.collectives.nccl.tuning import TREE_NET, Model, Row, Rows
 from prestep.sim.collectives.plan import PROTOS, Plan, Send
@@ -105,14 +105,18 @@ def plan(
     group = group_of(fabric, ranks, wanted)
     count, threads = rules.used(op, size, group.n, "tree", proto, channels)
     table = table or machine.of(fabric)
-    chains = mesh.chains(group, fabric, wanted)
+    chains, lines = mesh.chains(group, fabric, wanted), rccl.chains(group, fabric)
     flows = paths.once_routed(
         fabric,
-        ("tree", group.shape, group.net.nics, chains),
-        lambda: paths.gather(fabric, group.expand(fabric, _flows(group, chains))),
+        ("tree", group.shape, group.net.nics, chains, lines),
+        lambda: paths.gather(
+            fabric, group.expand(fabric, _flows(group, chains, lines))
+        ),
     )
     task = work(size, group, proto, count, wanted.buffer_size)
-    if size > 0 and chains:
+    if lines:  # no two share a link in one direction
+        task = replace(task, local_bytes=task.local_bytes / len(lines))
+    elif size > 0 and chains:
         task, group = mesh.on_links(task, size, group, fabric, flows, table)
     plan = assemble(
         op,
@@ -221,10 +225,13 @@ def busiest(nodes: int) -> float:
     return max(sent)
 
 
-def _flows(group: Group, found: mesh.Orders = ()) -> list[tuple[str, str, float]]:
+def _flows(
+    group: Group, found: mesh.Orders = (), lines: rccl.Orders = ()
+) -> list[tuple[str, str, float]]:
     """Both directions of every edge, for each rotation of the hosts' chains and each of the two trees.
 
-    `found`: the chains of a single host, where NCCL's search had to find them.
+    `found`: the chains of a single host, where NCCL's search had to find them. `lines`: a chain from each GPU of a
+    host instead of one that is turned.
     """
     if found:
         edges = [(child, parent, 1 / len(found)) for child, parent in _down(found)]
@@ -233,7 +240,7 @@ def _flows(group: Group, found: mesh.Orders = ()) -> list[tuple[str, str, float]
     trees = _trees(group.nodes)
     flows: list[tuple[str, str, float]] = []
     for k in range(rotations):
-        chains = [turned(host, k, rotations) for host in group.hosts]
+        chains = [turned(host, k, rotations, lines) for host in group.hosts]
         edges = [(child, parent, 1 / rotations) for child, parent in _down(chains)]
         share = 1 / rotations / len(trees)
         edges += [
@@ -256,9 +263,13 @@ def _down(chains: Sequence[tuple[str, ...]]) -> list[tuple[str, str]]:
     return [(child, parent) for chain in chains for parent, child in pairwise(chain)]
 
 
-def turned(host: tuple[str, ...], k: int, rotations: int) -> tuple[str, ...]:
+def turned(
+    host: tuple[str, ...], k: int, rotations: int, lines: rccl.Orders = ()
+) -> tuple[str, ...]:
     """The host's GPUs from the one beside its NIC `k` of `rotations` on; NICs are spread evenly over the GPUs."""
     start = k * len(host) // rotations % len(host)
+    if lines:
+        return tuple(host[place] for place in lines[start])
     return host[start:] + host[:start]
 
 

@@ -53,6 +53,16 @@ def orders(group: Group, fabric: Any) -> tuple[tuple[str, ...], ...]:
     )
 
 
+def chains(group: Group, fabric: Any) -> Orders:
+    """Places of a host's GPUs along a tree's chain that begins at each of them; empty where hosts are not joined so.
+
+    RCCL draws lines of its own over all links of a board of eight MI300X for its trees across hosts
+    (connectRailOptimizedTrees, ROCm/rccl#1540, from ROCm 6.4 on), where NCCL turns one chain around.
+    """
+    across = group.nodes > 1 and _joined(group, fabric)
+    return paths(len(group.hosts[0])) if across else ()
+
+
 def _named(host: tuple[str, ...], order: tuple[int, ...]) -> tuple[str, ...]:
     return tuple(host[place] for place in order)
 
