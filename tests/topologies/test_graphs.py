@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import networkx as nx
 import pytest
+from click.testing import CliRunner
 
 import prestep
+from prestep import cli
 from prestep.sim.errors import InputError
+from prestep.sim.tools.catalog import find_scenario
 from prestep.topologies import cluster_names, load_cluster
 from prestep.topologies.edit.overrides import with_overrides
 from prestep.topologies.fabric import Fabric
@@ -252,3 +257,114 @@ def test_drawing_is_noted_and_costs_nothing() -> None:
     nx.set_node_attributes(graph, 1.0, "weight")
     with pytest.raises(InputError, match=r"node.weight: found an unknown attribute"):
         from_graph(graph)
+
+
+#: Nodes and links of a DGX H100 without its network: 8 x (GPU, NIC, disk, PCIe switch), 4 NVSwitches, 2 CPUs with
+#: memory; 32 bundles of NVLinks, 4 x 8 of PCIe, 2 memories, 1 between sockets. Each of its NICs has one link out.
+NODES, INNER, NICS = 40, 67, 8
+
+
+@pytest.mark.parametrize(
+    ("family", "hosts", "switches", "cables"),
+    [
+        ("host", 1, 1, 0),
+        ("leaf_spine", 4, 2, 1),
+        ("fat_tree", 8, 2 + 4, 2 * 4),
+        ("rail_optimized", 32, 8 + 8, 8 * 8),
+        ("superpod", 32, 8 + 4, 8 * 4),
+        ("torus", 4 * 4, 4 * 4, 2 * 4 * 4),
+        ("ethernet_clos", 8, 4 + 16, 4 * 16),
+        # 20 switches in groups of 4, and a cable between every two of the 5 groups
+        ("dragonfly", 18, 20, 5 * 6 + 10),
+    ],
+)
+def test_a_family_is_a_graph_of_its_formula(
+    family: str, hosts: int, switches: int, cables: int
+) -> None:
+    """Hosts, switches above, and an edge in each direction for every bundle of cables; and back without loss."""
+    module = importlib.import_module(f"prestep.topologies.{family}")
+    fabric = module.build(module.Params())
+    graph = fabric.to_graph()
+    assert len(graph) == hosts * NODES + switches
+    links = hosts * (INNER + NICS) + cables
+    assert graph.number_of_edges() == 2 * links
+    assert differences(fabric, from_graph(graph)) == []
+
+
+@pytest.mark.parametrize("name", ["a.graphml", "a.json"])
+def test_files_stand_wherever_a_cluster_does(tmp_path: Path, name: str) -> None:
+    """After `--cluster` with a name in the scenario, in `--set`, and in a scenario's own table: one step time."""
+    graph, path = double(prestep.to_graph("h200-host-4"), "nvlink"), tmp_path / name
+    if path.suffix == ".json":
+        path.write_text(json.dumps(nx.node_link_data(graph)))
+    else:
+        nx.write_graphml(graph, path)
+    expected = prestep.simulate("mlp-ddp4", cluster=graph).step_time
+    own = tmp_path / "own.toml"
+    bundled = Path(str(find_scenario("mlp-ddp4"))).read_text()
+    own.write_text(bundled.replace('name = "h200-host-4"', f'file = "{name}"'))
+    assert f'file = "{name}"' in own.read_text()
+    for words in (
+        ["mlp-ddp4", "--cluster", str(path)],
+        ["mlp-ddp4", "--set", f"cluster.file={path}"],
+        [str(own)],
+    ):
+        done = CliRunner().invoke(cli.main, ["run", *words, "--json"])
+        assert done.exit_code == 0, done.output
+        told = json.loads(done.stdout)
+        assert told["step_time"] == pytest.approx(expected, rel=1e-9)
+    assert prestep.simulate("mlp-ddp4", cluster=path).step_time == expected
+
+
+def test_a_graph_has_its_own_hosts() -> None:
+    """A scenario's number of hosts goes with its cluster; one that is asked for beside a graph has to be the graph's."""
+    graph = prestep.to_graph("dgx-h100")
+    changes = {"parallel.dp": 8, "training.global_batch": 2048}
+    scenario = prestep.load("mlp-ddp4", changes, cluster=graph)
+    assert scenario.cluster.hosts is None
+    with pytest.raises(InputError, match="hosts: found 2, expected 1, as in the graph"):
+        prestep.load("mlp-ddp4", changes | {"cluster.hosts": 2}, cluster=graph)
+    with pytest.raises(prestep.PrestepError, match="give one of them"):
+        prestep.load("mlp-ddp4", {"cluster.name": "dgx-h100"}, cluster=graph)
+
+
+def test_every_function_takes_a_graph(tmp_path: Path) -> None:
+    """Comparisons, tornadoes, sweeps and replays say of a graph what they say of its name."""
+    name = "h200-host-4"
+    graph = prestep.to_graph(name)
+    for function in (
+        lambda cluster: prestep.compare("mlp-ddp4", {"nvlink.bandwidth": "2x"}, cluster=cluster),
+        lambda cluster: prestep.tornado("mlp-ddp4", ["link-kind"], cluster=cluster),
+        lambda cluster: prestep.sweep("mlp-ddp4", {"nvlink.bandwidth": ["1x", "2x"]}, tmp_path / str(cluster)[:5], "threads", 1, cluster=cluster)[["step_time", "error"]],
+    ):  # fmt: skip
+        assert function(graph).equals(function(name))
+
+
+def without(graph: nx.MultiDiGraph[str]) -> Iterator[nx.MultiDiGraph[str]]:
+    """The graph without a node of every kind, without all of a kind, and without a link between every two kinds."""
+    kinds = nx.get_node_attributes(graph, "kind")
+    pairs = {(kinds[a], kinds[b]): (a, b) for a, b in graph.edges()}
+    groups = [[node for node in graph if kinds[node] == k] for k in {*kinds.values()}]
+    for nodes in (part for group in groups for part in (group, group[:1])):
+        less = graph.copy()
+        less.remove_nodes_from(nodes)
+        yield less
+    for a, b in pairs.values():
+        yield cut(graph.copy(), a, b)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["h200-leafspine-2x2", "gh200-quad", "l40s-host"])
+def test_whatever_is_taken_away_runs_or_is_refused(name: str) -> None:
+    """No traceback, and no answer in which a slower fabric is faster."""
+    whole = {op: busbw(name, op)[1] for op in ("all_gather", "sendrecv")}
+    for graph in without(prestep.to_graph(name)):
+        gpus = [kind for _, kind in graph.nodes(data="kind") if kind == "gpu"]
+        for op, most in whole.items():
+            try:
+                rate = busbw(graph, op)[1]
+            except prestep.PrestepError as error:
+                assert "expected" in str(error)
+                continue
+            if len(gpus) == len(prestep.load_cluster(name).gpus):
+                assert rate <= most * (1 + 1e-9)

@@ -67,8 +67,6 @@ def route(fabric: Any, hosts: Sequence[Sequence[str]], wanted: Nccl) -> str:
     """How bytes travel in hosts: "auto" where all are peers, "shm" where none is, else the farthest type of peers."""
     if wanted.peers_off:
         return SHM
-    if "memory" not in fabric.nodes.kinds:
-        return "auto"
     first = {len(host): host for host in reversed(hosts)}
     for gpus, host in first.items():
         farthest = limit(wanted, fabric, gpus)
