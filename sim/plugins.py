@@ -55,10 +55,12 @@ def outlines(package: str) -> dict[str, Outline]:
     PrestepError
         If the package does not exist.
     """
-    return {
-        name: _outline(plugin.text) if plugin.file else _broken(plugin)
-        for name, plugin in plugins_of(package).items()
-    }
+    return {name: outline_of(plugin) for name, plugin in plugins_of(package).items()}
+
+
+def outline_of(plugin: Plugin) -> Outline:
+    """Returns what the file of a plug-in says; of one that cannot be used, why."""
+    return _outline(plugin.text) if plugin.file else _broken(plugin)
 
 
 def summaries(package: str) -> dict[str, str]:
@@ -159,11 +161,17 @@ def plugins_of(package: str) -> dict[str, Plugin]:
     PrestepError
         If the package does not exist.
     """
-    by_name = {
-        name: [Plugin(f"{package}.{name}", path)]
+    own = {
+        name: Plugin(f"{package}.{name}", path)
         for name, path in _files(package).items()
     }
-    for entry in entry_points(group_of(package)):
+    return plugins_in(group_of(package), own)
+
+
+def plugins_in(group: str, own: Mapping[str, Plugin] = {}) -> dict[str, Plugin]:
+    """Returns the plug-ins that entry points of a group declare, beside `own`, by name and sorted."""
+    by_name = {name: [plugin] for name, plugin in own.items()}
+    for entry in entry_points(group):
         key = entry.name.replace("-", "_")
         by_name.setdefault(key, []).append(declared(entry))
     return {name: _only(name, same) for name, same in sorted(by_name.items())}
@@ -318,10 +326,18 @@ def _is_plugin(key: str, module: ModuleType) -> bool:
 
 def load_function(package: str, name: str, function: str) -> Callable[..., Any]:
     """The function `function` of the plug-in `name`; a plug-in without it is an error in the plug-in."""
-    module = load(package, name)
+    return _defined(load(package, name), package, function)
+
+
+def function_of(plugin: Plugin, function: str) -> Callable[..., Any]:
+    """Returns a function of a plug-in; raises as `imported_plugin`, and PrestepError where it defines none."""
+    return _defined(imported_plugin(plugin), plugin.source, function)
+
+
+def _defined(module: ModuleType, source: str, function: str) -> Callable[..., Any]:
     if not callable(getattr(module, function, None)):
         raise PrestepError(
-            f"{module.__name__}: a plug-in of {package} must define the function {function}()"
+            f"{module.__name__}: a plug-in of {source} must define the function {function}()"
         )
     return getattr(module, function)  # type: ignore[no-any-return]
 

@@ -48,7 +48,7 @@ def test_entry_points_are_those_of_importlib(
     monkeypatch.syspath_prepend(str(install_example(tmp_path)))
     groups = importlib.metadata.entry_points().groups
     own = sorted(group for group in groups if group.startswith("prestep."))
-    assert len(own) >= 9
+    assert len(own) >= 10
     for group in own:
         expected = {
             (entry.name, entry.value)
@@ -92,6 +92,33 @@ def test_an_installed_cluster_and_gpu_are_used_by_every_command(
     )
     assert swept.returncode == 0, swept.stderr
     assert prestep(folder, "topology", "show", "acme-hall").returncode == 0
+
+
+def test_an_opened_file_is_a_scenario_on_every_path(tmp_path: Path) -> None:
+    """A plan runs as the scenario that says the same does; changes, what-ifs and sweeps take it, a wrong one is told."""
+    folder = install_example(tmp_path)
+    plan, scenario = tmp_path / "job.plan", tmp_path / "job.toml"
+    plan.write_text("llama3.2-1b on 8 of dgx-h100\n", encoding="utf-8")
+    scenario.write_text(
+        '[cluster]\nname = "dgx-h100"\ngpus = 8\n[model]\nname = "llama3.2-1b"\n[parallel]\ndp = 8\n',
+        encoding="utf-8",
+    )
+    steps = [
+        json.loads(prestep(folder, "run", str(path), "--json", *change).stdout)
+        for path in (plan, scenario)
+        for change in ((), ("--set=training.micro_batch=2",))
+    ]
+    times = [step["step_time"] for step in steps]
+    assert times[:2] == times[2:] and times[0] != times[1]
+    for words in (
+        ("whatif", str(plan), "--set=nvlink.bandwidth=2x"),
+        (*("sweep", str(plan), "--grid", "model.layers=1,2"), "-o", f"{plan}.swept"),
+    ):
+        done = prestep(folder, *words)
+        assert done.returncode == 0, done.stderr
+    plan.write_text("as many as you like", encoding="utf-8")
+    wrong = prestep(folder, "run", str(plan))
+    assert wrong.returncode == 2 and "MODEL on GPUS of CLUSTER" in wrong.stderr
 
 
 def test_extensions_are_listed_with_what_they_add(tmp_path: Path) -> None:

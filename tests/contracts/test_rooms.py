@@ -34,7 +34,7 @@ NOT_YET = {
         "prestep.sim.analysis.report",
         "prestep.sim.analysis.step_time",
         "prestep.sim.analysis.uncertainty",
-        "prestep.sim.predict",
+        "prestep.sim.lowering",
     },
     "prestep.validation.measure": {
         "prestep.validation.formats.harness",
@@ -42,15 +42,11 @@ NOT_YET = {
     },
     "prestep.workloads.capture": {
         "prestep.sim.spec.captured",
-        "prestep.sim.spec.scenario_file",
         "prestep.validation.sets.host_speed",
         "prestep.validation.sets.programs",
         "prestep.workloads.frameworks.captured",
     },
-    "prestep.workloads.recipes": {
-        "prestep.sim.spec.recipes",
-        "prestep.sim.spec.scenario_file",
-    },
+    "prestep.workloads.recipes": {"prestep.sim.spec.recipes"},
 }
 #: What is asked of a core without a room, in one process; the last answer is printed.
 COMMANDS = """
