@@ -141,3 +141,27 @@ def test_more_microbatches_than_can_be_simulated_are_refused(microbatches: int) 
     training = {"framework": "megatron", "seq_len": 256, "microbatches": microbatches}
     with pytest.raises(InputError, match="microbatches of 1 stages"):
         predict(parse_scenario(SMALL | {"training": training}, "x"))
+
+
+def test_an_engine_with_an_optimizer_of_its_own_takes_no_other() -> None:
+    """DeepSpeed's FusedAdam is one kernel with moments in fp32: what says otherwise is refused, both keys together."""
+    tables = SMALL | {
+        "training": {"seq_len": 256, "framework": "deepspeed-eager"},
+        "parallel": {"dp": 8, "data_parallel": "zero3"},
+        "pytorch": {"fused_optimizer": False, "wide_moments": True},
+    }
+    with pytest.raises(InputError) as wrong:
+        predict(parse_scenario(tables, "x"))
+    keys = {mistake.key for mistake in wrong.value.mistakes}
+    assert keys == {"pytorch.fused_optimizer", "pytorch.wide_moments"}
+
+
+def test_types_of_experts_are_told_where_there_are_none() -> None:
+    """Automodel reduces experts' gradients in a type of their own."""
+    tables = SMALL | {
+        "training": {"seq_len": 256, "framework": "automodel"},
+        "parallel": {"dp": 8, "data_parallel": "fsdp"},
+        "pytorch": {"experts_reduce_dtype": "bf16"},
+    }
+    told = predict(parse_scenario(tables, "x")).warnings
+    assert any("pytorch.experts_reduce_dtype" in line for line in told)

@@ -46,6 +46,9 @@ def _engine(s: Job) -> Iterator[Mistake]:
         if getattr(s.pytorch, key):
             hint = "DeepSpeed's optimizer has norms and fp32 weights anyway"
             yield Mistake(s.where, f"pytorch.{key}", "true", "false", hint)
+    hint = "DeepSpeed's optimizer is one kernel of its own, with moments in fp32"
+    for key, value in stated(s, ("fused_optimizer", "wide_moments")):
+        yield Mistake(s.where, key, value, "nothing", hint)
 
 
 def _stage3(s: Job) -> Iterator[Mistake]:

@@ -102,6 +102,7 @@ class PyTorch:
         None,
         "automodel: the same for experts, which NeMo Automodel shards without a mixed precision policy (bf16); default "
         "as reduce_dtype",
+        wants="model.experts > 0",
     )
     reduce_every_microbatch: bool = shared(
         False,
