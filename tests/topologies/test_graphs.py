@@ -82,7 +82,7 @@ def test_every_bundled_cluster_predicts_the_same_as_a_graph(name: str) -> None:
     if len(fabric.links) > MOST or gpus < 2:
         pytest.skip("a smaller cluster of the same family is among the others")
     graph = to_graph(fabric)
-    for op in ("all_reduce", "all_gather", "alltoall", "sendrecv"):
+    for op in ("all_reduce", "all_gather", "all_to_all", "sendrecv"):
         expected = busbw(name, op, ranks=gpus)
         assert busbw(graph, op, ranks=gpus) == pytest.approx(expected, rel=1e-9)
     changes = {"parallel.dp": gpus, "cluster.gpus": gpus, "training.micro_batch": 32}
