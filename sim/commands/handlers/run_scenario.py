@@ -42,7 +42,7 @@ class Kind(NamedTuple):
     Attributes
     ----------
     name
-        As mistakes call it.
+        As mistakes call it, with the number of `jobs`.
     predict, render
         What predicts it, and what makes a page of the result: module in `sim` and function; "": `str`.
     takes
@@ -63,7 +63,7 @@ KINDS = {
     ),
     "rl": Kind("[rl]", "rl.result:predict", "rl.result:render"),
     "jobs": Kind(
-        "several jobs",
+        "{jobs} jobs",
         "studies.shared_cluster:predict",
         "exporters.terminal:render_jobs",
         frozenset({"--strict", "--fail-oom"}),
@@ -85,7 +85,7 @@ def run_scenario(
 ) -> None:
     """The run of a scenario with the options that are `asked` for."""
     kind = _kind(loaded, max_micro_batch)
-    _check_options(kind, asked)
+    _check_options(kind, asked, len(loaded.jobs))
     if max_micro_batch:
         _refuse_capture(path)
         refuse(loaded, "--max-micro-batch")
@@ -113,7 +113,7 @@ def _kind(loaded: Scenario, largest: bool) -> Kind | None:
     return next((KINDS[name] for name, asked in asks.items() if asked), None)
 
 
-def _check_options(kind: Kind | None, asked: Mapping[str, Any]) -> None:
+def _check_options(kind: Kind | None, asked: Mapping[str, Any], jobs: int) -> None:
     """Refuses options that the kind of run does not take, all of them at once."""
     stated = {
         f"--{name.replace('_', '-')}": value
@@ -121,7 +121,11 @@ def _check_options(kind: Kind | None, asked: Mapping[str, Any]) -> None:
         if value not in (None, False, (), {}) and (name, value) != ("pue", 1.0)
     }
     wrong = [
-        misused(option, f"{option} with {kind.name}", "a training step of one job")
+        misused(
+            option,
+            f"{option} with {kind.name.format(jobs=jobs)}",
+            "a training step of one job",
+        )
         for option in stated
         if kind is not None and option not in kind.takes
     ]
