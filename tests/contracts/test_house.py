@@ -25,7 +25,7 @@ PACKAGES = ("sim", "topologies", "workloads", "validation")
 #: Harnesses beside measured rows: programs as they ran, which nothing imports.
 DATA = ROOT / "validation" / "cases"
 #: Most lines of the packages, and of one file; files that are longer; Python files in one room.
-LINES, LONG, LONG_FILES, ROOM = 141_900, 400, 15, 67
+LINES, LONG, LONG_FILES, ROOM = 141_960, 400, 15, 67
 #: Most imports inside functions.
 LOCAL = 65
 #: Modules of prestep that a plain `prestep run` loads, and their lines.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from numbers import Real
 
 # Best first. A result says how much of its time rests on each.
 GRADES = ("measured", "fitted", "datasheet", "guess")
@@ -60,3 +62,24 @@ class LinkSpec:
             if self.upstream is None
             else replace(self, bandwidth=self.upstream, upstream=self.bandwidth)
         )
+
+
+def shown(value: object) -> str:
+    """How an error shows a value of somebody else's: its beginning, on one line.
+
+    Examples
+    --------
+    >>> shown(None), shown("fast"), shown([0] * 40)[:9]
+    ('nothing', "'fast'", '[0, 0, 0,')
+    """
+    return "nothing" if value is None else repr(value)[:60]
+
+
+def number_of(value: object) -> float:
+    """A number, or a text that is one; NaN for everything else."""
+    if isinstance(value, bool) or not isinstance(value, Real | str):
+        return math.nan
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return math.nan

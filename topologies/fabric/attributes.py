@@ -6,14 +6,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.units import parse_bandwidth, parse_power, parse_rate
 from prestep.topologies.core.facts import KINDS, SHARE, SWITCH
-from prestep.topologies.core.quantity import GRADES, Quantity
+from prestep.topologies.core.quantity import GRADES, Quantity, number_of, shown
 from prestep.topologies.fabric.fabric import Fabric, GpuChange
 
 #: Files of measured times by their attributes.
@@ -26,27 +25,6 @@ GPU_ATTRIBUTES: Mapping[str, Callable[[object, str, str], float] | None] = {
     "power_limit": parse_power,
 }
 _FACTOR = re.compile(r"\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)\s*x\s*")
-
-
-def shown(value: object) -> str:
-    """How an error shows a value of somebody else's: its beginning, on one line.
-
-    Examples
-    --------
-    >>> shown(None), shown("fast"), shown([0] * 40)[:9]
-    ('nothing', "'fast'", '[0, 0, 0,')
-    """
-    return "nothing" if value is None else repr(value)[:60]
-
-
-def number_of(value: object) -> float:
-    """A number, or a text that is one; NaN for everything else."""
-    if isinstance(value, bool) or not isinstance(value, Real | str):
-        return math.nan
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return math.nan
 
 
 def attributes_of(fabric: Fabric) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from prestep.topologies.core.checks import check
 from prestep.topologies.core.facts import KINDS
 from prestep.topologies.core.kinds import LINK_KINDS, NODE_KINDS
 from prestep.topologies.core.links import Links, Nodes
-from prestep.topologies.core.quantity import EDITED, GRADES
+from prestep.topologies.core.quantity import EDITED, GRADES, number_of, shown
 from prestep.topologies.fabric.attributes import (
     FILES,
     GPU_ATTRIBUTES,
@@ -24,8 +24,6 @@ from prestep.topologies.fabric.attributes import (
     fields_of,
     gpu_attributes,
     gpu_changes,
-    number_of,
-    shown,
 )
 from prestep.topologies.fabric.fabric import Fabric
 from prestep.topologies.fabric.reading import Reading

@@ -11,8 +11,7 @@ from typing import Any
 
 from prestep.sim.errors import InputError, Mistake, did_you_mean
 from prestep.sim.units import parse_bandwidth
-from prestep.topologies.core.quantity import Quantity
-from prestep.topologies.fabric.attributes import number_of, shown
+from prestep.topologies.core.quantity import Quantity, number_of, shown
 
 #: What programs that draw graphs write. It says nothing of a cluster: noted and left out.
 DRAWN = ("label", "pos", "x", "y", "z", "color", "colour", "size", "shape", "layer", "subset")  # fmt: skip

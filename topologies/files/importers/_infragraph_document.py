@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prestep.sim import files
-from prestep.topologies.fabric.attributes import shown
+from prestep.topologies.core.quantity import shown
 from prestep.topologies.files.importers._text import Source
 
 #: InfraGraph has a place for text beside every part: what else prestep knows of a part is in it, after this word.

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from prestep.topologies.core.links import Links, Nodes
+from prestep.topologies.core.quantity import shown
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.attributes import shown, with_attributes
+from prestep.topologies.fabric.attributes import with_attributes
 from prestep.topologies.files.importers import _infragraph_links
 from prestep.topologies.files.importers._infragraph_document import (
     Device,

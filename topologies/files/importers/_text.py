@@ -10,9 +10,8 @@ from typing import Any, NoReturn
 
 from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake, did_you_mean
-from prestep.topologies.core.quantity import Quantity
+from prestep.topologies.core.quantity import Quantity, number_of, shown
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.attributes import number_of, shown
 from prestep.topologies.files.host_models import HostModel
 
 MOST = 2**20  # of anything that a file counts

@@ -9,8 +9,9 @@ from typing import Any
 import networkx as nx
 
 from prestep.sim import files
+from prestep.topologies.core.quantity import shown
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.attributes import attributes_of, shown
+from prestep.topologies.fabric.attributes import attributes_of
 from prestep.topologies.fabric.graph import from_graph, to_graph
 from prestep.topologies.files.importers._text import Source, text_of
 
