@@ -38,9 +38,11 @@ from prestep.topologies.files.bundled import place_of
 from prestep.topologies.files.interchange import export_file
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     import networkx as nx
 
-    Cluster = str | Path | nx.Graph[Any] | Fabric
+    Cluster: TypeAlias = str | Path | nx.Graph[Any] | Fabric
 
 __all__ = [
     "InputError",

@@ -179,8 +179,8 @@ def in_models(kernel: Kernel) -> InModels | None:
         tensors, elements = kernel.shape
         return InModels((Kernel("adamw", (elements, tensors), kernel.dtype),))
     if name in ALIKE and not kernel.layout:
-        elements = (math.prod(kernel.shape),)
-        return InModels((Kernel(name, elements, kernel.dtype, bytes=kernel.bytes),))
+        whole = (math.prod(kernel.shape),)
+        return InModels((Kernel(name, whole, kernel.dtype, bytes=kernel.bytes),))
     if name.removesuffix(BACKWARD) == "convolution":
         return _convolution(kernel)
     return _over_rows(name, kernel)

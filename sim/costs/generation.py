@@ -18,7 +18,7 @@ Row = tuple[float, float, float]
 _COUNT, _FACTOR = Number(1, whole=True), Number(above=True)
 _ROW, _SPEEDS = Items(Number(), 3), Items(Number(above=True))
 #: What a file may say of a generation, and of the releases of NCCL that counted otherwise.
-_KEYS = {
+_KEYS: dict[str, schema.Schema] = {
     "amd": Switch(),
     "capability": _COUNT,
     "constants": Text(),

@@ -93,7 +93,9 @@ def _without_script() -> Iterator[None]:
     Python runs it to find what was pickled from there; all that these processes do is prestep's own.
     """
     main = vars(sys.modules["__main__"])
-    before = {name: main.pop(name) for name in ("__file__", "__spec__") if name in main}
+    before: dict[str, Any] = {
+        name: main.pop(name) for name in ("__file__", "__spec__") if name in main
+    }
     main["__spec__"] = None
     try:
         yield

@@ -322,11 +322,11 @@ class Fabric:
     @cached_property
     def graph(self) -> nx.MultiDiGraph[str]:
         """`to_graph`, made once and frozen: to look at."""
-        return _graphs().nx.freeze(self.to_graph())  # type: ignore[no-any-return]
+        return _graphs().nx.freeze(self.to_graph())
 
     def to_graph(self) -> nx.MultiDiGraph[str]:
         """As `prestep.topologies.fabric.graph.to_graph`."""
-        return _graphs().to_graph(self)  # type: ignore[no-any-return]
+        return _graphs().to_graph(self)
 
     @classmethod
     def from_graph(

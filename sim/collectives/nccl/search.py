@@ -283,7 +283,7 @@ def _divisible(speed: float, count: int, kind: Generation) -> bool:
 
 
 def _best(
-    bandwidth: float, speeds: tuple[int, ...], kind: Generation
+    bandwidth: float, speeds: tuple[float, ...], kind: Generation
 ) -> tuple[int, float]:
     """Channels and GB/s each of the fastest set of equal channels that a GPU's links carry."""
     count, speed = 1, min(bandwidth, float(speeds[-1]))
