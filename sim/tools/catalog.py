@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim import data_files, plugins
-from prestep.sim.entry_points import PREFIX, EntryPoint, sources
+from prestep.sim.entry_points import OWN, PREFIX, EntryPoint, sources
 from prestep.sim.errors import InputError, unknown
 
 # Data files: kind -> (package, folder in it). Other distributions add folders under `prestep.<kind>`.
@@ -87,7 +87,11 @@ def summaries(kind: str) -> dict[str, str]:
 
 def extensions() -> dict[str, str]:
     """What each room of prestep and each distribution adds, by group, and what of it cannot be used."""
-    return {source: _adds(entries) for source, entries in sources().items()}
+    texts = {
+        source.removeprefix(OWN).partition(" ")[0]: _adds(entries)
+        for source, entries in sources().items()
+    }
+    return dict(sorted(texts.items()))
 
 
 def _adds(entries: Iterable[EntryPoint]) -> str:

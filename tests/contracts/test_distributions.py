@@ -127,9 +127,9 @@ def test_extensions_are_listed_with_what_they_add(tmp_path: Path) -> None:
     broken = distribution(tmp_path, "toy-broken", "prestep.commands", "lost", "toy.no")
     path = Path(f"{tmp_path}{os.pathsep}{broken}")
     lines = prestep(path, "list", "extensions", "--long").stdout.splitlines()
-    [acme] = [line for line in lines if line.startswith("prestep-acme 1.0 ")]
+    [acme] = [line for line in lines if line.startswith("prestep-acme ")]
     assert "commands: days" in acme and "gpus: acme" in acme
-    [toy] = [line for line in lines if line.startswith("toy-broken 2.1 ")]
+    [toy] = [line for line in lines if line.startswith("toy-broken ")]
     assert "toy.no, not there" in toy
 
 
