@@ -19,9 +19,8 @@ from prestep.sim.commands._completion import completed
 from prestep.sim.commands._shared import EXIT_INTERRUPT, verbose
 from prestep.sim.errors import InputError, Mistake, did_you_mean
 from prestep.sim.threads import sum_alone
-from prestep.sim.tools import streams
-from prestep.sim.tools.garbage import collect_rarely
-from prestep.sim.tools.interrupts import keep_the_exit_code
+from prestep.sim.tools import process
+from prestep.sim.tools.process import collect_rarely, keep_the_exit_code
 
 PACKAGE = "prestep.sim.commands"
 #: Headings of `--help`, in this order; a command says in `GROUP` which it belongs under.
@@ -39,7 +38,7 @@ class Commands(click.Group):
     """The commands by the names of their files; a command is imported when it is asked for."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        streams.prepare()
+        process.prepare()
         return super().main(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:

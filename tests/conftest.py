@@ -17,7 +17,7 @@ from hypothesis import settings
 
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.spec.sections import Measured, Scenario
-from prestep.sim.tools.garbage import collect_rarely
+from prestep.sim.tools.process import collect_rarely
 from prestep.topologies.files import library
 from tests import timed
 

@@ -97,7 +97,7 @@ def test_ctrl_c_while_a_string_is_executed_is_no_other_end(tmp_path: Path) -> No
     """Dataclasses are made by strings: Python takes an interrupt there for one that nobody caught."""
     program = [
         "import signal",
-        "from prestep.sim.tools.interrupts import keep_the_exit_code",
+        "from prestep.sim.tools.process import keep_the_exit_code",
         "try:",
         "    exec('signal.raise_signal(signal.SIGINT)')",
         "except KeyboardInterrupt:",

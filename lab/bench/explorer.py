@@ -19,7 +19,7 @@ from typing import Any
 
 from prestep.sim.explorer.answers import Explorer
 from prestep.sim.explorer.knobs import Knob
-from prestep.sim.tools.garbage import collect_rarely
+from prestep.sim.tools.process import collect_rarely
 
 TIMES = 3
 #: Bandwidths and clocks go to the second position below, where they bound the step more than before.

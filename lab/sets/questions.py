@@ -20,11 +20,11 @@ from prestep.sim.costs.gpu import names as gpu_names
 from prestep.sim.costs.interference import BUNDLED
 from prestep.sim.costs.kinds import DTYPE_BYTES, KINDS, work
 from prestep.sim.costs.power import Meter
+from prestep.sim.costs.spreads import slowest_of
 from prestep.sim.costs.tables import read_rows
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.planning.jitter import jitter_of
 from prestep.sim.planning.planned import LAUNCH_LATENCY
-from prestep.sim.planning.slowest import slowest_of
 from prestep.sim.reliability import failures
 from prestep.sim.storage import curve, systems
 from prestep.workloads.host_costs import host_costs, kernel_gap, table_names

@@ -21,7 +21,7 @@ from prestep.sim.commands._pages import fitting
 from prestep.sim.errors import EXIT_INPUT, InputError, Mistake, PrestepError
 from prestep.sim.extras import missing
 from prestep.sim.strict import whole_number_meant
-from prestep.sim.tools import crash, streams
+from prestep.sim.tools import crash, process
 from prestep.topologies.files.bundled import place_of
 
 POSITIVE = click.FloatRange(0, 1e9, min_open=True)
@@ -57,7 +57,7 @@ def explained(command: Command) -> Command:
         except (click.exceptions.Exit, click.ClickException, click.Abort):
             raise
         except BrokenPipeError:  # `| head` has seen enough
-            streams.close_stdout()
+            process.close_stdout()
             sys.exit(EXIT_PIPE)
         except Exception as error:
             reason = _outside_reason(error)
@@ -90,8 +90,8 @@ def _outside_reason(error: Exception) -> str:
 def _reason_of_system(error: OSError) -> str:
     """What the operating system refused; "" where that may be prestep's doing."""
     reason = error.strerror or str(error)
-    if streams.cannot_be_written(error):
-        streams.close_stdout()
+    if process.cannot_be_written(error):
+        process.close_stdout()
         return f"stdout: {reason}: nothing more can be written"
     if error.errno in NO_NAMES:
         expected = "a name that the file system can hold"

@@ -14,6 +14,7 @@ from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.wires import paths
 from prestep.sim.costs import Gpu
 from prestep.sim.costs.interference import Beside
+from prestep.sim.costs.spreads import slowest_of
 from prestep.sim.engine.execution import Timed
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import Chain, Comm, OpGraph
@@ -25,7 +26,6 @@ from prestep.sim.planning.courses import courses_of
 from prestep.sim.planning.fleet import rest_of
 from prestep.sim.planning.job import Job, Machine
 from prestep.sim.planning.limits import limited_of
-from prestep.sim.planning.slowest import slowest_of
 from prestep.topologies.fabric import Fabric
 from prestep.workloads.job.faults import Faults
 from prestep.workloads.lowered import Layout, Lowered

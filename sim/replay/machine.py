@@ -13,11 +13,11 @@ from prestep.sim.collectives.settings import COMMUNICATORS, Nccl
 from prestep.sim.costs import Gpu, load_gpu
 from prestep.sim.costs.interference import BUNDLED, Beside, laid_over
 from prestep.sim.costs.measured import gpu_of
+from prestep.sim.costs.spreads import slowest_of
 from prestep.sim.engine.engine import Timed
 from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import Chain
-from prestep.sim.planning.slowest import slowest_of
 from prestep.sim.replay.network import plans_of
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric

@@ -15,7 +15,7 @@ from multiprocessing import forkserver, get_context
 from typing import Any, ParamSpec, TypeVar
 
 from prestep.sim.threads import THREADS, sum_alone
-from prestep.sim.tools.garbage import collect_rarely
+from prestep.sim.tools.process import collect_rarely
 
 P = ParamSpec("P")
 T = TypeVar("T")

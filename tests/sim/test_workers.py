@@ -6,7 +6,7 @@ import gc
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 
-from prestep.sim.tools.garbage import BETWEEN_COLLECTIONS
+from prestep.sim.tools.process import BETWEEN_COLLECTIONS
 from prestep.sim.tools.workers import begin
 
 
