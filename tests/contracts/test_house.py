@@ -29,7 +29,7 @@ LINES, LONG, LONG_FILES, ROOM = 141_960, 400, 15, 67
 #: Most imports inside functions.
 LOCAL = 65
 #: Modules of prestep that a plain `prestep run` loads, and their lines.
-LOADED, LOADED_LINES = 375, 55_050
+LOADED, LOADED_LINES = 375, 55_280
 
 
 @cache
