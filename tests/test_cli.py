@@ -99,6 +99,12 @@ def test_help_of_a_command_imports_no_simulator(command: str) -> None:
     assert not imported(command, "--help") & HEAVY
 
 
+def test_lists_need_no_tables() -> None:
+    """Names and first lines are read from files; only what is known of GPUs needs the tables of their kernels."""
+    assert not imported("list", "clusters", "--long") & HEAVY
+    assert not imported("list", "models") & HEAVY
+
+
 def test_a_replay_starts_without_the_predictor() -> None:
     """Only `--compare` predicts: a replay takes kernels from its trace, and plans no step."""
     traces = ROOT / "validation" / "cases" / "traces"

@@ -6,11 +6,12 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping
+from types import ModuleType
 
 import click
 
+from prestep.sim import plugins
 from prestep.sim.commands._shared import echo_json
-from prestep.sim.tools import support
 from prestep.sim.tools.catalog import names, summaries
 
 LEAST = 30  # columns of text beside a name, however narrow the terminal
@@ -19,7 +20,7 @@ LEAST = 30  # columns of text beside a name, however narrow the terminal
 def show(kind: str, long_: bool, json_: bool) -> None:
     """Names alone for a program that reads them; what each thing is for a person, or who asks for it."""
     if json_:
-        echo_json(support.matrix() if kind == "gpus" else summaries(kind))
+        echo_json(_gpus().matrix() if kind == "gpus" else summaries(kind))
         return
     person = sys.stdout.isatty()
     listed = names(kind)
@@ -43,8 +44,14 @@ def show_kinds(kinds: Mapping[str, str], json_: bool) -> None:
 def _lines(kind: str) -> dict[str, str]:
     """A line about each name."""
     if kind == "gpus":
-        return {name: support.summary(name) for name in names(kind)}
+        gpus = _gpus()
+        return {name: gpus.summary(name) for name in names(kind)}
     return summaries(kind)
+
+
+def _gpus() -> ModuleType:
+    """What is known of GPUs: tables that take most of a second to load, and that other kinds do not need."""
+    return plugins.load("prestep.sim.tools", "support")
 
 
 def _wrapped(line: str, indent: int) -> str:
