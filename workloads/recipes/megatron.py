@@ -82,30 +82,8 @@ def arguments(
     table = {name: values for name, values in given.items() if name in KNOWN}
     if _parts(given):
         table.pop("recompute-modules", None)  # read below
-    made = translated(table, where, named)
-    draft.mistakes += made.mistakes
-    for one in made.needs:
-        draft.need("model.vocab", one.where, one.key, one.found, one.expected, one.hint)
-    for text in made.assumed:
-        draft.assume(text)
-    for section, keys in made.sections.items():
-        for key, value in keys.items():
-            draft.set(f"{section}.{key}", value, key)
-    others = {
-        name.replace("-", "_"): Entry(_value(values), 0)
-        for name, values in given.items()
-        if name not in KNOWN
-    }
-    passed = [
-        name
-        for name, entry in others.items()
-        if PASSED.match(name.replace("_", "-")) and not decides(name, entry.value)
-    ]
-    draft.passed += passed
-    strange = {name: entry for name, entry in others.items() if name not in passed}
-    rest = Document(document.path, document.kind, strange)
-    draft.read(rest, rules(RULES))
-    plain_ends(draft, rest)
+    _by_table(draft, table, where, named)
+    _by_rules(draft, given, document)
     if every > 1:
         draft.set("model.moe_every", every, "moe-layer-freq")
     _megatron_deepspeed.engine(draft, of_fork, where)
@@ -123,6 +101,40 @@ def arguments(
     settle_offload(draft)
     settle_fuser(draft)
     without_fp8(draft)
+
+
+def _by_table(
+    draft: Draft, table: dict[str, list[str]], where: str, named: bool
+) -> None:
+    """What the arguments that a scenario's own reader knows come to."""
+    made = translated(table, where, named)
+    draft.mistakes += made.mistakes
+    for one in made.needs:
+        draft.need("model.vocab", one.where, one.key, one.found, one.expected, one.hint)
+    for text in made.assumed:
+        draft.assume(text)
+    for section, keys in made.sections.items():
+        for key, value in keys.items():
+            draft.set(f"{section}.{key}", value, key)
+
+
+def _by_rules(draft: Draft, given: dict[str, list[str]], document: Document) -> None:
+    """What the other arguments come to, by the rules; some are passed over that decide nothing."""
+    others = {
+        name.replace("-", "_"): Entry(_value(values), 0)
+        for name, values in given.items()
+        if name not in KNOWN
+    }
+    passed = [
+        name
+        for name, entry in others.items()
+        if PASSED.match(name.replace("_", "-")) and not decides(name, entry.value)
+    ]
+    draft.passed += passed
+    strange = {name: entry for name, entry in others.items() if name not in passed}
+    rest = Document(document.path, document.kind, strange)
+    draft.read(rest, rules(RULES))
+    plain_ends(draft, rest)
 
 
 def _without_open(

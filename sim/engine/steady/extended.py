@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -12,6 +13,7 @@ from prestep.sim.engine.execution import Run, Timed
 from prestep.sim.engine.steady.traffic import extended
 from prestep.sim.engine.steady.waits import launched, waits
 from prestep.sim.engine.steady.window import HOST, SAME, Uneven, Window, same, streams
+from prestep.sim.engine.traffic import Traffic
 from prestep.sim.graph.opgraph import COMM, KERNEL, Program
 from prestep.sim.graph.rounds import Shortened
 
@@ -52,21 +54,54 @@ class Extended:
         run, ranks = self.short_run, range(len(self.timed.graph.programs))
         places = [[self._places(r, s) for s in range(run.steps)] for r in ranks]
         end = tuple(_moved(run.end[r], places[r]) for r in ranks)
-        start, launch = [], []
-        for r in ranks:
-            issued, begun = self._launches(r, _moved(run.start[r], places[r]), end[r])
-            launch.append(issued)
-            start.append(begun)
+        launch, start = self._begun(places, end)
         for r in ranks:
             self._same_waits(r, places[r], (launch[r], start[r], end[r]))
         self._same_meetings(places, start)
+        carried, everywhere, data = self._bytes()
+        # budgets are levels, not times: they come later without growing
+        levels = [[_Places(p.like, 0.0 * p.later) for p in mine] for mine in places]
+        return replace(
+            run,
+            launch=launch,
+            start=start,
+            end=end,
+            ready=tuple(self._ready(r, places[r]) for r in ranks),
+            exposed=tuple(self._exposed(r, places[r]) for r in ranks),
+            plans=self.timed.plans,
+            carried=carried,
+            everywhere=(everywhere, run.everywhere[1]),
+            data=data,
+            traffic=self._traffic(),
+            finished=max((float(e.max()) for e in end if e.size), default=0.0),
+            budget=tuple(_moved(run.budget[r], levels[r]) for r in ranks),
+        )
+
+    def _begun(
+        self, places: list[list[_Places]], end: Sequence[np.ndarray]
+    ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+        """When every operation was launched, and when it started, by rank."""
+        pairs = [
+            self._launches(r, _moved(self.short_run.start[r], mine), end[r])
+            for r, mine in enumerate(places)
+        ]
+        return tuple(issued for issued, _ in pairs), tuple(begun for _, begun in pairs)
+
+    def _traffic(self) -> Traffic:
+        """Rates over time, with the rounds that were left out."""
         windows = [(one.begin, one.begin + one.length) for one in self.windows]
-        times = self.short.left_out
-        traffic = extended(run.traffic, windows, times, self.tolerance)
+        traffic = extended(
+            self.short_run.traffic, windows, self.short.left_out, self.tolerance
+        )
         if traffic is None:
             raise Uneven
-        carried, (everywhere, copies) = run.carried.copy(), run.everywhere
-        everywhere, data = everywhere.copy(), tuple(one.copy() for one in run.data)
+        return traffic
+
+    def _bytes(self) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
+        """Bytes of every link with the rounds that were left out: of one group, of all copies, and of data alone."""
+        run = self.short_run
+        carried, everywhere = run.carried.copy(), run.everywhere[0].copy()
+        data, copied = (one.copy() for one in run.data)
         sizes: dict[int, tuple[Plan, float]] = {}
         for plan, size in self._left_out():
             _, before = sizes.get(id(plan), (plan, 0.0))
@@ -74,29 +109,9 @@ class Extended:
         for plan, size in sizes.values():
             np.add.at(carried, plan.links, plan.usage * size)
             np.add.at(everywhere, plan.links, plan.usage * size * plan.copies)
-            for one, copies_of in zip(data, (1.0, plan.copies), strict=True):
-                np.add.at(one, plan.links, plan.data_usage * size * copies_of)
-        return Run(
-            tuple(launch),
-            tuple(start),
-            end,
-            tuple(self._ready(r, places[r]) for r in ranks),
-            tuple(self._exposed(r, places[r]) for r in ranks),
-            self.timed.plans,
-            carried,
-            (everywhere, copies),
-            (data[0], data[1]),
-            traffic,
-            run.events,
-            run.solves,
-            max((float(e.max()) for e in end if e.size), default=0.0),
-            tuple(
-                _moved(
-                    run.budget[r], [_Places(p.like, 0.0 * p.later) for p in places[r]]
-                )
-                for r in ranks
-            ),
-        )
+            np.add.at(data, plan.links, plan.data_usage * size)
+            np.add.at(copied, plan.links, plan.data_usage * size * plan.copies)
+        return carried, everywhere, (data, copied)
 
     def _left_out(self) -> Iterator[tuple[Plan, float]]:
         """Plans, and the bytes that the short run has not moved by them in a step."""
