@@ -131,7 +131,8 @@ def machine_of(
 
 def host_speed(scenario: Scenario, model: ModelSpec, fabric: Fabric) -> HostSpeed:
     """The scenario's own, else the cluster's: of experts where it says one and the model has some."""
-    own, facts = scenario.cluster.host_factor, fabric.cluster_facts
+    own = scenario.cluster.host_factor
+    facts = fabric.cluster_facts
     numa = scenario.cluster.numa
     if own is not None:
         return HostSpeed(own, "scenario", numa)

@@ -133,10 +133,10 @@ def test_the_page_of_python_has_every_function(made: ModuleType) -> None:
 
 
 def test_the_page_of_examples_has_every_file(made: ModuleType) -> None:
-    """In full, under its name."""
+    """In full, under its name; those of the distribution of plug-ins are on the page about extending."""
     text = made.pages(ROOT)["examples.md"]
     for path in sorted((ROOT / "examples").rglob("*.toml")):
-        assert (
+        assert "plugins" in path.parts or (
             f"### {path.relative_to(ROOT / 'examples')}\n" in text
             and path.read_text(encoding="utf-8") in text
         )

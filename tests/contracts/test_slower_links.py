@@ -41,8 +41,6 @@ BETTER_CHOICES = {
     ("gb300-nvl64", "nvlink"): {"algorithm"},
     ("gb300-nvl72", "nvlink"): {"algorithm"},
     # A ring in place of a tree, both with LL128; the search finds other rings as well.
-    ("rail-mi300x", "nvlink"): {"algorithm", "rings"},
-    ("rail-mi325x", "nvlink"): {"algorithm", "rings"},
 }
 #: Searches of whose rings take half a minute.
 SLOW = {"mi300x", "mi325x", "mi355x", "rail-mi300x", "rail-mi325x", "rail-mi355x"}
