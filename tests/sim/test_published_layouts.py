@@ -17,6 +17,7 @@ from lab.bench.large import DEEPSEEK, LLAMA
 from prestep.sim.analysis.memory import outside, peaks
 from prestep.sim.predict import plan
 from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import Scenario
 from prestep.sim.studies import room
 
 LLAMA_AS_PUBLISHED = {
@@ -33,11 +34,11 @@ DEEPSEEK_AS_PUBLISHED = {
 }
 
 
-def planned(tables: dict[str, Any], changes: dict[str, Any] | None = None) -> Any:
+def scenario(tables: dict[str, Any], changes: dict[str, Any] | None = None) -> Scenario:
     """The scenario with what is published of it."""
     changes = changes or {}
     merged = {name: {**tables[name], **changes.get(name, {})} for name in tables}
-    return plan(parse_scenario(merged, "published"))
+    return parse_scenario(merged, "published")
 
 
 def most(step: Any) -> float:
@@ -55,7 +56,7 @@ def test_a_published_layout_fits(
     tables: dict[str, Any], published: dict[str, Any]
 ) -> None:
     """With what the report says of recomputation, stages and shards."""
-    step = planned(tables, published)
+    step = plan(scenario(tables, published))
     assert most(step) <= step.gpu.memory
 
 
@@ -67,8 +68,9 @@ def test_without_a_word_about_recomputation_the_verdict_depends_on_it(
     tables: dict[str, Any],
 ) -> None:
     """Too large by the defaults, and small enough with recomputation: both figures are in the verdict."""
-    step = planned(tables)
-    again = room.recomputed(step, outside(step))
+    asked = scenario(tables)
+    step = plan(asked)
+    again = room.recomputed(asked, step, outside(step))
     assert most(step) > step.gpu.memory
     assert again is not None and again.fits
     assert again.ways[again.way] == again.needed <= step.gpu.memory
