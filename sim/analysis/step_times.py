@@ -113,7 +113,7 @@ def check_duration(seconds: float, where: str, keys: str, what: str) -> None:
     >>> check_duration(0.5, "job.toml", "model, training", "a step")
     >>> check_duration(1e9, "job.toml", "model, training", "a step")
     Traceback (most recent call last):
-    sim.errors.InputError: job.toml: model, training: found a step of 31.7 years, ...
+    prestep.sim.errors.InputError: job.toml: model, training: found a step of 31.7 years, ...
     """
     if seconds <= YEAR:
         return

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -89,6 +90,20 @@ def at_import(path: Path) -> set[str]:
             parts = [f"{node.module}.{alias.name}" for alias in node.names]
             names |= {part if part in modules() else node.module for part in parts}
     return names & modules().keys()
+
+
+def test_rooms_are_called_by_the_name_that_is_installed() -> None:
+    """`sim.x` is found in a checkout, whose folder is on the path, and nowhere else: imports, names of modules, prose."""
+    rooms = "|".join(PACKAGES)
+    old = re.compile(
+        rf"""^\s*(?:from|import) (?:{rooms})\b|["'`](?:{rooms})\.[a-z_]+[."'`]""", re.M
+    )
+    wrong = {
+        name: match[0]
+        for name, path in modules().items()
+        if (match := old.search(path.read_text(encoding="utf-8")))
+    }
+    assert not wrong
 
 
 def test_no_modules_import_each_other() -> None:

@@ -16,7 +16,7 @@ OF_THE_FIRST = ("parameters", "step", "assumed", "compiled", "threads", "recompu
 def joined(
     recorded: Mapping[int, Mapping[str, Any]], pipeline: Sequence[int], world: int
 ) -> dict[str, Any]:
-    """What the file says of a program, from what its ranks recorded; see `workloads.capture.recording`.
+    """What the file says of a program, from what its ranks recorded; see `prestep.workloads.capture.recording`.
 
     ``pipeline`` are the ranks that send to each other.
     """

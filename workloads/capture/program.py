@@ -18,7 +18,7 @@ from prestep.sim import threads
 from prestep.sim.errors import InputError, Mistake, ProgramFailed
 from prestep.workloads.capture.joined import joined
 
-RECORDER = "workloads.capture.record"
+RECORDER = "prestep.workloads.capture.record"
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Captured:
 
 
 def capture(job: Job, tell: Callable[[str], None] = lambda line: None) -> Captured:
-    """The tables of the recording of a program; see `workloads.capture.recording`.
+    """The tables of the recording of a program; see `prestep.workloads.capture.recording`.
 
     Rank 0 is run first, then the ranks that it sends to or receives from, and theirs: the stages of a pipeline.
     All others do what a rank that was run does, which the last rank of all, and those that were named, are run to

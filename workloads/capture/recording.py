@@ -91,7 +91,7 @@ class RankRecording:
     alive
         Bytes of every storage that the step found, by number.
     segments
-        What PyTorch's allocator had reserved then, after the steps before (`workloads.capture.allocator`).
+        What PyTorch's allocator had reserved then, after the steps before (`prestep.workloads.capture.allocator`).
     owners
         "parameters", "gradients", "optimizer" or "buffers", by storages that last longer than a step needs them.
     modules

@@ -108,7 +108,7 @@ def _run(script: str, arguments: list[str], recorder: Recorder) -> Any:
 
 
 def _read_command_line() -> tuple[argparse.Namespace, str, list[str]]:
-    parser = argparse.ArgumentParser(prog="workloads.capture.record")
+    parser = argparse.ArgumentParser(prog="prestep.workloads.capture.record")
     parser.add_argument("--out", required=True)
     parser.add_argument("--gpu", required=True, help="properties of the GPU as JSON")
     parser.add_argument("--gpus", type=int, default=8, help="GPUs of a host")

@@ -17,7 +17,7 @@ class Log:
     arrive
         Called before an event, to write down that the program came to another region.
     events
-        Rows of the recording; see `workloads.capture.recording` for their columns.
+        Rows of the recording; see `prestep.workloads.capture.recording` for their columns.
     twice
         Whether the backward that runs is to be differentiated again.
     open
