@@ -16,7 +16,6 @@ from typing import Any
 
 from prestep.sim.collectives.algorithms import gloo, one_sided
 from prestep.sim.collectives.nccl import tuner
-from prestep.sim.collectives.nccl.speeds import most_channels
 from prestep.sim.collectives.plan import OPS, PAIR_OPS, Plan
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError, Mistake, did_you_mean
@@ -77,7 +76,7 @@ def plan_of(
 
 def _limits(wanted: Nccl) -> list[str]:
     """What NCCL takes for less than was asked for, with a line in its log."""
-    most = most_channels(wanted.release)
+    most = wanted.most_channels
     said = {"min_channels": wanted.min_channels, "max_channels": wanted.max_channels}
     return [
         f"{key} = {value}: NCCL {wanted.version} has at most {most} channels"

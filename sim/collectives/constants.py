@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim import schema
-from prestep.sim.collectives.nccl.speeds import generation
 from prestep.sim.collectives.plan import OPS, PROTOS
 from prestep.sim.collectives.registry import algorithms
 from prestep.sim.costs import interference
-from prestep.sim.costs.gpu_files import folder_of
+from prestep.sim.costs.gpu_files import folder_of, generation_of
 from prestep.sim.errors import PrestepError
 
 FOLDER = Path(__file__).parents[1] / "costs" / "hardware"
@@ -331,7 +330,9 @@ def build(tables: Mapping[str, Any], gpu: str, evidence: str) -> Constants:
 def file_of(gpu: str) -> Path:
     """The file of a GPU's constants: its own, or that of the measured GPU of its generation."""
     own = _own_file(gpu)
-    return own if own.is_file() else FOLDER / f"{generation(gpu).constants}-nccl.toml"
+    return (
+        own if own.is_file() else FOLDER / f"{generation_of(gpu).constants}-nccl.toml"
+    )
 
 
 def _own_file(gpu: str) -> Path:

@@ -157,3 +157,8 @@ class Nccl:
         """Major and minor number of the version: (2, 28)."""
         major, minor = self.version.split(".")[:2]
         return int(major), int(minor)
+
+    @property
+    def most_channels(self) -> int:
+        """MAXCHANNELS of the version."""
+        return 64 if self.release >= (2, 25) else 32

@@ -16,7 +16,6 @@ from prestep.sim.collectives.bound import Bounds
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.interval import Sure, sure
 from prestep.sim.collectives.nccl.search import search
-from prestep.sim.collectives.nccl.speeds import most_channels
 from prestep.sim.collectives.nccl.tuner import Candidate, candidates
 from prestep.sim.collectives.plan import Plan, check, nccl_of
 from prestep.sim.collectives.planner import plan_collective
@@ -125,7 +124,7 @@ class _Task:
         ]
         others = compared[1:]  # the first is NCCL's choice
         # Fast links need few channels in NCCL's search, but a channel carries only so much.
-        most = min(2 * plan.channels, most_channels(wanted.release))
+        most = min(2 * plan.channels, wanted.most_channels)
         if wanted.min_channels is None and most > self._fewest(fabric):
             others += [replace(one, min_channels=most) for one in compared]
         plans = [replace(self, wanted=other).tested(fabric) for other in others]

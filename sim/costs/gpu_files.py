@@ -10,12 +10,7 @@ from typing import Any
 
 from prestep.sim import data_files, schema
 from prestep.sim.costs import generation
-from prestep.sim.costs.facts import (
-    NEEDED,
-    SCHEMA,
-    GpuFacts,
-    gpu_facts,
-)
+from prestep.sim.costs.facts import NEEDED, SCHEMA, GpuFacts, gpu_facts
 from prestep.sim.costs.generation import Generation
 from prestep.sim.costs.judged import borne_out
 from prestep.sim.costs.tables import Row, read_rows
@@ -124,12 +119,12 @@ def generation_of(name: str) -> Generation:
     InputError
         If there is no such GPU: its NCCL would be anybody's guess.
     """
+    if name.lower() not in names():
+        hint = "describe it in sim/costs/hardware, with its generation, or name one that is like it"
+        raise InputError(replace(unknown("cluster", "gpu", name, names()), hint=hint))
     facts = facts_of(name)
-    return (
-        generation.load(facts.generation)
-        if facts.generation
-        else generation_of(facts.like)
-    )
+    made = facts.generation
+    return generation.load(made) if made else generation_of(facts.like)
 
 
 def known_capability(name: str) -> tuple[int, ...]:

@@ -16,11 +16,11 @@ from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl import lines, searched
 from prestep.sim.collectives.nccl.graphs import RING, compute
 from prestep.sim.collectives.nccl.search import search, switched
-from prestep.sim.collectives.nccl.speeds import generation as generation_of
 from prestep.sim.collectives.nccl.system import SYS, TYPES, system_of
 from prestep.sim.collectives.nccl.walk import Walk
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.costs import generation
+from prestep.sim.costs.gpu_files import generation_of
 from prestep.topologies import load_cluster
 from prestep.topologies.core.quantity import LinkSpec, Quantity
 from prestep.topologies.fabric import Fabric

@@ -22,11 +22,11 @@ from prestep.sim.collectives.constants import Constants, load
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl import protocols
 from prestep.sim.collectives.nccl.search import MAX_HEADS
-from prestep.sim.collectives.nccl.speeds import generation
 from prestep.sim.collectives.nccl.tuning import Model, Rows
 from prestep.sim.collectives.plan import Plan, Send
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, sharp, transport
+from prestep.sim.costs.gpu_files import generation_of
 from prestep.sim.graph.usage import by_link
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter")
@@ -189,7 +189,7 @@ def missing(group: Group, fabric: Any, wanted: Nccl) -> str | None:
     multicast = fabric.cluster_facts.nvlink_sharp
     if wanted.nvls is False:
         return "NVLink SHARP is switched off: [nccl] nvls = false"
-    if not generation(fabric.gpu_model).multicast:
+    if not generation_of(fabric.gpu_model).multicast:
         return f"GPU {fabric.gpu_model} has no NVLink SHARP: NVIDIA's have it from Hopper on"
     if min(len(host) for host in group.hosts) < 2:
         return "NVLink SHARP needs at least two GPUs in a host"

@@ -18,11 +18,11 @@ from prestep.sim.collectives.constants import Constants
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl import protocols
 from prestep.sim.collectives.nccl.search import MAX_HEADS
-from prestep.sim.collectives.nccl.speeds import generation
 from prestep.sim.collectives.nccl.tuning import Model, Rows
 from prestep.sim.collectives.plan import Plan, Send
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, transport
+from prestep.sim.costs.gpu_files import generation_of
 from prestep.sim.graph.usage import by_link
 
 OPS = ("all_reduce",)
@@ -75,7 +75,7 @@ def plan(
 def _believed(fabric: Any, group: Group) -> float:
     """Payload bytes/s that NCCL's table gives the trees."""
     bus = tree.believed(
-        generation(fabric.gpu_model).multicast_tree, group, _heads(group)
+        generation_of(fabric.gpu_model).multicast_tree, group, _heads(group)
     )
     return bus * group.n / (2 * (group.n - 1))
 

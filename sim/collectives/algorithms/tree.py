@@ -20,11 +20,11 @@ from prestep.sim.collectives.constants import Constants
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl import channels as rules
 from prestep.sim.collectives.nccl import mesh, protocols, rccl
-from prestep.sim.collectives.nccl.speeds import generation
 from prestep.sim.collectives.nccl.tuning import TREE_NET, Model, Row, Rows
 from prestep.sim.collectives.plan import PROTOS, Plan, Send
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
+from prestep.sim.costs.gpu_files import generation_of
 
 __all__ = ["OPS", "PROTOS"]
 OPS = ("all_reduce",)
@@ -135,7 +135,7 @@ def plan(
     if group.nodes == 1:
         return plan
     plan = replace(plan, latency=plan.latency + waits(group, proto))
-    most = believed(generation(fabric.gpu_model).tree, group, channels / 2) / 2
+    most = believed(generation_of(fabric.gpu_model).tree, group, channels / 2) / 2
     return replace(plan, rate_cap=min(plan.rate_cap, most))
 
 

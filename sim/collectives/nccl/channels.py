@@ -6,9 +6,8 @@ import math
 
 from prestep.sim.collectives.nccl.protocols import MAX_THREADS, slot
 from prestep.sim.collectives.nccl.search import Graph, search
-from prestep.sim.collectives.nccl.speeds import generation
 
-__all__ = ["Graph", "first_channel", "generation", "message_channels", "search", "used"]
+__all__ = ["Graph", "first_channel", "message_channels", "search", "used"]
 
 # Bytes per thread below which a channel, then half of its threads, is given up.
 THREAD_BYTES = {"LL": 8, "LL128": 8, "Simple": 64}

@@ -16,13 +16,13 @@ from typing import Any
 from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl import searched
 from prestep.sim.collectives.nccl.outcome import Channels
-from prestep.sim.collectives.nccl.speeds import generation, most_channels
 from prestep.sim.collectives.nccl.system import NVB, NVL, PXB, PXN
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
 from prestep.sim.collectives.wires.nics import PCIE
 from prestep.sim.collectives.wires.transport import between
 from prestep.sim.costs.generation import Generation
+from prestep.sim.costs.gpu_files import generation_of
 
 __all__ = [
     "Graph",
@@ -83,7 +83,7 @@ def search(group: Group, gpu: str, settings: Nccl, fabric: Any = None) -> Graph:
     Without the `fabric` hosts without NVSwitches are taken for hosts with them.
     """
     if fabric is None:
-        return _switched(group, generation(gpu).at(settings.release), settings, None)
+        return _switched(group, generation_of(gpu).at(settings.release), settings, None)
     key = ("search", group, gpu, unforced(settings))
     return paths.once(fabric, key, lambda: _search(group, gpu, settings, fabric))
 
@@ -97,7 +97,7 @@ def _search(group: Group, gpu: str, settings: Nccl, fabric: Any) -> Graph:
     """`search` on a fabric."""
     if not switched(group, fabric):
         return _searched(group, fabric, settings)
-    return _switched(group, generation(gpu).at(settings.release), settings, fabric)
+    return _switched(group, generation_of(gpu).at(settings.release), settings, fabric)
 
 
 def _switched(group: Group, kind: Generation, settings: Nccl, fabric: Any) -> Graph:
@@ -160,7 +160,7 @@ def switched(group: Group, fabric: Any) -> bool:
 
 def _searched(group: Group, fabric: Any, settings: Nccl) -> Graph:
     """`search`, edge by edge; of every figure the least that some host finds (init.cc)."""
-    kind = generation(fabric.gpu_model).at(settings.release)
+    kind = generation_of(fabric.gpu_model).at(settings.release)
     graphs = searched.every_host(group, fabric, settings)
     ring = _slowest([g.ring for g in graphs])
     tree = _slowest([g.tree for g in graphs])
@@ -326,7 +326,7 @@ def _multicast_channels(kind: Generation, many: bool, settings: Nccl) -> int:
 
 def _limited(settings: Nccl, channels: int) -> int:
     """Channels within the limits of the release and of the settings."""
-    most = most_channels(settings.release)
+    most = settings.most_channels
     channels = max(
         1, min(channels, settings.max_channels or most, settings.max_ctas or most)
     )

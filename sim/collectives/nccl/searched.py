@@ -15,10 +15,10 @@ from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl.graphs import BALANCED, NVLS, RING, Channels, compute
 from prestep.sim.collectives.nccl.likeness import likeness
 from prestep.sim.collectives.nccl.renumbered import renumbered
-from prestep.sim.collectives.nccl.speeds import generation
 from prestep.sim.collectives.nccl.system import System, system_of
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
+from prestep.sim.costs.gpu_files import generation_of
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def on_host(group: Group, fabric: Any, wanted: Nccl, host: tuple[str, ...]) -> G
 
 
 def _search(group: Group, fabric: Any, wanted: Nccl, host: tuple[str, ...]) -> Graphs:
-    kind = generation(fabric.gpu_model).at(wanted.release)
+    kind = generation_of(fabric.gpu_model).at(wanted.release)
     system = system_of(
         fabric,
         group,

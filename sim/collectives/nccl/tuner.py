@@ -15,12 +15,12 @@ from prestep.sim.collectives.algorithms import nvls, pairwise, ring
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl import rccl
 from prestep.sim.collectives.nccl.search import search, unforced
-from prestep.sim.collectives.nccl.speeds import generation
 from prestep.sim.collectives.nccl.tuning import Model
 from prestep.sim.collectives.plan import OPS, PAIR_OPS, Plan
 from prestep.sim.collectives.registry import algorithms
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, posting, shaping, sharp, socket
+from prestep.sim.costs.gpu_files import generation_of
 from prestep.sim.errors import InputError, Mistake, unknown
 
 # Since this release NCCL refuses what it cannot do instead of falling back to rings and trees.
@@ -44,7 +44,7 @@ def model_of(group: Group, fabric: Any, wanted: Nccl) -> Model:
     """What the cost model knows of a communicator, its channels included."""
     graph = search(group, fabric.gpu_model, wanted, fabric)
     return Model(
-        group, graph, generation(fabric.gpu_model).at(wanted.release), wanted.release
+        group, graph, generation_of(fabric.gpu_model).at(wanted.release), wanted.release
     )
 
 
