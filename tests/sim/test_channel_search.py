@@ -16,8 +16,9 @@ from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl import lines, searched
 from prestep.sim.collectives.nccl.graphs import RING, compute
 from prestep.sim.collectives.nccl.search import search, switched
-from prestep.sim.collectives.nccl.system import SYS, TYPES, system_of
+from prestep.sim.collectives.nccl.system import system_of
 from prestep.sim.collectives.nccl.walk import Walk
+from prestep.sim.collectives.nccl.ways import SYS, TYPES
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.costs import generation
 from prestep.sim.costs.gpu_files import generation_of

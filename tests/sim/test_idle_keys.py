@@ -156,6 +156,27 @@ def test_an_engine_with_an_optimizer_of_its_own_takes_no_other() -> None:
     assert keys == {"pytorch.fused_optimizer", "pytorch.wide_moments"}
 
 
+@pytest.mark.parametrize(
+    ("framework", "way", "key", "value"),
+    [
+        ("deepspeed", "zero2", "parallel.reshard_after_forward", False),
+        ("deepspeed", "zero2", "megatron.gradient_accumulation_fusion", False),
+        ("automodel", "fsdp", "pytorch.compiled_layers", True),
+    ],
+)
+def test_choices_that_an_engine_does_not_have_are_told(
+    framework: str, way: str, key: str, value: bool
+) -> None:
+    """DeepSpeed's stage 2 keeps parameters and adds gradients its own way; compiled layers differ by sums and DTensors."""
+    section, name = key.split(".")
+    tables: dict[str, Any] = {**SMALL, "training": {"seq_len": 256}}
+    tables["training"]["framework"] = framework
+    tables["parallel"] = {"dp": 8, "data_parallel": way}
+    tables.setdefault(section, {})[name] = value
+    told = predict(parse_scenario(tables, "x")).warnings
+    assert any(key in line and "no part in this step" in line for line in told)
+
+
 def test_types_of_experts_are_told_where_there_are_none() -> None:
     """Automodel reduces experts' gradients in a type of their own."""
     tables = SMALL | {

@@ -38,7 +38,9 @@ class Megatron:
         "2022-12)",
     )
     gradient_accumulation_fusion: bool = engine(
-        True, "weight gradients are added into the fp32 buffer by the GEMM itself"
+        True,
+        "weight gradients are added into the fp32 buffer by the GEMM itself",
+        wants="training.framework = megatron",
     )
     main_grads: Literal["fp32", "bf16"] = engine(
         "fp32", "type in which gradients are accumulated and reduced"

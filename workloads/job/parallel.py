@@ -75,7 +75,7 @@ class Parallel:
     reshard_after_forward: bool | None = key(
         None,
         "FSDP frees gathered parameters after the forward pass; default: unless pp > 1 or zero2",
-        wants="parallel.data_parallel = fsdp or zero2 or zero3",
+        wants="resharded",
     )
     root_groups: Literal["one", "split"] = pytorch(
         "one",

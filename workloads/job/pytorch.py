@@ -148,6 +148,7 @@ class PyTorch:
         False,
         "automodel: layers are compiled; an adapter's sum is made by the kernel that reads it, and the host needs no "
         "DTensor for tensor-parallel products",
+        wants="assembled",
     )
 
     def since(self, *release: int) -> bool:

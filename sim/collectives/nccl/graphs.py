@@ -19,17 +19,9 @@ from prestep.sim.collectives.nccl.outcome import (
     TREE,
     Channels,
 )
-from prestep.sim.collectives.nccl.system import (
-    DIS,
-    LOC,
-    NVL,
-    PIX,
-    PXN,
-    SYS,
-    System,
-    Way,
-)
+from prestep.sim.collectives.nccl.system import System
 from prestep.sim.collectives.nccl.walk import Walk
+from prestep.sim.collectives.nccl.ways import DIS, LOC, NVL, PIX, PXN, SYS, Way
 from prestep.sim.tools.stack import with_room
 
 __all__ = ["BALANCED", "NVLS", "RING", "SPLIT", "TREE", "Channels", "compute"]

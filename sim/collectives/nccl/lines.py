@@ -18,7 +18,7 @@ from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl import searched
 from prestep.sim.collectives.nccl.graphs import SPLIT, TREE, Channels
 from prestep.sim.collectives.nccl.search import search
-from prestep.sim.collectives.nccl.system import TYPES
+from prestep.sim.collectives.nccl.ways import TYPES
 from prestep.sim.collectives.settings import Nccl
 
 ARITY = 3

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from prestep.sim.collectives.nccl.system import DIS, System, Way, Ways
+from prestep.sim.collectives.nccl.system import System, Ways
+from prestep.sim.collectives.nccl.ways import DIS, Way
 
 
 def renumbered(system: System) -> System:

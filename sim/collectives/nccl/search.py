@@ -16,7 +16,7 @@ from typing import Any
 from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl import searched
 from prestep.sim.collectives.nccl.outcome import Channels
-from prestep.sim.collectives.nccl.system import NVB, NVL, PXB, PXN
+from prestep.sim.collectives.nccl.ways import NVB, NVL, PXB, PXN
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
 from prestep.sim.collectives.wires.nics import PCIE

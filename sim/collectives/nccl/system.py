@@ -19,18 +19,14 @@ from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl.ways import (
     C2C,
     DIS,
-    LOC,
     LOCAL,
     NET,
-    NVB,
     NVL,
     P2C,
-    PHB,
     PIX,
     PXB,
     PXN,
     SYS,
-    TYPES,
     Builder,
     Way,
     joined,
@@ -38,22 +34,6 @@ from prestep.sim.collectives.nccl.ways import (
 from prestep.sim.collectives.wires.nics import PCIE, merged
 from prestep.sim.costs.generation import Generation
 
-__all__ = [
-    "DIS",
-    "LOC",
-    "NVB",
-    "NVL",
-    "PHB",
-    "PIX",
-    "PXB",
-    "PXN",
-    "SYS",
-    "TYPES",
-    "System",
-    "Way",
-    "nearest",
-    "system_of",
-]
 Ways = tuple[tuple[Way, ...], ...]
 Rows = Sequence[Sequence[Way]]
 # Nodes of a host that lead on: their kind in a fabric, and in NCCL.

@@ -21,7 +21,8 @@ from prestep.sim.collectives.nccl.outcome import (
     TREE,
     Channels,
 )
-from prestep.sim.collectives.nccl.system import System, Way, nearest
+from prestep.sim.collectives.nccl.system import System, nearest
+from prestep.sim.collectives.nccl.ways import Way
 
 STEPS_PCI = 2**10
 # How the next GPU is chosen: by score, by number, as in the channel before.

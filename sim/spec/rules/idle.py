@@ -78,6 +78,12 @@ def _is_combined(a: Asked) -> bool:
     return a.replicas > 1 or not a.in_megatron or way == "none"
 
 
+def _gathers_parameters(a: Asked) -> bool:
+    """Whether ranks gather parameters for their passes; DeepSpeed's stage 2 keeps them whole."""
+    way = a.scenario.parallel.data_parallel
+    return way in ("fsdp", "zero3") or (way == "zero2" and not a.in_megatron)
+
+
 def _is_gathered_beside(a: Asked) -> bool:
     """Whether Megatron gathers what its distributed optimizer updated beside the forward pass."""
     sharded = a.scenario.parallel.data_parallel == "zero1" and a.replicas > 1
@@ -118,6 +124,14 @@ CONDITIONS: dict[str, tuple[Callable[[Asked], bool], str]] = {
         "a model with biases, or hidden_dropout",
     ),
     "dense": (_has_dense_layer, "a layer without experts"),
+    "resharded": (
+        _gathers_parameters,
+        "parallel.data_parallel = fsdp or zero3, or PyTorch's zero2",
+    ),
+    "assembled": (
+        lambda a: a.scenario.adapter.on or a.scenario.parallel.tp > 1,
+        "adapters, or parallel.tp > 1",
+    ),
     "replicated": (_is_combined, "dp x cp > 1"),
     "bucketed": (
         _in_buckets,
