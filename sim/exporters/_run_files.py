@@ -1,6 +1,6 @@
 """The report that `prestep run` writes beside what it prints.
 
-Here is sim's only door to `validation`: a report shows the measured runs that are like it.
+The report shows the measured runs that are like this one (`prestep.sim.record`).
 """
 
 from __future__ import annotations
