@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.fit.full_clock import at_full_clock
 from prestep.sim.costs.gpu import load
 from prestep.sim.costs.power import Meter, Power
 from prestep.sim.graph.kernel import Kernel
-from prestep.validation.fit.full_clock import at_full_clock
 from prestep.validation.formats.kineto_kernels import Call
 
 POWER = Power(budget=0.01, product=1.4, exponent=2.0, other=0.7, idle=0.2)

@@ -397,7 +397,7 @@ MEASURED_ALONE = (
     "validation/cases/traces/1",
     "validation/cases/traces/moe",
     "validation/cases/traces/rn50",
-    "validation/cases/frameworks/hosts/h200_",
+    "lab/cases/frameworks/hosts/h200_",
 )
 
 

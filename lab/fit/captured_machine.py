@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from prestep.validation.sets.host_speed import FIRST, host_and_gpu
+from lab.sets.host_speed import FIRST, host_and_gpu
 
 
 def measured_seconds(row: dict[str, Any]) -> float:

@@ -7,16 +7,18 @@ prints the file again. A machine belongs to the half that chooses if the checksu
 
 from __future__ import annotations
 
+import math
+import statistics
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from prestep.sim import progress
 from prestep.sim.errors import PrestepError
-from prestep.validation.doctor.normal import chosen
-from prestep.validation.doctor.sweep import Situation
+from prestep.validation.doctor.normal import FEWEST, parts_of
+from prestep.validation.doctor.sweep import Situation, Sweep
 from prestep.validation.formats import published_collectives
 from prestep.validation.formats.collective_rows import Row
 from prestep.validation.sets.predict_collective import cluster_of, loadable
@@ -29,9 +31,32 @@ HEAD = """\
 """
 
 
+#: Of good machines' logs, so many may be called abnormal.
+FALSE_ALARMS = 0.02
+
+
 def choosing(machine: str) -> bool:
     """Whether a machine's logs choose the limits; the others judge them."""
     return zlib.crc32(machine.encode()) % 2 == 0
+
+
+def chosen(logs: Iterable[tuple[str, Sweep]]) -> dict[str, dict[str, float]]:
+    """Limits from (machine, sweep) of good machines: logs of a further machine exceed them in `FALSE_ALARMS` of cases.
+
+    Of each machine counts its worst log, as its logs are not independent. The tail of excess is taken as exponential,
+    with the mean over the machines; a machine that is faster than predicted counts as 0.
+    """
+    worst: dict[tuple[str, str], dict[str, float]] = {}
+    for machine, sweep in logs:
+        for part in parts_of(sweep):
+            if len(part.sizes) >= FEWEST:
+                of_part = worst.setdefault((part.place, part.name), {})
+                of_part[machine] = max(of_part.get(machine, 0.0), part.excess)
+    limits: dict[str, dict[str, float]] = {}
+    for (place, name), machines in sorted(worst.items()):
+        mean = statistics.fmean(machines.values())
+        limits.setdefault(place, {})[name] = mean * math.log(1 / FALSE_ALARMS)
+    return limits
 
 
 def logs_of(path: str | Path) -> Iterator[list[Row]]:

@@ -1,6 +1,6 @@
 """`python -m lab.fit.draw`: what a GPU draws (`[draw]` of its file), from kernels and steps with watts.
 
-Kernels run for seconds each (`kind: power` of `lab/cases/aten`); steps are those of `validation/cases/energy`.
+Kernels run for seconds each (`kind: power` of `lab/cases/aten`); steps are those of `lab/cases/energy`.
 The power limit hides what a kernel would draw beyond it; the clock, which was measured too, tells it: at a lower one a
 flop takes less, by `exponent` of [draw]. No predicted time is used: a step takes what it was measured to take.
 """

@@ -14,13 +14,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lab.aten import cases
+from lab.fit.kernels import gemm_loss, write_rows
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.gpu import Gpu
 from prestep.sim.costs.gpu_files import HARDWARE
 from prestep.sim.costs.tables import Row, read_rows
 from prestep.sim.graph.kernel import Kernel
-from prestep.validation.fit.kernels import gemm_loss
-from prestep.validation.formats.kernel_tables import write_rows
 
 SOURCE = "aten"
 NOISE = 0.05  # cold and warm L2 differ by more, of which a step has something between

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lab.fit.kernels import tile_time, write_rows
 from lab.fit.published_others import NOISE, OTHERS, fit_others, other_rows
 from lab.fit.published_tiles import optimum
 from lab.formats.published_kernels import (
@@ -28,8 +29,6 @@ from prestep.sim.costs.kinds import work
 from prestep.sim.costs.tables import Kriged, Row
 from prestep.sim.costs.terms import GEMM_AXES
 from prestep.sim.graph.kernel import Kernel
-from prestep.validation.fit.kernels import tile_time
-from prestep.validation.formats.kernel_tables import write_rows
 
 LENGTH = 2.0  # octaves, as on H200
 

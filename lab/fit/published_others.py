@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from lab.fit.kernels import fit_terms
 from lab.formats.published_kernels import (
     Published,
 )
@@ -16,7 +17,6 @@ from prestep.sim.costs.gpu import HARDWARE
 from prestep.sim.costs.tables import Kriged, Row
 from prestep.sim.costs.terms import LINEAR, linear
 from prestep.sim.graph.kernel import Kernel
-from prestep.validation.fit.kernels import fit_terms
 
 # Noise of one published time, relative (guess: neighbouring shapes of the grids scatter by about 5 %).
 NOISE = 0.05

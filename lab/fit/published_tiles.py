@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from lab.fit.kernels import tilings
 from lab.formats.published_kernels import (
     Published,
 )
 from prestep.sim.costs.gpu import Gpu
 from prestep.sim.costs.kinds import work
 from prestep.sim.graph.kernel import Kernel
-from prestep.validation.fit.kernels import tilings
 
 STARTS = {
     "floor": 4e-6,

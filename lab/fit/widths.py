@@ -17,13 +17,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from lab.fit.calibrate_host import errors, fit
 from lab.fit.widths_alone import alone_widths
 from prestep.sim.analysis.constants import family_of
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.gpu import HARDWARE
 from prestep.sim.costs.tables import read_rows
 from prestep.topologies import load_cluster
-from prestep.validation.fit.calibrate_host import counts_of, errors, fit
+from prestep.validation.fit.machine_steps import counts_of
 from prestep.validation.formats.rows import Row
 from prestep.validation.formats.rows import read_rows as rows_of
 from prestep.validation.sets.sets import folder_of, validate

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lab.report.figures_of_rows import Figure, FiguresReport
 from prestep.sim import files, progress
 from prestep.sim.errors import InputError, Mistake, PrestepError
 from prestep.sim.predict import predict
@@ -20,7 +21,6 @@ from prestep.sim.units import format_duration
 from prestep.validation.formats.records import text_of, whole
 from prestep.validation.formats.rows import read_rows
 from prestep.validation.formats.scenarios import scenario_of
-from prestep.validation.report.figures_of_rows import Figure, FiguresReport
 from prestep.validation.report.gate import Check
 from prestep.validation.report.interface import Skip
 from prestep.validation.report.summary import Errors

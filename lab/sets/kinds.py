@@ -112,4 +112,29 @@ KINDS: Mapping[str, Kind] = {
     ),
     "kernels": Kind(table_of(("rows", "limits"), rows=TEXTS, limits=LIBRARY_ERRORS)),
     "low_precision": Kind(table_of(("rows",), rows=TEXTS)),
+    "energy": Kind(
+        table_of(
+            ("rows", "calibration", "clusters", "power", "energy", "given", "clock"),
+            rows=TEXTS,
+            calibration=TEXTS,
+            clusters=Named(Text(), "texts"),
+            hosts=Named(Number(above=True), "numbers"),
+            power=SHARE,
+            energy=SHARE,
+            given=SHARE,
+            clock=SHARE,
+        ),
+        placed=True,
+    ),
+    "programs": Kind(
+        table_of(
+            ("rows", "clusters"),
+            rows=TEXTS,
+            clusters=Named(Text(), "texts"),
+            hosts=Named(Number(above=True), "numbers"),
+            fitted=TEXTS,
+        ),
+        steps=True,
+        placed=True,
+    ),
 }

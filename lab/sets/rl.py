@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from lab.formats.rl_rows import STEP_TIME, RlRow, read_rows, scenario_of
+from lab.report.figures_of_rows import Figure, FiguresReport
 from prestep.sim import progress
 from prestep.sim.errors import PrestepError
 from prestep.sim.rl import step
 from prestep.sim.rl.interval import interval_of
 from prestep.sim.units import format_duration
-from prestep.validation.report.figures_of_rows import Figure, FiguresReport
 from prestep.validation.report.gate import Check
 from prestep.validation.report.summary import rank_correlation
 from prestep.validation.sets.sets import asked, folder_of

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from lab.formats.csv_rows import csv_rows
 from lab.formats.published_columns import MOST, natural
+from lab.report.figures_of_rows import Figure, FiguresReport
 from prestep.sim import progress
 from prestep.sim.errors import InputError, Mistake, PrestepError
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario
-from prestep.validation.report.figures_of_rows import Figure, FiguresReport
 from prestep.validation.report.interface import Skip
 from prestep.validation.sets.sets import asked, folder_of
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lab.report.figures_of_rows import Figure, FiguresReport
 from prestep.sim import files, progress
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.replay.stragglers import Analysis, analysed
 from prestep.sim.units import format_duration
 from prestep.validation.formats.records import text_of
-from prestep.validation.report.figures_of_rows import Figure, FiguresReport
 from prestep.validation.report.gate import Check
 from prestep.validation.report.summary import Errors
 from prestep.validation.sets.sets import asked

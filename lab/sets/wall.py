@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lab.report.figures_of_rows import Figure, FiguresReport
 from prestep.sim import files
 from prestep.sim.analysis.energy import HELD, host_power
 from prestep.sim.costs import load_gpu
@@ -14,7 +15,6 @@ from prestep.sim.costs.wall import wall
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.schema import Number, Switch, Table, Text
 from prestep.validation.formats.records import is_positive, text_of
-from prestep.validation.report.figures_of_rows import Figure, FiguresReport
 from prestep.validation.sets.sets import asked, folder_of
 
 BUSY, IDLE = "GPUs at their limit", "GPUs wait"

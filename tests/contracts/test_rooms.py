@@ -42,8 +42,6 @@ NOT_YET = {
     },
     "prestep.workloads.capture": {
         "prestep.sim.spec.captured",
-        "prestep.validation.sets.host_speed",
-        "prestep.validation.sets.programs",
         "prestep.workloads.frameworks.captured",
     },
     "prestep.workloads.recipes": {"prestep.sim.spec.recipes"},

@@ -22,7 +22,7 @@ from prestep.sim.costs.measured import gpu_of
 from prestep.sim.errors import InputError, PrestepError
 from prestep.sim.graph.kernel import Kernel
 from prestep.topologies import load_cluster
-from prestep.validation.fit import bootstrap, calibrate_host, machine_host, machine_rows
+from prestep.validation.fit import bootstrap, machine_host, machine_rows, machine_steps
 from prestep.validation.fit.calibrate_machine import known_gpu
 from prestep.validation.fit.machine_gpu import held_out
 from prestep.validation.fit.measurement import opened
@@ -110,8 +110,8 @@ def rows() -> dict[str, list[dict[str, Any]]]:
     for case in HOST_CASES:
         row = Row(str(case["id"]), "here", case, 4)
         counts, costs = (
-            calibrate_host.counts_of(row),
-            calibrate_host.host_costs("pytorch-eager"),
+            machine_steps.counts_of(row),
+            machine_steps.host_costs("pytorch-eager"),
         )
         time = HOST * sum(costs[name] * count for name, count in counts.items())
         training.append(

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from lab.fit.doctor import choosing
+from lab.fit.doctor import choosing, chosen
 from prestep import cli
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.table import sweep
 from prestep.topologies import load_cluster
 from prestep.topologies.edit.overrides import with_overrides
-from prestep.validation.doctor.cause import causes
+from prestep.validation.doctor.causes import causes
 from prestep.validation.doctor.diagnosis import diagnosed
-from prestep.validation.doctor.normal import chosen, interval, limit, slow
+from prestep.validation.doctor.normal import interval, limit, slow
 from prestep.validation.doctor.sweep import Situation, series_of
 from prestep.validation.formats.collective_rows import Row
 
@@ -191,7 +191,7 @@ def test_limits_come_from_the_chosen_machines() -> None:
 def test_every_cause_says_what_to_check_and_changes_something() -> None:
     """Its changes are of links or of NCCL's settings, and each has a text."""
     here = situation("h200-leafspine-2x2", {}, "all_reduce")
-    for name, cause in causes():
+    for name, cause in causes().items():
         assert cause.title and cause.check, name
         for change in cause.changes(here):
             assert change.text and (change.links or change.nccl), name

@@ -16,6 +16,7 @@ from lab.report.published import Case as PublishedCase
 from lab.report.published import PublishedReport
 from lab.sets.checkpoint import CheckpointReport
 from lab.sets.doctor import DoctorReport
+from lab.sets.energy import EnergyReport
 from lab.sets.kernels import KernelReport
 from lab.sets.probes import ProbeReport
 from lab.sets.rl import RlReport
@@ -26,7 +27,6 @@ from prestep import cli
 from prestep.validation.report.collectives import CollectiveReport, Limits
 from prestep.validation.report.gate import Check
 from prestep.validation.sets.choices import ChoiceReport
-from prestep.validation.sets.energy import EnergyReport
 from prestep.validation.sets.sets import load_set, set_names, set_table
 from prestep.validation.sets.sources import CASES, kinds
 from prestep.validation.sets.steps import Report

@@ -124,3 +124,14 @@ def test_configuration_ignores_bookkeeping() -> None:
         Row("a", "f:1", alone, 1).configuration
         == Row("a", "f:1", alone, 4).configuration
     )
+
+
+def test_times_of_python_are_read_as_strictly_as_steps(tmp_path: Path) -> None:
+    """A time that is no number is named with its key."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(
+        '{"id": "a", "case": {}, "world": 1, "step_s_by_rank": {"0": [1.0]}, '
+        '"cpu_step_s_by_rank": {"0": ["x"]}}\n'
+    )
+    with pytest.raises(InputError, match=r"cpu_step_s_by_rank\.0"):
+        read_rows(rows)

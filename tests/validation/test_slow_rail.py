@@ -10,8 +10,7 @@ import pytest
 from prestep.sim.collectives.settings import Nccl
 from prestep.topologies import load_cluster
 from prestep.topologies.edit.overrides import with_overrides
-from prestep.validation.doctor.causes import slow_rail
-from prestep.validation.doctor.facts import nics_of
+from prestep.validation.doctor.causes import CAUSES, nics_of
 from prestep.validation.doctor.sweep import Situation
 from prestep.validation.formats.collective_rows import Row
 
@@ -26,7 +25,7 @@ def test_a_rail_is_the_nic_of_one_number_of_every_host(name: str) -> None:
     row = Row("rail", "all_reduce", 8 * HOSTS, 2**20, 1e-3, 1e-3, False, "here")
     row = replace(row, hosts=HOSTS, per_host=8)
     here = Situation(fabric, Nccl(), ((row,),))
-    change = slow_rail.CAUSE.changes(here)[0]
+    change = CAUSES["slow_rail"].changes(here)[0]
     slowed = with_overrides(fabric, change.links)
     rows = np.flatnonzero(slowed.links.bandwidth < fabric.links.bandwidth)
     by_host = [list(gpus) for gpus in fabric.gpus_by_host.values()]

@@ -13,7 +13,7 @@ from prestep.sim.collectives.plan import nccl_of
 from prestep.sim.costs.spreads import quantile
 from prestep.sim.errors import PrestepError
 from prestep.topologies.edit.overrides import with_overrides
-from prestep.validation.doctor.cause import Cause, Change, causes
+from prestep.validation.doctor.causes import Cause, Change, causes
 from prestep.validation.doctor.normal import Part, parts_of
 from prestep.validation.doctor.sweep import Situation, Size, Sweep
 
@@ -117,7 +117,7 @@ def diagnosed(here: Situation, lines: Sequence[Sign] = ()) -> Diagnosis:
         return plain
     suspects = [
         suspect
-        for name, cause in causes()
+        for name, cause in causes().items()
         if name not in excluded
         and (suspect := _suspect(here, name, cause, signs.get(name, ()))) is not None
     ]
@@ -179,13 +179,13 @@ def _groups(ranked: Sequence[Suspect]) -> Iterator[tuple[Suspect, ...]]:
 
 def _shown(lines: Sequence[Sign]) -> dict[str, tuple[Sign, ...]]:
     """The lines that show a cause, by its name."""
-    shown = {name: _matching(cause.signs, lines) for name, cause in causes()}
+    shown = {name: _matching(cause.signs, lines) for name, cause in causes().items()}
     return {name: signs for name, signs in shown.items() if signs}
 
 
 def _excluded(lines: Sequence[Sign]) -> Iterator[tuple[str, tuple[Sign, ...]]]:
     """The lines that exclude a cause, by its name."""
-    for name, cause in causes():
+    for name, cause in causes().items():
         if signs := _matching(cause.rules_out, lines):
             yield name, signs
 

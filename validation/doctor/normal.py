@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,8 +28,6 @@ FEWEST, SHORT = 3, 3.0
 SETTLED = 2**24
 #: Where the slowest good machine takes more than so many times the fastest one's time, being among them says little.
 TELLING = 1.25
-# Of good machines' logs, so many may be called abnormal.
-FALSE_ALARMS = 0.02
 _PART = Table({LATENCY: Number(above=True), BANDWIDTH: Number(above=True)})
 
 
@@ -114,22 +112,3 @@ def limits() -> Mapping[str, Mapping[str, float]]:
         FILE, Table(dict.fromkeys(PLACES, _PART)), "the limits of `prestep doctor nccl`"
     )
     return table
-
-
-def chosen(logs: Iterable[tuple[str, Sweep]]) -> dict[str, dict[str, float]]:
-    """Limits from (machine, sweep) of good machines: logs of a further machine exceed them in `FALSE_ALARMS` of cases.
-
-    Of each machine counts its worst log, as its logs are not independent. The tail of excess is taken as exponential,
-    with the mean over the machines; a machine that is faster than predicted counts as 0.
-    """
-    worst: dict[tuple[str, str], dict[str, float]] = {}
-    for machine, sweep in logs:
-        for part in parts_of(sweep):
-            if len(part.sizes) >= FEWEST:
-                of_part = worst.setdefault((part.place, part.name), {})
-                of_part[machine] = max(of_part.get(machine, 0.0), part.excess)
-    limits: dict[str, dict[str, float]] = {}
-    for (place, name), machines in sorted(worst.items()):
-        mean = statistics.fmean(machines.values())
-        limits.setdefault(place, {})[name] = mean * math.log(1 / FALSE_ALARMS)
-    return limits

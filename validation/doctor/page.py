@@ -7,7 +7,7 @@ from typing import Any
 
 from prestep.sim.collectives.table import bus_factor
 from prestep.sim.units import format_bandwidth, format_bytes, format_duration, percent
-from prestep.validation.doctor.cause import causes
+from prestep.validation.doctor.causes import causes
 from prestep.validation.doctor.diagnosis import Diagnosis, Sign, Suspect
 from prestep.validation.doctor.logs import Run
 from prestep.validation.doctor.normal import Part, interval, slow
@@ -178,7 +178,7 @@ def _cause_lines(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _sign_lines(diagnosis: Diagnosis) -> Iterator[str]:
-    known = dict(causes())
+    known = causes()
     listed = {one.name for group in diagnosis.suspects for one in group}
     for name, signs in diagnosis.signs.items():
         if name not in listed:

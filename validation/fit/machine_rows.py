@@ -15,10 +15,14 @@ from prestep.sim.costs.gpu import Gpu
 from prestep.sim.costs.tables import Row
 from prestep.sim.errors import InputError, Mistake
 from prestep.validation.fit.bootstrap import of_ratios
-from prestep.validation.fit.calibrate_compute import merge
-from prestep.validation.fit.compute_traces import trace_rows
+from prestep.validation.fit.kernel_rows import (
+    FITTED,
+    line,
+    merge,
+    micro_rows,
+    trace_rows,
+)
 from prestep.validation.fit.measurement import Measured
-from prestep.validation.fit.micro_rows import FITTED, line, micro_rows
 from prestep.validation.formats.kineto_kernels import Call, read_calls
 
 BROKEN = (KeyError, ValueError, TypeError)
@@ -100,19 +104,10 @@ def in_steps(
             continue
         raw = np.array([row.duration for row in known])
         expected = np.array([mine.duration(row.kernel) for row in known])
-        overhead, factor = line(expected, raw)
-        scatter = float(np.std(np.log(raw / (overhead + factor * expected))))
-        notes.append(
-            f"micro {kind}: overhead {overhead * 1e6:.1f} us, factor {factor:.3f}, scatter {scatter:.1%}"
-        )
-        done += [_corrected(row, overhead, factor, scatter) for row in rows]
+        fitted = line(expected, raw)
+        notes.append(f"micro {kind}: {fitted}")
+        done += [fitted.in_a_step(row) for row in rows]
     return done, notes
-
-
-def _corrected(row: Row, overhead: float, factor: float, scatter: float) -> Row:
-    """The row without its own overhead, on the scale of the traces, at least as uncertain as the line."""
-    time = max(row.duration - overhead, 0.3 * row.duration) / factor
-    return replace(row, duration=time, noise=round(max(row.noise, scatter), 3))
 
 
 def _ratios(rows: Sequence[Row], gpu: Gpu) -> dict[str, list[float]]:

@@ -16,16 +16,19 @@ from pathlib import Path
 import numpy as np
 
 from prestep.sim.errors import PrestepError
-from prestep.validation.fit.calibrate_host import counts_of
 from prestep.validation.fit.measurement import Measured
 from prestep.validation.formats.rows import Row, read_rows
-from prestep.validation.sets.host_speed import NONE, SLOWER
+from prestep.validation.formats.scenarios import scenario_of
 from prestep.validation.sets.steps import predict_row
 from prestep.workloads.host_costs import host_costs
+from prestep.workloads.models.model import load_model
+from prestep.workloads.torch.lower import lower
 
 TINY = ("h4", "h16")  # their GPUs wait for the host throughout
 MOST = 40  # rows; a few seconds each at worst
 HOST_BOUND = 1.05  # measured over the GPU's time from which on the host decided
+#: Host factors at which the host alone bounds a step, and at which it bounds none.
+SLOWER, NONE = 40.0, 0.05
 SURE = 2.0  # host factor at which a step is still the GPU's: kernels are read off such steps
 # Standard deviation of the logarithm of a step's time about what the known GPU's tables say, beyond that of the
 # machine (fitted: 12 such steps of an H200 and an H100 scatter by 1.1 %).
@@ -95,6 +98,18 @@ class Step:
         """Whether the time of kernels can be read off it: nothing but them decided."""
         alone = self.row.case.get("mode") == "single"
         return alone and not self.tiny and not self.host_bound and self.factor > SURE
+
+
+def counts_of(row: Row) -> dict[str, float]:
+    """Host operations of the rank that has most to do."""
+    scenario = scenario_of(row)
+    lowered = lower(scenario, load_model(scenario.model, scenario.where))
+    costs = host_costs(scenario.training.framework)
+
+    return max(
+        lowered.host_operations.values(),
+        key=lambda counts: sum(costs[name] * n for name, n in counts.items()),
+    )
 
 
 def with_kernels(steps: Sequence[Step], cluster: Path) -> list[Step]:

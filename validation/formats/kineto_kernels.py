@@ -50,20 +50,20 @@ def read_events(path: Path) -> list[Event]:
 def read_calls(path: Path) -> Iterator[Call]:
     """Calls of the profiled steps; kernels launched before profiling began have no operation and are left out."""
     events = read_events(path)
-    operations = _operations(events)
+    owners = operations(events)
     on_gpu = [event for event in events if event.get("cat") in GPU_EVENTS]
     running = sorted(on_gpu, key=lambda event: event["ts"])
     nccl = [_interval([event]) for event in running if "nccl" in event["name"]]
     backward = _backward_threads(events)
-    for owner, parts in _by_operation(running, operations):
-        op = operations[owner]
+    for owner, parts in _by_operation(running, owners):
+        op = owners[owner]
         for kernel, mine in _split(op, parts, op["tid"] in backward):
             start, end = _interval(mine)
             overlapped = _touches(nccl, start, end)
             yield Call(kernel, _length(mine), overlapped, len(mine), start * 1e-6)
 
 
-def _operations(events: list[Event]) -> dict[int, Event]:
+def operations(events: list[Event]) -> dict[int, Event]:
     """Operations of the host by the id that their kernels carry."""
     return {
         event["args"]["External id"]: event
@@ -130,20 +130,6 @@ def _without_memset(
             *((half, [part]) for half, part in zip(halves, parts, strict=True)),
         ]
     return [(kernel, parts)]
-
-
-def read_adamw_launches(path: Path) -> list[tuple[int, float]]:
-    """(chunks, s) of every launch of the fused AdamW."""
-    events = read_events(path)
-    operations = _operations(events)
-    launches = []
-    for event in events:
-        if event.get("cat") != "kernel":
-            continue
-        owner = operations.get(event["args"].get("External id"))
-        if owner and owner["name"] == "aten::_fused_adamw_":
-            launches.append((event["args"]["grid"][0], event["dur"] * 1e-6))
-    return launches
 
 
 def _backward_threads(events: list[Event]) -> set[int]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from prestep.sim import schema
 from prestep.sim.schema import Items, Number, Table, Text
-from prestep.validation.sets.kind import SHARE, TEXTS, Kind, Named, table_of
+from prestep.validation.sets.kind import SHARE, TEXTS, Kind, table_of
 
 #: The kind of a set.toml that does not name one.
 STEPS = "steps"
@@ -56,30 +56,5 @@ KINDS: Mapping[str, Kind] = {
             limits=Table({"recorded": ERRORS, "simulated": ERRORS}),
             retarget=Items(RETARGET),
         )
-    ),
-    "energy": Kind(
-        table_of(
-            ("rows", "calibration", "clusters", "power", "energy", "given", "clock"),
-            rows=TEXTS,
-            calibration=TEXTS,
-            clusters=Named(Text(), "texts"),
-            hosts=Named(Number(above=True), "numbers"),
-            power=SHARE,
-            energy=SHARE,
-            given=SHARE,
-            clock=SHARE,
-        ),
-        placed=True,
-    ),
-    "programs": Kind(
-        table_of(
-            ("rows", "clusters"),
-            rows=TEXTS,
-            clusters=Named(Text(), "texts"),
-            hosts=Named(Number(above=True), "numbers"),
-            fitted=TEXTS,
-        ),
-        steps=True,
-        placed=True,
     ),
 }

@@ -1,11 +1,13 @@
-"""Fits of the parametric kernel times: plain least squares, so that a rerun needs nothing but numpy."""
+"""Fits of the parametric kernel times by plain least squares, which need nothing but numpy, and tables as files."""
 
 from __future__ import annotations
 
+import csv
 import statistics
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 
@@ -204,3 +206,32 @@ def adamw_launches(
     for count, time in points:
         rising.append((count, max(time, rising[-1][1] if rising else 0.0)))
     return rising, sparse
+
+
+COLUMNS = (
+    "kind",
+    "layout",
+    "dtype",
+    "shape",
+    "bytes",
+    "seconds",
+    "noise",
+    "count",
+    "source",
+)
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Writes the rows in their order."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows(map(_cells, rows))
+
+
+def _cells(row: Row) -> list[object]:
+    kernel = row.kernel
+    shape = "x".join(map(str, kernel.shape))
+    size = f"{kernel.bytes:.0f}" if kernel.bytes else ""
+    what = [kernel.kind, kernel.layout, kernel.dtype, shape, size]
+    return [*what, f"{row.duration:.4g}", row.noise, row.count, row.source]

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from lab import CASES
 from lab.fit import draw
+from lab.sets.energy import CLOCK, ENERGY, GIVEN, POWER, validate_set
 from prestep.sim.costs import load_gpu
 from prestep.sim.errors import InputError
 from prestep.validation.formats.rows import Row
-from prestep.validation.sets.energy import CLOCK, ENERGY, GIVEN, POWER, validate_set
 from prestep.validation.sets.sets import cluster_of
-from prestep.validation.sets.sources import CASES
 
 ROW = CASES / "energy" / "train_h100_power.jsonl"
 

@@ -6,14 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prestep.sim.errors import InputError
-from prestep.validation.formats.rows import Row, read_rows
-from prestep.validation.sets.host_speed import WITNESSES, of_others
-from prestep.validation.sets.programs import Recorded, Run, _measured_hosts
+from lab.sets.host_speed import WITNESSES, of_others
+from lab.sets.programs import Recorded, Run, _measured_hosts
+from prestep.validation.formats.rows import Row
 
 FACTORS = st.lists(st.none() | st.floats(0.5, 4.0), max_size=8)
 
@@ -44,14 +42,3 @@ def test_a_host_that_is_known_stays() -> None:
     said = [Recorded(Path(), "", factor) for factor in (1.0, 2.0, 3.0, 4.0, 9.0)]
     hosts = [run.host for run in _measured_hosts(runs, said)]
     assert hosts == [3.0, 3.0, 2.0, 2.0, 1.9]
-
-
-def test_times_of_python_are_read_as_strictly_as_steps(tmp_path: Path) -> None:
-    """A time that is no number is named with its key."""
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text(
-        '{"id": "a", "case": {}, "world": 1, "step_s_by_rank": {"0": [1.0]}, '
-        '"cpu_step_s_by_rank": {"0": ["x"]}}\n'
-    )
-    with pytest.raises(InputError, match=r"cpu_step_s_by_rank\.0"):
-        read_rows(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from prestep.validation.sets.programs import _caught
+from lab.sets.programs import _caught
 
 
 def test_what_a_harness_caught_is_said(tmp_path: Path) -> None:

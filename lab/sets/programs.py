@@ -1,6 +1,6 @@
 """Sets of programs that others wrote (`kind = "programs"`): each is captured anew, without a GPU, and predicted.
 
-A row is a case of one of the harnesses in `validation/cases/frameworks/harness`: the program is run there alone, as it
+A row is a case of one of the harnesses in `lab/cases/frameworks/harness`: the program is run there alone, as it
 was when it was measured, but for fewer repetitions of its step.
 """
 
@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lab import CASES
+from lab.sets.host_speed import factor_of, of_others
 from prestep.sim import progress
 from prestep.sim.errors import InputError, Mistake, PrestepError
 from prestep.sim.predict import predict
@@ -23,13 +25,11 @@ from prestep.validation.formats.rows import Row, read_rows
 from prestep.validation.report.gate import Tolerances
 from prestep.validation.report.step_cases import Case, Prediction
 from prestep.validation.report.steps import Report
-from prestep.validation.sets.host_speed import factor_of, of_others
 from prestep.validation.sets.sets import asked, cluster_of, folder_of
-from prestep.validation.sets.sources import CASES
 from prestep.workloads.capture.recorder import captured
 
 Given = TypeVar("Given")
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 HARNESS = CASES / "frameworks" / "harness"
 #: The harness of a case, by the key that names its program.
@@ -121,8 +121,8 @@ def _predicted(runs: Sequence[Run], jobs: int) -> list[Prediction]:
 
 
 def _each(
-    work: Callable[[Given], Made], given: Sequence[Given], jobs: int
-) -> list[Made]:
+    work: Callable[[Given], Result], given: Sequence[Given], jobs: int
+) -> list[Result]:
     if jobs == 1 or len(given) < 2:
         return [work(one) for one in progress.track(given, "programs")]
     with Workers(jobs) as pool:

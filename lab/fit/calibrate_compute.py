@@ -1,6 +1,6 @@
 """Write a GPU's kernel tables from Kineto traces and microbenchmarks.
 
-    python -m prestep.validation.fit.calibrate_compute MEASURED_FOLDER [--gpu h200] [--out sim/costs/hardware]
+    python -m lab.fit.calibrate_compute MEASURED_FOLDER [--gpu h200] [--out sim/costs/hardware]
 
 MEASURED_FOLDER holds `micro.jsonl` and `traces/*.pt.trace.json.gz`. Rows of the held-out traces are never used to fit;
 their error is printed at the end.
@@ -9,36 +9,40 @@ their error is printed at the end.
 from __future__ import annotations
 
 import argparse
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from lab.fit.full_clock import held_out_rows, read_traces
+from lab.fit.kernels import (
+    adamw_launches,
+    fit_gemm,
+    fit_gemm_model,
+    fit_terms,
+    write_rows,
+)
 from prestep.sim.costs import terms
 from prestep.sim.costs.gpu import HARDWARE, Gpu, load
-from prestep.sim.costs.kinds import work
 from prestep.sim.costs.tables import Kriged, Row, read_rows
-from prestep.validation.fit.compute_traces import (
+from prestep.sim.graph.kernel import Kernel
+from prestep.validation.fit.kernel_rows import (
+    FITTED,
     SCATTERED,
-    held_out_rows,
-    read_traces,
+    line,
+    merge,
+    micro_rows,
     trace_rows,
 )
-from prestep.validation.fit.kernels import adamw_launches, fit_gemm, fit_terms
-from prestep.validation.fit.micro_rows import (
-    FITTED,
-    in_situ,
-    kept_apart,
-    micro_rows,
-)
-from prestep.validation.formats.kernel_tables import write_rows
+from prestep.validation.sets.sets import folder_of
 
-LATER = Path(__file__).parents[1] / "cases" / "h200" / "kernels" / "micro_4gpu.jsonl"
-
+LATER = folder_of("h200") / "kernels" / "micro_4gpu.jsonl"
 
 HEAD = (
-    "# Written by validation/fit/calibrate_compute.py; do not edit. Times in s. Grade: fitted.",
+    "# Written by lab/fit/calibrate_compute.py; do not edit. Times in s. Grade: fitted.",
     "",
     "[gemm]",
 )
@@ -48,32 +52,6 @@ CORRECTION = (
     "default = { length = 3.0, spread = 0.15 }",
     "gemm = { length = 2.0, spread = 0.12 }",
 )
-
-
-def merge(traces: list[Row], micro: list[Row]) -> list[Row]:
-    """Trace rows, and the micro rows that add shapes: GEMMs and attention anywhere, others beyond the traces."""
-    seen = {row.kernel for row in traces}
-    largest: dict[terms.Group, float] = defaultdict(float)
-    for row in traces:
-        group = terms.group(row.kernel)
-        largest[group] = max(largest[group], work(row.kernel)[1])
-    everywhere = FITTED
-
-    def adds(row: Row) -> bool:
-        beyond = work(row.kernel)[1] > 1.3 * largest[terms.group(row.kernel)]
-        return row.kernel not in seen and (row.kernel.kind in everywhere or beyond)
-
-    extra = [row for row in micro if adds(row)]
-    return sorted(
-        traces + extra,
-        key=lambda row: (
-            row.kernel.kind,
-            row.kernel.layout,
-            row.kernel.dtype,
-            row.kernel.shape,
-            row.kernel.bytes,
-        ),
-    )
 
 
 def write_fitted(
@@ -182,6 +160,69 @@ def _micro(rows: list[Row], folders: list[Path], later: Path, gpu: Gpu) -> list[
     ]
     corrected = in_situ(rows, second, gpu)
     return first + [row for row in corrected if row.kernel not in measured]
+
+
+def kept_apart(kernel: Kernel) -> bool:
+    """Whether a product or attention of `micro_4gpu.jsonl` is judged on instead of used: a third, by shape."""
+    return (
+        kernel.kind in FITTED
+        and zlib.crc32("x".join(map(str, kernel.shape)).encode()) % 3 == 0
+    )
+
+
+def in_situ(traces: list[Row], micro: list[Row], gpu: Gpu) -> list[Row]:
+    """`micro` with the rows of `FITTED` kinds corrected: raw = overhead + factor x (what the traces alone predict).
+
+    The scatter left about that line becomes the rows' noise. A kind without traces keeps its raw times.
+    """
+    done: list[Row] = []
+    for kind in FITTED:
+        mine = [row for row in micro if row.kernel.kind == kind]
+        done += _in_situ_of(kind, traces, mine, gpu)
+    return done + [row for row in micro if row.kernel.kind not in FITTED]
+
+
+def _in_situ_of(kind: str, traces: list[Row], micro: list[Row], gpu: Gpu) -> list[Row]:
+    """The rows of one kind, each as it would have been measured among the kernels of a step."""
+    models = _models(kind, [row for row in traces if row.kernel.kind == kind], gpu)
+    raw, traced = _shared(micro, models)
+    if not len(raw):
+        return micro
+    fitted = line(traced, raw)
+    print(f"micro {kind}: {fitted}")
+    return [fitted.in_a_step(row) for row in micro]
+
+
+def _shared(
+    micro: list[Row], models: dict[tuple[str, str], Kriged]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds of the rows that a table of the traces covers: as measured alone, and as that table has them."""
+    groups = [(row, terms.group(row.kernel)[1:]) for row in micro]
+    covered = [(row, models[group]) for row, group in groups if group in models]
+    raw = np.array([row.duration for row, _ in covered])
+    traced = np.array([model(row.kernel) for row, model in covered])
+    return raw, traced
+
+
+def _models(kind: str, rows: list[Row], gpu: Gpu) -> dict[tuple[str, str], Kriged]:
+    """A table per (layout, dtype) from the traces alone."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(terms.group(row.kernel)[1:], []).append(row)
+    if not rows:
+        return {}
+    if kind == "gemm":
+        tiles = fit_gemm_model(rows, gpu)
+        return {
+            key: Kriged(mine, tiles, terms.GEMM_AXES, length=2.0, spread=0.12)
+            for key, mine in groups.items()
+        }
+    term, axes = terms.LINEAR[kind]
+    base = partial(terms.linear, term, fit_terms(rows)[kind])
+    return {
+        key: Kriged(mine, base, axes, length=3.0, spread=0.15)
+        for key, mine in groups.items()
+    }
 
 
 def _options() -> argparse.Namespace:

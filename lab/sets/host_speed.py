@@ -13,12 +13,12 @@ from statistics import median
 
 from prestep.sim.predict import step_time
 from prestep.sim.spec.load import load_scenario
+from prestep.validation.fit.machine_steps import NONE, SLOWER
 from prestep.validation.formats.rows import Row
 from prestep.workloads.capture import recording
 from prestep.workloads.capture.kernels.launched import kernels_of
 
-#: Host factors at which the host alone bounds a step, and one at which it bounds none.
-SLOW, SLOWER, NONE = 20.0, 40.0, 0.05
+SLOW = 20.0  # a host factor at which the host alone bounds a step, as at SLOWER
 FIRST = 3  # steps, of which the least counts
 QUEUE = 1024  # launches that wait at most before the host does
 BOUND = (

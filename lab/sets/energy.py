@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lab.report.figures_of_rows import Figure, FiguresReport
 from prestep.sim import files, progress
 from prestep.sim.analysis.energy import Share, drawn_by
 from prestep.sim.errors import InputError, Mistake, PrestepError
@@ -22,7 +23,6 @@ from prestep.sim.spec.sections import Scenario
 from prestep.validation.formats.records import is_positive, text_of
 from prestep.validation.formats.rows import Row, read_rows
 from prestep.validation.formats.scenarios import scenario_of
-from prestep.validation.report.figures_of_rows import Figure, FiguresReport
 from prestep.validation.report.interface import Skip
 from prestep.validation.sets.sets import asked, cluster_of, folder_of
 

@@ -1,6 +1,6 @@
 """Fits host costs of framework operations to host-bound steps of tiny models.
 
-    python -m prestep.validation.fit.calibrate_host cases/h200/host_4gpu.jsonl [-o pytorch-eager.toml]
+    python -m lab.fit.calibrate_host cases/h200/host_4gpu.jsonl [-o pytorch-eager.toml]
 
 The steps are so small that the GPU waits for the host throughout, so a step takes the sum of its host operations:
 ``time = sum(count[name] * cost[name])`` for the busiest rank. The costs minimise the squared relative errors plus a
@@ -17,26 +17,12 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares
 
+from prestep.validation.fit.machine_steps import counts_of
 from prestep.validation.formats.rows import Row, read_rows
-from prestep.validation.formats.scenarios import scenario_of
 from prestep.workloads.host_costs import host_costs
-from prestep.workloads.models.model import load_model
-from prestep.workloads.torch.lower import lower
 
 PRIOR_WEIGHT = 0.02  # one factor of e from the prior costs as much as 2 % on one row
 HELD_OUT_EVERY = 3
-
-
-def counts_of(row: Row) -> dict[str, float]:
-    """Host operations of the rank that has most to do."""
-    scenario = scenario_of(row)
-    lowered = lower(scenario, load_model(scenario.model, scenario.where))
-    costs = host_costs(scenario.training.framework)
-
-    def total(operations: dict[str, float]) -> float:
-        return sum(costs[name] * n for name, n in operations.items())
-
-    return max(lowered.host_operations.values(), key=total)
 
 
 def fit(

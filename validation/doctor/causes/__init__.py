@@ -1,1 +1,0 @@
-"""Causes of slow collectives; a file with a `CAUSE` is one."""
