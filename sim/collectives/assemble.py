@@ -1,20 +1,90 @@
-"""From an algorithm's work to a plan: the same arithmetic for all of them."""
+"""A call of a collective, and the arithmetic from an algorithm's work to a plan, the same for all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from prestep.sim.collectives import constants as files
 from prestep.sim.collectives import machine
-from prestep.sim.collectives.group import Group
+from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl import protocols
 from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
 
 Bytes = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of a collective, which an algorithm turns into a `Plan`.
+
+    Attributes
+    ----------
+    op, size, ranks
+        As a plan has them; `ranks` in the caller's order: the first is the root.
+    group : Group
+        The communicator of the ranks.
+    settings : Nccl
+    constants : Constants
+        How fast this machine carries it.
+    proto : str
+    channels : int
+        Channels that the communicator has; an algorithm may use fewer of them.
+    in_place : bool
+        Each rank's part of an all-gather already lies in its output.
+    """
+
+    op: str
+    size: float
+    ranks: tuple[str, ...]
+    fabric: Any
+    group: Group
+    settings: Nccl
+    constants: files.Constants
+    proto: str
+    channels: int
+    in_place: bool = False
+
+
+def call_of(
+    op: str,
+    size: float,
+    ranks: Sequence[str],
+    fabric: Any,
+    nccl: Nccl | None = None,
+    proto: str = "Simple",
+    channels: int = 24,
+    constants: files.Constants | None = None,
+    in_place: bool = False,
+) -> Call:
+    """A call among `ranks` of a fabric, by default with the constants of its machine.
+
+    Examples
+    --------
+    >>> from prestep.sim.collectives.algorithms import ring
+    >>> from prestep.topologies import load_cluster
+    >>> fabric = load_cluster("h200-host-4")
+    >>> ring.plan(call_of("all_gather", 2.0**20, fabric.gpus, fabric)).algo
+    'ring'
+    """
+    settings = nccl or Nccl()
+    return Call(
+        op,
+        size,
+        tuple(ranks),
+        fabric,
+        group_of(fabric, ranks, settings),
+        settings,
+        constants or machine.of(fabric),
+        proto,
+        channels,
+        in_place,
+    )
 
 
 def wires(links: np.ndarray, fabric: Any, wire: Callable[[str], float]) -> np.ndarray:
@@ -51,30 +121,41 @@ def on_bus(
 
 
 def assemble(
-    op: str,
-    size: float,
-    group: Group,
-    fabric: Any,
+    call: Call,
     work: protocols.Work,
     flows: list[tuple[str, str, float]] | Bytes,
     *,
     algo: str,
-    proto: str,
-    channels: int,
     threads: int,
     between: float,
-    table: files.Constants | None = None,
+    channels: int | None = None,
 ) -> Plan:
-    """The plan of `work`; `flows` are (source, destination, data bytes per payload byte), or links and bytes.
+    """The plan of a call's `work`.
 
-    `between`: seconds of a step between hosts, as NCCL's own tables have it.
+    Parameters
+    ----------
+    flows
+        (source, destination, data bytes per payload byte), or links and bytes on each.
+    threads
+        Of each CTA.
+    between
+        Seconds of a step between hosts, as NCCL's own tables have it.
+    channels
+        How many of the call's are used; default: all.
     """
-    table = table or machine.of(fabric)
+    op, size, group, proto, table = (
+        call.op,
+        call.size,
+        call.group,
+        call.proto,
+        call.constants,
+    )
+    channels = channels or call.channels
     pace = table.pace(algo, proto)
     delay = protocols.latency(work, group, between, proto, threads, pace, table)
     wire_bytes = work.step * protocols.WIRE[proto]
     delay += work.remote_hops * group.network.agreed(proto, wire_bytes, channels)
-    links, usage, data = _usage(flows, fabric, group, table, proto)
+    links, usage, data = _usage(call, flows)
     moving = protocols.transfer(work, size, group, op, proto, pace, table)
     return Plan(
         op,
@@ -93,22 +174,16 @@ def assemble(
 
 
 def _usage(
-    flows: list[tuple[str, str, float]] | Bytes,
-    fabric: Any,
-    group: Group,
-    table: files.Constants,
-    proto: str,
+    call: Call, flows: list[tuple[str, str, float]] | Bytes
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Links, and the bytes on each with flags and packet headers and without."""
+    fabric, group = call.fabric, call.group
     if isinstance(flows, list):
         flows = paths.gather(fabric, group.expand(fabric, flows))
     links, data = flows
-    wire = wires(links, fabric, lambda kind: group.network.wire(table, kind))
-    return (
-        links,
-        on_bus(links, data * (protocols.WIRE[proto] / wire), group, fabric),
-        data,
-    )
+    wire = wires(links, fabric, lambda kind: group.network.wire(call.constants, kind))
+    sent = data * (protocols.WIRE[call.proto] / wire)
+    return links, on_bus(links, sent, group, fabric), data
 
 
 def _evidence(group: Group, pace: files.Pace, table: files.Constants) -> str:

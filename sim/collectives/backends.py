@@ -9,14 +9,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from prestep.sim.collectives.algorithms import gloo, one_sided
+from prestep.sim.collectives.assemble import call_of
 from prestep.sim.collectives.nccl import tuner
-from prestep.sim.collectives.plan import OPS, PAIR_OPS, Plan
+from prestep.sim.collectives.plan import OPS, Plan
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError, Mistake, did_you_mean
 
@@ -60,18 +60,16 @@ def plan_of(
 ) -> Plan:
     """The plan of one operation by the settings' backend."""
     if wanted.backend == "gloo":
-        _check(op, size, len(ranks))
-        return gloo.plan(
-            op, size, ranks, fabric, wanted, on_gpu=wanted.tensors == "gpu"
-        )
+        tuner.check(op, size, len(ranks), gloo.OPS)
+        return gloo.plan(call_of(op, size, ranks, fabric, wanted))
     if wanted.backend == "nvshmem" and op in ops("nvshmem"):
-        _check(op, size, len(ranks))
-        return one_sided.plan(op, size, ranks, fabric, wanted)
-    made = tuner.choose(op, size, ranks, fabric, wanted, in_place)
+        tuner.check(op, size, len(ranks), ops("nvshmem"))
+        return one_sided.plan(call_of(op, size, ranks, fabric, wanted))
+    plan = tuner.choose(op, size, ranks, fabric, wanted, in_place)
     notes = _limits(wanted)
     if wanted.backend == "nvshmem":
         notes.append(f"NVSHMEM has no {op} here: NCCL runs it")
-    return replace(made, notes=(*made.notes, *notes)) if notes else made
+    return replace(plan, notes=(*plan.notes, *notes)) if notes else plan
 
 
 def _limits(wanted: Nccl) -> list[str]:
@@ -83,22 +81,3 @@ def _limits(wanted: Nccl) -> list[str]:
         for key, value in said.items()
         if value is not None and value > most
     ]
-
-
-def _check(op: str, size: float, n: int) -> None:
-    mistakes = []
-    if not size >= 0 or math.isinf(size):
-        mistakes.append(
-            Mistake(
-                "collective",
-                "size",
-                str(size),
-                "a finite number of bytes that is not negative",
-            )
-        )
-    if op in PAIR_OPS and op != "all_to_all" and n < 2:
-        mistakes.append(
-            Mistake("collective", "ranks", f"{n} ranks", f"at least two for {op}")
-        )
-    if mistakes:
-        raise InputError(mistakes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -98,15 +98,6 @@ class Plan:
         if len(self.links):
             rate = min(rate, float(np.min(bandwidth[self.links] / self.usage)))
         return self.latency + self.size / rate
-
-
-class Send(NamedTuple):
-    """One transfer of a symbolic step: `dst` adds the chunk to its own (reduce) or replaces it."""
-
-    src: int
-    dst: int
-    chunk: int
-    reduce: bool
 
 
 def nccl_of(values: Mapping[str, Any], where: str = "nccl") -> Nccl:

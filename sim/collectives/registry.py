@@ -3,16 +3,15 @@
 Such a module defines
 
 * ``OPS``: the operations it does; ``PROTOS``: its protocols;
-* ``plan(op, size, ranks, fabric, nccl, proto, channels, table)``: a `Plan`;
-* ``steps(op, n)``: its transfers, replayed by tests;
-* ``runs_on(op, group, fabric, settings)``: why it cannot run there, or None;
+* ``plan(call)``: the `Plan` of a `prestep.sim.collectives.assemble.Call`;
 * ``estimate(op, proto, model)``: microseconds and GB/s in NCCL's table (`prestep.sim.collectives.nccl.tuning`);
 * ``ROWS``: its rows in the tables behind that (`prestep.sim.collectives.nccl.tuning.Rows`), steps between hosts
 included;
 * ``CONSTANTS``: how fast it runs by protocol (`prestep.sim.collectives.constants.Pace`), where no file of
   sim/costs/hardware has a table of its name;
 * ``ORDER``: its place in NCCL's list of algorithms, which decides ties;
-* optionally ``corrected(op, size, proto, model)``: factors on both for one size; ``CHANNELS``: the attribute of
+* optionally ``runs_on(op, group, fabric, settings)``: why it cannot run there, or None;
+  ``corrected(op, size, proto, model)``: factors on both for one size; ``CHANNELS``: the attribute of
   `prestep.sim.collectives.nccl.search.Graph` that counts its channels; ``CONNECTIONS``: over how many of a
   channel a GPU receives;
   ``traffic(plan, group, fabric, settings)``: what TCP sockets have to move

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from prestep.sim.collectives import machine
 from prestep.sim.collectives.algorithms import pairwise
-from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.assemble import call_of
 from prestep.sim.collectives.nccl import channels as rules
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
@@ -71,13 +70,11 @@ def plan(
     size: float, ranks: Sequence[str], fabric: Any, nccl: Nccl, shares: np.ndarray
 ) -> Plan:
     """The plan of an all-to-all of which a rank sends `size` bytes on average, by `shares` of these ranks."""
-    group = group_of(fabric, ranks, nccl)
-    graph = rules.search(group, fabric.gpu_model, nccl, fabric)
-    places = [list(ranks).index(gpu) for gpu in group.ranks]
-    ordered = shares[np.ix_(places, places)]
-    table = machine.of(fabric)
-    messages = Uneven(OP, size, group, graph, table, nccl, shares=ordered)
-    made = pairwise.planned(messages, ranks, fabric, messages.used(fabric))
+    call = call_of(OP, size, ranks, fabric, nccl)
+    places = [call.ranks.index(gpu) for gpu in call.group.ranks]
+    even = pairwise.messages_of(call)
+    messages = Uneven(**vars(even), shares=shares[np.ix_(places, places)])
+    made = pairwise.planned(messages, call, messages.used(fabric))
     return replace(made, evidence="guess")  # nobody measured uneven ones here
 
 

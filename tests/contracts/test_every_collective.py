@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import pytest
 
+from prestep.sim.collectives.assemble import call_of
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.plan import OPS, Plan
 from prestep.sim.collectives.settings import Nccl
@@ -70,7 +71,7 @@ def plans(algorithm: str, op: str, name: str) -> list[Plan]:
     ):
         return []
     try:
-        return [module.plan(op, size, fabric.gpus, fabric) for size in SIZES]
+        return [module.plan(call_of(op, size, fabric.gpus, fabric)) for size in SIZES]
     except InputError:
         return []
 

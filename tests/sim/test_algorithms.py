@@ -8,64 +8,31 @@ import numpy as np
 import pytest
 
 from prestep.sim.collectives import registry
-from prestep.sim.collectives.algorithms import (
-    collnet_chain,
-    collnet_direct,
-    nvls,
-    nvls_tree,
-    pairwise,
-    pat,
-)
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl import tuner
-from prestep.sim.collectives.plan import OPS, PAIR_OPS, Plan, Send
+from prestep.sim.collectives.plan import OPS, PAIR_OPS, Plan
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
 from prestep.topologies import load_cluster
+from tests.sim import transfers
 from tests.sim.hosts import cluster
-
-
-def replay(
-    rounds: list[list[Send]], begin: list[dict[int, set[int]]]
-) -> list[dict[int, set[int]]]:
-    """Plays rounds of simultaneous sends; state[rank][chunk] = the ranks whose contribution is in it."""
-    state = [dict(rank) for rank in begin]
-    for sends in rounds:
-        moved = [(s, set(state[s.src][s.chunk])) for s in sends]
-        for send, content in moved:
-            have = state[send.dst].get(send.chunk, set()) if send.reduce else set()
-            assert not have & content, "a contribution would be counted twice"
-            state[send.dst][send.chunk] = have | content
-    return state
-
-
-def traffic(rounds: list[list[Send]], rank: int) -> tuple[int, int]:
-    """Chunks that leave a rank, and that enter it."""
-    sends = [s for each in rounds for s in each]
-    return sum(s.src == rank for s in sends), sum(s.dst == rank for s in sends)
-
-
-def whole(n: int, chunks: int, switches: int) -> list[dict[int, set[int]]]:
-    """Every rank has its contribution to every chunk; switches have nothing."""
-    return [{c: {r} for c in range(chunks)} for r in range(n)] + [
-        {} for _ in range(switches)
-    ]
+from tests.sim.transfers import replay, traffic, whole
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 8])
 def test_nvlink_sharp_sends_the_data_and_one_slice(n: int) -> None:
     """All-reduce: S + S / n each way per GPU; gather: S / n out and S in; scatter: the mirror image."""
     everyone = set(range(n))
-    rounds = nvls.steps("all_reduce", n)
+    rounds = transfers.nvls("all_reduce", n)
     done = replay(rounds, whole(n, n, 1))
     assert all(done[r][c] == everyone for r in range(n) for c in range(n))
     assert all(traffic(rounds, r) == (n + 1, n + 1) for r in range(n))
-    rounds = nvls.steps("all_gather", n)
+    rounds = transfers.nvls("all_gather", n)
     done = replay(rounds, [*({r: {r}} for r in range(n)), {}])
     assert all(done[r] == {c: {c} for c in range(n)} for r in range(n))
     assert all(traffic(rounds, r) == (1, n) for r in range(n))
-    rounds = nvls.steps("reduce_scatter", n)
+    rounds = transfers.nvls("reduce_scatter", n)
     done = replay(rounds, whole(n, n, 1))
     assert all(done[r][r] == everyone for r in range(n))
     assert all(traffic(rounds, r) == (n, 1) for r in range(n))
@@ -75,7 +42,7 @@ def test_nvlink_sharp_sends_the_data_and_one_slice(n: int) -> None:
 def test_nvlink_sharp_with_trees_reduces_once_per_host(n: int, hosts: int) -> None:
     """Every rank ends with every contribution; between hosts at most twice a slice leaves a GPU."""
     local = n // hosts
-    rounds = nvls_tree.steps("all_reduce", n, hosts)
+    rounds = transfers.nvls_tree("all_reduce", n, hosts)
     done = replay(rounds, whole(n, 2 * local, hosts))
     assert all(done[r][c] == set(range(n)) for r in range(n) for c in range(2 * local))
     across = [s for sends in rounds for s in sends if s.src < n and s.dst < n]
@@ -89,18 +56,20 @@ def test_nvlink_sharp_with_trees_reduces_once_per_host(n: int, hosts: int) -> No
 def test_switches_that_add_take_every_slice_once(n: int, hosts: int) -> None:
     """CollNet: S / NICs leave and enter every NIC; inside a host 2 S (p - 1) / p each way, or 2 S on a chain."""
     local, everyone = n // hosts, set(range(n))
-    rounds = collnet_direct.steps("all_reduce", n, hosts)
+    rounds = transfers.collnet_direct("all_reduce", n, hosts)
     done = replay(rounds, whole(n, local, 1))
     assert all(done[r][c] == everyone for r in range(n) for c in range(local))
     assert all(traffic(rounds, r) == (2 * (local - 1) + 1,) * 2 for r in range(n))
     gathered = replay(
-        collnet_direct.steps("all_gather", n, hosts),
+        transfers.collnet_direct("all_gather", n, hosts),
         [*({r: {r}} for r in range(n)), {}],
     )
     assert all(gathered[r] == {c: {c} for c in range(n)} for r in range(n))
-    scattered = replay(collnet_direct.steps("reduce_scatter", n, hosts), whole(n, n, 1))
+    scattered = replay(
+        transfers.collnet_direct("reduce_scatter", n, hosts), whole(n, n, 1)
+    )
     assert all(scattered[r][r] == everyone for r in range(n))
-    chain = collnet_chain.steps("all_reduce", n, hosts)
+    chain = transfers.collnet_chain("all_reduce", n, hosts)
     assert all(rank[0] == everyone for rank in replay(chain, whole(n, 1, 1))[:n])
     assert all(max(traffic(chain, r)) <= 2 for r in range(n))
 
@@ -108,7 +77,7 @@ def test_switches_that_add_take_every_slice_once(n: int, hosts: int) -> None:
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 13, 16])
 def test_pat_takes_log_n_rounds_and_the_fewest_bytes(n: int) -> None:
     """All-gather and reduce-scatter in ceil(log2 n) rounds; n - 1 chunks leave and enter every rank."""
-    gather, scatter = pat.steps("all_gather", n), pat.steps("reduce_scatter", n)
+    gather, scatter = transfers.pat("all_gather", n), transfers.pat("reduce_scatter", n)
     assert len(gather) == len(scatter) == int(np.ceil(np.log2(n)))
     assert all(
         rank == {c: {c} for c in range(n)}
@@ -128,10 +97,10 @@ def test_pat_takes_log_n_rounds_and_the_fewest_bytes(n: int) -> None:
 @pytest.mark.parametrize("n", [2, 5])
 def test_gather_and_scatter_move_each_part_once(n: int) -> None:
     """The root ends with every part, or every rank with its own."""
-    gathered = replay(pairwise.steps("gather", n), [{r: {r}} for r in range(n)])
+    gathered = replay(transfers.pairwise("gather", n), [{r: {r}} for r in range(n)])
     assert gathered[0] == {c: {c} for c in range(n)}
     scattered = replay(
-        pairwise.steps("scatter", n),
+        transfers.pairwise("scatter", n),
         [{c: {c} for c in range(n)}, *({} for _ in range(n - 1))],
     )
     assert all(scattered[r][r] == {r} for r in range(n))
@@ -231,7 +200,7 @@ def test_an_algorithm_never_beats_its_links(algo: str) -> None:
 
 
 def test_the_registry_is_the_folder() -> None:
-    """All seven algorithms of NCCL, in the order that decides its ties, each with operations that have steps."""
+    """All seven algorithms of NCCL, in the order that decides its ties."""
     found = registry.algorithms()
     assert list(found) == [
         "tree",
@@ -244,7 +213,6 @@ def test_the_registry_is_the_folder() -> None:
     ]
     covered = {op for module in found.values() for op in module.OPS} | set(PAIR_OPS)
     assert covered == set(OPS)
-    assert all(module.steps(op, 4) for module in found.values() for op in module.OPS)
 
 
 REASONS = [

@@ -14,17 +14,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from prestep.sim.collectives import machine, table
-from prestep.sim.collectives.algorithms import pairwise, ring, tree
+from prestep.sim.collectives.algorithms import pairwise, tree
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl.channels import first_channel, search, used
 from prestep.sim.collectives.nccl.protocols import aligned
 from prestep.sim.collectives.nccl.tuner import candidates
-from prestep.sim.collectives.plan import OPS, Send
+from prestep.sim.collectives.plan import OPS
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
 from prestep.topologies import load_cluster
 from prestep.validation.formats import collective_reader, collective_rows
+from tests.sim import transfers
+from tests.sim.transfers import replay
 
 FABRICS = ("h200-host-2", "h200-host-4", "dgx-h200")
 
@@ -179,21 +181,6 @@ def test_the_same_question_gives_the_same_plan() -> None:
     )
 
 
-def replay(
-    rounds: list[list[Send]], state: list[dict[int, set[int]]]
-) -> list[dict[int, set[int]]]:
-    """Plays rounds of simultaneous sends; state[rank][chunk] = the ranks whose contribution is in it."""
-    for sends in rounds:
-        moved = [(s, set(state[s.src][s.chunk])) for s in sends]
-        for send, content in moved:
-            have = state[send.dst].get(send.chunk, set())
-            assert not (send.reduce and have & content), (
-                "a contribution would be counted twice"
-            )
-            state[send.dst][send.chunk] = have | content if send.reduce else content
-    return state
-
-
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 16])
 def test_every_rank_ends_with_every_contribution(n: int) -> None:
     """Ring and trees, played chunk by chunk, all-reduce, gather and scatter correctly."""
@@ -201,24 +188,28 @@ def test_every_rank_ends_with_every_contribution(n: int) -> None:
     mine = [{c: {r} for c in range(n)} for r in range(n)]
     assert all(
         rank[c] == everyone
-        for rank in replay(ring.steps("all_reduce", n), mine)
+        for rank in replay(transfers.ring("all_reduce", n), mine)
         for c in range(n)
     )
     scattered = replay(
-        ring.steps("reduce_scatter", n), [{c: {r} for c in range(n)} for r in range(n)]
+        transfers.ring("reduce_scatter", n),
+        [{c: {r} for c in range(n)} for r in range(n)],
     )
     assert all(scattered[r][r] == everyone for r in range(n))
-    gathered = replay(ring.steps("all_gather", n), [{r: {r}} for r in range(n)])
+    gathered = replay(transfers.ring("all_gather", n), [{r: {r}} for r in range(n)])
     assert all(rank == {c: {c} for c in range(n)} for rank in gathered)
-    trees = replay(tree.steps("all_reduce", n), [{0: {r}, 1: {r}} for r in range(n)])
+    trees = replay(
+        transfers.tree("all_reduce", n), [{0: {r}, 1: {r}} for r in range(n)]
+    )
     assert all(rank[0] == rank[1] == everyone for rank in trees)
     assert (
-        replay(ring.steps("reduce", n), [{0: {r}} for r in range(n)])[0][0] == everyone
+        replay(transfers.ring("reduce", n), [{0: {r}} for r in range(n)])[0][0]
+        == everyone
     )
     assert all(
         r[0] == {0}
         for r in replay(
-            ring.steps("broadcast", n), [{0: {0}}, *({} for _ in range(n - 1))]
+            transfers.ring("broadcast", n), [{0: {0}}, *({} for _ in range(n - 1))]
         )
     )
 
@@ -226,7 +217,7 @@ def test_every_rank_ends_with_every_contribution(n: int) -> None:
 @pytest.mark.parametrize("n", [2, 3, 4, 8])
 def test_all_to_all_delivers_every_chunk_once(n: int) -> None:
     """Rank q ends with chunk r * n + q of every r; each round sends and receives one chunk per rank."""
-    rounds = pairwise.steps("all_to_all", n)
+    rounds = transfers.pairwise("all_to_all", n)
     arrived = {(s.dst, s.chunk) for sends in rounds for s in sends}
     assert arrived == {(q, r * n + q) for q in range(n) for r in range(n) if r != q}
     assert all(len({s.dst for s in sends}) == n for sends in rounds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from prestep.sim.collectives import machine
 from prestep.sim.collectives.algorithms import gloo, one_sided
+from prestep.sim.collectives.assemble import call_of
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl import creation
 from prestep.sim.collectives.plan import Plan, nccl_of
@@ -25,6 +27,9 @@ from prestep.topologies.core.quantity import Quantity
 from prestep.validation.sets.sources import CASES
 from tests.executed import Executed, executed
 from tests.sim.hosts import cluster
+
+GLOO, PUTS = Nccl(backend="gloo"), Nccl(backend="nvshmem")
+PROXY = replace(PUTS, transport="proxy")
 
 
 def test_settings_that_limit_channels() -> None:
@@ -229,20 +234,20 @@ def test_settings_come_from_the_scenario() -> None:
 def test_gloo_is_slow_and_passes_through_memory() -> None:
     """CPU threads over TCP: PCIe and memory instead of NVLink, at least ten times NCCL's time; n - 1 rounds or log2."""
     fabric = load_cluster("h200-host-4")
-    plan = gloo.plan("all_reduce", 2.0**28, fabric.gpus, fabric)
+    plan = plan_collective("all_reduce", 2.0**28, fabric.gpus, fabric, GLOO)
     direct = plan_collective("all_reduce", 2.0**28, fabric.gpus, fabric)
     bandwidth = fabric.links.bandwidth
     assert plan.duration(bandwidth) > 10 * direct.duration(bandwidth)
     assert "nvlink" not in kinds(plan, fabric)
-    assert gloo.plan("all_reduce", 2.0**28, fabric.gpus, fabric, on_gpu=False).duration(
-        bandwidth
-    ) < plan.duration(bandwidth)
-    assert [len(gloo.steps("broadcast", n)) for n in (1, 2, 3, 8)] == [0, 1, 2, 3]
+    on_cpu = replace(GLOO, tensors="cpu")
+    staged = plan_collective("all_reduce", 2.0**28, fabric.gpus, fabric, on_cpu)
+    assert staged.duration(bandwidth) < plan.duration(bandwidth)
+    assert [len(gloo.broadcast_rounds(n)) for n in (1, 2, 3, 8)] == [0, 1, 2, 3]
     for n in (2, 5, 8):
         have = {0}
-        for sends in gloo.steps("broadcast", n):
-            assert {s.src for s in sends} <= have
-            have |= {s.dst for s in sends}
+        for pairs in gloo.broadcast_rounds(n):
+            assert {src for src, _ in pairs} <= have
+            have |= {dst for _, dst in pairs}
         assert have == set(range(n))
 
 
@@ -250,12 +255,12 @@ def test_one_sided_puts_save_the_rendezvous() -> None:
     """A put of 8 bytes beats a send; who posts to the NIC decides between hosts; 3 of 4 parts cross hosts."""
     fabric = cluster(4)
     bandwidth = fabric.links.bandwidth
-    near = one_sided.plan("put", 8, fabric.gpus[:2], fabric).duration(bandwidth)
+    near = plan_collective("put", 8, fabric.gpus[:2], fabric, PUTS).duration(bandwidth)
     far, proxied = (
-        one_sided.plan("put", 8, ("h0gpu0", "h1gpu0"), fabric, transport=t).duration(
+        plan_collective("put", 8, ("h0gpu0", "h1gpu0"), fabric, wanted).duration(
             bandwidth
         )
-        for t in ("ibgda", "proxy")
+        for wanted in (PUTS, PROXY)
     )
     assert near < plan_collective("send", 8, fabric.gpus[:2], fabric).duration(
         bandwidth
@@ -269,10 +274,10 @@ def test_one_sided_puts_save_the_rendezvous() -> None:
     # NCCL contrib/nccl_ep README, low-latency dispatch: 128 tokens, 8 experts each, 7168 x 2 bytes.
     size = 128 * 8 * 7168 * 2
     for gpus, published in ((8, 224.3e9), (32, 53.6e9)):
-        plan = one_sided.plan("all_to_all", size, fabric.gpus[:gpus], fabric)
+        plan = plan_collective("all_to_all", size, fabric.gpus[:gpus], fabric, PUTS)
         assert size / plan.duration(bandwidth) == pytest.approx(published, rel=0.15)
     with pytest.raises(InputError):
-        one_sided.plan("all_reduce", 8, fabric.gpus[:2], fabric)
+        one_sided.plan(call_of("all_reduce", 8, fabric.gpus[:2], fabric))
 
 
 def test_sizes_and_speeds_share_the_routes_of_puts(
@@ -290,7 +295,7 @@ def test_sizes_and_speeds_share_the_routes_of_puts(
     links = fabric.links.with_values(bandwidth=fabric.links.bandwidth * 2)
     faster = fabric.with_columns(links=links).with_routes_of(fabric)
     plans = [
-        one_sided.plan("all_to_all", 2.0**at, on.gpus, on)
+        plan_collective("all_to_all", 2.0**at, on.gpus, on, PUTS)
         for on in (fabric, faster)
         for at in range(30)
     ]
@@ -317,7 +322,7 @@ def test_what_gpus_send_by_themselves_takes_a_time_for_every_message(
     """A dispatch is a put's latency, a flag to each expert of another host, and bytes at the port's rate."""
     fabric = load_cluster("dgx-h100-superpod", 8)
     size = tokens * 8 * (7168 + 4 * 56)
-    plan = one_sided.plan("all_to_all", size, fabric.gpus, fabric)
+    plan = plan_collective("all_to_all", size, fabric.gpus, fabric, PUTS)
     each = machine.of(fabric).tables["one_sided"]["ibgda"]["message"]
     flags = (
         256 * 7 / 8 - 55
@@ -331,19 +336,17 @@ def test_many_small_messages_go_out_several_times_faster_from_the_gpu() -> None:
     fabric = load_cluster("dgx-h100-superpod", 32)
     few, many = fabric.gpus[:16], fabric.gpus
 
-    def grown(transport: str) -> float:
+    def grown(wanted: Nccl) -> float:
         near, far = (
-            one_sided.plan(
-                "all_to_all", 64.0 * len(ranks), ranks, fabric, None, transport
-            )
+            plan_collective("all_to_all", 64.0 * len(ranks), ranks, fabric, wanted)
             for ranks in (few, many)
         )
         return far.latency - near.latency
 
-    assert grown("proxy") / grown("ibgda") == pytest.approx(9.5, rel=0.01)
+    assert grown(PROXY) / grown(PUTS) == pytest.approx(9.5, rel=0.01)
     one = [
-        one_sided.plan("put", 8, (many[0], many[8]), fabric, None, t).latency
-        for t in ("ibgda", "proxy")
+        plan_collective("put", 8, (many[0], many[8]), fabric, wanted).latency
+        for wanted in (PUTS, PROXY)
     ]
     assert 1 < one[1] / one[0] < 2
 
@@ -387,7 +390,9 @@ def test_gloo_is_no_faster_than_its_stream_and_near_nccls_tcp(op: str) -> None:
     """Two hosts with a GPU each: one stream each way in both, at most 40 Gbit/s, and Gloo adds in its only thread."""
     fabric = load_cluster("dgx-h100-superpod", 2)
     pair, size = (fabric.gpus[0], fabric.gpus[8]), 2.0**30
-    slow = gloo.plan(op, size, pair, fabric).duration(fabric.links.bandwidth)
+    slow = plan_collective(op, size, pair, fabric, GLOO).duration(
+        fabric.links.bandwidth
+    )
     tcp = plan_collective(op, size, pair, fabric, Nccl(net="socket"))
     sent = size / 2 if op == "all_gather" else size
     assert sent / 5e9 < slow < 3 * tcp.duration(fabric.links.bandwidth)

@@ -9,6 +9,7 @@ import pytest
 
 from prestep.sim import api
 from prestep.sim.collectives.algorithms import tree
+from prestep.sim.collectives.assemble import call_of
 from prestep.sim.collectives.nccl import rccl
 from prestep.sim.collectives.nccl.rings import edges
 from prestep.sim.collectives.planner import plan_collective
@@ -79,7 +80,7 @@ def test_a_faster_memory_is_never_slower(name: str) -> None:
 def test_trees_across_hosts_use_all_links_of_a_board_alike() -> None:
     """Eight lines of seven links carry an eighth each, up and down: on each of 56 links a quarter of the data."""
     fabric = api.load_cluster("rail-mi300x", hosts=4)
-    plan = tree.plan("all_reduce", 2.0**26, fabric.gpus, fabric, proto="Simple")
+    plan = tree.plan(call_of("all_reduce", 2.0**26, fabric.gpus, fabric))
     links, gpus = fabric.links, set(fabric.gpus)
     inside = [
         usage

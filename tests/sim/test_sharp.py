@@ -10,12 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 from prestep.cli import main
-from prestep.sim.collectives.algorithms import nvls
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
 from prestep.topologies import load_cluster
+from tests.sim import transfers
 from tests.sim.hosts import cluster
-from tests.sim.test_algorithms import entering, leaving, replay, traffic, whole
+from tests.sim.test_algorithms import entering, leaving
+from tests.sim.transfers import replay, traffic, whole
 
 ON = Nccl(collnet=True)
 
@@ -55,16 +56,18 @@ def test_nvlink_sharp_between_hosts_reduces_once_in_the_network(
     """Everybody has everything in the end; a GPU's slice of its host goes up once and comes back once."""
     everyone, local = set(range(n)), n // hosts
     switches, network = hosts + 1, n + hosts
-    rounds = nvls.steps("all_reduce", n, hosts)
+    rounds = transfers.nvls("all_reduce", n, hosts)
     done = replay(rounds, whole(n, local, switches))
     assert all(done[r][c] == everyone for r in range(n) for c in range(local))
     assert traffic(rounds, network) == (n, n)
     gathered = replay(
-        nvls.steps("all_gather", n, hosts),
+        transfers.nvls("all_gather", n, hosts),
         [*({r: {r}} for r in range(n)), *({} for _ in range(switches))],
     )
     assert all(gathered[r] == {c: {c} for c in range(n)} for r in range(n))
-    scattered = replay(nvls.steps("reduce_scatter", n, hosts), whole(n, n, switches))
+    scattered = replay(
+        transfers.nvls("reduce_scatter", n, hosts), whole(n, n, switches)
+    )
     assert all(scattered[r][r] == everyone for r in range(n))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prestep.sim.collectives.algorithms import pairwise
+from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
 from prestep.sim.spec.load import load_scenario
@@ -111,10 +111,8 @@ def test_larger_chunks_hold_more_of_a_message_until_the_buffer_is_full() -> None
     ranks = [fabric.gpus[0], fabric.gpus[8]]
 
     def buffered(chunk: int | None) -> float:
-        plan = pairwise.plan(
-            "send", float(1 << 30), ranks, fabric, Nccl(p2p_net_chunksize=chunk)
-        )
-        return plan.buffered
+        settings = Nccl(p2p_net_chunksize=chunk)
+        return plan_collective("send", 2.0**30, ranks, fabric, settings).buffered
 
     assert buffered(None) == buffered(1 << 17) < buffered(1 << 18)
     assert buffered(1 << 19) == buffered(1 << 21)

@@ -8,7 +8,7 @@ choice (sim/collectives/nccl/tuner.py), not fitted.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +18,7 @@ from scipy.optimize import least_squares
 
 from prestep.sim.collectives import constants
 from prestep.sim.collectives.algorithms import pairwise
+from prestep.sim.collectives.assemble import call_of
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl import tuner
 from prestep.sim.collectives.plan import PAIR_OPS, Plan
@@ -102,19 +103,14 @@ def planner(
 ) -> Callable[[constants.Constants], Plan]:
     """What plans a row's collective, as NCCL chose it, from constants."""
     module: Any = pairwise if op in PAIR_OPS else algorithms()[chosen.algo]
-    graph = tuner.model_of(
-        group_of(fabric, ranks, row.wanted), fabric, row.wanted
-    ).graph
-    channels = (
-        None
-        if op in PAIR_OPS
-        else getattr(graph, getattr(module, "CHANNELS", "channels"))
-    )
+    channels = 0
+    if op not in PAIR_OPS:
+        group = group_of(fabric, ranks, row.wanted)
+        channels = tuner.channels_of(chosen.algo, group, fabric, row.wanted)
+    call = call_of(op, row.size, ranks, fabric, row.wanted, chosen.proto, channels)
 
     def plan(table: constants.Constants) -> Plan:
-        made: Plan = module.plan(
-            op, row.size, ranks, fabric, row.wanted, chosen.proto, channels, table=table
-        )
+        made: Plan = module.plan(replace(call, constants=table))
         return made
 
     return plan

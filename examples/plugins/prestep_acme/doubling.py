@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from prestep.sim.collectives.assemble import assemble
-from prestep.sim.collectives.constants import Constants, Pace
-from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.assemble import Call, assemble
+from prestep.sim.collectives.constants import Pace
+from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl import protocols
 from prestep.sim.collectives.nccl.tuning import Model, Rows
-from prestep.sim.collectives.plan import Plan, Send
+from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
 
 OPS = ("all_gather",)
@@ -29,18 +28,9 @@ CONSTANTS = {
 }
 
 
-def plan(
-    op: str,
-    size: float,
-    ranks: Sequence[str],
-    fabric: Any,
-    nccl: Nccl | None = None,
-    proto: str = "Simple",
-    channels: int = 8,
-    table: Constants | None = None,
-) -> Plan:
+def plan(call: Call) -> Plan:
     """log2(n) rounds between ranks that are 1, 2, 4, ... apart, each with twice the bytes of the one before."""
-    group = group_of(fabric, ranks, nccl or Nccl())
+    group, size = call.group, call.size
     sent = size * (group.n - 1) / group.n
     flows = [
         (gpu, group.ranks[at ^ reach], reach / group.n)
@@ -53,32 +43,18 @@ def plan(
     work = protocols.Work(
         inside,
         between,
-        size / group.n / channels,
-        sent / channels,
+        size / group.n / call.channels,
+        sent / call.channels,
         sent - crossing,
         crossing,
     )
-    return assemble(
-        op, size, group, fabric, work, flows,
-        algo="doubling", proto=proto, channels=channels, threads=512, between=ROWS.between_hosts(proto), table=table,
-    )  # fmt: skip
+    step = ROWS.between_hosts(call.proto)
+    return assemble(call, work, flows, algo="doubling", threads=512, between=step)
 
 
 def reaches(n: int) -> list[int]:
     """How far apart the ranks of every round are."""
     return [2**k for k in range(n.bit_length() - 1)]
-
-
-def steps(op: str, n: int) -> list[list[Send]]:
-    """Rounds between ranks 0..n-1, which a test replays: chunk r is rank r's part."""
-    return [
-        [
-            Send(r, r ^ reach, r // reach * reach + k, False)
-            for r in range(n)
-            for k in range(reach)
-        ]
-        for reach in reaches(n)
-    ]
 
 
 def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:

@@ -6,16 +6,14 @@ everything twice, but for the chains that it begins or ends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from prestep.sim.collectives.assemble import assemble
-from prestep.sim.collectives.constants import Constants
-from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.assemble import Call, assemble
+from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl import protocols
 from prestep.sim.collectives.nccl.tuning import Model, Rows
-from prestep.sim.collectives.plan import Plan, Send
+from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, sharp, transport
 from prestep.sim.graph.usage import by_link
@@ -26,35 +24,18 @@ ORDER = 3
 ROWS = Rows(base=(0, 0, 0), nvlink=(0, 0, 2.8), pci=(0, 0, 2.8), net=(0, 0, 30.0))
 
 
-def plan(
-    op: str,
-    size: float,
-    ranks: Sequence[str],
-    fabric: Any,
-    nccl: Nccl | None = None,
-    proto: str = "Simple",
-    channels: int = 16,
-    table: Constants | None = None,
-) -> Plan:
-    """Chains in the hosts of `ranks`, added up in the network."""
-    wanted = nccl or Nccl()
-    group = group_of(fabric, ranks, wanted)
+def plan(call: Call) -> Plan:
+    """Chains in the hosts, added up in the network."""
+    fabric, group = call.fabric, call.group
     heads = max(1, min(group.net.nics, _longest(group)))
-    slot = protocols.slot(proto, wanted.buffer_size)
     inner = paths.gather(fabric, group.expand(fabric, _flows(group, heads)))
     return assemble(
-        op,
-        size,
-        group,
-        fabric,
-        _work(size, group, heads, channels, slot),
+        call,
+        _work(call, heads),
         by_link([inner, sharp.wires(fabric, group, heads)]),
         algo="collnet_chain",
-        proto=proto,
-        channels=channels,
         threads=640,
-        table=table,
-        between=ROWS.between_hosts(proto),
+        between=ROWS.between_hosts(call.proto),
     )
 
 
@@ -63,16 +44,14 @@ def _longest(group: Group) -> int:
     return max(len(host) for host in group.hosts)
 
 
-def _work(
-    size: float, group: Group, heads: int, channels: int, slot: float
-) -> protocols.Work:
+def _work(call: Call, heads: int) -> protocols.Work:
     """Hops up and down the longest chain, one through the network, and the filling of the pipeline."""
-    longest, share = _longest(group), size / channels
-    chunk = min(share, slot)
+    longest, share = _longest(call.group), call.size / call.channels
+    chunk = min(share, protocols.slot(call.proto, call.settings.buffer_size))
     inside = 2 * (longest - 1)
     fill = max(0, inside - 1) * chunk
-    local = size * _passed(longest, heads)
-    return protocols.Work(inside, 1, chunk, 2 * share, local, size / heads, fill)
+    local, remote = call.size * _passed(longest, heads), call.size / heads
+    return protocols.Work(inside, 1, chunk, 2 * share, local, remote, fill)
 
 
 def _passed(longest: int, heads: int) -> float:
@@ -90,22 +69,6 @@ def _flows(group: Group, heads: int) -> list[transport.Flow]:
             pairs = [(b, a, 1 / heads) for a, b in pairwise(chain)]
             flows += pairs + [(b, a, amount) for a, b, amount in pairs]
     return flows
-
-
-def steps(op: str, n: int, hosts: int = 2) -> list[list[Send]]:
-    """Rounds of n ranks in `hosts` hosts; the network is rank n; chunk 0 follows the chain that begins at place 0."""
-    local = n // hosts
-    up = [
-        [Send(h * local + k, h * local + k - 1, 0, True) for h in range(hosts)]
-        for k in range(local - 1, 0, -1)
-    ]
-    out = [Send(h * local, n, 0, True) for h in range(hosts)]
-    back = [Send(n, h * local, 0, False) for h in range(hosts)]
-    down = [
-        [Send(h * local + k - 1, h * local + k, 0, False) for h in range(hosts)]
-        for k in range(1, local)
-    ]
-    return [*up, out, back, *down]
 
 
 def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:

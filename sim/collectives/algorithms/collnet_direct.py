@@ -7,16 +7,14 @@ NCCL src/transport/coll_net.cc, src/device/all_reduce.h.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from prestep.sim.collectives.algorithms import nvls
-from prestep.sim.collectives.assemble import Bytes, assemble
-from prestep.sim.collectives.constants import Constants
-from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.assemble import Bytes, Call, assemble
+from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl import protocols
 from prestep.sim.collectives.nccl.tuning import Model, Rows
-from prestep.sim.collectives.plan import Plan, Send
+from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, sharp, transport
 from prestep.sim.graph.usage import by_link
@@ -27,44 +25,27 @@ ORDER = 2
 ROWS = Rows(base=(0, 0, 0), nvlink=(0, 0, 3.7), pci=(0, 0, 3.7), net=(0, 0, 31.0))
 
 
-def plan(
-    op: str,
-    size: float,
-    ranks: Sequence[str],
-    fabric: Any,
-    nccl: Nccl | None = None,
-    proto: str = "Simple",
-    channels: int = 16,
-    table: Constants | None = None,
-) -> Plan:
-    """Slices over `ranks`, added up in the network."""
-    group = group_of(fabric, ranks, nccl or Nccl())
-    local = group.per_node
-    heads = sharp.heads(group)
+def plan(call: Call) -> Plan:
+    """Slices, added up in the network."""
+    op, size, group = call.op, call.size, call.group
+    local, heads = group.per_node, sharp.heads(group)
     turns = 2 if op == "all_reduce" else 1
-    inside = turns * size * (local - 1) / local
-    remote = size / heads
+    share = size / call.channels
     work = protocols.Work(
         turns * min(1, local - 1),
         1,
-        size / channels,
-        turns * size / channels,
-        inside,
-        remote,
+        share,
+        turns * size / call.channels,
+        turns * size * (local - 1) / local,
+        size / heads,
     )
     return assemble(
-        op,
-        size,
-        group,
-        fabric,
+        call,
         work,
-        _bytes(op, fabric, group, heads),
+        _bytes(op, call.fabric, group, heads),
         algo="collnet_direct",
-        proto=proto,
-        channels=channels,
         threads=640,
-        table=table,
-        between=ROWS.between_hosts(proto),
+        between=ROWS.between_hosts(call.proto),
     )
 
 
@@ -79,61 +60,8 @@ def _bytes(op: str, fabric: Any, group: Group, heads: int) -> Bytes:
             flows += [
                 (head, gpu, 1 / heads) for gpu in others if op != "reduce_scatter"
             ]
-    return by_link(
-        [
-            paths.gather(fabric, group.expand(fabric, flows)),
-            sharp.wires(fabric, group, heads),
-        ]
-    )
-
-
-def steps(op: str, n: int, hosts: int = 2) -> list[list[Send]]:
-    """Rounds of n ranks in `hosts` hosts; the network is rank n; chunk k is the slice of the k-th head of each host.
-
-    Gathers and scatters count n chunks, one per rank, that travel through the head of their place.
-    """
-    local = n // hosts
-    place = [[h * local + k for k in range(local)] for h in range(hosts)]
-    if op == "all_gather":
-        return _gather_steps(place, n)
-    chunks = range(local) if op == "all_reduce" else range(n)
-    heads = [(c, host[c % local]) for host in place for c in chunks]
-    handed = _fan(place, chunks, into=True, reduce=True)
-    added = [Send(head, n, c, True) for c, head in heads]
-    if op == "reduce_scatter":
-        return [handed, added, [Send(n, c, c, False) for c in chunks]]
-    received = [Send(n, head, c, False) for c, head in heads]
-    return [handed, added, received, _fan(place, chunks, into=False, reduce=False)]
-
-
-def _gather_steps(place: list[list[int]], n: int) -> list[list[Send]]:
-    """Every rank sends its chunk to the network; the heads take those of their place, and pass them on."""
-    received = [
-        Send(n, head, c, False)
-        for host in place
-        for k, head in enumerate(host)
-        for c in range(k, n, len(host))
-    ]
-    return [
-        [Send(r, n, r, False) for r in range(n)],
-        received,
-        _fan(place, range(n), into=False, reduce=False),
-    ]
-
-
-def _fan(place: list[list[int]], chunks: range, into: bool, reduce: bool) -> list[Send]:
-    """Every rank of a host to the head of each chunk, or the head to every rank."""
-    pairs = [
-        (r, host[c % len(host)], c)
-        for host in place
-        for c in chunks
-        for r in host
-        if r != host[c % len(host)]
-    ]
-    return [
-        Send(r, head, c, reduce) if into else Send(head, r, c, reduce)
-        for r, head, c in pairs
-    ]
+    inner = paths.gather(fabric, group.expand(fabric, flows))
+    return by_link([inner, sharp.wires(fabric, group, heads)])
 
 
 def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:

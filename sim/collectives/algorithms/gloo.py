@@ -18,58 +18,25 @@ from typing import Any
 
 import numpy as np
 
-from prestep.sim.collectives import machine
-from prestep.sim.collectives.algorithms import ring
-from prestep.sim.collectives.group import Group, group_of
-from prestep.sim.collectives.plan import Plan, Send
-from prestep.sim.collectives.settings import Nccl
+from prestep.sim.collectives.algorithms import pairwise, ring
+from prestep.sim.collectives.assemble import Call
+from prestep.sim.collectives.group import Group
+from prestep.sim.collectives.nccl.rings import edges
+from prestep.sim.collectives.plan import PAIR_OPS, RING_OPS, Plan
 from prestep.sim.collectives.wires import paths, processes
-from prestep.sim.errors import InputError, unknown
 from prestep.sim.graph.usage import by_link
 
-OPS = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "all_to_all",
-    "gather",
-    "scatter",
-    "send",
-    "recv",
-    "sendrecv",
-)
-RINGS = ("all_reduce", "all_gather", "reduce_scatter")
+OPS = (*RING_OPS, *PAIR_OPS)
 Flow = tuple[str, str, float]
 
 
-def plan(
-    op: str,
-    size: float,
-    ranks: Sequence[str],
-    fabric: Any,
-    nccl: Nccl | None = None,
-    on_gpu: bool = True,
-) -> Plan:
-    """Gloo over `ranks`; the first is the root. `on_gpu`: the tensors live on the GPUs.
-
-    Raises
-    ------
-    InputError
-        For an operation that Gloo does not have.
-    """
-    if op not in OPS:
-        raise InputError(unknown("gloo", "op", op, OPS))
-    return _plan(op, size, ranks, fabric, group_of(fabric, ranks, nccl), on_gpu)
-
-
-def _plan(
-    op: str, size: float, ranks: Sequence[str], fabric: Any, group: Group, on_gpu: bool
-) -> Plan:
-    pace = machine.of(fabric).tables["gloo"]["tcp"]
+def plan(call: Call) -> Plan:
+    """Gloo's rings, trees and messages; the first rank is the root."""
+    op, ranks, group, fabric = call.op, call.ranks, call.group, call.fabric
+    pace = call.constants.tables["gloo"]["tcp"]
     memory = _memory(fabric, group)
-    copies = paths.gather(fabric, _copies(op, ranks, memory) if on_gpu else [])
+    staged = call.settings.tensors == "gpu"
+    copies = paths.gather(fabric, _copies(op, ranks, memory) if staged else [])
     wire = paths.gather(fabric, _between_memories(op, ranks, memory))
     # The copies, the sockets and the additions follow each other: a segment at a time, in one thread.
     copying, sending = _seconds(fabric, copies), _seconds(fabric, wire)
@@ -78,8 +45,8 @@ def _plan(
     hops = rounds(op, group.n) * (pace["hop"] + group.remote_latency)
     return Plan(
         op,
-        size,
-        tuple(ranks),
+        call.size,
+        ranks,
         "gloo",
         "TCP",
         0,
@@ -156,54 +123,28 @@ def _between_memories(
 
 def _flows(op: str, ranks: Sequence[str]) -> list[Flow]:
     """What travels between ranks, per payload byte."""
-    n, root, others = len(ranks), ranks[0], ranks[1:]
+    n, around = len(ranks), edges(tuple(ranks))
     if op == "broadcast":
-        sends = [send for round_ in steps(op, n) for send in round_]
-        return [(ranks[s.src], ranks[s.dst], 1.0) for s in sends]
-    if op == "all_to_all":
-        return [(a, b, 1 / n) for a in ranks for b in ranks if a != b]
-    if op == "gather":
-        return [(a, root, 1 / n) for a in others]
-    if op == "scatter":
-        return [(root, a, 1 / n) for a in others]
-    if op in ("send", "recv"):
-        return [_pair(op, ranks)] if n > 1 else []
-    return _around(op, ranks)
-
-
-def _around(op: str, ranks: Sequence[str]) -> list[Flow]:
-    """What travels round a ring of ranks; a reduce is collected at the root afterwards."""
-    n, root = len(ranks), ranks[0]
-    edges = list(zip(ranks, (*ranks[1:], root), strict=True)) if n > 1 else []
+        pairs = [pair for pairs in broadcast_rounds(n) for pair in pairs]
+        return [(ranks[src], ranks[dst], 1.0) for src, dst in pairs]
     if op == "reduce":
-        collected = [(a, root, 1 / n) for a in ranks[1:]]
-        return [(a, b, (n - 1) / n) for a, b in edges] + collected
-    share = ring.sent(op, n) if op in RINGS else 1.0
-    return [(a, b, share) for a, b in edges]
+        # Round the ring first; then the root collects a part from everybody.
+        passed = [(a, b, (n - 1) / n) for a, b in around]
+        return passed + pairwise.flows("gather", ranks)
+    if op in PAIR_OPS:
+        return pairwise.flows(op, ranks) if n > 1 else []
+    return [(a, b, ring.sent(op, n)) for a, b in around]
 
 
-def _pair(op: str, ranks: Sequence[str]) -> Flow:
-    return (ranks[0], ranks[1], 1.0) if op == "send" else (ranks[1], ranks[0], 1.0)
+def broadcast_rounds(n: int) -> list[list[tuple[int, int]]]:
+    """Sender and receiver of each transfer of a binomial tree from rank 0, round by round."""
+    return [
+        [(rank, rank + reach) for rank in range(0, n - reach, 2 * reach)]
+        for reach in (2**k for k in range(rounds("broadcast", n) - 1, -1, -1))
+    ]
 
 
 def _seconds(fabric: Any, used: tuple[np.ndarray, np.ndarray]) -> float:
     """Seconds per payload byte on the fullest link."""
     links, usage = used
     return float(np.max(usage / fabric.links.bandwidth[links])) if len(links) else 0.0
-
-
-def steps(op: str, n: int) -> list[list[Send]]:
-    """Rounds of transfers: NCCL's ring, and a binomial tree from rank 0 for a broadcast."""
-    if op != "broadcast":
-        return ring.steps(op, n)
-    return [
-        [Send(r, r + reach, 0, False) for r in range(0, n - reach, 2 * reach)]
-        for reach in (2**k for k in range(rounds(op, n) - 1, -1, -1))
-    ]
-
-
-def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
-    """Why it cannot run, or None."""
-    return (
-        None if "memory" in fabric.nodes.kinds else f"{fabric.name} has no host memory"
-    )

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from prestep.sim.collectives.assemble import Bytes, assemble
-from prestep.sim.collectives.constants import Constants, load
-from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.assemble import Bytes, Call, assemble
+from prestep.sim.collectives.constants import Constants
+from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl import protocols
 from prestep.sim.collectives.nccl.search import MAX_HEADS
 from prestep.sim.collectives.nccl.tuning import Model, Rows
-from prestep.sim.collectives.plan import Plan, Send
+from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, sharp, transport
 from prestep.sim.costs.gpu_files import generation_of
@@ -38,38 +38,22 @@ THREADS = 640
 MEASURED_HEADS = 8
 
 
-def plan(
-    op: str,
-    size: float,
-    ranks: Sequence[str],
-    fabric: Any,
-    nccl: Nccl | None = None,
-    proto: str = "Simple",
-    channels: int = 16,
-    table: Constants | None = None,
-) -> Plan:
-    """NVLink SHARP over `ranks` with all of its `channels` channels."""
-    group = group_of(fabric, ranks, nccl or Nccl())
+def plan(call: Call) -> Plan:
+    """NVLink SHARP with all of the channels that it has."""
+    fabric, group = call.fabric, call.group
     heads = slices(group)
-    table = _of_network(longer(table or load(fabric.gpu_model), heads), op)
-    up, down = crossing(op, heads)
-    work = _work(size, group, channels, size * max(up, down))
+    up, down = crossing(call.op, heads)
     flows = switched(fabric, group.hosts, up, down)
     if group.nodes > 1:
         flows = by_link([flows, sharp.wires(fabric, group, heads)])
+    constants = _of_network(longer(call.constants, heads), call.op)
     return assemble(
-        op,
-        size,
-        group,
-        fabric,
-        work,
+        replace(call, constants=constants),
+        _work(call.size, group, call.channels, call.size * max(up, down)),
         flows,
         algo="nvls",
-        proto=proto,
-        channels=channels,
         threads=THREADS,
-        table=table,
-        between=ROWS.between_hosts(proto),
+        between=ROWS.between_hosts(call.proto),
     )
 
 
@@ -129,50 +113,6 @@ def switched(
         for at, gpu in enumerate(host)
     ]
     return transport.halves(fabric, pairs, up, down)
-
-
-class _Share(NamedTuple):
-    """A chunk that a rank exchanges with the switch of its host."""
-
-    rank: int
-    switch: int
-    chunk: int
-
-
-def steps(op: str, n: int, hosts: int = 1) -> list[list[Send]]:
-    """Rounds between ranks 0..n-1 and the switch of every host, ranks n...; beyond one host the network is the last.
-
-    An all-reduce has a chunk for every GPU of a host, whose head it is; the others have one for every rank.
-    """
-    shares = _shares(op, n, n // hosts)
-    # A rank heads the chunks of its place.
-    headed = [s for s in shares if s.chunk % (n // hosts) == s.rank % (n // hosts)]
-    into = [Send(s.rank, s.switch, s.chunk, True) for s in shares]
-    own = [Send(s.switch, s.rank, s.chunk, False) for s in headed]
-    store = [Send(s.rank, s.switch, s.chunk, False) for s in headed]
-    spread = [Send(s.switch, s.rank, s.chunk, False) for s in shares]
-    between = _between(op, headed, n + hosts) if hosts > 1 else []
-    return {
-        "all_reduce": [into, own, *between, store, spread],
-        "all_gather": [*between, store, spread],
-        "reduce_scatter": [into, own, *between],
-    }[op]
-
-
-def _shares(op: str, n: int, local: int) -> list[_Share]:
-    """Every chunk of every rank, with `local` ranks at a switch."""
-    chunks = local if op == "all_reduce" else n
-    return [_Share(r, n + r // local, c) for r in range(n) for c in range(chunks)]
-
-
-def _between(op: str, headed: Sequence[_Share], network: int) -> list[list[Send]]:
-    """To the switches of the network and back: a gather brings what its rank has, a scatter takes what is its own."""
-    own = [s for s in headed if s.chunk == s.rank]
-    given = own if op == "all_gather" else headed
-    taken = own if op == "reduce_scatter" else headed
-    out = [Send(s.rank, network, s.chunk, True) for s in given]
-    back = [Send(network, s.rank, s.chunk, False) for s in taken]
-    return [out, back]
 
 
 def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:

@@ -8,18 +8,16 @@ NCCL src/transport/nvls.cc, src/graph/trees.cc, src/device/all_reduce.h.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from prestep.sim.collectives.algorithms import nvls, tree
-from prestep.sim.collectives.assemble import Bytes, assemble
-from prestep.sim.collectives.constants import Constants
-from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.assemble import Bytes, Call, assemble
+from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl import protocols
 from prestep.sim.collectives.nccl.search import MAX_HEADS
 from prestep.sim.collectives.nccl.tuning import Model, Rows
-from prestep.sim.collectives.plan import Plan, Send
+from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, transport
 from prestep.sim.costs.gpu_files import generation_of
@@ -34,40 +32,25 @@ ROWS = Rows(base=(0, 0, 0), nvlink=(0, 0, 25.0), pci=(0, 0, 0), net=(0, 0, 20.9)
 CHUNK = 131_072  # NCCL_NVLS_CHUNKSIZE; half of it from four hosts on
 
 
-def plan(
-    op: str,
-    size: float,
-    ranks: Sequence[str],
-    fabric: Any,
-    nccl: Nccl | None = None,
-    proto: str = "Simple",
-    channels: int = 16,
-    table: Constants | None = None,
-) -> Plan:
-    """NVLink SHARP in the hosts of `ranks` and trees between them, with all of its `channels` channels."""
-    group = group_of(fabric, ranks, nccl or Nccl())
-    heads, share = _heads(group), size / channels
-    chunk = min(share / heads, chunk_of(size, group, channels))
+def plan(call: Call) -> Plan:
+    """NVLink SHARP in the hosts and trees between them, with all of the channels that it has."""
+    size, group, channels, fabric = call.size, call.group, call.channels, call.fabric
+    heads = _heads(group)
+    chunk = min(size / channels / heads, chunk_of(size, group, channels))
     key = ("nvls_tree", group.shape, heads)
     plan = assemble(
-        op,
-        size,
-        group,
-        fabric,
+        call,
         _work(size, group, channels, chunk),
         paths.once_routed(fabric, key, lambda: _bytes(fabric, group, heads)),
         algo="nvls_tree",
-        proto=proto,
-        channels=channels,
         threads=nvls.THREADS,
-        table=table,
-        between=ROWS.between_hosts(proto),
+        between=ROWS.between_hosts(call.proto),
     )
     # The first chunks of all channels share a head's NIC at every level of the tree.
     filling = max(0, _levels(group) - 1) * chunk * channels / group.remote
     return replace(
         plan,
-        latency=plan.latency + tree.waits(group, proto) + filling,
+        latency=plan.latency + tree.waits(group, call.proto) + filling,
         rate_cap=min(plan.rate_cap, _believed(fabric, group)),
     )
 
@@ -139,38 +122,6 @@ def _flows(slices: list[tuple[str, ...]], heads: int) -> list[transport.Flow]:
         for k in range(heads)
     ]
     return edges + [(b, a, amount) for a, b, amount in edges]
-
-
-def steps(op: str, n: int, hosts: int = 2) -> list[list[Send]]:
-    """Rounds of n ranks in `hosts` hosts of n / hosts; the switch of host h is rank n + h; two chunks per head."""
-    local = n // hosts
-    place = [[h * local + k for k in range(local)] for h in range(hosts)]
-    chunks = range(2 * local)
-    # Head or rank, and the switch of its host, for every chunk.
-    heads = [(place[h][c // 2], n + h, c) for h in range(hosts) for c in chunks]
-    everyone = [(r, n + h, c) for h in range(hosts) for r in place[h] for c in chunks]
-    into, _ = _sends(everyone, reduce=True)
-    store, own = _sends(heads)
-    _, spread = _sends(everyone)
-    across = [_by_place(sends, place) for sends in tree.steps(op, hosts)]
-    return [into, own, *across, store, spread]
-
-
-def _sends(
-    ends: list[tuple[int, int, int]], reduce: bool = False
-) -> tuple[list[Send], list[Send]]:
-    """Transfers of chunks from ranks to switches, and the other way."""
-    up = [Send(rank, switch, c, reduce) for rank, switch, c in ends]
-    return up, [Send(switch, rank, c, reduce) for rank, switch, c in ends]
-
-
-def _by_place(sends: list[Send], place: list[list[int]]) -> list[Send]:
-    """A round between hosts as rounds between their GPUs of the same place; each has two chunks of its own."""
-    return [
-        Send(place[s.src][k], place[s.dst][k], 2 * k + s.chunk, s.reduce)
-        for s in sends
-        for k in range(len(place[0]))
-    ]
 
 
 def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:

@@ -10,79 +10,67 @@ sim/costs/hardware/extra-nccl.toml, each with what it rests on. NCCL never choos
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from prestep.sim.collectives import machine
-from prestep.sim.collectives.group import Group, group_of
-from prestep.sim.collectives.plan import Plan, Send
-from prestep.sim.collectives.settings import Nccl
+from prestep.sim.collectives.algorithms import pairwise
+from prestep.sim.collectives.assemble import Call
+from prestep.sim.collectives.group import Group
+from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.wires import paths
+from prestep.sim.collectives.wires.transport import Flow
 from prestep.sim.errors import InputError, Mistake, unknown
 
 OPS = ("put", "get", "all_to_all", "all_gather", "broadcast")
 TRANSPORTS = ("ibgda", "proxy")
 # Operations of NCCL that are one of these in another name.
 SAME = {"send": "put", "recv": "get"}
+#: Messages that go from the same ranks to the same, with as many bytes.
+AS_MESSAGES = {
+    "put": "send",
+    "get": "recv",
+    "all_to_all": "all_to_all",
+    "all_gather": "all_to_all",
+}
 
 
-def plan(
-    op: str,
-    size: float,
-    ranks: Sequence[str],
-    fabric: Any,
-    nccl: Nccl | None = None,
-    transport: str | None = None,
-) -> Plan:
-    """A put of `size` bytes from ranks[0] to ranks[1], a get by ranks[0] from ranks[1], or a collective of puts.
+def plan(call: Call) -> Plan:
+    """A put of the call's bytes from the first rank to the second, a get by the first, or a collective of puts.
 
-    Sizes are nccl-tests': an all-to-all and an all-gather move parts of `size` / n. `transport` says who posts to the
-    NIC: the GPU ("ibgda") or a thread of the CPU ("proxy"); default: what the settings say.
+    Sizes are nccl-tests': an all-to-all and an all-gather move a part for each rank. `transport` of the settings says
+    who posts to the NIC: the GPU ("ibgda") or a thread of the CPU ("proxy").
 
     Raises
     ------
     InputError
         For an operation or a transport that is none, fewer than two ranks, or P2P switched off.
     """
-    wanted = nccl or Nccl()
-    transport = transport or wanted.transport
-    op = SAME.get(op, op)
-    _check(op, transport, ranks)
-    group = group_of(fabric, ranks, wanted)
-    if reason := runs_on(op, group, fabric, wanted):
-        raise InputError(Mistake("nccl", "p2p_disable", "true", reason))
-    return _put(op, size, ranks, fabric, group, transport)
-
-
-def _put(
-    op: str,
-    size: float,
-    ranks: Sequence[str],
-    fabric: Any,
-    group: Group,
-    transport: str,
-) -> Plan:
-    """The plan of what was found to be possible."""
-    table = machine.of(fabric)
-    pace = table.tables["one_sided"]
+    op, poster = SAME.get(call.op, call.op), call.settings.transport
+    _check(op, poster, call)
+    fabric, group, ranks = call.fabric, call.group, call.ranks
+    pace = call.constants.tables["one_sided"]
     # Where the bytes go depends neither on their number nor on the links' speeds: the next size finds it here.
-    key = ("puts", op, tuple(ranks), group.shape)
+    key = ("puts", op, ranks, group.shape)
     links, data, far, most = paths.once_routed(
         fabric, key, lambda: _puts(op, ranks, fabric, group)
     )
-    wire = np.array([table.wire(str(kind)) for kind in fabric.links.kind[links]])
-    rates = _widths(fabric, links, wire, pace, transport) / data
-    way = transport if far else "nvlink"
+    kinds = fabric.links.kind[links]
+    wire = np.array([call.constants.wire(str(kind)) for kind in kinds])
+    # Puts reach less of NVLink, where threads store, than of a NIC that copies by itself.
+    inside, outside = pace["nvlink"]["share"], pace[poster]["share"]
+    reached = np.where(kinds == "nvlink", inside, outside)
+    rates = fabric.links.bandwidth[links] * wire * reached / data
+    way = poster if far else "nvlink"
     # The busiest rank starts one message after another.
     started = float(pace[way]["message"]) * max(0, most - 1)
     latency = pace[way]["latency"] + _route(op, group, far) + started
     rate = float(np.min(rates)) if len(links) else float("inf")
     return Plan(
         op,
-        size,
-        tuple(ranks),
+        call.size,
+        ranks,
         "one_sided",
         way,
         0,
@@ -95,31 +83,19 @@ def _put(
     )
 
 
-def _widths(
-    fabric: Any, links: Any, wire: Any, pace: Mapping[str, Any], transport: str
-) -> Any:
-    """What puts reach of every link's bandwidth, less what the wire takes for itself."""
-    reached = _reached(fabric.links.kind[links], pace, transport)
-    return fabric.links.bandwidth[links] * wire * reached
-
-
-def _reached(kinds: np.ndarray, pace: Mapping[str, Any], transport: str) -> np.ndarray:
-    """Shares of links that puts reach: less on NVLink, where threads store, than on a NIC that copies by itself."""
-    inside, outside = pace["nvlink"]["share"], pace[transport]["share"]
-    reached: np.ndarray = np.where(kinds == "nvlink", inside, outside)
-    return reached
-
-
-def _check(op: str, transport: str, ranks: Sequence[str]) -> None:
+def _check(op: str, poster: str, call: Call) -> None:
     """Raises all that is wrong with what was asked for."""
     mistakes = []
     if op not in OPS:
         mistakes.append(unknown("one_sided", "op", op, OPS))
-    if transport not in TRANSPORTS:
-        mistakes.append(unknown("one_sided", "transport", transport, TRANSPORTS))
-    if len(ranks) < 2:
-        counted = f"{len(ranks)} ranks"
+    if poster not in TRANSPORTS:
+        mistakes.append(unknown("one_sided", "transport", poster, TRANSPORTS))
+    if len(call.ranks) < 2:
+        counted = f"{len(call.ranks)} ranks"
         mistakes.append(Mistake("one_sided", "ranks", counted, "at least two"))
+    if call.settings.peers_off and not mistakes:
+        why = "one-sided transfers need P2P: [nccl] p2p_disable = false"
+        mistakes.append(Mistake("nccl", "p2p_disable", "true", why))
     if mistakes:
         raise InputError(mistakes)
 
@@ -137,10 +113,10 @@ class _Puts(NamedTuple):
 
 
 def _puts(op: str, ranks: Sequence[str], fabric: Any, group: Group) -> _Puts:
-    pairs, flows = _flows(op, ranks)
+    flows = _flows(op, ranks)
     place = {gpu: h for h, host in enumerate(group.hosts) for gpu in host}
-    leaving = [a for a, b in pairs if place[a] != place[b]]
-    most = max(Counter(leaving or (a for a, _ in pairs)).values())
+    leaving = [a for a, b, _ in flows if place[a] != place[b]]
+    most = max(Counter(leaving or (a for a, _, _ in flows)).values())
     links, data = paths.gather(fabric, group.expand(fabric, flows))
     return _Puts(links, data, bool(leaving), most)
 
@@ -151,42 +127,8 @@ def _route(op: str, group: Group, far: bool) -> float:
     return route * (2 if op == "get" else 1)
 
 
-def _flows(
-    op: str, ranks: Sequence[str]
-) -> tuple[list[tuple[str, str]], list[tuple[str, str, float]]]:
-    """Who writes to whom; and the same with the bytes per byte of the size."""
-    pairs, share = _pairs(op, ranks)
-    return pairs, [(a, b, share) for a, b in pairs]
-
-
-def _pairs(op: str, ranks: Sequence[str]) -> tuple[list[tuple[str, str]], float]:
-    """Who writes to whom, and which share of the size."""
-    if op in ("put", "get"):
-        return [(ranks[0], ranks[1]) if op == "put" else (ranks[1], ranks[0])], 1.0
+def _flows(op: str, ranks: Sequence[str]) -> list[Flow]:
+    """Who writes to whom, and bytes per byte of the size: of an all-gather one part, of a broadcast all of it."""
     if op == "broadcast":
-        return [(ranks[0], b) for b in ranks[1:]], 1.0
-    return [(a, b) for a in ranks for b in ranks if a != b], 1 / len(ranks)
-
-
-def steps(op: str, n: int) -> list[list[Send]]:
-    """One round: everything at once."""
-    if op in ("put", "get"):
-        return [[Send(0, 1, 0, False) if op == "put" else Send(1, 0, 0, False)]]
-    if op == "broadcast":
-        return [[Send(0, q, 0, False) for q in range(1, n)]]
-    own = op == "all_gather"
-    return [
-        [
-            Send(r, q, r if own else r * n + q, False)
-            for r in range(n)
-            for q in range(n)
-            if r != q
-        ]
-    ]
-
-
-def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
-    """Why it cannot run, or None."""
-    if wanted.peers_off:
-        return "one-sided transfers need P2P: [nccl] p2p_disable = false"
-    return None
+        return [(ranks[0], b, 1.0) for b in ranks[1:]]
+    return pairwise.flows(AS_MESSAGES[op], ranks)

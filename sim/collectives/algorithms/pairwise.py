@@ -14,17 +14,13 @@ from typing import Any
 import numpy as np
 
 from prestep.sim.collectives import constants as files
-from prestep.sim.collectives import machine
-from prestep.sim.collectives.assemble import Bytes, on_bus, wires
-from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.assemble import Bytes, Call, on_bus, wires
+from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl import channels as rules
-from prestep.sim.collectives.nccl.protocols import (
-    aligned,
-    joined,
-    sharpness,
-)
+from prestep.sim.collectives.nccl.protocols import aligned, joined, sharpness
+from prestep.sim.collectives.nccl.rings import edges
 from prestep.sim.collectives.nccl.search import NET_PER_CHANNEL
-from prestep.sim.collectives.plan import PAIR_OPS, Plan, Send
+from prestep.sim.collectives.plan import PAIR_OPS, Plan
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, transport
 
@@ -37,28 +33,13 @@ SLOTS, NET_CHUNK, BUFFER = 8, 1 << 17, 1 << 22
 MANY = ("all_to_all", "gather", "scatter")
 
 
-def plan(
-    op: str,
-    size: float,
-    ranks: Sequence[str],
-    fabric: Any,
-    nccl: Nccl | None = None,
-    proto: str | None = None,
-    channels: int | None = None,
-    table: files.Constants | None = None,
-) -> Plan:
-    """Messages of `size` bytes (all-to-all, gather, scatter: `size` / n each); `send` goes from ranks[0] to ranks[1].
-
-    The root of a gather or scatter is ranks[0].
+def plan(call: Call) -> Plan:
+    """Messages of the call's size, or of a part each; `send` goes from the first rank to the second.
 
     Further ranks of a send belong to its communicator: they are idle, but NCCL gives fewer channels to each pair.
     """
-    wanted = nccl or Nccl()
-    group = group_of(fabric, ranks, wanted)
-    table = table or machine.of(fabric)
-    graph = rules.search(group, fabric.gpu_model, wanted, fabric)
-    messages = Messages(op, size, group, graph, table, wanted)
-    return planned(messages, ranks, fabric, _used(messages, ranks, fabric))
+    messages = messages_of(call)
+    return planned(messages, call, _used(messages, call))
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,9 +185,16 @@ class Messages:
         return self.group.n - near if self.op in MANY else 1
 
 
-def planned(messages: Messages, ranks: Sequence[str], fabric: Any, used: Bytes) -> Plan:
+def messages_of(call: Call) -> Messages:
+    """A call as messages over the channels that NCCL's search gives its communicator."""
+    group, settings = call.group, call.settings
+    graph = rules.search(group, call.fabric.gpu_model, settings, call.fabric)
+    return Messages(call.op, call.size, group, graph, call.constants, settings)
+
+
+def planned(messages: Messages, call: Call, used: Bytes) -> Plan:
     """The plan of messages that put so many bytes on links, for each byte of their size."""
-    op, size, group = messages.op, messages.size, messages.group
+    op, size, group, fabric = call.op, call.size, call.group, call.fabric
     links, data = used
     wire = wires(links, fabric, messages.wire)
     load = messages.load(messages.table.pairs.self_copy)
@@ -218,7 +206,7 @@ def planned(messages: Messages, ranks: Sequence[str], fabric: Any, used: Bytes) 
     return Plan(
         op,
         size,
-        tuple(ranks),
+        call.ranks,
         "pairwise",
         messages.proto,
         count,
@@ -227,35 +215,32 @@ def planned(messages: Messages, ranks: Sequence[str], fabric: Any, used: Bytes) 
         on_bus(links, data / wire, group, fabric),
         size / moving if moving > 0 else float("inf"),
         messages.table.evidence if group.nodes == 1 else "guess",
-        buffered=messages.buffered if _leaves_host(op, ranks, fabric) else 0.0,
+        buffered=messages.buffered if _leaves_host(call) else 0.0,
         data=data,
     )
 
 
-def _used(messages: Messages, ranks: Sequence[str], fabric: Any) -> Bytes:
+def _used(messages: Messages, call: Call) -> Bytes:
     """`_bytes`, counted once for each group; of an all-to-all the order of ranks does not matter."""
-    op, group, without_pxn = messages.op, messages.group, messages.wanted.pxn_disable
-    ends = () if op == "all_to_all" else tuple(ranks)
-    key = ("pairwise", op, group, ends, without_pxn)
-    return paths.once(
-        fabric, key, lambda: _bytes(op, fabric, group, ranks, not without_pxn)
-    )
+    without_pxn = messages.wanted.pxn_disable
+    ends = () if call.op == "all_to_all" else call.ranks
+    key = ("pairwise", call.op, call.group, ends, without_pxn)
+    return paths.once(call.fabric, key, lambda: _bytes(call, not without_pxn))
 
 
-def _bytes(
-    op: str, fabric: Any, group: Group, ranks: Sequence[str], relay: bool
-) -> Bytes:
+def _bytes(call: Call, relay: bool) -> Bytes:
     """Links, and bytes on each per payload byte; `relay` by PXN where NCCL does."""
+    fabric, group, op = call.fabric, call.group, call.op
     if op == "all_to_all" and group.n > MANY_RANKS and group.inside == group.outside:
         return paths.used(_exchanged(fabric, group, relay and transport.relays(group)))
-    flows = _flows(op, group, ranks)
+    messages = flows(op, group.ranks if op == "all_to_all" else call.ranks)
     if relay:
-        flows = transport.relayed(flows, group)
-    return paths.gather(fabric, group.expand(fabric, flows))
+        messages = transport.relayed(messages, group)
+    return paths.gather(fabric, group.expand(fabric, messages))
 
 
 def _exchanged(fabric: Any, group: Group, relay: bool) -> np.ndarray:
-    """Bytes of an all-to-all on every link: the sum of `_flows`, relayed or not."""
+    """Bytes of an all-to-all on every link: the sum of `flows`, relayed or not."""
     gpus = fabric.positions(group.ranks)
     if not relay:
         return np.asarray(fabric.exchange(gpus, gpus, 1 / group.n))
@@ -271,44 +256,22 @@ def _exchanged(fabric: Any, group: Group, relay: bool) -> np.ndarray:
     )
 
 
-def _leaves_host(op: str, ranks: Sequence[str], fabric: Any) -> bool:
+def _leaves_host(call: Call) -> bool:
     """Whether it is a single message to another host."""
-    return op == "send" and fabric.host_of(ranks[0]) != fabric.host_of(ranks[1])
+    hosts = [call.fabric.host_of(gpu) for gpu in call.ranks[:2]]
+    return call.op == "send" and hosts[0] != hosts[1]
 
 
-def _flows(op: str, group: Group, ranks: Sequence[str]) -> list[tuple[str, str, float]]:
+def flows(op: str, ranks: Sequence[str]) -> list[transport.Flow]:
+    """Sender, receiver, and bytes per payload byte of every message; the first rank is the root, or the sender."""
     if op == "send":
         return [(ranks[0], ranks[1], 1.0)]
     if op == "recv":
         return [(ranks[1], ranks[0], 1.0)]
     if op == "sendrecv":
-        following = (*ranks[1:], ranks[0])
-        return [(a, b, 1.0) for a, b in zip(ranks, following, strict=True) if a != b]
+        return [(a, b, 1.0) for a, b in edges(tuple(ranks))]
     if op == "gather":
-        return [(rank, ranks[0], 1 / group.n) for rank in ranks[1:]]
+        return [(rank, ranks[0], 1 / len(ranks)) for rank in ranks[1:]]
     if op == "scatter":
-        return [(ranks[0], rank, 1 / group.n) for rank in ranks[1:]]
-    return [(a, b, 1 / group.n) for a in group.ranks for b in group.ranks if a != b]
-
-
-def steps(op: str, n: int) -> list[list[Send]]:
-    """Rounds of transfers; in an all-to-all rank r's chunk for rank q is number r * n + q."""
-    if op == "send":
-        return [[Send(0, 1, 0, False)]]
-    if op == "recv":
-        return [[Send(1, 0, 0, False)]]
-    if op == "sendrecv":
-        return [[Send(r, (r + 1) % n, r, False) for r in range(n)]]
-    if op == "gather":
-        return [[Send(r, 0, r, False)] for r in range(1, n)]
-    if op == "scatter":
-        return [[Send(0, r, r, False)] for r in range(1, n)]
-    return [
-        [Send(r, (r + k) % n, r * n + (r + k) % n, False) for r in range(n)]
-        for k in range(1, n)
-    ]
-
-
-def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
-    """None: messages go everywhere."""
-    return None
+        return [(ranks[0], rank, 1 / len(ranks)) for rank in ranks[1:]]
+    return [(a, b, 1 / len(ranks)) for a in ranks for b in ranks if a != b]

@@ -9,16 +9,14 @@ NCCL src/device/all_gather.h.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
-from prestep.sim.collectives.assemble import assemble
-from prestep.sim.collectives.constants import Constants
-from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.assemble import Call, assemble
+from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl import channels as rules
 from prestep.sim.collectives.nccl import protocols
 from prestep.sim.collectives.nccl.tuning import Model, Rows
-from prestep.sim.collectives.plan import Plan, Send
+from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
 
 OPS = ("all_gather", "reduce_scatter")
@@ -28,36 +26,20 @@ ROWS = Rows(base=(8.0, 8.0, 8.0), nvlink=(0, 0, 4.0), pci=(0, 0, 4.0), net=(0, 0
 ROUNDS_PER_HOP = 3.5  # NCCL counts a round as so much less than a step between hosts
 
 
-def plan(
-    op: str,
-    size: float,
-    ranks: Sequence[str],
-    fabric: Any,
-    nccl: Nccl | None = None,
-    proto: str = "Simple",
-    channels: int = 2,
-    table: Constants | None = None,
-) -> Plan:
-    """Binomial trees over `ranks` with at most `channels` channels."""
-    group = group_of(fabric, ranks, nccl or Nccl())
-    count, _ = rules.used(op, size, group.n, "pat", proto, channels)
-    sent = size * (group.n - 1) / group.n
-    work = protocols.Work(
-        0, rounds(group.n), size / group.n / count, sent / count, 0.0, sent
-    )
+def plan(call: Call) -> Plan:
+    """Binomial trees."""
+    op, size, n = call.op, call.size, call.group.n
+    count, _ = rules.used(op, size, n, "pat", call.proto, call.channels)
+    sent = size * (n - 1) / n
+    work = protocols.Work(0, rounds(n), size / n / count, sent / count, 0.0, sent)
     return assemble(
-        op,
-        size,
-        group,
-        fabric,
+        call,
         work,
-        _flows(op, group),
+        _flows(op, call.group),
         algo="pat",
-        proto=proto,
         channels=count,
         threads=640,
-        table=table,
-        between=ROWS.between_hosts(proto) / ROUNDS_PER_HOP,
+        between=ROWS.between_hosts(call.proto) / ROUNDS_PER_HOP,
     )
 
 
@@ -77,23 +59,6 @@ def _flows(op: str, group: Group) -> list[tuple[str, str, float]]:
             pair = (gpu, other) if op == "all_gather" else (other, gpu)
             flows.append((*pair, chunks / n))
     return flows
-
-
-def steps(op: str, n: int) -> list[list[Send]]:
-    """Rounds between ranks 0..n-1; chunk r starts (all-gather) or ends (reduce-scatter) at rank r."""
-    spread = [
-        [
-            Send((c + rel) % n, (c + rel + reach) % n, c, False)
-            for c in range(n)
-            for rel in range(0, n - reach, 2 * reach)
-        ]
-        for reach in (2**k for k in range(rounds(n) - 1, -1, -1))
-    ]
-    if op == "all_gather":
-        return spread
-    return [
-        [Send(s.dst, s.src, s.chunk, True) for s in sends] for sends in reversed(spread)
-    ]
 
 
 def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:

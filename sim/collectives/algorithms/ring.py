@@ -5,19 +5,17 @@ Broadcast and reduce are pipelines along the ring. NCCL src/device/all_reduce.h,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from prestep.sim.collectives import machine
 from prestep.sim.collectives.algorithms import tree
-from prestep.sim.collectives.assemble import Bytes, assemble
-from prestep.sim.collectives.constants import Constants, Pace
-from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.assemble import Bytes, Call, assemble
+from prestep.sim.collectives.constants import Pace
+from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl import channels as rules
 from prestep.sim.collectives.nccl import mesh, protocols, rccl, rings
 from prestep.sim.collectives.nccl.tuning import NET_OVERHEAD, RING_NET, Model, Rows
-from prestep.sim.collectives.plan import PROTOS, RING_OPS, Plan, Send
+from prestep.sim.collectives.plan import PROTOS, RING_OPS, Plan
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, transport
 
@@ -35,44 +33,27 @@ EMPTY_STEP = 0.6
 EMPTY_MOST = 3.9
 
 
-def plan(
-    op: str,
-    size: float,
-    ranks: Sequence[str],
-    fabric: Any,
-    nccl: Nccl | None = None,
-    proto: str = "Simple",
-    channels: int = 24,
-    table: Constants | None = None,
-    in_place: bool = False,
-) -> Plan:
-    """A ring over `ranks` with at most `channels` channels; see `prestep.sim.collectives.plan_collective` for the
-    choice."""
-    wanted = nccl or Nccl()
-    group = group_of(fabric, ranks, wanted)
-    table = table or machine.of(fabric)
-    pace = table.pace("ring", proto)
-    count, threads = rules.used(op, size, group.n, "ring", proto, channels)
-    root = ranks[0] if op in PIPELINES else ""
-    flows = _flows(op, fabric, group, root, wanted)
-    slot = protocols.slot(proto, wanted.buffer_size)
-    task = work(op, size, group, proto, count, pace, slot, in_place)
+def plan(call: Call) -> Plan:
+    """A ring over all ranks."""
+    op, size, group, proto = call.op, call.size, call.group, call.proto
+    fabric = call.fabric
+    pace = call.constants.pace("ring", proto)
+    count, threads = rules.used(op, size, group.n, "ring", proto, call.channels)
+    root = call.ranks[0] if op in PIPELINES else ""
+    flows = _flows(op, fabric, group, root, call.settings)
+    slot = protocols.slot(proto, call.settings.buffer_size)
+    task = work(op, size, group, proto, count, pace, slot, call.in_place)
     if apart := rccl.orders(group, fabric):
         task = replace(task, local_bytes=task.local_bytes / len(apart))
     elif size > 0 and mesh.joined(group, fabric):
-        task, group = mesh.on_links(task, size, group, fabric, flows, table)
+        task, call = mesh.on_links(task, call, flows)
     return assemble(
-        op,
-        size,
-        group,
-        fabric,
+        call,
         task,
         flows,
         algo="ring",
-        proto=proto,
         channels=count,
         threads=threads,
-        table=table,
         between=ROWS.between_hosts(proto),
     )
 
@@ -224,35 +205,6 @@ def _carries(op: str, src: str, dst: str, root: str) -> bool:
     return not (op == "broadcast" and dst == root) and not (
         op == "reduce" and src == root
     )
-
-
-def steps(op: str, n: int) -> list[list[Send]]:
-    """Rounds of transfers between ranks 0..n-1; rank 0 is the root; an all-reduce has n chunks.
-
-    All-gather starts with chunk r on rank r; reduce-scatter ends with chunk r complete on rank r.
-    """
-    if op == "broadcast":
-        return [[Send(r, r + 1, 0, False)] for r in range(n - 1)]
-    if op == "reduce":
-        return [[Send(r, (r + 1) % n, 0, True)] for r in range(1, n)]
-    reduce = [
-        [Send(r, (r + 1) % n, (r - k - 1) % n, True) for r in range(n)]
-        for k in range(n - 1)
-    ]
-    spread = [
-        [Send(r, (r + 1) % n, (r - k) % n, False) for r in range(n)]
-        for k in range(n - 1)
-    ]
-    return {
-        "all_reduce": reduce + spread,
-        "reduce_scatter": reduce,
-        "all_gather": spread,
-    }[op]
-
-
-def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
-    """None: a ring runs everywhere."""
-    return None
 
 
 def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:

@@ -12,17 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
 
-from prestep.sim.collectives import machine
-from prestep.sim.collectives.assemble import assemble
-from prestep.sim.collectives.constants import Constants
-from prestep.sim.collectives.group import Group, group_of
+from prestep.sim.collectives.assemble import Call, assemble
+from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl import channels as rules
 from prestep.sim.collectives.nccl import mesh, protocols, rccl
 from prestep.sim.collectives.nccl.tuning import TREE_NET, Model, Row, Rows
-from prestep.sim.collectives.plan import PROTOS, Plan, Send
-from prestep.sim.collectives.settings import Nccl
+from prestep.sim.collectives.plan import PROTOS, Plan
 from prestep.sim.collectives.wires import paths
 from prestep.sim.costs.gpu_files import generation_of
 
@@ -35,77 +31,23 @@ ROWS = Rows(
 )
 # Factor on the bandwidth by log2 of the size in units of 64 bytes.
 FACTOR = {
-    "LL": (
-        1,
-        1,
-        1,
-        1,
-        0.9,
-        0.8,
-        0.7,
-        0.7,
-        0.7,
-        0.7,
-        0.6,
-        0.5,
-        0.4,
-        0.4,
-        0.5,
-        0.6,
-        0.7,
-        0.8,
-        0.9,
-        1,
-        1,
-        1,
-        1,
-    ),
-    "LL128": (
-        1,
-        1,
-        1,
-        1,
-        1,
-        0.9,
-        0.8,
-        0.8,
-        0.8,
-        0.7,
-        0.6,
-        0.6,
-        0.6,
-        0.6,
-        0.6,
-        0.6,
-        0.8,
-        0.9,
-        0.9,
-        0.9,
-        0.9,
-        1,
-        1,
-    ),
+    "LL": (1,) * 4
+    + (0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    + (1,) * 4,
+    "LL128": (1,) * 5
+    + (0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9)
+    + (1,) * 2,
     "Simple": (0.9,) * 7
     + (0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
 }
 
 
-def plan(
-    op: str,
-    size: float,
-    ranks: Sequence[str],
-    fabric: Any,
-    nccl: Nccl | None = None,
-    proto: str = "Simple",
-    channels: int = 24,
-    table: Constants | None = None,
-) -> Plan:
-    """Trees over `ranks` with at most `channels` channels."""
-    wanted = nccl or Nccl()
-    group = group_of(fabric, ranks, wanted)
-    count, threads = rules.used(op, size, group.n, "tree", proto, channels)
-    table = table or machine.of(fabric)
-    chains, lines = mesh.chains(group, fabric, wanted), rccl.chains(group, fabric)
+def plan(call: Call) -> Plan:
+    """A chain in every host, and two trees over the hosts."""
+    size, group, proto, fabric = call.size, call.group, call.proto, call.fabric
+    settings = call.settings
+    count, threads = rules.used(call.op, size, group.n, "tree", proto, call.channels)
+    chains, lines = mesh.chains(group, fabric, settings), rccl.chains(group, fabric)
     flows = paths.once_routed(
         fabric,
         ("tree", group.shape, group.net.nics, chains, lines),
@@ -113,30 +55,28 @@ def plan(
             fabric, group.expand(fabric, _flows(group, chains, lines))
         ),
     )
-    task = work(size, group, proto, count, wanted.buffer_size)
+    task = work(size, group, proto, count, settings.buffer_size)
     if lines:  # no two share a link in one direction
         task = replace(task, local_bytes=task.local_bytes / len(lines))
     elif size > 0 and chains:
-        task, group = mesh.on_links(task, size, group, fabric, flows, table)
+        task, call = mesh.on_links(task, call, flows)
     plan = assemble(
-        op,
-        size,
-        group,
-        fabric,
+        call,
         task,
         flows,
         algo="tree",
-        proto=proto,
         channels=count,
         threads=threads,
-        table=table,
         between=ROWS.between_hosts(proto),
     )
     if group.nodes == 1:
         return plan
-    plan = replace(plan, latency=plan.latency + waits(group, proto))
-    most = believed(generation_of(fabric.gpu_model).tree, group, channels / 2) / 2
-    return replace(plan, rate_cap=min(plan.rate_cap, most))
+    most = believed(generation_of(fabric.gpu_model).tree, group, call.channels / 2) / 2
+    return replace(
+        plan,
+        latency=plan.latency + waits(group, proto),
+        rate_cap=min(plan.rate_cap, most),
+    )
 
 
 def depth(nodes: int) -> int:
@@ -303,40 +243,6 @@ def _chains(group: Group, channel: int) -> list[tuple[str, ...]]:
         host[start:] + host[:start]
         for host, start in zip(group.hosts, starts, strict=True)
     ]
-
-
-def steps(op: str, n: int) -> list[list[Send]]:
-    """Rounds over hosts 0..n-1 with one GPU each: chunk 0 on the first tree, chunk 1 on the second."""
-    first = binary_tree(n)
-    rounds: list[list[Send]] = []
-    for chunk, tree in enumerate((first, mirrored(first, n))):
-        level = _levels(tree)
-        for depth in range(max(level.values(), default=0), 0, -1):
-            rounds.append(
-                [Send(c, p, chunk, True) for c, p in tree if level[c] == depth]
-            )
-        for depth in range(1, max(level.values(), default=0) + 1):
-            rounds.append(
-                [Send(p, c, chunk, False) for c, p in tree if level[c] == depth]
-            )
-    return rounds
-
-
-def _levels(tree: tuple[tuple[int, int], ...]) -> dict[int, int]:
-    """Edges from the root to every other host."""
-    parent = dict(tree)
-    level = {}
-    for child in parent:
-        node, depth = child, 0
-        while node in parent:
-            node, depth = parent[node], depth + 1
-        level[child] = depth
-    return level
-
-
-def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
-    """None: a tree runs everywhere."""
-    return None
 
 
 def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from prestep.sim.collectives.constants import Constants
+from prestep.sim.collectives.assemble import Bytes, Call
 from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl import searched
 from prestep.sim.collectives.nccl.protocols import Work
@@ -19,7 +19,6 @@ from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
 
 Orders = tuple[tuple[str, ...], ...]
-Bytes = tuple[np.ndarray, np.ndarray]
 
 
 def joined(group: Group, fabric: Any) -> bool:
@@ -54,16 +53,15 @@ def _orders(group: Group, fabric: Any, wanted: Nccl, pattern: str) -> Orders:
     return tuple(tuple(host[place] for place in order) for order in found.orders)
 
 
-def on_links(
-    work: Work, size: float, group: Group, fabric: Any, flows: Bytes, table: Constants
-) -> tuple[Work, Group]:
-    """Work and group whose link inside the host is the busiest of the flows, which do not load all links alike.
+def on_links(work: Work, call: Call, flows: Bytes) -> tuple[Work, Call]:
+    """Work and call whose link inside the host is the busiest of the flows, which do not load all links alike.
 
-    `flows`: links, and bytes on each per payload byte of `size`.
+    `flows`: links, and bytes on each per payload byte.
     """
+    fabric, group = call.fabric, call.group
     links, usage = flows
     width, kinds = fabric.links.bandwidth[links], fabric.links.kind[links]
-    wire = np.array([group.network.wire(table, kind) for kind in kinds])
+    wire = np.array([group.network.wire(call.constants, kind) for kind in kinds])
     at = int(np.argmax(usage / (width * wire)))
     busiest = replace(
         group,
@@ -71,4 +69,5 @@ def on_links(
         local_kind=str(kinds[at]),
         local_latency=float(fabric.links.latency[links].max()),
     )
-    return replace(work, local_bytes=size * float(usage[at])), busiest
+    local = call.size * float(usage[at])
+    return replace(work, local_bytes=local), replace(call, group=busiest)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from prestep.sim.collectives.algorithms import nvls, pairwise, ring
+from prestep.sim.collectives.assemble import call_of
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl import rccl
 from prestep.sim.collectives.nccl.search import search, unforced
@@ -76,11 +77,18 @@ def _can_run(op: str, model: Model, fabric: Any, wanted: Nccl) -> list[tuple[str
     return [
         (name, proto)
         for name, module in algorithms().items()
-        if op in module.OPS and module.runs_on(op, model.group, fabric, wanted) is None
+        if op in module.OPS and obstacle(name, op, model.group, fabric, wanted) is None
         for proto in module.PROTOS
         # LL128 needs 128-byte stores all the way, which NCCL trusts only near GPUs and NICs; forcing it skips the test.
         if proto != "LL128" or model.graph.ll128 or wanted.proto == "LL128"
     ]
+
+
+def obstacle(algo: str, op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
+    """Why an algorithm cannot run an operation there; None: it can."""
+    runs_on = getattr(algorithms()[algo], "runs_on", None)
+    reason: str | None = runs_on and runs_on(op, group, fabric, wanted)
+    return reason
 
 
 def candidates(
@@ -128,12 +136,12 @@ def choose(
     """
     wanted = nccl or Nccl()
     group = group_of(fabric, ranks, wanted)
-    _check(op, size, group)
+    check(op, size, group.n)
     if op in PAIR_OPS:
-        messages = pairwise.plan(op, size, ranks, fabric, wanted)
+        messages = pairwise.plan(call_of(op, size, ranks, fabric, wanted))
         return _carried(messages, group, fabric, wanted)
     if group.n == 1:
-        return ring.plan(op, size, ranks, fabric, wanted, "Simple", 1)
+        return ring.plan(call_of(op, size, ranks, fabric, wanted, channels=1))
     return _chosen(op, size, ranks, fabric, wanted, group, in_place)
 
 
@@ -149,20 +157,17 @@ def _chosen(
     """The plan of the best candidate."""
     rows, notes = _allowed(op, size, group, ranks, fabric, wanted)
     algo, proto = rows[0].algo, rows[0].proto
-    channels = _channels(algo, group, fabric, wanted)
-    own = {"in_place": True} if in_place and algo == "ring" else {}
-    module = algorithms()[algo]
-    plan: Plan = module.plan(op, size, ranks, fabric, wanted, proto, channels, **own)
-    plan = _carried(plan, group, fabric, wanted)
+    channels = channels_of(algo, group, fabric, wanted)
+    call = call_of(op, size, ranks, fabric, wanted, proto, channels, in_place=in_place)
+    plan = _carried(algorithms()[algo].plan(call), group, fabric, wanted)
     notes += _notes(op, group, fabric, wanted)
     return replace(plan, notes=(*plan.notes, *notes))
 
 
-def _channels(algo: str, group: Group, fabric: Any, wanted: Nccl) -> int:
+def channels_of(algo: str, group: Group, fabric: Any, wanted: Nccl) -> int:
     """Channels of an algorithm: those of all collectives, or its own."""
     graph = model_of(group, fabric, wanted).graph
-    attribute = getattr(algorithms()[algo], "CHANNELS", "channels")
-    channels: int = getattr(graph, attribute)
+    channels: int = getattr(graph, getattr(algorithms()[algo], "CHANNELS", "channels"))
     return channels
 
 
@@ -220,7 +225,7 @@ def _reason(
     """Why an algorithm is not among the candidates; None: it is, or none was asked for."""
     if not algo:
         return None
-    reason: str | None = algorithms()[algo].runs_on(op, group, fabric, wanted)
+    reason = obstacle(algo, op, group, fabric, wanted)
     if reason is None and not any(row.algo == algo for row in rows):
         return f"NCCL's model gives {algo} no bandwidth here"
     return reason
@@ -249,22 +254,16 @@ def _without_multicast(op: str, group: Group, fabric: Any, wanted: Nccl) -> str 
     return None
 
 
-def _check(op: str, size: float, group: Group) -> None:
+def check(op: str, size: float, ranks: int, ops: Sequence[str] = OPS) -> None:
+    """Raises what is wrong with an operation, its size or the number of its ranks."""
     where, mistakes = "collective", []
-    if op not in OPS:
-        mistakes.append(unknown(where, "op", op, OPS))
+    if op not in ops:
+        mistakes.append(unknown(where, "op", op, ops))
     if not size >= 0 or math.isinf(size):
-        mistakes.append(
-            Mistake(
-                where,
-                "size",
-                str(size),
-                "a finite number of bytes that is not negative",
-            )
-        )
-    if op in PAIR_OPS and op != "all_to_all" and group.n < 2:
-        mistakes.append(
-            Mistake(where, "ranks", f"{group.n} ranks", f"at least two for {op}")
-        )
+        expected = "a finite number of bytes that is not negative"
+        mistakes.append(Mistake(where, "size", str(size), expected))
+    if op in PAIR_OPS and op != "all_to_all" and ranks < 2:
+        expected = f"at least two for {op}"
+        mistakes.append(Mistake(where, "ranks", f"{ranks} ranks", expected))
     if mistakes:
         raise InputError(mistakes)
