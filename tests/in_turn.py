@@ -21,7 +21,7 @@ from prestep.sim.tools.catalog import find_scenario
 read, write = os.pipe()
 if os.fork() == 0:
     prestep.sim.predict.predict(find_scenario("mlp-ddp4"))
-    import prestep.sim.commands.handlers.run_scenario
+    import prestep.sim.commands.run
     os.write(write, " ".join(sys.modules).encode())
     os._exit(0)
 os.close(write)

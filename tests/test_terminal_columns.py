@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prestep import cli
-from prestep.sim.commands import _pages, _shared
+from prestep.sim.commands import _shared
 
 COLUMNS = 80
 LARGE = """
@@ -77,10 +77,9 @@ WHOLE = re.compile(r"\S{60,}")
 def terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A terminal of 80 columns, in a folder with a large scenario and what `run --json` said of it."""
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
-    for module in (_pages, _shared):
-        monkeypatch.setattr(
-            module, "fitting", lambda text, stream: _pages.folded(text, COLUMNS)
-        )
+    monkeypatch.setattr(
+        _shared, "fitting", lambda text, stream: _shared.folded(text, COLUMNS)
+    )
     monkeypatch.chdir(tmp_path)
     (tmp_path / "large.toml").write_text(LARGE, encoding="utf-8")
     return tmp_path
@@ -110,7 +109,7 @@ def test_every_command_is_looked_at() -> None:
 @given(st.text("ab -/\n", max_size=400), st.integers(8, 100))
 def test_folding_keeps_every_word_in_order(text: str, columns: int) -> None:
     """Lines are no longer than asked, but for a word that is; no word is lost, and a text that fits is left alone."""
-    made = _pages.folded(text, columns)
+    made = _shared.folded(text, columns)
     if not any(not line.strip("- .") for line in text.split("\n")):
         assert made.split() == text.split()
     for line in made.split("\n"):

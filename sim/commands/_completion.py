@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 
 import click
 from click.shell_completion import CompletionItem
+
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep.sim.spec import sections
+    from prestep.sim.tools import catalog
 
 #: Which names a parameter takes, by what it is called.
 KINDS = {
@@ -21,7 +27,7 @@ class Named(click.types.StringParamType):
     """A text for which there are names to offer; where none fits, files."""
 
     def __init__(
-        self, offered: Callable[[], Iterator[str]], files: bool = True
+        self, offered: Callable[[], Iterable[str]], files: bool = True
     ) -> None:
         self.offered, self.files = offered, files
 
@@ -48,7 +54,7 @@ def completed(command: click.Command) -> click.Command:
             continue
         name = param.name or ""
         if name in KINDS:
-            param.type = Named(lambda kind=KINDS[name]: _names(kind))  # type: ignore[misc]
+            param.type = Named(lambda kind=KINDS[name]: catalog.names(kind))  # type: ignore[misc]
         elif name == "overrides":
             param.type = Named(_keys, files=False)
     for sub in command.commands.values() if isinstance(command, click.Group) else ():
@@ -56,19 +62,11 @@ def completed(command: click.Command) -> click.Command:
     return command
 
 
-def _names(kind: str) -> Iterator[str]:
-    from prestep.sim.tools.catalog import names  # only when the shell asks
-
-    yield from names(kind)
-
-
 def _keys() -> Iterator[str]:
     """`section.key=` of every key, and the attributes that what-ifs change."""
-    from prestep.sim.spec.sections import SECTIONS
-
     yield from (
         f"{section}.{entry.name}="
-        for section, cls in SECTIONS.items()
+        for section, cls in sections.SECTIONS.items()
         for entry in fields(cls)
     )
     yield from (

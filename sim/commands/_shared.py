@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import errno
 import functools
-import importlib
 import json
 import logging
 import os
+import shutil
 import sys
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import IO, Any
 
 import click
 
 from prestep.sim import progress, renamed
-from prestep.sim.commands._pages import fitting
 from prestep.sim.errors import EXIT_INPUT, InputError, Mistake, PrestepError
 from prestep.sim.extras import missing
 from prestep.sim.strict import whole_number_meant
@@ -27,6 +26,7 @@ from prestep.topologies.files.bundled import place_of
 POSITIVE = click.FloatRange(0, 1e9, min_open=True)
 #: Of a step or a run: more say nothing new of their distribution.
 MOST_REPLICAS = 10_000
+STEP = 2  # columns by which the rest of a folded line is further in than its beginning
 EXIT_OUTSIDE = 1
 EXIT_PIPE = 128 + 13  # as of programs that SIGPIPE ends
 EXIT_INTERRUPT = 128 + 2  # as of programs that SIGINT ends
@@ -249,11 +249,6 @@ def scaled(command: Command) -> Command:
     return click.option("--hosts", type=Count(), help=text)(command)
 
 
-def handler(name: str, package: str = f"{__package__}.handlers") -> ModuleType:
-    """What does a command's work; imported when it is done, as the simulator is slow to import."""
-    return importlib.import_module(f"{package}.{name}")
-
-
 def coloured() -> bool:
     """Whether stdout is a terminal whose reader has not asked for plain text (https://no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -277,3 +272,65 @@ def file_option(*names: str, text: str) -> Callable[[Command], Command]:
     return click.option(
         *names, type=click.Path(dir_okay=False, path_type=Path), help=text
     )
+
+
+def energy_prices(command: Command) -> Command:
+    """`--price-per-kwh` and `--pue`."""
+    kwh = click.option(
+        "--price-per-kwh",
+        type=POSITIVE,
+        metavar="PRICE",
+        help="Of energy: GPUs, hosts and switches.",
+    )
+    pue = click.option(
+        "--pue",
+        type=click.FloatRange(1, 10),
+        default=1.0,
+        show_default=True,
+        help="Energy of the data centre over that of its machines.",
+    )
+    return kwh(pue(command))
+
+
+def rank_by(command: Command) -> Command:
+    """`--rank-by`."""
+    return click.option(
+        "--rank-by",
+        type=click.Choice(["time", "energy", "cost"]),
+        help="What the best has least of. Default: time; of a capture with prices cost.",
+    )(command)
+
+
+def show_page(text: str) -> None:
+    """Print a page on stdout."""
+    click.echo(fitting(text, sys.stdout))
+
+
+def fitting(text: str, stream: IO[str]) -> str:
+    """A text for a stream: folded where that is a terminal."""
+    if not stream.isatty():
+        return text
+    return folded(text, shutil.get_terminal_size().columns)
+
+
+def folded(text: str, columns: int) -> str:
+    """A text with no line longer than so many columns; what has no space to break at stays whole."""
+    return "\n".join(
+        part for line in text.split("\n") for part in _parts(line, columns)
+    )
+
+
+def _parts(line: str, columns: int) -> Iterator[str]:
+    if len(line) <= columns or "\x1b" in line:  # who colours a line has fitted it
+        yield line
+    elif not line.strip("- ."):  # a rule
+        yield line[:columns]
+    else:
+        start = " " * (len(line) - len(line.lstrip()))
+        yield from textwrap.wrap(
+            line,
+            columns,
+            subsequent_indent=start + " " * STEP,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )

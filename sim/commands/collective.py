@@ -9,11 +9,16 @@ import click
 from prestep.sim.commands._shared import (
     as_json,
     changes,
+    echo_json,
     explained,
     file_option,
-    handler,
     scaled,
+    show_page,
 )
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep.sim.collectives import report
 
 GROUP = "Predict"
 
@@ -84,5 +89,9 @@ GROUP = "Predict"
 @changes
 @as_json
 @explained
-def command(**options: Any) -> None:
-    handler("collective").collective(**options)
+def command(explain: bool, json_: bool, **choices: Any) -> None:
+    prediction = report.collective(explain=explain, **choices)
+    if json_:
+        echo_json(prediction.to_json())
+    else:
+        show_page(prediction.render())

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from prestep.sim.commands._shared import explained, handler
+from prestep.sim.commands._shared import explained, show_page
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep.sim.analysis import explain
 
 GROUP = "Understand a result"
 
@@ -18,5 +21,5 @@ GROUP = "Understand a result"
 )
 @click.argument("result", type=click.Path(path_type=Path))
 @explained
-def command(**options: Any) -> None:
-    handler("explain").explain(**options)
+def command(result: Path) -> None:
+    show_page(explain.text(explain.read(result)))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from prestep.sim.commands._shared import explained, handler
+from prestep.sim.commands._shared import explained, talk
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep.sim.studies import sweep_plot
 
 GROUP = "Understand a result"
 
@@ -40,5 +43,7 @@ GROUP = "Understand a result"
     help="File (.svg, .png, .pdf).",
 )
 @explained
-def command(**options: Any) -> None:
-    handler("plot").plot(**options)
+def command(
+    folder: Path, x: str, y: str, price: float | None, output: Path | None
+) -> None:
+    talk(f"wrote {sweep_plot.plot(folder, x, y, price, output)}")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from prestep.sim.commands._shared import explained, handler
+from prestep.sim.commands._shared import echo_json, explained
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep.sim import outputs
+    from prestep.sim.spec import grammar
 
 GROUP = "Understand a result"
+SCENARIO = "scenario"  # what is printed where no output is named
 
 
 @click.command(
@@ -21,5 +25,10 @@ GROUP = "Understand a result"
 @click.argument("output", required=False)
 @click.option("--list", "list_", is_flag=True, help="Names of the outputs.")
 @explained
-def command(**options: Any) -> None:
-    handler("schema").schema(**options)
+def command(output: str | None, list_: bool) -> None:
+    if list_:
+        click.echo("\n".join([SCENARIO, *outputs.names()]))
+    elif output is None or output == SCENARIO:
+        echo_json(grammar.json_schema())
+    else:
+        echo_json(outputs.schema(output))

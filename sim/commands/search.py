@@ -8,21 +8,40 @@ one for every GPU, or those of --over cluster.name=A,B.
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Iterable
+from math import prod
+from pathlib import Path
 
 import click
 
-from prestep.sim.commands._ranking import energy_prices, rank_by
+from prestep.sim import progress
 from prestep.sim.commands._shared import (
+    EXIT_OUTSIDE,
     as_json,
     changes,
+    echo_json,
+    energy_prices,
     explained,
     file_option,
-    handler,
+    misused,
     of_recipe,
     on_cluster,
     on_hosts,
+    rank_by,
+    show_page,
+    talk,
 )
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep.sim.analysis import cost
+    from prestep.sim.spec import load, recipes, scenario_file, sections
+    from prestep.sim.studies import grid, ranking
+    from prestep.sim.studies import search as layouts
+    from prestep.sim.studies.search import axes, clusters, words
+    from prestep.sim.studies.search import scenario_file as best_file
+    from prestep.sim.tools import catalog
 
 GROUP = "Predict"
 
@@ -70,5 +89,127 @@ GROUP = "Predict"
 @on_hosts
 @of_recipe
 @explained
-def command(**options: Any) -> None:
-    handler("search").search(**options)
+def command(
+    scenario: str,
+    top: int,
+    over: tuple[str, ...],
+    overrides: tuple[str, ...],
+    price: str | None,
+    price_per_kwh: float | None,
+    pue: float,
+    rank_by: str | None,
+    trials: int | None,
+    jobs: int,
+    json_: bool,
+    write: Path | None,
+) -> None:
+    path = catalog.find_scenario(scenario)
+    prices = _prices(price)
+    if scenario_file.is_capture(path):
+        _refuse_layouts(path, trials, write)
+        asked = clusters.asked(rank_by, prices, cost.Prices(None, price_per_kwh, pue))
+        _clusters(path, over, overrides, asked, top, json_)
+    else:
+        money = cost.Prices(_one_price(prices), price_per_kwh, pue)
+        objective = ranking.objective_of(rank_by or ranking.TIME, money)
+        values = axes.read_over(over, overrides)
+        options = layouts.Options(top, values, jobs, trials, objective=objective)
+        _layouts(path, overrides, options, json_, write)
+
+
+def _layouts(
+    path: Path,
+    overrides: tuple[str, ...],
+    options: layouts.Options,
+    json_: bool,
+    write: Path | None,
+) -> None:
+    """The best layouts of a scenario's model."""
+    if write is not None:
+        best_file.check_target(write, path)
+    base, batch = load.load_open(path, overrides, axes.FREE)
+    if "training.global_batch" not in _keys(path, overrides, options.over):
+        samples = f"{batch} samples a step, those of its layout"
+        talk(f"{path}: no training.global_batch: {samples}")
+    best = _ranking(base, batch, options)
+    if write is not None and best.ranked:
+        best_file.write_scenario(best.ranked[0].candidate.scenario, write)
+        talk(f"wrote {write}")
+    if json_:
+        echo_json(words.to_dict(best, options.objective))
+    else:
+        show_page(words.table(best, options.objective))
+    if not best.ranked:
+        sys.exit(EXIT_OUTSIDE)
+
+
+def _clusters(
+    path: Path,
+    over: tuple[str, ...],
+    overrides: tuple[str, ...],
+    asked: clusters.Asked,
+    top: int,
+    json_: bool,
+) -> None:
+    """The clusters that run a recorded program best."""
+    values = clusters.grid_with_places(grid.grid_of(over, "--over"), overrides)
+    count = prod(map(len, values.values()))
+    places = list(
+        progress.track(clusters.places(path, values, overrides), "clusters", count)
+    )
+    if json_:
+        echo_json(clusters.to_dict(places, asked, top))
+    else:
+        show_page(clusters.table(places, asked, top))
+    if not any(place.fits for place in places):
+        sys.exit(EXIT_OUTSIDE)
+
+
+def _refuse_layouts(path: Path, trials: int | None, write: Path | None) -> None:
+    """Options that are about layouts, which a recorded program has of its own."""
+    expected = "no such option: the program decides its layout"
+    hint = "--over cluster.name=A,B tries clusters"
+    for option, value in (("--trials", trials), ("--write", write)):
+        if value is not None:
+            raise misused(option, f"{value}, for {path}", expected, hint)
+
+
+def _prices(text: str | None) -> dict[str, float]:
+    """`2.50`, or by model of GPU `h100=2.50,h200=3.10`; "" is every other model."""
+    prices: dict[str, float] = {}
+    for part in (text or "").split(",") if text is not None else ():
+        gpu, _, number = part.rpartition("=")
+        try:
+            prices[gpu.strip()] = float(number)
+        except ValueError:
+            prices[gpu.strip()] = -1.0
+        if not 0 < prices[gpu.strip()] < float("inf"):
+            expected = "a price above 0 such as 2.50, or h100=2.50,h200=3.10"
+            raise misused("--price", str(text), expected)
+    return prices
+
+
+def _one_price(prices: dict[str, float]) -> float | None:
+    if set(prices) - {""}:
+        expected = "one price: layouts are searched on one cluster"
+        raise misused("--price", ", ".join(prices), expected)
+    return prices.get("")
+
+
+def _ranking(
+    base: sections.Scenario, batch: int, options: layouts.Options
+) -> layouts.Ranking:
+    with progress.count("layouts") as task:
+
+        def tell(what: str, done: int, of: int) -> None:
+            task.what, task.done, task.of = f"layouts, {what}", done, of
+
+        return layouts.search(base, batch, options, tell)
+
+
+def _keys(path: Path, overrides: Iterable[str], over: Iterable[str]) -> set[str]:
+    """Keys of [training] in the file, and those of the command line."""
+    opened = recipes.opened(scenario_file.tables_of(path), path, tuple(overrides))
+    in_file = opened.tables.get("training", {})
+    set_to = {override.partition("=")[0].strip() for override in overrides}
+    return {f"training.{key}" for key in in_file} | set_to | set(over)

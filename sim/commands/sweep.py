@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from prestep.sim.commands._ranking import energy_prices, rank_by
+from prestep.sim import progress
 from prestep.sim.commands._shared import (
     POSITIVE,
     changes,
+    energy_prices,
     explained,
-    handler,
     of_recipe,
     on_cluster,
     on_hosts,
+    rank_by,
+    show_page,
+    talk,
 )
+from prestep.sim.errors import EXIT_INPUT
+from prestep.sim.extras import lazily
+from prestep.sim.units import format_duration
+
+with lazily():
+    from prestep.sim.analysis import cost
+    from prestep.sim.spec import load, scenario_file
+    from prestep.sim.studies import executors, ranking
+    from prestep.sim.studies import grid as grids
+    from prestep.sim.studies import sweep as study
+    from prestep.sim.tools import catalog
 
 GROUP = "Predict"
+LONGEST = 20  # rows of the table
 
 
 @click.command(
@@ -66,5 +86,119 @@ GROUP = "Predict"
 @on_hosts
 @of_recipe
 @explained
-def command(**options: Any) -> None:
-    handler("sweep").sweep(**options)
+def command(
+    scenario: str,
+    grid: tuple[str, ...],
+    overrides: tuple[str, ...],
+    output: Path,
+    executor: str,
+    jobs: int,
+    price: float | None,
+    price_per_kwh: float | None,
+    pue: float,
+    rank_by: str | None,
+) -> None:
+    objective = ranking.objective_of(
+        rank_by or ranking.TIME, cost.Prices(price, price_per_kwh, pue)
+    )
+    path = catalog.find_scenario(scenario)
+    values = grids.grid_of(grid)
+    pool = executors.executor_of(executor, jobs)
+    if not scenario_file.is_recipe(
+        path
+    ):  # which needs a cluster, that may be what is swept
+        load.load_scenario(
+            path
+        )  # mistakes of the file are told once, not for every run
+    runs = grids.specs(path, values, overrides)
+    with progress.count("runs", len(runs)) as task:
+        results = study.sweep(runs, output, pool, jobs, partial(_tell, task))
+    rows = study.rows_of(results)
+    talk(f"wrote {results}")
+    show_page(summary(rows, objective))
+    if rows and all(row["error"] for row in rows):
+        sys.exit(EXIT_INPUT)  # as `run` of any of them
+
+
+def _tell(task: progress.Task, done: int, of: int) -> None:
+    """The first call says what was there before."""
+    if not task.done:
+        task.before = done
+    task.done = done
+
+
+def summary(rows: Sequence[study.Row], objective: ranking.Objective) -> str:
+    """The runs as a table, the best first, and how many were refused."""
+    good = [row for row in rows if not row["error"]]
+    refused = [row for row in rows if row["error"]]
+    good.sort(key=lambda row: _score(row, objective))
+    keys = [name for name in (rows[0] if rows else {}) if name.startswith("set.")]
+    heading = [*(key.removeprefix("set.") for key in keys), "step time", "MFU", "fits"]
+    heading += ["J/token"] if objective.needs_watts else []
+    heading += ["per 1M"] if objective.priced else []
+    cells = [_cells(row, keys, objective) for row in good[:LONGEST]]
+    lines = _aligned([heading, *cells])
+    if len(good) > LONGEST:
+        lines.append(f"and {len(good) - LONGEST} {_worse(objective)}")
+    if refused:
+        reason = refused[0]["error"].splitlines()[0]
+        lines.append(f"{len(refused)} refused, such as: {reason}")
+    return "\n".join(lines)
+
+
+def _worse(objective: ranking.Objective) -> str:
+    return (
+        "slower" if objective.by == ranking.TIME else f"that take more {objective.by}"
+    )
+
+
+def _score(row: dict[str, Any], objective: ranking.Objective) -> float:
+    """What is ranked: seconds of a step; joules or cost of a token, since runs may differ in their batch."""
+    if objective.by == ranking.TIME:
+        return float(row["step_time"])
+    score = _of_a_token(row, objective)
+    if math.isnan(
+        score
+    ):  # a recorded program's runs have the same batch: a step's will do
+        score = objective.score(row["step_time"], row["gpus"], _watts_of(row))
+    return math.inf if math.isnan(score) else score
+
+
+def _of_a_token(row: dict[str, Any], objective: ranking.Objective) -> float:
+    """Joules or cost of a token; nan where it is not known, as of recorded programs."""
+    speed = row["tokens_per_second_per_gpu"]
+    rate = math.nan if speed is None else speed * row["gpus"]
+    return (
+        objective.score(1.0 / rate, row["gpus"], _watts_of(row)) if rate else math.nan
+    )
+
+
+def _watts_of(row: study.Row) -> float:
+    return math.nan if row["total_power"] is None else float(row["total_power"])
+
+
+def _cells(
+    row: dict[str, Any], keys: Sequence[str], objective: ranking.Objective
+) -> list[str]:
+    mfu = row["mfu"]
+    has_mfu = mfu is not None and mfu == mfu  # not nan
+    fits = {True: "yes", False: "no", None: "-"}[row["fits"]]
+    values = [str(row[key]) for key in keys]
+    time = format_duration(row["step_time"])
+    cells = [*values, time, f"{mfu:.1%}" if has_mfu else "-", fits]
+    if objective.needs_watts:
+        cells.append(f"{_of_a_token(row, replace(objective, by=ranking.ENERGY)):.3g}")
+    if objective.priced:
+        cells.append(
+            f"{1e6 * _of_a_token(row, replace(objective, by=ranking.COST)):.4g}"
+        )
+    return cells
+
+
+def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Columns as wide as their widest cell, aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True))
+        for line in cells
+    ]

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from prestep.sim.commands._shared import explained, file_option, handler, scaled
+from prestep.sim import assignments
+from prestep.sim.commands._shared import explained, file_option, scaled, show_page, talk
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep import topologies
+    from prestep.sim.collectives import machine
+    from prestep.sim.collectives.nccl import lines
+    from prestep.sim.costs import measured
+    from prestep.topologies.files import interchange
+    from prestep.topologies.show import listing
 
 GROUP = "Understand a result"
 
@@ -37,18 +46,37 @@ def command() -> None:
     help="The rings and trees of all GPUs instead, as NCCL's log prints them.",
 )
 @explained
-def show(**options: Any) -> None:
+def show(
+    cluster: str,
+    hosts: int | None,
+    overrides: tuple[str, ...],
+    picture: Path | None,
+    rings: bool,
+) -> None:
     """Print what the cluster is made of."""
-    handler("topology").show(**options)
+    changes = dict(map(assignments.split, overrides))
+    fabric = topologies.load_cluster(cluster, hosts, changes, "--set")
+    if rings:
+        show_page("\n".join(lines.printed(fabric, fabric.gpus, trees=72)))
+    else:
+        show_page(listing.render(fabric))
+    if picture is not None:
+        listing.picture(fabric, picture)
+        talk(f"wrote {picture}")
 
 
 @command.command(epilog="Example: prestep topology check my-cluster.toml")
 @click.argument("cluster", metavar="NAME|FILE")
 @scaled
 @explained
-def check(**options: Any) -> None:
+def check(cluster: str, hosts: int | None) -> None:
     """Check the cluster; exit 2 with every mistake."""
-    handler("topology").check(**options)
+    fabric = topologies.load_cluster(cluster, hosts)
+    page = interchange.report_of(fabric, cluster)
+    # What a run asks of any cluster: times of its GPUs and of NCCL on them.
+    measured.gpu_of(fabric)
+    machine.of(fabric)
+    show_page(page)
 
 
 @command.command(
@@ -66,9 +94,13 @@ def check(**options: Any) -> None:
     help="graphml, json, infragraph; default: by the file's suffix.",
 )
 @explained
-def export(**options: Any) -> None:
+def export(cluster: str, hosts: int | None, output: Path | None, format_: str) -> None:
     """Write the graph for other tools."""
-    handler("topology").export(**options)
+    fabric = topologies.load_cluster(cluster, hosts)
+    path = output or Path(f"{Path(cluster).stem}.graphml")
+    for loss in interchange.export_file(fabric, path, format_):
+        talk(f"not carried: {loss}")
+    talk(f"wrote {path}")
 
 
 @command.command(
@@ -87,6 +119,9 @@ def export(**options: Any) -> None:
     help="nccl_xml, nvidia_smi, slurm, ...; default: by the content.",
 )
 @explained
-def import_(**options: Any) -> None:
+def import_(file: Path, output: Path | None, format_: str) -> None:
     """Read a cluster of another tool; the JSON it writes works wherever a cluster's name does."""
-    handler("topology").import_(**options)
+    fabric, path, notes = interchange.import_file(file, output, format_)
+    for note in notes:
+        talk(note)
+    talk(f"wrote {path}: {len(fabric.hosts)} hosts, {len(fabric.gpus)} GPUs")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,15 +12,28 @@ import click
 from prestep.sim.commands._shared import (
     as_json,
     changes,
+    echo_json,
     explained,
     file_option,
-    handler,
+    misused,
     of_recipe,
     on_cluster,
     on_hosts,
+    show_page,
+    talk,
 )
+from prestep.sim.errors import InputError, unknown
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep.sim.spec import captured, load, recipes, scenario_file, sections
+    from prestep.sim.studies import elements, tornado, whatif_page, whatif_plot
+    from prestep.sim.studies import whatif as study
+    from prestep.sim.tools import catalog
+    from prestep.workloads.job import rl
 
 GROUP = "Predict"
+Table = dict[str, Any]
 
 
 @click.command(
@@ -51,5 +67,112 @@ GROUP = "Predict"
 @on_hosts
 @of_recipe
 @explained
-def command(**options: Any) -> None:
-    handler("whatif").whatif(**options)
+def command(
+    scenario: str,
+    overrides: tuple[str, ...],
+    each: tuple[str, ...],
+    factors: str,
+    most: int,
+    plot: Path | None,
+    json_: bool,
+) -> None:
+    if each:
+        _tornado(scenario, overrides, each, factors, most, plot, json_)
+    else:
+        _side_by_side(scenario, overrides, plot, json_)
+
+
+def _side_by_side(
+    scenario: str, overrides: Sequence[str], picture: Path | None, json_: bool
+) -> None:
+    """The scenario as it is, and with changes."""
+    path = catalog.find_scenario(scenario)
+    base = load.load_scenario(path, _of_base(path, overrides))
+    if picture is not None:
+        raise misused("--plot", "--plot alone", "--each, whose bars it draws")
+    if not overrides:
+        hint = "--set nvlink.bandwidth=2x, or --each link-kind"
+        raise misused("--set", "nothing to change", "--set or --each", hint)
+    changed = load.load_scenario(path, overrides)
+    for note in dict.fromkeys((*base.notes, *changed.notes)):
+        talk(note)
+    table = _compared(base, changed, overrides)
+    if json_:
+        echo_json(table)
+    else:
+        show_page(whatif_page.comparison_page(table))
+
+
+def _compared(
+    base: sections.Scenario, changed: sections.Scenario, overrides: Sequence[str]
+) -> Table:
+    """Both steps and what differs; of reinforcement learning by its phases."""
+    if base.rl != rl.Rl():
+        from prestep.sim.rl import result  # slow to import
+
+        table = study.compare(result.predict(base), result.predict(changed))
+        return {
+            **table,
+            "difference_interval": None,
+            "changed_kinds": [],
+            "same_operations": False,
+            "communication_alone": {"base": 0.0, "changed": 0.0},
+            "choices": [],
+        }
+    return study.compared(base, changed, overrides)
+
+
+def _of_base(path: Path, overrides: Sequence[str]) -> tuple[str, ...]:
+    """What is no change: a recorded program, or a recipe, has no cluster: the named one is that of both sides.
+
+    Alone, a recorded program's is compared with the cluster that a run takes where none is named.
+    """
+    if scenario_file.is_recipe(path):
+        return recipes.unchanged(scenario_file.tables_of(path), overrides)
+    place = captured.placing(overrides) if scenario_file.is_capture(path) else ()
+    return place if len(place) < len(overrides) else ()
+
+
+def _tornado(
+    scenario: str,
+    overrides: Sequence[str],
+    each: Sequence[str],
+    factors: str,
+    most: int,
+    picture: Path | None,
+    json_: bool,
+) -> None:
+    """The scenario, with its changes if there are any, and every element faster and slower."""
+    if picture is not None:
+        whatif_plot.check_suffix(picture)  # before the work, not after
+    words = [word.strip() for text in each for word in text.split(",")]
+    wrong = [word for word in words if word not in elements.EACH]
+    if wrong:
+        raise InputError(
+            unknown("command line", "--each", word, elements.EACH) for word in wrong
+        )
+    loaded = load.load_scenario(catalog.find_scenario(scenario), overrides)
+    table = tornado.tornado(loaded, words, _factors(factors), most=most)
+    if picture is not None:
+        whatif_plot.plot(table, picture)
+        talk(f"wrote {picture}")
+    if json_:
+        echo_json(table)
+    else:
+        columns = shutil.get_terminal_size().columns
+        click.echo(whatif_page.tornado_page(table, columns))
+
+
+def _factors(text: str) -> list[float]:
+    """`0.5,2` or `0.5x, 2x`."""
+    return [_factor(piece.strip().removesuffix("x"), text) for piece in text.split(",")]
+
+
+def _factor(piece: str, text: str) -> float:
+    try:
+        number = float(piece)
+    except ValueError:
+        number = -1.0
+    if not 0 < number < float("inf"):
+        raise misused("--factors", f'"{text}"', "numbers above 0 such as 0.5,2")
+    return number

@@ -5,18 +5,24 @@ Nothing is written and nobody else can reach it; stop it with Ctrl-C.
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import webbrowser
 
 import click
 
 from prestep.sim.commands._shared import (
     changes,
     explained,
-    handler,
     of_recipe,
     on_cluster,
     on_hosts,
+    talk,
 )
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep.sim.explorer import answers, server
+    from prestep.sim.tools import catalog
 
 GROUP = "Predict"
 
@@ -37,5 +43,14 @@ GROUP = "Predict"
 @on_hosts
 @of_recipe
 @explained
-def command(**options: Any) -> None:
-    handler("command", __package__).explore(**options)
+def command(
+    scenario: str | None, overrides: tuple[str, ...], port: int, open_: bool
+) -> None:
+    explorer = answers.Explorer(catalog.find_scenario(scenario), overrides)
+    page = server.Server(explorer, port)
+    click.echo(page.address)
+    talk("Ctrl-C stops it")
+    if open_:
+        webbrowser.open(page.address)
+    with contextlib.suppress(KeyboardInterrupt), page:
+        page.serve_forever()

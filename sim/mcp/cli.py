@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from prestep.sim.commands._shared import explained, handler
+from prestep.sim.commands._shared import explained
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep.sim.mcp import server  # needs the extra, which may be missing
 
 GROUP = "Predict"
 
@@ -27,5 +31,13 @@ GROUP = "Predict"
     help="End a call that takes longer.",
 )
 @explained
-def command(**options: Any) -> None:
-    handler("command", __package__).mcp(**options)
+def command(paths: tuple[Path, ...], time_limit: float) -> None:
+    expected = "a file or folder that tools may read"
+    gone = [
+        Mistake("PATH", "", f"{path}, not there", expected)
+        for path in paths
+        if not path.exists()
+    ]
+    if gone:
+        raise InputError(gone)
+    server.serve(paths, time_limit)

@@ -11,14 +11,27 @@ from prestep.sim.commands._shared import (
     MOST_REPLICAS,
     as_json,
     changes,
+    echo_json,
     explained,
-    handler,
+    misused,
+    show_page,
 )
-from prestep.sim.spec.scenario_file import tables_of
-from prestep.sim.tools.catalog import find_scenario
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep.sim.analysis import json_text
+    from prestep.sim.reliability import degraded, goodput
+    from prestep.sim.reliability import scenario as scenarios
+    from prestep.sim.spec import scenario_file
+    from prestep.sim.tools import catalog
 
 GROUP = "Predict"
+Options = dict[str, Any]
 
+#: Training stands still for a save, which is durable later; loading one.
+CHECKPOINT: Options = {"save": "2 s", "lag": "30 s", "load": "1 min"}
+GPUS, SPARES = 16384, 32
+GPUS_OF_HOST = GPUS_OF_REPLICA = 8
 
 _TIMES = {
     "--interval": "Work between saves; default: the scenario's, else Young-Daly's.",
@@ -140,8 +153,48 @@ def _replicas(command: Callable[..., None]) -> Callable[..., None]:
 @_replicas
 @as_json
 @explained
-def command(scenario: str | None, **options: Any) -> None:
-    if scenario is not None:
-        tables_of(find_scenario(scenario))  # a wrong name is told at once
+def command(
+    scenario: str | None,
+    overrides: tuple[str, ...],
+    replicas: int,
+    seed: int,
+    optimal: bool,
+    json_: bool,
+    **options: Any,
+) -> None:
+    given = {name: value for name, value in options.items() if _is_given(value)}
+    if scenario is None:
+        settings = _without_scenario(given, overrides)
+    else:
+        # A wrong name is told before the simulator is imported.
+        scenario_file.tables_of(catalog.find_scenario(scenario))
+        settings = scenarios.settings_of(scenario, overrides, given)
+    job = goodput.job_of(settings)
+    gpus = settings["gpus"]
+    table = goodput.simulate(job, gpus, replicas, seed).to_json()
+    if optimal:
+        # every interval is simulated, each in fewer replicas
+        few = max(2, replicas // 5)
+        table |= goodput.optimal(job, gpus, few, seed).to_json()
+    if json_:
+        echo_json(json_text.finite(table))
+    else:
+        show_page(goodput.render(table))
 
-    handler("command", __package__).goodput(scenario, **options)
+
+def _is_given(value: object) -> bool:
+    return value is not None and value is not False and value != ()
+
+
+def _without_scenario(given: Options, overrides: tuple[str, ...]) -> Options:
+    """The settings of a job of which only the step time is given."""
+    if "step_time" not in given or overrides:
+        found = "--set" if overrides else "neither a scenario nor --step-time"
+        raise misused("goodput", found, "a scenario, or --step-time such as 10s")
+    given = dict(given)
+    host = given.pop("host_gpus", GPUS_OF_HOST)
+    replica = given.pop("replica_gpus", GPUS_OF_REPLICA)
+    settings: Options = {"gpus": GPUS, "spares": SPARES} | CHECKPOINT | given
+    if given.get("degraded"):
+        settings["speeds"] = degraded.plain_speeds(settings["gpus"], host, replica)
+    return settings

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from prestep.sim.commands._shared import explained, handler
+from prestep.sim.commands._shared import explained, talk
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep.workloads import traces
+    from prestep.workloads.traces import convert
 
 GROUP = "Your programs, traces and machines"
 
@@ -33,5 +37,9 @@ GROUP = "Your programs, traces and machines"
     help="Format; default: by the ending.",
 )
 @explained
-def command(**options: Any) -> None:
-    handler("convert_command", __package__).convert(**options)
+def command(files: tuple[Path, ...], output: Path, to: str | None) -> None:
+    convert.format_for(
+        output, to or ""
+    )  # a wrong ending is told before traces are read
+    for path in convert.convert(traces.read(files), output, to or ""):
+        talk(f"wrote {path}")

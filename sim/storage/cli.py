@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from prestep.sim.commands._shared import as_json, explained, handler
+from prestep.sim.commands._shared import (
+    as_json,
+    echo_json,
+    explained,
+    misused,
+    show_page,
+)
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep import topologies
+    from prestep.sim.storage import curve, systems
 
 GROUP = "Predict"
 
@@ -45,5 +54,33 @@ GROUP = "Predict"
 )
 @as_json
 @explained
-def command(**options: Any) -> None:
-    handler("command", __package__).storage(**options)
+def command(
+    system: str,
+    threads: int,
+    cluster: str | None,
+    transfer: curve.Transfer,
+    gpus: int | None,
+    json_: bool,
+) -> None:
+    chosen = systems.load_system(system, "command line", "SYSTEM")
+    way = _way(chosen, cluster, transfer, gpus)
+    if json_:
+        echo_json(curve.table_of(chosen, threads, way))
+    else:
+        show_page(curve.render(chosen, threads, way, transfer))
+
+
+def _way(
+    system: systems.System,
+    cluster: str | None,
+    transfer: curve.Transfer,
+    gpus: int | None,
+) -> curve.Way | None:
+    """The way on a cluster, if one is named."""
+    if cluster is not None:
+        return curve.way_of(
+            system, topologies.load_cluster(cluster), transfer, gpus or 0
+        )
+    if transfer != "cpu_only" or gpus is not None:
+        raise misused("--cluster", "nothing", "a cluster, whose GPUs take part")
+    return None

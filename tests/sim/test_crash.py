@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from prestep import cli
-from prestep.sim.commands.handlers import run_scenario
+from prestep.sim import predict
 
 
 def broken(*_: object, **__: object) -> None:
@@ -19,7 +19,7 @@ def broken(*_: object, **__: object) -> None:
 def test_a_crash_says_how_to_report_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 3; the traceback is in the file that the message names."""
     monkeypatch.delenv("PRESTEP_DEBUG", raising=False)
-    monkeypatch.setattr(run_scenario, "plan", broken)
+    monkeypatch.setattr(predict, "plan", broken)
     made = CliRunner().invoke(cli.main, ["run", "mlp-ddp4"])
     assert (
         made.exit_code == 3
@@ -36,6 +36,6 @@ def test_a_crash_says_how_to_report_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     """With PRESTEP_DEBUG the exception goes through."""
     monkeypatch.setenv("PRESTEP_DEBUG", "1")
-    monkeypatch.setattr(run_scenario, "plan", broken)
+    monkeypatch.setattr(predict, "plan", broken)
     made = CliRunner().invoke(cli.main, ["run", "mlp-ddp4"])
     assert isinstance(made.exception, ZeroDivisionError)

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
-from prestep.sim.commands._shared import as_json, explained, file_option, handler
+from prestep.sim.commands._shared import (
+    EXIT_OUTSIDE,
+    as_json,
+    echo_json,
+    explained,
+    file_option,
+    show_page,
+    talk,
+)
+from prestep.sim.extras import lazily
+from prestep.sim.units import format_duration
+
+with lazily():
+    from prestep.sim import files
+    from prestep.validation import submissions
 
 GROUP = "Trust"
 
@@ -20,5 +35,27 @@ GROUP = "Trust"
 @file_option("-o", "--output", text="File to write; without it rows are only checked.")
 @as_json
 @explained
-def command(**options: Any) -> None:
-    handler("submit", f"{__package__}.handlers").submit(**options)
+def command(rows: Path, output: Path | None, json_: bool) -> None:
+    checked = submissions.checked(rows)
+    good = not any(one.doubts for one in checked)
+    if good and output is not None:
+        files.write_text(output, submissions.text(checked))
+        talk(f"wrote {output}: add it to a pull request")
+    if json_:
+        echo_json({"good": good, "rows": [one.to_json() for one in checked]})
+    else:
+        show_page("\n".join(_lines(checked)))
+    if not good:
+        talk(
+            "nothing is written: mend the rows, or say in the pull request why they are right"
+        )
+        sys.exit(EXIT_OUTSIDE)
+
+
+def _lines(rows: Sequence[submissions.Checked]) -> Iterator[str]:
+    """A line a row, and its doubts below it."""
+    for one in rows:
+        measured, predicted = one.measured, one.result.step_time
+        times = f"measured {format_duration(measured)}, predicted {format_duration(predicted)}"
+        yield f"{one.where}: {times}, {predicted / measured - 1:+.1%}"
+        yield from (f"  doubt: {doubt}" for doubt in one.doubts)

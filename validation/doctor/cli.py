@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from prestep.sim.commands._shared import as_json, changes, explained, handler
+from prestep.sim.commands._shared import (
+    EXIT_OUTSIDE,
+    as_json,
+    changes,
+    echo_json,
+    explained,
+    show_page,
+)
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep import topologies
+    from prestep.sim.collectives import request
+    from prestep.sim.tools import doctor
+    from prestep.topologies.edit import overrides as changes_of
+    from prestep.validation.doctor import diagnosis as diagnoses
+    from prestep.validation.doctor import logs as readers
+    from prestep.validation.doctor import page, recognise, sweep
 
 GROUP = "Trust"
 
@@ -23,9 +43,17 @@ GROUP = "Trust"
 @as_json
 @click.pass_context
 @explained
-def command(context: click.Context, **options: Any) -> None:
-    if context.invoked_subcommand is None:
-        handler("command", __package__).doctor(**options)
+def command(context: click.Context, json_: bool) -> None:
+    if context.invoked_subcommand is not None:
+        return
+    findings = doctor.examined()
+    table = doctor.to_json(findings)
+    if json_:
+        echo_json(table)
+    else:
+        lines = (doctor.in_short(findings), "", *map(str, findings))
+        show_page("\n".join(lines))
+    sys.exit(0 if table["good"] else EXIT_OUTSIDE)
 
 
 @command.command(
@@ -53,6 +81,39 @@ def command(context: click.Context, **options: Any) -> None:
 @changes
 @as_json
 @explained
-def nccl(**options: Any) -> None:
+def nccl(
+    logs: Sequence[Path],
+    cluster: str | None,
+    hosts: int | None,
+    op: str,
+    overrides: tuple[str, ...],
+    json_: bool,
+) -> None:
     """Is this log of nccl-tests (text or -J) or NCCL_DEBUG normal, and if not, why? Exit 1 if it is abnormal."""
-    handler("command", __package__).nccl(**options)
+    settings, links, numa = request.split(overrides)
+    run = readers.read(logs, op.replace("-", "_"), hosts)
+    if not any(item.startswith("nccl.version") for item in overrides):
+        settings = replace(settings, version=run.version)
+    fabric = _fabric(run, cluster)
+    if fabric is not None:
+        fabric = request.placed(changes_of.with_overrides(fabric, links, "--set"), numa)
+    here = sweep.Situation(fabric, settings, sweep.series_of(run.rows))
+    diagnosis = diagnoses.diagnosed(here, run.lines)
+    name = fabric.name if fabric is not None else ""
+    if json_:
+        echo_json(page.as_json(diagnosis, run, name))
+    else:
+        show_page(page.as_text(diagnosis, run, name))
+    sys.exit(EXIT_OUTSIDE if diagnosis.abnormal else 0)
+
+
+def _fabric(run: readers.Run, cluster: str | None) -> Any:
+    """The cluster that was named, or the one that the logs tell; none where nothing was timed."""
+    if cluster is None:
+        return recognise.recognised(run) if run.rows else None
+    fabric = topologies.load_cluster(cluster)
+    return (
+        fabric
+        if len(fabric.hosts) >= run.hosts
+        else topologies.load_cluster(cluster, run.hosts)
+    )

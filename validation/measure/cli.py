@@ -6,11 +6,15 @@ It changes no setting. `prestep calibrate` makes a cluster file of what it write
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from prestep.sim.commands._shared import explained, file_option, handler
+from prestep.sim.commands._shared import explained, file_option, talk
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep.validation.measure import controller
+    from prestep.validation.measure import options as chosen
 
 GROUP = "Your programs, traces and machines"
 
@@ -58,5 +62,29 @@ GROUP = "Your programs, traces and machines"
 )
 @click.option("--force", is_flag=True, help="Replace the file.")
 @explained
-def command(**options: Any) -> None:
-    handler("command", __package__).measure(**options)
+def command(
+    output: Path,
+    minutes: float,
+    gpus: int | None,
+    only: str,
+    without: str,
+    cases: Path | None,
+    no_nvls: bool,
+    rehearse: bool,
+    size_limit: float | None,
+    force: bool,
+) -> None:
+    limit = size_limit * 2**20 if size_limit else None
+    options = chosen.Options(
+        output,
+        minutes,
+        gpus,
+        chosen.split(only),
+        chosen.split(without),
+        cases,
+        not no_nvls,
+        rehearse,
+        force,
+        limit,
+    )
+    controller.measure(options.checked(), talk)

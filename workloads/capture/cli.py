@@ -7,8 +7,18 @@ from typing import Any
 
 import click
 
-from prestep.sim.commands._shared import as_json, explained, handler, misused
+from prestep.sim.commands._shared import (
+    as_json,
+    echo_json,
+    explained,
+    misused,
+    show_page,
+)
 from prestep.sim.errors import InputError, Mistake
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep.workloads.capture import recorder, recording, shown, summary
 
 GROUP = "Your programs, traces and machines"
 
@@ -39,7 +49,27 @@ class Capture(click.Command):
 @explained
 def show(file: Path, rank: int | None, json_: bool) -> None:
     """Print what a recording has: operations, communication, waits, what was assumed."""
-    handler("command", __package__).show(file, rank, json_)
+    whole = recording.read(file)
+    counted = [summary.summary(whole, each) for each in _chosen(whole, rank)]
+    if json_:
+        echo_json(shown.as_tables(whole, counted))
+        return
+    for number, (heading, lines) in enumerate(shown.sections(file, whole, counted)):
+        click.echo(("\n" if number else "") + click.style(heading, bold=True))
+        show_page("\n".join(lines))
+
+
+def _chosen(
+    whole: recording.Recording, rank: int | None
+) -> list[recording.RankRecording]:
+    """All ranks that were run, or the one that stands for a rank."""
+    if rank is None:
+        return list(whole.ranks)
+    for each in whole.ranks:
+        if rank in each.represents:
+            return [each]
+    expected = f"a rank of {summary.ranges(range(whole.world))}"
+    raise misused("--rank", str(rank), expected)
 
 
 AT_LEAST_ONE = click.IntRange(1)
@@ -118,7 +148,7 @@ def command(
     **options: Any,
 ) -> None:
     _check(output, command_line[0])
-    tables = handler("recorder", __package__).captured(
+    tables = recorder.captured(
         command_line,
         output,
         ranks=_named(ranks, options["world"]),

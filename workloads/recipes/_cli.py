@@ -6,21 +6,32 @@ The recipe is read, never executed. A key that changes a step and is not simulat
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
 from prestep.sim.commands._shared import (
     changes,
     explained,
-    handler,
+    misused,
     of_recipe,
     on_cluster,
     on_hosts,
+    talk,
 )
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep.sim import files
+    from prestep.sim.spec import load, recipes, scenario_file
+    from prestep.sim.studies.search import scenario_file as texts
+    from prestep.workloads.recipes import _reading
 
 GROUP = "Predict"
+WIDTH = 120
 
 
 @click.command(
@@ -40,5 +51,45 @@ GROUP = "Predict"
 @on_hosts
 @of_recipe
 @explained
-def command(**options: Any) -> None:
-    handler("_command", __package__).import_recipe(**options)
+def command(
+    recipe: Path, overrides: tuple[str, ...], output: Path | None, force: bool
+) -> None:
+    if output is not None and output.exists() and not force:
+        hint = "--force writes over it"
+        raise misused("--output", str(output), "a file that does not exist", hint)
+    tables = scenario_file.tables_of(recipe)
+    opened = recipes.opened(tables, recipe, overrides)
+    if opened.recipe is None:
+        expected = "a trainer's recipe: this is a scenario already"
+        raise InputError(Mistake(str(recipe), "", "a scenario", expected))
+    scenario = load.scenario_of(tables, recipe, overrides)
+    folder = (output or Path("scenario.toml")).absolute().parent
+    comments = _comments(recipe, opened.recipe, opened.notes)
+    text = "\n".join(comments) + "\n" + texts.text_beside(scenario, folder)
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    files.write_text(output, text)
+    for note in opened.notes:
+        talk(note)
+    talk(f"wrote {output}; predict it with `prestep run {output}`")
+
+
+def _comments(
+    path: Path, recipe: _reading.Recipe, notes: tuple[str, ...]
+) -> Iterator[str]:
+    """The recipe's name, what decided each key, and what was assumed."""
+    yield from _wrapped(f"{path.name}, read as a recipe of {recipe.format}.")
+    for setting in recipe.settings:
+        if setting.said != "default":
+            line = setting.where.removeprefix(recipe.where).strip(":")
+            place = f", line {line}" if line.isdecimal() else ""
+            yield from _wrapped(f"{setting.key}: {setting.said}{place}")
+    for note in notes:
+        yield from _wrapped(f"! {note}")
+
+
+def _wrapped(text: str) -> list[str]:
+    """A comment of as many lines as it takes; nothing in it can end the comment."""
+    plain = " ".join(text.split())
+    return textwrap.wrap(plain, WIDTH, initial_indent="# ", subsequent_indent="#   ")

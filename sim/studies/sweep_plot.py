@@ -1,4 +1,4 @@
-"""What `prestep plot` does: a column of a sweep's results over a key of its grid."""
+"""A picture of a sweep: a column of its results over a key of its grid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from prestep.sim import files, pictures
-from prestep.sim.commands._shared import talk
 from prestep.sim.errors import InputError, Mistake, unknown
 
 COST = "cost_per_token"
@@ -42,7 +41,14 @@ SECONDS = (
 
 def plot(
     folder: Path, x: str, y: str, price: float | None, output: Path | None
-) -> None:
+) -> Path:
+    """Draws column `y` of a sweep's folder over key `x` of its grid; returns the file.
+
+    Raises
+    ------
+    InputError
+        If the folder has no results, there is no such key or column, or no run has it.
+    """
     path = folder / "results.parquet" if folder.is_dir() else folder
     if not path.is_file():
         expected = "a folder of `prestep sweep`"
@@ -59,7 +65,7 @@ def plot(
     if runs.empty:
         raise InputError(Mistake(str(path), y, "no run that has it", "at least one"))
     _save(_figure(runs, x, y), picture)
-    talk(f"wrote {picture}")
+    return picture
 
 
 def _read(path: Path) -> pd.DataFrame:

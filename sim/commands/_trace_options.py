@@ -1,4 +1,4 @@
-"""What the options of `prestep run` say to each other, before anything is read or simulated."""
+"""Which part of the trace `prestep run` writes: the options --trace-window and --trace-ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim.errors import InputError, Mistake
+from prestep.sim.extras import lazily
 from prestep.sim.units import parse_duration
+
+with lazily():
+    from prestep.workloads.traces import collectives
 
 
 def trace_part(
@@ -72,24 +76,21 @@ def _window(text: str) -> tuple[float, float]:
 
 def _ranks(text: str) -> frozenset[int]:
     """`0-7,16`."""
-    from prestep.workloads.traces.collectives import (
-        MOST_RANKS,  # it takes long to import
-    )
-
-    found: set[int] = set()
+    end = collectives.MOST_RANKS
+    ranks: set[int] = set()
     for piece in text.split(","):
         first, dash, last = piece.strip().partition("-")
         if (
-            not _is_rank(first, MOST_RANKS)
-            or (dash and not _is_rank(last, MOST_RANKS))
+            not _is_rank(first, end)
+            or (dash and not _is_rank(last, end))
             or (dash and int(last) < int(first))
         ):
-            expected = f"ranks such as 0-7,16, below {MOST_RANKS}"
+            expected = f"ranks such as 0-7,16, below {end}"
             raise InputError(
                 Mistake("command line", "--trace-ranks", f'"{text[:60]}"', expected)
             )
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+        ranks.update(range(int(first), int(last or first) + 1))
+    return frozenset(ranks)
 
 
 def _is_rank(text: str, end: int) -> bool:
