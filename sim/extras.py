@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+import builtins
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from types import ModuleType
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from prestep.sim.errors import PrestepError
@@ -14,10 +14,10 @@ from prestep.sim.errors import PrestepError
 
 @contextmanager
 def lazily() -> Iterator[None]:
-    """Imports of prestep's own modules inside it are executed when something of the module is first used.
+    """Modules of prestep that are imported in it, `from package import module`, wait until something of them is used.
 
     For commands: their help, completion and mistakes on the command line do without the simulator, which is slow to
-    import. Import modules, not what is in them, which would be a use. The main thread has to use them first.
+    import. The statements are as any others to a reader, a type checker and the tests of what imports what.
 
     Examples
     --------
@@ -26,63 +26,35 @@ def lazily() -> Iterator[None]:
     >>> predict.STEPS
     3
     """
-    finder = _Deferring()
-    sys.meta_path.insert(0, finder)
+    real = builtins.__import__
+
+    def deferring(
+        name: str,
+        globals: Any = None,
+        locals: Any = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> Any:
+        if not fromlist or name.partition(".")[0] != "prestep":
+            return real(name, globals, locals, fromlist or (), level)
+        modules = {part: _Waiting(f"{name}.{part}") for part in fromlist}
+        return SimpleNamespace(**modules)
+
+    builtins.__import__ = deferring
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
+        builtins.__import__ = real
 
 
-class _Deferring:
-    """Finds modules of prestep, whose execution waits."""
+class _Waiting:
+    """Stands for a module, which is imported when something of it is asked for."""
 
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,
-    ) -> ModuleSpec | None:
-        if not fullname.startswith("prestep."):
-            return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and isinstance(spec.loader, SourceFileLoader):
-            spec.loader = _DeferredLoader(spec.loader.name, spec.loader.path)
-        return spec
-
-
-class _DeferredLoader(SourceFileLoader):
-    """Leaves a module with its name and place alone."""
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__class__ = _Deferred
-
-
-class _Deferred(ModuleType):
-    """A module until it is used: Python asks `__getattr__` for what is not there."""
+    def __init__(self, module: str) -> None:
+        self._module = module
 
     def __getattr__(self, name: str) -> Any:
-        # `from package import module` asks the package first: it need not be executed for that.
-        if any(isinstance(finder, _Deferring) for finder in sys.meta_path):
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        _execute(self)
-        return getattr(self, name)
-
-
-def _execute(module: ModuleType) -> None:
-    """Executes a deferred module, after the packages that it lies in, as Python always does."""
-    package = sys.modules.get(module.__name__.rpartition(".")[0])
-    if isinstance(package, _Deferred):
-        _execute(package)
-    is_deferred, loader = isinstance(module, _Deferred), module.__loader__
-    if not is_deferred or not isinstance(loader, SourceFileLoader):
-        return  # its package has used it
-    module.__class__ = ModuleType
-    try:
-        SourceFileLoader.exec_module(loader, module)
-    except BaseException:  # the next use fails with the same words
-        module.__class__ = _Deferred
-        raise
+        return getattr(import_module(self._module), name)
 
 
 class Extra(NamedTuple):

@@ -9,10 +9,9 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from prestep.sim import files, pictures
+from prestep.sim import pictures
 from prestep.sim.errors import InputError, Mistake, unknown
 
 COST = "cost_per_token"
@@ -64,7 +63,8 @@ def plot(
     runs = runs[(runs["error"] == "") & runs[y].notna()]
     if runs.empty:
         raise InputError(Mistake(str(path), y, "no run that has it", "at least one"))
-    _save(_figure(runs, x, y), picture)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    pictures.save(_figure(runs, x, y), picture)
     return picture
 
 
@@ -132,8 +132,7 @@ def _figure(runs: pd.DataFrame, x: str, y: str) -> Figure:
     others = [
         key for key in _keys(runs) if key != x and runs[f"set.{key}"].nunique() > 1
     ]
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = pictures.figure(7.5, 4.5, layout="constrained")
     axes = figure.add_subplot()
     values = list(dict.fromkeys(runs[f"set.{x}"]))
     ticks = {value: tick for tick, value in enumerate(values)}
@@ -170,11 +169,3 @@ def _lines(
 def _plain(axes: Axes) -> None:
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _save(figure: Figure, picture: Path) -> None:
-    """Without the date, so that the same runs make the same bytes."""
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    metadata = {"Date": None} if picture.suffix == ".svg" else None
-    with pictures.reproducible(figure), files.replacing(picture) as beside:
-        figure.savefig(beside, dpi=130, metadata=metadata)

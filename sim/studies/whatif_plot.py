@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from prestep.sim import files, pictures
@@ -33,13 +31,10 @@ def plot(table: Table, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure = _figure(table)
     if path.suffix == ".html":
-        with tempfile.TemporaryDirectory() as folder:
-            drawing = Path(folder) / "tornado.svg"
-            _save(figure, drawing)
-            svg = drawing.read_text(encoding="utf-8")
+        svg = pictures.drawn(figure, "svg").decode()
         files.write_text(path, PAGE % svg[svg.index("<svg") :])
     else:
-        _save(figure, path)
+        pictures.save(figure, path)
 
 
 def check_suffix(path: Path) -> None:
@@ -67,10 +62,7 @@ def _series(table: Table) -> tuple[list[str], list[tuple[str, list[float]]]]:
 
 def _figure(table: Table) -> Figure:
     names, series = _series(table)
-    figure = Figure(
-        figsize=(8.5, 1.4 + 0.34 * len(names)), facecolor="white", layout="constrained"
-    )
-    FigureCanvasAgg(figure)
+    figure = pictures.figure(8.5, 1.4 + 0.34 * len(names), layout="constrained")
     axes = figure.add_subplot()
     for number, (factor, values) in enumerate(series):
         colour = COLOURS[number % len(COLOURS)]
@@ -88,10 +80,3 @@ def _style(axes: Axes) -> None:
     axes.grid(axis="x", color="#e2e8f0", lw=0.8)
     axes.set_axisbelow(True)
     axes.legend(frameon=False, loc="lower right")
-
-
-def _save(figure: Figure, path: Path) -> None:
-    """Without the date, so that the same table makes the same bytes."""
-    metadata = {"Date": None} if path.suffix == ".svg" else None
-    with pictures.reproducible(figure), files.replacing(path) as beside:
-        figure.savefig(beside, dpi=130, metadata=metadata)

@@ -1,15 +1,12 @@
-"""What pictures of clusters share: colours, a figure without margins, boxes, and a file that is the same each time."""
+"""What pictures of clusters share: colours, a figure without margins, and boxes."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from prestep.sim import files, pictures
+from prestep.sim import pictures
 
 NODE_COLOURS = {
     "nvswitch": "#76b900", "gpu": "#4d7c0f", "pcieswitch": "#b7791f", "cpu": "#1d4ed8", "memory": "#60a5fa",
@@ -26,8 +23,7 @@ DARK = "#0f172a"
 
 def canvas(wide: float, high: float) -> tuple[Any, Any]:
     """A figure of that size in inches, and axes that fill it."""
-    figure = Figure(figsize=(wide, high), facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = pictures.figure(wide, high)
     axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
     axes.axis("off")
     return figure, axes
@@ -48,14 +44,3 @@ def box(
 def node_style(kind: str, edge: float) -> dict[str, Any]:
     """How the box of a node of some kind looks; `edge` is the width of its white edge."""
     return {"fc": NODE_COLOURS.get(kind, GREY), "ec": "white", "lw": edge, "zorder": 3}
-
-
-def save(figure: Any, path: Path) -> None:
-    """Without a date and with fixed ids, the same cluster gives the same bytes."""
-    with (
-        pictures.reproducible(figure),
-        files.replacing(path) as beside,
-    ):
-        figure.savefig(
-            beside, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None
-        )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.lines import Line2D
 
+from prestep.sim import pictures
 from prestep.sim.units import format_bandwidth
 from prestep.topologies.core.links import Ints
 from prestep.topologies.fabric import Fabric
@@ -21,7 +22,6 @@ from prestep.topologies.show.canvas import (
     box,
     canvas,
     node_style,
-    save,
 )
 
 # Top to bottom; kinds not named here (leaf, spine, ...) stand below the network, in order of appearance.
@@ -61,7 +61,7 @@ def draw(fabric: Fabric, path: Path) -> None:
     _legend(axes, fabric)
     low, high = min(layout.y.values()), max(layout.y.values())
     axes.set(xlim=(-0.75, layout.width - 0.25), ylim=(low - 1.25, high + 1.0))
-    save(figure, path)
+    pictures.save(figure, path)
 
 
 def _layout(fabric: Fabric) -> _Layout:

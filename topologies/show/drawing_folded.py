@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from prestep.sim import pictures
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.show import labels
 from prestep.topologies.show.canvas import (
@@ -16,7 +17,6 @@ from prestep.topologies.show.canvas import (
     box,
     canvas,
     node_style,
-    save,
 )
 from prestep.topologies.show.folding import Edge, Folded, fold
 from prestep.topologies.show.summary import summary
@@ -52,7 +52,7 @@ def draw(fabric: Fabric, path: Path) -> None:
         _draw_class(axes, folded, at, place)
     _draw_heading(axes, fabric, lines, left + 0.35, top)
     axes.set(xlim=(left, right), ylim=(low, top + 0.3))
-    save(figure, path)
+    pictures.save(figure, path)
 
 
 def _places(folded: Folded, layers: list[list[int]]) -> _Places:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from prestep.sim.svg import box, element, horizontal, label
 from prestep.sim.units import format_duration
 from prestep.validation.report import coverage
 from prestep.validation.report.colours import PALETTE
@@ -20,6 +21,7 @@ from prestep.validation.report.report import (
 )
 
 WIDTH, HEIGHT, MARGIN = 560, 430, 58
+GREY = "#888"
 BANDS = ((0.15, "#efefef"), (0.05, "#dcdcdc"))
 STYLE = """body{font:14px/1.45 system-ui,sans-serif;margin:2em auto;max-width:1240px;padding:0 1em;color:#1b1b1b}
 table{border-collapse:collapse;margin:.6em 0;display:block;overflow-x:auto}td,th{padding:.15em .7em;text-align:left;
@@ -64,8 +66,8 @@ def _section(report: Report) -> str:
 def _key(group: tuple[str, str]) -> str:
     """A name and its colour."""
     name, colour = group
-    square = f'<i style="background:{colour}"></i>'
-    return f'<span class="key">{square}{escape(name)}</span>'
+    square = element("i", style=f"background:{colour}")
+    return element("span", square + escape(name), class_="key")
 
 
 def _cases(report: Report) -> str:
@@ -80,24 +82,21 @@ def _cases(report: Report) -> str:
 
 
 def _figure(drawing: str, caption: str) -> str:
-    return f"<figure>{drawing}<figcaption>{escape(caption)}</figcaption></figure>"
+    return element("figure", drawing + element("figcaption", escape(caption)))
 
 
 def _table(table: Table) -> str:
-    def cells(tag: str, row: Cells) -> str:
-        return (
-            "<tr>"
-            + "".join(f"<{tag}{_mark(text)}>{escape(text)}</{tag}>" for text in row)
-            + "</tr>"
-        )
+    def line(tag: str, row: Cells) -> str:
+        return element("tr", "".join(_cell(tag, text) for text in row))
 
-    rows = "".join(cells("td", row) for row in table.rows)
-    title = f"<h3>{escape(table.title)}</h3>" if table.title else ""
-    return f"{title}<table>{cells('th', table.head)}{rows}</table>"
+    title = element("h3", escape(table.title)) if table.title else ""
+    rows = "".join(line("td", row) for row in table.rows)
+    return title + element("table", line("th", table.head) + rows)
 
 
-def _mark(text: str) -> str:
-    return " class=bad" if text in ("FAILED", "worse") else ""
+def _cell(tag: str, text: str) -> str:
+    marked = {"class_": "bad"} if text in ("FAILED", "worse") else {}
+    return element(tag, escape(text), **marked)
 
 
 def _scatter(points: Sequence[Point], colours: dict[str, str]) -> str:
@@ -120,7 +119,8 @@ def _diagonal(across: _Axis, up: _Axis) -> list[str]:
     """Where predicted is measured, and the bands about it."""
     first, last = ends = 10**across.low, 10**across.high
     bands = [_band(across, up, ends, share, colour) for share, colour in BANDS]
-    return [*bands, _line(across(first), up(first), across(last), up(last))]
+    ends_ = {"x1": across(first), "y1": up(first), "x2": across(last), "y2": up(last)}
+    return [*bands, element("line", stroke=GREY, **ends_)]
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _band(
     below = [(time, time * (1 - share)) for time in ends]
     above = [(time, time * (1 + share)) for time in reversed(ends)]
     corners = [f"{across(x):.1f},{up(y):.1f}" for x, y in below + above]
-    return f'<polygon fill="{colour}" points="{" ".join(corners)}"/>'
+    return element("polygon", fill=colour, points=" ".join(corners))
 
 
 def _times_across(low: float, high: float) -> list[str]:
@@ -179,7 +179,7 @@ def _residuals(points: Sequence[Point], colours: dict[str, str]) -> str:
 def _level(up: _ErrorAxis) -> list[str]:
     """Where the error is nothing, and the bands about it."""
     strips = [_strip(up, share, colour) for share, colour in BANDS]
-    return [*strips, _line(MARGIN, up(0), WIDTH - 12, up(0))]
+    return [*strips, horizontal(up(0), MARGIN, WIDTH - 12, stroke=GREY)]
 
 
 @dataclass(frozen=True)
@@ -195,11 +195,8 @@ class _ErrorAxis:
 
 def _strip(up: _ErrorAxis, share: float, colour: str) -> str:
     """The band of errors up to a share."""
-    top, height = up(share), up(-share) - up(share)
-    return (
-        f'<rect x="{MARGIN}" width="{WIDTH - MARGIN - 12}" y="{top:.1f}" '
-        f'height="{height:.1f}" fill="{colour}"/>'
-    )
+    wide, high = WIDTH - MARGIN - 12, up(-share) - up(share)
+    return box(MARGIN, up(share), wide, high, fill=colour)
 
 
 def _range(times: Sequence[float]) -> tuple[float, float]:
@@ -214,28 +211,21 @@ def _decades(low: float, high: float) -> list[float]:
 
 def _point(point: Point, x: float, y: float, colour: str) -> str:
     error = point.predicted / point.measured - 1
-    text = f"{point.name}: measured {format_duration(point.measured)}, predicted {format_duration(point.predicted)}"
-    look = f'fill="{"none" if point.faint else colour}" stroke="{colour}"'
-    title = f"<title>{escape(text)}, {error:+.1%}</title>"
+    times = f"measured {format_duration(point.measured)}, predicted {format_duration(point.predicted)}"
+    tooltip = f"{point.name}: {times}, {error:+.1%}"
+    look = {"fill": "none" if point.faint else colour, "stroke": colour}
     if point.fitted:
-        return f'<rect x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6" {look}>{title}</rect>'
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" {look}>{title}</circle>'
-
-
-def _line(x1: float, y1: float, x2: float, y2: float) -> str:
-    return (
-        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="#888"/>'
-    )
+        return box(x - 3, y - 3, 6, 6, tooltip, **look)
+    title = element("title", escape(tooltip))
+    return element("circle", title, cx=x, cy=y, r=3.2, **look)
 
 
 def _tick(x: float, y: float, text: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="11" text-anchor="middle" fill="#444">{escape(text)}</text>'
+    return label(text, x, y, font_size=11, text_anchor="middle", fill="#444")
 
 
 def _svg(drawn: Iterable[str]) -> str:
-    inner = f'x="{MARGIN}" y="12" width="{WIDTH - MARGIN - 12}" height="{HEIGHT - MARGIN - 12}"'
-    frame = f'<rect {inner} fill="none" stroke="#888"/>'
-    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(drawn)}{frame}</svg>'
-    )
+    wide, high = WIDTH - MARGIN - 12, HEIGHT - MARGIN - 12
+    frame = box(MARGIN, 12, wide, high, fill="none", stroke=GREY)
+    size = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "width": WIDTH, "height": HEIGHT}
+    return element("svg", "".join(drawn) + frame, **size)

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from prestep.sim import files, pictures
+from prestep.sim import pictures
 from prestep.validation.formats.rows import FAMILIES
 from prestep.validation.report.colours import PALETTE
 from prestep.validation.report.interface import Point, Report
@@ -26,27 +24,14 @@ def write_plot(report: Report, path: Path) -> None:
 
     Squares are rows that some constant was taken from, hollow marks rows whose own steps vary (not in the figures).
     """
-    figure = Figure(figsize=(12.5, 6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = pictures.figure(12.5, 6, layout="constrained")
     scatter, strip = figure.subplots(1, 2)
     points = [point for point in report.points if not point.error]
     groups = _groups(points)
     _scatter(scatter, points, groups, report.unit)
     _strip(strip, points, groups)
     figure.suptitle(_title(report))
-    kind = path.suffix.lstrip(".") or "png"
-    with (
-        pictures.reproducible(figure),
-        files.replacing(path) as beside,
-        beside.open("wb") as file,
-    ):  # given a name, matplotlib adds a suffix of its own
-        # No dates or versions inside: the same report gives the same bytes.
-        figure.savefig(
-            file,
-            dpi=130,
-            format=kind,
-            metadata={"Software": None} if kind == "png" else None,
-        )
+    pictures.save(figure, path)
 
 
 def _groups(points: list[Point]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.uncertainty import Uncertainty
 from prestep.sim.exporters import _words as words
-from prestep.sim.exporters._html.svg import (
+from prestep.sim.svg import (
     box,
     drawing,
     element,

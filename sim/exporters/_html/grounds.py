@@ -7,7 +7,7 @@ from html import escape
 
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.exporters._html import pictures, sections
-from prestep.sim.exporters._html.svg import table
+from prestep.sim.svg import table
 from prestep.sim.units import count, format_duration, percent
 
 _GRADE_COLOURS = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from prestep.sim.exporters._html.svg import (
+from prestep.sim.svg import (
     box,
     drawing,
     fill,

@@ -8,7 +8,7 @@ from math import log10, sqrt
 
 from prestep.sim.analysis.kernels import KernelUse
 from prestep.sim.costs import Gpu
-from prestep.sim.exporters._html.svg import (
+from prestep.sim.svg import (
     decades,
     drawing,
     element,

@@ -6,7 +6,7 @@ from itertools import product
 from math import sqrt
 
 from prestep.sim.exporters._html.network import Heat
-from prestep.sim.exporters._html.svg import (
+from prestep.sim.svg import (
     WIDE,
     box,
     drawing,

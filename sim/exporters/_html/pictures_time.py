@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from prestep.sim.exporters._html.over_time import COLUMNS, PARTS, Alive, Stretch
-from prestep.sim.exporters._html.svg import (
+from prestep.sim.svg import (
     box,
     drawing,
     element,

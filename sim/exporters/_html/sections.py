@@ -21,7 +21,7 @@ from prestep.sim.exporters._html import (
 )
 from prestep.sim.exporters._html.network import Heat, as_data, heat
 from prestep.sim.exporters._html.over_time import alive, lanes, path_colour
-from prestep.sim.exporters._html.svg import number, table
+from prestep.sim.svg import number, table
 from prestep.sim.units import count, format_bytes, format_duration, percent
 
 _OWNER_COLOURS = {

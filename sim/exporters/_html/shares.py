@@ -7,7 +7,7 @@ from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.exporters import _words as words
 from prestep.sim.exporters._html import pictures
 from prestep.sim.exporters._html.sections import SMALLEST, legend
-from prestep.sim.exporters._html.svg import table
+from prestep.sim.svg import table
 from prestep.sim.units import format_duration, percent
 
 _COLOURS = {

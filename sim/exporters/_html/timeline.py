@@ -8,7 +8,7 @@ from prestep.sim.analysis import metrics
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.exporters._html.gantt import Data, gantt
 from prestep.sim.exporters._html.sections import embedded, legend
-from prestep.sim.exporters._html.svg import number
+from prestep.sim.svg import number
 from prestep.sim.units import format_duration
 
 _SPAN_KEYS = (
