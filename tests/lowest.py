@@ -23,8 +23,8 @@ def pins() -> list[str]:
 
 
 def bound(requirement: str) -> tuple[str, str]:
-    """Name and lower end of a requirement; every one has one."""
-    found = re.fullmatch(r"([\w.-]+)>=([\w.]+)", requirement)
+    """Name and lower end of a requirement; every one has one, and some an upper end after it."""
+    found = re.fullmatch(r"([\w.-]+)>=([\w.]+)(,<[\w.]+)?", requirement)
     if found is None:
         raise ValueError(f"{requirement}: no lower end (name>=version)")
     return found[1], found[2]

@@ -1,43 +1,69 @@
-"""The clock of a run: SimPy's environment, whose events of the present moment need no place in its queue."""
+"""The clock of a run: a SimPy environment that can move its time on without an event.
+
+What reads or sets attributes that SimPy does not document is in this file alone. `tests/contracts/test_simpy_inside.py`
+holds what it relies on, and pyproject.toml the versions of SimPy.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-
 import simpy
-from simpy.events import NORMAL, URGENT
+from simpy.events import URGENT, EventPriority
+
+__all__ = ["LAST", "URGENT", "Clock"]
+
+# After everything else that happens at the same time (in SimPy 0 is urgent and 1 normal).
+LAST = EventPriority(2)
 
 
 class Clock(simpy.Environment):
-    """Events come in the order in which SimPy has them; those of `soon` before the next of the queue.
+    """A SimPy environment; its events come in the order in which SimPy would have them.
 
     Attributes
     ----------
-    soon : deque of Event
-        What happens at this moment, after all that has happened.
+    events : int
+        Events that have been processed.
+
+    Examples
+    --------
+    >>> clock = Clock()
+    >>> def process():
+    ...     yield clock.timeout(2.0)
+    ...     if not clock.skip(1.0):
+    ...         yield clock.timeout(1.0)
+    >>> _ = clock.process(process())
+    >>> clock.run()
+    >>> clock.now
+    3.0
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self.soon: deque[simpy.Event] = deque()
+        super().__init__(0.0)
+        self.events = 0
+        # Whether the event being processed has a single callback, after which nothing is left to happen at its moment.
+        self._alone = False
 
-    @property
-    def urgent(self) -> bool:
-        """Whether the queue has something for this moment that comes before `soon`."""
-        queue = self._queue
-        return bool(queue) and queue[0][0] <= self._now and queue[0][1] == URGENT
-
-    def trigger(self, event: simpy.Event) -> None:
-        """Has an event happen now: after those that the queue has for this moment, which were there before."""
-        queue = self._queue
+    def after(self, delay: float, priority: EventPriority) -> simpy.Event:
+        """`timeout(delay)` that comes before (URGENT) or after (LAST) what else happens at that time."""
+        event = simpy.Event(self)
         event._ok, event._value = True, None
-        if queue and queue[0][0] <= self._now and queue[0][1] <= NORMAL:
-            self.schedule(event)
-        else:
-            self.soon.append(event)
+        self.schedule(event, priority, delay)
+        return event
+
+    def skip(self, seconds: float) -> bool:
+        """Moves the time on at once if nothing happens in the meantime; returns whether it did.
+
+        Otherwise the process has to wait for a timeout. A stream of kernels would spend a third of its time on timeouts
+        that are the next event anyway.
+        """
+        end, queue = self._now + seconds, self._queue
+        if not self._alone or (queue and queue[0][0] <= end):
+            return False
+        self._now = end
+        return True
 
     def step(self) -> None:
-        """Takes the next event, where SimPy runs them."""
-        if self.soon and not self.urgent:
-            self.schedule(self.soon.popleft(), URGENT)
+        """Processes the next event, and counts it."""
+        if self._queue:
+            self._alone = len(self._queue[0][3].callbacks) == 1
+            self.events += 1
         super().step()

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from heapq import heappop
 
 import numpy as np
 
@@ -49,7 +48,6 @@ class Engine:
         self.timed, self.graph, self.steps = timed, timed.graph, steps
         self.network = network or Network(Clock(), timed.bandwidth)
         self.env = self.network.env
-        self.events = 0
         # Remembered for this run: the same few kernels and channels come again and again.
         self.slowdown = cache(timed.slowdown)
         self.ranks = [self._rank(program, start) for program in timed.graph.programs]
@@ -74,26 +72,14 @@ class Engine:
         left = 0.0 if number in timed.spent else timed.budget
         meter = None if power is None else Meter(power, left, start)
         for stream, ops in streams_of(rank.program).items():
-            process = Stream(
+            executor = Stream(
                 rank, stream, ops, timed, self.slowdown, meter, self.meetings
             )
-            process.begin(self.steps)
+            self.env.process(executor.run(self.steps))
 
     def run(self) -> None:
-        """Steps through all events: `Environment.step` written out, as a call for each costs a tenth of a run."""
-        env, queue, soon, events = self.env, self.env._queue, self.env.soon, 0
-        while queue or soon:
-            if soon and not env.urgent:
-                event = soon.popleft()
-            else:
-                env._now, _, _, event = heappop(queue)
-            callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
-            for callback in callbacks:
-                callback(event)
-            if not event._ok and not hasattr(event, "_defused"):
-                raise event._value
-            events += 1
-        self.events += events
+        """Runs until nothing is left to happen."""
+        self.env.run()
         self.check()
 
     def check(self) -> None:
@@ -165,7 +151,6 @@ def execute_together(jobs: Sequence[tuple[Timed, int, float]]) -> tuple[Run, ...
     ):
         engines[0].run()
     for engine in engines[1:]:
-        engine.events = engines[0].events
         engine.check()
     return tuple(map(_run_of, engines))
 
@@ -188,7 +173,7 @@ def _run_of(engine: Engine) -> Run:
         engine.network.everywhere,
         engine.network.data,
         engine.network.traffic,
-        engine.events,
+        engine.env.events,
         engine.network.solves,
         # Not the clock's last event: the network may have waited for an end that came earlier.
         max((max(r.end) for r in engine.ranks if r.end), default=0.0),

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import simpy
-from simpy.events import EventPriority
 
-from prestep.sim.engine.clock import Clock
+from prestep.sim.engine.clock import LAST, Clock
 from prestep.sim.engine.crowding import Crowding
 from prestep.sim.engine.fair_share import max_min_rates
 from prestep.sim.engine.sharing import Sharing
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
     from prestep.sim.collectives.plan import Plan
 
 __all__ = ["Activity", "Network", "Transfer", "max_min_rates"]
-
-# After everything else that happens at the same time (simpy: 0 is urgent, 1 ordinary).
-LAST = EventPriority(2)
 
 
 @dataclass(eq=False, slots=True)
@@ -101,14 +97,6 @@ class _Log:
         )
 
 
-def wake(event: simpy.Event) -> None:
-    """Calls all that waits for an event at once, where SimPy would do nothing else before."""
-    callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
-    event._ok, event._value = True, None
-    for callback in callbacks:
-        callback(event)
-
-
 def cap_of(plan: Plan, speed: float) -> float:
     """Bytes/s of a plan's own cap beside kernels that leave `speed` of it; CPU threads do not notice them."""
     return plan.rate_cap if plan.on_cpu else plan.rate_cap * speed
@@ -153,7 +141,7 @@ class Network:
 
     def set_flow(self, number: int, bound: int, rate: float) -> None:
         """The mean rate of a flow from now on (payload bytes/s)."""
-        self._log.rows.append((self.env._now, number, bound, rate))
+        self._log.rows.append((self.env.now, number, bound, rate))
 
     def count(self, plan: Plan, size: float) -> None:
         """So many bytes of a plan have flowed."""
@@ -203,7 +191,7 @@ class Network:
 
         ``own``: it is part of a chain, of which others know already.
         """
-        number, now = len(self._plans), self.env._now
+        number, now = len(self._plans), self.env.now
         shape, done = self.sharing.shapes.of(plan), simpy.Event(self.env)
         activity = Activity(
             number, plan, shape, done, cap_of(plan, speed), plan.size, now, now
@@ -233,15 +221,14 @@ class Network:
             self._call(self._solve, 0.0)
 
     def _call(self, method: Callable[[simpy.Event], None], delay: float) -> simpy.Event:
-        event = simpy.Event(self.env)
-        event._ok, event._value, event.callbacks = True, None, [method]
-        self.env.schedule(event, LAST, delay)
+        event = self.env.after(delay, LAST)
+        event.callbacks.append(method)
         return event
 
     def _solve(self, _: simpy.Event) -> None:
         groups = self.sharing.reached(self.active, self._changed.values(), self._left)
         self._changed, self._left, self._due = {}, [], False
-        now, log = self.env._now, []
+        now, log = self.env.now, []
         for group in groups:
             for activity, rate, bound in zip(
                 group, *self.sharing.rates(group), strict=True
@@ -268,9 +255,7 @@ class Network:
         first = self._first()
         if first is not None and first.end < self._awaited:
             self._awaited = first.end
-            self._waiting = self._call(
-                self._arrive, max(0.0, first.end - self.env._now)
-            )
+            self._waiting = self._call(self._arrive, max(0.0, first.end - self.env.now))
 
     def _arrive(self, event: simpy.Event) -> None:
         """Ends every activity whose last byte is there."""
@@ -280,21 +265,21 @@ class Network:
         if self._due:
             return  # rates change at this very moment: `_solve` will see who ends
         over = []
-        while (first := self._first()) is not None and first.end <= self.env._now:
+        while (first := self._first()) is not None and first.end <= self.env.now:
             heappop(self._ends)
             over.append(self.active.pop(first.number))
         if len(over) > 1:
             over.sort(key=_number)
         for activity in over:
             self._count(activity.shape, activity.plan, activity.plan.size)
-            self._log.rows.append((self.env._now, activity.number, -1, 0.0))
+            self._log.rows.append((self.env.now, activity.number, -1, 0.0))
             if self.sharing.leaves_room(activity.shape, self.active):
                 self._left.append(activity.shape)
                 self._solve_soon()
         self._await_end()
         # Nothing else is left to happen at this moment but what comes last: see LAST.
         for activity in over:
-            wake(activity.done)
+            activity.done.succeed()
 
 
 def _number(activity: Activity) -> int:

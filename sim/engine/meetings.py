@@ -62,7 +62,7 @@ class Meetings:
                 yield self._next_kernel_end(rank)
             while (before := rank.moving(batch.joined)) is not None:
                 yield before.over(rank)
-        rank.start[g] = self.network.env._now
+        rank.start[g] = self.network.env.now
         rank.hold(batch.channels, batch.joined)
         meetings = [self._arrive(rank, step, c) for c in comms]
         for meeting in meetings:
@@ -100,7 +100,7 @@ class Meetings:
         comm, number = self.timed.graph.comms[c], rank.program.rank
         everyone = comm.sender < 0 and len(meeting.ranks) == comm.arrivals
         if comm.sender == number or everyone:
-            self.network.env.trigger(meeting.ready)
+            meeting.ready.succeed()
         if self.timed.plans[c].buffered > 0 and _sends(comm, number):
             meeting.senders.append(rank)
         return meeting

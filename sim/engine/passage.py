@@ -44,7 +44,7 @@ class Passage(Running):
         course: Course,
         network: Network,
     ) -> None:
-        super().__init__(end, kernel, time, float(network.env.now), speed)
+        super().__init__(network.env, end, kernel, time, speed)
         self.course, self.network, self.time = course, network, time
         self.exposed: dict[str, float] = {}
         self.lanes: _Lanes | None = None
@@ -121,9 +121,7 @@ class Passage(Running):
             return
         place = self.course.duration * (1.0 - left / self.time)
         self._halt(place)
-        ends = env.event()
-        ends.callbacks, self.end.callbacks = self.end.callbacks, ends.callbacks
-        self.end = ends
+        self.end_with(env.event())
         self.lanes = _Lanes(self, Moment.at(self.course, place))
 
     def calm_down(self, repetition: int) -> bool:
@@ -134,9 +132,7 @@ class Passage(Running):
         self.lanes, self.place = None, repetition * course.cycle.period
         self.left = self.time * (1.0 - self.place / course.duration)
         self.since = env.now
-        end = env.timeout(max(0.0, self.left) / self.speed)
-        end.callbacks, self.end.callbacks = self.end.callbacks, end.callbacks
-        self.end = end
+        self.end_with(env.timeout(max(0.0, self.left) / self.speed))
         self._flow()
         return True
 
@@ -248,21 +244,21 @@ class _Lanes:
         """A piece of so many seconds begins; its end."""
         stretch = self.passage.stretch
         end = self.env.timeout(length * stretch)
-        now = float(self.env.now)
-        self.piece = Running(end, self.passage.kernel, length, now, 1.0 / stretch)
+        kernel = self.passage.kernel
+        self.piece = Running(self.env, end, kernel, length, 1.0 / stretch)
         return end
 
     def _wait_for(self, repetition: int, exchanges: int) -> Generator[Any, Any, None]:
         """Until so many exchanges of a repetition have ended; the time is exposed."""
-        cycle, since = self.course.cycle, float(self.env.now)
+        cycle, since = self.course.cycle, self.env.now
         needed = repetition * len(cycle.exchanges) + exchanges
         if self.ended >= needed or not exchanges:
             return
         while self.ended < needed:
             axis = cycle.exchanges[self.ended % len(cycle.exchanges)].comm.axis
             yield self._progress
-            self.passage.expose(axis, float(self.env.now) - since)
-            since = float(self.env.now)
+            self.passage.expose(axis, self.env.now - since)
+            since = self.env.now
 
     def _communicate(self) -> Generator[Any, Any, None]:
         cycle, delay, moved = self.course.cycle, self.moment.delay, self.moment.moved

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import simpy
-from simpy.events import URGENT
 
-from prestep.sim.engine.clock import Clock
+from prestep.sim.engine.clock import URGENT, Clock
 from prestep.sim.engine.fluid import Network, Transfer
 from prestep.sim.engine.host_thread import HostThread
 from prestep.sim.graph.opgraph import Program
@@ -34,36 +33,32 @@ Waits = dict[int, dict[str, float]]
 class Running:
     """A kernel under way; its speed follows the SMs that communication leaves it.
 
-    Its end is an event. When the end moves, those who wait for it are moved to another event, which is cheaper than
-    to interrupt a process.
+    Its end is an event. When the end moves, those who wait for it are moved to another event: SimPy has no way to put
+    off a timeout, and to interrupt the process that waits costs more.
     """
 
-    __slots__ = ("end", "kernel", "left", "since", "speed")
+    __slots__ = ("end", "env", "kernel", "left", "since", "speed")
 
     def __init__(
-        self, end: simpy.Event, kernel: int, left: float, since: float, speed: float
+        self, env: Clock, end: simpy.Event, kernel: int, left: float, speed: float
     ) -> None:
-        self.end, self.kernel, self.left, self.since, self.speed = (
-            end,
-            kernel,
-            left,
-            since,
-            speed,
-        )
+        self.env, self.end, self.kernel = env, end, kernel
+        self.left, self.since, self.speed = left, env.now, speed
 
     def adapt(self, speed: float) -> None:
         """Runs at another speed from now on."""
-        env = self.end.env
+        env = self.env
         self.left -= (env.now - self.since) * self.speed
         self.since, self.speed = env.now, speed
-        if self.left > ROUNDING:
-            end: simpy.Event = env.timeout(self.left / speed)
-        else:  # it ends at this moment
-            end = simpy.Event(env)
-            end._ok, end._value = True, None
-            env.schedule(end, URGENT)
-        end.callbacks, self.end.callbacks = self.end.callbacks, end.callbacks
-        self.end = end
+        ended = self.left <= ROUNDING
+        self.end_with(
+            env.after(0.0, URGENT) if ended else env.timeout(self.left / speed)
+        )
+
+    def end_with(self, event: simpy.Event) -> None:
+        """Ends with another event from now on: those who wait for its end wait for that one."""
+        event.callbacks, self.end.callbacks = self.end.callbacks, event.callbacks
+        self.end = event
 
 
 def ended(ranks: Sequence[Rank]) -> float:
@@ -124,7 +119,7 @@ class Rank:
         self.end[g] = time
         event = self._waiters.pop(g, None)
         if event is not None:
-            self.env.trigger(event)
+            event.succeed()
 
     def work(self, stream: int, contention: float) -> None:
         """A stream goes on with a kernel: transfers beside it take longer by the factor `contention`."""
@@ -143,7 +138,7 @@ class Rank:
         if self.grains:
             self.grains.pop(stream, None)
         if self.kernel_end is not None:
-            self.env.trigger(self.kernel_end)
+            self.kernel_end.succeed()
             self.kernel_end = None
 
     def _adapt(self) -> None:
@@ -173,14 +168,6 @@ class Rank:
                 if self.channels
                 else 1.0
             )
-
-
-def _succeed(clock: Clock, event: simpy.Event) -> None:
-    """Wakes those that wait for an event; where nobody does, it has happened and SimPy need not know."""
-    if event.callbacks:
-        clock.trigger(event)
-    else:
-        event._ok, event._value = True, None
 
 
 class Meeting:
@@ -227,7 +214,7 @@ class Meeting:
 
     def _start(self, _: simpy.Event) -> None:
         env = self.network.env
-        self.begin, self.here = env._now, tuple(self.ranks)
+        self.begin, self.here = env.now, tuple(self.ranks)
         for rank in self.here:
             rank.transferring.append(self)
         env.timeout(self.plan.latency).callbacks.append(self._send)
@@ -244,7 +231,7 @@ class Meeting:
     def _sent(self, _: simpy.Event) -> None:
         self.transfer = None
         if not self.sent.triggered:
-            _succeed(self.network.env, self.sent)
+            self.sent.succeed()
             for rank in self.senders:
                 rank.transferring.remove(self)
         if self.parts:
@@ -253,7 +240,7 @@ class Meeting:
         for rank in self.here:
             if rank not in self.senders:
                 rank.transferring.remove(self)
-        _succeed(self.network.env, self.done)
+        self.done.succeed()
 
     def over(self, rank: Rank) -> simpy.Event:
         """When it has ended for a rank."""

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
-from simpy.events import URGENT
 
 from prestep.sim.costs.power import Meter
 from prestep.sim.engine.execution import Timed
@@ -42,7 +41,7 @@ class _Operation(NamedTuple):
 
 
 class Stream:
-    """One stream of a rank: events call it, as callbacks cost less than processes of SimPy.
+    """One stream of a rank; ``env.process(stream.run(steps))`` executes its operations.
 
     Parameters
     ----------
@@ -76,29 +75,9 @@ class Stream:
         self.loads = None if limited is None else limited.loads
         self.courses = timed.courses.get(program.rank, {})
         self.noise = None if timed.noise is None else timed.noise.kernels[program.rank]
-        # The event that woke this stream woke nobody else.
-        self.alone = False
 
-    def begin(self, steps: int) -> None:
-        """Starts it, before all else that happens now."""
-        self._course, self._wake = self._process(steps), self._go_on
-        event, env = simpy.Event(self.rank.env), self.rank.env
-        event._ok, event._value, event.callbacks = True, None, [self._wake]
-        env.schedule(event, URGENT)
-
-    def _go_on(self, _: simpy.Event) -> None:
-        """Runs until it has to wait again: what a process of SimPy does, without values and interrupts."""
-        for awaited in self._course:
-            if awaited.callbacks is not None:
-                awaited.callbacks.append(self._wake)
-                return
-        del (
-            self._course,
-            self._wake,
-        )  # which hold this stream, and all of the run with it
-
-    def _process(self, steps: int) -> Generator[simpy.Event, None, None]:
-        """Runs the operations of all steps; plain calls beside it cost less than generators within generators."""
+    def run(self, steps: int) -> Generator[simpy.Event, None, None]:
+        """The SimPy process: waits for what each operation needs, then starts it, then waits for its end."""
         rank, env = self.rank, self.rank.env
         n = len(rank.program)
         operations = self._operations()
@@ -106,11 +85,10 @@ class Stream:
             for op in operations:
                 g = base + op.at
                 while (awaited := self._awaited(base, g, op.deps)) is not None:
-                    self.alone = False
                     yield awaited
                 pause = self._pause(g, op)
-                if not self._skip(pause):
-                    yield simpy.Timeout(env, pause)
+                if not env.skip(pause):
+                    yield env.timeout(pause)
                 if op.kind == KERNEL:
                     end = self._begin(g, op.payload, op.duration)
                     if end is not None:
@@ -118,22 +96,8 @@ class Stream:
                     self._stop(g, op.payload)
                 elif op.kind == COMM:
                     yield from self._communicate(g, op.payload)
-                rank.finish(g, env._now)
+                rank.finish(g, env.now)
         rank.rest(self.number)  # for good: no kernel of it comes beside transfers
-
-    def _skip(self, seconds: float) -> bool:
-        """Moves the clock on where nothing happens in the meantime; whether it did. Else the stream waits by itself.
-
-        An event of the stream's own would be the next one: half of a run's time went into such events. What wakes
-        others too leaves them something to do now.
-        """
-        env, queue = self.rank.env, self.rank.env._queue
-        end = env._now + seconds
-        soon = not self.alone or env.soon or (queue and queue[0][0] <= end)
-        self.alone = True
-        if not soon:
-            env._now = end
-        return not soon
 
     def _awaited(self, base: int, g: int, deps: tuple[int, ...]) -> simpy.Event | None:
         """What operation `g` still waits for: its launch, or another operation's end."""
@@ -150,7 +114,7 @@ class Stream:
 
     def _pause(self, g: int, op: _Operation) -> float:
         """Seconds until the next operation starts: the gap after the last one, or longer if its launch comes later."""
-        gap, now = op.gap, self.rank.env._now
+        gap, now = op.gap, self.rank.env.now
         launched = self.rank.launch[g] + op.latency
         if now + gap >= launched:
             return gap
@@ -161,12 +125,12 @@ class Stream:
     def _begin(self, g: int, kernel: int, time: float) -> simpy.Event | None:
         """Starts operation `g`, a kernel of `time` s alone; its end, or None if it ends at once."""
         rank, env = self.rank, self.rank.env
-        rank.start[g] = env._now
+        rank.start[g] = env.now
         if self.noise is not None:
             time *= self.noise[g]
         if kernel in self.timed.idle:
             rank.rest(self.number)
-            return simpy.Timeout(env, time)
+            return env.timeout(time)
         self._occupy(kernel)
         if self.meter is not None:
             time = self._at_power(self.meter, kernel, time)
@@ -175,9 +139,9 @@ class Stream:
             return None
         channels = rank.channels
         speed = 1.0 / self.slowdown(kernel, channels) if channels else 1.0
-        if kernel not in self.courses and self._skip(time / speed):
+        if kernel not in self.courses and env.skip(time / speed):
             return None
-        end = simpy.Timeout(env, time / speed)
+        end = env.timeout(time / speed)
         running = self._running(end, kernel, time, speed)
         rank.running[self.number] = running
         return running.end
@@ -188,7 +152,7 @@ class Stream:
         """A kernel of `time` s that begins now; one that moves bytes does so on the network."""
         course = self.courses.get(kernel)
         if course is None:
-            return Running(end, kernel, time, self.rank.env._now, speed)
+            return Running(self.rank.env, end, kernel, time, speed)
         return Passage(end, kernel, time, speed, course, self.meetings.network)
 
     def _communicate(self, g: int, batch: int) -> Generator[Any, Any, None]:
@@ -197,7 +161,6 @@ class Stream:
         A stream runs no kernels beside its own communication.
         """
         program = self.rank.program
-        self.alone = False
         self.rank.rest(self.number)
         step, comms = g // len(program), program.parts[batch]
         return self.meetings.communicate(self.rank, g, step, comms)
@@ -221,7 +184,7 @@ class Stream:
 
     def _at_power(self, meter: Meter, kernel: int, duration: float) -> float:
         """Seconds of a kernel alone at the clock that the power limit allows; communication beside it comes on top."""
-        now, channels = self.rank.env._now, self.rank.channels
+        now, channels = self.rank.env.now, self.rank.channels
         longer = self.slowdown(kernel, channels) if channels else 1.0
         if self.loads is not None:
             load = self.loads[kernel]

@@ -1,38 +1,42 @@
-"""What the engine uses of SimPy's inside: a release of SimPy that changes it fails here, not in a prediction."""
+"""What the clock relies on of SimPy's inside: a release of SimPy that changes what they rely on fails here."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Generator
 from heapq import heappop
 from pathlib import Path
+from typing import Any
 
-import pytest
 import simpy
-from simpy.events import NORMAL, URGENT
 
 import prestep.sim.engine
-from prestep.sim.engine.fluid import LAST
+from prestep.sim.engine.clock import LAST, URGENT, Clock
 
 ENGINE = Path(prestep.sim.engine.__file__).parent
+CLOCK = ENGINE / "clock.py"
 #: Attributes of SimPy's environments and events that it does not document.
 INSIDE = {"_queue", "_now", "_ok", "_value"}
 
 
-def attributes(source: str) -> set[str]:
-    """Private attributes of environments and events that a module reads or sets."""
+def private(path: Path) -> set[str]:
+    """Private attributes of something else than `self` that a module reads or sets; of `self` too in the clock."""
     return {
         node.attr
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute)
         and node.attr.startswith("_")
-        and ast.unparse(node.value).rpartition(".")[2] in ("env", "event", "end")
+        and not node.attr.endswith("__")
+        and (path == CLOCK or ast.unparse(node.value) not in ("self", "cls"))
     }
 
 
-def test_the_engine_uses_no_more_of_its_inside() -> None:
-    """Every private attribute that the engine touches is checked below."""
-    sources = (path.read_text(encoding="utf-8") for path in ENGINE.glob("*.py"))
-    assert set().union(*map(attributes, sources)) == INSIDE
+def test_only_the_clock_reaches_inside() -> None:
+    """Every private attribute of SimPy that is used is used by the clock, and checked below."""
+    assert private(CLOCK) - {"_alone"} == INSIDE
+    for path in ENGINE.rglob("*.py"):
+        if path != CLOCK:
+            assert not private(path) & {*INSIDE, "_defused", "_eid", "_target"}, path
 
 
 def test_the_queue_is_a_heap_of_time_priority_number_and_event() -> None:
@@ -40,7 +44,7 @@ def test_the_queue_is_a_heap_of_time_priority_number_and_event() -> None:
     env = simpy.Environment()
     events = {name: simpy.Event(env) for name in ("last", "normal", "urgent", "later")}
     env.schedule(events["last"], LAST)
-    env.schedule(events["normal"], NORMAL)
+    events["normal"].succeed()
     env.schedule(events["urgent"], URGENT)
     env.schedule(events["later"], URGENT, delay=1.0)
     popped = []
@@ -55,37 +59,65 @@ def test_the_queue_is_a_heap_of_time_priority_number_and_event() -> None:
     ]
 
 
-def test_a_set_event_wakes_who_waits_with_its_value() -> None:
-    """An event is triggered by its `_ok` and `_value`, and its callbacks are called once it comes out of the queue."""
-    env, values = simpy.Environment(), []
+def test_events_of_a_moment_come_in_the_order_of_their_priorities() -> None:
+    """What is urgent comes first and what is last comes last; else by the order in which events were triggered."""
+    clock, came = Clock(), []
 
-    def wait(event: simpy.Event) -> object:
-        values.append((yield event))
+    def named(name: str, event: simpy.Event) -> simpy.Event:
+        event.callbacks.append(lambda _: came.append((clock.now, name)))
+        return event
 
-    event = simpy.Event(env)
-    env.process(wait(event))
-    event._ok, event._value = True, 3
-    env.schedule(event, URGENT)
-    env.run()
-    assert values == [3] and event.callbacks is None and event.processed
+    def at_once(_: simpy.Event) -> None:
+        named("last", clock.after(0.0, LAST))
+        named("first", clock.event()).succeed()
+        named("second", clock.event()).succeed()
+        named("urgent", clock.after(0.0, URGENT))
+
+    clock.timeout(1.0).callbacks.append(at_once)
+    named("before", clock.timeout(1.0))
+    named("later", clock.after(2.0, LAST))
+    clock.run()
+    order = ["urgent", "before", "first", "second", "last"]
+    assert came == [*((1.0, name) for name in order), (2.0, "later")]
+    assert clock.events == 7
 
 
-def test_the_clock_is_the_environments() -> None:
+def test_a_process_skips_time_in_which_nothing_happens() -> None:
+    """The time is the same as with timeouts; where something happens before the end, or now, it has to wait."""
+
+    def run(shortcut: bool) -> tuple[list[tuple[str, float]], int]:
+        clock, came = Clock(), []
+
+        def process(name: str, pause: float) -> Generator[Any, Any, None]:
+            for _ in range(4):
+                if not (shortcut and clock.skip(pause)):
+                    yield clock.timeout(pause)
+                came.append((name, clock.now))
+
+        clock.process(process("slow", 2.0))
+        clock.process(process("fast", 0.5))
+        clock.run()
+        return came, clock.events
+
+    (skipped, fewer), (waited, events) = run(True), run(False)
+    assert skipped == waited and fewer < events
+
+
+def test_a_clock_moved_on_is_later() -> None:
     """`now` is `_now`: who sets one sets the other."""
     env = simpy.Environment()
     env._now = 2.5
     assert env.now == 2.5
 
 
-def test_a_failed_event_that_nobody_defused_ends_the_run() -> None:
-    """The engine raises the value of a failed event as `Environment.run` does, unless it is marked as `_defused`."""
-    env = simpy.Environment()
-    event = env.event().fail(ValueError("wrong"))
-    assert not event._ok and not hasattr(event, "_defused")
-    with pytest.raises(ValueError, match="wrong"):
-        env.run()
-    env = simpy.Environment()
-    event = env.event().fail(ValueError("wrong"))
-    event.defused = True
-    assert hasattr(event, "_defused")
-    env.run()
+def test_an_event_that_is_triggered_by_hand_has_happened() -> None:
+    """With `_ok`, `_value` and a place in the queue an event is what `succeed` makes of it."""
+    clock, values = Clock(), []
+
+    def wait(event: simpy.Event) -> Generator[Any, Any, None]:
+        values.append((yield event))
+
+    event = clock.after(1.0, URGENT)
+    clock.process(wait(event))
+    clock.run()
+    assert values == [None] and event.ok and event.processed and clock.now == 1.0

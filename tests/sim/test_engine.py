@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +16,6 @@ from prestep.sim.analysis.timeline import check
 from prestep.sim.engine.clock import Clock
 from prestep.sim.engine.engine import Run, Stuck, execute
 from prestep.sim.engine.rendezvous import Rank
-from prestep.sim.engine.streams import Stream
 from prestep.sim.graph.opgraph import SYNC, Comm, OpGraph
 from tests.sim.graphs import US, Op, all_reduce, beside, graph, timed
 
@@ -396,7 +394,7 @@ def test_events_are_counted() -> None:
 def test_moving_the_clock_without_an_event_changes_nothing(made: OpGraph) -> None:
     """A stream that nobody disturbs needs no event for its own pauses and kernels: all times are those with events."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Stream, "_skip", lambda stream, seconds: False)
+        patched.setattr(Clock, "skip", lambda clock, seconds: False)
         with_events = run(made, steps=3)
     without = run(made, steps=3)
     assert without.events <= with_events.events
@@ -438,25 +436,3 @@ def test_when_launch_times_are_worked_out_changes_nothing(made: OpGraph) -> None
     for column in ("launch", "start", "end"):
         pairs = zip(getattr(lazily, column), getattr(at_once, column), strict=True)
         assert all(np.array_equal(one, other) for one, other in pairs)
-
-
-def test_events_of_a_moment_come_in_the_order_in_which_they_were_triggered() -> None:
-    """What needs no place in the queue comes after what was there before it, and before what came later."""
-    clock, came = Clock(), []
-
-    def event(name: str) -> simpy.Event:
-        made = simpy.Event(clock)
-        made.callbacks.append(lambda _: came.append((clock.now, name)))
-        return made
-
-    def at_once(_: simpy.Event) -> None:
-        clock.trigger(event("first"))
-        event("second").succeed()
-        clock.trigger(event("third"))
-
-    clock.timeout(1.0).callbacks.append(at_once)
-    clock.timeout(1.0).callbacks.append(lambda _: came.append((clock.now, "before")))
-    clock.timeout(2.0).callbacks.append(lambda _: clock.trigger(event("later")))
-    clock.run()
-    order = ["before", "first", "second", "third"]
-    assert came == [*((1.0, name) for name in order), (2.0, "later")]

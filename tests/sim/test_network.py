@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prestep.sim.collectives.plan import Plan
+from prestep.sim.engine.clock import Clock
 from prestep.sim.engine.fluid import Network, Transfer, max_min_rates
 
 LINKS = 4
@@ -55,7 +55,7 @@ def run(
     bandwidth: Sequence[float], flows: Sequence[Flow]
 ) -> tuple[list[float], Network]:
     """When each flow ends, and the network afterwards."""
-    env = simpy.Environment()
+    env = Clock()
     network = Network(env, np.array(bandwidth, float))
     ends = [float("nan")] * len(flows)
 
@@ -291,7 +291,7 @@ def test_two_transfers_share_and_then_one_has_all() -> None:
 
 def held(speeds: Sequence[tuple[float, float]], first: float = 1.0) -> float:
     """When 100 bytes at a cap of 10 B/s end if the cap is scaled at the given times."""
-    env = simpy.Environment()
+    env = Clock()
     network = Network(env, np.array([1000.0]))
     transfer: Transfer = network.begin(plan(100, {0: 1.0}, cap=10.0), first)
 
@@ -318,7 +318,7 @@ def test_a_changed_cap_counts_from_now_on() -> None:
 
 def test_only_what_shares_links_is_solved_again() -> None:
     """A transfer leaves those alone that it shares no link with, directly or through others."""
-    env = simpy.Environment()
+    env = Clock()
     network = Network(env, np.ones(LINKS))
     far, near, joined = (
         network.begin(plan(100, use)) for use in ({3: 1.0}, {0: 1.0}, {0: 1.0, 1: 1.0})

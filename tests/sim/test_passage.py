@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prestep.sim.engine.clock import Clock
 from prestep.sim.engine.cycle import Course, Cycle, Exchange, Piece
 from prestep.sim.engine.fluid import Network
 from prestep.sim.engine.passage import Passage
@@ -43,7 +43,7 @@ def played(
 
     `share`: what the chains take of the time of their courses.
     """
-    env = simpy.Environment()
+    env = Clock()
     network = Network(env, np.array([bandwidth]))
     ends, waits = [0.0] * len(courses), [dict[str, float]()] * len(courses)
 

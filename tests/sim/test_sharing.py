@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prestep.sim.engine import sharing
+from prestep.sim.engine.clock import Clock
 from prestep.sim.engine.fair_share import max_min_rates
 from prestep.sim.engine.fluid import Network
 from tests.sim.test_network import LINKS, Flow, flow_lists, plan, plans, run, widths
@@ -61,7 +61,7 @@ def test_rates_are_those_of_the_solver(
     mixed: list[Any], bandwidth: list[float]
 ) -> None:
     """Whatever groups they fall into, all together have the max-min fair rates, also when they are asked for again."""
-    network = Network(simpy.Environment(), np.array(bandwidth))
+    network = Network(Clock(), np.array(bandwidth))
     active = [network.begin(one).activity for one in mixed]
     expected = max_min_rates(
         [p.links for p in mixed],
@@ -90,7 +90,7 @@ def in_turn(
 
 def test_what_was_solved_is_not_solved_again() -> None:
     """Two trains of 100 equal transfers over one link: alone or shared, for two kinds: four solutions at most."""
-    env = simpy.Environment()
+    env = Clock()
     network = Network(env, np.ones(LINKS))
     one, other = plan(10, {0: 1.0}), plan(7, {0: 1.0, 1: 2.0})
     env.process(in_turn(network, [one] * 100, 0.5))
@@ -102,7 +102,7 @@ def test_what_was_solved_is_not_solved_again() -> None:
 
 def test_a_transfer_that_touches_nobody_is_nobodys_business() -> None:
     """While a long transfer is under way, others on other links come and go: its rate is noted once, and its end."""
-    env = simpy.Environment()
+    env = Clock()
     network = Network(env, np.ones(LINKS))
     long = network.begin(plan(1000, {0: 1.0}))
     env.process(in_turn(network, [plan(1, {1: 1.0})] * 50, 1.0))
@@ -113,7 +113,7 @@ def test_a_transfer_that_touches_nobody_is_nobodys_business() -> None:
 def test_no_more_is_remembered_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Caps that are never the same twice do not fill the memory."""
     monkeypatch.setattr(sharing, "REMEMBERED", 8)
-    env = simpy.Environment()
+    env = Clock()
     network = Network(env, np.ones(LINKS))
     env.process(
         in_turn(
