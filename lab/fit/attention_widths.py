@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import fmean
 
 from prestep.sim.costs import load_gpu
-from prestep.sim.costs.attention import KINDS
-from prestep.sim.costs.attention_widths import LATENT, OVER, REFERENCE
+from prestep.sim.costs.estimators.attention import LATENT, OVER, REFERENCE
+from prestep.sim.costs.kinds import ATTENTIONS
 from prestep.sim.graph.kernel import Kernel
 
 ROWS = Path(__file__).parents[1] / "cases" / "attention-widths"
@@ -97,7 +97,7 @@ def ratios(measured: Iterable[Row]) -> dict[tuple[str, str, int], float]:
     for row in fitted:
         if not row.over:
             continue
-        for index, kind in enumerate(KINDS):
+        for index, kind in enumerate(ATTENTIONS):
             beside = plain.get((row.heads, row.kv_heads, row.tokens))
             shape = row.batch, row.heads, row.kv_heads, row.tokens, REFERENCE
             least = (
@@ -116,7 +116,7 @@ def lines(found: dict[tuple[str, str, int], float]) -> list[str]:
     for over in OVER:
         kinds = (
             f"{kind} = [{', '.join(f'{found[over, kind, at]:.2f}' for at in tokens)}]"
-            for kind in KINDS
+            for kind in ATTENTIONS
         )
         made.append(f"{over} = {{ {', '.join(kinds)} }}")
     return made
@@ -130,7 +130,7 @@ def errors(measured: Iterable[Row]) -> dict[tuple[str, str, str], list[float]]:
             continue
         gpu = load_gpu(row.gpu)
         name = f"{row.query}" if row.query == row.value else f"{row.query}/{row.value}"
-        for index, kind in enumerate(KINDS):
+        for index, kind in enumerate(ATTENTIONS):
             predicted = gpu.duration(row.kernel(kind))
             found[row.gpu, name, kind].append(predicted / row.seconds[index] - 1)
     return found

@@ -23,16 +23,16 @@ from lab.fit.published_gemm import Fit, fit
 from lab.formats.published_kernels import published
 from lab.formats.published_kernels import rows_of as published_of
 from prestep.sim.costs import aten, load_gpu
-from prestep.sim.costs.gemm import TileModel
-from prestep.sim.costs.gpu import Gpu, parts
-from prestep.sim.costs.gpu_files import HARDWARE, aten_of, rows_of
-from prestep.sim.costs.library_families import ATTENTION, PRODUCTS, Family
-from prestep.sim.costs.library_steps import (
+from prestep.sim.costs.estimators.library import (
     REACH,
     attention_sizes,
     elements_read,
     rows_of_library,
 )
+from prestep.sim.costs.gemm import TileModel
+from prestep.sim.costs.gpu import Gpu, parts
+from prestep.sim.costs.gpu_files import HARDWARE, aten_of, rows_of
+from prestep.sim.costs.library_families import ATTENTION, PRODUCTS, Family
 from prestep.sim.costs.library_table import Library, LibraryTable, Stack
 from prestep.sim.graph.kernel import Kernel
 

@@ -15,11 +15,11 @@ from scipy.optimize import least_squares
 
 from lab.fit.libraries import ROWS, split, write
 from prestep.sim.costs import load_gpu
+from prestep.sim.costs.estimators.scans import MEASURED_ON, SOURCES
 from prestep.sim.costs.gpu_files import HARDWARE
 from prestep.sim.costs.libraries import libraries, library_table
 from prestep.sim.costs.library_families import SCANS
 from prestep.sim.costs.library_table import Library
-from prestep.sim.costs.scans import MEASURED_ON, SOURCES
 
 MEASURED = ROWS / "training-scans.jsonl"
 CHUNK, MAMBA_CHUNK = 64, 128  # of rows that have none, and of a library's for Mamba-2

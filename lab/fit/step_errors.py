@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 
 from prestep.sim import files
-from prestep.sim.costs.judged import PATH
+from prestep.sim.costs.gpu_files import STEP_ERRORS
 from prestep.sim.record.measured_runs import measured_runs
 
 HEAD = ("gpu", "model", "precision", "steps", "error")
@@ -36,7 +36,7 @@ def text() -> str:
 
 def main() -> None:
     """Write the file."""
-    files.write_text(PATH, text())
+    files.write_text(STEP_ERRORS, text())
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from lab.report.figures_of_rows import Figure, FiguresReport
 from prestep.sim import files
 from prestep.sim.analysis.energy import HELD, host_power
 from prestep.sim.costs import load_gpu
-from prestep.sim.costs.wall import wall
+from prestep.sim.costs.draw import wall
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.schema import Number, Switch, Table, Text
 from prestep.validation.formats.records import is_positive, text_of

@@ -126,11 +126,9 @@ class Grounds:
         if kernel.kind == "spin":
             return Constant("pause", "", "measured")
         family = family_of(kernel.kind) if gpu.like is None else "lent"
-        octaves = gpu.past(kernel)
+        grade, _, octaves, _ = gpu.basis(kernel)
         beyond = ", past its table" if octaves else ""
-        constant = Constant(
-            family, f"{kernel.kind} {kernel.dtype}{beyond}", gpu.evidence(kernel)
-        )
+        constant = Constant(family, f"{kernel.kind} {kernel.dtype}{beyond}", grade)
         if octaves:
             self.past[constant] = max(octaves, self.past.get(constant, 0.0))
         return constant

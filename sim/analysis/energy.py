@@ -10,8 +10,7 @@ from typing import Any
 from prestep.sim.analysis.kernels import KernelUse
 from prestep.sim.costs import Gpu
 from prestep.sim.costs.clock import fitting, work_kind
-from prestep.sim.costs.draw import Draw
-from prestep.sim.costs.wall import Wall, wall
+from prestep.sim.costs.draw import Draw, Wall, wall
 from prestep.sim.planning.planned import Planned
 from prestep.topologies.fabric import Fabric
 

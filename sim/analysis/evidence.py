@@ -37,7 +37,7 @@ def evidence_of(planned: Planned, run: Run) -> dict[str, float]:
 
 
 def tables_of(planned: Planned, run: Run) -> dict[str, float]:
-    """Shares of the kernels' time in the last step by whose tables say it (`Gpu.table_of`)."""
+    """Shares of the kernels' time in the last step by whose tables say it (`Basis.source`)."""
     times: dict[str, float] = {}
     for number, _, time in _Spent.of(planned, run).kernels():
         shown = _kernel_tables(planned, planned.graph.kernels[number])
@@ -56,7 +56,7 @@ def _kernel_tables(planned: Planned, kernel: Kernel | Chain) -> dict[str, float]
             for name, share in _kernel_tables(planned, inner).items():
                 shares[name] = shares.get(name, 0.0) + part * share
         return shares
-    return {} if kernel.kind == "spin" else {planned.gpu.table_of(kernel): 1.0}
+    return {} if kernel.kind == "spin" else {planned.gpu.basis(kernel).source: 1.0}
 
 
 def _kernel_grades(planned: Planned, kernel: Kernel | Chain) -> dict[str, float]:
@@ -118,8 +118,8 @@ def fallbacks_of(
 
 
 def _kernel_reasons(gpu: Gpu, kernel: Kernel) -> Iterator[Reason]:
-    if kernel.kind != "spin" and (instead := gpu.stands_on(kernel)):
-        yield f"kernel {kernel.kind}: {instead}", gpu.evidence(kernel)
+    if kernel.kind != "spin" and (basis := gpu.basis(kernel)).reason:
+        yield f"kernel {kernel.kind}: {basis.reason}", basis.grade
 
 
 def _shares(planned: Planned, kernel: Kernel | Chain) -> dict[Reason, float]:

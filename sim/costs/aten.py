@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from prestep.sim.costs import matern
 from prestep.sim.costs.roofline import Roofline
-from prestep.sim.costs.tables import toward
+from prestep.sim.costs.tables import covariance_between, toward
 from prestep.sim.graph.kernel import Kernel
 
 PREFIX = "aten "
@@ -173,7 +172,7 @@ class Surface:
         return np.linalg.solve(covariance, residual)
 
     def _near(self, difference: np.ndarray) -> np.ndarray:
-        return matern.between(difference, self.length, self.spread)
+        return covariance_between(difference, self.length, self.spread)
 
     def fits(self, kernel: Kernel) -> bool:
         """Whether the kernel has as many sizes as the rows."""
@@ -239,76 +238,21 @@ def _mean(values: Iterable[float]) -> float:
     return sum(members) / len(members)
 
 
-Group = tuple[str, str, str]
+class Base:
+    """What an operation must at least do, which rows correct: its product by tiles, else arithmetic and bytes.
 
+    Parameters
+    ----------
+    product
+        Seconds of a "gemm" or a "grouped_gemm" by its tiles.
+    roofline
+        Limits of the GPU.
+    """
 
-class AtenTables:
-    """Surfaces of one GPU by (kind, layout, types), and which one stands in for a group without rows."""
-
-    def __init__(
-        self,
-        rows: list[AtenRow],
-        product: Callable[[Kernel], float],
-        roofline: Roofline,
-    ) -> None:
-        """`product`: seconds of a "gemm" or a "grouped_gemm" by its tiles."""
+    def __init__(self, product: Callable[[Kernel], float], roofline: Roofline) -> None:
         self._product, self._roofline = product, roofline
-        self._groups: dict[Group, list[AtenRow]] = {}
-        for row in rows:
-            key = row.kernel.kind, row.kernel.layout, row.kernel.dtype
-            self._groups.setdefault(key, []).append(row)
-        self._streams = frozenset(map(_stream_of, self._groups))
-        self._surfaces: dict[Group, Surface] = {}
-        self._candidates: dict[Group, tuple[Group, ...]] = {}
 
-    def surface(self, kernel: Kernel) -> tuple[Surface, bool]:
-        """Where a kernel is read, and whether that is its own group."""
-        own = kernel.kind, kernel.layout, kernel.dtype
-        for group in self._likest_first(own):
-            surface = self._of(group)
-            if surface.fits(kernel):
-                return surface, group == own
-        return self._of((STREAM, "", "")), False
-
-    def _likest_first(self, own: Group) -> tuple[Group, ...]:
-        """All groups that a kernel may be read from, the best first."""
-        if own not in self._candidates:
-            self._candidates[own] = *self._likest(own), *self._stream(own)
-        return self._candidates[own]
-
-    def _likest(self, own: Group) -> Iterator[Group]:
-        """Groups with rows of the kind, or of one that runs alike: own types first, then likely ones.
-
-        Another layout stands in for kinds with sizes of their own; over elements, streams of the same layout do.
-        """
-        kind, layout, _ = own
-        names = (kind, LIKE.get(kind, kind))
-        mine = [group for group in self._groups if group[0] in names]
-        sizes = [self._groups[group][0].kernel.shape for group in mine]
-        if any(len(shape) == 1 for shape in sizes):
-            mine = [group for group in mine if group[1] == layout]
-        yield from sorted(mine, key=lambda group: _unlike(group, own))
-
-    def _stream(self, own: Group) -> Iterator[Group]:
-        """Streams of the layout, of one type or of several."""
-        for layout in (own[1], "strided"):
-            for mixed in (_mixed(own[2]), "", "mixed"):
-                if (STREAM, layout, mixed) in self._streams:
-                    yield STREAM, layout, mixed
-
-    def _of(self, group: Group) -> Surface:
-        if group not in self._surfaces:
-            rows = self._groups.get(group) or [
-                row
-                for stream in self._groups
-                if _stream_of(stream) == group
-                for row in self._groups[stream]
-            ]
-            self._surfaces[group] = Surface(rows, self._base, *_smoothness(group[0]))
-        return self._surfaces[group]
-
-    def _base(self, kernel: Kernel) -> float:
-        """What the kernel must at least do: its product by tiles, else arithmetic and bytes."""
+    def __call__(self, kernel: Kernel) -> float:
         if is_product(kernel):
             return self._product(_as_gemm(kernel))
         memory = kernel.bytes / (MEMORY * self._roofline.bandwidth)
@@ -340,7 +284,7 @@ def _one_block(kernel: Kernel) -> float:
 
 def _by_element(kernel: Kernel) -> float:
     """What elements take that are read one by one: of several types, or in another order than the result's."""
-    one_by_one = kernel.layout or _mixed(kernel.dtype)
+    one_by_one = kernel.layout or is_mixed(kernel.dtype)
     return (
         kernel.shape[0] / ONE_BY_ONE if len(kernel.shape) == 1 and one_by_one else 0.0
     )
@@ -359,38 +303,9 @@ def _by_chunk(kernel: Kernel) -> float:
     return launches * (LAUNCH + block)
 
 
-def _unlike(group: Group, own: Group) -> tuple[bool, ...]:
-    """How far a group is from a kind, a layout and types; the smaller the liker."""
-    kind, layout, dtype = own
-    other = group[2]
-    return (
-        _on_other_units(kind, other, dtype),
-        group[1] != layout,
-        group[1][:2] != layout[:2],
-        group[0] != kind,
-        other != dtype,
-        other != ALIKE.get(dtype),
-        _mixed(other) != _mixed(dtype),
-    )
-
-
-def _on_other_units(kind: str, dtype: str, own: str) -> bool:
-    """Whether one of two types of products or attention runs on tensor cores, and the other does not."""
-    arithmetic = kind in PRODUCTS or "attention" in kind
-    return arithmetic and (dtype in WITHOUT_TENSOR_CORES) != (
-        own in WITHOUT_TENSOR_CORES
-    )
-
-
-def _mixed(dtype: str) -> str:
+def is_mixed(dtype: str) -> str:
     """ "mixed" where an operation reads or writes several types, which it then does not do in vectors."""
     return "mixed" if "," in dtype or ">" in dtype else ""
-
-
-def _stream_of(group: Group) -> Group | None:
-    """The stream that a group is among, by its layout; None for kinds that are no streams."""
-    kind, layout, dtype = group
-    return (STREAM, layout, _mixed(dtype)) if kind in STREAMS else None
 
 
 def is_product(kernel: Kernel) -> bool:
@@ -414,30 +329,3 @@ def of_each_expert(kernel: Kernel) -> tuple[int, ...]:
     if kernel.layout.startswith("t"):  # weights' gradients sum over the tokens
         return experts, m, n, max(1, k // experts)
     return experts, max(1, m // experts), n, k
-
-
-def _smoothness(kind: str) -> tuple[float, float, float]:
-    """Length, spread and noise of a kind's corrections."""
-    if kind in PRODUCTS:
-        return 1.5, 0.25, NOISE
-    if kind == STREAM:
-        return 8.0, 0.4, KINDS_DIFFER
-    return (8.0, 0.8, NOISE) if "attention" in kind else (5.0, 0.4, NOISE)
-
-
-STREAMS = tuple(
-    PREFIX + name
-    for name in (
-        "add",
-        "mul",
-        "sub",
-        "div",
-        "neg",
-        "copy",
-        "relu",
-        "silu",
-        "where",
-        "maximum",
-        "addcmul",
-    )
-)

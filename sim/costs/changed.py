@@ -8,6 +8,8 @@ from functools import cache
 
 from prestep.sim.costs.clock import Load, load_under
 from prestep.sim.costs.draw import Draw
+from prestep.sim.costs.estimators import Basis, Estimator
+from prestep.sim.costs.estimators.chain import STAND_INS
 from prestep.sim.costs.gpu import Gpu
 from prestep.sim.costs.power import Power
 from prestep.sim.costs.roofline import Roofline
@@ -37,6 +39,19 @@ class Speed:
 AS_MODEL = Speed()
 
 
+class ModelTimes(Estimator):
+    """A kernel as on the model, as much longer or shorter as the limit that bounds it changed."""
+
+    name, covers = "the model's times", "every kernel on a GPU that was changed"
+    gpu: ChangedGpu
+
+    def answers(self, kernel: Kernel) -> bool:
+        return True
+
+    def seconds(self, kernel: Kernel) -> float:
+        return self.gpu.at_speed(kernel, self.gpu.model.duration(kernel))
+
+
 class ChangedGpu(Gpu):
     """A GPU whose kernels take longer or shorter than its model's, as the limit that bounds each of them changed.
 
@@ -46,26 +61,26 @@ class ChangedGpu(Gpu):
 
     def __init__(self, model: Gpu, speed: Speed) -> None:
         self.__dict__.update(model.__dict__)
-        self.forget()
-        self._model, self._speed = model, speed
+        self.model, self._speed = model, speed
         self.roofline = roofline_at(model.roofline, speed, speed.clock)
         self.power = _power(model, speed)
+        self.ask(*(estimator(self) for estimator in (*STAND_INS, ModelTimes)))
 
     @property
     def draw(self) -> Draw | None:
         """The model's, at this clock: what a flop and a byte take does not follow from how many a second has."""
-        drawn = self._model.draw
+        drawn = self.model.draw
         # A clock beyond the highest is a guess on a GPU to come: its flops are not said to take more.
         return None if drawn is None else drawn.at(min(1.0, self._speed.clock))
 
     @property
     def power_limit(self) -> float | None:
-        limit = self._model.power_limit
+        limit = self.model.power_limit
         return None if limit is None else limit * self._speed.power_limit
 
     def hot(self, kernel: Kernel) -> bool:
         """As the model's: the same kernels ask for most."""
-        return self._model.hot(kernel)
+        return self.model.hot(kernel)
 
     @property
     def regulated(self) -> bool:
@@ -80,12 +95,10 @@ class ChangedGpu(Gpu):
         a change of nothing changes nothing.
         """
         if self.power is not None and self.hot(kernel):
-            at_pace = _power(
-                self._model, replace(self._speed, clock=self._pace(kernel))
-            )
+            at_pace = _power(self.model, replace(self._speed, clock=self._pace(kernel)))
             assert at_pace is not None
             return Load(at_pace.product, at_pace.slowest)
-        return load_under(self._model, self, kernel)
+        return load_under(self.model, self, kernel)
 
     def _pace(self, kernel: Kernel) -> float:
         """How fast a kernel runs at this clock, over how fast at the highest; what it draws follows that.
@@ -95,12 +108,12 @@ class ChangedGpu(Gpu):
         """
         if self._speed.clock >= 1.0:
             return 1.0
-        highest = changed(self._model, replace(self._speed, clock=1.0))
+        highest = changed(self.model, replace(self._speed, clock=1.0))
         return min(1.0, highest.duration(kernel) / self.duration(kernel))
 
     def roofline_at(self, clock: float) -> Roofline:
         """What bounds kernels at a share of the model's clock."""
-        return roofline_at(self._model.roofline, self._speed, clock)
+        return roofline_at(self.model.roofline, self._speed, clock)
 
     @property
     def clock(self) -> float:
@@ -109,37 +122,36 @@ class ChangedGpu(Gpu):
 
     def running(self, kernel: Kernel) -> float:
         """As the model's, at this speed."""
-        return self._at_speed(kernel, self._model.running(kernel))
+        return self.at_speed(kernel, self.model.running(kernel))
 
     def sustained(self, kernel: Kernel) -> float:
         """What long load takes of a kernel's arithmetic, as on the model; less where memory is slower than that now.
 
         Else a slower memory would make a product faster: it would no longer be arithmetic that bounds it.
         """
-        load, time = self._model.sustained(kernel), self.duration(kernel)
-        before = self._model.roofline.bound(kernel)
+        load, time = self.model.sustained(kernel), self.duration(kernel)
+        before = self.model.roofline.bound(kernel)
         if time <= 0 or before <= 0:
             return load
         computes = replace(self.roofline, bandwidth=math.inf, l2_bandwidth=math.inf)
-        beyond = max(0.0, self._model.duration(kernel) - self.floor)
+        beyond = max(0.0, self.model.duration(kernel) - self.floor)
         arithmetic = self.floor + computes.bound(kernel) / before * beyond
         return max(min(load, 1.0), load * min(1.0, arithmetic / time))
 
-    def by_table(self, kernel: Kernel) -> float:
-        return self._at_speed(kernel, self._model.duration(kernel))
-
-    def _at_speed(self, kernel: Kernel, time: float) -> float:
+    def at_speed(self, kernel: Kernel, time: float) -> float:
+        """Seconds here of a kernel that takes some `time` on the model."""
         beyond = max(0.0, time - self.floor)
         return self.floor + self.ratio(kernel) * beyond
 
     def ratio(self, kernel: Kernel) -> float:
         """Least time of a kernel here over that on the unchanged model."""
-        before = self._model.roofline.bound(kernel)
+        before = self.model.roofline.bound(kernel)
         return self.roofline.bound(kernel) / before if before > 0 else 1.0
 
-    def evidence(self, kernel: Kernel) -> str:
+    def basis(self, kernel: Kernel) -> Basis:
         """As the model's, but nobody measured a kernel whose time was changed."""
-        return self._model.evidence(kernel) if self.ratio(kernel) == 1.0 else "guess"
+        basis = self.model.basis(kernel)
+        return basis if self.ratio(kernel) == 1.0 else basis._replace(grade="guess")
 
 
 def roofline_at(limits: Roofline, speed: Speed, clock: float) -> Roofline:

@@ -12,10 +12,12 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from prestep.sim.costs import matern, terms
+from prestep.sim.costs import terms
+from prestep.sim.costs.estimators import OWN, Basis, Estimator
+from prestep.sim.costs.estimators.chain import STAND_INS
 from prestep.sim.costs.gpu import Gpu
 from prestep.sim.costs.kinds import STREAM_PASSES, work
-from prestep.sim.costs.tables import NEAR, Row
+from prestep.sim.costs.tables import NEAR, Row, covariance_between
 from prestep.sim.graph.kernel import STATED, Kernel
 
 # Octaves over which corrections stay alike: of products, whose sizes choose another kernel of the library, and others.
@@ -45,7 +47,7 @@ class Correction:
         self.weights = np.linalg.solve(covariance, np.log(ratios) - self.mean)
 
     def _alike(self, apart: np.ndarray) -> np.ndarray:
-        return matern.between(apart, self.length, self.spread)
+        return covariance_between(apart, self.length, self.spread)
 
     def __call__(self, kernel: Kernel) -> float:
         near = self._alike(self.points - np.array(position(kernel)))
@@ -78,6 +80,22 @@ def name_of(kernel: Kernel) -> str:
     return "-".join(filter(None, terms.group(kernel)))
 
 
+class MachineRows(Estimator):
+    """A kernel by the known GPU, corrected by the machine's own rows and factors."""
+
+    name, covers = "machine's own rows", "every kernel on a GPU that a machine measured"
+    gpu: CorrectedGpu
+
+    def answers(self, kernel: Kernel) -> bool:
+        return True
+
+    def seconds(self, kernel: Kernel) -> float:
+        return self.gpu.factor(kernel) * self.gpu.below.duration(kernel)
+
+    def basis(self, kernel: Kernel) -> Basis:
+        return self.gpu.below.unloaded_basis(kernel)
+
+
 class CorrectedGpu(Gpu):
     """A GPU as one machine measured it."""
 
@@ -85,8 +103,7 @@ class CorrectedGpu(Gpu):
         self, known: Gpu, rows: Iterable[Row], factors: Mapping[str, float]
     ) -> None:
         self.__dict__.update(known.__dict__)
-        self.forget()
-        self._below, self._factors = known, dict(factors)
+        self.below, self._factors = known, dict(factors)
         by_table: dict[str, list[Row]] = {}
         for row in rows:
             by_table.setdefault(name_of(row.kernel), []).append(row)
@@ -94,32 +111,27 @@ class CorrectedGpu(Gpu):
             name: Correction(mine, known, self._factors.get(name, 1.0), _spread(known))
             for name, mine in by_table.items()
         }
+        self.ask(*(estimator(self) for estimator in (*STAND_INS, MachineRows)))
 
-    def _correction(self, kernel: Kernel) -> Correction | None:
-        if kernel.kind == STATED:
-            return None
-        return self._corrections.get(name_of(kernel))
-
-    def by_table(self, kernel: Kernel) -> float:
-        correction = self._correction(kernel)
+    def factor(self, kernel: Kernel) -> float:
+        """Time of a kernel here over that on the known GPU."""
         name = name_of(kernel)
-        own = correction(kernel) if correction else self._factors.get(name, 1.0)
-        return own * self._below.duration(kernel)
+        correction = self._corrections.get(name)
+        return correction(kernel) if correction else self._factors.get(name, 1.0)
 
-    def _grade(self, kernel: Kernel) -> str:
-        correction = self._correction(kernel)
-        if correction is None:
-            return super()._grade(kernel)
-        if correction.measured(kernel):
-            return "measured"
-        near = correction.past(kernel) <= NEAR
-        return "fitted" if near else super()._grade(kernel)
-
-    def stands_on(self, kernel: Kernel) -> str:
-        """As the known GPU's; "" where the machine's own rows reach the kernel."""
-        correction = self._correction(kernel)
-        reached = correction is not None and correction.past(kernel) <= NEAR
-        return "" if reached else super().stands_on(kernel)
+    def unloaded_basis(self, kernel: Kernel) -> Basis:
+        """As the known GPU's, but where the machine's own rows reach the kernel."""
+        basis = super().unloaded_basis(kernel)
+        correction = self._corrections.get(name_of(kernel))
+        if (
+            kernel.kind == STATED
+            or correction is None
+            or correction.past(kernel) > NEAR
+        ):
+            return basis
+        grade = "measured" if correction.measured(kernel) else "fitted"
+        library = basis.source.startswith("library")
+        return Basis(grade, source=basis.source if library else OWN)
 
 
 def between(known: Gpu) -> float:

@@ -6,7 +6,7 @@ so a captured program and a model described by its sizes take the same time. Wha
 Operations in layouts that models do not know (rows that are repeated, images in planes) stay as they are.
 
 Products and attention are no counterparts of models' kernels: in a step power bounds them, in short runs of one
-operation it does not (`GpuTimes.in_step`).
+operation it does not (`Gpu.in_step`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass, replace
 
 from prestep.sim.costs.aten import PREFIX, of_each_expert
-from prestep.sim.costs.attention_widths import LATENT
+from prestep.sim.costs.estimators.attention import LATENT
 from prestep.sim.costs.kinds import DTYPE_BYTES, STREAM_PASSES, work
 from prestep.sim.graph.kernel import Kernel
 

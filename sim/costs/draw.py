@@ -1,9 +1,12 @@
-"""What a GPU draws: while it waits, while kernels run, for every flop and every byte of theirs."""
+"""What a GPU draws: while it waits, while kernels run, for every flop and every byte of theirs; and what hosts do."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
 #: Products of attention, in `Draw.flop` beside the number formats.
 ATTENTION = "attention"
@@ -79,3 +82,30 @@ class Draw:
         watts = self.flop["bf16"] * peak["bf16"]
         lacking = {kind: watts / rate for kind, rate in peak.items()}
         return replace(self, flop=lacking | dict(self.flop))
+
+
+@dataclass(frozen=True)
+class Wall:
+    """Constants of what a cluster draws at the wall beside its GPUs: hosts, switches, losses.
+
+    Attributes
+    ----------
+    host_per_gpu
+        Watts of a host's other parts, by its GPUs.
+    overhead
+        Watts at the wall for every watt of the GPUs: power supplies and, where air cools them, fans.
+    switch
+        Watts of a switch of the network.
+    """
+
+    host_per_gpu: float
+    overhead: float
+    switch: float
+
+
+@cache
+def wall(liquid: bool = False) -> Wall:
+    """The constants of wall.toml, of hosts that air cools, or liquid."""
+    table = tomllib.loads(Path(__file__).with_name("wall.toml").read_text("utf-8"))
+    overhead = table.pop("liquid_overhead")
+    return Wall(**(table | {"overhead": overhead} if liquid else table))

@@ -8,12 +8,12 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from prestep.sim import schema
-from prestep.sim.costs import attention, attention_widths, terms
 from prestep.sim.costs import generation as generations
-from prestep.sim.costs.adamw import Adamw
-from prestep.sim.costs.attention import Ratios
-from prestep.sim.costs.attention_widths import Widths
+from prestep.sim.costs import terms
 from prestep.sim.costs.draw import ATTENTION, Draw
+from prestep.sim.costs.estimators import attention
+from prestep.sim.costs.estimators.attention import Ratios, Widths
+from prestep.sim.costs.estimators.optimizer import Adamw
 from prestep.sim.costs.gemm import SAME, TileModel
 from prestep.sim.costs.kinds import DTYPE_BYTES, KINDS, SCANS
 from prestep.sim.costs.library_table import Stack
@@ -198,11 +198,11 @@ class GpuFacts:
     attention_widths
         Time of attention with wide heads over that with heads of 128; None: as `like`, if its units are the same.
     scans
-        Time of scans, by name ("mamba2"), over that on the GPU where they were measured (`prestep.sim.costs.scans`).
+        Time of scans, by name ("mamba2"), over that on the GPU where they were measured (`estimators.scans`).
     guessed_load
         Which of `sustained` nobody published: no key of a file, but which file it stands in.
     borne_out
-        Kinds and formats of kernels whose lent times measured steps bear out (`prestep.sim.costs.judged`): no key of
+        Kinds and formats of kernels whose lent times measured steps bear out (`gpu_files.borne_out`): no key of
         a file.
     """
 
@@ -280,7 +280,7 @@ class GpuFacts:
     attention_fp8: Ratios | None = fact(attention.IN_FP8, attention.ratios, None)  # noqa: RUF009
     attention_over: Ratios | None = fact(attention.ON_BOTH, attention.ratios, None)  # noqa: RUF009
     attention_widths: Widths | None = fact(  # noqa: RUF009
-        attention_widths.WIDE, attention_widths.widths, None
+        attention.WIDTHS, attention.widths, None
     )
     scans: Mapping[str, float] = fact(
         Table(dict.fromkeys(SCANS, POSITIVE)), _numbers, {}

@@ -1,269 +1,376 @@
-"""A GPU as the simulator sees it: how long a kernel runs on it, and what that number rests on."""
+"""A GPU as the simulator sees it: how long a kernel runs on it, alone and in a step, and what that number rests on."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from prestep.sim.costs import aten, gemm, scans, sustained, terms
-from prestep.sim.costs.attention import is_fp8, widened
-from prestep.sim.costs.attention_widths import Stand
+from prestep.sim.costs import aten, gemm, generated, padding, sustained, terms
+from prestep.sim.costs.counterparts import InModels, in_models
+from prestep.sim.costs.draw import Draw
+from prestep.sim.costs.estimators import Basis, Estimate, Estimator, sibling, tiles
+from prestep.sim.costs.estimators.chain import chain_of
+from prestep.sim.costs.estimators.library import LibrarySteps
+from prestep.sim.costs.estimators.operations import AtenTables
+from prestep.sim.costs.estimators.optimizer import Adamw
+from prestep.sim.costs.estimators.table import KernelTables
 from prestep.sim.costs.facts import GpuFacts
 from prestep.sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
-from prestep.sim.costs.gpu_times import GpuTimes
-from prestep.sim.costs.kinds import ATTENTIONS, STREAM_PASSES, check, work
-from prestep.sim.costs.tables import NEAR, REACH, Curve, Row
-from prestep.sim.graph.kernel import STATED, Kernel
+from prestep.sim.costs.kinds import check, work
+from prestep.sim.costs.power import BUSY_ABOVE, FILLS_ABOVE, Power
+from prestep.sim.costs.roofline import Roofline
+from prestep.sim.costs.tables import REACH, Row
+from prestep.sim.graph.kernel import Kernel
 
-FORWARD = "forward products"  # borrowed by gradients
+# Waves; measured: GEMMs of <= 1.94 waves have no memset in the traces, of >= 3.88 all have.
+DYNAMIC_ABOVE = 2.0
 
 
-class Gpu(GpuTimes):
-    """One GPU model: its limits, the times of kernels on it, and the evidence for each of them."""
+class Gpu:
+    """One GPU model: its limits, the times of kernels on it, and the evidence for each of them.
+
+    Attributes
+    ----------
+    name, sms
+        Name ("h200") and number of streaming multiprocessors.
+    facts
+        What the GPU's files state.
+    roofline
+        Datasheet limits (peak flop/s by dtype, HBM bandwidth, L2 size).
+    memory
+        HBM capacity, bytes.
+    spread
+        Standard deviation of speed between GPUs of the model, relative.
+    like
+        A measured GPU of a similar kind, whose tables stand in where this one has none: its times, longer or shorter
+        as the datasheet limits of the two differ for the kernel (arithmetic or memory, whichever bounds it on each).
+    crowded
+        Factor on kernels bound by the SMs' clock while other GPUs of the host work too (power and heat lower clocks).
+    fused
+        Factor on Megatron's fused elementwise kernels over streams of as many bytes; default that of ``like``.
+    unaligned
+        Factor on a product whose operands' rows are no multiples of 16 bytes, which tensor cores want.
+    stream
+        HBM bytes/s that a streaming kernel reached; None where nobody measured it.
+    power
+        The power limit, as far as it slows products down; None where it is in their times or unknown.
+    power_limit, draw
+        Watts that it may draw, and what draws them; None where nobody says.
+    tables
+        What was measured of kernels, by kind, layout and dtype.
+    chain
+        Estimators of kernels, in the order in which they are asked.
+    gap
+        Pause between back-to-back kernels of one stream, s; `duration` has the pauses inside one aten operation only.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        facts: GpuFacts,
+        rows: list[Row],
+        like: Gpu | None = None,
+        operations: Path | None = None,
+    ) -> None:
+        """`operations`: the file of measured ATen operations, read when one is asked for."""
+        self.name: str = name
+        self._operations = operations
+        self.like = like
+        self.facts = facts
+        self.sms = facts.sms
+        self.memory, self.nominal_memory = facts.room, facts.memory
+        self.gap = facts.gap
+        self.floor = facts.floor
+        self.spread = facts.spread
+        self.crowded = facts.crowded
+        self.fused = self._fused()
+        self.unaligned = facts.unaligned
+        self.roofline = Roofline(
+            dict(facts.peak), facts.bandwidth, facts.l2_bandwidth, facts.l2
+        )
+        self.stream = facts.stream
+        self.tables = KernelTables(
+            rows, facts, self.bandwidth * facts.efficiency["bytes"], self.tile_time
+        )
+        self.tiles = facts.tiles
+        self.libraries = LibrarySteps(
+            name, facts.libraries, self.roofline, self.tile_time
+        )
+        self.power = self._power_limit()
+        self.ask(*chain_of(self))
+
+    def ask(self, *chain: Estimator) -> None:
+        """Prices kernels by these estimators from now on, and forgets what others said."""
+        self.chain = chain
+        self._times: dict[Kernel, float] = {}
+        self._bases: dict[Kernel, Basis] = {}
+        self._ratios: dict[Kernel, float | None] = {}
+        self.unfilled: dict[Kernel, float] = {}
+
+    def _fused(self) -> float:
+        if self.facts.fused is not None:
+            return self.facts.fused
+        return 1.0 if self.like is None else self.like.fused
+
+    def _power_limit(self) -> Power | None:
+        if self.facts.power is not None:
+            return self.facts.power
+        # Times lent by another GPU are those at its highest clock; a GPU with rows of its own has its own load in them.
+        lent = self.like is not None and gemm.of_dtype(self.tiles, "bf16") is None
+        return self.like.power if self.like is not None and lent else None
+
+    @property
+    def power_limit(self) -> float | None:
+        """Watts that the GPU may draw; None: not known."""
+        return self.facts.power_limit
+
+    @property
+    def clock(self) -> float:
+        """The SMs' highest clock over that of the model."""
+        return 1.0
+
+    @property
+    def model_clock(self) -> float | None:
+        """The highest clock of the model's SMs, Hz; None where its file does not say."""
+        return self.facts.clock
+
+    @property
+    def peak(self) -> dict[str, float]:
+        """Dense peak flop/s by dtype."""
+        return self.roofline.peak
+
+    @property
+    def bandwidth(self) -> float:
+        """HBM bandwidth, bytes/s."""
+        return self.roofline.bandwidth
+
+    @cached_property
+    def draw(self) -> Draw | None:
+        """What the GPU draws; that of `like` at the same shares of its limits where nobody measured this one."""
+        if self.facts.draw is not None:
+            return self.facts.draw.with_formats(self.peak)
+        like = self.like
+        if like is None or not self.power_limit or not like.power_limit:
+            return None
+        if like.draw is None:
+            return None
+        here, there = self.roofline, like.roofline
+        both = here.peak.keys() & there.peak.keys()
+        peak = {dtype: here.peak[dtype] / there.peak[dtype] for dtype in both}
+        limit = self.power_limit / like.power_limit
+        scaled = like.draw.scaled(limit, peak, here.bandwidth / there.bandwidth)
+        return scaled.with_formats(self.peak)
+
+    @cached_property
+    def aten_tables(self) -> AtenTables | None:
+        """What was measured of ATen operations on this GPU; None where nobody did."""
+        if self._operations is None:
+            return None
+        rows = aten.read(self._operations)
+        return AtenTables(rows, self.tile_time, self.roofline)
+
+    def surface(self, kernel: Kernel) -> tuple[aten.Surface, bool] | None:
+        """Where an ATen operation is read, and whether in its own group; None for other kernels and without tables."""
+        if not kernel.kind.startswith(aten.PREFIX) or self.aten_tables is None:
+            return None
+        return self.aten_tables.surface(kernel)
+
+    def reading(self, kernel: Kernel) -> InModels | None:
+        """The kernels of models as which an operation of PyTorch is priced; None where it was measured itself."""
+        return in_models(kernel) if self._operations is None else None
+
+    def main(self, kernel: Kernel) -> Kernel:
+        """The kernel that says what another one's time rests on: itself, unless it is read as one of models."""
+        reading = self.reading(kernel)
+        return kernel if reading is None else reading.main
+
+    # Alone on the GPU.
+
+    def link(self, kernel: Kernel) -> Estimator:
+        """The estimator that answers for a kernel; the last one of the chain answers for all."""
+        return next(link for link in self.chain if link.answers(kernel))
+
+    def estimate(self, kernel: Kernel) -> Estimate:
+        """How long a kernel runs alone, which estimator says so, and what that rests on; raises as `duration`.
+
+        Examples
+        --------
+        >>> product = Kernel("gemm", (8192, 4096, 4096), "bf16", "nt")
+        >>> load("h200").estimate(product).grade, load("mi300x").estimate(product).reason
+        ('measured', 'no table')
+        """
+        return Estimate(self.duration(kernel), self.link(kernel), self.basis(kernel))
+
+    def duration(self, kernel: Kernel) -> float:
+        """Seconds from the first to the end of the last CUDA kernel of one aten operation, alone on the GPU.
+
+        Raises
+        ------
+        InputError
+            If the kind is unknown and says neither bytes nor flops, the shape does not fit the kind, or the GPU has no
+            units for the format.
+        """
+        time = self.lent(kernel)
+        self.roofline.check_format(kernel, self.name)
+        return time
+
+    def lent(self, kernel: Kernel) -> float:
+        """As `duration`; also in formats that only a GPU has which takes this one's times."""
+        time = self._times.get(kernel)
+        if time is None:
+            check(kernel)
+            link = self.link(kernel)
+            if link.final:
+                time = link.seconds(kernel)
+            else:
+                time = padding.filled_up(self, kernel, self.alone)
+            self._times[kernel] = time
+        return time
+
+    def alone(self, kernel: Kernel) -> float:
+        """Seconds by the chain, no less than the limits allow; they may fall where sizes grow (`duration`)."""
+        plain = generated.streaming(kernel)
+        return max(
+            self.link(plain).seconds(plain),
+            generated.seconds(kernel, self.roofline),
+            self.roofline.bound(kernel),
+            self.floor,
+        )
+
+    def running(self, kernel: Kernel) -> float:
+        """Seconds for which the CUDA kernels of an operation run, without the pauses between them.
+
+        Operands that repeat within an operation may be read faster than its bytes say: no roofline bounds measured
+        ones.
+        """
+        surface = self.surface(kernel)
+        if surface is None:
+            return self.duration(kernel)
+        return max(padding.filled_up(self, kernel, surface[0].seconds), self.floor)
+
+    def tile_time(self, kernel: Kernel) -> float:
+        """Seconds of a product by the tile model alone, without what rows near it say."""
+        return tiles.seconds(self, kernel)
+
+    def measured_ratio(self, kernel: Kernel) -> float | None:
+        """Time of an operation here over that on the GPU that it is like; None where not both were measured."""
+        if kernel not in self._ratios:
+            self._ratios[kernel] = sibling.measured_ratio(self, kernel)
+        return self._ratios[kernel]
+
+    # What times rest on.
+
+    def basis(self, kernel: Kernel) -> Basis:
+        """What the time of a kernel in a step rests on, its load included."""
+        basis = self._bases.get(kernel)
+        if basis is None:
+            check(kernel)
+            basis = self._bases[kernel] = self._basis(kernel)
+        return basis
+
+    def _basis(self, kernel: Kernel) -> Basis:
+        basis = self.unloaded_basis(kernel)
+        if self.link(kernel).loaded:
+            return basis
+        load_key = sustained.load_key(self.facts, self.roofline, kernel)
+        if basis.octaves > math.log2(REACH) or load_key in self.facts.guessed_load:
+            return basis._replace(grade="guess")
+        fitted = load_key and basis.grade == "measured"
+        return basis._replace(grade="fitted") if fitted else basis
+
+    def unloaded_basis(self, kernel: Kernel) -> Basis:
+        """What the time of a kernel alone rests on."""
+        return self.link(kernel).basis(kernel)
 
     def evidence(self, kernel: Kernel) -> str:
-        """What a time rests on: "measured" (this shape), "fitted" (this kind), "datasheet", "guess"; under load too."""
-        known = self._evidence.get(kernel)
-        if known is None:
-            known = self._evidence[kernel] = self._under_load(kernel)
-        return known
+        """Grade of a time in a step: "measured" (this shape), "fitted" (this kind), "datasheet" or "guess"."""
+        return self.basis(kernel).grade
 
-    def _under_load(self, kernel: Kernel) -> str:
+    # In a step: clocks, sustained load, power, other GPUs, releases of CUDA, SMs that are held.
+
+    def in_step(self, kernel: Kernel, together: bool = False, cuda: str = "") -> float:
+        """Seconds of a kernel in a long run, at the clock of hours of load; raises as `duration`.
+
+        `together`: other GPUs of the host work too. `cuda`: the release of CUDA whose cuBLAS multiplies.
+        """
+        if (stepped := self._in_steps(kernel)) is not None:
+            pauses = (len(stepped.kernels) - 1) * self.gap
+            parts = [self.in_step(part, together, cuda) for part in stepped.kernels]
+            beside = stepped.beside
+            apart = self.duration(kernel) / self.duration(beside) if beside else 1.0
+            return (sum(parts) + pauses) * apart
+        time, kernel = self.duration(kernel), self.main(kernel)
+        if not sustained.is_clocked(kernel):
+            return time
+        clock = self.crowded if together else 1.0
+        toolkit = sustained.toolkit(self.facts, kernel, cuda)
+        load = clock * self.sustained(kernel) * toolkit
+        return time * load * self.sms / (self.sms - kernel.reserved)
+
+    def _in_steps(self, kernel: Kernel) -> InModels | None:
+        """The kernels of models whose times an operation of PyTorch takes in a step, where it was measured in bursts.
+
+        Models' tables are of traced steps: power bounds products and attention there, and what else a step does is in
+        the caches. Products that fill no GPU draw less and stay; models have few with a bias or in batches, and few
+        convolutions.
+        """
+        reading = None if self._operations is None else in_models(kernel)
+        if reading is None or reading.main.kind.startswith("conv"):
+            return None
+        if not aten.is_product(kernel):
+            return reading
+        filling = reading.main.kind == "gemm" and self.hot(kernel)
+        return reading if filling else None
+
+    def sustained(self, kernel: Kernel) -> float:
+        """Time of a kernel that arithmetic bounds under hours of load over `duration`, where that rests on bursts."""
+        return sustained.sustained(self.facts, self.roofline, kernel)
+
+    def hot(self, kernel: Kernel) -> bool:
+        """Whether a kernel draws more than the power limit: products of 16 bits that fill the GPU."""
+        kernel = self.main(kernel)
+        if (
+            self.power is None
+            or not (kernel.kind in gemm.KINDS or aten.is_product(kernel))
+            or gemm.SAME.get(kernel.dtype, kernel.dtype) != "bf16"
+        ):
+            return False
+        duration = self.duration(kernel)
+        if aten.is_product(kernel):
+            least = BUSY_ABOVE * self.peak["bf16"] * duration
+            return duration > FILLS_ABOVE and kernel.flops > least
+        return duration > FILLS_ABOVE
+
+    def waves(self, kernel: Kernel) -> float:
+        """Waves of thread blocks of a GEMM over the SMs (1.0 fills the GPU once); other kinds by bytes moved.
+
+        It tells how a GEMM fares beside a collective that holds SMs: up to `DYNAMIC_ABOVE` waves its tiles are bound
+        to CTAs beforehand, so those without an SM run after the others (twice the time); beyond, free SMs share them.
+        """
+        kernel = self.main(kernel)
+        if kernel.kind in gemm.KINDS or aten.is_product(kernel):
+            count, shape = gemm.products(kernel)
+            return gemm.waves(shape, self.sms) * count
+        return work(kernel)[1] / (self.sms * 64 * 1024)
+
+    def launches(self, kernel: Kernel) -> int:
+        """CUDA kernels that one aten operation starts on the GPU (memsets included)."""
         if (reading := self.reading(kernel)) is not None:
-            grade = self.evidence(reading.main)
-            return "guess" if reading.beside and grade != "guess" else grade
-        if is_fp8(kernel):
-            return self._grade_in_fp8(kernel)
-        if self.past(kernel) > math.log2(REACH):
-            return "guess"
-        grade, load_key = (
-            self._grade(kernel),
-            sustained.load_key(self.facts, self.roofline, kernel),
-        )
-        if load_key in self.facts.guessed_load:
-            return "guess"
-        return "fitted" if load_key and grade == "measured" else grade
-
-    def _grade_in_fp8(self, kernel: Kernel) -> str:
-        """Of attention in fp8: no better than what it follows and than a ratio; where nobody measured that, a guess."""
-        known = self.facts.attention_fp8 is not None
-        grade = self.evidence(widened(kernel))
-        return (
-            "fitted" if known and grade == "measured" else grade if known else "guess"
-        )
-
-    def _grade(self, kernel: Kernel) -> str:
-        if kernel.kind == STATED:
-            return "measured"
-        check(kernel)
-        if kernel.kind in scans.KINDS:
-            return scans.grade(kernel, self)
-        if kernel.kind == "bmm":
-            return "guess"
-        if (wide := self.stand(kernel)) is not None:
-            return self._grade_of_wide(wide)
-        if (read := self._surface(kernel)) is not None:
-            return _grade_of(kernel, *read)
-        if kernel.kind == "adamw" and self.facts.adamw is not None:
-            return "fitted"
-        if kernel.kind in self.facts.efficiency:
-            return "fitted"
-        if self._by_products(kernel):
-            return "measured" if self.libraries.measured(kernel) else "fitted"
-        model = self.tables.model(terms.group(kernel))
-        if (
-            model is None
-            and self._own_tiles(kernel)
-            and gemm.of_dtype(self.tiles, kernel.dtype) is not None
-        ):
-            return "fitted"
-        if model is None:
-            return self._grade_without_table(kernel)
-        if borrowed := self._borrowed(kernel):
-            return (
-                "fitted" if borrowed == FORWARD else "guess"
-            )  # the tile model is the same for every layout
-        if kernel.kind in gemm.KINDS and kernel.dtype in self.facts.beyond_alike:
-            return "fitted"
-        at_row = (
-            model.measured(work(kernel)[1])
-            if isinstance(model, Curve)
-            else model.measured(kernel)
-        )
-        return "measured" if at_row else "fitted"
-
-    def _grade_of_wide(self, wide: Stand) -> str:
-        """Of attention with wide heads: no better than a ratio; a guess where nobody measured that."""
-        grade = self._grade(wide.kernel)
-        if self.widths is None:
-            return "guess"
-        return "fitted" if grade == "measured" else grade
-
-    def _grade_without_table(self, kernel: Kernel) -> str:
-        """Of a kernel whose kind has no table here: another GPU's time, or what datasheets say."""
-        if self.like is not None:
-            others = (
-                kernel.kind == "attention_bwd"
-                and kernel.kind in self.facts.units
-                and self.facts.attention_over is None
-            )
-            judged = (kernel.kind, kernel.dtype) in self.facts.borne_out
-            known = judged or self.measured_ratio(self.like, kernel)
-            return "fitted" if known and not others else "guess"
-        products = kernel.kind in ("gemm", "gemm_bias")
-        stated = products or kernel.kind in STREAM_PASSES
-        return "datasheet" if stated else "guess"
-
-    def stands_on(self, kernel: Kernel) -> str:
-        """What replaces a measurement of such a kernel here, in words; "" where its own table reaches it."""
-        kernel = self.main(kernel)
-        if kernel.kind == STATED:
-            return ""
-        check(kernel)
-        if is_fp8(kernel):
-            return (
-                self.stands_on(widened(kernel))
-                or "that in 16 bits, by a library's times of both"
-            )
-        if kernel.kind in scans.KINDS:
-            return self._scan_stands_on(kernel)
-        if kernel.kind == "bmm":
-            return "one tall GEMM in place of a batch"
-        if (wide := self.stand(kernel)) is not None:
-            in_proportion = "heads of 128, as their products are wide"
-            return self.stands_on(wide.kernel) or (
-                in_proportion if self.widths is None else "heads of 128, by ratios"
-            )
-        if (read := self._surface(kernel)) is not None:
-            return _in_place(kernel, *read)
-        if kernel.kind == "adamw" and self.facts.adamw is not None:
-            return ""
-        if kernel.kind in self.facts.efficiency:
-            return "no table"
-        if self._by_products(kernel):
-            beyond = self.libraries.past(kernel) > 0
-            return "extrapolation of its table" if beyond else ""
-        model = self.tables.model(terms.group(kernel))
-        if model is None and self._own_tiles(kernel):
-            return (
-                ""
-                if gemm.of_dtype(self.tiles, kernel.dtype) is not None
-                else "no table"
-            )
-        if model is None:
-            return "no table" if self.like is None else self._in_place_of(kernel)
-        if borrowed := self._borrowed(kernel):
-            return f"the table of {borrowed}"
-        reached = (
-            model.reaches(work(kernel)[1])
-            if isinstance(model, Curve)
-            else model.reaches(kernel)
-        )
-        return "" if reached else "extrapolation of its table"
-
-    def _scan_stands_on(self, kernel: Kernel) -> str:
-        """Of a scan: measured on one GPU, which others follow."""
-        if scans.past(kernel) > 0:
-            return "extrapolation of its table"
-        own = scans.grade(kernel, self) != "guess"
-        return "" if own else f"the {scans.MEASURED_ON}'s table"
-
-    def _in_place_of(self, kernel: Kernel) -> str:
-        """Whose table stands in, and whether times of both GPUs say how they differ."""
-        assert self.like is not None
-        both = self.measured_ratio(self.like, kernel) is not None
-        how = ", by an operation measured on both" if both else ""
-        return f"the {self.like.name}'s table{how}"
-
-    def past(self, kernel: Kernel) -> float:
-        """Octaves by which a kernel lies past the sizes in the table it is read from; 0 where that reaches it."""
-        kernel = self.main(kernel)
-        instead = self.stands_on(kernel)
-        like = self.like
-        if isinstance(like, Gpu) and instead.startswith(f"the {like.name}'s"):
-            # What a lent table is continued to, near its sizes, is in the width of lent times.
-            lent = like.past(kernel)
-            return lent if lent > math.log2(REACH) else 0.0
-        if not instead.startswith("extrapolation"):
-            return 0.0
-        if kernel.kind in scans.KINDS:
-            return scans.past(kernel)
-        if is_fp8(kernel):
-            return self.past(widened(kernel))
-        if (read := self._surface(kernel)) is not None:
-            return read[0].past(kernel)
-        if self._by_products(kernel):
-            return self.libraries.past(kernel)
-        model = self.tables.model(terms.group(kernel))
-        if model is None:
-            return 0.0
-        return (
-            model.past(work(kernel)[1])
-            if isinstance(model, Curve)
-            else model.past(kernel)
-        )
-
-    def _borrowed(self, kernel: Kernel) -> str:
-        """The kind whose table a kernel without one is read from, or "contiguous" for another layout's; else ""."""
-        kind, layout, _ = group = terms.group(kernel)
-        if kernel.kind in terms.BORROWED:
-            return kind
-        if (
-            kind == "gemm"
-            and layout not in ("", "nt")
-            and all(row.kernel.layout == "nt" for row in self.tables.rows(group))
-        ):
-            return FORWARD
-        return (
-            "contiguous " + kind
-            if kind in STREAM_PASSES and layout and not self.tables.rows(group)
-            else ""
-        )
-
-    def table_of(self, kernel: Kernel) -> str:
-        """Whose times a kernel's are: "own", "library SOURCE", "borrowed from GPU", or "limits" of the datasheet."""
-        kernel = self.main(kernel)
-        if is_fp8(kernel):
-            return self.table_of(widened(kernel))
-        if source := self.library_of(kernel):
-            return f"library {source}"
-        instead = self.stands_on(kernel)
-        if self.like is not None and instead.startswith(f"the {self.like.name}'s"):
-            return f"borrowed from {self.like.name}"
-        return "limits" if instead == "no table" else "own"
-
-    def library_of(self, kernel: Kernel) -> str:
-        """The library ("trtllm/1.3.0rc20") whose table on this GPU says a kernel's time, or how it differs; else ""."""
-        kernel = self.main(kernel)
-        over = self.facts.attention_over
-        if over is not None and kernel.kind in ATTENTIONS:
-            return over.source
-        stack = self.libraries.stack(kernel)
-        if stack is None or (kernel.kind in ATTENTIONS and not self._lent(kernel)):
-            return ""
-        return stack.source
-
-    def _lent(self, kernel: Kernel) -> bool:
-        """Whether another GPU's time of a kernel is taken, by an operation measured on both."""
-        own = self.tables.model(terms.group(kernel)) is not None
-        like = self.like
-        return not own and like is not None and bool(self.measured_ratio(like, kernel))
-
-
-def _grade_of(kernel: Kernel, surface: aten.Surface, own: bool) -> str:
-    """Evidence of an ATen operation: its own table's, else a guess."""
-    if not own:
-        return "guess"
-    return "measured" if surface.measured(kernel) else "fitted"
-
-
-def _in_place(kernel: Kernel, surface: aten.Surface, own: bool) -> str:
-    """What replaces a measurement of an ATen operation; "" where its own table reaches it."""
-    if not own:
-        return "the table of operations like it"
-    return "extrapolation of its table" if surface.past(kernel) > NEAR else ""
+            return sum(map(self.launches, reading.kernels))
+        if kernel.kind == "adamw":
+            optimizer = self.facts.adamw or Adamw(((1.0, 0.0),), 1.0)
+            return optimizer.launches(kernel.shape[0], kernel.shape[1])
+        if (surface := self.surface(kernel)) is not None:
+            return surface[0].starts(kernel)
+        if kernel.kind in gemm.KINDS:
+            # Beyond two waves cuBLAS hands out tiles by an atomic counter, which a memset clears first.
+            return 1 + (self.waves(kernel) > DYNAMIC_ABOVE)
+        parts = self.facts.parts
+        table = "_".join(filter(None, terms.group(kernel)[:2]))
+        return parts.get(table, parts.get(kernel.kind, 1))
 
 
 def load(name: str, folder: Path | None = None) -> Gpu:

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from prestep.sim import data_files, schema
 from prestep.sim.costs import generation
 from prestep.sim.costs.facts import NEEDED, SCHEMA, GpuFacts, gpu_facts
 from prestep.sim.costs.generation import Generation
-from prestep.sim.costs.judged import borne_out
+from prestep.sim.costs.spreads import widths
 from prestep.sim.costs.tables import Row, read_rows
 from prestep.sim.errors import InputError, Mistake, unknown
 
 HARDWARE = Path(__file__).parent / "hardware"
 #: Ends of names of the files beside a GPU's facts.
 PARTS = ("-fitted", "-libraries", "-nccl", "-published")
+#: Errors of measured steps that no constant was fitted to, by GPU, kind of model and number format
+#: (`python -m lab.fit.step_errors`).
+STEP_ERRORS = HARDWARE / "step-errors.csv"
+LEAST = 20  # steps without which errors say nothing
+#: The kernels that take most of the step of a kind of model; smaller ones could be far off unnoticed.
+MODELS = {
+    "gemm": "transformer",
+    "gemm_bias": "transformer",
+    "attention_fwd": "transformer",
+    "attention_bwd": "transformer",
+    "grouped_gemm": "experts",
+}
 
 
 def names(folder: Path | None = None) -> list[str]:
@@ -164,3 +177,41 @@ def aten_of(name: str, folder: Path | None = None) -> Path | None:
     """The file of ATen operations measured on a GPU; None where there is none."""
     path = (folder or folder_of(name)) / f"{name.lower()}-aten.csv"
     return path if path.is_file() else None
+
+
+class Errors(NamedTuple):
+    """Of measured steps of a GPU: how many, and the root mean square of predicted over measured less one."""
+
+    steps: int
+    error: float
+
+
+@lru_cache(maxsize=1)
+def errors_of_steps() -> dict[tuple[str, str, str], Errors]:
+    """By GPU, kind of model and number format."""
+    with STEP_ERRORS.open(newline="", encoding="utf-8") as file:
+        return {
+            (row["gpu"], row["model"], row["precision"]): Errors(
+                int(row["steps"]), float(row["error"])
+            )
+            for row in csv.DictReader(file)
+        }
+
+
+def borne_out(gpu: str) -> frozenset[tuple[str, str]]:
+    """Kinds and formats of kernels on a GPU whose lent times are fitted: steps that they decide are off by no more.
+
+    A step has other errors too, so this asks for more than the kernel alone would.
+    """
+    limit = widths()["lent"]["fitted"]
+    models = {
+        (model, dtype)
+        for (name, model, dtype), errors in errors_of_steps().items()
+        if name == gpu and errors.steps >= LEAST and errors.error <= limit
+    }
+    return frozenset(
+        (kind, dtype)
+        for kind, decides in MODELS.items()
+        for model, dtype in models
+        if model == decides
+    )

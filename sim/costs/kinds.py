@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 from prestep.sim.errors import InputError, Mistake, did_you_mean
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import STATED, Kernel
 
 # Scales included: fp8_block has an fp32 for 128 elements (DeepSeek-V3's activations), mxfp8 a byte for 32 (OCP MX),
 # nvfp4 a byte for 16.
@@ -296,7 +296,7 @@ def check(kernel: Kernel) -> None:
     """
     known = KINDS.get(kernel.kind)
     if known is None:
-        if kernel.bytes > 0 or kernel.flops > 0:
+        if kernel.kind == STATED or kernel.bytes > 0 or kernel.flops > 0:
             return
         hint = did_you_mean(kernel.kind, KINDS)
         raise InputError(

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from prestep.sim.costs import matern
 from prestep.sim.costs.library_families import Family, Sizes, Work
 from prestep.sim.costs.roofline import Roofline
-from prestep.sim.costs.tables import REACH
+from prestep.sim.costs.tables import REACH, covariance
 
 #: Share of the datasheet's limits where corrections start (a guess).
 REACHED = 0.75
@@ -166,7 +165,7 @@ class Process:
 
     def _alike(self, distance: np.ndarray) -> np.ndarray:
         """Covariance of values so far apart (Matern 3/2)."""
-        return matern.covariance(distance, self.length, self.spread)
+        return covariance(distance, self.length, self.spread)
 
 
 #: Of what libraries take over their bases.

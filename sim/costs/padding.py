@@ -20,7 +20,7 @@ from prestep.sim.costs.kinds import KINDS, ROW_PASSES, STREAM_PASSES
 from prestep.sim.graph.kernel import Kernel
 
 if TYPE_CHECKING:
-    from prestep.sim.costs.gpu_times import GpuTimes
+    from prestep.sim.costs.gpu import Gpu
 
 PREFIX = "aten "
 #: Sizes of an octave that a kernel is filled up to: eight of a product, whose tiles are narrow; two of others.
@@ -60,9 +60,7 @@ def axes(kernel: Kernel) -> tuple[int, ...]:
     return AXES.get(kernel.kind, ())
 
 
-def filled_up(
-    gpu: GpuTimes, kernel: Kernel, seconds: Callable[[Kernel], float]
-) -> float:
+def filled_up(gpu: Gpu, kernel: Kernel, seconds: Callable[[Kernel], float]) -> float:
     """Seconds of a kernel by a table, no more than of a larger one; what was seen in a step stays as it is."""
     if _own_choice(gpu, kernel):
         return seconds(kernel)
@@ -75,7 +73,7 @@ def filled_up(
     return least(kernel, remembered, axes(kernel))
 
 
-def _own_choice(gpu: GpuTimes, kernel: Kernel) -> bool:
+def _own_choice(gpu: Gpu, kernel: Kernel) -> bool:
     """Whether a library is known to take longer for a kernel than it might for a larger one.
 
     A measured step has the very shape, or rows of operands lie at no multiple of 16 bytes, which it does not mend.

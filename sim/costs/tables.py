@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from prestep.sim.costs import matern
 from prestep.sim.graph.kernel import Kernel
 
 # Below this many bytes (1 us at HBM speed) a kernel is latency, so its time says little about larger ones (guess).
@@ -172,6 +171,24 @@ def _merged(points: list[tuple[float, float, float]]) -> dict[float, _Block]:
     return merged
 
 
+def covariance(distance: np.ndarray, length: float, spread: float) -> np.ndarray:
+    """Covariance of values that lie `distance` apart; `length` in the same unit, `spread` their standard deviation.
+
+    Matern 3/2: Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), equation 4.17.
+    """
+    scaled = distance * (math.sqrt(3) / length)
+    alike: np.ndarray = spread**2 * (1.0 + scaled) * np.exp(-scaled)
+    return alike
+
+
+def covariance_between(
+    difference: np.ndarray, length: float, spread: float
+) -> np.ndarray:
+    """Covariance of values by the difference of their positions, shape (..., axes)."""
+    distance = np.sqrt((difference**2).sum(axis=-1))
+    return covariance(distance, length, spread)
+
+
 class Kriged:
     """`base(kernel)` times a correction through the rows.
 
@@ -213,7 +230,7 @@ class Kriged:
         return covariance
 
     def _kernel(self, difference: np.ndarray) -> np.ndarray:
-        return matern.between(difference, self.length, self.spread)
+        return covariance_between(difference, self.length, self.spread)
 
     def __call__(self, kernel: Kernel) -> float:
         near = self._kernel(self.points - np.array(self.axes(kernel)))

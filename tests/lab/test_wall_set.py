@@ -11,7 +11,7 @@ import pytest
 from lab import CASES
 from lab.sets.wall import BUSY, validate_set
 from prestep.sim import api
-from prestep.sim.costs.wall import wall
+from prestep.sim.costs.draw import wall
 from prestep.sim.errors import InputError
 
 FOLDER = CASES / "wall"

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from prestep.sim.costs import Kernel, load_gpu
-from prestep.sim.costs.attention import KINDS, widened
+from prestep.sim.costs.estimators.attention import fp8_share, widened
+from prestep.sim.costs.kinds import ATTENTIONS
 
 TOKENS = (512, 2048, 4096, 6000, 8192, 16384, 65536)
 FP8 = ("h100", "h200", "b200", "b300", "gb200", "gb300")
@@ -17,7 +18,7 @@ def attention(kind: str, tokens: int, dtype: str = "bf16") -> Kernel:
     return Kernel(kind, (1, 64, 8, tokens, 128), dtype)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ATTENTIONS)
 @pytest.mark.parametrize("gpu", FP8)
 def test_fp8_follows_16_bits_by_what_was_measured(gpu: str, kind: str) -> None:
     """The ratio of both times is within those measured at any length, and the same whatever was asked before."""
@@ -26,7 +27,7 @@ def test_fp8_follows_16_bits_by_what_was_measured(gpu: str, kind: str) -> None:
         kernel = attention(kind, tokens, "fp8")
         ratio = made.duration(kernel) / made.duration(widened(kernel))
         assert 0.6 <= ratio <= 1.6
-        assert ratio == pytest.approx(made.fp8_share(kernel), rel=1e-9)
+        assert ratio == pytest.approx(fp8_share(made, kernel), rel=1e-9)
 
 
 def test_forward_in_fp8_saves_time_for_long_sequences() -> None:
@@ -39,20 +40,20 @@ def test_forward_in_fp8_saves_time_for_long_sequences() -> None:
 def test_backward_in_fp8_is_slower_on_hopper() -> None:
     """cuDNN's backward pass in fp8 takes longer than in bf16 on an H200, and less long on Blackwell."""
     kernel = attention("attention_bwd", 8192, "fp8")
-    assert load_gpu("h200").fp8_share(kernel) > 1.0
-    assert load_gpu("b200").fp8_share(kernel) < 1.0
+    assert fp8_share(load_gpu("h200"), kernel) > 1.0
+    assert fp8_share(load_gpu("b200"), kernel) < 1.0
 
 
 def test_a_gpu_without_measurements_takes_those_of_the_one_it_is_like() -> None:
     """The H100's ratio is the H200's, and a guess there; where nobody measured, fp8 takes as long as 16 bits."""
     kernel = attention("attention_fwd", 8192, "fp8")
     h100, h200 = load_gpu("h100"), load_gpu("h200")
-    assert h100.fp8_share(kernel) == h200.fp8_share(kernel)
+    assert fp8_share(h100, kernel) == fp8_share(h200, kernel)
     assert h100.evidence(kernel) == "guess"
-    assert load_gpu("mi300x").fp8_share(kernel) == 1.0
+    assert fp8_share(load_gpu("mi300x"), kernel) == 1.0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ATTENTIONS)
 @pytest.mark.parametrize("gpu", ("b300", "gb200", "gb300"))
 def test_attention_on_both_gpus_stands_to_each_other_as_measured(
     gpu: str, kind: str
@@ -65,14 +66,14 @@ def test_attention_on_both_gpus_stands_to_each_other_as_measured(
         kernel = attention(kind, int(tokens))
         ratio = made.duration(kernel) / h200.duration(kernel)
         assert ratio == pytest.approx(over.shares[kind][at], rel=0.02)
-        assert made.library_of(kernel) == over.source
+        assert made.basis(kernel).source == f"library {over.source}"
 
 
 def test_a_ratio_between_two_lengths_lies_between_theirs() -> None:
     """Between measured lengths the ratio is between those of the two, beyond them that of the nearest."""
     over = load_gpu("gb200").facts.attention_over
     assert over is not None
-    for kind in KINDS:
+    for kind in ATTENTIONS:
         first, second = over.shares[kind][:2]
         between = over.of(attention(kind, 3000))
         assert min(first, second) <= between <= max(first, second)

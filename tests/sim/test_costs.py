@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from prestep.sim.costs import Kernel, load_gpu, scans
+from prestep.sim.costs import Kernel, load_gpu
+from prestep.sim.costs.estimators import scans
 from prestep.sim.costs.gpu import HARDWARE, load
 from prestep.sim.costs.kinds import KINDS, STREAM_PASSES
 from prestep.sim.costs.tables import Curve, Kriged, Row, read_rows

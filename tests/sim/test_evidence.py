@@ -65,7 +65,7 @@ def test_a_kernel_says_what_stands_in_for_its_table(
     kernel: Kernel, instead: str
 ) -> None:
     """Nothing, another kind's or layout's table, an extrapolation, or no table at all."""
-    assert H200.stands_on(kernel) == instead
+    assert H200.basis(kernel).reason == instead
     # The extrapolations are to more than eight times the measured sizes.
     assert (H200.evidence(kernel) in ("guess", "datasheet")) == bool(instead)
 
@@ -74,9 +74,9 @@ def test_another_gpu_s_table_is_named() -> None:
     """An H100 has times of operations, but no table of kernels; an A100 has neither."""
     copy = Kernel("copy", (2**20,))
     lent = "the h200's table"
-    assert load_gpu("a100").stands_on(copy) == lent
+    assert load_gpu("a100").basis(copy).reason == lent
     both = f"{lent}, by an operation measured on both"
-    assert load_gpu("h100").stands_on(copy) == both
+    assert load_gpu("h100").basis(copy).reason == both
 
 
 def test_kernels_beside_communication_need_a_factor() -> None:

@@ -18,9 +18,13 @@ from lab.fit.library_steps import (
     measured_pairs,
 )
 from prestep.sim.costs import Kernel, load_gpu
+from prestep.sim.costs.estimators.library import (
+    LibrarySteps,
+    elements_read,
+    rows_of_library,
+)
 from prestep.sim.costs.gpu import Gpu, parts
 from prestep.sim.costs.library_families import PRODUCTS
-from prestep.sim.costs.library_steps import LibrarySteps, elements_read, rows_of_library
 from prestep.sim.costs.library_table import Library
 
 ATTENTION = (1, 32, 8, 8192, 128)
@@ -113,10 +117,10 @@ def test_what_a_library_measured_is_no_guess() -> None:
     thin = wide[wide[:, 0].argmin()]
     row = Kernel("gemm", tuple(map(int, thin)), "bf16", "nt")
     between = replace(row, shape=(row.shape[0] + 1, row.shape[1] + 24, row.shape[2]))
-    assert gpu.evidence(row) == "measured" and gpu.stands_on(row) == ""
+    assert gpu.evidence(row) == "measured" and gpu.basis(row).reason == ""
     assert gpu.evidence(between) == gpu.evidence(replace(row, layout="tn")) == "fitted"
-    assert gpu.library_of(row) == "trtllm/1.3.0rc20"
-    assert gpu.library_of(Kernel("add", (2**20,))) == ""
+    assert gpu.basis(row).source == "library trtllm/1.3.0rc20"
+    assert "library" not in gpu.basis(Kernel("add", (2**20,))).source
 
 
 def test_what_is_taken_off_is_right_where_both_are_known() -> None:

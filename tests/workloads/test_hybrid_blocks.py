@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prestep import cli
-from prestep.sim.costs.scans import KINDS
+from prestep.sim.costs.estimators.scans import KINDS
 from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import Chain

@@ -79,7 +79,7 @@ class DeltaWeights(Module):
 
 
 def kernel_shape(batch: int, tokens: int, own: Sizes, chunk: int) -> tuple[int, ...]:
-    """As `prestep.sim.costs.scans` has them."""
+    """As `prestep.sim.costs.estimators.scans` has them."""
     sizes = own.keys, own.key_dim, own.values, own.value_dim
     return (batch, tokens, *sizes, chunk)
 
@@ -128,8 +128,10 @@ def convolved_scan(
 def measured(
     t: Tape, name: str, like: Tensor, inputs: list[Tensor], shape: tuple[int, ...]
 ) -> Tensor:
-    """An operator with kernels of its own (`prestep.sim.costs.scans`): saves its inputs, makes something like a
-    tensor."""
+    """An operator with kernels of its own (`prestep.sim.costs.estimators.scans`).
+
+    It saves its inputs, and makes something like a tensor.
+    """
     start(t, name, shape, "fwd")
     y = t.empty(like.shape, like.itemsize)
     sizes = [(x.shape, x.itemsize) for x in inputs]

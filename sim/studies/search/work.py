@@ -12,7 +12,7 @@ from prestep.sim.analysis.memory import needed
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.step_time import step_time
 from prestep.sim.costs import load_gpu
-from prestep.sim.costs.wall import wall
+from prestep.sim.costs.draw import wall
 from prestep.sim.engine.execution import Run
 from prestep.sim.errors import InputError, PrestepError
 from prestep.sim.planning.planned import Planned

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from prestep.sim.costs.estimators import EXTRAPOLATED, OWN, Basis, Estimator
+from prestep.sim.costs.estimators.library import rows_of_library
+from prestep.sim.costs.estimators.sibling import least_over
 from prestep.sim.costs.kinds import SCANS
 from prestep.sim.costs.library_families import SCANS as FAMILY
-from prestep.sim.costs.library_steps import rows_of_library
 from prestep.sim.costs.library_table import Library, LibraryTable
-from prestep.sim.costs.similar import least_over
 from prestep.sim.graph.kernel import Kernel
 
 if TYPE_CHECKING:
-    from prestep.sim.costs.gpu_times import GpuTimes
+    from prestep.sim.costs.gpu import Gpu
 
 MEASURED_ON = "h100"
 #: Whose kernels they are.
@@ -38,12 +39,38 @@ REACH = 2.0
 SAME = 1e-3  # octaves within which two shapes are one
 
 
-def seconds(kernel: Kernel, gpu: GpuTimes) -> float:
-    """Of a scan (`KINDS`) on a GPU."""
-    return float(_table(kernel.kind).seconds(_sizes(kernel))[0]) * share(kernel, gpu)
+class Scans(Estimator):
+    """A scan by the table of the GPU that scans were measured on."""
+
+    name, covers = "scans", "chunked scans, their norms and convolutions"
+
+    def answers(self, kernel: Kernel) -> bool:
+        return kernel.kind in KINDS
+
+    def seconds(self, kernel: Kernel) -> float:
+        measured = float(_table(kernel.kind).seconds(_sizes(kernel))[0])
+        return measured * share(kernel, self.gpu)
+
+    def basis(self, kernel: Kernel) -> Basis:
+        grade, past = self._grade(kernel), max(0.0, octaves(kernel) - REACH)
+        if past > 0:
+            return Basis(grade, EXTRAPOLATED, past)
+        if grade != "guess":
+            return Basis(grade)
+        like = self.gpu.like
+        lent = like is not None and like.name == MEASURED_ON
+        source = f"borrowed from {MEASURED_ON}" if lent else OWN
+        return Basis(grade, f"the {MEASURED_ON}'s table", source=source)
+
+    def _grade(self, kernel: Kernel) -> str:
+        """The shape itself, its neighbours and a stated share, or nothing of this GPU."""
+        name, _ = KINDS[kernel.kind]
+        if self.gpu.name == MEASURED_ON:
+            return "measured" if octaves(kernel) < SAME else "fitted"
+        return "fitted" if name in self.gpu.facts.scans else "guess"
 
 
-def share(kernel: Kernel, gpu: GpuTimes) -> float:
+def share(kernel: Kernel, gpu: Gpu) -> float:
     """Time on a GPU over that where scans were measured: what its file says, else as it differs from one it is like."""
     name, _ = KINDS[kernel.kind]
     if gpu.name == MEASURED_ON:
@@ -53,19 +80,6 @@ def share(kernel: Kernel, gpu: GpuTimes) -> float:
     if gpu.like is None:
         return 1.0
     return share(kernel, gpu.like) * least_over(gpu, gpu.like, kernel)
-
-
-def grade(kernel: Kernel, gpu: GpuTimes) -> str:
-    """What a time rests on: the shape itself, its neighbours and a stated share, or nothing of this GPU."""
-    name, _ = KINDS[kernel.kind]
-    if gpu.name == MEASURED_ON and octaves(kernel) < SAME:
-        return "measured"
-    return "fitted" if gpu.name == MEASURED_ON or name in gpu.facts.scans else "guess"
-
-
-def past(kernel: Kernel) -> float:
-    """Octaves by which a scan lies beyond what the table reaches."""
-    return max(0.0, octaves(kernel) - REACH)
 
 
 def octaves(kernel: Kernel) -> float:

@@ -5,9 +5,15 @@ from __future__ import annotations
 import pytest
 
 from lab.fit.step_errors import text
-from prestep.sim.costs import judged, load_gpu
+from prestep.sim.costs import gpu_files, load_gpu
 from prestep.sim.costs.gpu import Gpu, parts
-from prestep.sim.costs.judged import LEAST, PATH, Errors, borne_out, errors_of_steps
+from prestep.sim.costs.gpu_files import (
+    LEAST,
+    STEP_ERRORS,
+    Errors,
+    borne_out,
+    errors_of_steps,
+)
 from prestep.sim.costs.spreads import widths
 from prestep.sim.graph.kernel import Kernel
 
@@ -18,7 +24,7 @@ LIMIT = widths()["lent"]["fitted"]
 
 def test_the_file_is_that_of_the_index() -> None:
     """Errors are those of the measured steps that this tree lists."""
-    assert PATH.read_text(encoding="utf-8") == text()
+    assert STEP_ERRORS.read_text(encoding="utf-8") == text()
 
 
 @pytest.mark.parametrize(
@@ -35,7 +41,7 @@ def test_few_steps_or_far_off_ones_leave_a_guess(
     """The number of steps and their error decide, and nothing else."""
     known = load_gpu("gh200")  # before, since it is kept
     table = {("gh200", "transformer", "bf16"): errors}
-    monkeypatch.setattr(judged, "errors_of_steps", lambda: table)
+    monkeypatch.setattr(gpu_files, "errors_of_steps", lambda: table)
     gpu = Gpu("gh200", *parts("gh200"))
     assert gpu.evidence(PRODUCT) == ("fitted" if good else "guess")
     assert gpu.evidence(EXPERTS) == "guess"
@@ -51,7 +57,7 @@ def test_steps_judge_the_kernels_that_decide_them() -> None:
             found = steps.get((gpu, model, "bf16"), Errors(0, 1.0))
             good = found.steps >= LEAST and found.error <= LIMIT
             assert ((kernel.kind, "bf16") in borne_out(gpu)) is good
-    assert {kind for kind, _ in borne_out("h100")} <= {*judged.MODELS}
+    assert {kind for kind, _ in borne_out("h100")} <= {*gpu_files.MODELS}
 
 
 def test_a_gpu_with_other_facts_was_not_judged() -> None:

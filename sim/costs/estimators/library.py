@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from prestep.sim.costs import gemm
+from prestep.sim.costs.estimators import EXTRAPOLATED, Basis, Estimator, tiles
 from prestep.sim.costs.gpu_files import HARDWARE
 from prestep.sim.costs.library_families import ATTENTION, PRODUCTS, Family
 from prestep.sim.costs.library_table import (
@@ -194,3 +195,26 @@ def rows_of_library(
 def _key(kernel: Kernel) -> str:
     family = KINDS.get(kernel.kind, "")
     return f"{family}_{gemm.SAME.get(kernel.dtype, kernel.dtype)}"
+
+
+class LibraryProducts(Estimator):
+    """A product by the table of a library on this GPU."""
+
+    name = "library table"
+    covers = "products of which a library's times on the GPU are taken"
+
+    def answers(self, kernel: Kernel) -> bool:
+        product = kernel.kind in ("gemm", "gemm_bias")
+        return product and self.gpu.libraries.stack(kernel) is not None
+
+    def seconds(self, kernel: Kernel) -> float:
+        return self.gpu.libraries.forward(kernel) * tiles.odd_rows(self.gpu, kernel)
+
+    def basis(self, kernel: Kernel) -> Basis:
+        libraries = self.gpu.libraries
+        stack = libraries.stack(kernel)
+        assert stack is not None
+        past = libraries.past(kernel)
+        grade = "measured" if libraries.measured(kernel) else "fitted"
+        reason = EXTRAPOLATED if past > 0 else ""
+        return Basis(grade, reason, past, f"library {stack.source}")

@@ -1,4 +1,4 @@
-"""The measured rows of one GPU as tables: a curve or an interpolation for each kind, layout and dtype."""
+"""Kernels by the GPU's own measured rows: a curve or an interpolation for each kind, layout and dtype."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from prestep.sim.costs import gemm, terms
+from prestep.sim.costs.estimators import EXTRAPOLATED, Basis, Estimator
 from prestep.sim.costs.facts import GpuFacts
 from prestep.sim.costs.kinds import OVER_PCIE, STREAM_PASSES, work
+from prestep.sim.costs.roofline import estimate
 from prestep.sim.costs.tables import Curve, Kriged, Row
+from prestep.sim.costs.terms import Group
 from prestep.sim.graph.kernel import Kernel
 
-Group = tuple[str, str, str]
+FORWARD = "forward products"  # borrowed by gradients
 #: Relative noise of rows that come from traces of steps, at most.
 IN_STEP = 0.02
 
@@ -62,6 +65,15 @@ class KernelTables:
         if group not in self._models:
             self._models[group] = self._build(group)
         return self._models[group]
+
+    def past(self, kernel: Kernel) -> float:
+        """Octaves from the rows of a kernel's table to it; 0 where there are none."""
+        model = self.model(terms.group(kernel))
+        if model is None:
+            return 0.0
+        if isinstance(model, Curve):
+            return model.past(work(kernel)[1])
+        return model.past(kernel)
 
     def groups(self) -> tuple[Group, ...]:
         """Every (kind, layout, dtype) of which something was measured."""
@@ -124,3 +136,55 @@ class KernelTables:
         term, axes = terms.LINEAR[kind]
         model = partial(terms.linear, term, coefficients)
         return Kriged(rows, model, axes, length, spread)
+
+
+class OwnTable(Estimator):
+    """A kernel between the measured rows of its kind, layout and number format on this GPU."""
+
+    name, covers = "own table", "kernels of whose kind rows were measured on the GPU"
+
+    def answers(self, kernel: Kernel) -> bool:
+        return self.gpu.tables.model(terms.group(kernel)) is not None
+
+    def seconds(self, kernel: Kernel) -> float:
+        model, gpu = self._model(kernel), self.gpu
+        if isinstance(model, Curve):
+            return model(work(kernel)[1])
+        limit = estimate(gpu.roofline, kernel, gpu.floor, gpu.facts.efficiency)
+        return model.continued(kernel, limit)
+
+    def basis(self, kernel: Kernel) -> Basis:
+        if borrowed := self._borrowed(kernel):
+            # The tile model under products is the same for every layout.
+            grade = "fitted" if borrowed == FORWARD else "guess"
+            return Basis(grade, f"the table of {borrowed}")
+        model = self._model(kernel)
+        if isinstance(model, Curve):
+            size = work(kernel)[1]
+            measured, reached = model.measured(size), model.reaches(size)
+        else:
+            measured, reached = model.measured(kernel), model.reaches(kernel)
+        grade = "measured" if measured else "fitted"
+        return (
+            Basis(grade)
+            if reached
+            else Basis(grade, EXTRAPOLATED, self.gpu.tables.past(kernel))
+        )
+
+    def _model(self, kernel: Kernel) -> Curve | Kriged:
+        model = self.gpu.tables.model(terms.group(kernel))
+        assert model is not None
+        return model
+
+    def _borrowed(self, kernel: Kernel) -> str:
+        """The kind whose table a kernel without one is read from, or "contiguous" for another layout's; else ""."""
+        kind, layout, _ = group = terms.group(kernel)
+        if kernel.kind in terms.BORROWED:
+            return kind
+        rows = self.gpu.tables.rows(group)
+        gradient = kind == "gemm" and layout not in ("", "nt")
+        if gradient and all(row.kernel.layout == "nt" for row in rows):
+            return FORWARD
+        if kind in STREAM_PASSES and layout and not rows:
+            return f"contiguous {kind}"
+        return ""

@@ -1,41 +1,85 @@
-"""Times of kernels that nobody measured on a GPU, by a similar GPU on which somebody did."""
+"""Times of kernels that nobody measured on a GPU, by a similar GPU on which somebody did.
+
+A lent time is a guess as long as nobody looked. Where steps of the GPU were measured, and no constant was fitted to
+them, their errors say how far its kernels can be off (`prestep.sim.costs.gpu_files.borne_out`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from prestep.sim.costs import gemm, tile_times
+from prestep.sim.costs import gemm
 from prestep.sim.costs.counterparts import counterpart
-from prestep.sim.costs.draw import Draw
+from prestep.sim.costs.estimators import Basis, Estimator, lent_octaves, tiles
 from prestep.sim.costs.kinds import ATTENTIONS, STREAM_PASSES
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.graph.kernel import Kernel
 
 if TYPE_CHECKING:
-    from prestep.sim.costs.gpu_times import GpuTimes
+    from prestep.sim.costs.gpu import Gpu
 
 
-def seconds(gpu: GpuTimes, like: GpuTimes, kernel: Kernel) -> float:
-    """What the kernel takes on `gpu`, if it takes what it does on `like`.
+class Sibling(Estimator):
+    """A kernel that takes what it does on the GPU that this one is like, scaled by ratios of the two.
 
     The time beyond the shortest time of any kernel is longer or shorter as somebody measured of both GPUs; else as
     their limits differ for the kernel, and as its units differ that only one of them has. A product is longer or
     shorter as its tiles and bytes are: the ratio of bounds falls where arithmetic takes over from memory, and a
     product of more rows would take less time.
     """
-    if kernel.kind in gemm.KINDS:
-        tiles = tile_times.aligned(gpu, kernel) / tile_times.aligned(like, kernel)
-        return tiles * like.alone(kernel)
-    beyond = max(0.0, like.lent(kernel) - like.floor)
-    ratio = gpu.measured_ratio(like, kernel)
-    if ratio is None:
-        units = gpu.facts.units.get(kernel.kind, 1.0)
-        ratio = least_over(gpu, like, kernel) * units
-    return gpu.floor + ratio * beyond
+
+    name = "sibling GPU"
+    covers = "kernels without a table or tiles of the GPU's own, if its file says which GPU it is like"
+
+    def answers(self, kernel: Kernel) -> bool:
+        return self.gpu.like is not None and not tiles.has_own(self.gpu, kernel)
+
+    def seconds(self, kernel: Kernel) -> float:
+        gpu, like = self.gpu, self._like
+        if kernel.kind in gemm.KINDS:
+            ratio = tiles.aligned(gpu, kernel) / tiles.aligned(like, kernel)
+            return ratio * like.alone(kernel)
+        beyond = max(0.0, like.lent(kernel) - like.floor)
+        measured = gpu.measured_ratio(kernel)
+        if measured is None:
+            units = gpu.facts.units.get(kernel.kind, 1.0)
+            measured = least_over(gpu, like, kernel) * units
+        return gpu.floor + measured * beyond
+
+    def basis(self, kernel: Kernel) -> Basis:
+        gpu, like = self.gpu, self._like
+        ratio = gpu.measured_ratio(kernel)
+        borne_out = (kernel.kind, kernel.dtype) in gpu.facts.borne_out
+        # A library's ratio of forward passes says little of what units save in a backward pass.
+        by_units = (
+            kernel.kind == "attention_bwd"
+            and kernel.kind in gpu.facts.units
+            and gpu.facts.attention_over is None
+        )
+        grade = "fitted" if (borne_out or ratio) and not by_units else "guess"
+        how = "" if ratio is None else ", by an operation measured on both"
+        past, source = lent_octaves(like, kernel), self._source(kernel)
+        return Basis(grade, f"the {like.name}'s table{how}", past, source)
+
+    def _source(self, kernel: Kernel) -> str:
+        """The library that was measured on both GPUs, or else the other GPU."""
+        if kernel.kind in ATTENTIONS and self.gpu.measured_ratio(kernel):
+            over, stack = (
+                self.gpu.facts.attention_over,
+                self.gpu.libraries.stack(kernel),
+            )
+            if (by := over or stack) is not None:
+                return f"library {by.source}"
+        return f"borrowed from {self._like.name}"
+
+    @property
+    def _like(self) -> Gpu:
+        assert self.gpu.like is not None
+        return self.gpu.like
 
 
-def least_over(gpu: GpuTimes, like: GpuTimes, kernel: Kernel) -> float:
+def least_over(gpu: Gpu, like: Gpu, kernel: Kernel) -> float:
     """Least time of a kernel on `gpu` over that on `like`; of data that both hold in the L2, by its speed.
 
     HBM counts with the measured rates of both where there are, else with the datasheet's.
@@ -48,24 +92,11 @@ def least_over(gpu: GpuTimes, like: GpuTimes, kernel: Kernel) -> float:
     return here.bound(kernel) / least if least > 0 else 1.0
 
 
-def draw(gpu: GpuTimes) -> Draw | None:
-    """What `gpu` draws, if it draws what the GPU that it is like does at the same shares of its limits."""
+def measured_ratio(gpu: Gpu, kernel: Kernel) -> float | None:
+    """Time of an operation on `gpu` over that on the GPU that it is like; None where not both were measured."""
     like = gpu.like
-    if like is None or like.draw is None or not gpu.power_limit or not like.power_limit:
+    if like is None:
         return None
-    here, there = gpu.roofline, like.roofline
-    peak = {
-        dtype: rate / there.peak[dtype]
-        for dtype, rate in here.peak.items()
-        if dtype in there.peak
-    }
-    limit = gpu.power_limit / like.power_limit
-    scaled = like.draw.scaled(limit, peak, here.bandwidth / there.bandwidth)
-    return scaled.with_formats(gpu.peak)
-
-
-def measured_ratio(gpu: GpuTimes, like: GpuTimes, kernel: Kernel) -> float | None:
-    """Time of an operation on `gpu` over that on `like`; None where not both were measured."""
     if kernel.kind in ATTENTIONS:
         return _ratio_of_attention(gpu, like, kernel)
     operation = counterpart(kernel)
@@ -79,17 +110,7 @@ def measured_ratio(gpu: GpuTimes, like: GpuTimes, kernel: Kernel) -> float | Non
     return here.seconds(operation) / there.seconds(operation)
 
 
-def variant(gpu: GpuTimes, operation: Kernel, plain: Kernel) -> float:
-    """Time of an operation over that of a plainer one, as measured on a GPU that this one is like; else their work."""
-    measured: GpuTimes | None = gpu
-    while measured is not None and measured.aten_tables is None:
-        measured = measured.like
-    if measured is not None:
-        return measured.duration(operation) / measured.duration(plain)
-    return gpu.roofline.bound(operation) / gpu.roofline.bound(plain)
-
-
-def _ratio_of_attention(gpu: GpuTimes, like: GpuTimes, kernel: Kernel) -> float | None:
+def _ratio_of_attention(gpu: Gpu, like: Gpu, kernel: Kernel) -> float | None:
     """The ratio of attention, by what the file of `gpu` says of it; else by a library that was measured on both."""
     if (over := gpu.facts.attention_over) is not None:
         measured = _ancestor(gpu, over.over)
@@ -98,7 +119,7 @@ def _ratio_of_attention(gpu: GpuTimes, like: GpuTimes, kernel: Kernel) -> float 
     return _ratio_by_library(gpu, like, kernel)
 
 
-def _ratio_by_library(gpu: GpuTimes, like: GpuTimes, kernel: Kernel) -> float | None:
+def _ratio_by_library(gpu: Gpu, like: Gpu, kernel: Kernel) -> float | None:
     """The ratio of a library's forward passes; None where its table lacks one of the GPUs.
 
     A backward pass saves a share of what units save that only `gpu` has; `units` of its file says both shares.
@@ -117,7 +138,7 @@ def _ratio_by_library(gpu: GpuTimes, like: GpuTimes, kernel: Kernel) -> float | 
     return by_limits * (1.0 - part * (1.0 - forward / by_limits))
 
 
-def _ancestor(gpu: GpuTimes, name: str) -> GpuTimes:
+def _ancestor(gpu: Gpu, name: str) -> Gpu:
     """The GPU of that name among those that `gpu` is like.
 
     Raises
@@ -125,7 +146,7 @@ def _ancestor(gpu: GpuTimes, name: str) -> GpuTimes:
     InputError
         If there is none.
     """
-    found: GpuTimes | None = gpu.like
+    found: Gpu | None = gpu.like
     while found is not None and found.name != name:
         found = found.like
     if found is None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from prestep.sim.costs.estimators import Basis, Estimator
+from prestep.sim.graph.kernel import Kernel
+
 CHUNK = 65536  # elements
 BLOCKS_PER_LAUNCH = 320
 TENSORS_PER_LAUNCH = 36
@@ -52,3 +55,20 @@ class Adamw:
                 return start + (end - start) * (chunks - low) / (high - low)
             low, start = high, end
         return start * chunks / low
+
+
+class FusedAdamw(Estimator):
+    """The fused AdamW by its launches, where the GPU's file has their times."""
+
+    name, covers = "launches of AdamW", "AdamW on a GPU whose launches were measured"
+
+    def answers(self, kernel: Kernel) -> bool:
+        return kernel.kind == "adamw" and self.gpu.facts.adamw is not None
+
+    def seconds(self, kernel: Kernel) -> float:
+        launches, (elements, tensors) = self.gpu.facts.adamw, kernel.shape[:2]
+        assert launches is not None
+        return launches.time(elements, tensors, kernel.layout, self.gpu.gap)
+
+    def basis(self, kernel: Kernel) -> Basis:
+        return Basis("fitted")

@@ -1,0 +1,294 @@
+"""Attention that the tables of kernels lack, by attention that they have, times ratios measured side by side.
+
+In fp8 it takes a share of what it does in 16 bits. With wide heads it takes longer than with heads of 128, the widest
+that tables have: cuDNN computes tiles that are as wide as a head, a Hopper's are 64, 128, 192 and 256 elements wide
+(names of its kernels say so), and a head between two of them takes the time of the next. Latent attention, whose values
+are narrower than its queries, has kernels of its own. Measured: `lab/cases/attention-widths`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from prestep.sim.costs import terms
+from prestep.sim.costs.estimators import EXTRAPOLATED, Basis, Estimator, lent_octaves
+from prestep.sim.costs.kinds import ATTENTIONS
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.schema import Items, Number, Schema, Table, Text
+
+if TYPE_CHECKING:
+    from prestep.sim.costs.gpu import Gpu
+
+FP8, WIDE = "fp8", "bf16"
+_NUMBERS: dict[str, Schema] = {
+    key: Items(Number(above=True)) for key in ("tokens", *ATTENTIONS)
+}
+_TEXTS: dict[str, Schema] = {"source": Text(), "over": Text()}
+#: Of a GPU's file: in fp8 over 16 bits; on this GPU over the one named.
+IN_FP8 = Table({"source": Text()} | _NUMBERS, ("source", *_NUMBERS))
+ON_BOTH = Table(_TEXTS | _NUMBERS, (*_TEXTS, *_NUMBERS))
+#: Widths of tiles that tables have.
+NARROW, REFERENCE = 64, 128
+#: Layout of attention whose values are narrower than its queries.
+LATENT = "latent"
+#: PyTorch's operations of cuDNN's attention, whose tables have no latent ones, and which kind they are like.
+OPERATIONS = {
+    "aten _scaled_dot_product_cudnn_attention": "attention_fwd",
+    "aten _scaled_dot_product_cudnn_attention_backward": "attention_bwd",
+}
+OVER = ("192", "256", LATENT)
+_RATIOS = Table({kind: Items(Number(above=True)) for kind in ATTENTIONS}, ATTENTIONS)
+_KEYS: dict[str, Schema] = {"source": Text(), "tokens": Items(Number(above=True))}
+#: Of a GPU's file: time over that of heads of 128, as many heads of as many tokens.
+WIDTHS = Table(_KEYS | dict.fromkeys(OVER, _RATIOS), (*_KEYS, *OVER))
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """Ratios of two times of attention, by tokens (ascending).
+
+    Attributes
+    ----------
+    source
+        The library ("cudnn/9.10.2").
+    tokens
+        Of a sample, as measured.
+    shares
+        By kind of kernel, the ratio at each of `tokens`.
+    over
+        The GPU that was measured beside this one; "" where both times are this one's.
+    """
+
+    source: str
+    tokens: tuple[float, ...]
+    shares: Mapping[str, tuple[float, ...]]
+    over: str = ""
+
+    def of(self, kernel: Kernel) -> float:
+        """The ratio for a kernel."""
+        return _between(self.tokens, self.shares[kernel.kind], kernel)
+
+
+def _between(
+    tokens: tuple[float, ...], shares: tuple[float, ...], kernel: Kernel
+) -> float:
+    """A ratio at a kernel's tokens: between measured lengths by their logarithm, beyond them that of the nearest."""
+    return float(np.interp(math.log(kernel.shape[3]), np.log(tokens), shares))
+
+
+def is_fp8(kernel: Kernel) -> bool:
+    """Whether a kernel is attention in fp8."""
+    return kernel.dtype == FP8 and kernel.kind in ATTENTIONS
+
+
+def widened(kernel: Kernel) -> Kernel:
+    """The same attention in 16 bits, whose time that in fp8 follows."""
+    return replace(kernel, dtype=WIDE) if is_fp8(kernel) else kernel
+
+
+def ratios(table: Mapping[str, Any]) -> Ratios:
+    """A checked table of a GPU's file."""
+    rows = {key: tuple(map(float, table[key])) for key in _NUMBERS}
+    return Ratios(table["source"], rows.pop("tokens"), rows, table.get("over", ""))
+
+
+@dataclass(frozen=True)
+class Stand:
+    """Attention that tables have, and what another takes over it."""
+
+    kernel: Kernel
+    share: float
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Ratios of measured times, causal attention.
+
+    Attributes
+    ----------
+    source
+        The library ("cudnn/9.19").
+    tokens
+        Of a sample, ascending, as measured.
+    over
+        By width of a tile or `LATENT`, and by kind of kernel: time over heads of 128, at each of `tokens`.
+    """
+
+    source: str
+    tokens: tuple[float, ...]
+    over: Mapping[str, Mapping[str, tuple[float, ...]]]
+
+    def stand(self, kernel: Kernel) -> Stand:
+        """Attention of heads of 128 in place of wider ones: the next tile, and beyond the last as wide as they are."""
+        if kernel.layout == LATENT:
+            return Stand(of_reference(kernel), self._ratio(LATENT, kernel))
+        width = kernel.shape[4]
+        if width <= REFERENCE:
+            return Stand(of_reference(kernel), 1.0)
+        tile = next((name for name in OVER[:2] if width <= int(name)), OVER[1])
+        beyond = max(1.0, width / int(tile))
+        return Stand(of_reference(kernel), beyond * self._ratio(tile, kernel))
+
+    def _ratio(self, over: str, kernel: Kernel) -> float:
+        return _between(self.tokens, self.over[over][kernel.kind], kernel)
+
+
+def stand(kernel: Kernel, widths: Widths | None) -> Stand | None:
+    """What stands for a kernel in tables; None for one that they have, or whose kind is none of these.
+
+    Without `widths`, wider heads take time as their products do, and narrower ones are in the tables.
+    """
+    if kernel.kind in OPERATIONS:
+        return _of_operation(kernel, widths) if LATENT in kernel.layout else None
+    if kernel.kind not in ATTENTIONS or kernel.shape[4] <= NARROW:
+        return None
+    if kernel.shape[4] == REFERENCE and not kernel.layout:
+        return None
+    if widths is not None:
+        return widths.stand(kernel)
+    if kernel.shape[4] < REFERENCE:
+        return None if not kernel.layout else Stand(replace(kernel, layout=""), 1.0)
+    return Stand(of_reference(kernel), kernel.shape[4] / REFERENCE)
+
+
+def _of_operation(kernel: Kernel, widths: Widths | None) -> Stand:
+    """PyTorch's operation on heads of 128, as much longer as attention is without its mask or its dropout."""
+    width = kernel.shape[5]
+    part = REFERENCE / width
+    marks = [mark for mark in kernel.layout.split("_") if mark != LATENT]
+    shape = (*kernel.shape[:5], REFERENCE)
+    plain = replace(
+        kernel,
+        shape=shape,
+        layout="_".join(marks),
+        bytes=part * kernel.bytes,
+        flops=part * kernel.flops,
+    )
+    alike = Kernel(OPERATIONS[kernel.kind], (*kernel.shape[:4], width), layout=LATENT)
+    share = 1.0 / part if widths is None else widths.stand(alike).share
+    return Stand(plain, share)
+
+
+def of_reference(kernel: Kernel) -> Kernel:
+    """The same attention with heads of 128."""
+    shape = (*kernel.shape[:4], REFERENCE)
+    return replace(kernel, shape=shape, layout="", bytes=0.0, flops=0.0)
+
+
+def widths(table: Mapping[str, Any]) -> Widths:
+    """A checked table of a GPU's file."""
+    over = {
+        name: {kind: tuple(map(float, table[name][kind])) for kind in ATTENTIONS}
+        for name in OVER
+    }
+    return Widths(table["source"], tuple(map(float, table["tokens"])), over)
+
+
+class InFp8(Estimator):
+    """Attention in fp8 by that in 16 bits and a library's times of both."""
+
+    name, covers = "attention in 16 bits", "attention in fp8"
+    final = loaded = True
+
+    def answers(self, kernel: Kernel) -> bool:
+        return is_fp8(kernel)
+
+    def seconds(self, kernel: Kernel) -> float:
+        return self.gpu.lent(widened(kernel)) * fp8_share(self.gpu, kernel)
+
+    def basis(self, kernel: Kernel) -> Basis:
+        """No better than what it follows and than a ratio; a guess where nobody measured that."""
+        basis = self.gpu.basis(widened(kernel))
+        if self.gpu.facts.attention_fp8 is None:
+            grade = "guess"
+        else:
+            grade = "fitted" if basis.grade == "measured" else basis.grade
+        reason = basis.reason or "that in 16 bits, by a library's times of both"
+        return basis._replace(grade=grade, reason=reason)
+
+
+def fp8_share(gpu: Gpu, kernel: Kernel) -> float:
+    """Time of attention in fp8 over that in 16 bits; 1 where no GPU like this one was measured."""
+    if gpu.facts.attention_fp8 is not None:
+        return gpu.facts.attention_fp8.of(kernel)
+    return 1.0 if gpu.like is None else fp8_share(gpu.like, kernel)
+
+
+class WideHeads(Estimator):
+    """Attention with heads that tables lack, by that with heads of 128."""
+
+    name = "attention with heads of 128"
+    covers = "attention with wide or latent heads that the GPU's table lacks"
+    final = True
+
+    def __init__(self, gpu: Gpu) -> None:
+        super().__init__(gpu)
+        self._measured_widths: dict[terms.Group, frozenset[int]] = {}
+
+    def answers(self, kernel: Kernel) -> bool:
+        return self.stand(kernel) is not None
+
+    def seconds(self, kernel: Kernel) -> float:
+        wide = self._stand(kernel)
+        bound = self.gpu.roofline.bound(kernel)
+        return max(wide.share * self.gpu.lent(wide.kernel), bound)
+
+    def basis(self, kernel: Kernel) -> Basis:
+        """No better than a ratio; a guess where nobody measured that."""
+        basis = self.gpu.unloaded_basis(self._stand(kernel).kernel)
+        if widths_of(self.gpu) is None:
+            grade, words = "guess", "heads of 128, as their products are wide"
+        else:
+            grade = "fitted" if basis.grade == "measured" else basis.grade
+            words = "heads of 128, by ratios"
+        octaves, reason = self._past(kernel, basis.reason), basis.reason or words
+        return basis._replace(grade=grade, reason=reason, octaves=octaves)
+
+    def _past(self, kernel: Kernel, reason: str) -> float:
+        """Octaves past a table by the kernel's own sizes, not by those of the attention that stands for it.
+
+        The width of its heads counts too, and latent attention, of which there is no table, lies past none.
+        """
+        like = self.gpu.like
+        if like is not None and reason.startswith(f"the {like.name}'s"):
+            return lent_octaves(like, kernel)
+        if reason != EXTRAPOLATED:
+            return 0.0
+        surface = self.gpu.surface(kernel)
+        return surface[0].past(kernel) if surface else self.gpu.tables.past(kernel)
+
+    def stand(self, kernel: Kernel) -> Stand | None:
+        """Attention with heads of 128 that stands for a kernel; None for what tables have."""
+        wide = stand(kernel, widths_of(self.gpu))
+        return None if wide is None or self._has_width(kernel) else wide
+
+    def _stand(self, kernel: Kernel) -> Stand:
+        wide = self.stand(kernel)
+        assert wide is not None
+        return wide
+
+    def _has_width(self, kernel: Kernel) -> bool:
+        """Whether this GPU's own table has attention with such heads."""
+        if kernel.kind not in ATTENTIONS:
+            return False
+        group = terms.group(kernel)
+        if group not in self._measured_widths:
+            rows = self.gpu.tables.rows(group)
+            self._measured_widths[group] = frozenset(
+                row.kernel.shape[4] for row in rows
+            )
+        return kernel.shape[4] in self._measured_widths[group]
+
+
+def widths_of(gpu: Gpu) -> Widths | None:
+    """What attention with wide heads takes on a GPU, or on the one that it is like, if its units are the same."""
+    like, facts = gpu.like, gpu.facts
+    same = like is not None and like.facts.capability == facts.capability
+    if facts.attention_widths is not None or like is None or not same:
+        return facts.attention_widths
+    return widths_of(like)

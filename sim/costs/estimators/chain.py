@@ -1,0 +1,44 @@
+"""The order in which a GPU's estimators are asked.
+
+First come kernels that run as another one of the same GPU does, then what was measured on it, then a sibling GPU's
+times, then models: tiles for products, the roofline for everything else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prestep.sim.costs.estimators import Estimator
+from prestep.sim.costs.estimators.attention import InFp8, WideHeads
+from prestep.sim.costs.estimators.library import LibraryProducts
+from prestep.sim.costs.estimators.operations import MeasuredOperations
+from prestep.sim.costs.estimators.optimizer import FusedAdamw
+from prestep.sim.costs.estimators.roofline import Limits, ShareOfPeak
+from prestep.sim.costs.estimators.scans import Scans
+from prestep.sim.costs.estimators.sibling import Sibling
+from prestep.sim.costs.estimators.stand_ins import Batch, InModels, Stated
+from prestep.sim.costs.estimators.table import OwnTable
+from prestep.sim.costs.estimators.tiles import SlowerFormat, Tiles
+
+if TYPE_CHECKING:
+    from prestep.sim.costs.gpu import Gpu
+
+#: Kernels whose time follows that of others on the same GPU, and operations of PyTorch that were measured.
+STAND_INS = (Stated, InModels, Batch, InFp8, WideHeads, MeasuredOperations)
+#: The last one answers every kernel.
+TABLES = (
+    Scans,
+    FusedAdamw,
+    ShareOfPeak,
+    SlowerFormat,
+    LibraryProducts,
+    OwnTable,
+    Sibling,
+    Tiles,
+    Limits,
+)
+
+
+def chain_of(gpu: Gpu) -> tuple[Estimator, ...]:
+    """The estimators of a GPU in the order in which they are asked."""
+    return tuple(estimator(gpu) for estimator in (*STAND_INS, *TABLES))

@@ -1,0 +1,180 @@
+"""Operations of PyTorch by rows of operations that were measured on the GPU.
+
+Where a kind, layout or type has no rows, those of the likest stand in; where the kind has none at all, all streams by
+their bytes do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prestep.sim.costs.aten import (
+    ALIKE,
+    KINDS_DIFFER,
+    LIKE,
+    NOISE,
+    PREFIX,
+    PRODUCTS,
+    STREAM,
+    WITHOUT_TENSOR_CORES,
+    AtenRow,
+    Base,
+    Surface,
+    is_mixed,
+)
+from prestep.sim.costs.estimators import EXTRAPOLATED, Basis, Estimator
+from prestep.sim.costs.roofline import Roofline
+from prestep.sim.costs.tables import NEAR
+from prestep.sim.graph.kernel import Kernel
+
+STREAMS = tuple(
+    PREFIX + name
+    for name in (
+        "add",
+        "mul",
+        "sub",
+        "div",
+        "neg",
+        "copy",
+        "relu",
+        "silu",
+        "where",
+        "maximum",
+        "addcmul",
+    )
+)
+Group = tuple[str, str, str]
+
+
+class AtenTables:
+    """Surfaces of one GPU by (kind, layout, types), and which one stands in for a group without rows."""
+
+    def __init__(
+        self,
+        rows: list[AtenRow],
+        product: Callable[[Kernel], float],
+        roofline: Roofline,
+    ) -> None:
+        """`product`: seconds of a "gemm" or a "grouped_gemm" by its tiles."""
+        self._base = Base(product, roofline)
+        self._groups: dict[Group, list[AtenRow]] = {}
+        for row in rows:
+            key = row.kernel.kind, row.kernel.layout, row.kernel.dtype
+            self._groups.setdefault(key, []).append(row)
+        self._streams = frozenset(map(_stream_of, self._groups))
+        self._surfaces: dict[Group, Surface] = {}
+        self._candidates: dict[Group, tuple[Group, ...]] = {}
+
+    def surface(self, kernel: Kernel) -> tuple[Surface, bool]:
+        """Where a kernel is read, and whether that is its own group."""
+        own = kernel.kind, kernel.layout, kernel.dtype
+        for group in self._likest_first(own):
+            surface = self._of(group)
+            if surface.fits(kernel):
+                return surface, group == own
+        return self._of((STREAM, "", "")), False
+
+    def _likest_first(self, own: Group) -> tuple[Group, ...]:
+        """All groups that a kernel may be read from, the best first."""
+        if own not in self._candidates:
+            self._candidates[own] = *self._likest(own), *self._stream(own)
+        return self._candidates[own]
+
+    def _likest(self, own: Group) -> Iterator[Group]:
+        """Groups with rows of the kind, or of one that runs alike: own types first, then likely ones.
+
+        Another layout stands in for kinds with sizes of their own; over elements, streams of the same layout do.
+        """
+        kind, layout, _ = own
+        names = (kind, LIKE.get(kind, kind))
+        mine = [group for group in self._groups if group[0] in names]
+        sizes = [self._groups[group][0].kernel.shape for group in mine]
+        if any(len(shape) == 1 for shape in sizes):
+            mine = [group for group in mine if group[1] == layout]
+        yield from sorted(mine, key=lambda group: _unlike(group, own))
+
+    def _stream(self, own: Group) -> Iterator[Group]:
+        """Streams of the layout, of one type or of several."""
+        for layout in (own[1], "strided"):
+            for mixed in (is_mixed(own[2]), "", "mixed"):
+                if (STREAM, layout, mixed) in self._streams:
+                    yield STREAM, layout, mixed
+
+    def _of(self, group: Group) -> Surface:
+        if group not in self._surfaces:
+            rows = self._groups.get(group) or [
+                row
+                for stream in self._groups
+                if _stream_of(stream) == group
+                for row in self._groups[stream]
+            ]
+            self._surfaces[group] = Surface(rows, self._base, *_smoothness(group[0]))
+        return self._surfaces[group]
+
+
+def _unlike(group: Group, own: Group) -> tuple[bool, ...]:
+    """How far a group is from a kind, a layout and types; the smaller the liker."""
+    kind, layout, dtype = own
+    other = group[2]
+    return (
+        _on_other_units(kind, other, dtype),
+        group[1] != layout,
+        group[1][:2] != layout[:2],
+        group[0] != kind,
+        other != dtype,
+        other != ALIKE.get(dtype),
+        is_mixed(other) != is_mixed(dtype),
+    )
+
+
+def _on_other_units(kind: str, dtype: str, own: str) -> bool:
+    """Whether one of two types of products or attention runs on tensor cores, and the other does not."""
+    arithmetic = kind in PRODUCTS or "attention" in kind
+    return arithmetic and (dtype in WITHOUT_TENSOR_CORES) != (
+        own in WITHOUT_TENSOR_CORES
+    )
+
+
+def _stream_of(group: Group) -> Group | None:
+    """The stream that a group is among, by its layout; None for kinds that are no streams."""
+    kind, layout, dtype = group
+    return (STREAM, layout, is_mixed(dtype)) if kind in STREAMS else None
+
+
+def _smoothness(kind: str) -> tuple[float, float, float]:
+    """Length, spread and noise of a kind's corrections."""
+    if kind in PRODUCTS:
+        return 1.5, 0.25, NOISE
+    if kind == STREAM:
+        return 8.0, 0.4, KINDS_DIFFER
+    return (8.0, 0.8, NOISE) if "attention" in kind else (5.0, 0.4, NOISE)
+
+
+class MeasuredOperations(Estimator):
+    """An operation of PyTorch on a GPU where operations were measured."""
+
+    name = "table of operations"
+    covers = "operations of PyTorch on a GPU where some were measured"
+    final = True
+
+    def answers(self, kernel: Kernel) -> bool:
+        return self.gpu.surface(kernel) is not None
+
+    def seconds(self, kernel: Kernel) -> float:
+        """With the pauses between the CUDA kernels that the nearest row launches."""
+        surface, _ = self._read(kernel)
+        pauses = (surface.starts(kernel) - 1) * self.gpu.gap
+        return self.gpu.running(kernel) + pauses
+
+    def basis(self, kernel: Kernel) -> Basis:
+        surface, own = self._read(kernel)
+        if not own:
+            return Basis("guess", "the table of operations like it")
+        grade = "measured" if surface.measured(kernel) else "fitted"
+        past = surface.past(kernel)
+        return Basis(grade, EXTRAPOLATED, past) if past > NEAR else Basis(grade)
+
+    def _read(self, kernel: Kernel) -> tuple[Surface, bool]:
+        read = self.gpu.surface(kernel)
+        assert read is not None
+        return read

@@ -1,0 +1,90 @@
+"""Kernels that take the time of others on the same GPU: operations of PyTorch, batches; and stated times."""
+
+from __future__ import annotations
+
+from prestep.sim.costs import gemm
+from prestep.sim.costs.counterparts import InModels as Reading
+from prestep.sim.costs.estimators import Basis, Estimator
+from prestep.sim.costs.kinds import work
+from prestep.sim.graph.kernel import STATED, Kernel
+
+
+class Stated(Estimator):
+    """A kernel whose time the scenario says."""
+
+    name, covers = "scenario", "kernels whose time the scenario states"
+    final = True
+
+    def answers(self, kernel: Kernel) -> bool:
+        return kernel.kind == STATED
+
+    def seconds(self, kernel: Kernel) -> float:
+        return kernel.shape[0] * 1e-9
+
+    def basis(self, kernel: Kernel) -> Basis:
+        return Basis("measured")
+
+
+class InModels(Estimator):
+    """An operation of PyTorch by the kernels of models that do the same, where operations were not measured."""
+
+    name = "kernels of models"
+    covers = "operations of PyTorch on a GPU where none were measured"
+    final = loaded = True
+
+    def answers(self, kernel: Kernel) -> bool:
+        return self.gpu.reading(kernel) is not None
+
+    def seconds(self, kernel: Kernel) -> float:
+        """With the pauses between the kernels."""
+        reading = self._reading(kernel)
+        pauses = (len(reading.kernels) - 1) * self.gpu.gap
+        time = sum(map(self.gpu.lent, reading.kernels)) + pauses
+        if reading.beside is None:
+            return time
+        return time * self._variant(kernel, reading.beside)
+
+    def basis(self, kernel: Kernel) -> Basis:
+        reading = self._reading(kernel)
+        basis = self.gpu.basis(reading.main)
+        # Nobody measured here by how much a variant (a mask, another library) differs.
+        return basis._replace(grade="guess") if reading.beside else basis
+
+    def _reading(self, kernel: Kernel) -> Reading:
+        reading = self.gpu.reading(kernel)
+        assert reading is not None
+        return reading
+
+    def _variant(self, operation: Kernel, plain: Kernel) -> float:
+        """Time of an operation over a plainer one's, as measured on a GPU that this one is like; else their work's."""
+        measured = self.gpu
+        while measured.aten_tables is None and measured.like is not None:
+            measured = measured.like
+        if measured.aten_tables is not None:
+            return measured.duration(operation) / measured.duration(plain)
+        bound = self.gpu.roofline.bound
+        return bound(operation) / bound(plain)
+
+
+class Batch(Estimator):
+    """A batch of products as one tall product, or without tensor cores where its rows lie badly."""
+
+    name, covers = "one tall product", "batches of products"
+    final = True
+
+    def answers(self, kernel: Kernel) -> bool:
+        return kernel.kind == "bmm"
+
+    def seconds(self, kernel: Kernel) -> float:
+        return max(self._product(kernel), self.gpu.roofline.bound(kernel))
+
+    def _product(self, kernel: Kernel) -> float:
+        product = gemm.one_product(kernel)
+        share = self.gpu.facts.unaligned_batch
+        _, shape = gemm.products(product)
+        if share and gemm.unaligned(shape, product.layout, product.dtype):
+            return work(kernel)[0] / (share * self.gpu.peak["fp32"])
+        return self.gpu.lent(product)
+
+    def basis(self, kernel: Kernel) -> Basis:
+        return Basis("guess", "one tall GEMM in place of a batch")
