@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from lab.formats.automodel_rows import FOLDER, TIME, group_of, read, said
+from lab.formats.automodel_rows import FOLDER, TIME, group_of, parse_row, read
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import scenario_of
 
@@ -27,7 +27,7 @@ def rows() -> Iterator[Mapping[str, str]]:
 
 def error(row: Mapping[str, str], factor: float) -> float:
     """Logarithm of the predicted step over the measured one, on hosts that take so many times as long."""
-    tables = dict(said(row).tables)
+    tables = dict(parse_row(row).tables)
     tables["cluster"] = {**tables["cluster"], "host_factor": factor}
     step = predict(scenario_of(tables, Path(GROUP)))
     return math.log(step.step_time / float(row[TIME]))

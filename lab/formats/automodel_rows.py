@@ -11,9 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lab.formats.csv_rows import csv_rows
+from lab.formats.csv_rows import MeasuredStep, csv_rows
 from lab.formats.published_columns import MOST, number, positive
-from lab.formats.said import Said
 from prestep.sim import schema
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.schema import Items, Named, Number, Table, Text
@@ -83,7 +82,7 @@ def id_of(row: Mapping[str, str]) -> str:
     return f"{row['Model']} {part} on {row['#GPUs']} GPUs, {row['doc_tag']}"
 
 
-def said(row: Mapping[str, str]) -> Said:
+def parse_row(row: Mapping[str, str]) -> MeasuredStep:
     """A row as a scenario.
 
     Raises
@@ -106,7 +105,8 @@ def said(row: Mapping[str, str]) -> Said:
     tables["parallel"] |= _parallel(sizes, where)
     part = "LoRA" if "LoRA" in row["section"] else "pre-training"
     measured = positive(row, TIME, where, "seconds")
-    return Said(where, part, tables, measured, setup.get("assumed", ""))
+    assumed = setup.get("assumed", "")
+    return MeasuredStep(where, part, group_of(row), tables, measured, assumed)
 
 
 def _setup_of(row: Mapping[str, str], where: str) -> dict[str, Any]:

@@ -1,12 +1,38 @@
-"""Rows of published tables, as texts."""
+"""Rows of published tables: as texts, and as steps that were measured."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from prestep.sim.errors import InputError, Mistake
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """A row as a scenario with its time.
+
+    Attributes
+    ----------
+    id, slice, group
+        The row's name, the slice of the report that it belongs to, and the rows with which it is fitted to, or judged.
+    tables
+        Sections of the scenario.
+    measured
+        Seconds of the step.
+    assumed
+        What the row leaves open and somebody chose, in words.
+    """
+
+    id: str
+    slice: str
+    group: str
+    tables: Mapping[str, Any]
+    measured: float
+    assumed: str = ""
 
 
 def csv_rows(path: Path, columns: Sequence[str], expected: str) -> list[dict[str, str]]:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from lab.formats.csv_rows import csv_rows
 from lab.formats.published_columns import count, positive
 from prestep.sim.errors import InputError, Mistake
 
@@ -48,6 +50,17 @@ class Layout:
     def ranks(self) -> int:
         """All of them."""
         return self.tp * self.pp * self.cp
+
+
+def read(path: Path) -> tuple[list[dict[str, str]], list[tuple[str, str]]]:
+    """Rows of a file, as `published` has them.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or lacks rows or columns.
+    """
+    return published(csv_rows(path, NEEDED, "a CSV file of LoRA results"))
 
 
 def published(

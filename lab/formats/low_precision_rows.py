@@ -11,9 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lab.formats.csv_rows import csv_rows
+from lab.formats.csv_rows import MeasuredStep, csv_rows
 from lab.formats.published_columns import natural, positive
-from lab.formats.said import Said
 from prestep.sim import schema
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.schema import Items, Number, Table, Text
@@ -80,7 +79,7 @@ def id_of(row: Mapping[str, str]) -> str:
     return f"{model} {row['precision']} on {' '.join(gpus)} {machine}"
 
 
-def said(row: Mapping[str, str]) -> Said:
+def parse_row(row: Mapping[str, str]) -> MeasuredStep:
     """A row as a scenario.
 
     Raises
@@ -119,7 +118,8 @@ def said(row: Mapping[str, str]) -> Said:
         tables["pytorch"]["bf16_layers"] = left
     measured = whole * seq / (gpus * positive(row, RATE, where, "tokens/s"))
     used = {name: table for name, table in tables.items() if table}
-    return Said(where, row["source"].split("/")[0], used, measured, assumed)
+    source = row["source"].split("/")[0]
+    return MeasuredStep(where, source, where, used, measured, assumed)
 
 
 def _engine(model: str, degrees: Mapping[str, int]) -> str:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from prestep.sim import progress
+from prestep.sim.units import format_duration
 from prestep.validation.report.comparison import Comparison, finite
 from prestep.validation.report.gate import Check, prediction_checks
 from prestep.validation.report.interface import Point, Skip, Table
 from prestep.validation.report.summary import Errors, errors_of
+from prestep.validation.sets.sets import asked, folder_of
+
+#: A figure of a kind with its unit.
+Show = Callable[[str, float], str]
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class FiguresReport(Comparison):
-    """All rows of a set; `limits` by kind; `calibration`: rows that constants were taken from, never judged."""
+    """All rows of a set; `limits` by kind; `calibration`: rows that constants were taken from, never judged.
+
+    `worst`: whether the worst error of each kind is held to its limit, not the mean.
+    """
 
     name: str
     title: str
@@ -53,19 +62,20 @@ class FiguresReport(Comparison):
     calibration: tuple[Figure, ...] = ()
     skips: tuple[Skip, ...] = ()
     unit: str = "times"
+    show: Show = lambda _, seconds: format_duration(seconds)
+    worst: bool = False
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of figures that are judged: those with a limit."""
         return tuple(self.limits)
 
-    def check_of(self, kind: str, errors: Errors) -> Check:
-        """What the errors of a kind, at least one, are held to: their mean, unless a report says otherwise."""
-        return Check(f"{kind}: mean", errors.mape, self.limits[kind])
-
-    @abstractmethod
-    def shown(self, kind: str, value: float) -> str:
-        """A figure of a kind with its unit."""
+    def _check(self, kind: str, errors: Errors) -> Check:
+        """What the errors of a kind, at least one, are held to."""
+        limit = self.limits[kind]
+        if self.worst:
+            return Check(f"{kind}: worst", errors.worst, limit, errors.worst_id)
+        return Check(f"{kind}: mean", errors.mape, limit)
 
     @property
     def groups(self) -> dict[str, Errors]:
@@ -81,7 +91,7 @@ class FiguresReport(Comparison):
         failed = [case.name for case in self.cases if case.error]
         predicted = prediction_checks(len(self.cases), failed, len(self.skips))
         errors = {kind: self.groups[kind] for kind in self.kinds}
-        judged = [self.check_of(kind, of) for kind, of in errors.items() if of.n]
+        judged = [self._check(kind, of) for kind, of in errors.items() if of.n]
         return (*predicted, *judged)
 
     @property
@@ -97,8 +107,8 @@ class FiguresReport(Comparison):
             (
                 case.name,
                 case.kind,
-                self.shown(case.kind, case.measured),
-                case.error or self.shown(case.kind, case.predicted),
+                self.show(case.kind, case.measured),
+                case.error or self.show(case.kind, case.predicted),
                 "" if case.error else f"{100 * case.signed:+.1f} %",
             )
             for case in cases
@@ -118,3 +128,42 @@ class FiguresReport(Comparison):
             "groups": {name: e.to_json() for name, e in self.groups.items() if e.n},
             "calibration": [case.to_json() for case in self.calibration],
         }
+
+
+def report_on(
+    name: str,
+    rows: str | Path | None,
+    limits: Mapping[str, str],
+    figures_of: Callable[[Path, list[Skip]], Iterable[Figure]],
+    **more: Any,
+) -> FiguresReport:
+    """Returns the report of a set, or of another file in its format.
+
+    Parameters
+    ----------
+    limits
+        Key of set.toml with the limit on the errors, by kind of figure.
+    figures_of
+        Figures of a file; adds to a list the rows that it leaves out.
+    **more
+        Of `FiguresReport`.
+
+    Raises
+    ------
+    InputError
+        If there is no such set, or a file cannot be read.
+    """
+    table, paths, title = asked(name, rows)
+    skips: list[Skip] = []
+    cases = [
+        figure
+        for path in progress.track(paths, "files")
+        for figure in figures_of(path, skips)
+    ]
+    fitted: list[Figure] = []
+    if rows is None:
+        files = [folder_of(name) / file for file in table.get("calibration", ())]
+        fitted = [figure for path in files for figure in figures_of(path, [])]
+    held = {kind: float(table[key]) for kind, key in limits.items()}
+    about = name, title, held, tuple(cases), tuple(fitted), tuple(skips)
+    return FiguresReport(*about, **more)

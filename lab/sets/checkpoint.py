@@ -7,49 +7,33 @@ to the one after which the save was complete. Both are medians over ranks.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lab.report.figures_of_rows import Figure, FiguresReport
+from lab.report.figures_of_rows import Figure, FiguresReport, report_on
 from prestep.sim import files, progress
 from prestep.sim.errors import InputError, Mistake, PrestepError
 from prestep.sim.predict import predict
 from prestep.sim.storage.host import constants
-from prestep.sim.units import format_duration
 from prestep.validation.formats.records import text_of, whole
 from prestep.validation.formats.rows import read_rows
 from prestep.validation.formats.scenarios import scenario_of
-from prestep.validation.report.gate import Check
 from prestep.validation.report.interface import Skip
-from prestep.validation.report.summary import Errors
-from prestep.validation.sets.sets import asked, folder_of
+from prestep.validation.sets.sets import folder_of, set_table
 from prestep.workloads.job.checkpoint import Checkpoint
 
 STALL, BESIDE = "save stall", "steps beside a save"
+#: Key of set.toml with the limit on the worst error of a kind.
+LIMITS = {STALL: "stall", BESIDE: "beside"}
 MODES = {"torch_rank0": "rank0", "dcp": "sharded", "dcp_async": "async"}
 AT = 3  # step after which the harness saves, where the case does not say
 
 
-class CheckpointReport(FiguresReport):
-    """Seconds of saves: the worst error of each kind is held to its limit."""
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        return STALL, BESIDE
-
-    def check_of(self, kind: str, errors: Errors) -> Check:
-        limit = self.limits[kind]
-        return Check(f"{kind}: worst", errors.worst, limit, errors.worst_id)
-
-    def shown(self, kind: str, value: float) -> str:
-        return format_duration(value)
-
-
 def validate_set(
     name: str, rows: str | Path | None = None, jobs: int = 1
-) -> CheckpointReport:
+) -> FiguresReport:
     """Predicts the saves of the set's rows, or of others in the same format.
 
     Raises
@@ -57,25 +41,21 @@ def validate_set(
     InputError
         If there is no such set, or a file cannot be read.
     """
-    set_, files, title = asked(name, rows)
-    cases: list[Figure] = []
-    skips: list[Skip] = []
-    for path in files:
-        pairs = list(zip(read_rows(path), _records(path), strict=True))
-        for row, record in progress.track(pairs, "rows"):
-            if row.error or "ckpt" not in row.case:
-                skips.append(
-                    Skip(
-                        row.name,
-                        row.where,
-                        row.error or "no checkpoint in it (case.ckpt)",
-                    )
-                )
-            else:
-                cases += _cases(row, record)
-    fitted = _calibration(folder_of(name) / set_["calibration"]) if rows is None else ()
-    limits = {STALL: float(set_["stall"]), BESIDE: float(set_["beside"])}
-    return CheckpointReport(name, title, limits, tuple(cases), fitted, tuple(skips))
+    report = report_on(name, rows, LIMITS, _of_file, worst=True)
+    if rows is not None:
+        return report
+    path = folder_of(name) / set_table(name)["disks"]
+    return replace(report, calibration=_calibration(path))
+
+
+def _of_file(path: Path, skips: list[Skip]) -> Iterator[Figure]:
+    pairs = list(zip(read_rows(path), _records(path), strict=True))
+    for row, record in progress.track(pairs, "rows"):
+        if row.error or "ckpt" not in row.case:
+            why = row.error or "no checkpoint in it (case.ckpt)"
+            skips.append(Skip(row.name, row.where, why))
+        else:
+            yield from _cases(row, record)
 
 
 def _records(path: Path) -> list[dict[str, Any]]:

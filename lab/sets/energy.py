@@ -8,13 +8,13 @@ the step took, which tells errors of watts from those of time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.report.figures_of_rows import Figure, FiguresReport
+from lab.report.figures_of_rows import Figure, FiguresReport, report_on
 from prestep.sim import files, progress
 from prestep.sim.analysis.energy import Share, drawn_by
 from prestep.sim.errors import InputError, Mistake, PrestepError
@@ -24,7 +24,7 @@ from prestep.validation.formats.records import is_positive, text_of
 from prestep.validation.formats.rows import Row, read_rows
 from prestep.validation.formats.scenarios import scenario_of
 from prestep.validation.report.interface import Skip
-from prestep.validation.sets.sets import asked, cluster_of, folder_of
+from prestep.validation.sets.sets import cluster_of, set_table
 
 At = Callable[[Scenario], Scenario]
 POWER, ENERGY, CLOCK = "mean power", "energy of a step", "clock"
@@ -34,16 +34,9 @@ UNITS = {POWER: "W", ENERGY: "J", GIVEN: "W", CLOCK: "MHz"}
 LIMITS = {POWER: "power", ENERGY: "energy", GIVEN: "given", CLOCK: "clock"}
 
 
-class EnergyReport(FiguresReport):
-    """Watts and joules of one GPU: the mean error of each kind is held to its limit."""
-
-    def shown(self, kind: str, value: float) -> str:
-        return f"{value:.4g} {UNITS[kind]}"
-
-
 def validate_set(
     name: str, rows: str | Path | None = None, jobs: int = 1, cluster: str | None = None
-) -> EnergyReport:
+) -> FiguresReport:
     """Predicts what the steps of a set draw, or of other rows in the same format.
 
     Parameters
@@ -56,15 +49,13 @@ def validate_set(
     InputError
         If there is no such set, or a file cannot be read.
     """
-    table, paths, title = asked(name, rows)
+    table = set_table(name)
     places = Places(table["clusters"], table.get("hosts", {}), cluster)
-    cases, skips = _of_files(paths, places)
-    fitted: Sequence[Figure] = ()
-    if rows is None:
-        calibration = [folder_of(name) / file for file in table["calibration"]]
-        fitted, _ = _of_files(calibration, places)
-    limits = {kind: float(table[key]) for kind, key in LIMITS.items()}
-    return EnergyReport(name, title, limits, tuple(cases), tuple(fitted), tuple(skips))
+
+    def show(kind: str, value: float) -> str:
+        return f"{value:.4g} {UNITS[kind]}"
+
+    return report_on(name, rows, LIMITS, partial(_of_file, places), show=show)
 
 
 @dataclass(frozen=True)
@@ -87,20 +78,16 @@ class Places:
         return replace(scenario, cluster=there)
 
 
-def _of_files(paths: Sequence[Path], places: Places) -> tuple[list[Figure], list[Skip]]:
-    cases: list[Figure] = []
-    skips: list[Skip] = []
-    for path in paths:
-        if places.asked is None:
-            cluster_of(path, places.clusters)  # no row of a file that says no machine
-        at = partial(places.of, path)
-        pairs = list(zip(read_rows(path), _records(path), strict=True))
-        for row, record in progress.track(pairs, "rows"):
-            if row.error:
-                skips.append(Skip(row.name, row.where, row.error))
-            else:
-                cases += _cases(row, record, at)
-    return cases, skips
+def _of_file(places: Places, path: Path, skips: list[Skip]) -> Iterator[Figure]:
+    if places.asked is None:
+        cluster_of(path, places.clusters)  # no row of a file that says no machine
+    at = partial(places.of, path)
+    pairs = list(zip(read_rows(path), _records(path), strict=True))
+    for row, record in progress.track(pairs, "rows"):
+        if row.error:
+            skips.append(Skip(row.name, row.where, row.error))
+        else:
+            yield from _cases(row, record, at)
 
 
 def _records(path: Path) -> list[dict[str, Any]]:

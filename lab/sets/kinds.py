@@ -39,6 +39,7 @@ EMULATED = Table(
 KINDS: Mapping[str, Kind] = {
     "published": Kind(
         table_of(
+            format=Text(("lora_rows",)),
             group=TEXTS,
             part=Number(low=1, whole=True),
             cuts=TEXTS,
@@ -47,18 +48,11 @@ KINDS: Mapping[str, Kind] = {
         ),
         steps=True,
     ),
-    "lora": Kind(
-        table_of(
-            group=TEXTS,
-            part=Number(low=1, whole=True),
-            cuts=TEXTS,
-        )
-    ),
     "checkpoint": Kind(
         table_of(
-            ("rows", "calibration", "stall", "beside"),
+            ("rows", "disks", "stall", "beside"),
             rows=TEXTS,
-            calibration=Text(),
+            disks=Text(),
             stall=SHARE,
             beside=SHARE,
         )
@@ -90,7 +84,6 @@ KINDS: Mapping[str, Kind] = {
             memory=SHARE,
         )
     ),
-    "automodel": Kind(table_of(("rows",), rows=TEXTS, fitted=TEXTS)),
     "probes": Kind(table_of()),
     "stragglers": Kind(
         table_of(
@@ -111,7 +104,14 @@ KINDS: Mapping[str, Kind] = {
         )
     ),
     "kernels": Kind(table_of(("rows", "limits"), rows=TEXTS, limits=LIBRARY_ERRORS)),
-    "low_precision": Kind(table_of(("rows",), rows=TEXTS)),
+    "table": Kind(
+        table_of(
+            ("rows", "format"),
+            rows=TEXTS,
+            format=Text(("automodel_rows", "low_precision_rows")),
+            fitted=TEXTS,
+        )
+    ),
     "energy": Kind(
         table_of(
             ("rows", "calibration", "clusters", "power", "energy", "given", "clock"),

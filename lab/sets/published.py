@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.formats import lora_rows
 from lab.formats.csv_rows import csv_rows
 from lab.formats.mlperf_scripts import with_script
 from lab.formats.published_columns import count, whole
@@ -57,7 +58,8 @@ class Run:
     """A row as a scenario with what was measured, s.
 
     `assumed`: what an incomplete configuration was completed with. `notes`: what else the row leaves to a default.
-    `fit`: constants that were read off rows of its source.
+    `fit`: constants that were read off rows of its source. `group`: rows that are for fitting, or judged, together;
+    `listed`: whether set.toml has it for fitting, None for sets that decide by a checksum.
     """
 
     id: str
@@ -68,15 +70,8 @@ class Run:
     assumed: str
     notes: str = ""
     fit: str = ""
-
-    @property
-    def group(self) -> str:
-        """Rows that agree in this ran one configuration."""
-        return self.of(GROUP)
-
-    def of(self, columns: Sequence[str]) -> str:
-        """What the row has in columns, as one name."""
-        return "|".join(self.row.get(name, "") for name in columns)
+    group: str = ""
+    listed: bool | None = None
 
 
 def validate_set(
@@ -89,21 +84,28 @@ def validate_set(
     InputError
         If the file cannot be read or lacks columns.
     """
-    read_rows = read(Path(rows) if rows else folder_of(name) / "rows.csv")
-    return report_on(name, read_rows, whole=rows is None, jobs=jobs)
+    read_rows, left_out = _rows_of(name, rows)
+    runs, skips = sort(read_rows, set_table(name).get("group", GROUP))
+    return report_on(name, runs, [*left_out, *skips], rows is None, jobs)
+
+
+def _rows_of(
+    name: str, rows: str | Path | None
+) -> tuple[list[dict[str, str]], list[tuple[str, str]]]:
+    """Rows of a set or of another file in its format, and (row, reason) of those that say too little."""
+    path = Path(rows) if rows else folder_of(name) / "rows.csv"
+    return lora_rows.read(path) if "format" in set_table(name) else (read(path), [])
 
 
 def report_on(
     name: str,
-    rows: Sequence[Mapping[str, str]],
+    runs: Sequence[Run],
+    skips: list[tuple[str, str]],
     whole: bool,
     jobs: int,
-    left_out: Sequence[tuple[str, str]] = (),
 ) -> PublishedReport:
-    """The report of a set on these rows, with those `left_out` and the reason; `whole`: they are its own."""
+    """The report of a set on these runs, and `skips` (row, reason); `whole`: they are all that the set has."""
     table, folder = set_table(name), folder_of(name)
-    runs, skips = sort(rows)
-    skips = [*left_out, *skips]
     cases: list[Case] = []
     for run, (time, error) in zip(runs, predict_all(runs, jobs), strict=True):
         if isinstance(error, Refusal):
@@ -151,10 +153,11 @@ def _noise_of(
 
 def _case(run: Run, time: float, error: str, table: Mapping[str, Any]) -> Case:
     """A prediction, in the groups and with the cuts that a set.toml names."""
-    group, part = run.of(table.get("group", GROUP)), table.get("part", PART)
+    part = table.get("part", PART)
     cuts = tuple(f"{name} {run.row[name]}" for name in table.get("cuts", ()))
-    about = run.id, run.slice, group, run.measured
-    return Case(*about, time, error, run.assumed, run.notes, part, cuts, run.fit)
+    about = run.id, run.slice, run.group, run.measured
+    told = run.assumed, run.notes, part, cuts, run.fit
+    return Case(*(*about, time, error, *told), listed=run.listed)
 
 
 def predict_all(runs: Sequence[Run], jobs: int) -> list[tuple[float, str]]:
@@ -197,21 +200,23 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def cells_of(name: str, rows: Path | None) -> dict[str, dict[str, Any]]:
     """Returns what `--export` writes of the rows beside their times, by row."""
-    return cells_by_row(read(rows or folder_of(name) / "rows.csv"))
+    return cells_by_row(_rows_of(name, rows)[0])
 
 
-def sort(rows: Sequence[Mapping[str, str]]) -> tuple[list[Run], list[tuple[str, str]]]:
-    """Rows that are scenarios, and (row, reason) of those that are not."""
+def sort(
+    rows: Sequence[Mapping[str, str]], group: Sequence[str] = GROUP
+) -> tuple[list[Run], list[tuple[str, str]]]:
+    """Rows that are scenarios, grouped by some columns, and (row, reason) of those that are not."""
     runs, skips = [], []
     for row in rows:
         try:
-            runs.append(run_of(row))
+            runs.append(run_of(row, group))
         except InputError as error:
             skips.append((row["id"], "; ".join(str(m) for m in error.mistakes)))
     return runs, skips
 
 
-def run_of(row: Mapping[str, str]) -> Run:
+def run_of(row: Mapping[str, str], group: Sequence[str] = GROUP) -> Run:
     """A row as a run.
 
     Raises
@@ -227,7 +232,9 @@ def run_of(row: Mapping[str, str]) -> Run:
     measured = step_time_of(cells, scenario, setup.counts_recompute)
     assumed, notes = _assumptions(row, cells, setup, filled)
     name = setup.slice or row["source"]
-    return Run(row["id"], name, row, scenario, measured, assumed, notes, setup.fit)
+    together = "|".join(row.get(column, "") for column in group)
+    about = row["id"], name, row, scenario, measured, assumed, notes, setup.fit
+    return Run(*about, together)
 
 
 def _check(cells: Mapping[str, str], where: str) -> None:

@@ -18,7 +18,6 @@ from prestep.sim import progress
 from prestep.sim.errors import PrestepError
 from prestep.sim.rl import step
 from prestep.sim.rl.interval import interval_of
-from prestep.sim.units import format_duration
 from prestep.validation.report.gate import Check
 from prestep.validation.report.summary import rank_correlation
 from prestep.validation.sets.sets import asked, folder_of
@@ -53,9 +52,6 @@ class RlReport(FiguresReport):
         lacking, limit = 1 - self.order, 1 - self.limits["order"]
         name = f"order: 1 less a rank correlation of {self.order:.3f}"
         return (*made, Check(name, lacking, limit, share=False))
-
-    def shown(self, kind: str, value: float) -> str:
-        return format_duration(value)
 
     def figures(self) -> dict[str, Any]:
         within = self.within if math.isfinite(self.within) else None

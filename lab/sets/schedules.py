@@ -14,13 +14,13 @@ from pathlib import Path
 
 from lab.formats.csv_rows import csv_rows
 from lab.formats.published_columns import MOST, natural
-from lab.report.figures_of_rows import Figure, FiguresReport
+from lab.report.figures_of_rows import Figure, FiguresReport, report_on
 from prestep.sim import progress
 from prestep.sim.errors import InputError, Mistake, PrestepError
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario
 from prestep.validation.report.interface import Skip
-from prestep.validation.sets.sets import asked, folder_of
+from prestep.validation.sets.sets import folder_of, set_table
 
 SPEED, MEMORY = "speed over 1F1B", "memory over 1F1B"
 #: Key of set.toml with the limit on the mean error of a kind.
@@ -70,16 +70,9 @@ class Row:
     memory: float
 
 
-class SchedulesReport(FiguresReport):
-    """Ratios to 1F1B: the mean error of each kind is held to its limit."""
-
-    def shown(self, kind: str, value: float) -> str:
-        return f"{value:.3f}"
-
-
 def validate_set(
     name: str, rows: str | Path | None = None, jobs: int = 1
-) -> SchedulesReport:
+) -> FiguresReport:
     """Predicts every schedule of a set, or of another file in the same format.
 
     Raises
@@ -87,19 +80,20 @@ def validate_set(
     InputError
         If there is no such set, or a file cannot be read.
     """
-    table, paths, title = asked(name, rows)
-    limits = {kind: float(table[key]) for kind, key in LIMITS.items()}
-    sections = {
-        words: folder_of(name) / file for words, file in table["sections"].items()
-    }
-    figures: list[Figure] = []
-    skips: list[Skip] = []
-    for path in paths:
-        read = list(rows_of(path, sections, skips))
-        for scenario in dict.fromkeys(row.scenario for row in read):
-            alike = [row for row in read if row.scenario == scenario]
-            figures += _figures(alike, str(path))
-    return SchedulesReport(name, title, limits, tuple(figures), skips=tuple(skips))
+    folder, table = folder_of(name), set_table(name)
+    sections = {words: folder / file for words, file in table["sections"].items()}
+
+    def figures_of(path: Path, skips: list[Skip]) -> Iterator[Figure]:
+        """Figures of each section's rows."""
+        every = list(rows_of(path, sections, skips))
+        for scenario in dict.fromkeys(row.scenario for row in every):
+            mine = [row for row in every if row.scenario == scenario]
+            yield from _figures(mine, str(path))
+
+    def show(_: str, ratio: float) -> str:
+        return f"{ratio:.3f}"
+
+    return report_on(name, rows, LIMITS, figures_of, show=show)
 
 
 def rows_of(

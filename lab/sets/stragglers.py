@@ -10,15 +10,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lab.report.figures_of_rows import Figure, FiguresReport
-from prestep.sim import files, progress
+from lab.report.figures_of_rows import Figure, FiguresReport, report_on
+from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.replay.stragglers import Analysis, analysed
 from prestep.sim.units import format_duration
 from prestep.validation.formats.records import text_of
-from prestep.validation.report.gate import Check
-from prestep.validation.report.summary import Errors
-from prestep.validation.sets.sets import asked
+from prestep.validation.report.interface import Skip
 from prestep.workloads.traces import jobs
 
 REPLAYED, IDEAL, SLOWDOWN = "replayed step", "ideal step", "slowdown"
@@ -32,20 +30,9 @@ BY = {
 }
 
 
-class StragglersReport(FiguresReport):
-    """Seconds of steps and slowdowns: the worst error of each kind is held to its limit."""
-
-    def check_of(self, kind: str, errors: Errors) -> Check:
-        limit = self.limits[kind]
-        return Check(f"{kind}: worst", errors.worst, limit, errors.worst_id)
-
-    def shown(self, kind: str, value: float) -> str:
-        return f"{value:.4f}" if kind == SLOWDOWN else format_duration(value)
-
-
 def validate_set(
     name: str, rows: str | Path | None = None, jobs: int = 1
-) -> StragglersReport:
+) -> FiguresReport:
     """Analyses the jobs of the set, or another one, and compares with the authors' answers.
 
     Raises
@@ -53,15 +40,14 @@ def validate_set(
     InputError
         If there is no such set, or a file cannot be read.
     """
-    table, paths, title = asked(name, rows)
-    limits = {kind: float(table[key]) for kind, key in LIMITS.items()}
-    cases: list[Figure] = []
-    for path in progress.track(list(paths), "jobs"):
-        cases += _figures(path)
-    return StragglersReport(name, title, limits, tuple(cases))
+
+    def show(kind: str, value: float) -> str:
+        return f"{value:.4f}" if kind == SLOWDOWN else format_duration(value)
+
+    return report_on(name, rows, LIMITS, _figures, show=show, worst=True)
 
 
-def _figures(path: Path) -> Iterator[Figure]:
+def _figures(path: Path, _: list[Skip]) -> Iterator[Figure]:
     """What the trace and the authors say of a job, beside what is said here."""
     answers = _answers(path)
     made = analysed(jobs.read(path))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lab.report.figures_of_rows import Figure, FiguresReport
+from lab.report.figures_of_rows import Figure, FiguresReport, report_on
 from prestep.sim import files
 from prestep.sim.analysis.energy import HELD, host_power
 from prestep.sim.costs import load_gpu
@@ -15,7 +15,7 @@ from prestep.sim.costs.draw import wall
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.schema import Number, Switch, Table, Text
 from prestep.validation.formats.records import is_positive, text_of
-from prestep.validation.sets.sets import asked, folder_of
+from prestep.validation.report.interface import Skip
 
 BUSY, IDLE = "GPUs at their limit", "GPUs wait"
 #: Key of set.toml with the limit on the mean error of a kind, and of a row with what was measured.
@@ -28,16 +28,9 @@ ROW = Table(
 )
 
 
-class WallReport(FiguresReport):
-    """Watts of nodes: the mean error of each kind is held to its limit."""
-
-    def shown(self, kind: str, value: float) -> str:
-        return f"{value:.0f} W"
-
-
 def validate_set(
     name: str, rows: str | Path | None = None, jobs: int = 1
-) -> WallReport:
+) -> FiguresReport:
     """Predicts the watts of the nodes of a set, or of other rows in the same format.
 
     Raises
@@ -45,17 +38,14 @@ def validate_set(
     InputError
         If there is no such set, or a file cannot be read.
     """
-    table, paths, title = asked(name, rows)
-    limits = {kind: float(table[key]) for kind, key in LIMITS.items()}
-    cases = [figure for path in paths for figure in _of_file(path)]
-    fitted: list[Figure] = []
-    if rows is None:
-        files = [folder_of(name) / file for file in table["calibration"]]
-        fitted = [figure for path in files for figure in _of_file(path)]
-    return WallReport(name, title, limits, tuple(cases), tuple(fitted))
+
+    def show(_: str, watts: float) -> str:
+        return f"{watts:.0f} W"
+
+    return report_on(name, rows, LIMITS, _of_file, show=show)
 
 
-def _of_file(path: Path) -> Iterator[Figure]:
+def _of_file(path: Path, _: list[Skip]) -> Iterator[Figure]:
     for number, line in enumerate(text_of(path).splitlines(), 1):
         if line.strip():
             yield from _of_row(_checked(line, f"{path}:{number}"))

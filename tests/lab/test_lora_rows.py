@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab.formats.lora_rows import Layout, layout_of, published
-from lab.sets.lora import validate_set
-from lab.sets.published import run_of
+from lab.sets.published import run_of, validate_set
 from prestep.sim.errors import InputError
 
 ROW = {

@@ -177,9 +177,7 @@ def test_sets_of_both_kinds_are_one_interface(report_of: ReportOf) -> None:
         "doctor",
         "stragglers",
         "schedules",
-        "low_precision",
-        "lora",
-        "automodel",
+        "table",
         "rl",
     )
     assert set(set_names()) == {name for kind in kinds for name in set_names(kind)}

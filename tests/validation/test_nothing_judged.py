@@ -12,17 +12,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 import lab
+from lab.report.figures_of_rows import FiguresReport
 from lab.report.published import Case as PublishedCase
 from lab.report.published import PublishedReport
-from lab.sets.checkpoint import CheckpointReport
 from lab.sets.doctor import DoctorReport
-from lab.sets.energy import EnergyReport
 from lab.sets.kernels import KernelReport
 from lab.sets.probes import ProbeReport
 from lab.sets.rl import RlReport
-from lab.sets.schedules import SchedulesReport
-from lab.sets.stragglers import StragglersReport
-from lab.sets.wall import WallReport
 from prestep import cli
 from prestep.validation.report.collectives import CollectiveReport, Limits
 from prestep.validation.report.gate import Check
@@ -38,17 +34,15 @@ EMPTY = {
     "choices": lambda: ChoiceReport("nccl-choice", "", ()),
     "traces": lambda: TraceReport("traces", "", (), {}),
     "published": lambda: PublishedReport("published", "", ()),
-    "checkpoint": lambda: CheckpointReport("checkpoint", "", {}, ()),
-    "lora": lambda: PublishedReport("lora", "", ()),
-    "automodel": lambda: PublishedReport("automodel", "", ()),
-    "low_precision": lambda: PublishedReport("low-precision", "", ()),
+    "checkpoint": lambda: FiguresReport("checkpoint", "", {}, ()),
+    "table": lambda: PublishedReport("automodel", "", ()),
     "rl": lambda: RlReport("rl", "", {}, ()),
-    "energy": lambda: EnergyReport("energy", "", {}, ()),
-    "wall": lambda: WallReport("wall", "", {}, ()),
+    "energy": lambda: FiguresReport("energy", "", {}, ()),
+    "wall": lambda: FiguresReport("wall", "", {}, ()),
     "probes": lambda: ProbeReport("probes", "", ()),
     "kernels": lambda: KernelReport("kernels", "", (), (0.04, 0.12), {}),
-    "stragglers": lambda: StragglersReport("stragglers", "", {}, ()),
-    "schedules": lambda: SchedulesReport("schedules", "", {}, ()),
+    "stragglers": lambda: FiguresReport("stragglers", "", {}, ()),
+    "schedules": lambda: FiguresReport("schedules", "", {}, ()),
     "doctor": lambda: DoctorReport("doctor", "", (), {}),
     "programs": lambda: Report("frameworks", (), load_set("h200").tolerances),
 }

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from lab.fit.automodel import FACTORS, GROUP, rows
 from lab.formats import automodel_rows, low_precision_rows
-from lab.report.published import PublishedReport
-from lab.sets import automodel, low_precision
+from lab.sets.table import validate_set
 from prestep.sim.errors import InputError
 from prestep.sim.spec.load import parse_scenario
 from prestep.validation.sets.sets import set_table
@@ -46,11 +45,7 @@ LOW_PRECISION = {
     "precision": "bf16",
     "tokens_s_per_gpu": "8307.5",
 }
-Validate = Callable[[str, Path], PublishedReport]
-SETS: dict[str, tuple[Validate, Mapping[str, str]]] = {
-    "automodel": (automodel.validate_set, AUTOMODEL),
-    "low-precision": (low_precision.validate_set, LOW_PRECISION),
-}
+SETS = {"automodel": AUTOMODEL, "low-precision": LOW_PRECISION}
 
 
 def written(folder: Path, *rows: Mapping[str, str]) -> Path:
@@ -64,25 +59,25 @@ def written(folder: Path, *rows: Mapping[str, str]) -> Path:
 
 def test_a_global_step_is_split_over_replicas_and_runs() -> None:
     """256 sequences are 2 at once on each of 8 GPUs: 16 runs."""
-    tables = automodel_rows.said(AUTOMODEL).tables
+    tables = automodel_rows.parse_row(AUTOMODEL).tables
     assert (tables["parallel"]["dp"], tables["training"]["micro_batch"]) == (8, 2)
     assert tables["training"]["global_batch"] == 256
 
 
 def test_tokens_per_second_are_seconds_of_a_step() -> None:
     """A GPU that takes one sequence of 8,192 tokens at 8,307.5 tokens/s needs 0.986 s."""
-    said = low_precision_rows.said(LOW_PRECISION)
-    assert said.measured == pytest.approx(8192 / 8307.5)
-    assert said.tables["parallel"]["dp"] == 8
+    step = low_precision_rows.parse_row(LOW_PRECISION)
+    assert step.measured == pytest.approx(8192 / 8307.5)
+    assert step.tables["parallel"]["dp"] == 8
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_a_row_that_is_no_step_is_skipped_and_says_why(
     name: str, tmp_path: Path
 ) -> None:
-    validate, row = SETS[name]
+    row = SETS[name]
     strange = {**row, "#GPUs": "some"} if "#GPUs" in row else {**row, "gpus": "some"}
-    report = validate(name, written(tmp_path, row, strange))
+    report = validate_set(name, written(tmp_path, row, strange))
     assert [case.measured > 0 and case.predicted > 0 for case in report.cases] == [True]
     ((_, why),) = report.skipped
     assert "some" in why
@@ -91,9 +86,7 @@ def test_a_row_that_is_no_step_is_skipped_and_says_why(
 @pytest.mark.parametrize("text", ["1e999", "1e99", "-1", "0", "1.5x"])
 @pytest.mark.parametrize("column", ["GBS", "Seq Length", automodel_rows.TIME])
 def test_a_number_that_is_none_is_named(column: str, text: str, tmp_path: Path) -> None:
-    report = automodel.validate_set(
-        "automodel", written(tmp_path, {**AUTOMODEL, column: text})
-    )
+    report = validate_set("automodel", written(tmp_path, {**AUTOMODEL, column: text}))
     assert not report.cases
     assert column in report.skipped[0][1]
 
@@ -113,7 +106,7 @@ def test_a_step_in_low_precision_that_cannot_be_is_skipped(
     column: str, text: str, tmp_path: Path
 ) -> None:
     rows = written(tmp_path, {**LOW_PRECISION, column: text})
-    report = low_precision.validate_set("low-precision", rows)
+    report = validate_set("low-precision", rows)
     assert not report.cases
     assert column in report.skipped[0][1]
 
@@ -124,10 +117,10 @@ def test_a_step_in_low_precision_that_cannot_be_is_skipped(
 def test_a_column_that_is_missing_is_named(
     name: str, lost: str, tmp_path: Path
 ) -> None:
-    validate, row = SETS[name]
+    row = SETS[name]
     cells = {key: value for key, value in row.items() if key != lost}
     with pytest.raises(InputError, match=f"no column {lost}"):
-        validate(name, written(tmp_path, cells))
+        validate_set(name, written(tmp_path, cells))
 
 
 def test_a_release_has_its_own_recipe() -> None:
@@ -141,7 +134,7 @@ def test_a_release_has_its_own_recipe() -> None:
         "TP": "2",
     }
     pytorch = [
-        automodel_rows.said({**row, "doc_tag": tag}).tables["pytorch"]
+        automodel_rows.parse_row({**row, "doc_tag": tag}).tables["pytorch"]
         for tag in ("v0.2.0", "v0.3.0", "v0.4.0", "v9.0.0")
     ]
     eager = [table.get("eager_operators") for table in pytorch]
@@ -176,9 +169,9 @@ def test_a_layout_has_an_engine(
 ) -> None:
     """Dense blocks under FSDP alone are compiled blocks; what else torchtitan composes is read as a scenario, too."""
     row = {**LOW_PRECISION, "precision": precision, **cells}
-    said = low_precision_rows.said(row)
-    assert said.tables["training"]["framework"] == framework
-    parse_scenario(dict(said.tables), said.id)
+    step = low_precision_rows.parse_row(row)
+    assert step.tables["training"]["framework"] == framework
+    parse_scenario(dict(step.tables), step.id)
 
 
 def test_a_pipelines_local_batch_is_microbatches_of_one() -> None:
@@ -190,7 +183,7 @@ def test_a_pipelines_local_batch_is_microbatches_of_one() -> None:
         "local_batch": "8",
         "parallel": "FSDP 8, TP 8, PP 8",
     }
-    training = low_precision_rows.said(row).tables["training"]
+    training = low_precision_rows.parse_row(row).tables["training"]
     assert (training["micro_batch"], training["microbatches"]) == (1, 8)
     assert training["global_batch"] == 64
 
@@ -201,7 +194,7 @@ def test_hosts_of_automodel_were_fitted_to_rows_for_fitting_alone() -> None:
     assert all(automodel_rows.group_of(row) == GROUP for row in rows())
     known = automodel_rows.read(automodel_rows.FOLDER / "rows.csv")
     factors = {
-        automodel_rows.said(row).tables["cluster"]["host_factor"] for row in known
+        automodel_rows.parse_row(row).tables["cluster"]["host_factor"] for row in known
     }
     (factor,) = factors
     assert factor in FACTORS
