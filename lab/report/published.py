@@ -19,7 +19,7 @@ from prestep.sim import schema
 from prestep.sim.schema import Number
 from prestep.sim.schema import Table as Keys
 from prestep.sim.units import format_duration
-from prestep.validation.report.comparison import Comparison
+from prestep.validation.report.comparison import Comparison, tables_of
 from prestep.validation.report.gate import Check, predicted_check, rows_check
 from prestep.validation.report.interface import Point, Skip, Table
 from prestep.validation.report.summary import Errors, errors_of
@@ -204,17 +204,8 @@ class PublishedReport(Comparison):
     @property
     def case_tables(self) -> Sequence[Table]:
         noise = (step_noise.table(self.noise),) if self.noise else ()
-        return noise + tuple(
-            Table(
-                title,
-                HEAD,
-                [_cells(case) for case in self.cases if case.fitted == fitted],
-            )
-            for title, fitted in (
-                ("Groups that no constant was taken from", False),
-                ("Groups for fitting", True),
-            )
-        )
+        judged, fitted = "Groups that no constant was taken from", "Groups for fitting"
+        return noise + tables_of(self.cases, HEAD, _cells, judged, fitted)
 
     @property
     def points(self) -> Sequence[Point]:
@@ -256,23 +247,11 @@ def spearman(cases: Sequence[Case]) -> float:
 
 
 def _cells(case: Case) -> tuple[str, ...]:
+    measured = (case.name, case.slice, format_duration(case.measured))
     if case.error:
-        return (
-            case.name,
-            case.slice,
-            format_duration(case.measured),
-            "none",
-            "",
-            case.error,
-        )
-    return (
-        case.name,
-        case.slice,
-        format_duration(case.measured),
-        format_duration(case.predicted),
-        f"{case.signed_error:+.1%}",
-        case.assumed,
-    )
+        return (*measured, "none", "", case.error)
+    predicted, error = format_duration(case.predicted), f"{case.signed_error:+.1%}"
+    return (*measured, predicted, error, case.assumed)
 
 
 def _of_all(held: Errors, limits: Mapping[str, Any]) -> Iterator[Check]:

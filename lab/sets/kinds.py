@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from prestep.sim import schema
 from prestep.sim.costs.library_families import FAMILIES
 from prestep.sim.schema import Items, Number, Switch, Table, Text
-from prestep.validation.sets.kind import SHARE, TEXTS, Kind, Named, table_of
+from prestep.validation.sets.kinds import SHARE, TEXTS, Kind, table_of
 
 LIBRARY_ERRORS = schema.all_of(
     [family.name for family in FAMILIES],
@@ -79,7 +79,7 @@ KINDS: Mapping[str, Kind] = {
         table_of(
             ("rows", "sections", "speed", "memory"),
             rows=TEXTS,
-            sections=Named(Text(), "texts"),
+            sections=schema.Named(Text()),
             speed=SHARE,
             memory=SHARE,
         )
@@ -117,8 +117,8 @@ KINDS: Mapping[str, Kind] = {
             ("rows", "calibration", "clusters", "power", "energy", "given", "clock"),
             rows=TEXTS,
             calibration=TEXTS,
-            clusters=Named(Text(), "texts"),
-            hosts=Named(Number(above=True), "numbers"),
+            clusters=schema.Named(Text()),
+            hosts=schema.Named(Number(above=True)),
             power=SHARE,
             energy=SHARE,
             given=SHARE,
@@ -130,8 +130,8 @@ KINDS: Mapping[str, Kind] = {
         table_of(
             ("rows", "clusters"),
             rows=TEXTS,
-            clusters=Named(Text(), "texts"),
-            hosts=Named(Number(above=True), "numbers"),
+            clusters=schema.Named(Text()),
+            hosts=schema.Named(Number(above=True)),
             fitted=TEXTS,
         ),
         steps=True,

@@ -12,7 +12,7 @@ from prestep.validation.sets.sources import CASES
 
 ROOT = Path(__file__).parents[2]
 KINDS = """
-from prestep.validation.sets.kind import TEXTS, Kind, table_of
+from prestep.validation.sets.kinds import TEXTS, Kind, table_of
 
 KINDS = {"echoes": Kind(table_of(("rows",), rows=TEXTS), steps=True)}
 """

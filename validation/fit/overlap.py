@@ -29,7 +29,6 @@ from prestep.sim.costs.interference import (
 )
 from prestep.sim.costs.kinds import work
 from prestep.validation.fit.collectives import Errors, planner
-from prestep.validation.fit.slopes import Slopes
 from prestep.validation.formats.collective_rows import members
 from prestep.validation.formats.overlap_rows import Overlap
 from prestep.validation.sets.overlap_run import side_by_side
@@ -226,6 +225,37 @@ class _Search:
             change = (np.array(there) - here).ravel()
             columns.append(np.where(self.settled, change, 0.0) / step)
         return np.array(columns).T
+
+
+class Slopes:
+    """Slopes of residuals that take long (Broyden): taken once, then corrected by what each step changed.
+
+    Parameters
+    ----------
+    residuals, slopes
+        At a point.
+    """
+
+    def __init__(
+        self,
+        residuals: Callable[[tuple[float, ...]], np.ndarray],
+        slopes: Callable[[np.ndarray], np.ndarray],
+    ) -> None:
+        self._residuals, self._slopes = residuals, slopes
+        self._last: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        here = self._residuals(tuple(x))
+        if self._last is None:
+            slopes = self._slopes(x)
+        else:
+            before, there, slopes = self._last
+            step = x - before
+            length = float(step @ step)
+            missed = here - there - slopes @ step
+            slopes = slopes + (np.outer(missed, step) / length if length > 0 else 0.0)
+        self._last = x.copy(), here, slopes
+        return slopes
 
 
 def _optimum(

@@ -21,12 +21,12 @@ from prestep.sim.errors import InputError, Mistake
 from prestep.validation.formats.collective_rows import IN_PLACE, Row
 from prestep.validation.formats.launcher_prefix import without_prefix
 from prestep.validation.formats.nccl_env import Unpredictable, settings_of
-from prestep.validation.formats.nccl_tests_json import from_json
 from prestep.validation.formats.nccl_tests_run import (
     SIDES,
     Parsed,
     Run,
     Timing,
+    from_json,
     named,
     us,
     version,

@@ -1,12 +1,16 @@
-"""What a log of nccl-tests says of its run, and its times."""
+"""What nccl-tests says of its run and of times, in either form, and the reader of its JSON (option -J)."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.validation.formats.records import whole
 
 OPS = {
     "all_reduce": "all_reduce",
@@ -19,9 +23,10 @@ OPS = {
     "scatter": "scatter",
     "sendrecv": "sendrecv",
 }
-
-
 SIDES = ("out_of_place", "in_place")
+LEAST = 1e-3  # microseconds: no clock of a GPU is finer
+MOST_RANKS = 1 << 20  # of a run
+MOST_CODE = 1_000_000  # of a version: 22809
 
 
 class Timing(NamedTuple):
@@ -65,9 +70,6 @@ def version(code: int) -> str:
     return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
 
 
-LEAST = 1e-3  # microseconds: no clock of a GPU is finer
-
-
 def us(value: Any, key: str, where: str) -> float:
     try:
         time = float(value)
@@ -77,3 +79,98 @@ def us(value: Any, key: str, where: str) -> float:
         expected = f"microseconds, more than 0, at least {LEAST:g}"
         raise InputError(Mistake(where, key, repr(value), expected))
     return time * 1e-6
+
+
+def from_json(text: str, path: Path) -> Parsed:
+    """What the JSON of a log says of its run, and its times."""
+    report = _report(text, path)
+    timings: list[Timing] = []
+    mistakes: list[Mistake] = []
+    for at, result in enumerate(report["results"]):
+        try:
+            cells = _result(result, f"{path.name}: results[{at}]")
+            timings += [Timing(at + 1, *cell) for cell in cells]
+        except InputError as error:
+            mistakes.extend(error.mistakes)
+    return Parsed(_run_of(report, path.name), timings, mistakes)
+
+
+def _report(text: str, path: Path) -> Mapping[str, Any]:
+    """The JSON of a log, with a list of results."""
+    try:
+        report: Mapping[str, Any] = files.json_of(text)
+    except ValueError as error:
+        where = f"{path.name}:{getattr(error, 'lineno', 1)}"
+        found = getattr(error, "msg", str(error))
+        expected = "a JSON report of nccl-tests (-J)"
+        raise InputError(Mistake(where, "", found, expected)) from None
+    if not isinstance(report.get("results"), list):
+        keys = ["version", "args", "env", "nccl_version", "config", "results"]
+        expected = "a list under results, beside"
+        raise InputError(unknown(path.name, "results", "nothing", keys, expected))
+    return report
+
+
+def _result(result: Any, where: str) -> list[tuple[int, str, float]]:
+    """(size, side, s) of one size of the JSON."""
+    size = result.get("size") if isinstance(result, Mapping) else None
+    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        expected = "bytes, a whole number"
+        raise InputError(Mistake(where, "size", repr(result)[:60], expected))
+    cells = []
+    for side in SIDES:
+        times = result.get(side)
+        if isinstance(times, Mapping):
+            time = times.get("time", times.get("cpu_time"))
+            cells.append((result["size"], side, us(time, f"{side}.time", where)))
+    return cells
+
+
+def _run_of(report: Mapping[str, Any], where: str) -> Run:
+    """What a JSON report says of its run."""
+    config = _typed(report, "config", dict, where) or {}
+    devices = _typed(config, "devices", list, where)
+    devices = devices or _typed(report, "devices", list, where) or []
+    for at, device in enumerate(devices):
+        if not isinstance(device, dict):
+            expected = "a device: its rank, hostname and device_info"
+            raise InputError(
+                Mistake(where, f"devices[{at}]", repr(device)[:60], expected)
+            )
+    # With MPI one device of every process is listed.
+    per_process = whole({"nthreads": 1, **config}, "nthreads", where, 1)
+    per_process *= whole({"ngpus": 1, **config}, "ngpus", where, 1)
+    ranks = max(1, len(devices)) * per_process
+    if ranks > MOST_RANKS:
+        found, expected = f"{ranks} ranks", f"at most {MOST_RANKS}"
+        raise InputError(Mistake(where, "config", found, expected))
+    program = [*(_typed(report, "args", list, where) or []), ""][0]
+    code = report.get("nccl_version")
+    known = isinstance(code, int) and 0 < code < MOST_CODE
+    return Run(
+        op=named(Path(str(program)).name),
+        ranks=ranks,
+        hosts=max(1, len({str(device.get("hostname")) for device in devices})),
+        version=version(code) if known else None,  # type: ignore[arg-type]
+        gpu=str(devices[0].get("device_info", "")) if devices else "",
+        env=_variables(_typed(report, "env", list, where) or []),
+    )
+
+
+def _typed(table: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
+    """A list or a table of a report; None where it has none."""
+    value = table.get(key)
+    if value is not None and not isinstance(value, kind):
+        expected = "a list" if kind is list else "a table"
+        raise InputError(Mistake(where, key, repr(value)[:60], expected))
+    return value
+
+
+def _variables(entries: Sequence[Any]) -> dict[str, str]:
+    """NCCL's variables among entries such as `NCCL_ALGO=Ring`."""
+    texts = [entry for entry in entries if isinstance(entry, str)]
+    return dict(
+        entry.split("=", 1)
+        for entry in texts
+        if entry.startswith("NCCL_") and "=" in entry
+    )

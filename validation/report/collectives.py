@@ -13,7 +13,7 @@ from typing import Any
 
 from prestep.sim import schema
 from prestep.sim.units import format_duration
-from prestep.validation.report.comparison import Comparison, finite
+from prestep.validation.report.comparison import Comparison, finite, tables_of
 from prestep.validation.report.gate import Check, predicted_check, rows_check
 from prestep.validation.report.interface import Cells, Point, Skip, Table
 from prestep.validation.report.summary import Errors, errors_of
@@ -183,29 +183,20 @@ class CollectiveReport(Comparison):
 
     @property
     def case_tables(self) -> Sequence[Table]:
-        return tuple(
-            Table(
-                title,
-                CASE_HEAD,
-                [_cells(case) for case in self.cases if case.fitted == fitted],
-            )
-            for title, fitted in ((PREDICTED, False), (FITTED, True))
-        )
+        return tables_of(self.cases, CASE_HEAD, _cells, PREDICTED, FITTED)
 
     @property
     def points(self) -> Sequence[Point]:
-        return tuple(
+        return [
             Point(
-                case.name,
-                case.slice,
-                case.measured,
-                case.prediction.time,
-                case.fitted,
+                *(case.name, case.slice, case.measured),
+                predicted=case.prediction.time,
+                fitted=case.fitted,
                 error=case.prediction.error,
                 interval=case.prediction.interval,
             )
             for case in self.cases
-        )
+        ]
 
     def figures(self) -> dict[str, Any]:
         return {
@@ -245,17 +236,10 @@ _FIGURES: dict[str, Callable[[Sequence[float]], float]] = {
 
 def _cells(case: Case) -> Cells:
     made = case.prediction
+    measured = (case.name, case.slice, format_duration(case.measured))
     if made.error:
-        return (
-            case.name,
-            case.slice,
-            format_duration(case.measured),
-            "none",
-            "",
-            "",
-            made.error,
-        )
+        return (*measured, "none", "", "", made.error)
     ignored = f"ignored {', '.join(case.ignored)}" if case.ignored else ""
     runs = f"{made.algo} {made.proto}, {made.channels}"
-    times = format_duration(case.measured), format_duration(made.time)
-    return case.name, case.slice, *times, f"{case.signed_error:+.1%}", runs, ignored
+    time, error = format_duration(made.time), f"{case.signed_error:+.1%}"
+    return (*measured, time, error, runs, ignored)

@@ -47,6 +47,10 @@ class Case:
     base: Base | None = None
 
     @property
+    def name(self) -> str:
+        return self.row.name
+
+    @property
     def measured_ratio(self) -> float:
         """Step time over that of the base; nan without one."""
         return self.row.measured / self.base.row.measured if self.base else math.nan
@@ -63,6 +67,12 @@ class Case:
     def ratio_error(self) -> float:
         """Signed error of the ratio, as a share of the measured one."""
         return self.predicted_ratio / self.measured_ratio - 1
+
+    @property
+    def steady_ratio_error(self) -> float | None:
+        """The same where neither step is noisy; None without a base."""
+        noisy = self.base is None or self.noisy or self.base.noisy
+        return None if noisy else self.ratio_error
 
     @property
     def signed_error(self) -> float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from prestep.sim.units import format_duration
 from prestep.validation.formats.rows import FAMILIES, PROGRAMS, Row
-from prestep.validation.report.comparison import Comparison
+from prestep.validation.report.comparison import Comparison, tables_of
 from prestep.validation.report.gate import Check, Tolerances, prediction_checks
 from prestep.validation.report.interface import Cells, Point, Skip, Table
 from prestep.validation.report.step_cases import Base, Case
@@ -58,15 +58,16 @@ class Report(Comparison):
         self, noisy: bool = False, family: str | None = None, fitted: bool | None = None
     ) -> Errors:
         """Errors of the predicted cases that are noisy or not, of a family, fitted or not (None: all)."""
-        chosen = [
-            (case.row.name, case.signed_error)
-            for case in self.cases
-            if not case.prediction.error
-            and case.noisy == noisy
-            and family in (None, case.row.family)
-            and fitted in (None, case.fitted)
-        ]
-        return errors_of(chosen)
+        return errors_of(
+            [
+                (case.name, case.signed_error)
+                for case in self.cases
+                if not case.prediction.error
+                and case.noisy == noisy
+                and family in (None, case.row.family)
+                and fitted in (None, case.fitted)
+            ]
+        )
 
     @property
     def families(self) -> dict[str, Errors]:
@@ -78,35 +79,22 @@ class Report(Comparison):
     @property
     def memory(self) -> Errors:
         """Over predicted cases, noisy or not (memory has no noise), each by the rank that is furthest off."""
-        return errors_of(
-            [
-                (c.row.name, c.peak_memory_error)
-                for c in self.cases
-                if c.peak_memory_error is not None
-            ]
-        )
+        return self._errors_of(lambda case: case.peak_memory_error)
 
     @property
     def reserved(self) -> Errors:
         """As `memory`, of what the allocator holds."""
-        return errors_of(
-            [
-                (c.row.name, c.reserved_error)
-                for c in self.cases
-                if c.reserved_error is not None
-            ]
-        )
+        return self._errors_of(lambda case: case.reserved_error)
 
     @property
     def ratios(self) -> Errors:
         """Errors of the ratios of rows to their bases, where neither is noisy."""
-        return errors_of(
-            [
-                (c.row.name, c.ratio_error)
-                for c in self.cases
-                if c.base and not c.noisy and not c.base.noisy
-            ]
-        )
+        return self._errors_of(lambda case: case.steady_ratio_error)
+
+    def _errors_of(self, error: Callable[[Case], float | None]) -> Errors:
+        """One kind of error of the cases that have it."""
+        pairs = [(case.name, error(case)) for case in self.cases]
+        return errors_of([(name, own) for name, own in pairs if own is not None])
 
     @property
     def groups(self) -> dict[str, Errors]:
@@ -123,33 +111,23 @@ class Report(Comparison):
 
     @property
     def case_tables(self) -> Sequence[Table]:
-        tables = [
-            Table(
-                title,
-                CASE_HEAD,
-                [_cells(case) for case in self.cases if case.fitted == fitted],
-            )
-            for title, fitted in ((PREDICTED, False), (FITTED, True))
-        ]
+        tables = tables_of(self.cases, CASE_HEAD, _cells, PREDICTED, FITTED)
         ratios = [_ratio_cells(case, case.base) for case in self.cases if case.base]
-        return (*tables, Table(RATIOS, RATIO_HEAD, ratios)) if ratios else tuple(tables)
+        return (*tables, Table(RATIOS, RATIO_HEAD, ratios)) if ratios else tables
 
     @property
     def points(self) -> Sequence[Point]:
-        return tuple(self._points())
-
-    def _points(self) -> Iterator[Point]:
-        for case in self.cases:
-            row, made = case.row, case.prediction
-            told = (
-                row.measured,
-                made.step_time,
-                case.fitted,
-                case.noisy,
-                made.error,
-                made.interval,
+        return [
+            Point(
+                *(case.name, case.row.family, case.row.measured),
+                predicted=case.prediction.step_time,
+                fitted=case.fitted,
+                faint=case.noisy,
+                error=case.prediction.error,
+                interval=case.prediction.interval,
             )
-            yield Point(row.name, row.family, *told)
+            for case in self.cases
+        ]
 
     @property
     def skips(self) -> Sequence[Skip]:
@@ -161,14 +139,14 @@ class Report(Comparison):
         return (*self._counts(), *self._errors())
 
     def _counts(self) -> Iterator[Check]:
-        unpredicted = _names(self.unpredicted)
+        unpredicted = [case.name for case in self.unpredicted]
         skipped = [row.name for row in self.skipped]
         yield from prediction_checks(len(self.cases), unpredicted, len(skipped))
         if self.whole:
             yield Check(
                 "rows skipped", len(skipped), 0.0, ", ".join(skipped), share=False
             )
-        without = _names(self.without_memory)
+        without = [case.name for case in self.without_memory]
         yield Check(
             "rows without memory", len(without), 0.0, ", ".join(without), share=False
         )
@@ -220,10 +198,6 @@ class Report(Comparison):
         }
 
 
-def _names(cases: Sequence[Case]) -> list[str]:
-    return [case.row.name for case in cases]
-
-
 def _ratio_cells(case: Case, base: Base) -> Cells:
     noisy = "noisy" if case.noisy or base.noisy else ""
     told = [
@@ -236,20 +210,11 @@ def _ratio_cells(case: Case, base: Base) -> Cells:
 
 def _cells(case: Case) -> Cells:
     row, worst = case.row, case.peak_memory_error
+    measured = (row.name, row.family, format_duration(row.measured))
     if case.prediction.error:
-        return (
-            row.name,
-            row.family,
-            format_duration(row.measured),
-            "none",
-            "",
-            "",
-            case.prediction.error,
-        )
+        return (*measured, "none", "", "", case.prediction.error)
     return (
-        row.name,
-        row.family,
-        format_duration(row.measured),
+        *measured,
         format_duration(case.prediction.step_time),
         f"{case.signed_error:+.1%}",
         "" if worst is None else f"{worst:+.1%}",

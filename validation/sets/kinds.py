@@ -1,12 +1,51 @@
-"""Kinds of sets that are installed with prestep; each has a module of its name beside this one."""
+"""Kinds of sets: the keys that their set.toml may have, and what their rows are.
+
+Each kind has a module of its name beside this one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from prestep.sim import schema
-from prestep.sim.schema import Items, Number, Table, Text
-from prestep.validation.sets.kind import SHARE, TEXTS, Kind, table_of
+from prestep.sim.schema import Items, Number, Schema, Table, Text
+
+TEXTS = Items(Text())
+#: Limits of errors, as shares of the measured value.
+SHARE = Number(above=True)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of sets.
+
+    Attributes
+    ----------
+    table : Table
+        What set.toml may say.
+    steps : bool
+        Whether the cases are training steps, which `--export` writes as a table.
+    placed : bool
+        Whether `--cluster` says where rows were measured that do not say it themselves.
+    """
+
+    table: Table
+    steps: bool = False
+    placed: bool = False
+
+
+def table_of(required: tuple[str, ...] = (), **keys: Schema) -> Table:
+    """Returns the keys of a kind's set.toml: its own, and those of every kind.
+
+    Examples
+    --------
+    >>> table = table_of(("rows",), rows=TEXTS)
+    >>> [mistake.key for mistake in table.mistakes("set.toml", "", {"title": "Steps"})]
+    ['rows']
+    """
+    return Table({"title": Text(), "kind": Text(), **keys}, ("title", *required))
+
 
 #: The kind of a set.toml that does not name one.
 STEPS = "steps"

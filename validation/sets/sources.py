@@ -14,7 +14,7 @@ from types import ModuleType
 
 from prestep.sim import data_files
 from prestep.sim.errors import InputError, Mistake
-from prestep.validation.sets.kind import Kind
+from prestep.validation.sets.kinds import Kind
 
 GROUP = "prestep.sets"
 #: Our own sets, which every installation has.
