@@ -66,11 +66,11 @@ def good(*arguments: str) -> str:
 HEAVY = {"numpy", "pandas", "networkx", "pyarrow", "simpy", "rich", "matplotlib"}
 
 
-def imported(*arguments: str) -> set[str]:
-    """The modules that a command line has imported when it ends."""
+def imported(*lines: list[str]) -> set[str]:
+    """The modules that command lines have imported when they end, one after the other."""
     code = (
         "import sys\nfrom prestep import cli\n"
-        f"cli.main({list(arguments)}, standalone_mode=False)\n"
+        f"for words in {list(lines)}:\n    cli.main(words, standalone_mode=False)\n"
         "print('IMPORTED', *sys.modules)"
     )
     done = subprocess.run(
@@ -85,7 +85,7 @@ def imported(*arguments: str) -> set[str]:
 
 def test_help_imports_no_command() -> None:
     """`prestep --help` is instant because the table of commands is read from their files."""
-    modules = imported("--help")
+    modules = imported(["--help"])
     assert not modules & HEAVY
     assert not modules & {
         "prestep.sim.commands.run",
@@ -93,24 +93,20 @@ def test_help_imports_no_command() -> None:
     }
 
 
-@pytest.mark.parametrize("command", cli.main.list_commands())  # type: ignore[attr-defined]
-def test_help_of_a_command_imports_no_simulator(command: str) -> None:
-    """`prestep COMMAND --help` imports the options alone: what the command does is imported when it is done."""
-    assert not imported(command, "--help") & HEAVY
-
-
-def test_lists_need_no_tables() -> None:
-    """Names and first lines are read from files; only what is known of GPUs needs the tables of their kernels."""
-    assert not imported("list", "clusters", "--long") & HEAVY
-    assert not imported("list", "models") & HEAVY
+def test_help_and_lists_import_no_simulator() -> None:
+    """`prestep COMMAND --help` imports the options alone; names and first lines are read from files."""
+    names = cli.main.list_commands()  # type: ignore[attr-defined]
+    lists = ["list", "clusters", "--long"], ["list", "models"]
+    modules = imported(*([name, "--help"] for name in names), *lists)
+    assert not modules & HEAVY
+    assert {"prestep.sim.commands.run", "prestep.validation.fit.cli"} <= modules
 
 
 def test_a_replay_starts_without_the_predictor() -> None:
     """Only `--compare` predicts: a replay takes kernels from its trace, and plans no step."""
     traces = ROOT / "validation" / "cases" / "traces"
-    modules = imported(
-        "replay", str(traces / "125m-ddp4-b4.default.rank0.pt.trace.json.gz")
-    )
+    trace = traces / "125m-ddp4-b4.default.rank0.pt.trace.json.gz"
+    modules = imported(["replay", str(trace)])
     assert "prestep.sim.replay.replay" in modules
     assert not modules & {
         "prestep.sim.planning.planned",
@@ -121,7 +117,7 @@ def test_a_replay_starts_without_the_predictor() -> None:
 
 def test_a_run_imports_only_what_its_scenario_needs() -> None:
     """A run of training steps loads no graph library, no serving and no simulated storage, which are slow to import."""
-    modules = imported("run", "llama1b-ddp4")
+    modules = imported(["run", "llama1b-ddp4"])
     assert "networkx" not in modules
     assert not modules & {
         "prestep.sim.serving.serving",

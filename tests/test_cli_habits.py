@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from prestep import cli
 
@@ -103,24 +103,17 @@ def test_a_reader_that_goes_away_is_no_crash(arguments: list[str]) -> None:
     assert made.returncode == 141 and made.stderr == ""
 
 
+def asked(**environment: str) -> Result:
+    """What the shell gets from prestep, which it asks in the environment."""
+    return CliRunner().invoke(cli.main, [], env=environment, prog_name="prestep")
+
+
 def offered(*words: str) -> list[str]:
     """What bash would offer for the last word."""
-    asked = {
-        "_PRESTEP_COMPLETE": "bash_complete",
-        "COMP_WORDS": " ".join(("prestep", *words)),
-        "COMP_CWORD": str(len(words)),
-    }
-    made = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from prestep import cli; cli.main(prog_name='prestep')",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env=os.environ | asked,
-        check=False,
+    made = asked(
+        _PRESTEP_COMPLETE="bash_complete",
+        COMP_WORDS=" ".join(("prestep", *words)),
+        COMP_CWORD=str(len(words)),
     )
     assert made.stderr == ""
     return made.stdout.split()
@@ -153,19 +146,7 @@ def test_tab_offers_commands_names_and_keys(words: list[str], found: str) -> Non
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_there_for_every_shell(shell: str) -> None:
     """The lines of docs/command-line.md print a script that asks prestep."""
-    asked = {"_PRESTEP_COMPLETE": f"{shell}_source"}
-    made = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from prestep import cli; cli.main(prog_name='prestep')",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env=os.environ | asked,
-        check=False,
-    )
+    made = asked(_PRESTEP_COMPLETE=f"{shell}_source")
     assert "prestep" in made.stdout or "bash version" in made.stderr
     assert f"{shell}_source prestep" in (ROOT / "docs" / "command-line.md").read_text(
         encoding="utf-8"
