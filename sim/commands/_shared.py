@@ -140,29 +140,14 @@ def changes(command: Command) -> Command:
     )(command)
 
 
-def on_cluster(command: Command) -> Command:
-    """The option --cluster: one more change, made before those of --set."""
+def of_scenario(command: Command) -> Command:
+    """Options for where a scenario runs, and of recipes (docs/how-to/run-your-recipe.md): changes made before --set."""
 
     @functools.wraps(command)
     def changed(
-        *arguments: Any, cluster: str | None, overrides: tuple[str, ...], **options: Any
-    ) -> Any:
-        if cluster is not None:
-            overrides = (place_of(cluster), *overrides)
-        return command(*arguments, overrides=overrides, **options)
-
-    text = (
-        "Cluster, by name or file (.toml, .graphml, .json), in place of the scenario's."
-    )
-    return click.option("--cluster", metavar="NAME|FILE", help=text)(changed)
-
-
-def of_recipe(command: Command) -> Command:
-    """Options of recipes (`docs/how-to/run-your-recipe.md`), which stand before the changes of --set."""
-
-    @functools.wraps(command)
-    def read(
         *arguments: Any,
+        cluster: str | None,
+        hosts: int | None,
         with_: tuple[Path, ...],
         function: str | None,
         lenient: bool,
@@ -172,8 +157,11 @@ def of_recipe(command: Command) -> Command:
         own = [f"recipe.with={file}" for file in with_]
         own += [f"recipe.function={function}"] if function else []
         own += ["recipe.lenient=true"] if lenient else []
+        own += [f"cluster.hosts={hosts}"] if hosts is not None else []
+        own += [place_of(cluster)] if cluster is not None else []
         return command(*arguments, overrides=(*own, *overrides), **options)
 
+    with_options: Command = changed
     for option in (
         click.option(
             "--lenient",
@@ -191,23 +179,15 @@ def of_recipe(command: Command) -> Command:
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             help="A recipe: one more file of the job. May be repeated.",
         ),
+        scaled,
+        click.option(
+            "--cluster",
+            metavar="NAME|FILE",
+            help="Cluster, by name or file (.toml, .graphml, .json), in place of the scenario's.",
+        ),
     ):
-        read = option(read)
-    return read
-
-
-def on_hosts(command: Command) -> Command:
-    """The option --hosts, as a change of the scenario made before those of --set."""
-
-    @functools.wraps(command)
-    def changed(
-        *arguments: Any, hosts: int | None, overrides: tuple[str, ...], **options: Any
-    ) -> Any:
-        if hosts is not None:
-            overrides = (f"cluster.hosts={hosts}", *overrides)
-        return command(*arguments, overrides=overrides, **options)
-
-    return scaled(changed)
+        with_options = option(with_options)
+    return with_options
 
 
 def as_json(command: Command) -> Command:
@@ -268,9 +248,24 @@ def misused(option: str, found: str, expected: str, hint: str = "") -> InputErro
     return InputError(Mistake("command line", option, found, expected, hint))
 
 
+def check_new(output: Path, force: bool) -> None:
+    """Raises InputError for an output that exists, unless --force is said."""
+    if output.exists() and not force:
+        hint = "--force writes over it"
+        raise misused("--output", str(output), "a file that does not exist", hint)
+
+
 def file_option(*names: str, text: str) -> Callable[[Command], Command]:
+    """The option of a file, which is read or written."""
     return click.option(
         *names, type=click.Path(dir_okay=False, path_type=Path), help=text
+    )
+
+
+def processes(text: str) -> Callable[[Command], Command]:
+    """The option --jobs."""
+    return click.option(
+        "--jobs", default=2, show_default=True, type=click.IntRange(1), help=text
     )
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import click
 
-from prestep.sim.commands._shared import Count, explained, misused, talk
+from prestep.sim.commands._shared import Count, check_new, explained, misused, talk
 from prestep.sim.errors import InputError
 from prestep.sim.extras import lazily
 
@@ -26,6 +26,20 @@ with lazily():
 GROUP = "Predict"
 Value = TypeVar("Value")
 Meaning = TypeVar("Meaning")
+#: Options that are whole numbers.
+COUNTS = {
+    ("--hosts", "--nodes"): "Hosts of the cluster (also --nodes).",
+    ("--gpus",): "Instead of --hosts: GPUs of whole hosts.",
+    ("--seq-len",): "Tokens of a sample.",
+    ("--global-batch",): "Samples of a step.",
+}
+
+
+def _counts(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of `COUNTS` to a command."""
+    for names, text in reversed(COUNTS.items()):
+        command = click.option(*names, type=Count(), help=text)(command)
+    return command
 
 
 @click.command(
@@ -41,12 +55,7 @@ Meaning = TypeVar("Meaning")
     metavar="NAME|FILE",
     help="`prestep list clusters`, a GPU of theirs (h100), or a file.",
 )
-@click.option(
-    "--hosts", "--nodes", type=Count(), help="Hosts of the cluster (also --nodes)."
-)
-@click.option("--gpus", type=Count(), help="Instead of --hosts: GPUs of whole hosts.")
-@click.option("--seq-len", type=Count(), help="Tokens of a sample.")
-@click.option("--global-batch", type=Count(), help="Samples of a step.")
+@_counts
 @click.option(
     "-o",
     "--output",
@@ -68,9 +77,7 @@ def command(
     output: Path,
     force: bool,
 ) -> None:
-    if output.exists() and not force:
-        hint = "--force writes over it"
-        raise misused("--output", str(output), "a file that does not exist", hint)
+    check_new(output, force)
     if named is not None and model is not None:
         raise misused("--model", f"{model} beside {named}", "the model once")
     name, _ = _asked("Model (name or file)", named or model, "llama3-8b", _model)

@@ -24,9 +24,7 @@ from prestep.sim.commands._shared import (
     file_option,
     fitting,
     misused,
-    of_recipe,
-    on_cluster,
-    on_hosts,
+    of_scenario,
     talk,
 )
 from prestep.sim.commands._trace_options import trace_part
@@ -93,6 +91,71 @@ class Outcome:
     failures: Sequence[str] = ()
 
 
+def _files(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of files that are written, and of what is in them."""
+    for option in (
+        click.option(
+            "--trace-ranks",
+            default="",
+            metavar="LIST",
+            help="Only these ranks in the trace: 0-7,16.",
+        ),
+        click.option(
+            "--trace-window",
+            default="",
+            metavar="FROM:TO",
+            help="Only this time in the trace: 0.1s:200ms.",
+        ),
+        click.option(
+            "--each",
+            multiple=True,
+            metavar="WHAT",
+            help="What-ifs for the report: as `whatif --each`.",
+        ),
+        file_option(
+            "--report", text="Write the report: one HTML file that works offline."
+        ),
+        file_option("--timeline", text="Write the timeline as Parquet."),
+        click.option(
+            "--trace",
+            metavar="FILE|DIR/",
+            type=click.Path(path_type=Path),
+            help="Write a Chrome trace (.json or .json.gz) for Perfetto; into a folder, one file per rank (for HTA).",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _noise(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of runs with noise."""
+    for option in (
+        click.option(
+            "--seed",
+            type=click.IntRange(0),
+            help="Of the noise; default 0. The same seed gives the same runs.",
+        ),
+        click.option(
+            "--replicas",
+            type=click.IntRange(1, MOST_REPLICAS),
+            help="Runs with noise ([faults] jitter): their distribution.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _priced(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of energy and cost."""
+    command = energy_prices(command)
+    text = "Of a GPU for an hour: the cost of the step, and of a million tokens."
+    command = click.option(
+        "--price-per-gpu-hour", type=POSITIVE, metavar="PRICE", help=text
+    )(command)
+    text = "Show watts and joules: GPUs, hosts, switches."
+    return click.option("--energy", is_flag=True, help=text)(command)
+
+
 @click.command(
     help=__doc__,
     epilog="\b\n"
@@ -104,66 +167,21 @@ class Outcome:
 @click.argument("scenario", required=False)
 @changes
 @as_json
-@click.option(
-    "--trace",
-    metavar="FILE|DIR/",
-    type=click.Path(path_type=Path),
-    help="Write a Chrome trace (.json or .json.gz) for Perfetto; into a folder, one file per rank (for HTA).",
-)
-@file_option("--timeline", text="Write the timeline as Parquet.")
-@file_option("--report", text="Write the report: one HTML file that works offline.")
-@click.option(
-    "--each",
-    multiple=True,
-    metavar="WHAT",
-    help="What-ifs for the report: as `whatif --each`.",
-)
-@click.option(
-    "--trace-window",
-    default="",
-    metavar="FROM:TO",
-    help="Only this time in the trace: 0.1s:200ms.",
-)
-@click.option(
-    "--trace-ranks",
-    default="",
-    metavar="LIST",
-    help="Only these ranks in the trace: 0-7,16.",
-)
+@_files
 @click.option(
     "--strict", is_flag=True, help="Fail when the prediction rests on a fallback."
 )
 @click.option(
     "--fail-oom", is_flag=True, help="Fail (exit 1) when the step does not fit."
 )
-@click.option(
-    "--replicas",
-    type=click.IntRange(1, MOST_REPLICAS),
-    help="Runs with noise ([faults] jitter): their distribution.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    help="Of the noise; default 0. The same seed gives the same runs.",
-)
+@_noise
 @click.option(
     "--max-micro-batch",
     is_flag=True,
     help="Find the largest micro batch that fits; exit 1 if none does.",
 )
-@click.option(
-    "--energy", is_flag=True, help="Show watts and joules: GPUs, hosts, switches."
-)
-@click.option(
-    "--price-per-gpu-hour",
-    type=POSITIVE,
-    metavar="PRICE",
-    help="Of a GPU for an hour: the cost of the step, and of a million tokens.",
-)
-@energy_prices
-@on_cluster
-@on_hosts
-@of_recipe
+@_priced
+@of_scenario
 @explained
 def command(
     scenario: str | None,

@@ -25,9 +25,8 @@ from prestep.sim.commands._shared import (
     explained,
     file_option,
     misused,
-    of_recipe,
-    on_cluster,
-    on_hosts,
+    of_scenario,
+    processes,
     rank_by,
     show_page,
     talk,
@@ -78,16 +77,12 @@ GROUP = "Predict"
     type=click.IntRange(1),
     help="Look at so many layouts only, chosen by optuna.",
 )
-@click.option(
-    "--jobs", default=2, show_default=True, type=click.IntRange(1), help="Processes."
-)
+@processes("Processes.")
 @as_json
 @file_option(
     "--write", text="Write the best layout as a scenario that `prestep run` takes."
 )
-@on_cluster
-@on_hosts
-@of_recipe
+@of_scenario
 @explained
 def command(
     scenario: str,

@@ -18,9 +18,8 @@ from prestep.sim.commands._shared import (
     changes,
     energy_prices,
     explained,
-    of_recipe,
-    on_cluster,
-    on_hosts,
+    of_scenario,
+    processes,
     rank_by,
     show_page,
     talk,
@@ -67,13 +66,7 @@ LONGEST = 20  # rows of the table
     show_default=True,
     help="processes, threads, dask://FILE.",
 )
-@click.option(
-    "--jobs",
-    default=2,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Runs at a time.",
-)
+@processes("Runs at a time.")
 @click.option(
     "--price",
     type=POSITIVE,
@@ -82,9 +75,7 @@ LONGEST = 20  # rows of the table
 )
 @energy_prices
 @rank_by
-@on_cluster
-@on_hosts
-@of_recipe
+@of_scenario
 @explained
 def command(
     scenario: str,
@@ -104,20 +95,21 @@ def command(
     path = catalog.find_scenario(scenario)
     values = grids.grid_of(grid)
     pool = executors.executor_of(executor, jobs)
-    if not scenario_file.is_recipe(
-        path
-    ):  # which needs a cluster, that may be what is swept
-        load.load_scenario(
-            path
-        )  # mistakes of the file are told once, not for every run
+    # A recipe needs a cluster, which may be what is swept.
+    if not scenario_file.is_recipe(path):
+        load.load_scenario(path)  # its mistakes are told once, not for every run
     runs = grids.specs(path, values, overrides)
     with progress.count("runs", len(runs)) as task:
         results = study.sweep(runs, output, pool, jobs, partial(_tell, task))
-    rows = study.rows_of(results)
     talk(f"wrote {results}")
+    _show(study.rows_of(results), objective)
+
+
+def _show(rows: Sequence[study.Row], objective: ranking.Objective) -> None:
+    """Prints the table; where every run was refused, ends as `run` of any of them does."""
     show_page(summary(rows, objective))
     if rows and all(row["error"] for row in rows):
-        sys.exit(EXIT_INPUT)  # as `run` of any of them
+        sys.exit(EXIT_INPUT)
 
 
 def _tell(task: progress.Task, done: int, of: int) -> None:

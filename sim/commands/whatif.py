@@ -16,9 +16,7 @@ from prestep.sim.commands._shared import (
     explained,
     file_option,
     misused,
-    of_recipe,
-    on_cluster,
-    on_hosts,
+    of_scenario,
     show_page,
     talk,
 )
@@ -63,9 +61,7 @@ Table = dict[str, Any]
 )
 @file_option("--plot", text="Draw what --each found (.svg, .png, .html).")
 @as_json
-@on_cluster
-@on_hosts
-@of_recipe
+@of_scenario
 @explained
 def command(
     scenario: str,

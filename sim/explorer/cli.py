@@ -13,9 +13,7 @@ import click
 from prestep.sim.commands._shared import (
     changes,
     explained,
-    of_recipe,
-    on_cluster,
-    on_hosts,
+    of_scenario,
     talk,
 )
 from prestep.sim.extras import lazily
@@ -39,9 +37,7 @@ GROUP = "Predict"
     help="Port on 127.0.0.1; default: a free one.",
 )
 @click.option("--open", "open_", is_flag=True, help="Open the page in the browser.")
-@on_cluster
-@on_hosts
-@of_recipe
+@of_scenario
 @explained
 def command(
     scenario: str | None, overrides: tuple[str, ...], port: int, open_: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -14,6 +14,7 @@ from prestep.sim.commands._shared import (
     echo_json,
     explained,
     file_option,
+    processes,
     show_page,
     talk,
 )
@@ -25,6 +26,31 @@ with lazily():
     from prestep.validation.report import gate
 
 GROUP = "Trust"
+#: Files that are written of the reports.
+FILES = {
+    "--junit": "Write JUnit XML.",
+    "--export": "Write measured and predicted steps as one table (.parquet, .csv).",
+    "--plot": "Write a scatter plot (PNG).",
+    "--markdown": "Write the report as Markdown.",
+    "--html": "Write a page with scatter and residual plots, in one file.",
+}
+
+
+def _written(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of `FILES` to a command."""
+    for name, text in reversed(FILES.items()):
+        command = file_option(name, text=text)(command)
+    return command
+
+
+def _comparing(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of a comparison with a base to a command."""
+    text = "With --compare: exit 1 if any prediction is not the same number."
+    command = click.option("--exact", is_flag=True, help=text)(command)
+    text = "With --compare: print and judge what moved, not the sets."
+    command = click.option("--only-compare", is_flag=True, help=text)(command)
+    text = "List what moved since this: a file of --json, or a git revision."
+    return click.option("--compare", metavar="FILE|REV", help=text)(command)
 
 
 @click.command(help=__doc__, epilog="Example: prestep validate h200 --junit h200.xml")
@@ -40,38 +66,9 @@ GROUP = "Trust"
     help="Where rows were measured that do not say it (steps, programs, energy).",
 )
 @as_json
-@file_option("--junit", text="Write JUnit XML.")
-@file_option(
-    "--export",
-    text="Write measured and predicted steps as one table (.parquet, .csv).",
-)
-@file_option("--plot", text="Write a scatter plot (PNG).")
-@file_option("--markdown", text="Write the report as Markdown.")
-@file_option(
-    "--html", text="Write a page with scatter and residual plots, in one file."
-)
-@click.option(
-    "--compare",
-    metavar="FILE|REV",
-    help="List what moved since this: a file of --json, or a git revision.",
-)
-@click.option(
-    "--only-compare",
-    is_flag=True,
-    help="With --compare: print and judge what moved, not the sets.",
-)
-@click.option(
-    "--exact",
-    is_flag=True,
-    help="With --compare: exit 1 if any prediction is not the same number.",
-)
-@click.option(
-    "--jobs",
-    default=2,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Worker processes.",
-)
+@_written
+@_comparing
+@processes("Worker processes.")
 @file_option(
     "--known-misses",
     text="Exit 1 only for failed checks that this TOML table does not list, or that grew.",
@@ -98,24 +95,24 @@ def command(
         table.check(export, sets or (body.DEFAULT,))
     reports = body.compare(sets, rows, jobs, cluster)
     compared = body.against_base(reports, compare, rows, jobs) if compare else None
-    judged = [] if only_compare and compare else reports
     body.write(reports, talk, compared=compared, **files)
     if export is not None:
         talk(f"wrote {table.write(reports, export, rows):,} rows to {export}")
+    judged = [] if only_compare and compare else reports
     if json_:
         echo_json(body.as_json(reports, compared))
     else:
         show_page(body.as_text(judged, compared))
     worse = body.worse(judged, known_misses, compared, exact)
-    _explain(worse, bool(known_misses), bool(compare))
-    sys.exit(EXIT_OUTSIDE if worse else 0)
+    _explain(worse, known_misses is not None, compared is not None)
 
 
-def _explain(worse: Sequence[gate.Check], known_misses: bool, compare: bool) -> None:
-    """Says which checks made the gate fail, where the tables alone do not."""
+def _explain(worse: Sequence[gate.Check], known_misses: bool, compared: bool) -> None:
+    """Says which checks made the gate fail, where the tables alone do not; exits with 1 where one did."""
     why = "not among the known misses, or worse" if known_misses else "past tolerance"
     for check in worse:
         if not check.excusable:
             talk(f"{check.name}: {check.detail}")
-        elif known_misses or compare:
+        elif known_misses or compared:
             talk(f"{why}: {check.name}: {check.value:.4f} (limit {check.limit:.4f})")
+    sys.exit(EXIT_OUTSIDE if worse else 0)

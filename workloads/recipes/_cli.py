@@ -14,11 +14,9 @@ import click
 
 from prestep.sim.commands._shared import (
     changes,
+    check_new,
     explained,
-    misused,
-    of_recipe,
-    on_cluster,
-    on_hosts,
+    of_scenario,
     talk,
 )
 from prestep.sim.errors import InputError, Mistake
@@ -47,16 +45,13 @@ WIDTH = 120
     help="File to write; default: stdout.",
 )
 @click.option("--force", is_flag=True, help="Write over a file that exists.")
-@on_cluster
-@on_hosts
-@of_recipe
+@of_scenario
 @explained
 def command(
     recipe: Path, overrides: tuple[str, ...], output: Path | None, force: bool
 ) -> None:
-    if output is not None and output.exists() and not force:
-        hint = "--force writes over it"
-        raise misused("--output", str(output), "a file that does not exist", hint)
+    if output is not None:
+        check_new(output, force)
     tables = scenario_file.tables_of(recipe)
     opened = recipes.opened(tables, recipe, overrides)
     if opened.recipe is None:
