@@ -8,9 +8,9 @@ from typing import Any
 
 from lab.sets.answer import Answer
 from prestep.sim.collectives import machine
+from prestep.sim.collectives.algorithms import algorithms
 from prestep.sim.collectives.plan import PROTOS, nccl_of
 from prestep.sim.collectives.planner import plan_collective
-from prestep.sim.collectives.registry import algorithms
 from prestep.sim.errors import InputError
 from prestep.topologies import cluster_names, load_cluster
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 
 from prestep.sim.analysis.prediction import Memory
+from prestep.sim.collectives.algorithms import algorithms
 from prestep.sim.collectives.plan import Plan
-from prestep.sim.collectives.registry import algorithms
 from prestep.sim.graph.opgraph import KERNEL, Chain, Comm, Program
 from prestep.sim.planning.planned import Planned
 from prestep.workloads.lowered import Lowered

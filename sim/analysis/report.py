@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from prestep.sim.analysis import formats, metrics, step_times, uneven, unsteady
+from prestep.sim.analysis import caveats, metrics, step_times, summary
 from prestep.sim.analysis.allocations import allocations_of
 from prestep.sim.analysis.critical_path import CriticalPath
 from prestep.sim.analysis.details import Details
-from prestep.sim.analysis.energy import energy_of
+from prestep.sim.analysis.energy import energy_of, shares_of
 from prestep.sim.analysis.evidence import evidence_of, fallbacks_of, tables_of
-from prestep.sim.analysis.gpu_shares import shares_of
 from prestep.sim.analysis.kernels import kernel_uses
 from prestep.sim.analysis.links import link_report
 from prestep.sim.analysis.memory import outside, peaks
@@ -21,7 +20,6 @@ from prestep.sim.analysis.path_walk import critical_path
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.shadow_prices import Prices
 from prestep.sim.analysis.spans import timeline_of
-from prestep.sim.analysis.summary import summary_of
 from prestep.sim.analysis.timeline import Timeline
 from prestep.sim.analysis.uncertainty import (
     uncertainty_of,
@@ -29,27 +27,16 @@ from prestep.sim.analysis.uncertainty import (
     with_readers,
     with_unseen,
 )
-from prestep.sim.analysis.unheard import unheard
-from prestep.sim.collectives.nccl import rccl
-from prestep.sim.collectives.wires import sharp
 from prestep.sim.costs.kinds import work
 from prestep.sim.engine.execution import Run
 from prestep.sim.graph.opgraph import KERNEL, OpGraph, Program
-from prestep.sim.planning.jitter import NAMES as JITTERS
-from prestep.sim.planning.jitter import PAUSE
 from prestep.sim.planning.planned import Planned
 from prestep.sim.storage.feeding import path_with, with_data
 from prestep.sim.tools.stack import with_room
-from prestep.workloads.job.faults import Faults
 from prestep.workloads.models.counts import attention_flops, idle_parameters
 from prestep.workloads.models.model import ModelSpec
 
 Value = TypeVar("Value")
-
-# What is counted per second, by the kind of model; of other kinds "samples".
-WITHOUT_NOISE = (
-    "the step, its breakdown and links are without noise; --replicas N draws it"
-)
 
 
 @with_room
@@ -84,7 +71,7 @@ def report(
         links=links.links,
         link_kinds=links.kinds,
         link_loads=links.loads,
-        scenario=summary_of(planned),
+        scenario=summary.summary_of(planned),
         timeline=timeline if save is None else Timeline.concatenate([timeline, save]),
         checkpoint=checkpoint,
         dataload=step.data,
@@ -127,7 +114,7 @@ def _speed(planned: Planned, step: _Step) -> dict[str, Any]:
     """The step time, and the fields of a prediction that follow from it."""
     job, gpus = planned.job, planned.lowered.layout.world
     tokens, flops = work_of_step(planned)
-    peak = formats.peak_of(planned, formats.formats_of(planned))
+    peak = summary.peak_of(planned, summary.formats_of(planned))
     return {
         "step_time": step.total,
         "step_time_by_rank": step.by_rank,
@@ -184,8 +171,8 @@ def _trust(
         "tables": tables_of(planned, run),
         "fallbacks": fallbacks_of(planned, run, host * step.computing),
         "warnings": (
-            *_warnings(planned),
-            *_unsteady(planned, run),
+            *caveats.warnings_of(planned),
+            *caveats.unsteady_of(planned, run),
             *unseen(planned.job),
             *interval.warnings,
         ),
@@ -306,54 +293,3 @@ def _flops_per_token(
     dense = parameters - lookup_rows * model.hidden
     dense += model.mtp_layers * model.vocab * model.hidden - idle_parameters(model)
     return (4.0 if frozen else 6.0) * dense + 3.0 * attention_flops(model, sequence)
-
-
-def _warnings(planned: Planned) -> tuple[str, ...]:
-    remarks, machine = planned.job.remarks, planned.machine
-    caveats = (
-        *remarks.decided,
-        *remarks.unused,
-        *unheard(planned, remarks.unused),
-        *remarks.caveats,
-        *_contradictions(planned),
-        *filter(None, [machine.host.caveat]),
-        *_without_sharp(planned),
-        *_without_nccl(planned),
-        *uneven.caveats(planned.fabric, planned.gpus, planned.graph.comms),
-    )
-    jitter = _jitter_keys(machine.faults)
-    return (*caveats, f"{', '.join(jitter)}: {WITHOUT_NOISE}") if jitter else caveats
-
-
-def _unsteady(planned: Planned, run: Run) -> tuple[str, ...]:
-    """Whether the last step stands for those after it; with noise no step is like another."""
-    return () if planned.noise is not None else unsteady.caveats(planned.graph, run)
-
-
-def _contradictions(planned: Planned) -> tuple[str, ...]:
-    """What the cluster's file says that cannot be so, such as links that its GPUs do not have."""
-    return tuple(
-        f"{planned.fabric.name}: {known.source}"
-        for key, known in planned.fabric.facts.items()
-        if key.startswith("contradiction:")
-    )
-
-
-def _without_nccl(planned: Planned) -> tuple[str, ...]:
-    """What collectives rest on where another library than NCCL runs them."""
-    modelled = rccl.caveat(planned.fabric.gpu_model) if planned.graph.comms else ""
-    return (modelled,) if modelled else ()
-
-
-def _without_sharp(planned: Planned) -> tuple[str, ...]:
-    """Whether CollNet was asked for in vain."""
-    idle = sharp.without(planned.fabric, planned.machine.nccl)
-    return (idle,) if idle else ()
-
-
-def _jitter_keys(faults: Faults) -> list[str]:
-    """The stated keys of noise, which replicas alone draw."""
-    names = [f"jitter_{name}" for name in (*JITTERS, PAUSE)]
-    drawn = [name for name in names if getattr(faults, name) is not None]
-    stated = ["jitter"] if faults.jitter != 1.0 else []
-    return [f"faults.{name}" for name in (*stated, *drawn)]

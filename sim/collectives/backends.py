@@ -55,29 +55,32 @@ def plan_of(
     size: float,
     ranks: Sequence[str],
     fabric: Any,
-    wanted: Nccl,
+    settings: Nccl,
     in_place: bool = False,
 ) -> Plan:
     """The plan of one operation by the settings' backend."""
-    if wanted.backend == "gloo":
+    if settings.backend == "gloo":
         tuner.check(op, size, len(ranks), gloo.OPS)
-        return gloo.plan(call_of(op, size, ranks, fabric, wanted))
-    if wanted.backend == "nvshmem" and op in ops("nvshmem"):
+        return gloo.plan(call_of(op, size, ranks, fabric, settings))
+    if settings.backend == "nvshmem" and op in ops("nvshmem"):
         tuner.check(op, size, len(ranks), ops("nvshmem"))
-        return one_sided.plan(call_of(op, size, ranks, fabric, wanted))
-    plan = tuner.choose(op, size, ranks, fabric, wanted, in_place)
-    notes = _limits(wanted)
-    if wanted.backend == "nvshmem":
+        return one_sided.plan(call_of(op, size, ranks, fabric, settings))
+    plan = tuner.choose(op, size, ranks, fabric, settings, in_place)
+    notes = _limits(settings)
+    if settings.backend == "nvshmem":
         notes.append(f"NVSHMEM has no {op} here: NCCL runs it")
     return replace(plan, notes=(*plan.notes, *notes)) if notes else plan
 
 
-def _limits(wanted: Nccl) -> list[str]:
+def _limits(settings: Nccl) -> list[str]:
     """What NCCL takes for less than was asked for, with a line in its log."""
-    most = wanted.most_channels
-    said = {"min_channels": wanted.min_channels, "max_channels": wanted.max_channels}
+    most = settings.most_channels
+    said = {
+        "min_channels": settings.min_channels,
+        "max_channels": settings.max_channels,
+    }
     return [
-        f"{key} = {value}: NCCL {wanted.version} has at most {most} channels"
+        f"{key} = {value}: NCCL {settings.version} has at most {most} channels"
         for key, value in said.items()
         if value is not None and value > most
     ]

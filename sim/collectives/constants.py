@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim import schema
+from prestep.sim.collectives.algorithms import algorithms
 from prestep.sim.collectives.plan import OPS, PROTOS
-from prestep.sim.collectives.registry import algorithms
 from prestep.sim.costs import interference
 from prestep.sim.costs.gpu_files import folder_of, generation_of
 from prestep.sim.errors import PrestepError

@@ -69,7 +69,7 @@ def plan(
     size: float,
     ranks: Sequence[str],
     fabric: Any,
-    wanted: Nccl,
+    settings: Nccl,
     tokens: Tokens,
 ) -> Plan | None:
     """The exchange of `tokens`, `size` bytes a rank; None where DeepEP's kernels were not measured.
@@ -77,8 +77,8 @@ def plan(
     That is on GPUs without a table, in NVLink domains of more than 8, and where hosts hold unequal parts of the group
     or P2P is off.
     """
-    group = group_of(fabric, ranks, wanted)
-    if not measured(group, fabric, wanted, tokens) or size <= 0:
+    group = group_of(fabric, ranks, settings)
+    if not measured(group, fabric, settings, tokens) or size <= 0:
         return None
     inside, over = curve(fabric.gpu_model, tokens.way), curve(HOSTS, tokens.way)
     several = group.nodes > 1
@@ -108,12 +108,12 @@ def plan(
     )
 
 
-def measured(group: Group, fabric: Any, wanted: Nccl, tokens: Tokens) -> bool:
+def measured(group: Group, fabric: Any, settings: Nccl, tokens: Tokens) -> bool:
     """Whether times of DeepEP exist for such a group."""
     alike = {len(host) for host in group.hosts}
     return (
         fabric.gpu_model in curves()
-        and wanted.backend == "nccl"
+        and settings.backend == "nccl"
         and group.inside == group.outside == "auto"
         and group.nodes == tokens.over
         and len(alike) == 1

@@ -94,7 +94,7 @@ class Group:
         )
 
 
-def group_of(fabric: Any, ranks: Sequence[str], wanted: Nccl | None = None) -> Group:
+def group_of(fabric: Any, ranks: Sequence[str], settings: Nccl | None = None) -> Group:
     """The group of `ranks`; of their order only the one in which hosts first appear matters.
 
     Raises
@@ -103,21 +103,21 @@ def group_of(fabric: Any, ranks: Sequence[str], wanted: Nccl | None = None) -> G
         If a rank is not a GPU of the fabric, or named twice.
     """
     index = paths.index_of(fabric)
-    wanted = wanted or Nccl()
+    settings = settings or Nccl()
     how = (
-        wanted.hostid,
-        wanted.p2p_disable,
-        wanted.p2p_level,
-        wanted.net_gdr_level,
-        wanted.shm_disable,
-        wanted.net_speed,
+        settings.hostid,
+        settings.p2p_disable,
+        settings.p2p_level,
+        settings.net_gdr_level,
+        settings.shm_disable,
+        settings.net_speed,
     )
     key = (tuple(ranks), how)
     if key not in index.groups:
         _check(fabric, index, key[0])
         ordered = (_ordered(fabric, key[0]), how)
         if ordered not in index.groups:
-            index.groups[ordered] = _build(fabric, ordered[0], wanted)
+            index.groups[ordered] = _build(fabric, ordered[0], settings)
         index.groups[key] = index.groups[ordered]
     return index.groups[key]  # type: ignore[no-any-return]
 
@@ -150,40 +150,42 @@ def _check(fabric: Any, index: paths.Index, ranks: tuple[str, ...]) -> None:
 
 
 def _hosts(
-    fabric: Any, ranks: tuple[str, ...], wanted: Nccl
+    fabric: Any, ranks: tuple[str, ...], settings: Nccl
 ) -> tuple[tuple[str, ...], ...]:
     """Ranks by NCCL's nodes: NVLink domains, or what the settings pretend."""
     domains = paths.domains(fabric)
     by_host: dict[Any, list[str]] = {}
     for at, rank in enumerate(ranks):
         place: Any = domains[rank]
-        if wanted.peers_off:
+        if settings.peers_off:
             # No P2P: through the memory of the machine, or each GPU a host of its own.
-            place = rank if wanted.shm_disable else fabric.host_of(rank)
-        elif wanted.shm_disable:
-            place = _first_peer(fabric, ranks[: at + 1], wanted)
-        if wanted.hostid is not None:
-            place = (place, at // wanted.hostid)
+            place = rank if settings.shm_disable else fabric.host_of(rank)
+        elif settings.shm_disable:
+            place = _first_peer(fabric, ranks[: at + 1], settings)
+        if settings.hostid is not None:
+            place = (place, at // settings.hostid)
         by_host.setdefault(place, []).append(rank)
     return tuple(tuple(gpus) for gpus in by_host.values())
 
 
-def _first_peer(fabric: Any, ranks: tuple[str, ...], wanted: Nccl) -> Any:
+def _first_peer(fabric: Any, ranks: tuple[str, ...], settings: Nccl) -> Any:
     """Whom the last of some ranks reaches without memory: NCCL's node (src/graph/topo.cc, ncclTopoTrimSystem)."""
     domains, rank = paths.domains(fabric), ranks[-1]
     here = [other for other in ranks if domains[other] == domains[rank]]
-    farthest = reach.limit(wanted, fabric, len(here))
+    farthest = reach.limit(settings, fabric, len(here))
     near = (one for one in here if reach.distance(fabric, one, rank) <= farthest)
     return domains[rank], next(near, rank)
 
 
-def _build(fabric: Any, ranks: tuple[str, ...], wanted: Nccl) -> Group:
-    hosts = _hosts(fabric, ranks, wanted)
+def _build(fabric: Any, ranks: tuple[str, ...], settings: Nccl) -> Group:
+    hosts = _hosts(fabric, ranks, settings)
     machines = {fabric.host_of(host[0]) for host in hosts}
-    inside = reach.route(fabric, hosts, wanted)
-    outside = "net" if len(machines) < len(hosts) else reach.out(fabric, hosts, wanted)
+    inside = reach.route(fabric, hosts, settings)
+    outside = (
+        "net" if len(machines) < len(hosts) else reach.out(fabric, hosts, settings)
+    )
     memory = inside != "auto" and len(hosts) < len(ranks)
-    level = wanted.p2p_level
+    level = settings.p2p_level
     local = _slowest(fabric, _neighbours(hosts), inside)
     remote = _slowest(fabric, _across(hosts), outside)
     return Group(
@@ -198,7 +200,7 @@ def _build(fabric: Any, ranks: tuple[str, ...], wanted: Nccl) -> Group:
         remote_kind=remote.kind,
         inside=inside,
         outside=outside,
-        net=nics.network(fabric, hosts, outside, wanted.net_speed),
+        net=nics.network(fabric, hosts, outside, settings.net_speed),
         network=replace(network_of(fabric), memory=memory),
         farthest=None if level is None else TYPES.index(level),
     )

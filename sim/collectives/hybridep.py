@@ -39,14 +39,14 @@ def plan(
     size: float,
     ranks: Sequence[str],
     fabric: Any,
-    wanted: Nccl,
+    settings: Nccl,
     tokens: Tokens,
 ) -> Plan | None:
     """The exchange of `size` bytes a rank; None where its kernels were not measured: over the network, other GPUs."""
-    group = group_of(fabric, ranks, wanted)
-    if not measured(group, fabric, wanted) or size <= 0:
+    group = group_of(fabric, ranks, settings)
+    if not measured(group, fabric, settings) or size <= 0:
         return None
-    links = backends.plan_of(op, size, ranks, fabric, wanted, False)
+    links = backends.plan_of(op, size, ranks, fabric, settings, False)
     known = fabric.gpu_model in MEASURED and group.n <= max(curve()["ranks"])
     return replace(
         links,
@@ -58,11 +58,11 @@ def plan(
     )
 
 
-def measured(group: Group, fabric: Any, wanted: Nccl) -> bool:
+def measured(group: Group, fabric: Any, settings: Nccl) -> bool:
     """Whether a bandwidth of such a group is known: one NVLink domain, of GPUs with NVLink 5."""
     return (
         fabric.gpu_model in GPUS
-        and wanted.backend == "nccl"
+        and settings.backend == "nccl"
         and group.nodes == 1
         and group.inside == group.outside == "auto"
         and "nvlink" in group.local_kind

@@ -1,4 +1,4 @@
-"""How sure the time of one collective alone is: an interval from errors on rows that widths may be taken from.
+"""Prediction interval of a single collective, from the errors on calibration rows.
 
 Constants of NCCL on a GPU that was fitted, on one that stands on another's, and of networks are off by different
 shares, and so are those of kinds of fabric: they were fitted to GPUs that meet in NVSwitches, and say less of NVLinks
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from prestep.sim.collectives.plan import Plan
-from prestep.sim.collectives.wires import shaping
+from prestep.sim.collectives.wires import network
 from prestep.sim.collectives.wires.network import INSIDE
 from prestep.sim.costs.spreads import NOMINAL, quantile, tables
 
@@ -28,8 +28,8 @@ PARTS = ("latency", "between", "bandwidth")
 
 
 @dataclass(frozen=True)
-class Sure:
-    """The measured time lies between `low` and `high`, s, in `NOMINAL` of the cases; `place`: whose widths."""
+class Interval:
+    """Seconds between which `NOMINAL` of measured times lie, their relative spread, and whose widths these are."""
 
     low: float
     high: float
@@ -58,7 +58,7 @@ def place_of(plan: Plan, fabric: Any) -> str:
     """
     kinds = set(fabric.links.kinds_on(plan.links))
     if kinds - INSIDE:
-        return SHAPED if shaping.bucket(fabric) else NETWORK
+        return SHAPED if network.has_token_bucket(fabric) else NETWORK
     # Any other link than NVLink: what passes PCIe shares it, and the CPUs' way between sockets is anybody's guess.
     if kinds - {"nvlink"}:
         return PCIE
@@ -84,10 +84,10 @@ def spread(place: str, latency: float) -> float:
     >>> spread("fitted", 1.0) == widths()["fitted"]["latency"]
     True
     """
-    known = widths()[place]
+    parts = widths()[place]
     shares = latency, 4.0 * latency * (1.0 - latency), 1.0 - latency
     return math.hypot(
-        *(share * known[part] for share, part in zip(shares, PARTS, strict=True))
+        *(share * parts[part] for share, part in zip(shares, PARTS, strict=True))
     )
 
 
@@ -97,10 +97,10 @@ def latency_share(plan: Plan, fabric: Any) -> float:
     return min(1.0, plan.latency / time) if time > 0 else 1.0
 
 
-def sure(plan: Plan, fabric: Any, time: float | None = None) -> Sure:
+def interval_of(plan: Plan, fabric: Any, time: float | None = None) -> Interval:
     """The interval of a plan's time on an idle network, or of `time` seconds that it is predicted to take."""
     place = place_of(plan, fabric)
     middle = plan.duration(fabric.links.bandwidth) if time is None else time
-    found = spread(place, latency_share(plan, fabric))
-    factor = math.exp(quantile() * found)
-    return Sure(middle / factor, middle * factor, found, place)
+    deviation = spread(place, latency_share(plan, fabric))
+    factor = math.exp(quantile() * deviation)
+    return Interval(middle / factor, middle * factor, deviation, place)

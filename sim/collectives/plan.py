@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from prestep.sim.collectives.registry import algorithms
+from prestep.sim.collectives.algorithms import algorithms
 from prestep.sim.collectives.settings import COMMUNICATORS, Ctas, Nccl
 from prestep.sim.errors import InputError, Mistake, unknown
 

@@ -46,12 +46,14 @@ def plan_collective(
     InputError
         For anything that NCCL would refuse; see `prestep.sim.collectives.nccl.tuner.choose`.
     """
-    wanted = nccl or Nccl()
+    settings = nccl or Nccl()
     plans = paths.index_of(fabric).plans
-    key = (op, size, tuple(ranks), wanted, in_place, tokens)
+    key = (op, size, tuple(ranks), settings, in_place, tokens)
     if key not in plans:
         own = None
         if tokens is not None:
-            own = KERNELS[tokens.kernel](op, size, ranks, fabric, wanted, tokens)
-        plans[key] = own or backends.plan_of(op, size, ranks, fabric, wanted, in_place)
+            own = KERNELS[tokens.kernel](op, size, ranks, fabric, settings, tokens)
+        plans[key] = own or backends.plan_of(
+            op, size, ranks, fabric, settings, in_place
+        )
     return plans[key]  # type: ignore[no-any-return]

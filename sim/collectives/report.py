@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from prestep.sim.collectives import backends, machine, request, table
+from prestep.sim import assignments, strict
+from prestep.sim.collectives import backends, machine, table
 from prestep.sim.collectives.nccl import creation, lines
 from prestep.sim.collectives.plan import WORDS, check
 from prestep.sim.collectives.settings import Nccl
+from prestep.sim.collectives.wires.processes import LOCAL, WRONG, memory_of
 from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.sim.units import (
     format_bandwidth,
@@ -20,6 +23,10 @@ from prestep.sim.units import (
     parse_nccl_size,
 )
 from prestep.topologies import load_cluster
+
+WHERE = "command line"
+#: The key of where processes are, which a scenario has in its section of the cluster.
+NUMA = "cluster.numa"
 
 
 @dataclass(frozen=True)
@@ -87,11 +94,11 @@ def collective(
     """
     op = op.replace("-", "_")
     smallest, largest = _sizes(min_bytes, max_bytes)
-    nccl, links, numa = request.split(overrides)
+    nccl, links, numa = settings_of(overrides)
     nccl = _backend(nccl, backend)
     _check(nccl, op, {**forced, "counts": _beside(op, counts)}, ranks, gpus)
-    fabric = request.placed(_fabric(cluster, hosts, links, constants), numa)
-    group = request.gpus(gpus, fabric) if gpus else ()
+    fabric = with_processes(_fabric(cluster, hosts, links, constants), numa)
+    group = chosen_gpus(gpus, fabric) if gpus else ()
     if op == backends.CREATION:
         return _creation(fabric, ranks or len(group), explain)
     rows = table.sweep(
@@ -126,7 +133,7 @@ def _bytes(size: str | float, key: str) -> float:
     number = isinstance(size, int | float) and not isinstance(size, bool)
     if not number or not math.isfinite(size) or size < 1:
         expected = 'bytes: a number of at least 1, or a text such as "1M"'
-        raise InputError(Mistake("command line", key, repr(size), expected))
+        raise InputError(Mistake(WHERE, key, repr(size), expected))
     return float(int(size))
 
 
@@ -152,9 +159,7 @@ def _backend(nccl: Nccl, backend: str | None) -> Nccl:
     if backend is None:
         return nccl
     if backend.lower() not in WORDS["backend"]:
-        raise InputError(
-            unknown("command line", "--backend", backend, WORDS["backend"])
-        )
+        raise InputError(unknown(WHERE, "--backend", backend, WORDS["backend"]))
     return replace(nccl, backend=backend.lower())  # type: ignore[arg-type]
 
 
@@ -173,7 +178,7 @@ def _contradictions(
     """Options that say nothing beside others: NCCL's choices without NCCL."""
     wrong = [
         Mistake(
-            "command line",
+            WHERE,
             f"--{key}",
             str(value),
             "nothing: it is an option of NCCL's collectives",
@@ -184,7 +189,7 @@ def _contradictions(
     if ranks and gpus:
         wrong.append(
             Mistake(
-                "command line",
+                WHERE,
                 "--ranks",
                 f"{ranks} beside --gpus {gpus}",
                 "one of the two",
@@ -198,7 +203,109 @@ def _creation(fabric: Any, ranks: int, explain: bool) -> Creation:
     """Costs of a communicator of `ranks`; 0: of all counts up to the whole cluster."""
     if ranks > len(fabric.gpus):
         expected = f"at most the {len(fabric.gpus)} GPUs of {fabric.name}"
-        raise InputError(Mistake("command line", "--ranks", str(ranks), expected))
-    wanted = [ranks] if ranks else creation.counts(len(fabric.gpus))
-    costs = [creation.cost(count, fabric.gpu_model) for count in wanted]
+        raise InputError(Mistake(WHERE, "--ranks", str(ranks), expected))
+    numbers = [ranks] if ranks else creation.counts(len(fabric.gpus))
+    costs = [creation.cost(count, fabric.gpu_model) for count in numbers]
     return Creation(costs, explain)
+
+
+def settings_of(overrides: Sequence[str]) -> tuple[Nccl, dict[str, str], str]:
+    """Settings from items such as "nccl.p2p_disable=true"; changes of the cluster's links; where processes are.
+
+    Raises
+    ------
+    InputError
+        With every item that is none, and every setting that NCCL does not have or that has another type.
+    """
+    said: dict[str, object] = {}
+    links: dict[str, str] = {}
+    numa = LOCAL
+    mistakes: list[Mistake] = []
+    for item in overrides:
+        try:
+            name, value = assignments.split(item)
+            section, _, key = name.partition(".")
+            if name == NUMA:
+                numa = _numa(value)
+            elif section == "nccl":
+                said[key] = assignments.read(Nccl, key, value)
+            else:
+                links[assignments.link_key(name, ("nccl", "cluster"))] = value
+        except InputError as error:
+            mistakes.extend(error.mistakes)
+    made, wrong = strict.build(Nccl, said, "--set", "nccl", {})
+    if mistakes + wrong:
+        raise InputError(mistakes + wrong)
+    return made, links, numa
+
+
+def _numa(value: str) -> str:
+    """On which socket processes are."""
+    if value not in (LOCAL, WRONG):
+        raise InputError(unknown("--set", NUMA, value, (LOCAL, WRONG)))
+    return value
+
+
+def with_processes(fabric: Any, numa: str) -> Any:
+    """The cluster with its processes where they are.
+
+    Raises
+    ------
+    InputError
+        If they are on another socket of a host that has one.
+    """
+    if numa == LOCAL:
+        return fabric
+    moved = fabric.with_processes(numa)
+    memory_of(moved, moved.gpus[0])
+    return moved
+
+
+def chosen_gpus(text: str, fabric: Any) -> tuple[str, ...]:
+    """GPUs of a list such as "0,2,4-7" or "gpu0,gpu3"; the first is the root.
+
+    Raises
+    ------
+    InputError
+        With every entry that is no GPU of the cluster, and for fewer than two.
+    """
+    chosen: list[str] = []
+    mistakes: list[Mistake] = []
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        listed = _listed(entry, fabric.gpus)
+        if isinstance(listed, Mistake):
+            mistakes.append(listed)
+        else:
+            chosen += listed
+    mistakes += [
+        Mistake(WHERE, "--gpus", f"{name} twice", "every GPU once")
+        for name in sorted(_twice(chosen))
+    ]
+    if len(chosen) < 2 and not mistakes:
+        enough = "at least two GPUs, such as 0,1 or 0-3"
+        mistakes.append(Mistake(WHERE, "--gpus", f'"{text}"', enough))
+    if mistakes:
+        raise InputError(mistakes)
+    return tuple(chosen)
+
+
+def _listed(entry: str, names: Sequence[str]) -> Sequence[str] | Mistake:
+    """The GPUs of one entry: a name, a number or a range of numbers."""
+    if entry in names:
+        return [entry]
+    first, last = _range(entry)
+    if first is None:
+        return unknown(WHERE, "--gpus", entry, names)
+    if not first <= last < len(names):
+        numbers = f"numbers from 0 to {len(names) - 1}"
+        return Mistake(WHERE, "--gpus", f'"{entry}"', numbers)
+    return names[first : last + 1]
+
+
+def _range(entry: str) -> tuple[int | None, int]:
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", entry)
+    return (None, 0) if match is None else (int(match[1]), int(match[2] or match[1]))
+
+
+def _twice(names: Sequence[str]) -> set[str]:
+    return {name for name in names if names.count(name) > 1}

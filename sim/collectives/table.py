@@ -14,7 +14,7 @@ import numpy as np
 from prestep.sim.collectives import backends, machine, uneven
 from prestep.sim.collectives.bound import Bounds
 from prestep.sim.collectives.group import group_of
-from prestep.sim.collectives.interval import Sure, sure
+from prestep.sim.collectives.interval import Interval, interval_of
 from prestep.sim.collectives.nccl.search import search
 from prestep.sim.collectives.nccl.tuner import Candidate, candidates
 from prestep.sim.collectives.plan import Plan, check, nccl_of
@@ -47,7 +47,7 @@ class Row:
     bottleneck: str
     candidates: tuple[Candidate, ...] = ()
     faster: Plan | None = None
-    interval: Sure | None = (
+    interval: Interval | None = (
         None  # none for what was never measured: Gloo and one-sided puts
     )
 
@@ -96,46 +96,48 @@ class _Task:
     op: str
     size: float
     group: tuple[str, ...]
-    wanted: Nccl
+    settings: Nccl
     shares: np.ndarray | None = None
 
     def in_step(self, fabric: Any) -> Plan:
         """The plan of a program's own call, with even messages or with those of a file."""
         if self.shares is None:
-            return plan_collective(self.op, self.size, self.group, fabric, self.wanted)
-        return uneven.plan(self.size, self.group, fabric, self.wanted, self.shares)
+            return plan_collective(
+                self.op, self.size, self.group, fabric, self.settings
+            )
+        return uneven.plan(self.size, self.group, fabric, self.settings, self.shares)
 
     def tested(self, fabric: Any) -> Plan:
         """The plan as nccl-tests times it: no other library's calls wait for NCCL's stream."""
         plan = self.in_step(fabric)
-        nccl = self.wanted.backend == "nccl"
+        nccl = self.settings.backend == "nccl"
         return machine.as_tested(plan, fabric) if nccl else plan
 
     def faster(self, fabric: Any, plan: Plan) -> Plan | None:
         """The fastest of what NCCL did not choose, if it takes clearly less time than its choice, `plan`."""
-        wanted = self.wanted
-        if wanted.backend != "nccl" or wanted.algo or wanted.proto:
+        settings = self.settings
+        if settings.backend != "nccl" or settings.algo or settings.proto:
             return None
         if not _between_hosts(plan, fabric):
             return None  # in a host NCCL's tables were fitted to what is there
         compared = [
-            nccl_of(vars(wanted) | {"algo": one.algo, "proto": one.proto})
-            for one in candidates(self.op, self.size, self.group, fabric, wanted)
+            nccl_of(vars(settings) | {"algo": one.algo, "proto": one.proto})
+            for one in candidates(self.op, self.size, self.group, fabric, settings)
         ]
         others = compared[1:]  # the first is NCCL's choice
         # Fast links need few channels in NCCL's search, but a channel carries only so much.
-        most = min(2 * plan.channels, wanted.most_channels)
-        if wanted.min_channels is None and most > self._fewest(fabric):
+        most = min(2 * plan.channels, settings.most_channels)
+        if settings.min_channels is None and most > self._fewest(fabric):
             others += [replace(one, min_channels=most) for one in compared]
-        plans = [replace(self, wanted=other).tested(fabric) for other in others]
+        plans = [replace(self, settings=other).tested(fabric) for other in others]
         best = min(plans, key=lambda one: _seconds(one, fabric), default=plan)
         clear = _seconds(best, fabric) < _seconds(plan, fabric) / CLEARLY
         return best if clear else None
 
     def _fewest(self, fabric: Any) -> int:
         """Channels that the communicator has anyway: to ask for no more changes no plan."""
-        group = group_of(fabric, self.group, self.wanted)
-        graph = search(group, fabric.gpu_model, self.wanted, fabric)
+        group = group_of(fabric, self.group, self.settings)
+        graph = search(group, fabric.gpu_model, self.settings, fabric)
         return min(graph.channels, graph.nvls_channels or graph.channels)
 
 
@@ -184,33 +186,33 @@ def sweep(
     InputError
         For sizes in the wrong order, more ranks than GPUs, or what NCCL does not have.
     """
-    wanted = _wanted(nccl, algo, proto, channels)
-    backends.check(wanted.backend, op)
+    settings = _settings(nccl, algo, proto, channels)
+    backends.check(settings.backend, op)
     _check(fabric, ranks, min_bytes, max_bytes)
     group = tuple(gpus) or fabric.gpus[: ranks or len(fabric.gpus)]
     sizes = [min_bytes]
     while sizes[-1] * 2 <= max_bytes:
         sizes.append(sizes[-1] * 2)
-    shares = None if counts is None else _shares(op, counts, group, wanted)
+    shares = None if counts is None else _shares(op, counts, group, settings)
     bounds = Bounds(fabric)
-    rows = [_row(op, size, group, bounds, wanted, shares) for size in sizes]
-    if explain and wanted.backend == "nccl":
-        return [_compared(row, group, fabric, wanted) for row in rows]
+    rows = [_row(op, size, group, bounds, settings, shares) for size in sizes]
+    if explain and settings.backend == "nccl":
+        return [_compared(row, group, fabric, settings) for row in rows]
     return rows
 
 
-def _shares(op: str, counts: Path, group: Sequence[str], wanted: Nccl) -> np.ndarray:
+def _shares(op: str, counts: Path, group: Sequence[str], settings: Nccl) -> np.ndarray:
     """What each rank sends to each other, of what one sends on average."""
-    if op != uneven.OP or wanted.backend != "nccl":
-        found = f"{op} with {wanted.backend}"
+    if op != uneven.OP or settings.backend != "nccl":
+        found = f"{op} with {settings.backend}"
         expected = f"{uneven.OP} with nccl: others have messages of one size"
         raise InputError(Mistake("command line", "--counts", found, expected))
     return uneven.read(counts, len(group))
 
 
-def _compared(row: Row, group: Sequence[str], fabric: Any, wanted: Nccl) -> Row:
+def _compared(row: Row, group: Sequence[str], fabric: Any, settings: Nccl) -> Row:
     """The row with everything that NCCL compared for it."""
-    compared = candidates(row.plan.op, row.plan.size, group, fabric, wanted)
+    compared = candidates(row.plan.op, row.plan.size, group, fabric, settings)
     return replace(row, candidates=tuple(compared))
 
 
@@ -228,7 +230,7 @@ def _check(fabric: Any, ranks: int | None, min_bytes: float, max_bytes: float) -
         raise InputError(mistakes)
 
 
-def _wanted(
+def _settings(
     nccl: Nccl | None, algo: str | None, proto: str | None, channels: int | None
 ) -> Nccl:
     """The settings, with what options say laid over them and checked."""
@@ -267,11 +269,11 @@ def _row(
     asked: float,
     group: Sequence[str],
     bounds: Bounds,
-    wanted: Nccl,
+    settings: Nccl,
     shares: np.ndarray | None = None,
 ) -> Row:
     size, note = rounded(op, asked, len(group))
-    task = _Task(op, size, tuple(group), wanted, shares)
+    task = _Task(op, size, tuple(group), settings, shares)
     fabric = bounds.fabric
     plan = task.tested(fabric)
     plan = replace(plan, notes=(*plan.notes, note)) if note else plan
@@ -284,7 +286,7 @@ def _row(
         size / time * bus_factor(op, len(group)),
         bounds.of(plan, task.tested),
         faster=task.faster(fabric, plan),
-        interval=sure(plan, fabric) if wanted.backend == "nccl" else None,
+        interval=interval_of(plan, fabric) if settings.backend == "nccl" else None,
     )
 
 

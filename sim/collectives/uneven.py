@@ -17,7 +17,7 @@ import numpy as np
 
 from prestep.sim.collectives.algorithms import pairwise
 from prestep.sim.collectives.assemble import call_of
-from prestep.sim.collectives.nccl import channels as rules
+from prestep.sim.collectives.nccl import protocols
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, transport
@@ -106,7 +106,7 @@ class Uneven(pairwise.Messages):
         parts_of = lru_cache(maxsize=None)(self._parts)
         load = np.zeros((n, ctas))
         for round_ in range(begin, n):
-            first, weight = rules.first_channel(round_, ctas), 1.0
+            first, weight = protocols.first_channel(round_, ctas), 1.0
             if round_ == 0:
                 weight = self_copy
             for rank in range(n):
@@ -117,8 +117,10 @@ class Uneven(pairwise.Messages):
         return load
 
     def _parts(self, size: float) -> int:
-        group, buffer = self.group, self.wanted.buffer_size
-        return rules.message_channels(size, group.n, self.graph, group.nodes, buffer)
+        group, buffer = self.group, self.settings.buffer_size
+        return protocols.message_channels(
+            size, group.n, self.graph, group.nodes, buffer
+        )
 
     def _posted(self) -> int:
         """Messages to other hosts that the busiest rank's proxy posts."""
@@ -133,6 +135,6 @@ class Uneven(pairwise.Messages):
             (names[a], names[b], float(self._others[a, b]))
             for a, b in np.argwhere(self._others > 0).tolist()
         ]
-        if not self.wanted.pxn_disable:
+        if not self.settings.pxn_disable:
             flows = transport.relayed(flows, self.group)
         return paths.gather(fabric, self.group.expand(fabric, flows))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet
 
 from prestep.sim import files
-from prestep.sim.analysis.arrow_timeline import from_arrow, to_arrow
+from prestep.sim.analysis.arrow import from_arrow, to_arrow
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.timeline import Timeline
 from prestep.sim.errors import PrestepError

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from prestep.sim import plugins
 from prestep.sim.collectives import table
-from prestep.sim.collectives.interval import sure
+from prestep.sim.collectives.algorithms import algorithms
+from prestep.sim.collectives.interval import interval_of
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
-from prestep.sim.collectives.registry import algorithms
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.costs.measured import gpu_of
 from prestep.sim.engine.engine import execute
@@ -120,7 +120,7 @@ def agree(
         fabric, op=op, gpus=gpus, min_bytes=size, max_bytes=size, nccl=nccl
     )
     assert row.plan.size != size or row.time_in_step == alone
-    interval = sure(plan, fabric)
+    interval = interval_of(plan, fabric)
     assert interval.low < alone < interval.high
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prestep.sim.collectives import registry
+from prestep.sim.collectives.algorithms import algorithms
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl import tuner
 from prestep.sim.collectives.plan import OPS, PAIR_OPS, Plan
@@ -177,7 +177,7 @@ def test_plans_put_the_steps_bytes_on_the_links() -> None:
     assert plan.latency < run("ring", single, "all_gather").latency
 
 
-@pytest.mark.parametrize("algo", [*registry.algorithms()])
+@pytest.mark.parametrize("algo", [*algorithms()])
 def test_an_algorithm_never_beats_its_links(algo: str) -> None:
     """Latency and the busiest link bound every plan from below, and 16 GiB gets at least half of the bound."""
     fabric = cluster(
@@ -186,7 +186,7 @@ def test_an_algorithm_never_beats_its_links(algo: str) -> None:
         nics=1 if algo == "pat" else 8,
         facts=("sharp",),
     )
-    module = registry.algorithms()[algo]
+    module = algorithms()[algo]
     for op in module.OPS:
         for size in (1.0, 2.0**20, 2.0**34):
             plan = plan_collective(
@@ -201,7 +201,7 @@ def test_an_algorithm_never_beats_its_links(algo: str) -> None:
 
 def test_the_registry_is_the_folder() -> None:
     """All seven algorithms of NCCL, in the order that decides its ties."""
-    found = registry.algorithms()
+    found = algorithms()
     assert list(found) == [
         "tree",
         "ring",
@@ -254,7 +254,7 @@ def test_what_cannot_run_says_why(
     fabric = cluster(hosts, gpus=gpus, nics=gpus, **made)
     op = "all_gather" if algo == "pat" else "all_reduce"
     asked = Nccl(**wanted)
-    reason = registry.algorithms()[algo].runs_on(
+    reason = algorithms()[algo].runs_on(
         op, group_of(fabric, fabric.gpus, asked), fabric, asked
     )
     assert reason is not None and words in reason

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from prestep.sim.collectives import machine, table
 from prestep.sim.collectives.algorithms import pairwise, tree
 from prestep.sim.collectives.group import group_of
-from prestep.sim.collectives.nccl.channels import first_channel, search, used
-from prestep.sim.collectives.nccl.protocols import aligned
+from prestep.sim.collectives.nccl.protocols import aligned, first_channel, used
+from prestep.sim.collectives.nccl.search import search
 from prestep.sim.collectives.nccl.tuner import candidates
 from prestep.sim.collectives.plan import OPS
 from prestep.sim.collectives.planner import plan_collective

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prestep.sim.analysis.arrow_timeline import to_arrow
+from prestep.sim.analysis.arrow import to_arrow
 from prestep.sim.analysis.spans import timeline_of
 from prestep.sim.analysis.timeline import check
 from prestep.sim.engine.clock import Clock

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from prestep.sim import predict
-from prestep.sim.analysis.arrow_timeline import to_arrow
+from prestep.sim.analysis.arrow import to_arrow
 from prestep.sim.analysis.report import work_of_step
 from prestep.sim.analysis.spans import timeline_of
 from prestep.sim.analysis.timeline import Timeline, check

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prestep.sim.collectives.group import group_of
-from prestep.sim.collectives.nccl import mesh
+from prestep.sim.collectives.nccl import orders
 from prestep.sim.collectives.nccl.searched import on_host
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
@@ -17,10 +17,10 @@ from prestep.topologies import load_cluster
 RING = Nccl(algo="ring", proto="Simple")
 
 
-def orders(name: str, count: int) -> tuple[tuple[str, ...], ...]:
+def mesh_orders(name: str, count: int) -> tuple[tuple[str, ...], ...]:
     fabric = load_cluster(name)
     group = group_of(fabric, fabric.gpus[:count], Nccl())
-    return mesh.rings(group, fabric, Nccl())
+    return orders.mesh_rings(group, fabric, Nccl())
 
 
 def links_between(fabric: Any, a: str, b: str) -> int:
@@ -32,7 +32,7 @@ def links_between(fabric: Any, a: str, b: str) -> int:
 @pytest.mark.parametrize(("count", "rings"), [(4, 4), (6, 2), (8, 6)])
 def test_a_dgx_1_has_the_rings_that_were_measured(count: int, rings: int) -> None:
     """All-reduces of 4, 6 and 8 of its GPUs get 85, 46 and 134 GB/s: 4, 2 and 6 links of 22."""
-    assert len(orders("dgx-1v", count)) == rings
+    assert len(mesh_orders("dgx-1v", count)) == rings
 
 
 @pytest.mark.parametrize("count", [4, 6, 8])
@@ -40,7 +40,7 @@ def test_no_link_has_more_rings_than_it_has_wires(count: int) -> None:
     """Rings go from GPU to GPU over links of their own, in each direction."""
     fabric = load_cluster("dgx-1v")
     taken: dict[tuple[str, str], int] = {}
-    for order in orders("dgx-1v", count):
+    for order in mesh_orders("dgx-1v", count):
         assert sorted(order) == sorted(fabric.gpus[:count])
         for edge in itertools.pairwise((*order, order[0])):
             taken[edge] = taken.get(edge, 0) + 1
@@ -67,7 +67,7 @@ def test_a_large_ring_gets_what_its_links_carry() -> None:
 
 def test_a_switch_and_several_hosts_have_no_mesh() -> None:
     """NVSwitches join all GPUs alike, and between hosts other rules hold."""
-    assert orders("dgx-h100", 8) == ()
+    assert mesh_orders("dgx-h100", 8) == ()
     fabric = load_cluster("alcf-polaris", 2)
     group = group_of(fabric, fabric.gpus, Nccl())
-    assert not mesh.joined(group, fabric)
+    assert not orders.is_mesh(group, fabric)

@@ -11,7 +11,7 @@ from prestep.sim import api
 from prestep.sim.collectives.algorithms import tree
 from prestep.sim.collectives.assemble import call_of
 from prestep.sim.collectives.nccl import rccl
-from prestep.sim.collectives.nccl.rings import edges
+from prestep.sim.collectives.nccl.orders import neighbours
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.costs import generation, load_gpu
@@ -24,7 +24,9 @@ def test_cycles_share_no_link_in_one_direction(count: int) -> None:
     """Each passes every GPU once; of eight GPUs they take all 56 directions."""
     cycles = rccl.cycles(count)
     assert all(sorted(cycle) == list(range(count)) for cycle in cycles)
-    taken = Counter(edge for cycle in cycles for edge in edges(tuple(map(str, cycle))))
+    taken = Counter(
+        edge for cycle in cycles for edge in neighbours(tuple(map(str, cycle)))
+    )
     assert max(taken.values()) == 1
     assert len(cycles) == rccl.FEWER.get(count, count - 1)
 

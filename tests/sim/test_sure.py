@@ -19,9 +19,9 @@ from prestep.sim.collectives.interval import (
     PCIE,
     RACK,
     SHAPED,
+    interval_of,
     place_of,
     spread,
-    sure,
     widths,
 )
 from prestep.sim.collectives.planner import plan_collective
@@ -76,11 +76,11 @@ def test_the_time_lies_in_the_middle_of_its_interval(size: float) -> None:
     """Of the logarithm: an interval never reaches zero, and scales with the time that is asked about."""
     found, fabric = plan("h200-host-4", size)
     time = found.duration(fabric.links.bandwidth)  # type: ignore[attr-defined]
-    known = sure(found, fabric)  # type: ignore[arg-type]
+    known = interval_of(found, fabric)  # type: ignore[arg-type]
     assert 0 < known.low < time < known.high
     assert math.sqrt(known.low * known.high) == pytest.approx(time)
     assert math.log(known.high / time) == pytest.approx(quantile() * known.spread)
-    assert sure(found, fabric, 2 * time).high == pytest.approx(2 * known.high)  # type: ignore[arg-type]
+    assert interval_of(found, fabric, 2 * time).high == pytest.approx(2 * known.high)  # type: ignore[arg-type]
 
 
 #: `nvidia-smi topo -m` of a host with four NVLink bridges between pairs of A100 (NVIDIA/nccl-tests issue 178).
@@ -107,7 +107,7 @@ def test_pairs_and_triples_without_switches_lie_in_their_intervals(
     fabric = load_cluster(str(tmp_path / "topo.txt"))
     size = 8 * 2.0**30
     found = plan_collective("all_reduce", size, fabric.gpus[:ranks], fabric, None)
-    known = sure(found, fabric)
+    known = interval_of(found, fabric)
     assert place_of(found, fabric) == known.place == place
     assert known.low < size * 2 * (ranks - 1) / ranks / busbw < known.high
 
@@ -125,7 +125,7 @@ def test_a_rack_lies_in_its_interval_as_often_as_it_says() -> None:
     inside = 0
     for size, times in measured.items():
         found = plan_collective("all_reduce", size, fabric.gpus, fabric, None)
-        known = sure(found, fabric)
+        known = interval_of(found, fabric)
         inside += sum(known.low <= time * 1e-6 <= known.high for time in times)
     assert inside >= 9
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prestep.sim.analysis.arrow_timeline import arrow_schema, from_arrow, to_arrow
+from prestep.sim.analysis.arrow import arrow_schema, from_arrow, to_arrow
 from prestep.sim.analysis.timeline import (
     SPANS,
     Timeline,

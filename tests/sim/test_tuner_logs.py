@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from prestep.sim.collectives.algorithms import tree
 from prestep.sim.collectives.group import group_of
-from prestep.sim.collectives.nccl import rings, tuner
+from prestep.sim.collectives.nccl import lines, searched, tuner
 from prestep.sim.collectives.nccl.search import search
 from prestep.sim.collectives.plan import RING_OPS
 from prestep.sim.collectives.planner import plan_collective
@@ -68,21 +67,19 @@ def test_rings_and_trees_are_the_log_s(case: str) -> None:
     """The order of every ring, and the parent of every rank on every channel."""
     fabric = logged(case)
     group = group_of(fabric, fabric.gpus)
-    rank = {gpu: r for r, gpu in enumerate(fabric.gpus)}
     channels = LOGS[case]["channels"][0]
     orders = [order for count, order in LOGS[case]["rings"] for _ in range(count)]
-    cycles = rings.cycles(group)
-    assert [
-        [rank[gpu] for gpu in cycles[c % len(cycles)]] for c in range(channels)
-    ] == orders
+    found = searched.every_host(group, fabric, Nccl())
+    connected = lines.links(group, found, channels)
+    assert [list(ring) for ring in connected.rings] == orders
     trees = [
         {int(k): v for k, v in found.items()}
         for count, found in LOGS[case]["trees"]
         for _ in range(count)
     ]
     assert [
-        {rank[a]: rank[b] for a, b in up.items()}
-        for up in tree.parents(group, channels)
+        {rank: parent for rank, parent in enumerate(parents) if parent >= 0}
+        for parents in connected.parents
     ] == trees
 
 

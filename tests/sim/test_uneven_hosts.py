@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from prestep.sim.analysis.uneven import caveats
+from prestep.sim.analysis.caveats import lopsided
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl.search import Graph, search
 from prestep.sim.collectives.nccl.system import system_of
@@ -89,7 +89,7 @@ def test_a_lopsided_communicator_is_said() -> None:
 
     def said(first: int, last: int, size: float = 2.0**30) -> tuple[str, ...]:
         comm = Comm("all_reduce", size, (tuple(range(first, last)),), "dp", 1)
-        return caveats(RACKS, RACKS.gpus, [comm])
+        return lopsided(RACKS, RACKS.gpus, [comm])
 
     assert len(said(37, 74)) == 1
     assert "35 GPUs" in said(37, 74)[0] and "2 GPUs" in said(37, 74)[0]

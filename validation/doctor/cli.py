@@ -22,7 +22,7 @@ from prestep.sim.extras import lazily
 
 with lazily():
     from prestep import topologies
-    from prestep.sim.collectives import request
+    from prestep.sim.collectives import report
     from prestep.sim.tools import doctor
     from prestep.topologies.edit import overrides as changes_of
     from prestep.validation.doctor import diagnosis as diagnoses
@@ -90,13 +90,15 @@ def nccl(
     json_: bool,
 ) -> None:
     """Is this log of nccl-tests (text or -J) or NCCL_DEBUG normal, and if not, why? Exit 1 if it is abnormal."""
-    settings, links, numa = request.split(overrides)
+    settings, links, numa = report.settings_of(overrides)
     run = readers.read(logs, op.replace("-", "_"), hosts)
     if not any(item.startswith("nccl.version") for item in overrides):
         settings = replace(settings, version=run.version)
     fabric = _fabric(run, cluster)
     if fabric is not None:
-        fabric = request.placed(changes_of.with_overrides(fabric, links, "--set"), numa)
+        fabric = report.with_processes(
+            changes_of.with_overrides(fabric, links, "--set"), numa
+        )
     here = sweep.Situation(fabric, settings, sweep.series_of(run.rows))
     diagnosis = diagnoses.diagnosed(here, run.lines)
     name = fabric.name if fabric is not None else ""

@@ -17,13 +17,12 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from prestep.sim.collectives import constants
-from prestep.sim.collectives.algorithms import pairwise
+from prestep.sim.collectives.algorithms import algorithms, pairwise
 from prestep.sim.collectives.assemble import call_of
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl import tuner
 from prestep.sim.collectives.plan import PAIR_OPS, Plan
 from prestep.sim.collectives.planner import plan_collective
-from prestep.sim.collectives.registry import algorithms
 from prestep.validation.formats.collective_rows import Row, members
 from prestep.validation.sets.predict_collective import cluster_of, gpus_of
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim import progress
+from prestep.sim.collectives.algorithms import algorithms
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl import tuner
 from prestep.sim.collectives.plan import nccl_of
 from prestep.sim.collectives.planner import plan_collective
-from prestep.sim.collectives.registry import algorithms
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import PrestepError
 from prestep.topologies import load_cluster

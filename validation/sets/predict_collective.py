@@ -10,10 +10,10 @@ from typing import Any
 
 from prestep.sim.collectives import machine
 from prestep.sim.collectives.constants import OVERLAP, load
-from prestep.sim.collectives.interval import sure
+from prestep.sim.collectives.interval import interval_of
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
-from prestep.sim.collectives.wires import shaping
+from prestep.sim.collectives.wires import network
 from prestep.sim.costs.interference import laid_over
 from prestep.sim.errors import InputError, Mistake, PrestepError
 from prestep.topologies import load_cluster
@@ -93,7 +93,9 @@ def predict_row(row: Row) -> Prediction:
         if row.label in TESTED:
             plan = machine.as_tested(plan, fabric)
         time = called(row, op, plan, fabric)
-        known = sure(plan, fabric, time) if row.wanted.backend == "nccl" else None
+        known = (
+            interval_of(plan, fabric, time) if row.wanted.backend == "nccl" else None
+        )
     except PrestepError as error:
         return Prediction(error=str(error))
     except Exception as error:  # a crash is a failed row, and the gate fails with it
@@ -118,8 +120,8 @@ def called(row: Row, op: str, plan: Plan, fabric: Any) -> float:
     time = plan.duration(fabric.links.bandwidth)
     if not row.calls:
         return time
-    if shaping.bucket(fabric) and plan.latency == 0.0:
-        time -= shaping.refill(plan, fabric) / row.calls
+    if network.has_token_bucket(fabric) and plan.latency == 0.0:
+        time -= network.refill_time(plan, fabric) / row.calls
     return max(time, float(load(fabric.gpu_model).tables["host"].get(op, 0.0)))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim import files
-from prestep.sim.collectives.registry import algorithms
+from prestep.sim.collectives.algorithms import algorithms
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.strict import build

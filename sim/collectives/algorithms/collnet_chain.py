@@ -71,9 +71,9 @@ def _flows(group: Group, heads: int) -> list[transport.Flow]:
     return flows
 
 
-def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
+def runs_on(op: str, group: Group, fabric: Any, settings: Nccl) -> str | None:
     """Why it cannot run, or None."""
-    return sharp.missing(group, fabric, wanted)
+    return sharp.missing(group, fabric, settings)
 
 
 def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:

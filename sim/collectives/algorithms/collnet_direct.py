@@ -64,11 +64,11 @@ def _bytes(op: str, fabric: Any, group: Group, heads: int) -> Bytes:
     return by_link([inner, sharp.wires(fabric, group, heads)])
 
 
-def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
+def runs_on(op: str, group: Group, fabric: Any, settings: Nccl) -> str | None:
     """Why it cannot run, or None."""
     if group.per_node > 1 and not nvls.switches(group, fabric):
         return "CollNet direct needs NVSwitches inside the hosts"
-    return sharp.missing(group, fabric, wanted)
+    return sharp.missing(group, fabric, settings)
 
 
 def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:

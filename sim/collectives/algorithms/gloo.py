@@ -21,7 +21,7 @@ import numpy as np
 from prestep.sim.collectives.algorithms import pairwise, ring
 from prestep.sim.collectives.assemble import Call
 from prestep.sim.collectives.group import Group
-from prestep.sim.collectives.nccl.rings import edges
+from prestep.sim.collectives.nccl.orders import neighbours
 from prestep.sim.collectives.plan import PAIR_OPS, RING_OPS, Plan
 from prestep.sim.collectives.wires import paths, processes
 from prestep.sim.graph.usage import by_link
@@ -123,7 +123,7 @@ def _between_memories(
 
 def _flows(op: str, ranks: Sequence[str]) -> list[Flow]:
     """What travels between ranks, per payload byte."""
-    n, around = len(ranks), edges(tuple(ranks))
+    n, around = len(ranks), neighbours(tuple(ranks))
     if op == "broadcast":
         pairs = [pair for pairs in broadcast_rounds(n) for pair in pairs]
         return [(ranks[src], ranks[dst], 1.0) for src, dst in pairs]

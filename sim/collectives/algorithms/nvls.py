@@ -115,19 +115,19 @@ def switched(
     return transport.halves(fabric, pairs, up, down)
 
 
-def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
+def runs_on(op: str, group: Group, fabric: Any, settings: Nccl) -> str | None:
     """Why NVLink SHARP cannot run, or None."""
-    if group.nodes > 1 and (lacks := sharp.missing(group, fabric, wanted)):
+    if group.nodes > 1 and (lacks := sharp.missing(group, fabric, settings)):
         return f"between hosts NVLink SHARP needs SHARP in the network too (NCCL picks nvls_tree instead): {lacks}"
     if group.nodes == 1 and op != "all_reduce" and group.n > MAX_HEADS:
         return f"{op} by NVLink SHARP stops at {MAX_HEADS} GPUs"
-    return missing(group, fabric, wanted)
+    return missing(group, fabric, settings)
 
 
-def missing(group: Group, fabric: Any, wanted: Nccl) -> str | None:
+def missing(group: Group, fabric: Any, settings: Nccl) -> str | None:
     """What NVLink SHARP lacks inside the hosts of `group`, or None."""
     multicast = fabric.cluster_facts.nvlink_sharp
-    if wanted.nvls is False:
+    if settings.nvls is False:
         return "NVLink SHARP is switched off: [nccl] nvls = false"
     if not generation_of(fabric.gpu_model).multicast:
         return f"GPU {fabric.gpu_model} has no NVLink SHARP: NVIDIA's have it from Hopper on"
@@ -139,7 +139,7 @@ def missing(group: Group, fabric: Any, wanted: Nccl) -> str | None:
         return "no NVSwitch between the GPUs"
     if multicast is False:
         return f"the NVSwitches of {fabric.name} do no multicast (nvlink_sharp = 0 in its cluster file)"
-    if wanted.nvls is None and multicast is None:
+    if settings.nvls is None and multicast is None:
         return f"the cluster file of {fabric.name} does not say that its NVSwitches do it: [nccl] nvls = true says so"
     return None
 

@@ -124,7 +124,7 @@ def _flows(slices: list[tuple[str, ...]], heads: int) -> list[transport.Flow]:
     return edges + [(b, a, amount) for a, b, amount in edges]
 
 
-def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
+def runs_on(op: str, group: Group, fabric: Any, settings: Nccl) -> str | None:
     """Why it cannot run, or None."""
     if group.nodes < 2:
         return "nvls_tree needs at least two hosts"
@@ -134,7 +134,7 @@ def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
     ):
         # Evidence: guess. 1,440 GB200 take 4.5 ms longer than their bytes need: the steps of a ring, not of a tree.
         return "between racks whose hosts share NVSwitches it is taken not to run"
-    return nvls.missing(group, fabric, wanted)
+    return nvls.missing(group, fabric, settings)
 
 
 def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:

@@ -16,10 +16,9 @@ import numpy as np
 from prestep.sim.collectives import constants as files
 from prestep.sim.collectives.assemble import Bytes, Call, on_bus, wires
 from prestep.sim.collectives.group import Group
-from prestep.sim.collectives.nccl import channels as rules
-from prestep.sim.collectives.nccl.protocols import aligned, joined, sharpness
-from prestep.sim.collectives.nccl.rings import edges
-from prestep.sim.collectives.nccl.search import NET_PER_CHANNEL
+from prestep.sim.collectives.nccl import protocols
+from prestep.sim.collectives.nccl.orders import neighbours
+from prestep.sim.collectives.nccl.search import NET_PER_CHANNEL, Graph, search
 from prestep.sim.collectives.plan import PAIR_OPS, Plan
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, transport
@@ -57,9 +56,9 @@ class Messages:
     op: str
     size: float
     group: Group
-    graph: rules.Graph
+    graph: Graph
     table: files.Constants
-    wanted: Nccl
+    settings: Nccl
 
     @property
     def message(self) -> float:
@@ -69,8 +68,8 @@ class Messages:
     @cached_property
     def parts(self) -> int:
         """Parts of a message, hence channels that carry it."""
-        group, buffer = self.group, self.wanted.buffer_size
-        return rules.message_channels(
+        group, buffer = self.group, self.settings.buffer_size
+        return protocols.message_channels(
             self.message, group.n, self.graph, group.nodes, buffer
         )
 
@@ -87,14 +86,14 @@ class Messages:
     @property
     def proto(self) -> str:
         """LL for small messages inside a host."""
-        small = self.message <= self.parts * rules.P2P_LL_BYTES
+        small = self.message <= self.parts * protocols.P2P_LL_BYTES
         return "LL" if small and self.group.nodes == 1 else "Simple"
 
     @property
     def buffered(self) -> float:
         """Last bytes of a message to another host that its channels' buffers hold."""
-        chunk = self.wanted.p2p_net_chunksize or NET_CHUNK
-        channel = min(SLOTS * chunk, self.wanted.buffer_size or BUFFER)
+        chunk = self.settings.p2p_net_chunksize or NET_CHUNK
+        channel = min(SLOTS * chunk, self.settings.buffer_size or BUFFER)
         return min(self.size, float(self.parts * channel))
 
     def load(self, self_copy: float, begin: int = 0) -> np.ndarray:
@@ -108,7 +107,7 @@ class Messages:
             rounds = [(r, 1.0 if r else self_copy) for r in range(begin, self.group.n)]
         # Beyond the channels' number rounds share CTAs evenly: no need to walk through thousands of them.
         for round_, weight in rounds[: 4 * ctas]:
-            first = rules.first_channel(round_, ctas)
+            first = protocols.first_channel(round_, ctas)
             for part in range(self.parts):
                 load[(first + part) % ctas] += weight * self.message / self.parts
         if len(rounds) > 4 * ctas:
@@ -123,15 +122,15 @@ class Messages:
             link *= 1 + (pairs.ramp[way] / size) ** pairs.power
         part = self.message / self.parts
         beyond = part / (part + pairs.grain)
-        sharp = sharpness(pairs.sharp, pairs.settle, size)
-        return beyond * joined(self._channel(load), link, sharp)
+        sharp = protocols.sharpness(pairs.sharp, pairs.settle, size)
+        return beyond * protocols.joined(self._channel(load), link, sharp)
 
     def _channel(self, load: np.ndarray) -> float:
         """Seconds of the fullest CTA."""
         pairs, network = self.table.pairs, self.group.network
         rate = network.channel_rate(self.table, pairs.rate[self.way], self.way)
         channel = float(load.max()) / rate
-        if self.op in MANY and not aligned(self.size, self.group.n):
+        if self.op in MANY and not protocols.aligned(self.size, self.group.n):
             channel *= pairs.unaligned
         remote = self._remote_channel()
         # Where the file says what a channel carries over the network, a single message goes by that and not by NVLink.
@@ -144,7 +143,7 @@ class Messages:
         What it carries is the cluster file's to say; since 2.29 NCCL itself counts on 14 GB/s, as is found there.
         """
         group = self.group
-        nccls_own = NET_PER_CHANNEL * 1e9 if self.wanted.release >= (2, 29) else 0.0
+        nccls_own = NET_PER_CHANNEL * 1e9 if self.settings.release >= (2, 29) else 0.0
         rate = group.network.channel or nccls_own
         if group.nodes < 2 or not rate:
             return 0.0
@@ -188,7 +187,7 @@ class Messages:
 def messages_of(call: Call) -> Messages:
     """A call as messages over the channels that NCCL's search gives its communicator."""
     group, settings = call.group, call.settings
-    graph = rules.search(group, call.fabric.gpu_model, settings, call.fabric)
+    graph = search(group, call.fabric.gpu_model, settings, call.fabric)
     return Messages(call.op, call.size, group, graph, call.constants, settings)
 
 
@@ -222,7 +221,7 @@ def planned(messages: Messages, call: Call, used: Bytes) -> Plan:
 
 def _used(messages: Messages, call: Call) -> Bytes:
     """`_bytes`, counted once for each group; of an all-to-all the order of ranks does not matter."""
-    without_pxn = messages.wanted.pxn_disable
+    without_pxn = messages.settings.pxn_disable
     ends = () if call.op == "all_to_all" else call.ranks
     key = ("pairwise", call.op, call.group, ends, without_pxn)
     return paths.once(call.fabric, key, lambda: _bytes(call, not without_pxn))
@@ -269,7 +268,7 @@ def flows(op: str, ranks: Sequence[str]) -> list[transport.Flow]:
     if op == "recv":
         return [(ranks[1], ranks[0], 1.0)]
     if op == "sendrecv":
-        return [(a, b, 1.0) for a, b in edges(tuple(ranks))]
+        return [(a, b, 1.0) for a, b in neighbours(tuple(ranks))]
     if op == "gather":
         return [(rank, ranks[0], 1 / len(ranks)) for rank in ranks[1:]]
     if op == "scatter":

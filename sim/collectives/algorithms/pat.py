@@ -13,7 +13,6 @@ from typing import Any
 
 from prestep.sim.collectives.assemble import Call, assemble
 from prestep.sim.collectives.group import Group
-from prestep.sim.collectives.nccl import channels as rules
 from prestep.sim.collectives.nccl import protocols
 from prestep.sim.collectives.nccl.tuning import Model, Rows
 from prestep.sim.collectives.plan import Plan
@@ -29,7 +28,7 @@ ROUNDS_PER_HOP = 3.5  # NCCL counts a round as so much less than a step between 
 def plan(call: Call) -> Plan:
     """Binomial trees."""
     op, size, n = call.op, call.size, call.group.n
-    count, _ = rules.used(op, size, n, "pat", call.proto, call.channels)
+    count, _ = protocols.used(op, size, n, "pat", call.proto, call.channels)
     sent = size * (n - 1) / n
     work = protocols.Work(0, rounds(n), size / n / count, sent / count, 0.0, sent)
     return assemble(
@@ -61,10 +60,10 @@ def _flows(op: str, group: Group) -> list[tuple[str, str, float]]:
     return flows
 
 
-def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
+def runs_on(op: str, group: Group, fabric: Any, settings: Nccl) -> str | None:
     """Why it cannot run, or None."""
-    if wanted.release < (2, 23):
-        return f"NCCL {wanted.version} has no PAT: it came with 2.23"
+    if settings.release < (2, 23):
+        return f"NCCL {settings.version} has no PAT: it came with 2.23"
     if group.nodes < 2 or group.nodes != group.n:
         return "PAT runs with one GPU per host"
     return None

@@ -12,8 +12,7 @@ from prestep.sim.collectives.algorithms import tree
 from prestep.sim.collectives.assemble import Bytes, Call, assemble
 from prestep.sim.collectives.constants import Pace
 from prestep.sim.collectives.group import Group
-from prestep.sim.collectives.nccl import channels as rules
-from prestep.sim.collectives.nccl import mesh, protocols, rccl, rings
+from prestep.sim.collectives.nccl import orders, protocols, rccl
 from prestep.sim.collectives.nccl.tuning import NET_OVERHEAD, RING_NET, Model, Rows
 from prestep.sim.collectives.plan import PROTOS, RING_OPS, Plan
 from prestep.sim.collectives.settings import Nccl
@@ -38,15 +37,15 @@ def plan(call: Call) -> Plan:
     op, size, group, proto = call.op, call.size, call.group, call.proto
     fabric = call.fabric
     pace = call.constants.pace("ring", proto)
-    count, threads = rules.used(op, size, group.n, "ring", proto, call.channels)
+    count, threads = protocols.used(op, size, group.n, "ring", proto, call.channels)
     root = call.ranks[0] if op in PIPELINES else ""
     flows = _flows(op, fabric, group, root, call.settings)
     slot = protocols.slot(proto, call.settings.buffer_size)
     task = work(op, size, group, proto, count, pace, slot, call.in_place)
     if apart := rccl.orders(group, fabric):
         task = replace(task, local_bytes=task.local_bytes / len(apart))
-    elif size > 0 and mesh.joined(group, fabric):
-        task, call = mesh.on_links(task, call, flows)
+    elif size > 0 and orders.is_mesh(group, fabric):
+        task, call = orders.on_busiest_link(task, call, flows)
     return assemble(
         call,
         task,
@@ -58,23 +57,23 @@ def plan(call: Call) -> Plan:
     )
 
 
-def _flows(op: str, fabric: Any, group: Group, root: str, wanted: Nccl) -> Bytes:
+def _flows(op: str, fabric: Any, group: Group, root: str, settings: Nccl) -> Bytes:
     """`_bytes`, counted once for each group: gathers move what reduce-scatters move."""
     along = op if op in PIPELINES else sent(op, group.n)
-    key = ("ring", group, along, root, wanted.cross_nic, wanted.release)
-    return paths.once(fabric, key, lambda: _bytes(op, fabric, group, root, wanted))
+    key = ("ring", group, along, root, settings.cross_nic, settings.release)
+    return paths.once(fabric, key, lambda: _bytes(op, fabric, group, root, settings))
 
 
-def _bytes(op: str, fabric: Any, group: Group, root: str, wanted: Nccl) -> Bytes:
+def _bytes(op: str, fabric: Any, group: Group, root: str, settings: Nccl) -> Bytes:
     """Links of all cycles, and data bytes on each."""
-    cross_nic = wanted.cross_nic
-    found = rccl.orders(group, fabric) or mesh.rings(group, fabric, wanted)
-    cycles = found or rings.cycles(group, cross_nic)
+    cross_nic = settings.cross_nic
+    found = rccl.orders(group, fabric) or orders.mesh_rings(group, fabric, settings)
+    cycles = found or orders.cycles(group, cross_nic)
     share = sent(op, group.n) / len(cycles)
     flows = [
         (a, b, share)
         for cycle in cycles
-        for a, b in rings.edges(cycle)
+        for a, b in orders.neighbours(cycle)
         if _carries(op, a, b, root)
     ]
     if cross_nic == 0:

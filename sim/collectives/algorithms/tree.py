@@ -15,8 +15,7 @@ from itertools import pairwise
 
 from prestep.sim.collectives.assemble import Call, assemble
 from prestep.sim.collectives.group import Group
-from prestep.sim.collectives.nccl import channels as rules
-from prestep.sim.collectives.nccl import mesh, protocols, rccl
+from prestep.sim.collectives.nccl import orders, protocols, rccl
 from prestep.sim.collectives.nccl.tuning import TREE_NET, Model, Row, Rows
 from prestep.sim.collectives.plan import PROTOS, Plan
 from prestep.sim.collectives.wires import paths
@@ -46,8 +45,13 @@ def plan(call: Call) -> Plan:
     """A chain in every host, and two trees over the hosts."""
     size, group, proto, fabric = call.size, call.group, call.proto, call.fabric
     settings = call.settings
-    count, threads = rules.used(call.op, size, group.n, "tree", proto, call.channels)
-    chains, lines = mesh.chains(group, fabric, settings), rccl.chains(group, fabric)
+    count, threads = protocols.used(
+        call.op, size, group.n, "tree", proto, call.channels
+    )
+    chains, lines = (
+        orders.mesh_chains(group, fabric, settings),
+        rccl.chains(group, fabric),
+    )
     flows = paths.once_routed(
         fabric,
         ("tree", group.shape, group.net.nics, chains, lines),
@@ -59,7 +63,7 @@ def plan(call: Call) -> Plan:
     if lines:  # no two share a link in one direction
         task = replace(task, local_bytes=task.local_bytes / len(lines))
     elif size > 0 and chains:
-        task, call = mesh.on_links(task, call, flows)
+        task, call = orders.on_busiest_link(task, call, flows)
     plan = assemble(
         call,
         task,
@@ -166,7 +170,7 @@ def busiest(nodes: int) -> float:
 
 
 def _flows(
-    group: Group, found: mesh.Orders = (), lines: rccl.Orders = ()
+    group: Group, found: orders.Orders = (), lines: rccl.Orders = ()
 ) -> list[tuple[str, str, float]]:
     """Both directions of every edge, for each rotation of the hosts' chains and each of the two trees.
 
@@ -211,38 +215,6 @@ def turned(
     if lines:
         return tuple(host[place] for place in lines[start])
     return host[start:] + host[:start]
-
-
-def parents(group: Group, channels: int) -> list[dict[str, str]]:
-    """Child -> parent on every channel, as in the "Trees" lines of NCCL's log.
-
-    The first half of the channels follows the first tree over the hosts, the other half the second. Two GPUs on one
-    host turn half of each half around, so that both directions of their links are used.
-    """
-    count = max(1, channels // 2)
-    first = binary_tree(group.nodes)
-    second = mirrored(first, group.nodes)
-    by_channel = []
-    for channel in range(channels):
-        k = channel % count
-        chains = _chains(group, k)
-        if group.n == 2 and group.nodes == 1 and k >= count / 2:
-            chains = [chains[0][::-1]]
-        heads = [chain[0] for chain in chains]
-        tree = first if channel < count else second
-        across = {heads[child]: heads[parent] for child, parent in tree}
-        by_channel.append(dict(_down(chains)) | across)
-    return by_channel
-
-
-def _chains(group: Group, channel: int) -> list[tuple[str, ...]]:
-    """Each host's GPUs from that one on which the channel's NIC turns to."""
-    nic = channel % max(1, group.net.nics)
-    starts = [nic % len(host) for host in group.hosts]
-    return [
-        host[start:] + host[:start]
-        for host, start in zip(group.hosts, starts, strict=True)
-    ]
 
 
 def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:

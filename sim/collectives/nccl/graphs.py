@@ -107,24 +107,24 @@ class _Search:
                 return at
         return len(self.speeds) - 1
 
-    def attempt(self, wanted: Channels) -> bool:
+    def attempt(self, target: Channels) -> bool:
         """One search; whether its answer is perfect."""
-        steps = STEPS_SAME if wanted.same else STEPS
+        steps = STEPS_SAME if target.same else STEPS
         self.budget -= steps
-        if self.hopeless(wanted):
+        if self.hopeless(target):
             self.time = steps
             return False
         # With the same ways open and the same best, a walk that found nothing finds nothing again in as many steps.
-        walked = self.in_effect(wanted)
+        walked = self.in_effect(target)
         if walked in self.fruitless:
             self.time = self.fruitless[walked]
         else:
-            self.walk(wanted, steps, walked)
+            self.walk(target, steps, walked)
         return self.time == -1 or self.best.count * self.best.between >= self.total
 
-    def walk(self, wanted: Channels, steps: int, walked: Channels) -> None:
+    def walk(self, target: Channels, steps: int, walked: Channels) -> None:
         """Walks once, and remembers a try that found nothing."""
-        one = Walk(self.system, wanted, self.best, steps)
+        one = Walk(self.system, target, self.best, steps)
         one.run()
         if one.best is self.best:
             self.fruitless[walked] = one.time
@@ -132,15 +132,15 @@ class _Search:
             self.fruitless.clear()
         self.best, self.time = one.best, one.time
 
-    def in_effect(self, wanted: Channels) -> Channels:
+    def in_effect(self, target: Channels) -> Channels:
         """A try whose limits of distance are the farthest ways that they let through."""
         return replace(
-            wanted,
-            type_inside=_farthest(self.types_inside, wanted.type_inside),
-            type_between=_farthest(self.types_between, wanted.type_between),
+            target,
+            type_inside=_farthest(self.types_inside, target.type_inside),
+            type_between=_farthest(self.types_between, target.type_between),
         )
 
-    def hopeless(self, wanted: Channels) -> bool:
+    def hopeless(self, target: Channels) -> bool:
         """Whether NVSwitches alone tell that nothing better fits: it spares the walk, and changes no answer.
 
         Every channel takes its speed from every GPU's NVLinks, and all hops are alike there.
@@ -148,16 +148,16 @@ class _Search:
         system, best = self.system, self.best
         if system.nets or not system.up:
             return False
-        if wanted.pattern == NVLS or wanted.type_inside > NVL:
+        if target.pattern == NVLS or target.type_inside > NVL:
             return False
-        fits = wanted.most
-        if wanted.pattern == RING:
+        fits = target.most
+        if target.pattern == RING:
             narrowest = min(
                 sum(system.room[at] for at in links) for links in system.nvlinks
             )
-            fits = min(fits, int(narrowest / 1000 / wanted.inside + 1e-9))
-        no_better = fits * wanted.inside <= best.count * best.inside
-        return fits < wanted.least or no_better
+            fits = min(fits, int(narrowest / 1000 / target.inside + 1e-9))
+        no_better = fits * target.inside <= best.count * best.inside
+        return fits < target.least or no_better
 
     def run(self) -> Channels:
         """The channels, after both passes."""
@@ -170,19 +170,19 @@ class _Search:
     def first(self) -> None:
         """Down from the highest speed, at each of them from the simplest to the most permissive."""
         at = self.start()
-        wanted = replace(self.best, inside=self.speeds[at], between=self.speeds[at])
+        target = replace(self.best, inside=self.speeds[at], between=self.speeds[at])
         while True:
-            if self.attempt(wanted):
+            if self.attempt(target):
                 return
-            following = self.relaxed(wanted)
+            following = self.relaxed(target)
             if following is None:
                 if self.budget < 0 and self.best.count:
                     return
                 at += 1
                 if not self.worth_trying(at):
                     return
-                following = self.at_speed(wanted, self.speeds[at])
-            wanted = following
+                following = self.at_speed(target, self.speeds[at])
+            target = following
 
     def worth_trying(self, at: int) -> bool:
         """Whether there is such a speed, and it is not far below that of the best answer so far."""
@@ -190,10 +190,10 @@ class _Search:
             return False
         return not self.best.count or self.speeds[at] / self.best.between > 0.49
 
-    def at_speed(self, wanted: Channels, speed: float) -> Channels:
+    def at_speed(self, target: Channels, speed: float) -> Channels:
         """The least permissive try at a speed."""
         return replace(
-            wanted,
+            target,
             pattern=self.best.pattern,
             same=self.same,
             type_inside=self.inside[0],
@@ -203,33 +203,33 @@ class _Search:
             between=speed,
         )
 
-    def relaxed(self, wanted: Channels) -> Channels | None:
+    def relaxed(self, target: Channels) -> Channels | None:
         """The next, more permissive try at the same speed; None: there is none."""
-        if wanted.same and not (self.system.amd and wanted.type_inside == SYS):
-            return replace(wanted, same=False)
-        wanted = replace(wanted, same=self.same)
+        if target.same and not (self.system.amd and target.type_inside == SYS):
+            return replace(target, same=False)
+        target = replace(target, same=self.same)
         self.budget = self.budget + self.time if self.time != -1 else STEPS_ALL
         if self.budget < 0 and self.best.count:
             return None
-        if self.capability >= 90 and wanted.pattern == BALANCED:
-            return replace(wanted, pattern=TREE)
+        if self.capability >= 90 and target.pattern == BALANCED:
+            return replace(target, pattern=TREE)
         # NCCL goes back to the pattern of the best answer so far.
-        return self.farther(replace(wanted, pattern=self.best.pattern))
+        return self.farther(replace(target, pattern=self.best.pattern))
 
-    def farther(self, wanted: Channels) -> Channels | None:
+    def farther(self, target: Channels) -> Channels | None:
         """The next try with longer ways: inside the host, then to the nets, then with crossed NICs."""
         best, nets = self.best, self.system.nets
-        farthest = wanted.type_between if nets else self.inside[1]
-        worth = not best.count or wanted.type_inside < best.type_inside
-        if wanted.type_inside < farthest and worth:
-            return replace(wanted, type_inside=wanted.type_inside + 1)
-        wanted = replace(wanted, type_inside=self.inside[0])
-        worth = not best.count or wanted.type_between < max(best.type_between, PXN)
-        if nets and wanted.type_between < self.between[1] and worth:
-            return replace(wanted, type_between=wanted.type_between + 1)
-        wanted = replace(wanted, type_between=self.between[0])
-        if self.asked == 2 and wanted.cross == 0 and best.pattern in (RING, BALANCED):
-            return replace(wanted, cross=2)
+        farthest = target.type_between if nets else self.inside[1]
+        worth = not best.count or target.type_inside < best.type_inside
+        if target.type_inside < farthest and worth:
+            return replace(target, type_inside=target.type_inside + 1)
+        target = replace(target, type_inside=self.inside[0])
+        worth = not best.count or target.type_between < max(best.type_between, PXN)
+        if nets and target.type_between < self.between[1] and worth:
+            return replace(target, type_between=target.type_between + 1)
+        target = replace(target, type_between=self.between[0])
+        if self.asked == 2 and target.cross == 0 and best.pattern in (RING, BALANCED):
+            return replace(target, cross=2)
         return None
 
     def second(self) -> None:
@@ -237,30 +237,30 @@ class _Search:
         slower = (k for k, s in enumerate(self.speeds) if s <= self.best.between)
         at = next(slower, len(self.speeds) - 1)
         speed, count = self.speeds[at], self.best.count
-        wanted = replace(self.best, inside=speed, between=speed, least=count)
+        target = replace(self.best, inside=speed, between=speed, least=count)
         self.time = -1
         while self.time != 0 and at > 0:
             at -= 1
-            faster = self.raised(wanted, self.speeds[at])
+            faster = self.raised(target, self.speeds[at])
             if faster is None:
                 return
-            wanted = faster
-            self.attempt(wanted)
+            target = faster
+            self.attempt(target)
 
-    def raised(self, wanted: Channels, speed: float) -> Channels | None:
+    def raised(self, target: Channels, speed: float) -> Channels | None:
         """The same with a higher speed; None: the best answer so far was not raised, or more than doubled."""
         best = self.best
         if best.pattern == RING:
-            return replace(wanted, inside=speed, between=speed)
+            return replace(target, inside=speed, between=speed)
         if best.pattern == NVLS:
-            doubled = wanted.between >= 2 * wanted.inside
-            if wanted.between != best.between or doubled:
+            doubled = target.between >= 2 * target.inside
+            if target.between != best.between or doubled:
                 return None
-            return replace(wanted, between=speed, most=best.count)
-        doubled = wanted.inside >= 2 * wanted.between
-        if wanted.inside != best.inside or doubled:
+            return replace(target, between=speed, most=best.count)
+        doubled = target.inside >= 2 * target.between
+        if target.inside != best.inside or doubled:
             return None
-        return replace(wanted, inside=speed)
+        return replace(target, inside=speed)
 
 
 def _limits(system: System, capability: int) -> tuple[tuple[int, int], tuple[int, int]]:

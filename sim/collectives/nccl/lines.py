@@ -126,14 +126,14 @@ def printed(
     fabric: Any, ranks: Sequence[str], nccl: Nccl | None = None, trees: int = 8
 ) -> list[str]:
     """The lines of NCCL's log about a communicator, at most `trees` ranks of them."""
-    wanted = nccl or Nccl()
-    group = group_of(fabric, ranks, wanted)
+    settings = nccl or Nccl()
+    group = group_of(fabric, ranks, settings)
     if group.n < 2:
         return []
-    graphs = searched.every_host(group, fabric, wanted)
-    channels = _channels(group, fabric, wanted)
+    graphs = searched.every_host(group, fabric, settings)
+    channels = _channels(group, fabric, settings)
     connected = links(group, graphs, channels)
-    sharp = nvls.missing(group, fabric, wanted) is None
+    sharp = nvls.missing(group, fabric, settings) is None
     rings = [
         f"Channel {c:02}/{channels:02} : {_ranks(ring)}"
         for c, ring in enumerate(connected.rings)
@@ -155,8 +155,8 @@ def _ranks(ring: tuple[int, ...]) -> str:
     return " ".join(map(str, ring[:WIDE])) + more
 
 
-def _channels(group: Group, fabric: Any, wanted: Nccl) -> int:
-    return search(group, fabric.gpu_model, wanted, fabric).channels
+def _channels(group: Group, fabric: Any, settings: Nccl) -> int:
+    return search(group, fabric.gpu_model, settings, fabric).channels
 
 
 def _pattern(graph: Channels) -> str:

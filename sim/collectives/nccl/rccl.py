@@ -91,19 +91,19 @@ def _extend(
     taken: set[tuple[int, int]],
     found: list[tuple[int, ...]],
     count: int,
-    wanted: int,
+    number: int,
 ) -> bool:
     """Tries every way on from the end of `path`, then goes back; whether all cycles were found."""
     here = path[-1]
     if len(path) == count:
-        return _close(path, taken, found, count, wanted)
+        return _close(path, taken, found, count, number)
     # The n-th cycle begins with GPU n: without this rule the same cycles come in every order.
     following = [len(found) + 1] if len(path) == 1 else range(count)
     for there in following:
         if there in path or (here, there) in taken:
             continue
         taken.add((here, there))
-        if _extend([*path, there], taken, found, count, wanted):
+        if _extend([*path, there], taken, found, count, number):
             return True
         taken.discard((here, there))
     return False
@@ -114,7 +114,7 @@ def _close(
     taken: set[tuple[int, int]],
     found: list[tuple[int, ...]],
     count: int,
-    wanted: int,
+    number: int,
 ) -> bool:
     """Goes from the last GPU back to the first, and on to the next cycle."""
     last = (path[-1], path[0])
@@ -122,7 +122,7 @@ def _close(
         return False
     taken.add(last)
     found.append(tuple(path))
-    if len(found) == wanted or _extend([0], taken, found, count, wanted):
+    if len(found) == number or _extend([0], taken, found, count, number):
         return True
     found.pop()
     taken.discard(last)

@@ -1,8 +1,8 @@
 """What NCCL's search finds on the hosts of a communicator, remembered with the fabric.
 
-Hosts with as many GPUs are taken to be alike: the first of them is searched. Of hosts whose GPUs, NICs and ways are
-equal but for their names and the numbers of their NICs, one is searched: what is found has no names in it, and its
-NICs are numbered in the order in which they are tried.
+Of a communicator's hosts with as many GPUs the first is searched. Of hosts whose GPUs, NICs and ways are equal but for
+their names and the numbers of their NICs one is searched: what is found has no names in it, and its NICs are numbered
+in the order in which they are tried.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl.graphs import BALANCED, NVLS, RING, Channels, compute
-from prestep.sim.collectives.nccl.likeness import likeness
 from prestep.sim.collectives.nccl.renumbered import renumbered
 from prestep.sim.collectives.nccl.system import System, system_of
 from prestep.sim.collectives.settings import Nccl
@@ -30,45 +29,46 @@ class Graphs:
     nvls: Channels | None
 
 
-def every_host(group: Group, fabric: Any, wanted: Nccl) -> list[Graphs]:
+def every_host(group: Group, fabric: Any, settings: Nccl) -> list[Graphs]:
     """What was found on each host."""
     first: dict[int, tuple[str, ...]] = {}
     for host in group.hosts:
         first.setdefault(len(host), host)
-    sizes = {size: on_host(group, fabric, wanted, host) for size, host in first.items()}
+    sizes = {
+        size: on_host(group, fabric, settings, host) for size, host in first.items()
+    }
     return [sizes[len(host)] for host in group.hosts]
 
 
-def on_host(group: Group, fabric: Any, wanted: Nccl, host: tuple[str, ...]) -> Graphs:
+def on_host(group: Group, fabric: Any, settings: Nccl, host: tuple[str, ...]) -> Graphs:
     """What is found on one of the group's hosts."""
     how = (
-        wanted.cross_nic,
-        wanted.pxn_disable,
-        wanted.release,
+        settings.cross_nic,
+        settings.pxn_disable,
+        settings.release,
         group.inside,
         group.outside,
         group.farthest,
         group.net.speed,
     )
-    key = ("graphs", likeness(fabric, host), group.nodes > 1, how)
-    plans = paths.index_of(fabric).plans
-    if key not in plans:
-        plans[key] = _search(group, fabric, wanted, host)
-    return plans[key]  # type: ignore[no-any-return]
+    key = ("graphs", host, group.nodes > 1, how)
+    return paths.once(fabric, key, lambda: _search(group, fabric, settings, host))
 
 
-def _search(group: Group, fabric: Any, wanted: Nccl, host: tuple[str, ...]) -> Graphs:
-    kind = generation_of(fabric.gpu_model).at(wanted.release)
+def _search(group: Group, fabric: Any, settings: Nccl, host: tuple[str, ...]) -> Graphs:
+    kind = generation_of(fabric.gpu_model).at(settings.release)
     system = system_of(
         fabric,
         group,
         host,
         kind,
-        not wanted.pxn_disable,
+        not settings.pxn_disable,
     )
     speeds = kind.net_speeds if system.nets else kind.host_speeds
-    most = 32 if wanted.release >= (2, 25) else 16
-    return _graphs(renumbered(system), kind.capability, speeds, wanted.cross_nic, most)
+    most = 32 if settings.release >= (2, 25) else 16
+    return _graphs(
+        renumbered(system), kind.capability, speeds, settings.cross_nic, most
+    )
 
 
 # A pure function of values; a cluster has few kinds of hosts.

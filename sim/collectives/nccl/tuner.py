@@ -11,16 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from prestep.sim.collectives.algorithms import nvls, pairwise, ring
+from prestep.sim.collectives.algorithms import algorithms, nvls, pairwise, ring
 from prestep.sim.collectives.assemble import call_of
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl import rccl
 from prestep.sim.collectives.nccl.search import search, unforced
 from prestep.sim.collectives.nccl.tuning import Model
 from prestep.sim.collectives.plan import OPS, PAIR_OPS, Plan
-from prestep.sim.collectives.registry import algorithms
 from prestep.sim.collectives.settings import Nccl
-from prestep.sim.collectives.wires import paths, posting, shaping, sharp, socket
+from prestep.sim.collectives.wires import network, paths, proxies, sharp, socket
 from prestep.sim.costs.gpu_files import generation_of
 from prestep.sim.errors import InputError, Mistake, unknown
 
@@ -41,11 +40,14 @@ class Candidate:
     time: float
 
 
-def model_of(group: Group, fabric: Any, wanted: Nccl) -> Model:
+def model_of(group: Group, fabric: Any, settings: Nccl) -> Model:
     """What the cost model knows of a communicator, its channels included."""
-    graph = search(group, fabric.gpu_model, wanted, fabric)
+    graph = search(group, fabric.gpu_model, settings, fabric)
     return Model(
-        group, graph, generation_of(fabric.gpu_model).at(wanted.release), wanted.release
+        group,
+        graph,
+        generation_of(fabric.gpu_model).at(settings.release),
+        settings.release,
     )
 
 
@@ -56,38 +58,43 @@ def table(
 
     Algorithms and protocols that cannot run there are left out.
     """
-    wanted = nccl or Nccl()
-    model = model_of(group_of(fabric, ranks, wanted), fabric, wanted)
+    settings = nccl or Nccl()
+    model = model_of(group_of(fabric, ranks, settings), fabric, settings)
     return {
         (algo, proto): algorithms()[algo].estimate(op, proto, model)
-        for algo, proto in _runnable(op, model, fabric, wanted)
+        for algo, proto in _runnable(op, model, fabric, settings)
     }
 
 
 def _runnable(
-    op: str, model: Model, fabric: Any, wanted: Nccl
+    op: str, model: Model, fabric: Any, settings: Nccl
 ) -> list[tuple[str, str]]:
     """Algorithms with their protocols that can run an operation there, in NCCL's order."""
-    key = ("runnable", op, model.group, unforced(wanted), wanted.proto == "LL128")
-    return paths.once(fabric, key, lambda: _can_run(op, model, fabric, wanted))
+    key = ("runnable", op, model.group, unforced(settings), settings.proto == "LL128")
+    return paths.once(fabric, key, lambda: _can_run(op, model, fabric, settings))
 
 
-def _can_run(op: str, model: Model, fabric: Any, wanted: Nccl) -> list[tuple[str, str]]:
+def _can_run(
+    op: str, model: Model, fabric: Any, settings: Nccl
+) -> list[tuple[str, str]]:
     """`_runnable`, asked of every algorithm."""
     return [
         (name, proto)
         for name, module in algorithms().items()
-        if op in module.OPS and obstacle(name, op, model.group, fabric, wanted) is None
+        if op in module.OPS
+        and obstacle(name, op, model.group, fabric, settings) is None
         for proto in module.PROTOS
         # LL128 needs 128-byte stores all the way, which NCCL trusts only near GPUs and NICs; forcing it skips the test.
-        if proto != "LL128" or model.graph.ll128 or wanted.proto == "LL128"
+        if proto != "LL128" or model.graph.ll128 or settings.proto == "LL128"
     ]
 
 
-def obstacle(algo: str, op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
+def obstacle(
+    algo: str, op: str, group: Group, fabric: Any, settings: Nccl
+) -> str | None:
     """Why an algorithm cannot run an operation there; None: it can."""
     runs_on = getattr(algorithms()[algo], "runs_on", None)
-    reason: str | None = runs_on and runs_on(op, group, fabric, wanted)
+    reason: str | None = runs_on and runs_on(op, group, fabric, settings)
     return reason
 
 
@@ -95,14 +102,14 @@ def candidates(
     op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Nccl | None = None
 ) -> list[Candidate]:
     """Everything NCCL compares for this operation, best first; empty for messages between pairs."""
-    wanted = nccl or Nccl()
-    group = group_of(fabric, ranks, wanted)
+    settings = nccl or Nccl()
+    group = group_of(fabric, ranks, settings)
     if op in PAIR_OPS or group.n == 1:
         return []
-    model = model_of(group, fabric, wanted)
+    model = model_of(group, fabric, settings)
     rows = [
         _row(op, size, algo, proto, model)
-        for algo, proto in _runnable(op, model, fabric, wanted)
+        for algo, proto in _runnable(op, model, fabric, settings)
     ]
     # Stable: NCCL's order decides ties. No bandwidth means that the model has no opinion, and NCCL leaves it out.
     return sorted((row for row in rows if row.bandwidth > 0), key=lambda row: row.time)
@@ -134,15 +141,15 @@ def choose(
         For an unknown operation, a size that is no size, too few ranks, or a forced algorithm or protocol that
         cannot run here (before NCCL 2.24: it is ignored, with a note).
     """
-    wanted = nccl or Nccl()
-    group = group_of(fabric, ranks, wanted)
+    settings = nccl or Nccl()
+    group = group_of(fabric, ranks, settings)
     check(op, size, group.n)
     if op in PAIR_OPS:
-        messages = pairwise.plan(call_of(op, size, ranks, fabric, wanted))
-        return _carried(messages, group, fabric, wanted)
+        messages = pairwise.plan(call_of(op, size, ranks, fabric, settings))
+        return _carried(messages, group, fabric, settings)
     if group.n == 1:
-        return ring.plan(call_of(op, size, ranks, fabric, wanted, channels=1))
-    return _chosen(op, size, ranks, fabric, wanted, group, in_place)
+        return ring.plan(call_of(op, size, ranks, fabric, settings, channels=1))
+    return _chosen(op, size, ranks, fabric, settings, group, in_place)
 
 
 def _chosen(
@@ -150,47 +157,54 @@ def _chosen(
     size: float,
     ranks: Sequence[str],
     fabric: Any,
-    wanted: Nccl,
+    settings: Nccl,
     group: Group,
     in_place: bool,
 ) -> Plan:
     """The plan of the best candidate."""
-    rows, notes = _allowed(op, size, group, ranks, fabric, wanted)
+    rows, notes = _allowed(op, size, group, ranks, fabric, settings)
     algo, proto = rows[0].algo, rows[0].proto
-    channels = channels_of(algo, group, fabric, wanted)
-    call = call_of(op, size, ranks, fabric, wanted, proto, channels, in_place=in_place)
-    plan = _carried(algorithms()[algo].plan(call), group, fabric, wanted)
-    notes += _notes(op, group, fabric, wanted)
+    channels = channels_of(algo, group, fabric, settings)
+    call = call_of(
+        op, size, ranks, fabric, settings, proto, channels, in_place=in_place
+    )
+    plan = _carried(algorithms()[algo].plan(call), group, fabric, settings)
+    notes += _notes(op, group, fabric, settings)
     return replace(plan, notes=(*plan.notes, *notes))
 
 
-def channels_of(algo: str, group: Group, fabric: Any, wanted: Nccl) -> int:
+def channels_of(algo: str, group: Group, fabric: Any, settings: Nccl) -> int:
     """Channels of an algorithm: those of all collectives, or its own."""
-    graph = model_of(group, fabric, wanted).graph
+    graph = model_of(group, fabric, settings).graph
     channels: int = getattr(graph, getattr(algorithms()[algo], "CHANNELS", "channels"))
     return channels
 
 
-def _carried(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Plan:
+def _carried(plan: Plan, group: Group, fabric: Any, settings: Nccl) -> Plan:
     """The plan on this network: over TCP sockets, through shaped ports, or no faster than its proxies post."""
-    if socket.used(group, fabric, wanted):
-        return socket.over(plan, group, fabric, wanted)
-    return shaping.shaped(posting.bounded(plan, group, fabric, wanted), fabric)
+    if socket.used(group, fabric, settings):
+        return socket.over(plan, group, fabric, settings)
+    return network.shaped(proxies.bounded(plan, group, fabric, settings), fabric)
 
 
 def _allowed(
-    op: str, size: float, group: Group, ranks: Sequence[str], fabric: Any, wanted: Nccl
+    op: str,
+    size: float,
+    group: Group,
+    ranks: Sequence[str],
+    fabric: Any,
+    settings: Nccl,
 ) -> tuple[list[Candidate], list[str]]:
     """Candidates that the settings leave, and notes on what they asked for in vain."""
-    rows = candidates(op, size, ranks, fabric, wanted)
-    algo, notes = wanted.algo, []
+    rows = candidates(op, size, ranks, fabric, settings)
+    algo, notes = settings.algo, []
     if algo is not None and op not in algorithms()[algo].OPS:
         notes.append(f"{op} has no {algo}: it runs on the ring")
         algo = "ring"
-    same_proto = [row for row in rows if row.proto == (wanted.proto or row.proto)]
-    if wanted_rows := [row for row in same_proto if row.algo == (algo or row.algo)]:
-        return wanted_rows, notes
-    notes.append(_ignored(op, algo, rows, group, fabric, wanted))
+    same_proto = [row for row in rows if row.proto == (settings.proto or row.proto)]
+    if allowed := [row for row in same_proto if row.algo == (algo or row.algo)]:
+        return allowed, notes
+    notes.append(_ignored(op, algo, rows, group, fabric, settings))
     instead = [row for row in same_proto if row.algo in ("ring", "tree")]
     return instead or rows, notes
 
@@ -201,13 +215,17 @@ def _ignored(
     rows: Sequence[Candidate],
     group: Group,
     fabric: Any,
-    wanted: Nccl,
+    settings: Nccl,
 ) -> str:
     """A note on a forced algorithm or protocol that cannot run: old releases ignore it, new ones refuse."""
-    key, value, why = "algo", algo, _reason(op, algo, rows, group, fabric, wanted)
+    key, value, why = "algo", algo, _reason(op, algo, rows, group, fabric, settings)
     if why is None:
-        key, value, why = "proto", wanted.proto, f"{algo or op} has no {wanted.proto}"
-    if wanted.release >= STRICT:
+        key, value, why = (
+            "proto",
+            settings.proto,
+            f"{algo or op} has no {settings.proto}",
+        )
+    if settings.release >= STRICT:
         hint = "NCCL refuses it too, since 2.24"
         expected = f"what can run on {fabric.name}: {why}"
         raise InputError(Mistake("nccl", key, str(value), expected, hint))
@@ -220,34 +238,36 @@ def _reason(
     rows: Sequence[Candidate],
     group: Group,
     fabric: Any,
-    wanted: Nccl,
+    settings: Nccl,
 ) -> str | None:
     """Why an algorithm is not among the candidates; None: it is, or none was asked for."""
     if not algo:
         return None
-    reason = obstacle(algo, op, group, fabric, wanted)
+    reason = obstacle(algo, op, group, fabric, settings)
     if reason is None and not any(row.algo == algo for row in rows):
         return f"NCCL's model gives {algo} no bandwidth here"
     return reason
 
 
-def _notes(op: str, group: Group, fabric: Any, wanted: Nccl) -> tuple[str, ...]:
+def _notes(op: str, group: Group, fabric: Any, settings: Nccl) -> tuple[str, ...]:
     """What was asked for in vain, and what would probably be chosen on the real machine and is not what was planned."""
-    idle = group.nodes > 1 and op in REDUCED and sharp.without(fabric, wanted)
-    silent = _without_multicast(op, group, fabric, wanted)
+    idle = group.nodes > 1 and op in REDUCED and sharp.without(fabric, settings)
+    silent = _without_multicast(op, group, fabric, settings)
     modelled = rccl.caveat(fabric.gpu_model)
     return tuple(note for note in (idle, silent, modelled) if note)
 
 
-def _without_multicast(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
+def _without_multicast(
+    op: str, group: Group, fabric: Any, settings: Nccl
+) -> str | None:
     """A note where switches would probably add up on the real machine, and the file does not say that they do."""
     silent = (
-        wanted.nvls is None
+        settings.nvls is None
         and fabric.cluster_facts.nvlink_sharp is None
-        and wanted.algo is None
+        and settings.algo is None
     )
     if op == "all_reduce" and silent and group.n > 4:
-        able = nvls.missing(group, fabric, replace(wanted, nvls=True)) is None
+        able = nvls.missing(group, fabric, replace(settings, nvls=True)) is None
         if able:
             why = f"the cluster file of {fabric.name} does not say that its switches do it; [nccl] nvls = true says so"
             return f"without NVLink SHARP: {why}"

@@ -54,11 +54,11 @@ class Walk:
     """One search at given speeds, types and patterns; `best` is replaced when something better is found."""
 
     def __init__(
-        self, system: System, wanted: Channels, best: Channels, steps: int
+        self, system: System, target: Channels, best: Channels, steps: int
     ) -> None:
-        self.system, self.wanted, self.best, self.time = system, wanted, best, steps
-        self.inside = round(wanted.inside * 1000)
-        self.between = round(wanted.between * 1000)
+        self.system, self.target, self.best, self.time = system, target, best, steps
+        self.inside = round(target.inside * 1000)
+        self.between = round(target.between * 1000)
         self.orders: list[list[int]] = []
         self.nets: list[list[int]] = []
         self.used: list[set[int]] = []
@@ -70,7 +70,7 @@ class Walk:
         self.net_speed = (
             self.between
         )  # of ways to nets: a balanced tree's data is split over two of them
-        if wanted.pattern == BALANCED:
+        if target.pattern == BALANCED:
             self.net_speed = self.between // 2
         # What the walk asks for again at every step, each worked out once.
         self.choices: dict[int | None, list[int]] = {}
@@ -82,7 +82,7 @@ class Walk:
 
     def run(self) -> None:
         """Walks all ways until the budget is spent or the answer is perfect."""
-        levels = 4 * (self.n + 4) * (self.wanted.most + 1)
+        levels = 4 * (self.n + 4) * (self.target.most + 1)
         with _deep(levels):
             self.channel()
 
@@ -111,7 +111,7 @@ class Walk:
     def inside_from(self, gpu: int) -> list[Toll | None]:
         """Tolls of the ways to every other GPU; None of those that are too far."""
         if gpu not in self.onto:
-            ways, limit = self.system.between[gpu], self.wanted.type_inside
+            ways, limit = self.system.between[gpu], self.target.type_inside
             self.onto[gpu] = _tolls(ways, self.inside, limit)
         return self.onto[gpu]
 
@@ -125,15 +125,15 @@ class Walk:
         self.used.append(set())
         if self.system.nets:
             self.from_nets(count)
-        elif self.wanted.pattern == NVLS:
+        elif self.target.pattern == NVLS:
             self.enter(
                 NOTHING, count, 0, -1, -1, FREE
             )  # as many heads as GPUs, in order
         else:
-            back = n - 1 if self.wanted.pattern == RING else -1
+            back = n - 1 if self.target.pattern == RING else -1
             begin = self.orders[count - 1][0] if count else 0
             self.enter(NOTHING, begin, 0, -1, back, AGAIN if count else IN_ORDER)
-            if not self.wanted.same or count == 0:
+            if not self.target.same or count == 0:
                 for gpu in range(n):
                     self.enter(NOTHING, gpu, 0, -1, back, FREE)
         self.orders.pop()
@@ -142,13 +142,13 @@ class Walk:
 
     def from_nets(self, count: int) -> None:
         """Channels that come in by each net that has room."""
-        pattern, n = self.wanted.pattern, self.n
+        pattern, n = self.target.pattern, self.n
         back = {RING: n - 1, SPLIT: 1}.get(pattern, 0)
         speed = int(self.between / 1000) * 1000  # NCCL keeps whole GB/s here
         nets = self.choice(None)
         for at in range(len(nets)):
             net = nets[(count + at) % len(nets)]
-            crossed = pattern == RING and self.wanted.cross == 2 and count % 2
+            crossed = pattern == RING and self.target.cross == 2 and count % 2
             if self.speed[net] < speed or (crossed and net != self.nets[count - 1][1]):
                 continue
             self.nets[count][0] = net
@@ -160,10 +160,10 @@ class Walk:
 
     def begin(self, net: int, count: int, back: int) -> bool:
         """Channels that come in by `net`; whether a head of NVLink SHARP was tried."""
-        if self.wanted.pattern == NVLS:
+        if self.target.pattern == NVLS:
             return self.begin_head(net, count, back)
         tolls, near = self.back(net)
-        if count and self.wanted.same:
+        if count and self.target.same:
             first = self.orders[count - 1][0]
             self.enter(tolls[first], first, 0, back, -1, AGAIN)
             return False
@@ -191,7 +191,7 @@ class Walk:
         """The distance that counts: a tree's data goes both ways."""
         return (
             way.type
-            if self.wanted.pattern in (RING, NVLS)
+            if self.target.pattern in (RING, NVLS)
             else max(way.type, opposite.type)
         )
 
@@ -209,7 +209,7 @@ class Walk:
             ]
             owner = self.system.owners[net]
             self.beginnings[net] = (
-                _tolls(ways, self.between, self.wanted.type_between),
+                _tolls(ways, self.between, self.target.type_between),
                 sorted(nearest(ways), key=lambda gpu: gpu != owner),
             )
         return self.beginnings[net]
@@ -223,7 +223,7 @@ class Walk:
     def ordered(self, gpu: int | None) -> list[int]:
         gpus = range(self.n) if gpu is None else (gpu,)
         nets = [net for g in gpus for net in self.system.preferred[g]]
-        for type_ in range(self.wanted.type_between + 1):
+        for type_ in range(self.target.type_between + 1):
             for g in gpus:
                 ways = enumerate(self.system.out[g])
                 nets += [net for net, way in ways if way.type == type_]
@@ -256,7 +256,7 @@ class Walk:
         here.append(gpu)
         if step == net:
             self.leave(gpu, step, first, order)
-        elif self.wanted.pattern == NVLS:
+        elif self.target.pattern == NVLS:
             self.head(gpu)
         else:
             self.onward(gpu, step, net, first, order)
@@ -281,7 +281,7 @@ class Walk:
     def leave(self, gpu: int, step: int, first: int, order: int) -> None:
         """Back to a net, then on."""
         exits, only = self.ways_out(gpu), self.only(step)
-        following = 1 if self.wanted.pattern == BALANCED and step == 0 else -1
+        following = 1 if self.target.pattern == BALANCED and step == 0 else -1
         for net in exits if only is None else (only,):
             toll = exits.get(net)
             if toll is None or not self.take(toll):
@@ -297,14 +297,14 @@ class Walk:
             self.exits[gpu] = {
                 net: _toll(out[net], self.net_speed)
                 for net in self.choice(gpu)
-                if self.both(out[net], back[net][gpu]) <= self.wanted.type_between
+                if self.both(out[net], back[net][gpu]) <= self.target.type_between
             }
         return self.exits[gpu]
 
     def only(self, step: int) -> int | None:
         """The net by which a channel has to leave, by the one that it came in by and its pattern; None: any."""
         (start, chosen), count = self.nets[-1], len(self.orders) - 1
-        pattern, cross = self.wanted.pattern, self.wanted.cross
+        pattern, cross = self.target.pattern, self.target.cross
         if pattern == BALANCED and step != 0:
             return chosen  # as on the channel's first GPU
         if pattern == RING and cross == 2:
@@ -326,7 +326,7 @@ class Walk:
         if gpu not in self.pairs:
             after, before = (gpu + 1) % self.n, (gpu - 1) % self.n
             tried = {RING: (before, after), NVLS: (after,), TREE: (after,)}
-            pair = dict.fromkeys(tried.get(self.wanted.pattern, (after, before)))
+            pair = dict.fromkeys(tried.get(self.target.pattern, (after, before)))
             ways = self.system.between[gpu]
             self.pairs[gpu] = [other for other in pair if ways[other].hops]
         return self.pairs[gpu]
@@ -372,7 +372,7 @@ class Walk:
         ]
         for way, k in ways:
             toll = _toll(way, self.inside * (2 if k == gpu else 1))
-            if way.type > self.wanted.type_inside or not self.take(toll):
+            if way.type > self.target.type_inside or not self.take(toll):
                 break
             taken.append(toll)
         else:
@@ -386,26 +386,26 @@ class Walk:
         """A channel is complete: keep what there is if it is better, and look for another."""
         if self.better():
             self.best = replace(
-                self.wanted,
+                self.target,
                 orders=tuple(map(tuple, self.orders)),
                 hops=self.hops,
                 nets=tuple((a, b) for a, b in self.nets) if self.system.nets else (),
             )
-            if len(self.orders) == self.wanted.most:
+            if len(self.orders) == self.target.most:
                 self.time = -1
-        if len(self.orders) < self.wanted.most:
+        if len(self.orders) < self.target.most:
             self.channel()
 
     def better(self) -> bool:
         """Whether the channels so far are better than the best set: more bandwidth, or fewer hops."""
         count, best = len(self.orders), self.best
-        if count < self.wanted.least:
+        if count < self.target.least:
             return False
-        if self.wanted.pattern == NVLS:
+        if self.target.pattern == NVLS:
             more = best.count < count <= self.n
-            return more or count * self.wanted.between > best.count * best.between
-        now, then = count * self.wanted.inside, best.count * best.inside
-        same = self.wanted.pattern == best.pattern and self.wanted.cross == best.cross
+            return more or count * self.target.between > best.count * best.between
+        now, then = count * self.target.inside, best.count * best.inside
+        same = self.target.pattern == best.pattern and self.target.cross == best.cross
         return now > then or (now == then and same and self.hops < best.hops)
 
 

@@ -7,10 +7,13 @@ of the other side sees (NCCL src/transport/net.cc, src/proxy.cc). None of that i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from prestep.sim.collectives.constants import Constants
+from prestep.sim.collectives.plan import Plan
 
 # Kinds of links inside a host; all others are the network's.
 INSIDE = frozenset({"nvlink", "pcie", "c2c", "socket", "memory", "nvme"})
@@ -125,4 +128,31 @@ def network_of(fabric: Any) -> Network:
         rendezvous=facts.net_rendezvous or 0.0,
         amd=bool(facts.amd_cpu),
         duplex=facts.pcie_duplex,
+    )
+
+
+def has_token_bucket(fabric: Any) -> bool:
+    """Whether the network's ports are shaped by token buckets."""
+    return bool(fabric.cluster_facts.token_bucket)
+
+
+def shaped(plan: Plan, fabric: Any) -> Plan:
+    """The plan where the network's ports are shaped by token buckets: less of its latency remains.
+
+    While a port waits for the next step its bucket fills, and the step's bytes then pass at once: over the whole
+    collective it carries its rate without pauses, unless the pauses alone take longer.
+    """
+    if not has_token_bucket(fabric) or plan.size <= 0:
+        return plan
+    moving = plan.duration(fabric.links.bandwidth) - plan.latency
+    return replace(plan, latency=max(0.0, plan.latency - moving))
+
+
+def refill_time(plan: Plan, fabric: Any) -> float:
+    """Seconds of a pause after which a port's bucket is full: until then nothing is lost."""
+    if not has_token_bucket(fabric) or not len(plan.links):
+        return 0.0
+    slot = int(np.argmin(fabric.links.bandwidth[plan.links] / plan.usage))
+    return float(
+        fabric.cluster_facts.token_bucket / fabric.links.bandwidth[plan.links[slot]]
     )

@@ -109,12 +109,6 @@ def spreads(
     return number, links, share
 
 
-def latency(fabric: Any, src: str, dst: str) -> float:
-    """Seconds the first byte travels, on average over the parallel ways."""
-    links, share = split(fabric, src, dst)
-    return float(np.dot(fabric.links.latency[links], share))
-
-
 def domains(fabric: Any) -> dict[str, int]:
     """Number of the NVLink domain of every GPU: a host, or a rack whose hosts share NVSwitches."""
     wiring = fabric.wiring

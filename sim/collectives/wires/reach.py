@@ -31,10 +31,10 @@ LEVELS = ("NVL", "PIX", "PXB", "PHB", "SYS")
 SHM, STAGED = "shm", "staged"
 
 
-def limit(wanted: Nccl, fabric: Any, gpus: int) -> int:
+def limit(settings: Nccl, fabric: Any, gpus: int) -> int:
     """The type of the farthest way that is peer-to-peer, on a host with so many GPUs of the communicator."""
-    if wanted.p2p_level is not None:
-        return TYPES.index(wanted.p2p_level)
+    if settings.p2p_level is not None:
+        return TYPES.index(settings.p2p_level)
     return SYS if fabric.cluster_facts.amd_cpu and gpus <= 2 else PXB
 
 
@@ -63,13 +63,13 @@ def _distance(fabric: Any, a: str, b: str) -> int:
     return PXB if nodes.count("pcieswitch") > 1 else PIX
 
 
-def route(fabric: Any, hosts: Sequence[Sequence[str]], wanted: Nccl) -> str:
+def route(fabric: Any, hosts: Sequence[Sequence[str]], settings: Nccl) -> str:
     """How bytes travel in hosts: "auto" where all are peers, "shm" where none is, else the farthest type of peers."""
-    if wanted.peers_off:
+    if settings.peers_off:
         return SHM
     first = {len(host): host for host in reversed(hosts)}
     for gpus, host in first.items():
-        farthest = limit(wanted, fabric, gpus)
+        farthest = limit(settings, fabric, gpus)
         if any(apart > farthest for apart in _apart(fabric, host)):
             return TYPES[farthest]
     return "auto"
@@ -89,7 +89,7 @@ def _apart(fabric: Any, host: Sequence[str]) -> list[int]:
     return [distance(fabric, a, b) for a, b in pairs]
 
 
-def out(fabric: Any, hosts: Sequence[Sequence[str]], wanted: Nccl) -> str:
+def out(fabric: Any, hosts: Sequence[Sequence[str]], settings: Nccl) -> str:
     """How bytes leave hosts: "staged" in their memory where a NIC is too far from its GPU for GPUDirect, else "auto".
 
     Raises
@@ -97,12 +97,15 @@ def out(fabric: Any, hosts: Sequence[Sequence[str]], wanted: Nccl) -> str:
     InputError
         If the level is said, and the cluster does not say where its NICs and its memory are.
     """
-    if wanted.net_gdr_level is None or len(hosts) < 2:
+    if settings.net_gdr_level is None or len(hosts) < 2:
         return "auto"
     if not {"nic", "memory"} <= set(fabric.nodes.kinds):
-        found, expected = f'"{wanted.net_gdr_level}"', "a cluster with NICs and memory"
+        found, expected = (
+            f'"{settings.net_gdr_level}"',
+            "a cluster with NICs and memory",
+        )
         raise InputError(Mistake(fabric.name, "nccl.net_gdr_level", found, expected))
-    farthest = TYPES.index(wanted.net_gdr_level)
+    farthest = TYPES.index(settings.net_gdr_level)
     own = ((gpu, fabric.nearest(gpu, "nic")) for gpu in hosts[0])
     far = any(distance(fabric, gpu, nic) > farthest for gpu, nic in own)
     return STAGED if far else "auto"

@@ -35,11 +35,11 @@ def wires(fabric: Any, group: Group, slices: int) -> tuple[np.ndarray, np.ndarra
     return by_link(parts)
 
 
-def missing(group: Group, fabric: Any, wanted: Nccl) -> str | None:
+def missing(group: Group, fabric: Any, settings: Nccl) -> str | None:
     """What NCCL lacks on `group` to let the network add up, or None."""
     if group.nodes < 2:
         return "CollNet needs at least two hosts"
-    if not wanted.collnet:
+    if not settings.collnet:
         return "CollNet is off, as in NCCL unless NCCL_COLLNET_ENABLE=1: [nccl] collnet = true"
     if max(len(host) for host in group.hosts) > MAX_LOCAL:
         return f"CollNet takes at most {MAX_LOCAL} GPUs per host"
@@ -48,9 +48,9 @@ def missing(group: Group, fabric: Any, wanted: Nccl) -> str | None:
     return None
 
 
-def without(fabric: Any, wanted: Nccl) -> str | None:
+def without(fabric: Any, settings: Nccl) -> str | None:
     """What to say where CollNet was asked for and no switch can do it; None: it can, or nobody asked."""
-    if not wanted.collnet or fabric.cluster_facts.sharp:
+    if not settings.collnet or fabric.cluster_facts.sharp:
         return None
     return (
         f"nccl.collnet = true changes nothing: the cluster file of {fabric.name} does not say that its network's "

@@ -27,8 +27,8 @@ from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl import protocols
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
-from prestep.sim.collectives.wires import shaping, transport
-from prestep.sim.collectives.wires.socket_traffic import Traffic, counter, traffic_of
+from prestep.sim.collectives.wires import network, transport
+from prestep.sim.collectives.wires.proxies import Traffic, counter, traffic_of
 
 INLINE = 128.0  # bytes that travel with their header (NCCL_SOCKET_INLINE)
 TASK = 65_536.0  # least bytes of a part that a helper thread takes (NCCL_SOCKET_MIN_TASKSIZE)
@@ -47,33 +47,35 @@ def tcp_of(fabric: Any) -> Tcp:
     )
 
 
-def used(group: Group, fabric: Any, wanted: Nccl) -> bool:
+def used(group: Group, fabric: Any, settings: Nccl) -> bool:
     """Whether NCCL reaches other hosts of this group by sockets: the cluster file or [nccl] net says so."""
     return group.nodes > 1 and (
-        wanted.net == "socket" or bool(fabric.cluster_facts.tcp)
+        settings.net == "socket" or bool(fabric.cluster_facts.tcp)
     )
 
 
-def over(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Plan:
+def over(plan: Plan, group: Group, fabric: Any, settings: Nccl) -> Plan:
     """The plan as sockets carry it: its latency, the rate its proxy threads reach, and goodput on the links."""
-    traffic = traffic_of(plan, group, fabric, wanted)
+    traffic = traffic_of(plan, group, fabric, settings)
     if traffic is None:
         return _without_traffic(plan)
-    return _by_sockets(plan, traffic, group, fabric, wanted)
+    return _by_sockets(plan, traffic, group, fabric, settings)
 
 
 def _by_sockets(
-    plan: Plan, traffic: Traffic, group: Group, fabric: Any, wanted: Nccl
+    plan: Plan, traffic: Traffic, group: Group, fabric: Any, settings: Nccl
 ) -> Plan:
     tcp, usage = tcp_of(fabric), _goodput(plan, fabric, machine.of(fabric))
-    each, own = message_time(traffic, plan.proto, tcp, wanted)
+    each, own = message_time(traffic, plan.proto, tcp, settings)
     own += _outside(fabric, group)
     rate = plan.size / (traffic.rounds * each)
     plan = replace(plan, usage=usage, rate_cap=rate, latency=0.0)
     moving = plan.duration(fabric.links.bandwidth)
     delay = _delay(plan, traffic, fabric, each, own, moving)
     # A pause between loops is idle time of a port, which others can use: it lowers this operation's rate, no more.
-    pause = _pause(traffic, plan.proto, tcp, own, wanted) - shaping.refill(plan, fabric)
+    pause = _pause(traffic, plan.proto, tcp, own, settings) - network.refill_time(
+        plan, fabric
+    )
     rate = plan.size / (moving + traffic.loops * max(0.0, pause))
     plan = replace(plan, latency=delay, rate_cap=rate, on_cpu=True)
     return _through_kernels(plan, traffic, tcp, each) if plan.buffered else plan
@@ -96,7 +98,7 @@ def _delay(
     """Seconds that the operation takes beside the time for which its bytes are moving."""
     start, step = _start_and_step(plan, machine.of(fabric))
     fixed = start + traffic.local * step
-    if shaping.bucket(fabric):
+    if network.has_token_bucket(fabric):
         path = fixed + traffic.remote * (own + each)
         return max(0.0, max(path, start + traffic.rounds * each) - moving)
     return fixed + traffic.remote * _visible(traffic, own, moving)
@@ -122,9 +124,9 @@ def _start_and_step(plan: Plan, table: Constants) -> tuple[float, float]:
     return (table.pairs.start, 0.0) if pace is None else (pace.start, pace.hop)
 
 
-def _pause(traffic: Traffic, proto: str, tcp: Tcp, own: float, wanted: Nccl) -> float:
+def _pause(traffic: Traffic, proto: str, tcp: Tcp, own: float, settings: Nccl) -> float:
     """Seconds from the arrival of a loop's last slice until the first of the next loop is on its way."""
-    lanes, _ = helpers(traffic.part, wanted)
+    lanes, _ = helpers(traffic.part, settings)
     copied = traffic.part * _copy(proto, tcp) / lanes
     return own + tcp.send + tcp.receive + copied
 
@@ -135,7 +137,7 @@ def _copy(proto: str, tcp: Tcp) -> float:
 
 
 def message_time(
-    traffic: Traffic, proto: str, tcp: Tcp, wanted: Nccl
+    traffic: Traffic, proto: str, tcp: Tcp, settings: Nccl
 ) -> tuple[float, float]:
     """Seconds of one round in the busiest thread, and of the rest of one hop without its links."""
     light = 1.0 if proto == "Simple" else tcp.light
@@ -143,7 +145,7 @@ def message_time(
     own = protocols.ring_step(proto) + tcp.hop
     if traffic.part <= INLINE:
         return (traffic.data + traffic.empty) * tcp.control * one, own
-    lanes, wake = helpers(traffic.part, wanted)
+    lanes, wake = helpers(traffic.part, settings)
     copy = _copy(proto, tcp) / lanes
     if traffic.shared or traffic.both:
         copy += tcp.taken / lanes
@@ -153,15 +155,15 @@ def message_time(
     return each, own + traffic.part * stage + wake * tcp.wake
 
 
-def helpers(part: float, wanted: Nccl) -> tuple[float, float]:
+def helpers(part: float, settings: Nccl) -> tuple[float, float]:
     """Threads that copy one message at once, and how many must be woken on the way (0 or 2: one on each side).
 
     Without NCCL_SOCKET_NTHREADS the proxy thread sends everything itself, whatever NCCL_NSOCKS_PERTHREAD says.
     """
-    threads = min(wanted.socket_nthreads or 0, MAX_THREADS)
+    threads = min(settings.socket_nthreads or 0, MAX_THREADS)
     if threads == 0:
         return 1.0, 0.0
-    sockets = threads * min(wanted.nsocks_perthread or 1, MAX_SOCKETS // threads)
+    sockets = threads * min(settings.nsocks_perthread or 1, MAX_SOCKETS // threads)
     tasks = math.ceil(part / max(TASK, math.ceil(part / sockets)))
     return float(max(1, min(threads, tasks))), 2.0
 

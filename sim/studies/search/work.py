@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from prestep.sim.analysis.energy import energy_of, host_power
-from prestep.sim.analysis.gpu_shares import shares_of
+from prestep.sim.analysis.energy import energy_of, host_power, shares_of
 from prestep.sim.analysis.kernels import kernel_uses
 from prestep.sim.analysis.memory import needed
 from prestep.sim.analysis.prediction import Prediction

@@ -1,19 +1,24 @@
-"""What NCCL's proxy threads have to move over TCP sockets, by algorithm; what that costs is in `socket.py`."""
+"""What NCCL's proxy threads have to move, by algorithm; what that costs over TCP sockets is in `socket.py`.
+
+Over RDMA a message takes a proxy a while too, whatever its size (`bounded`). A GPU's proxy thread posts what its
+channels send, and what they are to receive, one message after the other (NCCL src/proxy.cc). Where a ring leaves a host
+by another NIC than it enters, the GPU beside a NIC sends for one ring and receives for another, so its thread is busy
+for all channels of a step. The last chunk of a ring over n ranks comes after n - 1 of them: with 2,160 ranks that
+counts, and not the hops. Fact `net_post` of a cluster file.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from prestep.sim.collectives import machine
-from prestep.sim.collectives.algorithms import tree
+from prestep.sim.collectives.algorithms import algorithms, tree
 from prestep.sim.collectives.group import Group
-from prestep.sim.collectives.nccl import channels as rules
-from prestep.sim.collectives.nccl import protocols, rings, search, searched
+from prestep.sim.collectives.nccl import orders, protocols, search, searched
 from prestep.sim.collectives.plan import Plan
-from prestep.sim.collectives.registry import algorithms
 from prestep.sim.collectives.settings import Nccl
 
 CHUNK_SLOTS = 4  # FIFO slots of a ring's Simple chunk, in two slices
@@ -60,7 +65,7 @@ class Traffic:
     both: bool = False
 
 
-def traffic_of(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic | None:
+def traffic_of(plan: Plan, group: Group, fabric: Any, settings: Nccl) -> Traffic | None:
     """What the sockets carry; None for what needs no socket, or an algorithm that sockets cannot run."""
     count = counter(plan.algo)
     if count is None or plan.size <= 0:
@@ -68,7 +73,7 @@ def traffic_of(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic |
     edges = _edges(plan) if plan.algo == "pairwise" else []
     if edges and all(_host(group, a) == _host(group, b) for a, b in edges):
         return None
-    return count(plan, group, fabric, wanted)
+    return count(plan, group, fabric, settings)
 
 
 def counter(algo: str) -> Callable[[Plan, Group, Any, Nccl], Traffic] | None:
@@ -76,14 +81,14 @@ def counter(algo: str) -> Callable[[Plan, Group, Any, Nccl], Traffic] | None:
     return TRAFFIC.get(algo) or getattr(algorithms().get(algo), "traffic", None)
 
 
-def _ring(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
+def _ring(plan: Plan, group: Group, fabric: Any, settings: Nccl) -> Traffic:
     if plan.op in ("broadcast", "reduce"):
-        return _chain(plan, group, fabric, wanted)
-    n, ways = group.n, _ways(group, wanted)
+        return _chain(plan, group, fabric, settings)
+    n, ways = group.n, _ways(group, settings)
     hops = (2 if plan.op == "all_reduce" else 1) * (n - 1)
     # Operations that follow each other start where a rank is ready: on average they see each kind of hop in turn.
     remote = hops * group.nodes / n
-    slot = protocols.slot(plan.proto, wanted.buffer_size)
+    slot = protocols.slot(plan.proto, settings.buffer_size)
     loop = _loop(plan.size / n / plan.channels, plan.proto, slot)
     rings_per_way = max(1.0, plan.channels / ways)
     return Traffic(
@@ -94,17 +99,17 @@ def _ring(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
         loop.empty * rings_per_way,
         loop.part,
         loop.amount * plan.channels / ways,
-        _both_ways(group, fabric, wanted),
+        _both_ways(group, fabric, settings),
         loop.times,
         loop.data,
     )
 
 
-def _both_ways(group: Group, fabric: Any, wanted: Nccl) -> bool:
+def _both_ways(group: Group, fabric: Any, settings: Nccl) -> bool:
     """Whether a rank receives for one ring while it sends for another."""
     smallest_host = min(len(host) for host in group.hosts)
-    few = smallest_host < 2 * _ways(group, wanted)
-    return few or _crossed(group, fabric, wanted)
+    few = smallest_host < 2 * _ways(group, settings)
+    return few or _crossed(group, fabric, settings)
 
 
 class _Loop(NamedTuple):
@@ -132,33 +137,33 @@ def _loop(share: float, proto: str, slot: float) -> _Loop:
     return _Loop(times, data, 2 - data, part, width * share / times)
 
 
-def _ways(group: Group, wanted: Nccl) -> int:
+def _ways(group: Group, settings: Nccl) -> int:
     """Rings that enter and leave a host at GPUs of their own: one for each NIC."""
-    return max(1, min(group.net.nics, len(rings.cycles(group, wanted.cross_nic))))
+    return max(1, min(group.net.nics, len(orders.cycles(group, settings.cross_nic))))
 
 
-def _crossed(group: Group, fabric: Any, wanted: Nccl) -> bool:
+def _crossed(group: Group, fabric: Any, settings: Nccl) -> bool:
     """Whether rings leave a host by another NIC than they enter it: then the GPU beside a NIC sends for one ring and
     receives for another. Before 2.21 NCCL is taken to go a longer way to the same NIC instead: its rings over TCP are
     three times as fast on hosts where each NIC is near one GPU.
     """
-    if wanted.release < (2, 21) or search.switched(group, fabric):
+    if settings.release < (2, 21) or search.switched(group, fabric):
         return False
     return any(
-        graphs.ring.cross > 0 for graphs in searched.every_host(group, fabric, wanted)
+        graphs.ring.cross > 0 for graphs in searched.every_host(group, fabric, settings)
     )
 
 
-def _chain(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
+def _chain(plan: Plan, group: Group, fabric: Any, settings: Nccl) -> Traffic:
     """A broadcast or reduce: chunks of one slot relayed along the ring."""
     share, width = plan.size / plan.channels, protocols.WIRE[plan.proto]
-    chunks = max(1, math.ceil(share / protocols.slot(plan.proto, wanted.buffer_size)))
+    chunks = max(1, math.ceil(share / protocols.slot(plan.proto, settings.buffer_size)))
     part = width * share / chunks
     # The root runs ahead of the others, so operations in a row hide most of their hops, as inside a host.
     depth = machine.of(fabric).pace("ring", plan.proto).depth
     remote = group.nodes - 1
     shared = group.nodes > 2 and min(len(host) for host in group.hosts) == 1
-    count = plan.channels / _ways(group, wanted)
+    count = plan.channels / _ways(group, settings)
     local = group.n - 1 - remote
     return Traffic(
         depth * remote,
@@ -172,10 +177,10 @@ def _chain(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
     )
 
 
-def _tree(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
+def _tree(plan: Plan, group: Group, fabric: Any, settings: Nccl) -> Traffic:
     """Up and down; half of the channels on each of two trees, in which an inner host of one is a leaf of the other."""
     share, width = plan.size / plan.channels, protocols.WIRE[plan.proto]
-    chunk = tree.chunk_of(share, group, plan.proto, wanted.buffer_size)
+    chunk = tree.chunk_of(share, group, plan.proto, settings.buffer_size)
     chunks = max(1, math.ceil(share / chunk))
     # Every NIC has a GPU that speaks to the network for its channels.
     ways = max(1, min(group.net.nics, *(len(host) for host in group.hosts)))
@@ -199,10 +204,10 @@ def _tree(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
     )
 
 
-def _pat(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
+def _pat(plan: Plan, group: Group, fabric: Any, settings: Nccl) -> Traffic:
     steps = math.ceil(math.log2(group.n))
     amount = plan.size * (group.n - 1) / group.n / steps
-    slot = protocols.slot(plan.proto, wanted.buffer_size)
+    slot = protocols.slot(plan.proto, settings.buffer_size)
     data = max(plan.channels, math.ceil(amount / slot))
     return Traffic(steps, 0.0, steps, data, 0.0, amount / data, amount, True)
 
@@ -219,13 +224,13 @@ def _edges(plan: Plan) -> list[tuple[str, str]]:
     return [(ranks[0], ranks[1 if plan.op in ("send", "recv") else -1])]
 
 
-def _pairs(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
-    n, op, buffer = group.n, plan.op, wanted.buffer_size
+def _pairs(plan: Plan, group: Group, fabric: Any, settings: Nccl) -> Traffic:
+    n, op, buffer = group.n, plan.op, settings.buffer_size
     per_host = min(len(host) for host in group.hosts)
     many = op in ("all_to_all", "gather", "scatter")
     message = plan.size / n if many else plan.size
-    graph = rules.search(group, fabric.gpu_model, wanted)
-    parts = rules.message_channels(message, n, graph, group.nodes, buffer)
+    graph = search.search(group, fabric.gpu_model, settings)
+    parts = protocols.message_channels(message, n, graph, group.nodes, buffer)
     chunks = max(1, math.ceil(message / parts / _largest_chunk(buffer)))
     part = message / parts / chunks
     peers = n - per_host if many else 1
@@ -237,7 +242,7 @@ def _pairs(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
 
 def _largest_chunk(buffer: float | None) -> float:
     """Bytes of a message that one step over the network carries at most."""
-    return min(float(rules.P2P_CHUNK["network"]), protocols.slot("Simple", buffer))
+    return min(float(protocols.P2P_CHUNK["network"]), protocols.slot("Simple", buffer))
 
 
 def _waited(plan: Plan, group: Group) -> float:
@@ -257,3 +262,27 @@ TRAFFIC: dict[str, Callable[[Plan, Group, Any, Nccl], Traffic]] = {
     "pat": _pat,
     "pairwise": _pairs,
 }
+
+
+def bounded(plan: Plan, group: Group, fabric: Any, settings: Nccl) -> Plan:
+    """The plan, no faster than the busiest proxy posts its messages."""
+    each = group.network.posting(plan.proto)
+    if plan.algo != "ring" or group.nodes < 2 or not each:
+        return plan
+    traffic = traffic_of(plan, group, fabric, settings)
+    if traffic is None:
+        return plan
+    # With one channel a GPU sends or receives; of several it has its share of those that enter and of those that leave.
+    messages = traffic.data * (2 if plan.channels > 1 else 1)
+    hop = (
+        protocols.net_hop(protocols.ring_step(plan.proto), plan.proto, group)
+        + group.remote_latency
+    )
+    start = machine.of(fabric).pace("ring", plan.proto).start
+    least = start + min(2.0, traffic.remote) * hop + traffic.rounds * messages * each
+    # As a bound on the rate and not as latency: messages are posted while others' bytes move, so a collective that
+    # shares its links, and takes longer for that, waits no longer for its proxies.
+    if not plan.size or least <= plan.duration(fabric.links.bandwidth):
+        return plan
+    posting = least - plan.latency
+    return replace(plan, rate_cap=min(plan.rate_cap, plan.size / posting))
