@@ -15,7 +15,7 @@ from prestep.topologies.files.importers._text import Source
 from prestep.topologies.files.importers._yaml import parse
 from prestep.workloads.megatron.argument_files import read_shell
 from prestep.workloads.recipes._documents import read_yaml
-from prestep.workloads.recipes._parsed import module_of
+from prestep.workloads.recipes._modules import module_of
 from prestep.workloads.recipes._shell import read_exports
 
 WIDE = "a: &a [" + "1, " * 9000 + "]\n" + "".join(f"k{n}: *a\n" for n in range(3000))

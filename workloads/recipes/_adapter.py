@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from prestep.workloads.job.adapter import USUAL, targets_of
-from prestep.workloads.models.model import MODELS, read_model
 from prestep.workloads.models.projections import projections_of
 from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._models import part
 from prestep.workloads.recipes._reading import Draft, shown
 
 LOST = "frozen weights and adapters (LoRA)"
@@ -63,10 +62,9 @@ AUTOMODEL = Words(
 
 def lora(draft: Draft, document: Document, words: Words, said: str) -> None:
     """[adapter] by a format's words; a module that is not simulated is lost by its name."""
-    where = document.place(said)
-    draft.set("adapter.kind", "lora", said, where)
+    draft.set("adapter.kind", "lora", said, document)
     rank = draft.count(document, words.rank, words.usual_rank)
-    draft.set("adapter.rank", rank, words.rank, document.place(words.rank))
+    draft.set("adapter.rank", rank, words.rank, document)
     _targets(draft, document, words)
     for key, name, kind in (
         ("dropout", words.dropout, "number"),
@@ -75,7 +73,7 @@ def lora(draft: Draft, document: Document, words: Words, said: str) -> None:
         if not name:
             continue
         value = draft.typed(document, name, kind, 0.0 if kind == "number" else False)
-        draft.set(f"adapter.{key}", value, name, document.place(name))
+        draft.set(f"adapter.{key}", value, name, document)
 
 
 def _targets(draft: Draft, document: Document, words: Words) -> None:
@@ -86,27 +84,26 @@ def _targets(draft: Draft, document: Document, words: Words) -> None:
     listed = stated.split(",") if isinstance(stated, str) else stated
     names = listed if isinstance(listed, list) else words.usual_targets
     known, strange = targets_of(tuple(str(name).strip() for name in names))
-    where = document.place(words.targets)
     if strange or not known:
         found = ", ".join(strange) or shown(stated)
         draft.lose(
-            where, words.targets, found, "adapters of attention and feed-forward"
+            document, words.targets, found, "adapters of attention and feed-forward"
         )
     model = model_of(draft)
     here = projections_of(model)
     if known and not set(known) & set(here):
         found, what = ", ".join(map(str, names)), "projections that the model has"
-        draft.lose(where, words.targets, found, what)
+        draft.lose(document, words.targets, found, what)
     known = tuple(each for each in known if each in here)
     if {"fc1", "fc2"} & set(known) and model.experts:
         if words.experts:
             _experts(draft, document, names, model)
         else:
             what = "adapters of experts, which stay frozen"
-            draft.lose(where, words.targets, ", ".join(names), what)
+            draft.lose(document, words.targets, ", ".join(names), what)
             known = tuple(each for each in known if each not in ("fc1", "fc2"))
     if known:
-        draft.set("adapter.targets", list(known), words.targets, where)
+        draft.set("adapter.targets", list(known), words.targets, document)
     else:
         usual = ", ".join(each for each in USUAL if each in here) or "no projection"
         draft.assume(
@@ -128,11 +125,10 @@ def _experts(
     else:
         scaled, shares = "peft.normalize_moe_lora", "peft.share_expert_adapters"
         shared = draft.typed(document, shares, "truth", True)
-        where = document.place(shares)
-        draft.set("adapter.experts", "shared" if shared else "each", shares, where)
+        draft.set("adapter.experts", "shared" if shared else "each", shares, document)
     if draft.typed(document, scaled, "truth", False):
         rank = max(1, draft.get("adapter.rank") // max(1, model.experts_per_token))
-        draft.set("adapter.expert_rank", rank, scaled, document.place(scaled))
+        draft.set("adapter.expert_rank", rank, scaled, document)
 
 
 @dataclass(frozen=True)
@@ -149,21 +145,13 @@ class ModelParts:
 
 def model_of(draft: Draft) -> ModelParts:
     """What a recipe has said of its model so far."""
-    name = draft.get("model.name")
-    named = read_model(MODELS / f"{name}.toml") if name else None
-
-    def said(key: str) -> Any:
-        if named is not None:
-            return getattr(named, key) or 0
-        return draft.get(f"model.{key}") or 0
-
     return ModelParts(
-        int(said("experts")),
-        int(said("experts_per_token")),
-        bool(said("kv_lora_rank")),
-        int(said("q_lora_rank")),
-        str(said("layer_pattern") or ""),
-        int(said("mtp_layers")),
+        int(part(draft, "experts") or 0),
+        int(part(draft, "experts_per_token") or 0),
+        bool(part(draft, "kv_lora_rank")),
+        int(part(draft, "q_lora_rank") or 0),
+        str(part(draft, "layer_pattern") or ""),
+        int(part(draft, "mtp_layers") or 0),
     )
 
 

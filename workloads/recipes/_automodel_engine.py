@@ -21,22 +21,22 @@ def choose(draft: Draft, document: Document) -> None:
     _layers(draft, document)
     rope = f"{BACKEND}.rope_fusion"
     if not draft.typed(document, rope, "truth", True):
-        draft.set("megatron.rope_fusion", False, rope, document.place(rope))
+        draft.set("megatron.rope_fusion", False, rope, document)
     # The benchmark's loop has no clipping.
     clips = "Benchmarking" not in str(document.get("recipe", ""))
-    draft.set("pytorch.clip_gradients", clips, "recipe", document.place("recipe"))
+    draft.set("pytorch.clip_gradients", clips, "recipe", document)
 
 
 def _layers(draft: Draft, document: Document) -> None:
     """Compiled layers, and how adapters are composed (components/_peft/lora.py)."""
     key = "distributed.enable_compile"
     if draft.typed(document, key, "truth", False):
-        draft.set("pytorch.compiled_layers", True, key, document.place(key))
+        draft.set("pytorch.compiled_layers", True, key, document)
     if draft.get("adapter.kind", "none") != "none":
         draft.set("adapter.scaled", "inner")
         key = "peft.dropout_position"
         position = str(document.get(key, "post"))
-        draft.set("adapter.dropout_position", position, key, document.place(key))
+        draft.set("adapter.dropout_position", position, key, document)
 
 
 def _fsdp(draft: Draft, document: Document) -> None:
@@ -56,9 +56,9 @@ def _fsdp(draft: Draft, document: Document) -> None:
         defers, usual = "distributed.defer_fsdp_grad_sync", True
     key = next((key for key in keys if key in document.entries), keys[0])
     frees = draft.typed(document, key, "truth", usual and not staged)
-    draft.set("parallel.reshard_after_forward", frees, key, document.place(key))
+    draft.set("parallel.reshard_after_forward", frees, key, document)
     every = not staged and not draft.typed(document, defers, "truth", usual)
-    draft.set("pytorch.reduce_every_microbatch", every, defers, document.place(defers))
+    draft.set("pytorch.reduce_every_microbatch", every, defers, document)
 
 
 def _attention(draft: Draft, document: Document) -> None:
@@ -81,7 +81,7 @@ def _attention(draft: Draft, document: Document) -> None:
     else:
         kernel = "sdpa"
         draft.assume(REASON)
-    draft.set("megatron.attention", kernel, key, document.place(key))
+    draft.set("megatron.attention", kernel, key, document)
 
 
 def _loss(draft: Draft, document: Document) -> None:
@@ -95,8 +95,7 @@ def _loss(draft: Draft, document: Document) -> None:
     else:
         wide = draft.typed(document, upcast, "truth", True)
         impl = "torch-fp32" if wide else "torch"
-    where = document.place(key)
-    draft.set("megatron.cross_entropy_fusion_impl", impl, key, where)
+    draft.set("megatron.cross_entropy_fusion_impl", impl, key, document)
 
 
 def _adam(draft: Draft, document: Document) -> None:
@@ -104,9 +103,9 @@ def _adam(draft: Draft, document: Document) -> None:
     key, fused = "optimizer._target_", "optimizer.fused"
     engine = "transformer_engine" in str(document.get(key, ""))
     one = engine or draft.typed(document, fused, "truth", False)
-    draft.set("pytorch.fused_optimizer", one, key, document.place(key))
+    draft.set("pytorch.fused_optimizer", one, key, document)
     if engine:
-        draft.set("pytorch.wide_moments", True, key, document.place(key))
+        draft.set("pytorch.wide_moments", True, key, document)
 
 
 def _experts(draft: Draft, document: Document) -> None:
@@ -114,4 +113,4 @@ def _experts(draft: Draft, document: Document) -> None:
     draft.set("megatron.moe_shared_expert_overlap", True)
     key = f"{BACKEND}.fake_balanced_gate"
     if draft.typed(document, key, "truth", False):
-        draft.set("parallel.routing", "consecutive", key, document.place(key))
+        draft.set("parallel.routing", "consecutive", key, document)

@@ -152,7 +152,7 @@ def named(
     if strange and there is not None:
         expected = f"{strange[0].path.name}, which was given beside it"
         hint = f"change {key} in the recipe, or leave --with out"
-        draft.wrong(said.place(key), key, shown(name), expected, hint)
+        draft.wrong(said, key, shown(name), expected, hint)
     elif strange:
         draft.assume(
             f"{key} = {name} is not there: {strange[0].path.name} stands for it"
@@ -162,5 +162,5 @@ def named(
     if there is not None:
         return [read(there, text_of(there))]
     expected = "a file beside this one, or --with FILE"
-    draft.wrong(said.place(key), key, shown(name), expected)
+    draft.wrong(said, key, shown(name), expected)
     return []

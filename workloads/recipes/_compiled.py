@@ -11,8 +11,8 @@ from prestep.workloads.frameworks._pytorch_model import missing_parts
 from prestep.workloads.frameworks.automodel import FRAMEWORK as AUTOMODEL
 from prestep.workloads.job.megatron import Megatron
 from prestep.workloads.job.pytorch import PyTorch
-from prestep.workloads.models.model import MODELS, read_model
 from prestep.workloads.precision import precision
+from prestep.workloads.recipes import _models
 from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._reading import Draft
 from prestep.workloads.recipes._rules import written
@@ -39,14 +39,11 @@ ENGINE = {"": "sdpa", "cudnn": "flash", "flash2": "flash2"}
 
 def experts_of(draft: Draft) -> int:
     """Experts of the model, as far as it is known."""
-    name = draft.get("model.name")
-    if name:
-        return read_model(MODELS / f"{name}.toml").experts or 0
-    return int(draft.get("model.experts") or 0)
+    return int(_models.part(draft, "experts") or 0)
 
 
 def has_fsdp2_root(draft: Draft) -> bool:
-    """Whether the framework that was chosen asks which groups FSDP2 makes outside of the blocks."""
+    """Whether plain modules are under FSDP2: then it is asked which groups there are outside of the blocks."""
     plain = draft.get("training.framework") in PLAIN
     sharded = draft.get("parallel.data_parallel") in ("fsdp", "zero2", "zero3")
     return plain and sharded and draft.get("pytorch.fsdp", "2") == "2"
@@ -54,11 +51,8 @@ def has_fsdp2_root(draft: Draft) -> bool:
 
 def has_biases(draft: Draft) -> bool:
     """Whether the model's products add biases, as far as it is known."""
-    name = draft.get("model.name")
     stated = draft.get("model.bias")
-    if stated is None and name:
-        return bool(read_model(MODELS / f"{name}.toml").bias)
-    return bool(stated)
+    return bool(_models.part(draft, "bias") if stated is None else stated)
 
 
 def choose(
@@ -118,20 +112,15 @@ def has_adapters(draft: Draft) -> bool:
     """Whether the framework that was chosen has adapters beside such layers: compiled ones not of every kind."""
     if draft.get("training.framework") != "pytorch-compiled":
         return True
-    name = draft.get("model.name")
-    stated = draft.get("model.kv_lora_rank")
-    latent = read_model(MODELS / f"{name}.toml").kv_lora_rank if name else stated
-    return (
-        not latent and not precision(draft.get("training.precision", "bf16")).quantized
-    )
+    quantized = precision(draft.get("training.precision", "bf16")).quantized
+    return not quantized and not _models.part(draft, "kv_lora_rank")
 
 
 def stand_in(draft: Draft) -> None:
     """Where PyTorch's plain modules have no such layers as the model, Transformer Engine's stand for them."""
-    name = draft.get("model.name")
-    if draft.get("training.framework") not in PLAIN or not name:
+    model = _models.bundled(draft)
+    if draft.get("training.framework") not in PLAIN or model is None:
         return
-    model = read_model(MODELS / f"{name}.toml")
     missing = [part.partition(" ")[0] for part in missing_parts(model)]
     if not missing:
         return
@@ -156,10 +145,9 @@ def titan_layers(draft: Draft) -> None:
         return
     if experts_of(draft):
         draft.set("pytorch.experts", "grouped")
-    name = draft.get("model.name")
-    if not name or draft.get("pytorch.attention") != "flash2":
+    model = _models.bundled(draft)
+    if model is None or draft.get("pytorch.attention") != "flash2":
         return
-    model = read_model(MODELS / f"{name}.toml")
     if model.kv_lora_rank:
         draft.set("pytorch.attention", "cudnn")
         draft.assume(
@@ -189,14 +177,11 @@ def offload(draft: Draft, document: Document, said: str) -> None:
     """Parameters in the host's memory, where plain modules are under FSDP2."""
     if written(document.get(said)) != "true":
         return
-    where = document.place(said)
-    plain = draft.get("training.framework") in PLAIN
-    sharded = draft.get("parallel.data_parallel") in ("fsdp", "zero2", "zero3")
-    if plain and sharded and draft.get("pytorch.fsdp", "2") == "2":
-        draft.set("parallel.offload", "parameters", said, where)
+    if has_fsdp2_root(draft):
+        draft.set("parallel.offload", "parameters", said, document)
     else:
         what = "parameters in the host's memory, but of plain modules under FSDP2"
-        draft.lose(where, said, "true", what)
+        draft.lose(document, said, "true", what)
 
 
 def _gathers_otherwise(draft: Draft) -> bool:

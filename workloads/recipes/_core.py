@@ -119,7 +119,7 @@ def plain_ends(draft: Draft, document: Document) -> None:
     for name in ENDS[1:]:
         key = _said(document, name)[0] or said
         count = draft.typed(document, key, "whole", 1) if key != said else 1
-        draft.set(f"megatron.{name}", count, key, document.place(key))
+        draft.set(f"megatron.{name}", count, key, document)
 
 
 def ending(document: Document, *names: str) -> str:
@@ -144,10 +144,9 @@ def _said(document: Document, *names: str) -> tuple[str, Any]:
 def _grads(draft: Draft, document: Document) -> None:
     key, value = _said(document, "grad_reduce_in_fp32")
     if key and not isinstance(value, bool):
-        draft.wrong(document.place(key), key, shown(value), "true or false")
+        draft.wrong(document, key, shown(value), "true or false")
     elif key:
-        where = document.place(key)
-        draft.set("megatron.main_grads", "fp32" if value else "bf16", key, where)
+        draft.set("megatron.main_grads", "fp32" if value else "bf16", key, document)
 
 
 def _precision(draft: Draft, document: Document) -> None:
@@ -165,19 +164,17 @@ def _precision(draft: Draft, document: Document) -> None:
             draft.set("training.precision", "fp16", key, where)
     key, value = _said(document, "fp4")
     if key and written(value) not in OFF:
-        draft.set("training.precision", "nvfp4", key, document.place(key))
+        draft.set("training.precision", "nvfp4", key, document)
     key, value = _said(document, "fp8")
     if key and written(value) not in OFF:
-        draft.set("training.precision", "fp8", key, document.place(key))
+        draft.set("training.precision", "fp8", key, document)
     key, value = _said(document, "fp8_recipe")
     if key and draft.get("training.precision") == "fp8":
         scaling = SCALING.get(written(value).rpartition(".")[2], "")
         if scaling:
-            draft.set("megatron.fp8_scaling", scaling, key, document.place(key))
+            draft.set("megatron.fp8_scaling", scaling, key, document)
         else:
-            draft.lose(
-                document.place(key), key, shown(value), "scales for blocks of a tensor"
-            )
+            draft.lose(document, key, shown(value), "scales for blocks of a tensor")
 
 
 OFF = ("false", "none", "null", "", "empty")
@@ -204,13 +201,12 @@ def _data_parallel(draft: Draft, document: Document) -> None:
     """The distributed optimizer, Megatron's FSDP, or plain reductions."""
     sharded, fully = _said(document, "use_megatron_fsdp")
     if written(fully) == "true":
-        where = document.place(sharded)
         key, strategy = _said(document, "data_parallel_sharding_strategy")
         if written(strategy or "optim_grads_params") == "optim_grads_params":
-            draft.set("parallel.data_parallel", "fsdp", sharded, where)
+            draft.set("parallel.data_parallel", "fsdp", sharded, document)
         else:
             draft.lose(
-                document.place(key),
+                document,
                 key,
                 shown(strategy),
                 "shards of gradients or of the optimizer alone",
@@ -219,7 +215,7 @@ def _data_parallel(draft: Draft, document: Document) -> None:
     key, value = _said(document, "use_distributed_optimizer")
     if key:
         way = "zero1" if written(value) == "true" else "ddp"
-        draft.set("parallel.data_parallel", way, key, document.place(key))
+        draft.set("parallel.data_parallel", way, key, document)
     if draft.get("parallel.data_parallel") != "zero1":
         draft.drop("megatron.overlap_param_gather")
 
@@ -230,8 +226,8 @@ def _pipeline(draft: Draft, document: Document) -> None:
     if key and draft.get("parallel.pp", 1) > 1:
         chunks = draft.count(document, key, 1)
         if chunks > 1:
-            draft.set("parallel.vpp", chunks, key, document.place(key))
-            draft.set("parallel.schedule", "interleaved", key, document.place(key))
+            draft.set("parallel.vpp", chunks, key, document)
+            draft.set("parallel.schedule", "interleaved", key, document)
     elif key and value != 1:
         draft.assume(f"{key} = {value} without a pipeline: left out")
 
@@ -245,11 +241,10 @@ def _virtual(draft: Draft, document: Document) -> None:
     per = draft.count(document, key, 1)
     if layers % (per * pp):
         expected = f"a divisor of {layers} layers over {pp} ranks"
-        draft.wrong(document.place(key), key, per, expected)
+        draft.wrong(document, key, per, expected)
     elif layers // (per * pp) > 1:
-        where = document.place(key)
-        draft.set("parallel.vpp", layers // (per * pp), key, where)
-        draft.set("parallel.schedule", "interleaved", key, where)
+        draft.set("parallel.vpp", layers // (per * pp), key, document)
+        draft.set("parallel.schedule", "interleaved", key, document)
 
 
 def _recompute(draft: Draft, document: Document) -> None:
@@ -270,9 +265,7 @@ def _recompute(draft: Draft, document: Document) -> None:
         if written(how) == "block" and layers:
             count = draft.count(document, layers, 1)
             draft.set("training.recompute", "none", method, where)
-            draft.set(
-                "megatron.recompute_num_layers", count, layers, document.place(layers)
-            )
+            draft.set("megatron.recompute_num_layers", count, layers, document)
     elif way == "selective":
         _selective(draft, document, key)
     else:
@@ -313,20 +306,14 @@ def _graphs(draft: Draft, document: Document) -> None:
     names = scope if isinstance(scope, list) else [scope or "full"]
     made = ["attn", "mlp"] if names == ["full"] else [str(name) for name in names]
     if strange := [name for name in made if name not in GRAPHED]:
-        where = document.place(scope_key or key)
         draft.lose(
-            where,
+            document,
             scope_key or key,
             ", ".join(strange),
             f"graphs of {', '.join(GRAPHED)}",
         )
         return
-    draft.set(
-        "megatron.cuda_graph_scope",
-        made,
-        scope_key or key,
-        document.place(scope_key or key),
-    )
+    draft.set("megatron.cuda_graph_scope", made, scope_key or key, document)
 
 
 def adapters(draft: Draft, document: Document) -> None:
@@ -340,7 +327,7 @@ def adapters(draft: Draft, document: Document) -> None:
             words = _adapter.CLASS if key == "peft" else _adapter.LAUNCHER
             _adapter.lora(draft, document, words, said)
         elif scheme:
-            draft.lose(document.place(said), said, shown(value), _adapter.LOST)
+            draft.lose(document, said, shown(value), _adapter.LOST)
     settle_fuser(draft)
 
 
@@ -350,8 +337,8 @@ def _shared(draft: Draft, document: Document) -> None:
     one = draft.get("model.moe_ffn") or draft.get("model.ffn")
     if key and isinstance(width, int) and width and one:
         if width % one:
-            draft.wrong(document.place(key), key, width, f"a multiple of {one}")
-        draft.set("model.shared_experts", width // one, key, document.place(key))
+            draft.wrong(document, key, width, f"a multiple of {one}")
+        draft.set("model.shared_experts", width // one, key, document)
 
 
 def _cuts(draft: Draft, document: Document) -> None:
@@ -395,7 +382,7 @@ def _usual(draft: Draft, document: Document) -> None:
     kind, name = (str(document.get(key, "")) for key in keys)
     entries = tokenizers.vocabulary_of(kind, name)
     if draft.get("model.vocab") is None and entries is not None:
-        draft.set("model.vocab", entries[0], keys[1], document.place(keys[1]))
+        draft.set("model.vocab", entries[0], keys[1], document)
         draft.assume(f"a vocabulary of {entries[0]:,}, which {entries[1]} has")
 
 
@@ -405,15 +392,16 @@ def _window(draft: Draft, document: Document) -> None:
     skip, every = _said(document, "window_attn_skip_freq")
     if not key or written(size) in OFF:
         return
-    where = document.place(key)
     whole = isinstance(size, list) and len(size) == 2 and size[1] == 0
     if not whole or not isinstance(size[0], int) or not isinstance(every or 0, int):
         found = shown(size) if not skip else f"{shown(size)}, {shown(every)}"
-        draft.wrong(where, key, found, "tokens to the left and 0, in every n-th layer")
+        draft.wrong(
+            document, key, found, "tokens to the left and 0, in every n-th layer"
+        )
         return
-    draft.set("model.window", size[0] + 1, key, where)
+    draft.set("model.window", size[0] + 1, key, document)
     if every:
-        draft.set("model.window_every", every, skip, document.place(skip))
+        draft.set("model.window_every", every, skip, document)
 
 
 def _further(draft: Draft, document: Document) -> None:
@@ -425,7 +413,7 @@ def _further(draft: Draft, document: Document) -> None:
     wanted = "*E" if draft.get("model.experts") or draft.get("model.name") else "*-"
     if pattern != wanted:
         what = f'layers of multi-token prediction other than "{wanted}"'
-        draft.lose(document.place(key), key, shown(pattern), what)
+        draft.lose(document, key, shown(pattern), what)
 
 
 def model(draft: Draft, document: Document, names: list[str], said: str) -> None:

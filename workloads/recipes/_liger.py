@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from prestep.workloads.models.model import MODELS, read_model
 from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._models import part
 from prestep.workloads.recipes._reading import Draft
 
 #: One switch for all: transformers', TRL's, and LLaMA-Factory's.
@@ -28,14 +28,13 @@ LAYER_NORMS = "liger_layer_norm"
 def liger(draft: Draft, said: Document) -> None:
     """The parts that are Liger's, where the layers are transformers'; elsewhere they are not simulated."""
     parts = _parts(draft, said)
-    layer_norms = _norm(draft) == "layer"
+    layer_norms = part(draft, "norm") == "layer"
     if layer_norms and draft.typed(said, LAYER_NORMS, "truth", False):
         what = "layer norms by Liger"
-        draft.lose(said.place(LAYER_NORMS), LAYER_NORMS, "true", what)
+        draft.lose(said, LAYER_NORMS, "true", what)
     if not parts:
         return
     key = next(iter(parts.values()))
-    where = said.place(key)
     if layer_norms:
         draft.assume(f"{key}: Liger has nothing for models with layer norms (GPT-2)")
         return
@@ -44,30 +43,22 @@ def liger(draft: Draft, said: Document) -> None:
         what = (
             "Liger's kernels beside other layers than transformers', or parts of them"
         )
-        draft.lose(where, key, "true", what)
+        draft.lose(said, key, "true", what)
         return
     if "fused_linear_cross_entropy" in parts:
         parts.pop("cross_entropy", None)
-    draft.set("pytorch.liger", tuple(parts), key, where)
+    draft.set("pytorch.liger", tuple(parts), key, said)
 
 
 def _parts(draft: Draft, said: Document) -> dict[str, str]:
     """Parts of a model that are Liger's, with the key that says so."""
     whole = next((key for key in WHOLE if draft.typed(said, key, "truth", False)), "")
     found = dict.fromkeys(USUAL, whole) if whole else {}
-    for part, keys in PARTS.items():
+    for name, keys in PARTS.items():
         for key in keys:
             on = draft.typed(said, key, "truth")
             if on:
-                found[part] = key
+                found[name] = key
             elif on is False:
-                found.pop(part, None)
+                found.pop(name, None)
     return found
-
-
-def _norm(draft: Draft) -> str:
-    """The model's kind of norm, as far as it is known."""
-    name = draft.get("model.name")
-    if name:
-        return read_model(MODELS / f"{name}.toml").norm or ""
-    return str(draft.get("model.norm", ""))

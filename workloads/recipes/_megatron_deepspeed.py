@@ -102,7 +102,7 @@ def configured(
         if stage not in (None, way):
             key = "zero_optimization.stage"
             expected = f"{stage}, as --zero-stage has it"
-            draft.wrong(one.place(key), key, way, expected)
+            draft.wrong(one, key, way, expected)
         if draft.settings["training.precision"].said == "default":
             draft.settings["training.precision"] = precision
         draft.assumed.remove(deepspeed.MEGATRONS)  # here they are Megatron's indeed

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from prestep.sim import files
+from prestep.workloads.job.model import Model
+from prestep.workloads.models.model import MODELS, read_model
 from prestep.workloads.recipes._reading import Draft
 
 FILE = Path(__file__).with_name("_models.toml")
@@ -22,6 +25,18 @@ def model_named(name: str) -> str:
     """The bundled model that a recipe's name means; "" where none is known."""
     short = name.strip().rstrip("/").rpartition("/")[2].lower()
     return next((ours for one, ours in _patterns() if one.fullmatch(short)), "")
+
+
+def bundled(draft: Draft) -> Model | None:
+    """The bundled model that a recipe names."""
+    name = draft.get("model.name")
+    return read_model(MODELS / f"{name}.toml") if name else None
+
+
+def part(draft: Draft, key: str) -> Any:
+    """A key of the model: the bundled one's where the recipe names one, else what the recipe says."""
+    model = bundled(draft)
+    return draft.get(f"model.{key}") if model is None else getattr(model, key)
 
 
 def choose(draft: Draft, name: object, said: str, where: str, folder: Path) -> None:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 
 from prestep.workloads.megatron.pipeline_layout import pipeline_layout
-from prestep.workloads.models.model import MODELS, read_model
 from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._models import part
 from prestep.workloads.recipes._reading import Draft, shown
 
 
@@ -25,23 +25,17 @@ def batch(
         draft.assume(f"{local_key} is not said: {usual}, the trainer's default")
     size, pp = draft.count(document, size_key, 1), draft.get("parallel.pp", 1)
     micro = size if pp > 1 else local
-    draft.set("training.micro_batch", micro, local_key, document.place(local_key))
+    draft.set("training.micro_batch", micro, local_key, document)
     whole = draft.typed(document, global_key, "whole", -1)
     if whole > 0:
-        draft.set(
-            "training.global_batch", whole, global_key, document.place(global_key)
-        )
+        draft.set("training.global_batch", whole, global_key, document)
     if pp > 1:
         if local % size:
             draft.wrong(
-                document.place(local_key),
-                local_key,
-                local,
-                f"a multiple of {size_key} = {size}",
+                document, local_key, local, f"a multiple of {size_key} = {size}"
             )
         elif whole <= 0:
-            where = document.place(local_key)
-            draft.set("training.microbatches", local // size, local_key, where)
+            draft.set("training.microbatches", local // size, local_key, document)
 
 
 def schedule(
@@ -57,17 +51,16 @@ def schedule(
         return
     said = str(document.get(key, "1F1B"))
     known = schedules.get(said.lower())
-    where = document.place(key)
     if known is None:
         names = ", ".join(schedules)
-        draft.lose(where, key, shown(said), f"a schedule of {names}")
+        draft.lose(document, key, shown(said), f"a schedule of {names}")
         return
     ours, stages = known
     per_stage, layers = draft.count(document, layers_key), layers_of(draft)
     if stages > 1 and per_stage and layers:
         stages = max(1, math.ceil(layers / (per_stage * pp)))
-    draft.set("parallel.schedule", ours, key, where)
-    draft.set("parallel.vpp", stages, layers_key, document.place(layers_key))
+    draft.set("parallel.schedule", ours, key, document)
+    draft.set("parallel.vpp", stages, layers_key, document)
     if layers and layers % (pp * stages):
         draft.set("parallel.uneven_stages", True)
         draft.assume(
@@ -77,12 +70,8 @@ def schedule(
 
 def layers_of(draft: Draft) -> int:
     """Layers of the model, 0 where it is not known; those that the recipe says replace the model's own."""
-    name, said = draft.get("model.name"), draft.get("model.layers")
-    pattern = draft.get("model.layer_pattern")
-    if name and not said:
-        known = read_model(MODELS / f"{name}.toml")
-        return known.layers or len(known.layer_pattern or "")
-    return int(said or len(pattern or ""))
+    said = draft.get("model.layers") or part(draft, "layers")
+    return int(said or len(part(draft, "layer_pattern") or ""))
 
 
 def ends(
@@ -115,10 +104,8 @@ def ends(
 
 def predicting(draft: Draft) -> int:
     """Layers of multi-token prediction of the model."""
-    name, own = draft.get("model.name"), draft.get("model.mtp_layers")
-    if name and own is None:
-        return read_model(MODELS / f"{name}.toml").mtp_layers or 0
-    return int(own or 0)
+    own = draft.get("model.mtp_layers")
+    return int((part(draft, "mtp_layers") if own is None else own) or 0)
 
 
 def of_layout(draft: Draft) -> None:

@@ -7,13 +7,14 @@ followed are named.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.workloads.recipes._documents import Document, Entry
-from prestep.workloads.recipes._parsed import functions_of as functions_of
+from prestep.workloads.recipes._modules import functions_of
 from prestep.workloads.recipes._reader import Reader
 from prestep.workloads.recipes._values import Made, called, plain
 
@@ -73,3 +74,36 @@ def _unfollowed(text: str) -> Mistake:
     expected = "values that the file says: they are a degree, a size, a layout or a number format"
     hint = "write them out, or leave the statement out and say them by --set"
     return Mistake(where, "", statement, expected, hint)
+
+
+#: Texts and names in a call.
+WORDS = re.compile(r"[\w./-]+")
+
+
+def read_recipe(
+    document: Document, wanted: str, usual: tuple[str, ...] = ()
+) -> tuple[Document, tuple[str, ...]]:
+    """The keys that the function sets which is wanted, or the only one there is; and what in it stays open.
+
+    Raises
+    ------
+    InputError
+        If there is no such function, or several and none is named.
+    """
+    functions = functions_of(document.path, document.text)
+    public = [name for name in functions if not name.startswith("_")]
+    whole = [
+        name for name in public if re.search(r"config|recipe|pretrain|finetune", name)
+    ]
+    named = [name for name in usual if name in functions]
+    choice = [wanted] if wanted else named[:1] or (whole if len(whole) == 1 else [])
+    if not choice:
+        found = f"{len(whole)} functions ({', '.join(whole[:6])}{', ...' if len(whole) > 6 else ''})"
+        hint = "--function NAME says which"
+        raise InputError(Mistake(str(document.path), "", found, "one recipe", hint))
+    return read_function(document.path, document.text, choice[0])
+
+
+def words(text: object) -> list[str]:
+    """Names in a call, as they are written."""
+    return WORDS.findall(str(text)) if text else []

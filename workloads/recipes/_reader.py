@@ -10,10 +10,10 @@ from typing import Any
 
 from prestep.sim.errors import InputError, Mistake
 from prestep.workloads.models.model import MODELS, read_model
-from prestep.workloads.recipes import _imports, _models, _values
+from prestep.workloads.recipes import _models, _modules, _values
 from prestep.workloads.recipes._documents import text_of
 from prestep.workloads.recipes._key_words import decides
-from prestep.workloads.recipes._parsed import functions_of, imported_by, module_of
+from prestep.workloads.recipes._modules import functions_of, imported_by, module_of
 from prestep.workloads.recipes._values import Made, Unknown, plain, unknown_of
 
 #: Statements that are followed, and calls in calls.
@@ -83,9 +83,9 @@ class Reader:
             return None
         return other.function(source.name, depth + 1)
 
-    def _imported(self, source: _imports.Source) -> Reader | None:
+    def _imported(self, source: _modules.Source) -> Reader | None:
         """The reader of a file that this one imports from, if it is there."""
-        file = _imports.file_of(self.path, source)
+        file = _modules.file_of(self.path, source)
         if file is None:
             return None
         readers = self.shared.readers

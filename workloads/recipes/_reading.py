@@ -16,6 +16,8 @@ from prestep.workloads.recipes._rules import Rule, typed, written
 COMMAND = re.compile(r"\$\(|`|\$\{")
 #: Names in a note, before it says only how many more there are.
 NAMED = 8
+#: Where a key is said: a document, which knows the key's line, or a place in words.
+Source = Document | str
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,14 @@ class Recipe:
         return notes
 
 
+def _place(source: Source, key: str) -> str:
+    """File and line of a key."""
+    return source.place(key) if isinstance(source, Document) else source
+
+
 @dataclass
 class Draft:
-    """A recipe that is being read."""
+    """A recipe that is being read; methods take the document that says a key, or the key's place, as `where`."""
 
     format: str
     where: str
@@ -119,9 +126,10 @@ class Draft:
     unless: dict[str, Mistake] = field(default_factory=dict)
     needs: dict[str, Mistake] = field(default_factory=dict)
 
-    def set(self, key: str, value: Any, said: str = "", where: str = "") -> None:
+    def set(self, key: str, value: Any, said: str = "", where: Source = "") -> None:
         """Decides a key of the scenario; what nobody said is the format's default."""
-        self.settings[key] = Setting(key, value, said or "default", where or self.where)
+        place = _place(where, said) or self.where
+        self.settings[key] = Setting(key, value, said or "default", place)
 
     def get(self, key: str, default: Any = None) -> Any:
         """What was decided of a key."""
@@ -139,7 +147,7 @@ class Draft:
             self.assumed.append(text)
 
     def lose(
-        self, where: str, key: str, found: object, what: str, nearly: str = ""
+        self, where: Source, key: str, found: object, what: str, nearly: str = ""
     ) -> None:
         """Notes something that changes a step and is not simulated.
 
@@ -152,38 +160,41 @@ class Draft:
             return
         instead = f" ({nearly})" if nearly else ""
         hint = f"{what}; --lenient predicts without it{instead}"
-        self.lost.append(Mistake(where, key, str(found), "what is simulated", hint))
+        lost = Mistake(_place(where, key), key, str(found), "what is simulated", hint)
+        self.lost.append(lost)
 
     def strange(self, document: Document, name: str, names: Iterable[str]) -> None:
         """Notes a key that no rule has: a mistake where it decides what a step computes; `names` are known ones."""
-        value, where = document.entries[name].value, document.place(name)
+        value = document.entries[name].value
         if not decides(name, value):
-            self.unknown.append(f"{where}: {name} = {shown(value)}")
+            self.unknown.append(f"{document.place(name)}: {name} = {shown(value)}")
             return
         close = nearest(name, list(names))
         guess = f"did you mean {close}? " if close else ""
         what = "it says a degree, a size, a layout or a number format"
         hint = f"{guess}{what}; take it out of the file and say it by --set"
-        self.wrong(where, name, shown(value), "a key that is understood", hint)
+        self.wrong(document, name, shown(value), "a key that is understood", hint)
 
     def lose_unless(
-        self, ours: str, where: str, key: str, found: object, what: str
+        self, ours: str, where: Source, key: str, found: object, what: str
     ) -> None:
         """Notes something that is not simulated unless the command line says a key of the scenario."""
         hint = f"{what}; --set {ours}=N says it, --lenient predicts without it"
-        self.unless[ours] = Mistake(where, key, str(found), "what is simulated", hint)
+        place = _place(where, key)
+        self.unless[ours] = Mistake(place, key, str(found), "what is simulated", hint)
 
     def wrong(
-        self, where: str, key: str, found: object, expected: str, hint: str = ""
+        self, where: Source, key: str, found: object, expected: str, hint: str = ""
     ) -> None:
         """Notes a mistake."""
-        self.mistakes.append(Mistake(where, key, str(found), expected, hint))
+        place = _place(where, key)
+        self.mistakes.append(Mistake(place, key, str(found), expected, hint))
 
     def need(
-        self, key: str, where: str, said: str, found: str, expected: str, hint: str
+        self, key: str, where: Source, said: str, found: str, expected: str, hint: str
     ) -> None:
         """Notes that a key of the scenario is not known, which the command line may still say."""
-        self.needs[key] = Mistake(where, said, found, expected, hint)
+        self.needs[key] = Mistake(_place(where, said), said, found, expected, hint)
 
     def _has(self, key: str) -> bool:
         """Whether a key, or the model, was decided."""
@@ -208,7 +219,7 @@ class Draft:
         """A number of things, at least one, or `default`."""
         value = self.typed(document, key, "whole", default)
         if value is not None and value < 1 and document.get(key) is not None:
-            self.wrong(document.place(key), key, value, "at least 1")
+            self.wrong(document, key, value, "at least 1")
             return default
         return value
 
@@ -236,7 +247,7 @@ class Draft:
 
     def _apply(self, document: Document, rule: Rule, name: str) -> None:
         """What one rule makes of a key."""
-        value, where = document.entries[name].value, document.place(name)
+        value = document.entries[name].value
         if rule.read:
             return
         if rule.ignored:
@@ -247,7 +258,7 @@ class Draft:
         if isinstance(value, str) and COMMAND.match(value):
             if rule.key and decides(name, value):
                 hint = f"--set {rule.key}=... says it"
-                self.need(rule.key, where, name, shown(value), "a value", hint)
+                self.need(rule.key, document, name, shown(value), "a value", hint)
             else:
                 self.strange(document, name, ())
             return
@@ -257,19 +268,19 @@ class Draft:
             tables = rule.tables(name, value)
         except InputError as error:
             self.mistakes += [
-                Mistake(where, name, one.found, one.expected, one.hint)
+                Mistake(document.place(name), name, one.found, one.expected, one.hint)
                 for one in error.mistakes
             ]
             return
-        self.take(tables, name, where)
+        self.take(tables, name, document)
         if rule.assumed and rule.unsaid(name, value):
             self.assume(f"{name} = {shown(value)}: {rule.assumed}")
         elif rule.unsaid(name, value):
             what = rule.lost or f"one of {', '.join([*rule.values, *rule.harmless])}"
-            self.lose(where, name, shown(value), what, rule.nearly)
+            self.lose(document, name, shown(value), what, rule.nearly)
 
     def take(
-        self, tables: Mapping[str, Mapping[str, Any]], said: str, where: str
+        self, tables: Mapping[str, Mapping[str, Any]], said: str, where: Source
     ) -> None:
         """Sets all keys of tables of a scenario."""
         for section, keys in tables.items():

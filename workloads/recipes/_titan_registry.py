@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from prestep.workloads.recipes import _functions, _models
+from prestep.workloads.recipes import _models, _python
 from prestep.workloads.recipes._documents import Document, Entry
 from prestep.workloads.recipes._reading import Draft
 
@@ -39,8 +39,8 @@ def recognise(document: Document) -> bool:
 
 def as_tables(draft: Draft, document: Document) -> Document:
     """The function's keys as those of a TOML file."""
-    made, open_ones = _functions.called(document, document.part)
-    _functions.left_open(draft, open_ones)
+    made, open_ones = _python.read_recipe(document, document.part)
+    draft.unknown += open_ones
     entries: dict[str, Entry] = {}
     for key, entry in made.entries.items():
         section = key.partition(".")[0]
@@ -62,7 +62,7 @@ def as_tables(draft: Draft, document: Document) -> Document:
 
 def _model(made: Document, entries: dict[str, Entry]) -> None:
     """model_registry("8B"): the flavor of the model whose folder it is."""
-    words = _functions.words(made.get("model_spec", ""))
+    words = _python.words(made.get("model_spec", ""))
     line = made.entries["model_spec"].line if "model_spec" in made.entries else 0
     flavor = made.get("model_spec.flavor", words[1] if len(words) > 1 else "")
     entries["model.name"] = Entry(made.path.absolute().parent.name, line)

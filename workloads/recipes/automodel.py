@@ -94,9 +94,7 @@ def _length(draft: Draft, document: Document) -> None:
         return
     for key in ("dataset.seq_len", "dataset.seq_length"):
         if document.get(key):
-            draft.set(
-                "training.seq_len", draft.count(document, key), key, document.place(key)
-            )
+            draft.set("training.seq_len", draft.count(document, key), key, document)
             return
     _models.missing_length(draft, "dataset.seq_len", str(document.path))
 
@@ -107,7 +105,7 @@ def _runs(draft: Draft, document: Document, local: str, size: str) -> None:
         count = max(
             1, draft.count(document, local, 1) // draft.count(document, size, 1)
         )
-        draft.set("training.microbatches", count, local, document.place(local))
+        draft.set("training.microbatches", count, local, document)
 
 
 def _schedule(draft: Draft, document: Document) -> None:
@@ -129,7 +127,7 @@ def _round_down(draft: Draft, document: Document, prefix: str) -> None:
         return
     if draft.get("parallel.vpp", 1) > 1:
         stages = -(-layers // per_stage) // pp
-        draft.set("parallel.vpp", max(1, stages), key, document.place(key))
+        draft.set("parallel.vpp", max(1, stages), key, document)
 
 
 def _recompute(draft: Draft, document: Document) -> None:
@@ -138,7 +136,7 @@ def _recompute(draft: Draft, document: Document) -> None:
         "parallelizer.activation_checkpointing",
     ):
         if draft.typed(document, key, "truth", False):
-            draft.set("training.recompute", "full", key, document.place(key))
+            draft.set("training.recompute", "full", key, document)
 
 
 def _precision(draft: Draft, document: Document) -> None:
@@ -150,19 +148,15 @@ def _precision(draft: Draft, document: Document) -> None:
         value = document.get(key)
         if value is None or written(value) == "false":
             continue
-        draft.set("training.precision", "fp8", key, document.place(key))
+        draft.set("training.precision", "fp8", key, document)
         name = written(document.get(recipe, "tensorwise"))
         if name in SCALING:
-            draft.set(
-                "megatron.fp8_scaling", SCALING[name], recipe, document.place(recipe)
-            )
+            draft.set("megatron.fp8_scaling", SCALING[name], recipe, document)
         else:
-            draft.lose(
-                document.place(recipe), recipe, name, "scales for blocks of a tensor"
-            )
+            draft.lose(document, recipe, name, "scales for blocks of a tensor")
     gather = "fp8.enable_fsdp_float8_all_gather"
     if draft.typed(document, gather, "truth", False):
-        draft.set("megatron.fp8_param_gather", True, gather, document.place(gather))
+        draft.set("megatron.fp8_param_gather", True, gather, document)
 
 
 def _sharding(draft: Draft, document: Document) -> None:
@@ -187,7 +181,7 @@ def _sharding(draft: Draft, document: Document) -> None:
             draft.replicas = count
         elif count > 1:
             draft.lose(
-                document.place(key),
+                document,
                 key,
                 count,
                 "copies of shards (HSDP) without the number of shards",
@@ -210,7 +204,7 @@ def _kernels(draft: Draft, document: Document) -> None:
         _compiled.choose(draft, compiled, said, document.place(said), FLASH)
         if draft.get("training.framework") == "megatron" and _sharded(draft):
             draft.drop(*[f"megatron.{one}" for one in _compiled.FUSED])
-            draft.set("training.framework", "automodel", said, document.place(said))
+            draft.set("training.framework", "automodel", said, document)
         return
     if not _sharded(draft):
         draft.set("training.framework", "megatron", key, where)
@@ -223,12 +217,12 @@ def _kernels(draft: Draft, document: Document) -> None:
     )
     if written(deepep) in ("deepep", "true", "hybridep"):
         said = "model.backend.dispatcher"
-        draft.set("megatron.moe_token_dispatcher", "flex", said, document.place(said))
+        draft.set("megatron.moe_token_dispatcher", "flex", said, document)
         whose = "hybridep" if written(deepep) == "hybridep" else "deepep"
         draft.set("megatron.moe_flex_dispatcher_backend", whose)
     elif written(deepep) == "uccl_ep":
         said = "model.backend.dispatcher"
-        draft.lose(document.place(said), said, deepep, "DeepEP's kernels")
+        draft.lose(document, said, deepep, "DeepEP's kernels")
 
 
 def _split_adapters(draft: Draft, document: Document) -> None:
@@ -250,11 +244,11 @@ def _optimizer(draft: Draft, document: Document) -> None:
     key = "optimizer._target_"
     name = str(document.get(key, "torch.optim.Adam")).rpartition(".")[2].lower()
     if name in ("adam", "adamw", "fusedadam", "flashadamw", "fusedadamw"):
-        draft.set("training.optimizer", "adam", key, document.place(key))
+        draft.set("training.optimizer", "adam", key, document)
     elif name in ("muon", "sgd"):
-        draft.set("training.optimizer", name, key, document.place(key))
+        draft.set("training.optimizer", name, key, document)
     else:
-        draft.lose(document.place(key), key, name, "Adam, SGD or Muon")
+        draft.lose(document, key, name, "Adam, SGD or Muon")
 
 
 def _adapters(draft: Draft, document: Document) -> None:
@@ -270,8 +264,8 @@ def _adapters(draft: Draft, document: Document) -> None:
     _adapter.lora(draft, document, _adapter.AUTOMODEL, key)
     other = "peft.use_dora"
     if draft.typed(document, other, "truth", False):
-        draft.lose(document.place(other), other, "true", _adapter.LOST)
+        draft.lose(document, other, "true", _adapter.LOST)
     other = "peft.exclude_modules"
     if document.get(other):
         expected = "adapters of attention and feed-forward"
-        draft.lose(document.place(other), other, shown(document.get(other)), expected)
+        draft.lose(document, other, shown(document.get(other)), expected)

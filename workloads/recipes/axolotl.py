@@ -52,11 +52,11 @@ def _words(draft: Draft, document: Document) -> dict[str, Entry]:
     }
     if any(key.startswith("fsdp_config.") for key in entries):
         entries.setdefault("fsdp", Entry("full_shard"))
-    adapter, where = written(document.get("adapter", "none")), document.place("adapter")
+    adapter = written(document.get("adapter", "none"))
     line = document.entries["adapter"].line if "adapter" in document.entries else 0
     entries["use_peft"] = Entry(adapter in ADAPTERS, line)
     if adapter not in (*ADAPTERS, "none", "null", "empty"):
-        draft.lose(where, "adapter", shown(adapter), "another adapter than LoRA")
+        draft.lose(document, "adapter", shown(adapter), "another adapter than LoRA")
     if adapter == "qlora" and document.get("load_in_4bit") is None:
         entries["load_in_4bit"] = Entry(True, line)
         entries.setdefault("bnb_4bit_use_double_quant", Entry(True, line))
@@ -67,7 +67,7 @@ def _words(draft: Draft, document: Document) -> dict[str, Entry]:
     if offloads:
         entries["gradient_checkpointing"] = Entry(True)
         key = "gradient_checkpointing"
-        draft.lose(document.place(key), key, "offload", "inputs in the host's memory")
+        draft.lose(document, key, "offload", "inputs in the host's memory")
     return entries
 
 
@@ -88,7 +88,7 @@ def _layout(draft: Draft, document: Document) -> None:
     ):
         count = draft.count(document, key)
         if count and count > 1:
-            draft.set(ours, count, key, document.place(key))
+            draft.set(ours, count, key, document)
     copies = draft.count(document, "dp_replicate_size", 1)
     shards = draft.get("parallel.fsdp_shards")
     if shards:

@@ -50,7 +50,7 @@ def apply(draft: Draft, document: Document) -> None:
     key = "optimizer.type"
     name = written(document.get(key, "adamw"))
     if name not in ("adam", "adamw", AUTO):
-        draft.lose(document.place(key), key, name, "Adam")
+        draft.lose(document, key, name, "Adam")
 
 
 def said(document: Document, key: str) -> Any:
@@ -67,9 +67,9 @@ def _stage(draft: Draft, document: Document) -> None:
     if isinstance(stage, str) and stage.isdecimal():
         stage = int(stage)
     if not isinstance(stage, int) or stage not in WAYS:
-        draft.wrong(document.place(key), key, shown(stage), "0, 1, 2 or 3")
+        draft.wrong(document, key, shown(stage), "0, 1, 2 or 3")
         return
-    draft.set("parallel.data_parallel", WAYS[stage], key, document.place(key))
+    draft.set("parallel.data_parallel", WAYS[stage], key, document)
 
 
 def _format(draft: Draft, document: Document) -> None:
@@ -79,14 +79,9 @@ def _format(draft: Draft, document: Document) -> None:
         ("bfloat16.enabled", "bf16"),
     ):
         if written(said(document, key)) == "true":
-            draft.set("training.precision", ours, key, document.place(key))
+            draft.set("training.precision", ours, key, document)
     if written(document.get("amp.enabled")) == "true":
-        draft.lose(
-            document.place("amp.enabled"),
-            "amp.enabled",
-            "true",
-            "Apex's mixed precision",
-        )
+        draft.lose(document, "amp.enabled", "true", "Apex's mixed precision")
 
 
 OPTIMIZER, PARAM = (
@@ -115,14 +110,13 @@ def _offload(draft: Draft, document: Document) -> None:
     if OPTIMIZER not in outside or any(devices[one] != "cpu" for one in outside):
         for one, device in devices.items():
             if device not in ABSENT:
-                where = document.place(f"{one}.device")
-                draft.lose(where, f"{one}.device", device, OUTSIDE)
+                draft.lose(document, f"{one}.device", device, OUTSIDE)
         return
     kept = "parameters" if sharded and PARAM in outside else "optimizer"
-    draft.set("parallel.offload", kept, key, document.place(key))
+    draft.set("parallel.offload", kept, key, document)
     pinned = f"{OPTIMIZER}.pin_memory"
     if written(document.get(pinned)) == "false":
-        draft.set("parallel.offload_pinned", False, pinned, document.place(pinned))
+        draft.set("parallel.offload_pinned", False, pinned, document)
 
 
 def settle_offload(draft: Draft) -> None:
@@ -157,30 +151,19 @@ def _batch(draft: Draft, document: Document) -> None:
         "gradient_accumulation_steps",
         "train_batch_size",
     )
-    where = document.place(micro)
     if plain.get(micro) is not None:
-        draft.set("training.micro_batch", draft.count(plain, micro), micro, where)
+        draft.set("training.micro_batch", draft.count(plain, micro), micro, document)
     else:
         hint = "--set training.micro_batch=N says it"
         draft.need(
             "training.micro_batch",
-            where,
+            document,
             micro,
             shown(document.get(micro)),
             "samples of a rank",
             hint,
         )
     if plain.get(whole) is not None:
-        draft.set(
-            "training.global_batch",
-            draft.count(plain, whole),
-            whole,
-            document.place(whole),
-        )
+        draft.set("training.global_batch", draft.count(plain, whole), whole, document)
     elif plain.get(steps) is not None:
-        draft.set(
-            "training.microbatches",
-            draft.count(plain, steps),
-            steps,
-            document.place(steps),
-        )
+        draft.set("training.microbatches", draft.count(plain, steps), steps, document)

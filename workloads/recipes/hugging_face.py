@@ -10,7 +10,7 @@ from typing import Any
 from prestep.workloads.frameworks._pytorch_model import missing_parts
 from prestep.workloads.frameworks.deepspeed_eager import FUSED_LOSS, without_hooks
 from prestep.workloads.job.model import Model
-from prestep.workloads.models.model import MODELS, load_model, read_model
+from prestep.workloads.models.model import load_model
 from prestep.workloads.recipes import (
     _adapter,
     _companions,
@@ -184,7 +184,7 @@ def _length(draft: Draft, said: Document) -> None:
     if not key:
         _models.missing_length(draft, LENGTHS[0], str(said.path))
         return
-    draft.set("training.seq_len", draft.count(said, key), key, said.place(key))
+    draft.set("training.seq_len", draft.count(said, key), key, said)
     packs = next((name for name in PACKING if written(said.get(name)) == "true"), "")
     if packs and (packs != "packing" or _asks_for_flash(said)):
         _models.packed(draft, packs, said.place(packs), "true")
@@ -225,7 +225,7 @@ def _batch(draft: Draft, said: Document, engines: Sequence[Document]) -> None:
                 key, count, where = theirs, number, one.place(theirs)
             elif number not in (None, count):
                 expected = f"{count}, the trainer's {key}, or auto"
-                draft.wrong(one.place(theirs), theirs, number, expected)
+                draft.wrong(one, theirs, number, expected)
         if count is None and usual > 1:
             draft.assume(f"{key} is not said: {usual}, the trainer's default")
         draft.set(ours, count or usual, key, where)
@@ -235,25 +235,17 @@ def _options(draft: Draft, said: Document) -> None:
     """Number format, checkpointing, optimizer, and what replaces kernels."""
     _format(draft, said)
     if draft.typed(said, "gradient_checkpointing", "truth", False):
-        where = said.place("gradient_checkpointing")
-        draft.set("training.recompute", "full", "gradient_checkpointing", where)
+        draft.set("training.recompute", "full", "gradient_checkpointing", said)
     key = "optim"
     name = written(said.get(key, "adamw_torch"))
     if name in OPTIMIZERS:
-        draft.set("training.optimizer", OPTIMIZERS[name], key, said.place(key))
+        draft.set("training.optimizer", OPTIMIZERS[name], key, said)
     elif name not in ADAM:
-        draft.lose(said.place(key), key, name, "another optimizer")
+        draft.lose(said, key, name, "another optimizer")
     if draft.typed(said, "load_in_8bit", "truth", False):
-        draft.lose(
-            said.place("load_in_8bit"), "load_in_8bit", "true", "weights in 8 bits"
-        )
+        draft.lose(said, "load_in_8bit", "true", "weights in 8 bits")
     if int(draft.typed(said, "tp_size", "whole", 1) or 1) > 1:
-        draft.set(
-            "parallel.tp",
-            draft.count(said, "tp_size"),
-            "tp_size",
-            said.place("tp_size"),
-        )
+        draft.set("parallel.tp", draft.count(said, "tp_size"), "tp_size", said)
 
 
 #: Keys that quantize scales again: TRL's, transformers' and axolotl's.
@@ -265,16 +257,16 @@ def _four_bits(draft: Draft, said: Document) -> None:
     key = "load_in_4bit"
     if not draft.typed(said, key, "truth", False):
         return
-    where, kind = said.place(key), written(said.get("bnb_4bit_quant_type", "nf4"))
+    kind = written(said.get("bnb_4bit_quant_type", "nf4"))
     plain = draft.get("training.framework") == "pytorch-eager"
     whole = draft.get("parallel.data_parallel") not in ("fsdp", "zero2", "zero3")
     adapted = draft.get("adapter.kind", "none") != "none"
     if kind != "nf4" or not (plain and whole and adapted):
         what = "weights in 4 bits, but for NF4 beside adapters of whole plain modules"
-        draft.lose(where, key, "true", what)
+        draft.lose(said, key, "true", what)
         return
     nested = any(draft.typed(said, name, "truth", False) for name in NESTED)
-    draft.set("adapter.base", "nf4-double" if nested else "nf4", key, where)
+    draft.set("adapter.base", "nf4-double" if nested else "nf4", key, said)
     draft.assume(
         "weights in four bits are written out by kernels as fast as their bytes (a guess: nobody published their times)"
     )
@@ -294,7 +286,7 @@ def _format(draft: Draft, said: Document) -> None:
         made, key = "bf16", stored
     if made == "fp32" and draft.typed(said, "tf32", "truth", False):
         made, key = "tf32", "tf32"
-    draft.set("training.precision", made, key, said.place(key))
+    draft.set("training.precision", made, key, said)
 
 
 def _engine(draft: Draft, said: Document, engines: list[Document]) -> None:
@@ -337,8 +329,7 @@ def _engine(draft: Draft, said: Document, engines: list[Document]) -> None:
 def _around_modules(draft: Draft, said: Document) -> None:
     """DeepSpeed around transformers' modules, where they are simulated."""
     way = draft.get("parallel.data_parallel")
-    name = draft.get("model.name")
-    model = read_model(MODELS / f"{name}.toml") if name else None
+    model = _models.bundled(draft)
     parts = bool(getattr(model, "experts", None)) or bool(missing_parts(model))
     adam = draft.get("training.optimizer", "adamw") in ("adam", "adamw")
     bf16 = draft.get("training.precision") == "bf16"
@@ -452,11 +443,11 @@ def _adapters(draft: Draft, said: Document) -> None:
 
 
 def _sharding(draft: Draft, said: Document, kind: str) -> None:
-    where, words = said.place("fsdp"), said.get("fsdp")
+    words = said.get("fsdp")
     named = written(words).replace(",", " ").split() if isinstance(words, str) else []
     named += [written(word) for word in words] if isinstance(words, list) else []
     if "offload" in named:
-        draft.lose(where, "fsdp", "offload", "parameters in the host's memory")
+        draft.lose(said, "fsdp", "offload", "parameters in the host's memory")
     key = "fsdp_config.fsdp_sharding_strategy"
     strategy = written(said.get(key, ""))
     if kind == "fsdp" or named or strategy != "empty":
@@ -469,25 +460,18 @@ def _sharding(draft: Draft, said: Document, kind: str) -> None:
         version = written(said.get("fsdp_config.fsdp_version", 1))
         way = WAYS.get(found)
         if way in ("fsdp", "ddp"):
-            draft.set("parallel.data_parallel", way, key, said.place(key))
+            draft.set("parallel.data_parallel", way, key, said)
         elif way == "zero2":
-            draft.set("parallel.data_parallel", "fsdp", key, said.place(key))
-            draft.set("parallel.reshard_after_forward", False, key, said.place(key))
+            draft.set("parallel.data_parallel", "fsdp", key, said)
+            draft.set("parallel.reshard_after_forward", False, key, said)
         else:
-            draft.lose(
-                said.place(key), key, found, "FULL_SHARD, SHARD_GRAD_OP or NO_SHARD"
-            )
+            draft.lose(said, key, found, "FULL_SHARD, SHARD_GRAD_OP or NO_SHARD")
         if way != "ddp":
             draft.set("pytorch.fsdp", "2" if version == "2" else "1", "fsdp_version")
         _reshard(draft, said)
         draft.typed(said, OFFLOAD, "truth", False)
         return
-    draft.set(
-        "parallel.data_parallel",
-        "ddp",
-        "distributed_type",
-        said.place("distributed_type"),
-    )
+    draft.set("parallel.data_parallel", "ddp", "distributed_type", said)
 
 
 def _reshard(draft: Draft, said: Document) -> None:
@@ -496,10 +480,10 @@ def _reshard(draft: Draft, said: Document) -> None:
         "fsdp_config.reshard_after_forward",
     ):
         if written(said.get(key)) == "false":
-            draft.set("parallel.reshard_after_forward", False, key, said.place(key))
+            draft.set("parallel.reshard_after_forward", False, key, said)
     key = "fsdp_config.fsdp_activation_checkpointing"
     if draft.typed(said, key, "truth", False):
-        draft.set("training.recompute", "full", key, said.place(key))
+        draft.set("training.recompute", "full", key, said)
 
 
 def _root(draft: Draft) -> None:

@@ -55,10 +55,8 @@ def _method(draft: Draft, document: Document, entries: dict[str, Entry]) -> None
         entries.setdefault("lora_r", Entry(8))
         entries.setdefault("lora_target_modules", Entry("all"))
     elif way != "full":
-        draft.lose(
-            document.place(key), key, shown(way), "another way than full or lora"
-        )
+        draft.lose(document, key, shown(way), "another way than full or lora")
     stage = written(document.get("stage"))
     if stage not in STAGES:
         what = "another training than that of the next token"
-        draft.lose(document.place("stage"), "stage", shown(stage), what)
+        draft.lose(document, "stage", shown(stage), what)

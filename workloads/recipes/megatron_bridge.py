@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from prestep.workloads.recipes import _adapter, _core, _functions
+from prestep.workloads.recipes import _adapter, _core, _python
 from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._reading import Draft, Recipe
 
@@ -53,7 +53,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     draft = Draft("megatron_bridge", str(document.path))
     open_ones: tuple[str, ...] = ()
     if document.kind == "python":
-        document, open_ones = _functions.called(document, document.part)
+        document, open_ones = _python.read_recipe(document, document.part)
     begun = str(document.get("recipe", "_pretrain_common()"))
     whole = begun.startswith(CONTAINER)  # what it begins with was found and read, too
     task = document.part if whole else begun
@@ -67,7 +67,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     _core.read(draft, document)
     if not trains:
         draft.assume("fine-tuning: samples count as full sequences, each one document")
-    names = _functions.words(document.get("model"))
+    names = _python.words(document.get("model"))
     usual = re.split(TASKS, document.part)[0]
     names += [document.path.stem, document.part, usual]
     _core.model(draft, document, names, "model")
@@ -76,5 +76,5 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
         _adapter.lora(draft, document, _adapter.CLASS, "recipe")
     if gpus := re.search(r"_(\d+)gpu(?:_|$)", document.part):
         draft.gpus = int(gpus[1])
-    _functions.left_open(draft, open_ones)
+    draft.unknown += open_ones
     return draft.recipe()

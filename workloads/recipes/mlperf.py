@@ -99,11 +99,11 @@ def _recomputed(draft: Draft, script: Document) -> None:
     """Layers that run again; a word for them that nobody knows is lost."""
     said = {name: entry.value for name, entry in script.entries.items()}
     for name, tables in recomputed(said).items():
-        draft.take(tables, name, script.place(name))
+        draft.take(tables, name, script)
     for name, *_ in RECOMPUTED:
         if written(said.get(name)) not in GRANULARITIES:
             known = f"one of {', '.join(GRANULARITIES)}"
-            draft.lose(script.place(name), name, shown(said[name]), known)
+            draft.lose(script, name, shown(said[name]), known)
     name = "RECOMPUTE_MODULES"
     parts = str(script.get(name, "")).replace(",", " ").split()
     if parts and written(said.get("RECOMPUTE_GRANULARITY", "selective")) == "selective":
@@ -170,43 +170,35 @@ def _layout(draft: Draft, script: Document) -> None:
         ("ep", "EXPERT_PARALLEL", "EP"),
     ):
         name = _first(script, *names)
-        draft.set(
-            f"parallel.{key}", draft.count(script, name, 1), name, script.place(name)
-        )
+        draft.set(f"parallel.{key}", draft.count(script, name, 1), name, script)
     name = "EXPERT_TENSOR_PARALLEL"
     if script.get(name):
         count = draft.count(script, name, 1)
-        draft.set("parallel.etp", count, name, script.place(name))
+        draft.set("parallel.etp", count, name, script)
     name = _first(script, "INTERLEAVED_PIPELINE", "VP")
     if str(script.get(name, "null")) not in ("null", "None", ""):
         chunks = draft.count(script, name, 1)
         if draft.get("parallel.pp") > 1 and chunks > 1:
-            draft.set("parallel.vpp", chunks, name, script.place(name))
-            draft.set("parallel.schedule", "interleaved", name, script.place(name))
+            draft.set("parallel.vpp", chunks, name, script)
+            draft.set("parallel.schedule", "interleaved", name, script)
     layers = "OVERWRITTEN_NUM_LAYERS"
     if script.get(layers):
-        draft.set(
-            "model.layers", draft.count(script, layers), layers, script.place(layers)
-        )
+        draft.set("model.layers", draft.count(script, layers), layers, script)
 
 
 def _batch(draft: Draft, script: Document) -> None:
     """MINIBS samples of every replica, in microbatches; or the whole batch."""
     micro, mini = _first(script, "MICRO_BATCH_SIZE", "MBS"), "MINIBS"
     size = draft.count(script, micro, 1)
-    draft.set("training.micro_batch", size, micro, script.place(micro))
+    draft.set("training.micro_batch", size, micro, script)
     if script.get(mini) is not None:
         samples = draft.count(script, mini, 1)
         if samples % size:
-            draft.wrong(
-                script.place(mini), mini, samples, f"a multiple of {micro} = {size}"
-            )
-        draft.set(
-            "training.microbatches", samples // size or 1, mini, script.place(mini)
-        )
+            draft.wrong(script, mini, samples, f"a multiple of {micro} = {size}")
+        draft.set("training.microbatches", samples // size or 1, mini, script)
     elif script.get("GBS") is not None:
         whole = draft.count(script, "GBS", 1)
-        draft.set("training.global_batch", whole, "GBS", script.place("GBS"))
+        draft.set("training.global_batch", whole, "GBS", script)
     else:
         draft.wrong(
             str(script.path), mini, shown(None), "samples of a replica in a step"

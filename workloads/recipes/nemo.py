@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prestep.workloads.recipes import _core, _functions
+from prestep.workloads.recipes import _core, _python
 from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._reading import Draft, Recipe
 
@@ -30,7 +30,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     draft = Draft("nemo", str(document.path))
     open_ones: tuple[str, ...] = ()
     if document.kind == "python":
-        document, open_ones = _functions.called(document, document.part, FUNCTIONS)
+        document, open_ones = _python.read_recipe(document, document.part, FUNCTIONS)
     for key, value in USUAL.items():
         draft.set(key, value)
     draft.assume(
@@ -45,10 +45,10 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     if draft.hosts and per_host:
         draft.gpus = draft.hosts * per_host
     configs = [document.get(key) for key in ("model.config", "model")]
-    names = [word for text in configs for word in _functions.words(text)]
+    names = [word for text in configs for word in _python.words(text)]
     _core.model(draft, document, [*names, document.path.stem], "model")
     _core.adapters(draft, document)
-    _functions.left_open(draft, open_ones)
+    draft.unknown += open_ones
     return draft.recipe()
 
 
@@ -56,7 +56,6 @@ def _launcher(draft: Draft, document: Document) -> None:
     """NeMo 1: the distributed optimizer by its name."""
     name = str(document.get("model.optim.name", "distributed_fused_adam"))
     way = "zero1" if name.startswith(("distributed", "mcore")) else "ddp"
-    where = document.place("model.optim.name")
-    draft.set("parallel.data_parallel", way, "model.optim.name", where)
+    draft.set("parallel.data_parallel", way, "model.optim.name", document)
     if way == "ddp":
         draft.drop("megatron.overlap_param_gather")

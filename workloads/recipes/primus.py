@@ -100,9 +100,8 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     if framework == "megatron_bridge":
         return _bridge(draft, given, name)
     if framework != "megatron":
-        where = document.place(f"{module}.framework")
         draft.wrong(
-            where,
+            document,
             f"{module}.framework",
             shown(framework),
             "megatron, torchtitan or megatron_bridge",
@@ -179,7 +178,7 @@ def _megatron(
     inherited = False
     known = "" if complete else _models.model_named(name.removesuffix(".yaml"))
     if known:
-        draft.set("model.name", known, said, document.place(said))
+        draft.set("model.name", known, said, document)
         layers = read_model(MODELS / f"{known}.toml").layers
         inherited = "num_layers" not in entries
         entries.setdefault("num_layers", Entry(layers))
@@ -222,8 +221,8 @@ def _own_pipeline(
         return {}
     named = SCHEDULES.get(str(algorithm.value))
     if named is None:
-        where, known = document.place("pp_algorithm"), " or ".join(SCHEDULES)
-        draft.wrong(where, "pp_algorithm", shown(algorithm.value), known)
+        known = " or ".join(SCHEDULES)
+        draft.wrong(document, "pp_algorithm", shown(algorithm.value), known)
         return {}
     schedule, chunks = named
     changes: dict[str, Any] = {"parallel.schedule": schedule}

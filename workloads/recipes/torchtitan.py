@@ -100,7 +100,7 @@ def _loss(draft: Draft, document: Document) -> None:
         key = "parallelism.disable_loss_parallel"
         whole = written(document.get(key)) == "true"
         choice = "gathered" if whole else "split"
-        draft.set("pytorch.vocabulary", choice, key, document.place(key))
+        draft.set("pytorch.vocabulary", choice, key, document)
 
 
 def _accumulation(draft: Draft, document: Document) -> None:
@@ -110,20 +110,20 @@ def _accumulation(draft: Draft, document: Document) -> None:
     plain = draft.get("training.framework") in _compiled.PLAIN
     pipeline = draft.get("parallel.pp", 1) > 1
     if plain and sharded and not pipeline and (document.get(key) or -1) > 0:
-        draft.set("pytorch.reduce_every_microbatch", True, key, document.place(key))
+        draft.set("pytorch.reduce_every_microbatch", True, key, document)
 
 
 def _experts(draft: Draft, document: Document) -> None:
     """Experts are whole on tensor-parallel ranks too, unless an older file splits them (today's has no such key)."""
     key = "parallelism.expert_tensor_parallel_degree"
     tp, ep = draft.get("parallel.tp", 1), draft.get("parallel.ep", 1)
-    degree, where = draft.count(document, key, 1), document.place(key)
+    degree = draft.count(document, key, 1)
     if degree not in (1, tp):
         draft.lose(
-            where, key, str(degree), "experts split over some tensor-parallel ranks"
+            document, key, str(degree), "experts split over some tensor-parallel ranks"
         )
     elif tp > 1 and ep > 1 and degree == 1:
-        draft.set("parallel.etp", 1, key, where)
+        draft.set("parallel.etp", 1, key, document)
 
 
 def _local(document: Document) -> str:
@@ -182,11 +182,10 @@ def _attention(document: Document) -> tuple[str, str]:
 
 def _overlap(draft: Draft, document: Document, key: str) -> None:
     """Products that overlap with tensor parallelism's gathers, which eager blocks do not have."""
-    where = document.place(key)
     if draft.get("training.framework") == "megatron":
-        draft.set("megatron.tp_comm_overlap", True, key, where)
+        draft.set("megatron.tp_comm_overlap", True, key, document)
     elif draft.get("parallel.tp", 1) > 1:
-        draft.lose(where, key, "true", "async TP in blocks that are not compiled")
+        draft.lose(document, key, "true", "async TP in blocks that are not compiled")
 
 
 def _precision(draft: Draft, document: Document) -> str:
@@ -194,12 +193,11 @@ def _precision(draft: Draft, document: Document) -> str:
     for key in ("training.mixed_precision_param", "training.dtype"):
         if written(document.get(key, "bfloat16")) not in ("bfloat16", "float32"):
             expected = '"bfloat16" or "float32"'
-            draft.wrong(document.place(key), key, shown(document.get(key)), expected)
+            draft.wrong(document, key, shown(document.get(key)), expected)
     converters = document.get("model.converters", [])
     names = converters.split(",") if isinstance(converters, str) else converters
     made = "bf16"
     for name in filter(None, (str(one).strip() for one in names)):
-        where = document.place("model.converters")
         if name in ("float8", "quantize.linear.float8", "quantize.dense.float8"):
             made = "fp8"
             _float8(draft, document)
@@ -210,7 +208,7 @@ def _precision(draft: Draft, document: Document) -> str:
             _mx(draft, document, name)
         else:
             draft.lose(
-                where, "model.converters", f'"{name}"', "products in another format"
+                document, "model.converters", f'"{name}"', "products in another format"
             )
     if written(document.get("training.mixed_precision_param")) == "float32":
         return "fp32" if made == "bf16" else made
@@ -231,23 +229,18 @@ def _float8(draft: Draft, document: Document) -> None:
                 where, f"{prefix}.recipe_name", recipe, "weight gradients in bf16"
             )
         if written(document.get(gather)) == "true":
-            draft.set("megatron.fp8_param_gather", True, gather, document.place(gather))
+            draft.set("megatron.fp8_param_gather", True, gather, document)
     if not draft.get("megatron.fp8_scaling"):
         draft.set("megatron.fp8_scaling", "dynamic")
 
 
 def _mx(draft: Draft, document: Document, converter: str) -> None:
     """MXFP8 by the kernels of cuBLAS; anything else of torchao's MX formats is lost."""
-    draft.set(
-        "megatron.fp8_scaling",
-        "mx",
-        "model.converters",
-        document.place("model.converters"),
-    )
+    draft.set("megatron.fp8_scaling", "mx", "model.converters", document)
     key = f"{converter}.recipe_name"
     recipe = written(document.get(key, "mxfp8_cublas"))
     if recipe not in ("mxfp8_cublas", "mxfp8_cublas_rceil"):
-        draft.lose(document.place(key), key, recipe, "MXFP8 by cuBLAS")
+        draft.lose(document, key, recipe, "MXFP8 by cuBLAS")
 
 
 def _recompute(draft: Draft, document: Document) -> None:
@@ -255,41 +248,36 @@ def _recompute(draft: Draft, document: Document) -> None:
     option = written(document.get("activation_checkpoint.selective_ac_option", "2"))
     key = "activation_checkpoint.mode"
     if mode in ("none", "full"):
-        draft.set("training.recompute", mode, key, document.place(key))
+        draft.set("training.recompute", mode, key, document)
     elif mode == "selective" and option in ("op", "2"):
         way = "products" if option == "op" else "alternate"
-        draft.set("training.recompute", way, key, document.place(key))
+        draft.set("training.recompute", way, key, document)
     elif mode == "selective" and option == "1":
-        draft.set("training.recompute", "full", key, document.place(key))
+        draft.set("training.recompute", "full", key, document)
     else:
-        draft.lose(
-            document.place(key),
-            key,
-            f"{mode} {option}",
-            "other layers than every second",
-        )
+        draft.lose(document, key, f"{mode} {option}", "other layers than every second")
 
 
 def _sharding(draft: Draft, document: Document) -> None:
     """FSDP2 over all replicas, over some of them (HSDP), or DDP."""
     replicate = draft.count(document, "parallelism.data_parallel_replicate_degree", 1)
     key = "parallelism.data_parallel_shard_degree"
-    shard, where = draft.typed(document, key, "whole", -1), document.place(key)
+    shard = draft.typed(document, key, "whole", -1)
     cp = draft.get("parallel.cp", 1)
     if shard == 1:
         way = "ddp" if replicate > 1 else "none"
-        draft.set("parallel.data_parallel", "fsdp" if cp > 1 else way, key, where)
+        draft.set("parallel.data_parallel", "fsdp" if cp > 1 else way, key, document)
         draft.replicas = replicate
     else:
-        draft.set("parallel.data_parallel", "fsdp", key, where)
+        draft.set("parallel.data_parallel", "fsdp", key, document)
         if shard > 1:
             draft.replicas = replicate * shard
         if replicate > 1 and shard > 1:
-            draft.set("parallel.fsdp_shards", shard * cp, key, where)
+            draft.set("parallel.fsdp_shards", shard * cp, key, document)
         elif replicate > 1:
             said = "parallelism.data_parallel_replicate_degree"
             what = f"say {key} as a number: shards of the rest are not known here"
-            draft.wrong(document.place(said), said, replicate, what)
+            draft.wrong(document, said, replicate, what)
     _reshard(draft, document)
 
 
@@ -298,9 +286,9 @@ def _reshard(draft: Draft, document: Document) -> None:
     policy, pipeline = document.get(key, "default"), draft.get("parallel.pp", 1) > 1
     # By default a pipeline keeps parameters gathered, since every microbatch would gather them again.
     if policy == "never" or (policy == "default" and pipeline):
-        draft.set("parallel.reshard_after_forward", False, key, document.place(key))
+        draft.set("parallel.reshard_after_forward", False, key, document)
     elif policy == "always":
-        draft.set("parallel.reshard_after_forward", True, key, document.place(key))
+        draft.set("parallel.reshard_after_forward", True, key, document)
 
 
 def _root(draft: Draft, document: Document) -> None:
@@ -310,7 +298,7 @@ def _root(draft: Draft, document: Document) -> None:
     draft.set("parallel.root_groups", "split")
     key = _reshard_key(document)
     if document.get(key, "default") == "always":
-        draft.set("parallel.reshard_root", True, key, document.place(key))
+        draft.set("parallel.reshard_root", True, key, document)
 
 
 def _reshard_key(document: Document) -> str:
