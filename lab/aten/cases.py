@@ -13,7 +13,7 @@ from typing import Any
 
 from lab.aten.results import results_of
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.kernels.launched import kernels_of
+from prestep.workloads.capture.kernels.rules import kernels_of
 from prestep.workloads.capture.kernels.tensors import contiguous
 from prestep.workloads.capture.operation import Argument, Operand, Operation
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from prestep.workloads.capture import recording
 from prestep.workloads.capture.host import OF_SHARDING, VIEW, family
-from prestep.workloads.capture.kernels.launched import kernels_of
+from prestep.workloads.capture.kernels.rules import kernels_of
 from prestep.workloads.capture.kernels.tensors import base
 from prestep.workloads.capture.recording import Recording
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario
 from prestep.workloads.capture import recording
+from prestep.workloads.capture.fusion.calls import Residence
 from prestep.workloads.capture.fusion.compile import Compiled, Compiler
 from prestep.workloads.capture.fusion.graph import Step
 from prestep.workloads.capture.fusion.join import Launch
 from prestep.workloads.capture.fusion.regions import Region, arrange
-from prestep.workloads.capture.fusion.residence import Residence
-from prestep.workloads.capture.kernels.launched import kernels_of
+from prestep.workloads.capture.kernels.rules import kernels_of
 from prestep.workloads.capture.operation import Operand, Operation
 from prestep.workloads.capture.recording import Event
 

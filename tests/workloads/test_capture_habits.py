@@ -164,7 +164,7 @@ def test_what_can_not_be_captured_is_named(
 
 def test_what_is_refused_may_be_named() -> None:
     """Libraries annotate with CUDA's graphs without making one: transformers' generation does."""
-    from prestep.workloads.capture.record.graphs import Refused
+    from prestep.workloads.capture.record.launches import Refused
 
     assert Refused | None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prestep.workloads.capture.host import host_work
-from prestep.workloads.capture.kernels.launched import kernels_of
+from prestep.workloads.capture.kernels.rules import kernels_of
 from prestep.workloads.capture.operation import Argument, Operand, Operation
 from prestep.workloads.host_costs import host_costs
 

@@ -10,8 +10,8 @@ from prestep.sim.costs import load_gpu as load
 from prestep.sim.costs.gpu import Gpu
 from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.kernels import views
-from prestep.workloads.capture.kernels.launched import RULES, kernels_of
+from prestep.workloads.capture.kernels import rules
+from prestep.workloads.capture.kernels.rules import RULES, kernels_of
 from prestep.workloads.capture.kernels.tensors import layout_beside
 from prestep.workloads.capture.operation import (
     ELEMENT_BYTES,
@@ -229,13 +229,13 @@ def test_common_operations_cost_something(name: str) -> None:
 
 def test_views_launch_nothing() -> None:
     """Other views of memory, and memory without contents, launch no kernel."""
-    for name in views.NAMES:
+    for name in rules.VIEWS:
         assert kernels_of(call(name, ROWS, results=(ROWS,))) == ()
 
 
 def test_every_rule_gives_kernels() -> None:
     """Every operation with a rule that is no view launches something for an ordinary tensor."""
-    for name in sorted(set(RULES) - set(views.NAMES)):
+    for name in sorted(set(RULES) - set(rules.VIEWS)):
         assert (
             kernels_of(call(name, ROWS, results=(ROWS,)))
             or "foreach" in name

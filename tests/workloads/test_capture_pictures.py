@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from prestep.sim.costs import load_gpu
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.kernels.launched import kernels_of
+from prestep.workloads.capture.kernels.rules import kernels_of
 from prestep.workloads.capture.operation import Argument, Operand, Operation
 
 PICTURE = Operand("bf16", (8, 320, 64, 64))

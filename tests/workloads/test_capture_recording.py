@@ -22,8 +22,7 @@ from prestep.sim.graph.kernel import Kernel
 from prestep.sim.predict import STEPS, predict
 from prestep.sim.spec.load import load_scenario
 from prestep.workloads.capture import recording
-from prestep.workloads.capture.axes import axis_of
-from prestep.workloads.capture.copies import alike, copies
+from prestep.workloads.capture.groups import alike, axis_of, copies
 from prestep.workloads.capture.lower import lower
 from prestep.workloads.capture.summary import ranges
 from prestep.workloads.host_costs import host_costs

@@ -18,7 +18,7 @@ from prestep.sim.errors import InputError, Mistake
 from prestep.sim.extras import lazily
 
 with lazily():
-    from prestep.workloads.capture import recorder, recording, shown, summary
+    from prestep.workloads.capture import page, recorder, recording, summary
 
 GROUP = "Your programs, traces and machines"
 
@@ -52,9 +52,9 @@ def show(file: Path, rank: int | None, json_: bool) -> None:
     whole = recording.read(file)
     counted = [summary.summary(whole, each) for each in _chosen(whole, rank)]
     if json_:
-        echo_json(shown.as_tables(whole, counted))
+        echo_json(page.as_tables(whole, counted))
         return
-    for number, (heading, lines) in enumerate(shown.sections(file, whole, counted)):
+    for number, (heading, lines) in enumerate(page.sections(file, whole, counted)):
         click.echo(("\n" if number else "") + click.style(heading, bold=True))
         show_page("\n".join(lines))
 

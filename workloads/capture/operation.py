@@ -27,6 +27,11 @@ ELEMENT_BYTES: dict[str, int] = {
 }
 
 
+def words(text: str) -> tuple[str, ...]:
+    """Names from a text of them."""
+    return tuple(text.split())
+
+
 @dataclass(frozen=True)
 class Operand:
     """A tensor that an operation reads or writes.

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake
 from prestep.workloads.capture.allocator import Segment
-from prestep.workloads.capture.axes import axis_of
-from prestep.workloads.capture.checked import wrong_in
-from prestep.workloads.capture.operation import Argument, Operand, Operation
+from prestep.workloads.capture.groups import axis_of
+from prestep.workloads.capture.operation import Argument, Operand, Operation, words
+from prestep.workloads.capture.schema import wrong_in
 
 FORMAT, VERSION = "prestep capture", 2
 EXPECTED = "a file that `prestep capture` wrote"
@@ -37,16 +37,7 @@ EVENTS = {
     "operate_compiled": ("stream", "operation", "backward", "reads", "writes"),
     "region": ("number", "backward"),
     "region_end": ("number", "results"),
-    "communicate": (
-        "stream",
-        "number",
-        "kind",
-        "group",
-        "bytes",
-        "dtype",
-        "peer",
-        "tag",
-    ),
+    "communicate": words("stream number kind group bytes dtype peer tag"),
     "wait_collective": ("stream", "number"),
     "record": ("stream", "event"),
     "wait": ("stream", "event"),

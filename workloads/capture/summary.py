@@ -1,13 +1,17 @@
-"""What a recording has, counted: operations by kind, communications by group, waits of the host."""
+"""Counts of a recording: operations by kind, communication by group, waits of the host, the flops of its model."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from prestep.workloads.capture.kernels.launched import kernels_of
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.kernels.rules import kernels_of
+from prestep.workloads.capture.kernels.tensors import base
+from prestep.workloads.capture.operation import Operation
 from prestep.workloads.capture.recording import Event, RankRecording, Recording
 
 OPERATIONS = ("operate", "operate_compiled")
@@ -102,26 +106,36 @@ def summary(recording: Recording, rank: RankRecording) -> Summary:
 
 def _operations(recording: Recording, events: Iterable[Event]) -> tuple[Kind, ...]:
     calls = Counter(e.values["operation"] for e in events if e.kind in OPERATIONS)
-    kinds: dict[str, Kind] = {}
-    for number, count in calls.items():
-        operation = recording.operations[number]
-        name = operation.name.split(".")[1]
-        kernels = kernels_of(operation)
-        moved = sum(kernel.bytes for kernel in kernels) * count
-        work = sum(kernel.flops for kernel in kernels) * count
-        one = Kind(name, count, len(kernels) * count, moved, work)
-        kinds[name] = kinds.get(name, Kind(name)) + one
-    return tuple(sorted(kinds.values(), key=lambda kind: (-kind.bytes, kind.name)))
+    return _by_name(
+        _kind(recording.operations[number], count) for number, count in calls.items()
+    )
+
+
+def _kind(operation: Operation, count: int) -> Kind:
+    kernels = kernels_of(operation)
+    moved = sum(kernel.bytes for kernel in kernels) * count
+    work = sum(kernel.flops for kernel in kernels) * count
+    return Kind(base(operation), count, len(kernels) * count, moved, work)
 
 
 def _of_the_host(events: Iterable[Event]) -> tuple[Kind, ...]:
-    kinds: dict[str, Kind] = {}
-    for event in events:
-        if event.kind == "host_computes":
-            name = str(event.values["operation"]).partition("::")[2]
-            one = Kind(name, 1, bytes=float(event.values["bytes"]))
-            kinds[name] = kinds.get(name, Kind(name)) + one
-    return tuple(sorted(kinds.values(), key=lambda kind: (-kind.bytes, kind.name)))
+    return _by_name(
+        Kind(
+            str(event.values["operation"]).partition("::")[2],
+            calls=1,
+            bytes=float(event.values["bytes"]),
+        )
+        for event in events
+        if event.kind == "host_computes"
+    )
+
+
+def _by_name(kinds: Iterable[Kind]) -> tuple[Kind, ...]:
+    """Kinds of the same name as one, those that move most first."""
+    sums: dict[str, Kind] = {}
+    for kind in kinds:
+        sums[kind.name] = sums.get(kind.name, Kind(kind.name)) + kind
+    return tuple(sorted(sums.values(), key=lambda kind: (-kind.bytes, kind.name)))
 
 
 def host_bytes(events: Iterable[Event]) -> float:
@@ -173,3 +187,45 @@ def ranges(ranks: Iterable[int]) -> str:
     return ", ".join(
         str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs
     )
+
+
+#: Value of an event's "backward" for what a checkpointed layer computes again.
+AGAIN = 2
+#: Fused attention's backward computes the scores again: five products, of which four are the gradients'
+#: (FlashAttention-2, arXiv 2307.08691, section 4.1: backward has 2.5 times the arithmetic of forward).
+GRADIENTS_OF_ATTENTION = 4 / 5
+
+
+def model_flops(recording: Recording, kernels: Sequence[Sequence[Kernel]]) -> float:
+    """Flops of a step over all ranks, as MFU counts them: recomputation is left out.
+
+    Parameters
+    ----------
+    kernels
+        The kernels of every operation of the recording.
+
+    Returns
+    -------
+    float
+        nan where the file does not tell recomputation from backward.
+    """
+    if not recording.recomputation:
+        return math.nan
+    useful = [math.fsum(map(_useful, each)) for each in kernels]
+    return math.fsum(
+        _of_rank(rank, useful) * len(rank.represents) for rank in recording.ranks
+    )
+
+
+def _of_rank(rank: RankRecording, useful: Sequence[float]) -> float:
+    return math.fsum(
+        useful[event.values["operation"]]
+        for event in rank.events
+        if event.values.get("backward", AGAIN) != AGAIN and "operation" in event.values
+    )
+
+
+def _useful(kernel: Kernel) -> float:
+    """Flops of a kernel that its model asks for."""
+    is_backward = kernel.kind.endswith("_backward") and "attention" in kernel.kind
+    return kernel.flops * (GRADIENTS_OF_ATTENTION if is_backward else 1.0)

@@ -39,6 +39,15 @@ class Compiled:
     taken: frozenset[int]
     held: frozenset[int]
 
+    def renumbered(self, numbers: Mapping[int, int]) -> Compiled:
+        """The same region over storages with other numbers; those that get none are left out."""
+
+        def renumber(storages: frozenset[int]) -> frozenset[int]:
+            return frozenset(numbers[s] for s in storages if s in numbers)
+
+        sets = map(renumber, (self.absent, self.dropped, self.taken, self.held))
+        return Compiled(self.forward, self.backward, *sets)
+
 
 class Compiler:
     """Compiles regions; those alike but for the numbers of their storages once.
@@ -63,7 +72,8 @@ class Compiler:
         key = _key(alike, there)
         if key not in self._seen:
             self._seen[key] = self._compiled(alike, there)
-        return _back(self._seen[key], {new: old for old, new in names.items()})
+        # Statistics have no number in the recording.
+        return self._seen[key].renumbered({new: old for old, new in names.items()})
 
     def _compiled(self, region: Region, weights: frozenset[int]) -> Compiled:
         versions = Versions()
@@ -170,20 +180,4 @@ def _key(region: Region, weights: frozenset[int]) -> object:
         tuple(region.results),
         frozenset(region.freed),
         weights,
-    )
-
-
-def _back(compiled: Compiled, names: Mapping[int, int]) -> Compiled:
-    """With the numbers of the recording; statistics have none there."""
-
-    def storages_of(renamed: Iterable[int]) -> frozenset[int]:
-        return frozenset(names[s] for s in renamed if s in names)
-
-    return Compiled(
-        compiled.forward,
-        compiled.backward,
-        storages_of(compiled.absent),
-        storages_of(compiled.dropped),
-        storages_of(compiled.taken),
-        storages_of(compiled.held),
     )

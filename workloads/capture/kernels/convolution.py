@@ -18,7 +18,7 @@ from prestep.workloads.capture.kernels.tensors import (
     strides_of,
     tensor,
 )
-from prestep.workloads.capture.operation import Operand, Operation
+from prestep.workloads.capture.operation import Operand, Operation, words
 
 
 def memory_format(image: Operand) -> str:
@@ -144,9 +144,9 @@ def _summed(gradient: Operand) -> tuple[Kernel, ...]:
 
 
 RULES = {
-    "convolution": forward,
-    "cudnn_convolution": forward,
-    "_convolution": forward,
-    "convolution_overrideable": forward,
+    **dict.fromkeys(
+        words("convolution cudnn_convolution _convolution convolution_overrideable"),
+        forward,
+    ),
     "convolution_backward": backward,
 }

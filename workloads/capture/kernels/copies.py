@@ -17,7 +17,7 @@ from prestep.workloads.capture.kernels.tensors import (
     tensor,
     types,
 )
-from prestep.workloads.capture.operation import Operand, Operation
+from prestep.workloads.capture.operation import Operand, Operation, words
 
 
 def copied(source: Operand, target: Operand) -> tuple[Kernel, ...]:
@@ -191,73 +191,28 @@ def host_memory(operation: Operation) -> tuple[Kernel, ...]:
     return launched(operation, (result.elements,), "", result.dtype)
 
 
+COPIES = words(
+    "clone _to_copy contiguous to _to_dense lift_fresh_copy alias_copy view_copy expand_copy"
+)
+FILLS = words(
+    "fill_ fill zero_ zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full scalar_tensor"
+)
+REPEATS = words("repeat roll flip tril triu tril_ triu_ pixel_shuffle pixel_unshuffle")
+PIECES = words(
+    "split_with_sizes_copy _chunk_cat chunk_cat all_gather_copy_in split_copy"
+)
 RULES = {
-    **dict.fromkeys(
-        (
-            "clone",
-            "_to_copy",
-            "contiguous",
-            "to",
-            "_to_dense",
-            "lift_fresh_copy",
-            "alias_copy",
-            "view_copy",
-            "expand_copy",
-        ),
-        copy,
-    ),
-    "copy_": copy_into,
-    "copy": copy_into,
-    **dict.fromkeys(
-        (
-            "fill_",
-            "fill",
-            "zero_",
-            "zeros",
-            "ones",
-            "full",
-            "zeros_like",
-            "ones_like",
-            "full_like",
-            "new_zeros",
-            "new_ones",
-            "new_full",
-            "scalar_tensor",
-        ),
-        fill,
-    ),
+    **dict.fromkeys(COPIES, copy),
+    **dict.fromkeys(("copy_", "copy"), copy_into),
+    **dict.fromkeys(FILLS, fill),
     "_local_scalar_dense": read_back,
-    "cat": join,
-    "stack": join,
-    "_foreach_cat": join,
-    "slice_backward": filled_then_copied,
-    "select_backward": filled_then_copied,
-    "constant_pad_nd": filled_then_copied,
+    **dict.fromkeys(("cat", "stack", "_foreach_cat"), join),
+    **dict.fromkeys(
+        ("slice_backward", "select_backward", "constant_pad_nd"), filled_then_copied
+    ),
     "masked_fill": copied_then_filled,
     "masked_fill_": masked,
-    **dict.fromkeys(
-        (
-            "repeat",
-            "roll",
-            "flip",
-            "tril",
-            "triu",
-            "tril_",
-            "triu_",
-            "pixel_shuffle",
-            "pixel_unshuffle",
-        ),
-        repeated,
-    ),
-    **dict.fromkeys(
-        (
-            "split_with_sizes_copy",
-            "_chunk_cat",
-            "chunk_cat",
-            "all_gather_copy_in",
-            "split_copy",
-        ),
-        pieces,
-    ),
+    **dict.fromkeys(REPEATS, repeated),
+    **dict.fromkeys(PIECES, pieces),
     **dict.fromkeys(("arange", "linspace", "eye", "randperm"), host_memory),
 }

@@ -1,8 +1,9 @@
-"""Elements picked and put by index, sorted, counted."""
+"""Elements picked and put by index, sorted, counted; rows of embeddings; images pooled and resampled."""
 
 from __future__ import annotations
 
 from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.capture.kernels.convolution import memory_format
 from prestep.workloads.capture.kernels.copies import copied
 from prestep.workloads.capture.kernels.tensors import (
     argument,
@@ -10,8 +11,58 @@ from prestep.workloads.capture.kernels.tensors import (
     first,
     integers,
     launched,
+    tensor,
 )
-from prestep.workloads.capture.operation import ELEMENT_BYTES, Operand, Operation
+from prestep.workloads.capture.operation import ELEMENT_BYTES, Operand, Operation, words
+
+POOLS = words(
+    "max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d upsample_bicubic2d im2col col2im grid_sampler_2d"
+)
+#: Of these a thread writes a pixel of all pictures and channels one after the other, if these lie in that order.
+RESAMPLED = ("upsample_nearest2d", "upsample_bilinear2d")
+
+
+def image(operation: Operation) -> tuple[Kernel, ...]:
+    """(elements read, elements written)."""
+    source = first(operation)
+    result = operation.results[0] if operation.results else source
+    layout = memory_format(source) if len(source.shape) == 4 else ""
+    return launched(operation, (source.elements, result.elements), layout, source.dtype)
+
+
+def resampled(operation: Operation) -> tuple[Kernel, ...]:
+    """(pictures times channels, pixels read of each, pixels written)."""
+    source = first(operation)
+    result = operation.results[0] if operation.results else source
+    planes = source.shape[0] * source.shape[1]
+    shape = planes, source.elements // planes, result.elements // planes
+    return launched(operation, shape, memory_format(source), source.dtype)
+
+
+def embedded(operation: Operation) -> tuple[Kernel, ...]:
+    """embedding(table, indices): rows read and written; (indices, width, table's rows)."""
+    table, indices = tensor(operation, 0), tensor(operation, 1)
+    if table is None or indices is None:
+        return launched(operation, (1,))
+    shape = (indices.elements, table.shape[-1], table.shape[0])
+    rows = indices.elements * table.shape[-1] * ELEMENT_BYTES[table.dtype]
+    return launched(
+        operation, shape, dtype=table.dtype, size=2.0 * rows + indices.bytes
+    )
+
+
+def embedding_gradient(operation: Operation) -> tuple[Kernel, ...]:
+    """embedding_dense_backward(gradient, indices, table's rows, ...): the whole gradient is zeroed first."""
+    gradient, indices = tensor(operation, 0), tensor(operation, 1)
+    if gradient is None or indices is None:
+        return launched(operation, (1,))
+    rows = (integers(argument(operation, 2)) or (1,))[0]
+    width = gradient.shape[-1]
+    element = ELEMENT_BYTES[gradient.dtype]
+    size = float(element * width * (rows + 3 * indices.elements) + 8 * indices.bytes)
+    shape = (indices.elements, width, rows)
+    return launched(operation, shape, dtype=gradient.dtype, size=size)
+
 
 #: Elements put into one from which on they wait for each other (guess between measured uniform and skewed indices).
 CROWDED = 8
@@ -22,7 +73,7 @@ def _rows(
 ) -> tuple[Kernel, ...]:
     """(rows, width) of what is picked or put; indices are read beside."""
     width = picked.shape[-1] if len(picked.shape) > 1 else 1
-    indices = [each for each in operation.operands if each.dtype.startswith("int")]
+    indices = _indices(operation)
     element = ELEMENT_BYTES[picked.dtype]
     size = 2.0 * element * picked.elements + sum(each.bytes for each in indices)
     shape = (picked.elements // max(1, width), width)
@@ -54,16 +105,15 @@ def put(operation: Operation) -> tuple[Kernel, ...]:
         for each in operation.operands[1:]
         if each.dtype == target.dtype and each.shape
     ]
-    source = others[-1] if others else _index(operation, target)
+    source = (others or _indices(operation)[:1] or [target])[-1]
     added = argument(operation, 3, "accumulate") is True
     crowded = source.elements > CROWDED * target.elements
     layout = ("add_repeated" if crowded else "add") if added else ""
     return _rows(operation, Operand(target.dtype, source.shape), layout)
 
 
-def _index(operation: Operation, target: Operand) -> Operand:
-    indices = [each for each in operation.operands if each.dtype.startswith("int")]
-    return indices[0] if indices else target
+def _indices(operation: Operation) -> list[Operand]:
+    return [each for each in operation.operands if each.dtype.startswith("int")]
 
 
 def copied_then_put(operation: Operation) -> tuple[Kernel, ...]:
@@ -98,46 +148,27 @@ def elements(operation: Operation) -> tuple[Kernel, ...]:
     return launched(operation, (whole.elements,), dtype=whole.dtype)
 
 
-PUTS = (
-    "index_put",
-    "index_add",
-    "index_copy",
-    "scatter",
-    "scatter_add",
-    "scatter_reduce",
-    "index_fill",
-    "masked_scatter",
+PUTS = words(
+    "index_put index_add index_copy scatter scatter_add scatter_reduce index_fill masked_scatter"
+)
+PICKS = words(
+    "index index_select gather masked_select _unsafe_index take take_along_dim"
+)
+COUNTS = words(
+    "nonzero _unique2 unique_dim unique_consecutive bincount histc searchsorted bucketize isin"
 )
 RULES = {
-    **dict.fromkeys(
-        (
-            "index",
-            "index_select",
-            "gather",
-            "masked_select",
-            "_unsafe_index",
-            "take",
-            "take_along_dim",
-        ),
-        pick,
-    ),
+    **dict.fromkeys(PICKS, pick),
     **dict.fromkeys((f"{name}_" for name in PUTS), put),
     "_index_put_impl_": put,
     **dict.fromkeys(PUTS, copied_then_put),
     "_unsafe_index_put": copied_then_put,
     **dict.fromkeys(("sort", "topk", "argsort", "kthvalue", "msort"), order),
+    **dict.fromkeys(COUNTS, elements),
+    "embedding": embedded,
+    "embedding_dense_backward": embedding_gradient,
+    **dict.fromkeys((*POOLS, *(f"{name}_backward" for name in POOLS)), image),
     **dict.fromkeys(
-        (
-            "nonzero",
-            "_unique2",
-            "unique_dim",
-            "unique_consecutive",
-            "bincount",
-            "histc",
-            "searchsorted",
-            "bucketize",
-            "isin",
-        ),
-        elements,
+        (*RESAMPLED, *(f"{name}_backward" for name in RESAMPLED)), resampled
     ),
 }

@@ -15,7 +15,7 @@ from prestep.workloads.capture.kernels.tensors import (
     tensor,
     types,
 )
-from prestep.workloads.capture.operation import ELEMENT_BYTES, Operand, Operation
+from prestep.workloads.capture.operation import ELEMENT_BYTES, Operand, Operation, words
 
 
 def _over_rows(operation: Operation, at: int) -> tuple[Kernel, ...]:
@@ -85,29 +85,16 @@ def elements(operation: Operation) -> tuple[Kernel, ...]:
     return launched(operation, (count,), dtype=types(operation), size=size)
 
 
+ELEMENTS = words(
+    "mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward "
+    "binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits"
+)
 RULES = {
-    "_softmax": softmax,
-    "_log_softmax": softmax,
+    **dict.fromkeys(("_softmax", "_log_softmax", "_masked_softmax"), softmax),
     "_safe_softmax": safe_softmax,
-    "_masked_softmax": softmax,
     "_softmax_backward_data": softmax_backward,
     "_log_softmax_backward_data": softmax_backward,
-    "nll_loss_forward": picked,
-    "nll_loss2d_forward": picked,
-    "nll_loss_backward": spread,
-    "nll_loss2d_backward": spread,
-    **dict.fromkeys(
-        (
-            "mse_loss",
-            "mse_loss_backward",
-            "smooth_l1_loss",
-            "smooth_l1_loss_backward",
-            "huber_loss",
-            "huber_loss_backward",
-            "binary_cross_entropy",
-            "binary_cross_entropy_backward",
-            "binary_cross_entropy_with_logits",
-        ),
-        elements,
-    ),
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), picked),
+    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), spread),
+    **dict.fromkeys(ELEMENTS, elements),
 }

@@ -14,7 +14,7 @@ from prestep.workloads.capture.kernels.tensors import (
     launched,
     tensor,
 )
-from prestep.workloads.capture.operation import Operation
+from prestep.workloads.capture.operation import Operation, words
 
 
 def _over_rows(operation: Operation, at: int, layout: str = "") -> tuple[Kernel, ...]:
@@ -73,27 +73,17 @@ def groups_backward(operation: Operation) -> tuple[Kernel, ...]:
     return *packed(operation, 0, 1), *groups(operation)
 
 
+OF_CHANNELS = words(
+    "native_batch_norm native_batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward "
+    "_native_batch_norm_legit _batch_norm_with_update batch_norm_backward batch_norm_stats batch_norm_elemt "
+    "batch_norm_backward_reduce batch_norm_backward_elemt"
+)
 RULES = {
     "native_layer_norm": forward,
     "native_layer_norm_backward": backward,
     "_fused_rms_norm": forward,
     "_fused_rms_norm_backward": backward,
-    **dict.fromkeys(
-        (
-            "native_batch_norm",
-            "native_batch_norm_backward",
-            "cudnn_batch_norm",
-            "cudnn_batch_norm_backward",
-            "_native_batch_norm_legit",
-            "_batch_norm_with_update",
-            "batch_norm_backward",
-            "batch_norm_stats",
-            "batch_norm_elemt",
-            "batch_norm_backward_reduce",
-            "batch_norm_backward_elemt",
-        ),
-        channels,
-    ),
+    **dict.fromkeys(OF_CHANNELS, channels),
     "batch_norm_gather_stats": gathered,
     "batch_norm_gather_stats_with_counts": gathered,
     "native_group_norm": groups,

@@ -10,9 +10,8 @@ from prestep.workloads.capture.kernels.tensors import (
     layout_of,
     moved,
     on_gpu,
-    words,
 )
-from prestep.workloads.capture.operation import Operand, Operation
+from prestep.workloads.capture.operation import Operand, Operation, words
 
 NAMES = words(
     "abs acos add addcdiv addcmul asin atan atan2 bernoulli bitwise_and bitwise_left_shift bitwise_not "

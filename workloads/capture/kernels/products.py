@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from math import prod
+from math import gcd, prod
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.capture.kernels.copies import copied
@@ -38,7 +37,7 @@ def alignment(left: Operand, right: Operand) -> str:
     m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
     ends = (m if kept[0] == "t" else k, k if kept[1] == "t" else n, n)
     size = ELEMENT_BYTES[left.dtype]
-    worst = min(math.gcd(end * size, 16) for end in ends)
+    worst = min(gcd(end * size, 16) for end in ends)
     return "" if worst == 16 else "_even" if worst >= 4 else "_odd"
 
 
@@ -108,20 +107,11 @@ def vectors(operation: Operation) -> tuple[Kernel, ...]:
 
 
 RULES = {
-    "mm": two,
-    "bmm": two,
-    "_int_mm": two,
-    "_scaled_mm": two,
-    "addmm": added,
-    "addmm_": added,
+    **dict.fromkeys(("mm", "bmm", "_int_mm", "_scaled_mm"), two),
+    **dict.fromkeys(
+        ("addmm", "addmm_", "baddbmm_", "addbmm", "_addmm_activation"), added
+    ),
     "baddbmm": copied_then_added,
-    "baddbmm_": added,
-    "addbmm": added,
-    "_addmm_activation": added,
-    "_grouped_mm": grouped,
-    "_scaled_grouped_mm": grouped,
-    "dot": vectors,
-    "vdot": vectors,
-    "mv": vectors,
-    "addmv": vectors,
+    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), grouped),
+    **dict.fromkeys(("dot", "vdot", "mv", "addmv"), vectors),
 }

@@ -13,9 +13,8 @@ from prestep.workloads.capture.kernels.tensors import (
     integers,
     launched,
     strides_of,
-    words,
 )
-from prestep.workloads.capture.operation import Operand, Operation
+from prestep.workloads.capture.operation import Operand, Operation, words
 
 #: Place of the dimensions among the arguments, where it is not the second.
 DIMENSIONS = {"linalg_vector_norm": 2, "norm": 2}

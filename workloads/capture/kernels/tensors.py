@@ -27,11 +27,6 @@ FORMATS = {
 }
 
 
-def words(text: str) -> tuple[str, ...]:
-    """Names from a text of them."""
-    return tuple(text.split())
-
-
 def base(operation: Operation) -> str:
     """Name without namespace and overload: "mm" of "aten.mm.default"."""
     return operation.name.split(".")[1]

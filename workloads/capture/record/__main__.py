@@ -18,13 +18,9 @@ import torch
 
 from prestep.workloads.capture.record import (
     collectives,
-    devices,
     flex,
-    graphs,
     launches,
     modes,
-    placed,
-    profilers,
     regions,
     saving,
     sharded_states,
@@ -32,9 +28,9 @@ from prestep.workloads.capture.record import (
     steps,
 )
 from prestep.workloads.capture.record.dispatch import Recorder
+from prestep.workloads.capture.record.exchange import Exchange
 from prestep.workloads.capture.record.experts import Experts
-from prestep.workloads.capture.record.names import Names
-from prestep.workloads.capture.record.objects import Exchange
+from prestep.workloads.capture.record.modes import Names
 
 
 def main() -> None:
@@ -77,15 +73,15 @@ def _recorder(options: argparse.Namespace, exchange: Exchange) -> Recorder:
     Experts.busiest = options.busiest
     recorder = Recorder(fake, exchange)
     collectives.install(recorder.works)
-    devices.install()
+    stand_in.name_devices_by_number()
     saving.install(fake)
     sharded_states.install()
-    placed.install()
-    graphs.install(recorder.assumed)
+    stand_in.put_content()
+    launches.refuse_graphs(recorder.assumed)
     flex.install(recorder.assumed)
     launches.install(recorder.launch)
     modes.install(recorder)
-    profilers.install()
+    launches.profile_the_host()
     regions.install(recorder.storages)
     return recorder
 

@@ -43,7 +43,7 @@ class Call:
     @property
     def plain(self) -> bool:
         """Batches of as many heads each, unless the program lets heads share keys (sdp_utils_cpp.h)."""
-        heads = {x.shape[1] for x in (self.query, self.key, self.value) if x.dim() == 4}
+        heads = {x.shape[1] for x in self.operands if x.dim() == 4}
         return self.query.dim() == 4 and (self.enable_gqa or len(heads) == 1)
 
     @property
@@ -58,9 +58,13 @@ class Call:
         return self.plain and self.half and whole
 
     @property
+    def operands(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self.query, self.key, self.value
+
+    @property
     def gradients(self) -> bool:
-        tensors = self.query, self.key, self.value
-        return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        wanted = any(tensor.requires_grad for tensor in self.operands)
+        return torch.is_grad_enabled() and wanted
 
     @property
     def learnt_mask(self) -> bool:
@@ -117,9 +121,7 @@ def _fits_efficient(call: Call) -> bool:
 
 def _cudnn(call: Call) -> Any:
     return aten._scaled_dot_product_cudnn_attention(
-        call.query,
-        call.key,
-        call.value,
+        *call.operands,
         _added(call),
         call.gradients,
         call.dropout_p,
@@ -143,9 +145,7 @@ def _added(call: Call) -> torch.Tensor | None:
 
 def _flash(call: Call) -> Any:
     return aten._scaled_dot_product_flash_attention(
-        call.query,
-        call.key,
-        call.value,
+        *call.operands,
         call.dropout_p,
         call.is_causal,
         False,
@@ -155,9 +155,7 @@ def _flash(call: Call) -> Any:
 
 def _efficient(call: Call) -> Any:
     return aten._scaled_dot_product_efficient_attention(
-        call.query,
-        call.key,
-        call.value,
+        *call.operands,
         _bias(call),
         call.gradients,
         call.dropout_p,
@@ -176,9 +174,7 @@ def _bias(call: Call) -> torch.Tensor | None:
 
 def _math(call: Call) -> Any:
     return aten._scaled_dot_product_attention_math(
-        call.query,
-        call.key,
-        call.value,
+        *call.operands,
         _added(call),
         call.dropout_p,
         call.is_causal,

@@ -11,78 +11,35 @@ from typing import Any
 
 import torch
 
+from prestep.workloads.capture.operation import words
+
 KEY = "AutocastPrivateUse1"
 #: Operators that compute in halves.
-LOWER = (
-    *(
-        "linear",
-        "matmul",
-        "mm",
-        "mv",
-        "bmm",
-        "addmm",
-        "addmv",
-        "addr",
-        "addbmm",
-        "baddbmm",
-    ),
-    *("conv1d", "conv2d", "conv3d", "convolution", "_convolution", "conv_tbc", "prelu"),
-    *("conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input"),
-    *("einsum", "chain_matmul", "linalg_multi_dot", "linalg_vecdot"),
-    *("scaled_dot_product_attention", "_scaled_dot_product_flash_attention"),
-    *("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_efficient_attention"),
+LOWER = words(
+    "linear matmul mm mv bmm addmm addmv addr addbmm baddbmm conv1d conv2d conv3d convolution _convolution "
+    "conv_tbc prelu conv_transpose1d conv_transpose2d.input conv_transpose3d.input einsum chain_matmul "
+    "linalg_multi_dot linalg_vecdot scaled_dot_product_attention _scaled_dot_product_flash_attention "
+    "_scaled_dot_product_cudnn_attention _scaled_dot_product_efficient_attention"
 )
 #: Operators that compute in fp32.
-FULL = (
-    *(
-        "acos",
-        "asin",
-        "cosh",
-        "erfinv",
-        "exp",
-        "expm1",
-        "log",
-        "log10",
-        "log2",
-        "log1p",
-    ),
-    *("reciprocal", "rsqrt", "sinh", "tan", "softplus", "pow.Tensor_Scalar"),
-    *(
-        "pow.Tensor_Tensor",
-        "pow.Scalar",
-        "layer_norm",
-        "native_layer_norm",
-        "group_norm",
-    ),
-    *(
-        "cosine_similarity",
-        "nll_loss",
-        "nll_loss2d",
-        "kl_div",
-        "l1_loss",
-        "smooth_l1_loss",
-    ),
-    *("huber_loss", "mse_loss", "binary_cross_entropy_with_logits", "dist", "cdist"),
-    *("cosine_embedding_loss", "hinge_embedding_loss", "margin_ranking_loss"),
-    *("soft_margin_loss", "triplet_margin_loss", "renorm", "logsumexp"),
+FULL = words(
+    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan softplus "
+    "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar layer_norm native_layer_norm group_norm "
+    "cosine_similarity nll_loss nll_loss2d kl_div l1_loss smooth_l1_loss huber_loss mse_loss "
+    "binary_cross_entropy_with_logits dist cdist cosine_embedding_loss hinge_embedding_loss "
+    "margin_ranking_loss soft_margin_loss triplet_margin_loss renorm logsumexp"
 )
 #: Operators whose result is fp32 unless the program says another type.
-TYPED = (
-    *("softmax.int", "log_softmax.int", "prod", "prod.dim_int", "cumprod", "cumsum"),
-    *("sum", "sum.dim_IntList", "linalg_vector_norm"),
+TYPED = words(
+    "softmax.int log_softmax.int prod prod.dim_int cumprod cumsum sum sum.dim_IntList linalg_vector_norm"
 )
 #: Operators that compute in the widest type of their operands.
-WIDEST = (
-    "addcdiv",
-    "addcmul",
-    "atan2",
-    "bilinear",
-    "cross",
-    "dot",
-    "vdot",
-    "index_put",
-    "tensordot",
-    "scatter_add",
+WIDEST = words(
+    "addcdiv addcmul atan2 bilinear cross dot vdot index_put tensordot scatter_add"
+)
+#: Functions of torch that take the name of a device.
+NAMING = words(
+    "set_autocast_enabled set_autocast_dtype get_autocast_dtype is_autocast_enabled"
 )
 
 
@@ -115,20 +72,12 @@ _others = torch.library.Library("_", "IMPL")
 def install(name: str) -> None:
     """What `torch.autocast("cuda")` sets holds for the device inside, which is called ``name``."""
     _others.fallback(torch.library.fallthrough_kernel, KEY)
-    for operator in LOWER:
-        _rules.impl(operator, _rule(operator, _lower), KEY)
-    for operator in FULL:
-        _rules.impl(operator, _rule(operator, _full), KEY)
-    for operator in WIDEST:
-        _rules.impl(operator, _rule(operator, _widest), KEY)
+    for operators, dtype_of in ((LOWER, _lower), (FULL, _full), (WIDEST, _widest)):
+        for operator in operators:
+            _rules.impl(operator, _rule(operator, dtype_of), KEY)
     for operator in TYPED:
         _rules.impl(operator, _typed(operator), KEY)
-    for function in (
-        "set_autocast_enabled",
-        "set_autocast_dtype",
-        "get_autocast_dtype",
-        "is_autocast_enabled",
-    ):
+    for function in NAMING:
         setattr(torch, function, _renaming(getattr(torch, function), name))
     torch.clear_autocast_cache = _forgetting(torch.clear_autocast_cache)
 

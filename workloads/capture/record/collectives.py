@@ -14,10 +14,9 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from prestep.workloads.capture.record.agreed import agree
-from prestep.workloads.capture.record.log import Log
-from prestep.workloads.capture.record.objects import Exchange
-from prestep.workloads.capture.record.streams import Streams
+from prestep.workloads.capture.record.exchange import Exchange, agree
+from prestep.workloads.capture.record.streams import Log, Streams
+from prestep.workloads.capture.record.values import tensors_in
 
 #: Operations of process groups: their names in nccl-tests, and which argument has the bytes of that convention.
 KINDS = {
@@ -143,10 +142,10 @@ def record(
     if namespace in FUNCTIONAL:
         result = run()
         number = _communicate(name, arguments, result, works)
-        works.by_storage.update((see(t), number) for t in _tensors(result))
+        works.by_storage.update((see(t), number) for t in tensors_in(result))
         return result
     number = _communicate(name, arguments, None, works)
-    handle = _handle(works, number, _tensors(arguments[0]))
+    handle = _handle(works, number, tensors_in(arguments[0]))
     return handle if len(function._schema.returns) == 1 else (arguments[0], handle)
 
 
@@ -155,7 +154,7 @@ def _communicate(
 ) -> int:
     """Writes one communication down; its number. ``result`` is None where the operation writes to its arguments."""
     kind, place = KINDS.get(name, (name, 0))
-    tensors = _tensors(arguments[place] if isinstance(place, int) else result)
+    tensors = tensors_in(arguments[place] if isinstance(place, int) else result)
     transfer = kind in ("send", "recv")
     number = works.next()
     group = _group(arguments, result is not None, works)
@@ -172,14 +171,6 @@ def _communicate(
         int(arguments[3]) if transfer else 0,
     )
     return number
-
-
-def _tensors(argument: Any) -> list[torch.Tensor]:
-    return [
-        t
-        for t in torch.utils._pytree.tree_leaves(argument)
-        if isinstance(t, torch.Tensor)
-    ]
 
 
 def _handle(works: Works, number: int, tensors: list[torch.Tensor]) -> Any:

@@ -8,39 +8,20 @@ from typing import Any
 
 import torch
 
-from prestep.workloads.capture.record.log import Log
-from prestep.workloads.capture.record.streams import Event, Stream, Streams, Within
+from prestep.workloads.capture.operation import words
+from prestep.workloads.capture.record.streams import Event, Log, Stream, Streams, Within
 
 #: Functions that have nothing to do here.
-IDLE = (
-    "_lazy_init",
-    "init",
-    "set_device",
-    "empty_cache",
-    "ipc_collect",
-    "manual_seed",
-    "manual_seed_all",
-    "seed",
-    "set_rng_state",
-    "set_rng_state_all",
-    "reset_peak_memory_stats",
-    "reset_max_memory_allocated",
-    "reset_accumulated_memory_stats",
-    "set_per_process_memory_fraction",
+IDLE = words(
+    "_lazy_init init set_device empty_cache ipc_collect manual_seed manual_seed_all seed set_rng_state "
+    "set_rng_state_all reset_peak_memory_stats reset_max_memory_allocated reset_accumulated_memory_stats "
+    "set_per_process_memory_fraction"
 )
 #: Figures of memory, which nobody knows before the recording is run.
-MEMORY = (
-    "memory_allocated",
-    "memory_reserved",
-    "max_memory_allocated",
-    "max_memory_reserved",
-    "utilization",
-    "memory_usage",
-    "temperature",
-    "power_draw",
-    "clock_rate",
+MEMORY = words(
+    "memory_allocated memory_reserved max_memory_allocated max_memory_reserved utilization memory_usage "
+    "temperature power_draw clock_rate"
 )
-
 #: Counts that PyTorch's own table of memory names.
 COUNTS = {"num_ooms": 0, "num_alloc_retries": 0}
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from prestep.workloads.capture.record.values import tensors_in
+
 DTYPES = {
     torch.float64: "fp64",
     torch.float32: "fp32",
@@ -33,11 +35,7 @@ CONVOLUTIONS = frozenset(
 
 def call(function: Any, arguments: Any, options: Any, results: Any) -> list[Any]:
     """[name, arguments, options, results]; a tensor is {"dtype", "shape", "strides" unless contiguous, "device"}."""
-    returned = [
-        t
-        for t in torch.utils._pytree.tree_leaves(results)
-        if isinstance(t, torch.Tensor)
-    ]
+    returned = tensors_in(results)
     name = f"{function._schema.name.replace('::', '.')}.{function._overloadname}"
     if _in_tf32(name.split(".")[1], returned):
         options = {**options, "allow_tf32": True}

@@ -6,6 +6,7 @@ import functools
 import json
 import sys
 from collections import Counter
+from math import prod
 from typing import Any
 
 import torch
@@ -24,12 +25,11 @@ from prestep.workloads.capture.record import (
     sizes,
     values,
 )
-from prestep.workloads.capture.record.log import Log
-from prestep.workloads.capture.record.objects import Exchange
+from prestep.workloads.capture.record.exchange import Exchange
 from prestep.workloads.capture.record.regions import Regions
 from prestep.workloads.capture.record.stand_in import INSIDE, inward
 from prestep.workloads.capture.record.storages import Storages
-from prestep.workloads.capture.record.streams import Streams
+from prestep.workloads.capture.record.streams import Log, Streams
 
 aten = torch.ops.aten
 COMMUNICATION = ("c10d", *collectives.FUNCTIONAL)
@@ -39,11 +39,8 @@ MAKERS = (
     aten.ones.default,
     aten.randn.default,
 )
-LARGE = (
-    1 << 20
-)  # elements of a tensor on the host from which on it is fake: models are built there, too
-
-
+#: Elements of a tensor on the host from which on it is fake: models are built there, too.
+LARGE = 1 << 20
 IMAGINED = torch._C._TorchDispatchModeKey.FAKE
 #: Tensors that stand for others: a part on every rank, the result of a communication.
 WRAPPERS = (DTensor, AsyncCollectiveTensor)
@@ -52,9 +49,8 @@ WRAPPERS = (DTensor, AsyncCollectiveTensor)
 @functools.cache
 def _is_composite(function: Any) -> bool:
     """Whether autograd takes an operator apart into others, and the device has no kernel of its own for it."""
-    has = (
-        torch._C._dispatch_has_kernel_for_dispatch_key
-    )  # in C++, decompositions left out
+    # In C++, decompositions left out.
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
     name = function.name()
     return bool(has(name, "CompositeImplicitAutograd") and not has(name, "PrivateUse1"))
 
@@ -157,11 +153,7 @@ class Recorder(TorchDispatchMode):
     def _handle_new(
         self, call: memo.Call | None, function: Any, args: Any, options: Any
     ) -> Any:
-        tensors = [
-            t
-            for t in torch.utils._pytree.arg_tree_leaves(*args, **options)
-            if isinstance(t, torch.Tensor)
-        ]
+        tensors = values.tensors_in((args, options))
         on_device = options.get("device") == INSIDE or any(
             t.device.type == "cuda" for t in tensors
         )
@@ -177,12 +169,8 @@ class Recorder(TorchDispatchMode):
 
     def _on_host(self, function: Any, args: Any, options: Any) -> Any:
         """Real, but for tensors so large that they can only be weights or data; those on "meta" cost nothing anyway."""
-        sizes = (
-            args[0] if args and isinstance(args[0], (list, tuple, torch.Size)) else ()
-        )
-        count = 1
-        for size in sizes:
-            count *= size if isinstance(size, int) else 1
+        shape = args[0] if args and isinstance(args[0], (list, tuple)) else ()
+        count = prod(size for size in shape if isinstance(size, int))
         empty = str(options.get("device")) == "meta"
         if count >= LARGE and function in MAKERS and not empty:
             return self._fake(function, args, options)
@@ -264,13 +252,10 @@ class Recorder(TorchDispatchMode):
 
     def _places(self, args: Any, options: Any, results: Any) -> list[list[list[int]]]:
         """Where the tensors lie that an operation reads and those that it returns, in the order of its description."""
-        leaves = torch.utils._pytree.arg_tree_leaves(
-            *args, **dict(sorted(options.items()))
-        )
-        returned = torch.utils._pytree.tree_leaves(results)
+        operands = values.tensors_in((args, dict(sorted(options.items()))))
         return [
-            [self.storages.place(t) for t in tensors if isinstance(t, torch.Tensor)]
-            for tensors in (leaves, returned)
+            [self.storages.place(tensor) for tensor in tensors]
+            for tensors in (operands, values.tensors_in(results))
         ]
 
     def _communicate(self, function: Any, args: Any, options: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from prestep.workloads.capture.record import values
-from prestep.workloads.capture.record.log import Log
+from prestep.workloads.capture.record.streams import Log
 
 #: Bytes below which an operation's tensors lie in caches: its time is that of its calls.
 LEAST = 1 << 16

@@ -1,14 +1,17 @@
-"""What a program starts by itself: kernels of its own, extensions that it compiles, processes."""
+"""Things that a program starts by itself: its own kernels, extensions, processes, CUDA graphs, profilers."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity
+from torch.profiler.profiler import _KinetoProfile
 from torch.utils import cpp_extension
 
 from prestep.workloads.capture.record import host_arithmetic
@@ -83,3 +86,53 @@ def _record_triton(write: Write) -> None:
 
     jit.JITFunction.run = run
     autotuner.Autotuner.run = untried
+
+
+def profile_the_host() -> None:
+    _KinetoProfile.__init__ = _of_the_host(_KinetoProfile.__init__)
+    torch.autograd.profiler.profile.__init__ = _without_device(
+        torch.autograd.profiler.profile.__init__
+    )
+
+
+def _of_the_host(begin: Any) -> Any:
+    def begun(self: Any, *, activities: Any = None, **options: Any) -> None:
+        del activities
+        options = {**options, "with_stack": False}
+        begin(self, activities=[ProfilerActivity.CPU], **options)
+
+    return begun
+
+
+def _without_device(begin: Any) -> Any:
+    def begun(self: Any, enabled: bool = True, **options: Any) -> None:
+        silent = {"use_cuda": False, "use_device": None, "with_stack": False}
+        begin(self, enabled, **{**options, **silent})
+
+    return begun
+
+
+REFUSAL = (
+    "prestep capture: this program records a CUDA graph and replays it: what a replay asks of the GPU is not recorded. "
+    "Capture it with graphs switched off; `torch.cuda.make_graphed_callables` and `torch.compile` may stay"
+)
+
+
+def refuse_graphs(assumed: Counter[str]) -> None:
+    """`assumed` counts the callables whose launches are recorded one by one."""
+
+    def graphed(callables: Any, *_: Any, **__: Any) -> Any:
+        assumed["CUDA graphs of callables: launches one by one"] += 1
+        return callables
+
+    torch.cuda.make_graphed_callables = graphed
+    torch.cuda.graphs.make_graphed_callables = graphed
+    for module in (torch.cuda, torch.cuda.graphs):
+        module.CUDAGraph = module.graph = Refused
+
+
+class Refused:
+    """In the place of `torch.cuda.CUDAGraph` and `torch.cuda.graph`: a class, which annotations may name."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError(REFUSAL)

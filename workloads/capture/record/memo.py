@@ -291,20 +291,15 @@ def _places_written(function: Any, args: Any, options: Any) -> Iterator[int]:
     named = ((parameters[name], value) for name, value in options.items())
     place = 0
     for parameter, value in (*zip(parameters.values(), args, strict=False), *named):
-        count = len(_tensors(value))
+        count = len(values.tensors_in(value))
         if parameter.alias_info is not None and parameter.alias_info.is_write:
             yield from range(place, place + count)
         place += count
-
-
-def _tensors(results: Any) -> list[torch.Tensor]:
-    leaves = torch.utils._pytree.tree_leaves(results)
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def _may_have_values(function: Any, tensors: list[Any], results: Any) -> bool:
     name = function._schema.name.partition("::")[2]
     asks = name in (*values.NEVER, *values.COMPARISONS, values.OVERFLOW)
     chooses = experts.name_of(function) in experts.CHOOSING
-    involved = (*tensors, *_tensors(results))
+    involved = (*tensors, *values.tensors_in(results))
     return asks or chooses or all(map(values.is_small, involved))

@@ -10,8 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from prestep.workloads.capture.record import values
-from prestep.workloads.capture.record.log import Log
-from prestep.workloads.capture.record.streams import Streams
+from prestep.workloads.capture.record.streams import Log, Streams
 
 aten = torch.ops.aten
 NUMBERS = (

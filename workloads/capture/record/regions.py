@@ -16,8 +16,9 @@ from typing import Any, ClassVar
 import torch
 from torch._dynamo.eval_frame import DisableContext
 
-from prestep.workloads.capture.record.log import Log
 from prestep.workloads.capture.record.storages import Storages
+from prestep.workloads.capture.record.streams import Log
+from prestep.workloads.capture.record.values import tensors_in
 
 KEY = "prestep region"  # in the metadata of autograd nodes
 #: Functions that Dynamo traces though it is kept away from them.
@@ -108,7 +109,7 @@ def compiled(function: Callable[..., Any], see: Callable[[Any], int], name: str)
         first = torch._C._autograd._get_sequence_nr()
         with Regions.call() as number:
             results = function(*arguments, **options)
-        tensors = _on_device(results)
+        tensors = [tensor for tensor in tensors_in(results) if tensor.is_cuda]
         _claim(tensors, number, first)
         Regions.leave([see(part) for tensor in tensors for part in parts(tensor)])
         return results
@@ -135,11 +136,6 @@ def _disabled(disable: Any) -> Any:
         return called
 
     return disabled
-
-
-def _on_device(results: Any) -> list[torch.Tensor]:
-    leaves = torch.utils._pytree.tree_leaves(results)
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_cuda]
 
 
 def parts(tensor: torch.Tensor) -> list[torch.Tensor]:

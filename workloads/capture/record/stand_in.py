@@ -6,11 +6,14 @@ can run autograd for it without a driver, which it can not for "cuda".
 
 from __future__ import annotations
 
+import copyreg
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch._library import infer_schema
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import _foreach_supported_types as OPTIMIZED
 from torch.utils import backend_registration
 from torch.utils._foreach_utils import _foreach_supported_types as LISTED
@@ -217,3 +220,56 @@ def _with_content(parameter: Any, content: torch.Tensor) -> Any:
         new.__dict__.update({**parameter.__dict__, **new.__dict__})
         return new
     return parameter
+
+
+_Device = torch.device
+
+
+class _Kind(type):
+    """The class of what stands in `torch.device`'s place: it makes PyTorch's own devices, and knows them."""
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, _Device)
+
+    def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        number = arguments[0] if len(arguments) == 1 else None
+        if isinstance(number, int) and not isinstance(number, bool):
+            return _Device("cuda", number)
+        return _Device(*arguments, **options)
+
+
+def name_devices_by_number() -> None:
+    device = _Kind("device", (), {"__module__": "torch", "__doc__": _Device.__doc__})
+    torch.device = device
+    infer_schema.SUPPORTED_PARAM_TYPES[device] = "Device"
+    copyreg.pickle(_Device, lambda made: (device, (str(made),)))
+
+
+_content, _device = torch._C.TensorBase.data, torch._C.TensorBase.device
+
+
+def put_content() -> None:
+    """A tensor takes a fake one's place where the program gives it that content: PyTorch would not mix the two."""
+    torch.Tensor.data = property(_content_of, _put_content)
+    DTensor.device = property(lambda t: outward(_device.__get__(t)))
+
+
+def _content_of(tensor: torch.Tensor) -> Any:
+    return _content.__get__(tensor)
+
+
+def _put_content(tensor: torch.Tensor, content: torch.Tensor) -> None:
+    if _is_mixable(tensor, content):
+        _content.__set__(tensor, content)
+        return
+    new: Any = content.detach().requires_grad_(tensor.requires_grad)
+    if isinstance(tensor, torch.nn.Parameter):
+        new = torch.nn.Parameter(new, tensor.requires_grad)
+    torch._C._swap_tensor_impl(tensor, new)
+    tensor.__class__, tensor.__dict__ = type(new), {**tensor.__dict__, **new.__dict__}
+
+
+def _is_mixable(tensor: torch.Tensor, content: torch.Tensor) -> bool:
+    """Whether PyTorch can put the content of one in the other's place: both real, or both fake and on one device."""
+    fake = isinstance(tensor, FakeTensor), isinstance(content, FakeTensor)
+    return fake[0] == fake[1] and (not fake[0] or tensor.device == content.device)

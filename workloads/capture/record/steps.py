@@ -16,10 +16,10 @@ from prestep.workloads.capture.allocator import Segment
 from prestep.workloads.capture.record import host_arithmetic, owners
 from prestep.workloads.capture.record.dispatch import Recorder
 from prestep.workloads.capture.record.experts import Experts
-from prestep.workloads.capture.record.log import Log
 from prestep.workloads.capture.record.marks import Marks
-from prestep.workloads.capture.record.names import Names
+from prestep.workloads.capture.record.modes import Names
 from prestep.workloads.capture.record.regions import parts
+from prestep.workloads.capture.record.streams import Log
 
 #: Python that runs because a program is recorded: no program's host runs it.
 OURS = (
@@ -42,10 +42,7 @@ SHARED = (
     "/torch/_ops.py",
 )
 #: Where functions of PyTorch are passed on: what these call back is the program's again.
-PASSING = (
-    "/workloads/capture/record/names.py",
-    "/workloads/capture/record/modes.py",
-)
+PASSING = ("/workloads/capture/record/modes.py",)
 NAMED = 8  # names of ranges that a recording has, for who asks which of them mark steps
 #: Those of ours that call the program.
 CALLING = (

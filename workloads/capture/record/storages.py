@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from prestep.workloads.capture.allocator import Allocator
-from prestep.workloads.capture.record.log import Log
 from prestep.workloads.capture.record.owners import asking
-from prestep.workloads.capture.record.streams import Streams
+from prestep.workloads.capture.record.streams import Log, Streams
 
 
 class Storages:

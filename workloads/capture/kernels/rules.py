@@ -10,39 +10,46 @@ from prestep.workloads.capture.kernels import (
     attention,
     convolution,
     copies,
-    embedding,
     foreach,
     indexing,
     losses,
     norms,
     pointwise,
-    pools,
     products,
     recurrent,
     reductions,
-    views,
 )
 from prestep.workloads.capture.kernels.tensors import base, on_gpu
 from prestep.workloads.capture.kernels.tensors import launched as one
-from prestep.workloads.capture.operation import Operation
+from prestep.workloads.capture.operation import Operation, words
 
 Rule = Callable[[Operation], tuple[Kernel, ...]]
 
+#: Operations that launch nothing: other views of the same memory, memory without contents, questions to the host.
+VIEWS = words(
+    "_conj _nested_view_from_buffer _reshape_alias _unsafe_view alias as_strided as_strided_ conj data "
+    "detach detach_ diagonal dim empty empty_like empty_permuted empty_strided expand expand_as "
+    "is_contiguous is_same_size lift lift_fresh movedim new_empty new_empty_strided numel permute real "
+    "imag record_stream resize_ select set_ size slice split split_with_sizes squeeze squeeze_ "
+    "storage_offset stride swapaxes sym_numel sym_size sym_storage_offset sym_stride t t_ transpose "
+    "transpose_ unbind unfold unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze unsqueeze_ view "
+    "view_as view_as_complex view_as_real wait_tensor _wrap_tensor_autograd "
+    "_coalesced_ _dimI _dimV _indices _nnz _sparse_coo_tensor_unsafe _sparse_coo_tensor_with_dims_and_tensors "
+    "_values is_coalesced _has_compatible_shallow_copy_type is_pinned _version result_type"
+)
 RULES: dict[str, Rule] = {
     **pointwise.RULES,
     **reductions.RULES,
     **copies.RULES,
     **indexing.RULES,
-    **pools.RULES,
     **foreach.RULES,
-    **embedding.RULES,
     **losses.RULES,
     **norms.RULES,
     **convolution.RULES,
     **attention.RULES,
     **products.RULES,
     **recurrent.RULES,
-    **views.RULES,
+    **dict.fromkeys(VIEWS, lambda _: ()),
 }
 
 

@@ -1,7 +1,8 @@
-"""The process groups that do on other ranks what a group of this rank does here."""
+"""Process groups of a recording: the parallel axis of each, and its copies on other ranks."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 Groups = tuple[tuple[int, ...], ...]
@@ -40,3 +41,25 @@ def alike(
         for group in copies(members, world)
         if {represented.get(rank) for rank in group} == own
     )
+
+
+#: Words of descriptions (device meshes, Megatron's parallel_state) and the axis that they mean; the first one counts.
+WORDS = (
+    ("dp", ("data", "dp", "ddp", "fsdp", "hsdp", "shard", "replicate")),
+    ("tp", ("tensor", "tp", "etp")),
+    ("pp", ("pipeline", "pp")),
+    ("cp", ("context", "cp", "sequence", "sp")),
+    ("ep", ("expert", "ep")),
+)
+#: Words of groups that stand for several axes at once.
+JOINED = ("and", "intra", "inter")
+
+
+def axis_of(description: str, ranks: int, world: int) -> str:
+    """ "tp" for "TENSOR_MODEL_PARALLEL_GROUP" or "mesh_tp"; "world" or "group-of-4" where the program does not say."""
+    words = set(re.findall(r"[a-z]+", description.lower()))
+    if not words & set(JOINED):
+        for axis, names in WORDS:
+            if words & set(names):
+                return axis
+    return "world" if ranks == world else f"group-of-{ranks}"

@@ -1,4 +1,4 @@
-"""What the file of a recording may say: the type and range of every value, before anything is made of it."""
+"""Types and ranges of all values in a recording's file, checked before the file is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `prestep capture show` says of a recording: as text of 80 columns, or as tables for JSON."""
+"""The page of `prestep capture show`: a recording as text of 80 columns, or as tables for JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from typing import Any
 
 from prestep.sim.units import format_bytes
 from prestep.workloads.capture.recording import Recording
-from prestep.workloads.capture.summary import Communication, Kind, Summary, ranges
+from prestep.workloads.capture.summary import (
+    Communication,
+    Kind,
+    Summary,
+    ranges,
+)
 
 WIDTH, MOST = 80, 15
 Heading = str
