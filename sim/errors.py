@@ -49,6 +49,19 @@ class InputError(PrestepError):
         )
         super().__init__("\n".join(map(str, self.mistakes)))
 
+    @classmethod
+    def of(
+        cls, where: str, key: str, found: str, expected: str, hint: str = ""
+    ) -> InputError:
+        """The error of a single mistake.
+
+        Examples
+        --------
+        >>> print(InputError.of("job.toml", "parallel.tp", "3", "a divisor of 8"))
+        job.toml: parallel.tp: found 3, expected a divisor of 8
+        """
+        return cls(Mistake(where, key, found, expected, hint))
+
     def __reduce__(self) -> tuple[type[InputError], tuple[tuple[Mistake, ...]]]:
         # Worker processes send errors by pickle; Exception's own way would hand the text to __init__.
         return type(self), (self.mistakes,)

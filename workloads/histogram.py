@@ -42,7 +42,7 @@ def read(path: str) -> tuple[Counts, ...]:
     try:
         layers = tuple(_from_csv(path, text) if csv_file else _from_json(path, text))
     except csv.Error as error:
-        raise InputError(Mistake(path, "", str(error), COLUMNS)) from None
+        raise InputError.of(path, "", str(error), COLUMNS) from None
     if mistakes := list(_mistakes(path, layers)):
         raise InputError(mistakes)
     return layers
@@ -54,7 +54,7 @@ def _from_csv(path: str, text: str) -> Iterator[Counts]:
     names = set(rows.fieldnames or ())
     if not {"expert", "tokens"} <= names:
         found = ", ".join(rows.fieldnames or ()) or "no header"
-        raise InputError(Mistake(path, "header", found, COLUMNS))
+        raise InputError.of(path, "header", found, COLUMNS)
     tokens: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for row in rows:
         line = f"line {rows.line_num}"
@@ -63,7 +63,7 @@ def _from_csv(path: str, text: str) -> Iterator[Counts]:
             tokens[layer][expert] += float(row["tokens"])
         except (TypeError, ValueError):
             found = ",".join(str(value) for value in row.values())[:60]
-            raise InputError(Mistake(path, line, found, "numbers")) from None
+            raise InputError.of(path, line, found, "numbers") from None
     for _, counted in sorted(tokens.items()):
         # An expert that no row has got no token.
         yield tuple(counted.get(e, 0.0) for e in _numbered(path, counted))
@@ -73,8 +73,8 @@ def _numbered(path: str, counted: Iterable[int]) -> range:
     """Experts from 0 to the last one of a layer."""
     last, first = max(counted), min(counted)
     if first < 0 or last >= 1 << 20:
-        raise InputError(
-            Mistake(path, "expert", str(first if first < 0 else last), "from 0 on")
+        raise InputError.of(
+            path, "expert", str(first if first < 0 else last), "from 0 on"
         )
     return range(last + 1)
 
@@ -85,7 +85,7 @@ def _from_json(path: str, text: str) -> Iterator[Counts]:
         value = files.json_of(text)
         yield from (_counts(layer) for layer in _layers(value))
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(Mistake(path, "", str(error)[:80], LISTS)) from None
+        raise InputError.of(path, "", str(error)[:80], LISTS) from None
 
 
 def _layers(value: Any) -> list[Any]:

@@ -14,7 +14,7 @@ from prestep.sim.commands._shared import (
     misused,
     show_page,
 )
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.extras import lazily
 
 with lazily():
@@ -169,7 +169,7 @@ def _check(output: Path, script: str) -> None:
         raise misused("--output", str(output), "a name that ends with .capture")
     if not Path(script).is_file():
         there = "a Python script that is there"
-        raise InputError(Mistake("capture", "", script, there))
+        raise InputError.of("capture", "", script, there)
 
 
 def _named(text: str | None, world: int) -> tuple[int, ...]:

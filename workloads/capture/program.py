@@ -202,7 +202,7 @@ def _never_stepped(job: Job, rank: int, recorded: Mapping[str, Any]) -> InputErr
         expected = "at least two steps of a torch.optim optimizer"
         hint = "let the script train a few steps, or mark them: --mark NAME"
         hint += f", one of {names}" if names else ""
-    return InputError(Mistake(job.command[0], f"rank {rank}", found, expected, hint))
+    return InputError.of(job.command[0], f"rank {rank}", found, expected, hint)
 
 
 def _environment(job: Job, rank: int, out: Path) -> dict[str, str]:

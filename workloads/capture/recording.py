@@ -161,10 +161,10 @@ def read(path: Path) -> Recording:
         reason = (error.strerror or str(error)).lower()
         if isinstance(error, FileNotFoundError):
             reason = "no such file"
-        raise InputError(Mistake(str(path), "", reason, EXPECTED)) from None
+        raise InputError.of(str(path), "", reason, EXPECTED) from None
     if not stat.S_ISREG(state.st_mode):
         # A pipe may wait for ever, and a device never ends.
-        raise InputError(Mistake(str(path), "", "no regular file", EXPECTED))
+        raise InputError.of(str(path), "", "no regular file", EXPECTED)
     return _read(path, state.st_mtime_ns, state.st_size)
 
 
@@ -174,17 +174,17 @@ def _read(path: Path, _modified: int, _size: int) -> Recording:
     try:
         table = files.json_of(files.unpacked(path, packed, LARGEST))
     except ValueError as error:
-        raise InputError(Mistake(str(path), "", str(error), EXPECTED)) from None
+        raise InputError.of(str(path), "", str(error), EXPECTED) from None
     except InputError as error:
         raise InputError(
             replace(one, expected=EXPECTED) for one in error.mistakes
         ) from None
     if not isinstance(table, dict) or table.get("format") != FORMAT:
-        raise InputError(Mistake(str(path), "format", "another file", EXPECTED))
+        raise InputError.of(str(path), "format", "another file", EXPECTED)
     if table.get("version") != VERSION:
         hint = "capture the program again"
-        raise InputError(
-            Mistake(str(path), "version", str(table.get("version")), str(VERSION), hint)
+        raise InputError.of(
+            str(path), "version", str(table.get("version")), str(VERSION), hint
         )
     wrong = list(islice(wrong_in(table, EVENTS), MOST_TOLD))
     if wrong:

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.workloads.substitution import (
     ALTOGETHER,
     EXPECTED,
@@ -58,7 +58,7 @@ def read_shell(text: str, where: str) -> dict[str, list[str]]:
     try:
         words = _shell_words(text)
     except ValueError as error:
-        raise InputError(Mistake(where, "", str(error), EXPECTED)) from None
+        raise InputError.of(where, "", str(error), EXPECTED) from None
     return _given(words)
 
 

@@ -204,7 +204,7 @@ def _word(name: str, values: list[str], words: Mapping[str, Any], where: str) ->
     word = " ".join(values)
     if word not in words:
         expected = f"one of {', '.join(words)}"
-        raise InputError(Mistake(where, f"--{name}", word or "nothing", expected))
+        raise InputError.of(where, f"--{name}", word or "nothing", expected)
     return words[word]
 
 
@@ -223,8 +223,8 @@ def _number(
         return kind(values[0])
     except (IndexError, ValueError):
         what = "a whole number" if kind is int else "a number"
-        raise InputError(
-            Mistake(where, f"--{name}", " ".join(values) or "nothing", what)
+        raise InputError.of(
+            where, f"--{name}", " ".join(values) or "nothing", what
         ) from None
 
 
@@ -300,7 +300,7 @@ def _compressed(given: Given, model: dict[str, Any], where: str) -> None:
     ratios = repeated("".join(given.get(name, [])))
     if not ratios:
         expected = "a ratio for each layer, as in ([0,0,4]+[128,4]*20+[0])"
-        raise InputError(Mistake(where, f"--{name}", "nothing", expected))
+        raise InputError.of(where, f"--{name}", "nothing", expected)
     layers = model["layers"] + model.get("mtp_layers", 0)
     model["compress_ratios"] = ratios[:layers]
     model["kv_heads"] = 1
@@ -309,7 +309,7 @@ def _compressed(given: Given, model: dict[str, Any], where: str) -> None:
     if loss in given and not _said(given, sparse):
         expected = f"beside it --{sparse}: a loss over all keys is not simulated"
         found = " ".join(given[loss])
-        raise InputError(Mistake(where, f"--{loss}", found, expected))
+        raise InputError.of(where, f"--{loss}", found, expected)
 
 
 def repeated(text: str) -> list[int]:
@@ -343,7 +343,7 @@ def _windows(given: Given, model: dict[str, Any], where: str) -> None:
     found = re.fullmatch(r"(\d{1,9})[,\s]+(0|-1)", text)
     if found is None:
         expected = "tokens to the left and 0, such as 127,0"
-        raise InputError(Mistake(where, f"--{name}", text or "nothing", expected))
+        raise InputError.of(where, f"--{name}", text or "nothing", expected)
     model["window"] = int(found[1]) + 1
     every = _whole_every(given, model["layers"], where)
     if every == 1:
@@ -368,7 +368,7 @@ def _whole_every(given: Given, count: int, where: str) -> int:
         expected = (
             f"a number, or a list of {count} ones with a zero at every n-th place"
         )
-        raise InputError(Mistake(where, f"--{name}", text, expected))
+        raise InputError.of(where, f"--{name}", text, expected)
     return every if 0 in layers else 0
 
 
@@ -381,7 +381,7 @@ def _shared(given: Given, model: dict[str, Any], where: str) -> None:
     one = model.get("moe_ffn", model["ffn"])
     if width % one:
         expected = f"a multiple of an expert's width, {one}"
-        raise InputError(Mistake(where, f"--{name}", str(width), expected))
+        raise InputError.of(where, f"--{name}", str(width), expected)
     model["shared_experts"] = width // one
 
 
@@ -392,20 +392,18 @@ def _pattern(values: list[str], layers: int, where: str) -> dict[str, int]:
         if int(text) == 1:
             return {}
         expected = "1, or a list with dense layers first"
-        raise InputError(
-            Mistake(
-                where,
-                "--moe-layer-freq",
-                text,
-                expected,
-                "write [model] moe_every in the scenario",
-            )
+        raise InputError.of(
+            where,
+            "--moe-layer-freq",
+            text,
+            expected,
+            "write [model] moe_every in the scenario",
         )
     found = _listed(text)
     dense = found.index(1) if 1 in found else len(found)
     if len(found) != layers or 0 in found[dense:]:
         expected = f"{layers} zeros and ones, dense layers first"
-        raise InputError(Mistake(where, "--moe-layer-freq", text, expected))
+        raise InputError.of(where, "--moe-layer-freq", text, expected)
     return {"dense_layers": dense} if dense else {}
 
 
@@ -416,14 +414,14 @@ def _parallel(given: Given, made: Sections, where: str) -> None:
         expected = (
             "--num-virtual-stages-per-pipeline-rank, where the layers are not said"
         )
-        raise InputError(Mistake(where, f"--{name}", " ".join(given[name]), expected))
+        raise InputError.of(where, f"--{name}", " ".join(given[name]), expected)
     if name in given:
         per, stages = _number(name, given[name], where, int), parallel.get("pp", 1)
         ends = ("account_for_embedding", "account_for_loss")
         layers = model["layers"] + sum(bool(made["megatron"].get(key)) for key in ends)
         if per < 1 or layers % (per * stages):
             expected = f"a divisor of {layers} layers over {stages} ranks"
-            raise InputError(Mistake(where, f"--{name}", str(per), expected))
+            raise InputError.of(where, f"--{name}", str(per), expected)
         parallel["vpp"] = layers // (per * stages)
     if parallel.get("vpp", 1) > 1:
         parallel["schedule"] = "interleaved"

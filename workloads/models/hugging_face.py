@@ -35,7 +35,7 @@ def translate(config: Any, where: str) -> dict[str, Any]:
         For a family that is not known here, and for every key that is missing, no whole number, or not understood.
     """
     if not isinstance(config, dict):
-        raise InputError(Mistake(where, "", type(config).__name__, "an object"))
+        raise InputError.of(where, "", type(config).__name__, "an object")
     family = config.get("model_type")
     if not isinstance(family, str) or family not in _FAMILIES:
         raise InputError(
@@ -131,14 +131,12 @@ def _llama(config: dict[str, Any], where: str) -> dict[str, Any]:
     attention, mlp = bool(config.get("attention_bias")), bool(config.get("mlp_bias"))
     if attention != mlp:
         found, expected = str(attention).lower(), f"{str(mlp).lower()}, as mlp_bias"
-        raise InputError(
-            Mistake(
-                where,
-                "attention_bias",
-                found,
-                expected,
-                "biases of some layers only are not modelled",
-            )
+        raise InputError.of(
+            where,
+            "attention_bias",
+            found,
+            expected,
+            "biases of some layers only are not modelled",
         )
     return {
         "kv_heads": config.get("num_key_value_heads"),
@@ -219,14 +217,8 @@ def _qwen3_moe(config: dict[str, Any], where: str) -> dict[str, Any]:
     plain = list(config.get("mlp_only_layers") or [])
     if plain != list(range(len(plain))):
         expected = "the first layers only"
-        raise InputError(
-            Mistake(
-                where,
-                "mlp_only_layers",
-                str(plain),
-                expected,
-                "others are not modelled",
-            )
+        raise InputError.of(
+            where, "mlp_only_layers", str(plain), expected, "others are not modelled"
         )
     made = _qwen3({"num_key_value_heads": 4} | config, where)
     return made | {
@@ -326,7 +318,7 @@ def _nemotron(config: dict[str, Any], where: str) -> dict[str, Any]:
     made = _llama(config | {"hidden_act": "relu"}, where)
     activation = config.get("hidden_act", "relu2")
     if activation != "relu2":
-        raise InputError(Mistake(where, "hidden_act", repr(activation), '"relu2"'))
+        raise InputError.of(where, "hidden_act", repr(activation), '"relu2"')
     return made | {"gated": False, "activation": "relu2", "norm": "layer"}
 
 

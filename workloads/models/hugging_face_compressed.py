@@ -110,7 +110,7 @@ def _ratios(config: dict[str, Any], where: str, further: int) -> list[int]:
         said = _by_kind(config, where)
     if not isinstance(said, list) or set(map(str, said)) - set(map(str, RATIOS)):
         expected = f"a list of {', '.join(map(str, RATIOS))}"
-        raise InputError(Mistake(where, "compress_ratios", repr(said)[:60], expected))
+        raise InputError.of(where, "compress_ratios", repr(said)[:60], expected)
     # A ratio for each stage of speculative decoding may follow, which are not trained as further predictions.
     layers = int(config["num_hidden_layers"])
     return said[: layers + further] if len(said) >= layers + further else said
@@ -120,10 +120,10 @@ def _by_kind(config: dict[str, Any], where: str) -> list[int]:
     """Ratios of layers that are named by their kind."""
     kinds, rates = config.get("layer_types"), config.get("compress_rates") or {}
     if not isinstance(kinds, list):
-        raise InputError(Mistake(where, "compress_ratios", "nothing", "a list"))
+        raise InputError.of(where, "compress_ratios", "nothing", "a list")
     if strange := sorted(set(map(str, kinds)) - set(_KINDS)):
         expected = " or ".join(_KINDS)
-        raise InputError(Mistake(where, "layer_types", strange[0], expected))
+        raise InputError.of(where, "layer_types", strange[0], expected)
     return [rates.get(kind, _KINDS[kind]) for kind in kinds]
 
 
@@ -136,7 +136,7 @@ def _hashed(config: dict[str, Any], where: str) -> int:
     count = next((at for at, kind in enumerate(kinds) if kind != "hash_moe"), 0)
     if "hash_moe" in kinds[count:]:
         expected = "hash_moe in the first layers only"
-        raise InputError(Mistake(where, "mlp_layer_types", "hash_moe later", expected))
+        raise InputError.of(where, "mlp_layer_types", "hash_moe later", expected)
     return count
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.workloads.models.hybrid import (
     ATTENTION,
     DELTA,
@@ -29,7 +29,7 @@ NAMES = {
 def _shared(config: dict[str, Any], where: str) -> dict[str, Any]:
     if config.get("attention_bias") or config.get("mlp_bias"):
         expected = "false: hybrids with biases are not modelled"
-        raise InputError(Mistake(where, "attention_bias", "true", expected))
+        raise InputError.of(where, "attention_bias", "true", expected)
     return {
         "kv_heads": config.get("num_key_value_heads"),
         "head_dim": config.get("head_dim"),
@@ -43,7 +43,7 @@ def _as_wide(config: dict[str, Any], key: str, width: int | None, where: str) ->
     inner = config.get(key) or 0
     if not width or inner % width:
         expected = f"a multiple of an expert's width, {width}"
-        raise InputError(Mistake(where, key, str(inner), expected))
+        raise InputError.of(where, key, str(inner), expected)
     return int(inner // width)
 
 
@@ -51,13 +51,11 @@ def nemotron_h(config: dict[str, Any], where: str) -> dict[str, Any]:
     """Letters as Megatron has them."""
     activation = config.get("mlp_hidden_act", "relu2")
     if activation != "relu2":
-        raise InputError(Mistake(where, "mlp_hidden_act", repr(activation), '"relu2"'))
+        raise InputError.of(where, "mlp_hidden_act", repr(activation), '"relu2"')
     pattern = config.get("hybrid_override_pattern")
     if not isinstance(pattern, str) or not pattern:
         expected = "a letter for each layer"
-        raise InputError(
-            Mistake(where, "hybrid_override_pattern", repr(pattern), expected)
-        )
+        raise InputError.of(where, "hybrid_override_pattern", repr(pattern), expected)
     made = _shared(config, where) | {
         "layer_pattern": pattern,
         "head_dim": config.get("head_dim", config.get("attention_head_dim")),
@@ -128,7 +126,7 @@ def _mixers(config: dict[str, Any], where: str, layers: int) -> str:
     letters = {"linear_attention": DELTA, "full_attention": ATTENTION}
     if strange := sorted(set(kinds) - set(letters)):
         expected = " or ".join(letters)
-        raise InputError(Mistake(where, "layer_types", strange[0], expected))
+        raise InputError.of(where, "layer_types", strange[0], expected)
     return "".join(letters[kind] for kind in kinds)
 
 
@@ -174,7 +172,7 @@ def kimi_linear(config: dict[str, Any], where: str) -> dict[str, Any]:
     linear = config.get("linear_attn_config")
     if not isinstance(linear, dict) or "kda_layers" not in linear:
         expected = "an object with kda_layers"
-        raise InputError(Mistake(where, "linear_attn_config", repr(linear), expected))
+        raise InputError.of(where, "linear_attn_config", repr(linear), expected)
     dense = config.get("first_k_dense_replace", 0)
     pattern = ""
     for layer in range(config.get("num_hidden_layers", 0)):

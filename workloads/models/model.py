@@ -222,9 +222,9 @@ def read_model(path: Path) -> Model:
             else files.toml(text)
         )
     except FileNotFoundError:
-        raise InputError(Mistake(str(path), "", "no such file", expected)) from None
+        raise InputError.of(str(path), "", "no such file", expected) from None
     except (OSError, ValueError) as error:
-        raise InputError(Mistake(str(path), "", str(error), expected)) from None
+        raise InputError.of(str(path), "", str(error), expected) from None
     if path.suffix == ".json":
         from prestep.workloads.models.hugging_face import translate
 
@@ -259,8 +259,8 @@ def _named(name: str, where: str) -> Path:
 def _complete(section: Model, name: str, where: str) -> ModelSpec:
     """`section` with defaults for what was not said, checked."""
     if section.kind is None:
-        raise InputError(
-            Mistake(where, "model.kind", "nothing", f"one of {', '.join(_REQUIRED)}")
+        raise InputError.of(
+            where, "model.kind", "nothing", f"one of {', '.join(_REQUIRED)}"
         )
     kind = section.kind
     if section.layer_pattern and section.layers is None:

@@ -19,7 +19,7 @@ from prestep.sim.commands._shared import (
     of_scenario,
     talk,
 )
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.extras import lazily
 
 with lazily():
@@ -56,7 +56,7 @@ def command(
     opened = recipes.opened(tables, recipe, overrides)
     if opened.recipe is None:
         expected = "a trainer's recipe: this is a scenario already"
-        raise InputError(Mistake(str(recipe), "", "a scenario", expected))
+        raise InputError.of(str(recipe), "", "a scenario", expected)
     scenario = load.scenario_of(tables, recipe, overrides)
     folder = (output or Path("scenario.toml")).absolute().parent
     comments = _comments(recipe, opened.recipe, opened.notes)

@@ -127,7 +127,7 @@ def complete(job: Job, recipe: Recipe, folder: Path) -> Recipe:
         elif file is None or str(file.value) != path:
             found, expected = NAMES[MODEL], "no second model: the recipe names one"
             hint = "--set model.file=FILE replaces it"
-            raise InputError(Mistake(str(config.path), "", found, expected, hint))
+            raise InputError.of(str(config.path), "", found, expected, hint)
     needed = tuple(needs.items())
     return replace(recipe, settings=tuple(settings.values()), needs=needed)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from prestep.sim import files, yaml_text
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 
 #: Recipes are pages, not data: larger files are something else.
 LARGEST = 4 * 2**20
@@ -178,7 +178,7 @@ def _nodes(
 
 
 def _fail(where: object, found: str, expected: str) -> NoReturn:
-    raise InputError(Mistake(str(where), "", found, expected))
+    raise InputError.of(str(where), "", found, expected)
 
 
 def document_beside(path: Path, name: str) -> Document | None:

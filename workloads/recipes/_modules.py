@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from prestep.sim import files
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 
 
 def functions_of(path: Path, text: str) -> dict[str, ast.FunctionDef]:
@@ -38,9 +38,9 @@ def module_of(path: Path, text: str) -> ast.Module:
         line = getattr(error, "lineno", None)
         where = f"{path}:{line}" if line else str(path)
         found = getattr(error, "msg", None) or str(error)
-        raise InputError(Mistake(where, "", found, "Python")) from None
+        raise InputError.of(where, "", found, "Python") from None
     except (RecursionError, MemoryError):
-        raise InputError(Mistake(str(path), "", files.DEEP, "Python")) from None
+        raise InputError.of(str(path), "", files.DEEP, "Python") from None
 
 
 @functools.lru_cache(maxsize=256)

@@ -33,10 +33,10 @@ def read_function(path: Path, text: str, name: str) -> tuple[Document, tuple[str
     try:
         made = reader.call(reader.functions[name], [], {})
     except RecursionError:
-        raise InputError(Mistake(str(path), name, files.DEEP, "Python")) from None
+        raise InputError.of(str(path), name, files.DEEP, "Python") from None
     if not isinstance(made, Made):
         expected = "a function that returns a configuration"
-        raise InputError(Mistake(str(path), name, "no configuration", expected))
+        raise InputError.of(str(path), name, "no configuration", expected)
     entries = {"recipe": Entry(called(made)), **dict(_flat(made, ""))}
     known = {
         key.rpartition(".")[2] for key, one in entries.items() if one.value is not None
@@ -100,7 +100,7 @@ def read_recipe(
     if not choice:
         found = f"{len(whole)} functions ({', '.join(whole[:6])}{', ...' if len(whole) > 6 else ''})"
         hint = "--function NAME says which"
-        raise InputError(Mistake(str(document.path), "", found, "one recipe", hint))
+        raise InputError.of(str(document.path), "", found, "one recipe", hint)
     return read_function(document.path, document.text, choice[0])
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.workloads.models.model import MODELS, read_model
 from prestep.workloads.recipes import _models, _modules, _values
 from prestep.workloads.recipes._documents import text_of
@@ -150,7 +150,7 @@ class Reader:
             self.shared.left -= 1
             if self.shared.left < 0:
                 found, expected = "more statements than a recipe has", "a recipe"
-                raise InputError(Mistake(str(self.path), "", found, expected))
+                raise InputError.of(str(self.path), "", found, expected)
             if isinstance(node, ast.Return):
                 return True, self.value(node.value, env) if node.value else None
             if isinstance(node, ast.Raise):

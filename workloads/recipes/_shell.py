@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim import files
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.workloads.recipes._documents import Document, Entry, text_of
 from prestep.workloads.substitution import EXPECTED, Bounded, substituted
 
@@ -76,9 +76,7 @@ def _command(
     try:
         _set(path, number, line, script, above)
     except ValueError as error:
-        raise InputError(
-            Mistake(f"{path}:{number}", "", str(error), EXPECTED)
-        ) from None
+        raise InputError.of(f"{path}:{number}", "", str(error), EXPECTED) from None
 
 
 def _set(
@@ -109,10 +107,10 @@ def _source(
     beside = path.parent / name
     where, expected = f"{path}:{number}", "a script beside it"
     if beside.resolve() in above or len(above) > DEEPEST:
-        raise InputError(Mistake(where, "source", name, "scripts without a circle"))
+        raise InputError.of(where, "source", name, "scripts without a circle")
     if not beside.is_file():
         hint = f"put {name} beside {path.name}, or take the line out"
-        raise InputError(Mistake(where, "source", said, expected, hint))
+        raise InputError.of(where, "source", said, expected, hint)
     _read(beside, text_of(beside), script, above)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch import convolution as C
@@ -104,10 +104,8 @@ class ResNet(Module):
         super().__init__()
         if m.layers not in STAGES:
             depths = ", ".join(map(str, STAGES))
-            raise InputError(
-                Mistake(
-                    m.name, "model.layers", str(m.layers), f"a ResNet's depth: {depths}"
-                )
+            raise InputError.of(
+                m.name, "model.layers", str(m.layers), f"a ResNet's depth: {depths}"
             )
         self.image = m.image_size or 224
         self.stem = ConvNorm(t, 3, 64, 7, 2)

@@ -82,13 +82,11 @@ def format_of(path: str | Path) -> str:
         if sniff(head):
             return name
     start = head[:40].decode("utf-8", "replace")
-    raise InputError(
-        Mistake(
-            str(path),
-            "",
-            f"a file that starts with {start!r}",
-            f"one of {', '.join(formats())}",
-        )
+    raise InputError.of(
+        str(path),
+        "",
+        f"a file that starts with {start!r}",
+        f"one of {', '.join(formats())}",
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.workloads.traces.draft import Draft, Node
 from prestep.workloads.traces.meeting import Meeting
 from prestep.workloads.traces.work import GPU, Op
@@ -99,13 +99,11 @@ def rebucket(draft: Draft, cap: float, inline: bool = False) -> None:
         If the trace shows no all-reduce of gradients, or no gradients.
     """
     if not _remove(draft, inline):
-        raise InputError(
-            Mistake(
-                "--set",
-                "parallel.bucket_cap",
-                "no all-reduce of gradients",
-                "a run with DDP",
-            )
+        raise InputError.of(
+            "--set",
+            "parallel.bucket_cap",
+            "no all-reduce of gradients",
+            "a run with DDP",
         )
     _place(draft, Bucketing(draft.world, cap, copy=None))
     draft.changes.append(f"buckets of {cap / 2**20:g} MiB")
@@ -162,14 +160,8 @@ def _gradients(draft: Draft, rank: int) -> list[Gradient]:
     recorded = sorted(draft.gradients.get(rank, []))
     if not recorded:
         hint = "record CPU activity with shapes (record_shapes=True), or start from a run with DDP"
-        raise InputError(
-            Mistake(
-                f"rank {rank}",
-                "gradients",
-                "none in the trace",
-                "a training step",
-                hint,
-            )
+        raise InputError.of(
+            f"rank {rank}", "gradients", "none in the trace", "a training step", hint
         )
     nodes = draft.programs[rank]
     steps = [_step_at(nodes, time) for time, _ in recorded]

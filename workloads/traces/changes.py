@@ -159,7 +159,7 @@ def integer(changes: Changes, key: str, low: int) -> int:
         value = low - 1
     if not low <= value <= MOST_RANKS:
         expected = f"a whole number from {low} to {MOST_RANKS}"
-        raise InputError(Mistake("--set", key, f'"{stated[:60]}"', expected))
+        raise InputError.of("--set", key, f'"{stated[:60]}"', expected)
     return value
 
 

@@ -128,8 +128,8 @@ def _lenient(path: Path, data: bytes) -> tuple[Head, Iterator[list[Event]]]:
         raise InputError(_broken(path, error)) from None
     events = root.get("traceEvents") if isinstance(root, dict) else root
     if not isinstance(events, list):
-        raise InputError(
-            Mistake(str(path), "traceEvents", type(events).__name__, "a list of events")
+        raise InputError.of(
+            str(path), "traceEvents", type(events).__name__, "a list of events"
         )
     head = (
         Head()
@@ -178,10 +178,8 @@ def _streamed(path: Path) -> Iterator[Head | list[Event]]:
             start = at.end() if at else len(pending) - len(pending.lstrip()) + 1
             if at is None and pending.lstrip()[:1] != b"[":
                 if len(pending) > 4 * PIECE:
-                    raise InputError(
-                        Mistake(
-                            str(path), "traceEvents", "no such key", "a Chrome trace"
-                        )
+                    raise InputError.of(
+                        str(path), "traceEvents", "no such key", "a Chrome trace"
                     )
                 continue
             yield _head_before(pending[: at.start()]) if at else Head()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.workloads.traces.readers.chakra import GROUPS
 from prestep.workloads.traces.replay import assemble
 from prestep.workloads.traces.schema import Recording
@@ -33,14 +33,8 @@ def format_for(output: Path, asked: str = "") -> str:
         if asked == name or (not asked and str(output).endswith(endings)):
             return name
     endings = tuple(e for listed in FORMATS.values() for e in listed)
-    raise InputError(
-        Mistake(
-            str(output),
-            "",
-            "an ending of no format",
-            " or ".join(endings),
-            "or say --to",
-        )
+    raise InputError.of(
+        str(output), "", "an ending of no format", " or ".join(endings), "or say --to"
     )
 
 
@@ -64,8 +58,8 @@ def convert(recordings: Sequence[Recording], output: Path, to: str = "") -> list
             return _kineto(recordings, output)
         _table(recordings, output)
     except OSError as error:
-        raise InputError(
-            Mistake(str(output), "", str(error.strerror), "a path that can be written")
+        raise InputError.of(
+            str(output), "", str(error.strerror), "a path that can be written"
         ) from None
     return [output]
 

@@ -49,12 +49,10 @@ def head_of(path: Path, size: int = HEAD) -> bytes:
         for piece in pieces(path, size):
             return piece
     except OSError as error:
-        raise InputError(
-            Mistake(
-                str(path), "", str(error.strerror or error), "a trace that can be read"
-            )
+        raise InputError.of(
+            str(path), "", str(error.strerror or error), "a trace that can be read"
         ) from None
-    raise InputError(Mistake(str(path), "", "an empty file", "a trace"))
+    raise InputError.of(str(path), "", "an empty file", "a trace")
 
 
 def content(path: Path) -> bytes:
@@ -84,7 +82,7 @@ def decoded(path: Path, expected: str) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         early = "truncated" in str(error) or "end of input" in str(error)
         damage = "JSON that ends early" if early else f"no JSON ({error})"
-        raise InputError(Mistake(str(path), "", damage, expected)) from None
+        raise InputError.of(str(path), "", damage, expected) from None
 
 
 def pieces(path: Path, size: int) -> Iterator[bytes]:

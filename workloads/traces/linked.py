@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.workloads.traces import files
 from prestep.workloads.traces.columns import Columns
 from prestep.workloads.traces.operators import Operators
@@ -57,14 +57,8 @@ class Companion:
         if len(aligned) < AGREE * len(self.operators):
             share = f"{len(aligned)} of {len(self.operators)} operators in {Path(path).name}"
             hint = "give the files of one run and rank, recorded at the same time"
-            raise InputError(
-                Mistake(
-                    self.path,
-                    "nodes",
-                    share,
-                    "the execution trace of the same steps",
-                    hint,
-                )
+            raise InputError.of(
+                self.path, "nodes", share, "the execution trace of the same steps", hint
             )
         return aligned
 
@@ -198,13 +192,11 @@ def companion(path: Path) -> Companion:
         if rf and "cat" not in node:
             operators[rf] = _operator(node)
     if not operators:
-        raise InputError(
-            Mistake(
-                str(path),
-                "nodes",
-                "no operator with an rf_id",
-                "a trace of ExecutionTraceObserver",
-            )
+        raise InputError.of(
+            str(path),
+            "nodes",
+            "no operator with an rf_id",
+            "a trace of ExecutionTraceObserver",
         )
     return Companion(str(path), operators)
 
@@ -221,7 +213,7 @@ def nodes_of(path: Path) -> list[dict[str, Any]]:
     nodes = root.get("nodes") if isinstance(root, dict) else root
     if not isinstance(nodes, list):
         kind = type(nodes).__name__
-        raise InputError(Mistake(str(path), "nodes", kind, "a list of nodes"))
+        raise InputError.of(str(path), "nodes", kind, "a list of nodes")
     return [node for node in nodes if isinstance(node, dict)]
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from math import inf
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.workloads.traces.clocks import align, of_different_runs
 from prestep.workloads.traces.collectives import ranks_of
 from prestep.workloads.traces.meeting import Meeting
@@ -174,6 +174,6 @@ def _common_ends(works: list[Work], meetings: list[Meeting]) -> None:
             if op.comms:
                 op.end = max([op.start, *(ends[c] for c in op.comms)])
             elif op.kind == GPU and op.end == inf:
-                raise InputError(
-                    Mistake(f"rank {work.rank}", op.name, "no end", "a finite end")
+                raise InputError.of(
+                    f"rank {work.rank}", op.name, "no end", "a finite end"
                 )

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
 GATHER, SCATTER = "params-all-gather", "grads-reduce-scatter"
@@ -237,7 +237,7 @@ class _Builder:
         if len(transfers) != len(passes):
             found = f"{len(transfers)} transfers of {len(passes)} {way} passes"
             expected = "one for each pass that another stage feeds"
-            raise InputError(Mistake(self.job.name, f"stage {stage}", found, expected))
+            raise InputError.of(self.job.name, f"stage {stage}", found, expected)
 
     def _sorted(self, groups: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
         """Groups in an order in which nothing comes before what it waits for."""
@@ -248,10 +248,8 @@ class _Builder:
             ]
             if not ready:
                 found = ", ".join(self.job.slots[i].kind for i in left[0])
-                raise InputError(
-                    Mistake(
-                        self.job.name, "", f"{found} wait for themselves", "an order"
-                    )
+                raise InputError.of(
+                    self.job.name, "", f"{found} wait for themselves", "an order"
                 )
             yield from ready
             done.update(i for group in ready for i in group)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.workloads.traces.steps import WHOLE, Step
 from prestep.workloads.traces.work import Work
 
@@ -41,8 +41,8 @@ def pair(works: Sequence[Work]) -> Counter[str]:
             f"rank {w.rank}: {_listed(w.steps)}" for w in (first, *strangers)
         )
         hint = "record the same steps on every rank (the same schedule of the profiler), or leave ranks out"
-        raise InputError(
-            Mistake("traces", "steps", found, "steps that all ranks recorded", hint)
+        raise InputError.of(
+            "traces", "steps", found, "steps that all ranks recorded", hint
         )
     return notes
 

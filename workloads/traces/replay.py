@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph, Program
 from prestep.workloads.lowered import Layout, Lowered
@@ -100,7 +100,7 @@ def _too_large(recordings: Sequence[Recording], world: int) -> NoReturn:
     """Refuses a job that no cluster could run."""
     worst = max(recordings, key=lambda one: max(one.world, one.rank + 1))
     expected = f"a job of at most {MOST_RANKS} ranks"
-    raise InputError(Mistake(worst.path, "world size", str(world), expected))
+    raise InputError.of(worst.path, "world size", str(world), expected)
 
 
 def _note_absence(notes: Counter[str], works: Sequence[Work], world: int) -> None:

@@ -147,10 +147,8 @@ def data_parallel(draft: Draft, ranks: int, beside: Callable[[Node], float]) -> 
     everyone = set(range(draft.world))
     if any(set(m.ranks) != everyone for m in draft.meetings):
         found = "communication within parts of the job"
-        raise InputError(
-            Mistake(
-                "--set", "parallel.dp", found, "a run in which all ranks do the same"
-            )
+        raise InputError.of(
+            "--set", "parallel.dp", found, "a run in which all ranks do the same"
         )
     for rank in [r for r in draft.programs if r >= ranks]:
         if len(draft.programs) > 1:

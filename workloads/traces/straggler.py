@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.units import parse_duration
 from prestep.workloads.traces.changes import Changes, asked_factor, integer, scale
 from prestep.workloads.traces.draft import Draft, Node
@@ -24,15 +24,13 @@ def straggler(draft: Draft, changes: Changes) -> None:
     if not any(key.startswith("faults.") for key in changes.keys):
         return
     if "faults.slow_rank" not in changes.keys:
-        raise InputError(
-            Mistake("--set", "faults.slow_rank", "nothing", "the rank that is slow")
+        raise InputError.of(
+            "--set", "faults.slow_rank", "nothing", "the rank that is slow"
         )
     rank = integer(changes, "faults.slow_rank", 0)
     if rank >= draft.world:
-        raise InputError(
-            Mistake(
-                "--set", "faults.slow_rank", str(rank), f"a rank below {draft.world}"
-            )
+        raise InputError.of(
+            "--set", "faults.slow_rank", str(rank), f"a rank below {draft.world}"
         )
     with_rank(draft, rank, "faults.slow_rank")
     if "faults.slow_factor" in changes.keys:
@@ -80,14 +78,8 @@ def _spun(nodes: list[Node], delay: float) -> list[Node]:
         result.append(node)
     if len(result) == len(nodes):
         expected = "a trace with attention in its layers"
-        raise InputError(
-            Mistake(
-                "--set",
-                "faults.slow_per_layer",
-                "none",
-                expected,
-                "use faults.slow_factor",
-            )
+        raise InputError.of(
+            "--set", "faults.slow_per_layer", "none", expected, "use faults.slow_factor"
         )
     return result
 
@@ -106,9 +98,7 @@ def with_rank(draft: Draft, rank: int, key: str) -> None:
         return
     if any(m.op == "send" or rank not in m.ranks for m in draft.meetings):
         found = f"rank {rank}, which was not recorded"
-        raise InputError(
-            Mistake("--set", key, found, "a recorded rank, as ranks differ")
-        )
+        raise InputError.of("--set", key, found, "a recorded rank, as ranks differ")
     source = next(iter(draft.programs.values()))
     copies = {
         id(node): replace(node, deps=list(node.deps), comms=list(node.comms))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.capture.kernels import (
     attention,
@@ -79,6 +79,5 @@ def _by(rule: Rule, operation: Operation) -> tuple[Kernel, ...]:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
         shapes = ", ".join(str(list(each.shape)) for each in operation.operands)
         expected, hint = "arguments that it takes", "capture the program again"
-        raise InputError(
-            Mistake(operation.name, "", f"[{shapes}]", expected, hint)
-        ) from e  # who looks for a mistake of a rule itself needs it
+        # Someone who looks for a mistake of a rule itself needs the cause.
+        raise InputError.of(operation.name, "", f"[{shapes}]", expected, hint) from e

@@ -1,4 +1,4 @@
-"""Modes through which calls of a program pass: its own, such as those of selective checkpointing, and one for devices."""
+"""Modes that calls of a program pass through: its own, such as selective checkpointing's, and one for devices."""
 
 from __future__ import annotations
 

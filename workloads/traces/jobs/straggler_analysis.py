@@ -64,8 +64,8 @@ def _table(path: Path) -> pd.DataFrame:
         table: pd.DataFrame = pq.read_table(path).to_pandas()
     except (pa.ArrowException, OSError) as error:
         found = str(error).splitlines()[0][:80]
-        raise InputError(
-            Mistake(str(path), "", found, "a whole Parquet file", "copy it again")
+        raise InputError.of(
+            str(path), "", found, "a whole Parquet file", "copy it again"
         ) from None
     missing = [name for name in COLUMNS if name not in table.columns]
     if missing:
@@ -98,4 +98,4 @@ def _check(table: pd.DataFrame, path: Path, shape: tuple[int, int, int]) -> None
     if not whole or table.duplicated([*SLOT, "step", "dp_rank"]).any():
         found = f"{len(table)} operations"
         expected = f"{slots} operations in each of {steps} steps on each of {ranks} ranks of every stage"
-        raise InputError(Mistake(path.name, "", found, expected))
+        raise InputError.of(path.name, "", found, expected)

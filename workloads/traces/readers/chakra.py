@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.workloads.traces import files, protobuf
 from prestep.workloads.traces.nodes import DAMAGED, Node, sound, spans_of
 from prestep.workloads.traces.schema import Recording, dropped_of, table_of
@@ -82,8 +82,8 @@ def read(path: Path) -> Recording:
     except UNUSUAL:
         hint = "copy it again"
         damage = "a message that is cut off or damaged"
-        raise InputError(
-            Mistake(str(path), "", damage, "a whole Chakra trace", hint)
+        raise InputError.of(
+            str(path), "", damage, "a whole Chakra trace", hint
         ) from None
     return recording_of(path, "chakra", nodes, counts)
 
@@ -102,7 +102,7 @@ def recording_of(
     if damaged := len(listed) - len(nodes):
         counts[DAMAGED] += damaged
     if not nodes:
-        raise InputError(Mistake(str(path), "", "no node", "a Chakra trace with nodes"))
+        raise InputError.of(str(path), "", "no node", "a Chakra trace with nodes")
     nodes, repaired = _grouped(nodes), Counter[str]()
     ranks = _ranks_beside(path)
     for node in nodes:
@@ -132,13 +132,8 @@ def _ranks_beside(path: Path) -> dict[str, str]:
                     file.read_bytes(), type=dict[str, list[int]]
                 )
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                raise InputError(
-                    Mistake(
-                        str(file),
-                        "",
-                        f"{error}",
-                        'groups and their ranks, {"1": [0, 1]}',
-                    )
+                raise InputError.of(
+                    str(file), "", f"{error}", 'groups and their ranks, {"1": [0, 1]}'
                 ) from None
             return {name: ",".join(map(str, listed)) for name, listed in groups.items()}
     return {}

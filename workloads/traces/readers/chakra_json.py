@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.workloads.traces import files
 from prestep.workloads.traces.nodes import DAMAGED, Node
 from prestep.workloads.traces.readers import chakra
@@ -80,14 +80,14 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
         try:
             found, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
-            raise InputError(
-                Mistake(str(path), "", "JSON that ends early", "a whole Chakra trace")
+            raise InputError.of(
+                str(path), "", "JSON that ends early", "a whole Chakra trace"
             ) from None
         listed = found.get("workload_graph", [found]) if isinstance(found, dict) else []
         if not isinstance(listed, list):
             kind = type(listed).__name__
             wanted = "a list of nodes"
-            raise InputError(Mistake(str(path), "workload_graph", kind, wanted))
+            raise InputError.of(str(path), "workload_graph", kind, wanted)
         yield from (entry for entry in listed if isinstance(entry, dict))
 
 

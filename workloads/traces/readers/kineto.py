@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.workloads.traces import chrome
 from prestep.workloads.traces.chrome import Args, Event
 from prestep.workloads.traces.collectives import MOST_RANKS, communication, metadata
@@ -65,7 +65,7 @@ def read(path: Path, companion: Companion | None = None) -> Recording:
     recordings = read_all(path, companion)
     if len(recordings) > 1:
         found, expected = f"{len(recordings)} ranks", "a file of one rank"
-        raise InputError(Mistake(str(path), "traceEvents", found, expected))
+        raise InputError.of(str(path), "traceEvents", found, expected)
     return recordings[0]
 
 
@@ -86,13 +86,8 @@ def read_all(path: Path, companion: Companion | None = None) -> list[Recording]:
             if len(builder.rows) or builder.unused_operators
         ]
         if not busy:
-            raise InputError(
-                Mistake(
-                    str(path),
-                    "traceEvents",
-                    "no event with a time",
-                    "a trace with events",
-                )
+            raise InputError.of(
+                str(path), "traceEvents", "no event with a time", "a trace with events"
             )
         if companion is not None:
             for _, builder in busy:
@@ -271,7 +266,7 @@ class _Builder:
         rank = number(distributed.get("rank"), -1) if rank is None else rank
         if not -1 <= rank < MOST_RANKS:
             expected = f"a rank below {MOST_RANKS}"
-            raise InputError(Mistake(path, "distributedInfo.rank", str(rank), expected))
+            raise InputError.of(path, "distributedInfo.rank", str(rank), expected)
         self.dropped[
             "operator", "only its name and shapes are kept, with what it launched"
         ] = self.unused_operators

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.workloads.traces import files
 from prestep.workloads.traces.collectives import KERNEL, KERNEL_OPS
 from prestep.workloads.traces.readers.kineto import call_kind
@@ -50,10 +50,8 @@ def read(path: Path) -> Recording:
             ) as database:
                 return _read(path, database)
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            raise InputError(
-                Mistake(
-                    str(path), "", f"a damaged database ({error})", "an export of nsys"
-                )
+            raise InputError.of(
+                str(path), "", f"a damaged database ({error})", "an export of nsys"
             ) from None
 
 
@@ -130,10 +128,8 @@ def _export(path: Path, database: sqlite3.Connection) -> _Export:
     listed = database.execute("select name from sqlite_master where type = 'table'")
     tables = frozenset(row[0] for row in listed)
     if "StringIds" not in tables:
-        raise InputError(
-            Mistake(
-                str(path), "", "no table StringIds", "an export of nsys (--type sqlite)"
-            )
+        raise InputError.of(
+            str(path), "", "no table StringIds", "an export of nsys (--type sqlite)"
         )
     texts = database.execute("select id, value from StringIds")
     return _Export(database, tables, {row[0]: str(row[1]) for row in texts})

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.workloads.traces.linked import nodes_of
 from prestep.workloads.traces.nodes import DAMAGED, Node, sound
 from prestep.workloads.traces.readers.chakra import recording
@@ -44,14 +44,12 @@ def read(path: Path) -> Recording:
     timed = [node for node in raw if "ts" in node and "dur" in node]
     if not any(node.get("cat") for node in timed):
         hint = "link it with the Kineto trace of the same run (chakra_trace_link), or replay that trace itself"
-        raise InputError(
-            Mistake(
-                str(path),
-                "nodes",
-                "no times and no GPU work",
-                "a linked execution trace",
-                hint,
-            )
+        raise InputError.of(
+            str(path),
+            "nodes",
+            "no times and no GPU work",
+            "a linked execution trace",
+            hint,
         )
     nodes = sound(map(_node, timed))
     counts: Counter[tuple[str, str]] = Counter(
