@@ -9,8 +9,7 @@ from typing import NamedTuple
 from prestep.sim.analysis.critical_path import CriticalPath
 from prestep.sim.analysis.path_walk import critical_path
 from prestep.sim.replay.outcome import Outcome, last_step
-from prestep.workloads.traces.families import COMMUNICATION
-from prestep.workloads.traces.work import GPU, MARK, Op
+from prestep.workloads.traces.work import COMMUNICATION, GPU, MARK, Op
 
 
 def path(outcome: Outcome) -> CriticalPath:

@@ -22,9 +22,9 @@ from prestep.sim.replay.network import plans_of
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
 from prestep.workloads.traces.draft import Draft, Node
-from prestep.workloads.traces.families import COMMUNICATION
 from prestep.workloads.traces.kernels import SPIN, kernel_of
 from prestep.workloads.traces.replay import Job, Replay
+from prestep.workloads.traces.work import COMMUNICATION
 
 # Clusters that stand for a recorded GPU where none is named: (word in its name, bundled cluster), best first.
 CLUSTERS = (

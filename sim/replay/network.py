@@ -12,8 +12,8 @@ from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.graph.opgraph import Comm
 from prestep.topologies.fabric import Fabric
-from prestep.workloads.traces.meeting import Meeting
 from prestep.workloads.traces.replay import Replay
+from prestep.workloads.traces.work import Meeting
 
 # Collectives of this size are bound by bandwidth, bytes.
 LARGE = 1 << 20

@@ -10,8 +10,7 @@ import numpy as np
 from prestep.sim.replay.answers import recorded_ops
 from prestep.sim.replay.outcome import Outcome, last_step
 from prestep.workloads.traces.draft import Node
-from prestep.workloads.traces.families import COMMUNICATION
-from prestep.workloads.traces.work import GPU, Op
+from prestep.workloads.traces.work import COMMUNICATION, GPU, Op
 
 SHARES = ("compute", "exposed communication", "host", "idle")
 # Pauses of a GPU that are shorter than this are its own, not the host's, s.

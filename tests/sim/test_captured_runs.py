@@ -24,7 +24,7 @@ from prestep.topologies import cluster_names, several_hosts
 from prestep.topologies.files.clusterfile import read
 from prestep.workloads.capture import recording
 from prestep.workloads.capture.recorder import device
-from prestep.workloads.traces.families import family
+from prestep.workloads.traces.work import family
 from tests.workloads.test_capture_recording import COMPUTE, all_reduce, tables
 
 

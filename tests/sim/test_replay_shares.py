@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from prestep.sim.replay.shares import shares_of
-from prestep.workloads.traces.families import COMMUNICATION
+from prestep.workloads.traces.work import COMMUNICATION
 
 TIMES = st.floats(0.0, 10.0, allow_subnormal=False)
 

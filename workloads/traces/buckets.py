@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from prestep.sim.errors import InputError
 from prestep.workloads.traces.draft import Draft, Node
-from prestep.workloads.traces.meeting import Meeting
-from prestep.workloads.traces.work import GPU, Op
+from prestep.workloads.traces.work import GPU, Meeting, Op
 
 CAP = 25 * 2**20  # bytes; DDP's bucket_cap_mb
 # Host time of issuing an all-reduce from DDP's hook, and of the kernel that scales one gradient into its bucket, s.

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.workloads.traces.collectives import MOST_RANKS
 from prestep.workloads.traces.draft import Draft, Node
-from prestep.workloads.traces.families import FAMILIES
-from prestep.workloads.traces.work import GPU
+from prestep.workloads.traces.work import FAMILIES, GPU
 
 KEYS = (
     "parallel.dp",

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.workloads.traces import files
 
 Number = int | float | str
@@ -117,7 +117,7 @@ def _at_once(path: Path) -> tuple[Head, Iterator[list[Event]]]:
     except msgspec.ValidationError:
         return _lenient(path, data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(_broken(path, error)) from None
+        raise _broken(path, error) from None
 
 
 def _lenient(path: Path, data: bytes) -> tuple[Head, Iterator[list[Event]]]:
@@ -125,7 +125,7 @@ def _lenient(path: Path, data: bytes) -> tuple[Head, Iterator[list[Event]]]:
     try:
         root = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(_broken(path, error)) from None
+        raise _broken(path, error) from None
     events = root.get("traceEvents") if isinstance(root, dict) else root
     if not isinstance(events, list):
         raise InputError.of(
@@ -156,16 +156,10 @@ def _event(raw: Any) -> Event:
     return event
 
 
-def _broken(path: Path, error: Exception) -> Mistake:
-    early = "truncated" in str(error) or "end of input" in str(error)
-    found = "JSON that ends early" if early else f"no JSON ({error})"
-    return Mistake(
-        str(path),
-        "",
-        found,
-        "a whole Chrome trace",
-        "was the run ended while it wrote?",
-    )
+def _broken(path: Path, error: Exception) -> InputError:
+    hint = "was the run ended while it wrote?"
+    found = files.json_damage(error)
+    return InputError.of(str(path), "", found, "a whole Chrome trace", hint)
 
 
 def _streamed(path: Path) -> Iterator[Head | list[Event]]:
@@ -190,7 +184,7 @@ def _streamed(path: Path) -> Iterator[Head | list[Event]]:
             pending = pending[cut:].lstrip(b" \r\n\t,")
         if ended:
             return
-    raise InputError(_broken(path, EOFError("truncated")))
+    raise _broken(path, EOFError("truncated"))
 
 
 def _whole_events(path: Path, pending: bytes) -> tuple[list[Event], int, bool]:
@@ -217,7 +211,7 @@ def _decode_part(path: Path, part: bytes) -> list[Event]:
     except msgspec.ValidationError:
         return [_event(e) for e in msgspec.json.decode(data)]
     except msgspec.DecodeError as error:
-        raise InputError(_broken(path, error)) from None
+        raise _broken(path, error) from None
 
 
 def _head_before(text: bytes) -> Head:

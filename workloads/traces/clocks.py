@@ -8,8 +8,7 @@ from statistics import median
 
 from prestep.sim.errors import InputError, Mistake
 from prestep.workloads.traces.collectives import SYNCHRONISING
-from prestep.workloads.traces.meeting import Meeting
-from prestep.workloads.traces.work import Work
+from prestep.workloads.traces.work import Meeting, Work
 
 # Clocks of one run are aligned on collectives, but these many seconds apart they were never one run.
 APART = 3600.0

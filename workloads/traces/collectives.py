@@ -12,39 +12,21 @@ from prestep.workloads.traces.operators import Meta
 #: More than any job has: a recording that says more is damaged.
 MOST_RANKS = 1_000_000
 
-OPS = {
-    "allreduce": "all_reduce",
-    "all_reduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce",
-    "allgather": "all_gather",
-    "all_gather": "all_gather",
-    "_allgather_base": "all_gather",
-    "_all_gather_base": "all_gather",
-    "all_gather_into_tensor": "all_gather",
-    "allgather_coalesced": "all_gather",
-    "allgather_into_tensor_coalesced": "all_gather",
-    "all_gather_into_tensor_coalesced": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "reducescatter": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "broadcast": "broadcast",
-    "_broadcast_oop": "broadcast",
-    "reduce": "reduce",
-    "_reduce_oop": "reduce",
-    "all_to_all": "all_to_all",
-    "all_to_allv": "all_to_all",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all",
-    "all_to_all_single": "all_to_all",
+#: Words of frameworks by operation.
+WORDS = {
+    "all_reduce": "allreduce all_reduce allreduce_coalesced barrier",
+    "all_gather": "allgather all_gather _allgather_base _all_gather_base all_gather_into_tensor allgather_coalesced "
+    "allgather_into_tensor_coalesced all_gather_into_tensor_coalesced",
+    "reduce_scatter": "reduce_scatter reducescatter _reduce_scatter_base reduce_scatter_tensor "
+    "reduce_scatter_tensor_coalesced",
+    "broadcast": "broadcast _broadcast_oop",
+    "reduce": "reduce _reduce_oop",
+    "all_to_all": "all_to_all all_to_allv alltoall alltoall_base all_to_all_single",
     "gather": "gather",
     "scatter": "scatter",
-    "barrier": "all_reduce",
-    "send": "p2p",
-    "recv": "p2p",
-    "batch_isend_irecv": "p2p",
+    "p2p": "send recv batch_isend_irecv",
 }
+OPS = {word: op for op, words in WORDS.items() for word in words.split()}
 # Kernels of NCCL and RCCL say what they do; SendRecv is an all-to-all unless the host said otherwise.
 KERNEL = re.compile(
     r"(?:nccl|rccl|mscclKernel)\w*?_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)"
@@ -57,27 +39,14 @@ KERNEL_OPS = {
     "Reduce": "reduce",
     "SendRecv": "all_to_all",
 }
+#: Bytes of an element by the names of its type.
 SIZES = {
-    "float": 4,
-    "double": 8,
-    "half": 2,
-    "bfloat16": 2,
-    "int": 4,
-    "long": 8,
-    "short": 2,
-    "char": 1,
-    "byte": 1,
-    "bool": 1,
-    "c10::half": 2,
-    "c10::bfloat16": 2,
-    "long int": 8,
-    "unsigned char": 1,
-    "signed char": 1,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "c10::float8_e4m3fn": 1,
-    "c10::float8_e5m2": 1,
-    "complexfloat": 8,
+    **dict.fromkeys(("double", "long", "long int", "complexfloat"), 8),
+    **dict.fromkeys(("float", "int"), 4),
+    **dict.fromkeys(("half", "bfloat16", "c10::half", "c10::bfloat16", "short"), 2),
+    **dict.fromkeys(("char", "byte", "bool", "unsigned char", "signed char"), 1),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1),
+    **dict.fromkeys(("c10::float8_e4m3fn", "c10::float8_e5m2"), 1),
 }
 # Bytes of an element whose type no table knows.
 UNKNOWN = 4

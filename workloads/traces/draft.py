@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import median
 
-from prestep.workloads.traces.meeting import Meeting
-from prestep.workloads.traces.work import GPU, SYNC, Op, Work
+from prestep.workloads.traces.work import GPU, SYNC, Meeting, Op, Work
 
 # Longest times that count as usual: a launch to its start on an idle GPU, and a gap between two kernels, s.
 USUAL_LATENCY, USUAL_GAP = 30e-6, 5e-6

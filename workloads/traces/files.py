@@ -1,9 +1,10 @@
-"""Bytes of trace files, compressed or not; damage is told with the file's name."""
+"""Bytes of trace files, compressed or not, and numbers in them, which tools write in many ways."""
 
 from __future__ import annotations
 
 import gc
 import gzip
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -80,9 +81,13 @@ def decoded(path: Path, expected: str) -> Any:
     try:
         return msgspec.json.decode(content(path))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        early = "truncated" in str(error) or "end of input" in str(error)
-        damage = "JSON that ends early" if early else f"no JSON ({error})"
-        raise InputError.of(str(path), "", damage, expected) from None
+        raise InputError.of(str(path), "", json_damage(error), expected) from None
+
+
+def json_damage(error: Exception) -> str:
+    """What a decoder found wrong with JSON, in words."""
+    early = "truncated" in str(error) or "end of input" in str(error)
+    return "JSON that ends early" if early else f"no JSON ({error})"
 
 
 def pieces(path: Path, size: int) -> Iterator[bytes]:
@@ -110,3 +115,43 @@ def _damaged(path: Path, error: Exception) -> Mistake:
     return Mistake(
         str(path), "", found, "a whole file", "copy it again, or record again"
     )
+
+
+LARGEST_ID = 1 << 62  # an id that the table can hold
+LONGEST = 1e18  # us: 30,000 years; nobody recorded longer, and ns of it fit in a float
+
+
+def time(value: Any) -> float | None:
+    """A time, or None if it is none."""
+    if type(value) is float and -LONGEST < value < LONGEST:
+        return value
+    try:
+        parsed = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return parsed if abs(parsed) < LONGEST else None
+
+
+def integer(value: Any, other: Any) -> int | None:
+    """An id that is one of two values; None if neither is."""
+    if type(value) is int and -LARGEST_ID < value < LARGEST_ID:
+        return value
+    for candidate in (value, other):
+        try:
+            whole = int(candidate)
+        except (TypeError, ValueError, OverflowError):
+            continue
+        if -LARGEST_ID < whole < LARGEST_ID:
+            return whole
+    return None
+
+
+def number(value: Any, default: int = 0) -> int:
+    """An id as a number; words ("stream 7", "GPU 0") by the digits they hold, else by their letters."""
+    if value is None:
+        return default
+    whole = integer(value, None)
+    if whole is not None:
+        return whole
+    digits = re.findall(r"\d+", str(value))
+    return int(digits[0]) % LARGEST_ID if digits else sum(ord(c) for c in str(value))

@@ -11,8 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from prestep.workloads.traces.row import Row
-from prestep.workloads.traces.schema import GPU_KINDS, Recording
+from prestep.workloads.traces.schema import GPU_KINDS, Recording, Span
 from prestep.workloads.traces.steps import Step, steps_of
 from prestep.workloads.traces.work import EPS, GPU, MARK, SYNC, Op, Work
 
@@ -26,7 +25,7 @@ def work_of(recording: Recording) -> Work:
     notes: Counter[str] = Counter(recording.repaired)
     timeline = [row for kind in (*GPU_KINDS, "launch", "sync") for row in rows[kind]]
     steps = steps_of(rows["step"], timeline, notes)
-    launches: dict[int, Row] = {}
+    launches: dict[int, Span] = {}
     for row in rows["launch"]:
         launches.setdefault(row.correlation, row)
     ops = _gpu_ops(rows, launches, notes)
@@ -41,7 +40,7 @@ def work_of(recording: Recording) -> Work:
     return Work(recording.rank, ops, steps, notes, rows, gradients, recording.path)
 
 
-def _blocking_copies(ops: list[Op], launches: dict[int, Row]) -> list[Op]:
+def _blocking_copies(ops: list[Op], launches: dict[int, Span]) -> list[Op]:
     """A synchronisation after every launch call that returned only when its work was done."""
     copies = []
     for op in ops:
@@ -75,14 +74,12 @@ def _assign_steps(ops: list[Op], steps: list[Step]) -> None:
             op.step = bisect_right(begins, op.issue) - 1
 
 
-def _rows(recording: Recording) -> dict[str, list[Row]]:
+def _rows(recording: Recording) -> dict[str, list[Span]]:
     """Rows by kind. Texts are shared between rows: of each there is one."""
-    rows: dict[str, list[Row]] = defaultdict(list)
-    columns = [
-        _values(recording.spans.column(name)) for name in ("kind", *Row.__slots__)
-    ]
-    for kind, *values in zip(*columns, strict=True):
-        rows[kind].append(Row(*values))
+    rows: dict[str, list[Span]] = defaultdict(list)
+    columns = [_values(recording.spans.column(name)) for name in Span.__slots__]
+    for values in zip(*columns, strict=True):
+        rows[values[0]].append(Span(*values))
     return rows
 
 
@@ -95,7 +92,7 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _gpu_ops(
-    rows: dict[str, list[Row]], launches: dict[int, Row], notes: Counter[str]
+    rows: dict[str, list[Span]], launches: dict[int, Span], notes: Counter[str]
 ) -> list[Op]:
     """GPU work in the order of its starts, with its launches."""
     recorded = sorted(
@@ -110,7 +107,7 @@ def _gpu_ops(
     return ops
 
 
-def _gpu_op(row: Row, call: Row | None, before: Op | None, notes: Counter[str]) -> Op:
+def _gpu_op(row: Span, call: Span | None, before: Op | None, notes: Counter[str]) -> Op:
     """An operation, its launch call, and the operation before it on its stream."""
     issue = _issue(row, call, before, notes)
     start, end = _start(row, before, notes), float(row.end)
@@ -136,7 +133,9 @@ def _gpu_op(row: Row, call: Row | None, before: Op | None, notes: Counter[str]) 
     )
 
 
-def _issue(row: Row, call: Row | None, before: Op | None, notes: Counter[str]) -> float:
+def _issue(
+    row: Span, call: Span | None, before: Op | None, notes: Counter[str]
+) -> float:
     """When the host launched it; work without a launch goes with what precedes it, or was launched before."""
     issue = call.start if call else -inf
     if call is None and before is not None and before.linked:
@@ -155,7 +154,7 @@ def _issue(row: Row, call: Row | None, before: Op | None, notes: Counter[str]) -
     return issue
 
 
-def _start(row: Row, before: Op | None, notes: Counter[str]) -> float:
+def _start(row: Span, before: Op | None, notes: Counter[str]) -> float:
     """When it started: not before the end of the operation before it on its stream."""
     start = float(row.start)
     if before is None or start >= before.end:
@@ -166,7 +165,7 @@ def _start(row: Row, before: Op | None, notes: Counter[str]) -> float:
     return min(before.end, float(row.end))
 
 
-def _blocks(call: Row | None, end: float) -> bool:
+def _blocks(call: Span | None, end: float) -> bool:
     """Whether the launch call returned only after the work had ended."""
     return call is not None and call.end >= end and call.end - call.start > SHORTEST
 
@@ -175,27 +174,27 @@ def _blocks(call: Row | None, end: float) -> bool:
 class _Calls:
     """The framework's communication calls of one thread, in the order of their starts."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Span] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: Span) -> None:
         """Appends a call."""
         self.rows.append(row)
         self.starts.append(row.start)
 
-    def between(self, earlier: float, later: float) -> list[Row]:
+    def between(self, earlier: float, later: float) -> list[Span]:
         """Calls that began after one time, and not after another."""
         since = bisect_right(self.starts, earlier)
         return self.rows[since : bisect_right(self.starts, later)]
 
-    def under_way(self, time: float) -> list[Row]:
+    def under_way(self, time: float) -> list[Span]:
         """Of the last four calls that had begun, those that had not ended."""
         until = bisect_right(self.starts, time)
         return [row for row in self.rows[max(0, until - 4) : until] if row.end >= time]
 
 
 def _describe(
-    ops: list[Op], rows: dict[str, list[Row]], launches: dict[int, Row]
+    ops: list[Op], rows: dict[str, list[Span]], launches: dict[int, Span]
 ) -> None:
     """Fills in what communication kernels do not say themselves, from the framework's calls around their launch."""
     threads: dict[int, _Calls] = defaultdict(_Calls)
@@ -211,20 +210,20 @@ def _describe(
             _take_metadata(op, call)
 
 
-def _launched_communication(ops: list[Op], launches: dict[int, Row]) -> list[Op]:
+def _launched_communication(ops: list[Op], launches: dict[int, Span]) -> list[Op]:
     """Communication kernels whose launch was recorded, in the order of their launches."""
     kernels = [op for op in ops if op.collective and op.correlation in launches]
     return sorted(kernels, key=lambda op: op.issue)
 
 
-def _take_peers(op: Op, calls: list[Row]) -> None:
+def _take_peers(op: Op, calls: list[Span]) -> None:
     """Sends and receives of the calls since the last launch are in one kernel."""
     peers = [row.peers for row in calls if row.peers]
     if peers and op.collective in ("all_to_all", "p2p"):
         op.collective, op.peers = "p2p", ";".join(peers)
 
 
-def _take_metadata(op: Op, call: Row) -> None:
+def _take_metadata(op: Op, call: Span) -> None:
     """What a call that was under way at the launch says of the kernel."""
     if call.collective not in ("", "wait", "p2p") and op.collective != "p2p":
         op.collective = call.collective
@@ -235,7 +234,7 @@ def _take_metadata(op: Op, call: Row) -> None:
 
 
 def _queue_waits(
-    ops: list[Op], calls: list[Row], launches: dict[int, Row], notes: Counter[str]
+    ops: list[Op], calls: list[Span], launches: dict[int, Span], notes: Counter[str]
 ) -> list[Op]:
     """Launch calls that waited for room in the launch queue: a synchronisation before the launch."""
     if not calls:
@@ -258,7 +257,7 @@ def _queue_waits(
 
 
 def _slow_launches(
-    ops: list[Op], launches: dict[int, Row], shortest: float
+    ops: list[Op], launches: dict[int, Span], shortest: float
 ) -> list[Op]:
     """Operations whose launch call took at least `shortest`, though it did not wait for their end."""
     slow = []
@@ -270,7 +269,7 @@ def _slow_launches(
     return slow
 
 
-def _synchronisations(ops: list[Op], rows: list[Row], notes: Counter[str]) -> list[Op]:
+def _synchronisations(ops: list[Op], rows: list[Span], notes: Counter[str]) -> list[Op]:
     """Calls that hold the host until GPU work is done."""
     issues = sorted((op.issue, op.thread) for op in ops if op.issue > -inf)
     syncs = []

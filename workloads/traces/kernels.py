@@ -8,8 +8,7 @@ from functools import cache
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.traces.collectives import SIZES
-from prestep.workloads.traces.families import family
-from prestep.workloads.traces.work import Op
+from prestep.workloads.traces.work import Op, family
 
 DTYPES = {"c10::bfloat16": "bf16", "c10::half": "fp16", "float": "fp32"}
 # Operator -> kind of the cost tables, for those whose slowdown beside communication or work is known by kind.

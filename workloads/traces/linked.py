@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from prestep.sim.errors import InputError
 from prestep.workloads.traces import files
 from prestep.workloads.traces.columns import Columns
+from prestep.workloads.traces.files import integer
 from prestep.workloads.traces.operators import Operators
-from prestep.workloads.traces.readers.values import integer
 from prestep.workloads.traces.schema import GPU_KINDS, KINDS
 
 # Share of the operators of an execution trace that must be in the Kineto trace under the same name.

@@ -13,8 +13,7 @@ from math import inf
 from prestep.sim.errors import InputError
 from prestep.workloads.traces.clocks import align, of_different_runs
 from prestep.workloads.traces.collectives import ranks_of
-from prestep.workloads.traces.meeting import Meeting
-from prestep.workloads.traces.work import GPU, Op, Work, fill_payloads
+from prestep.workloads.traces.work import GPU, Meeting, Op, Work, fill_payloads
 
 # Share of collectives that may contradict each other before the ranks are taken to be of different runs.
 CONTRADICTING = 0.2

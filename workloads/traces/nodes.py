@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from prestep.workloads.traces.collectives import KERNEL, KERNEL_OPS, OPS
-from prestep.workloads.traces.readers.values import LARGEST, LONGEST
+from prestep.workloads.traces.files import LARGEST_ID, LONGEST
 from prestep.workloads.traces.schema import Span
 from prestep.workloads.traces.steps import NAMED
 
@@ -51,9 +51,9 @@ def _possible(node: Node) -> bool:
     if not all(isinstance(number, int | float) for number in (*ids, *times, node.size)):
         return False
     return (
-        all(abs(number) < LARGEST for number in ids)
+        all(abs(number) < LARGEST_ID for number in ids)
         and all(abs(time) < LONGEST * 1e-6 for time in times)
-        and 0 <= node.size < LARGEST
+        and 0 <= node.size < LARGEST_ID
     )
 
 

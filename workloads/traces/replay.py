@@ -20,10 +20,9 @@ from prestep.workloads.traces.draft import Draft, Node, draft_of
 from prestep.workloads.traces.issue_order import work_of
 from prestep.workloads.traces.kernels import kernel_of
 from prestep.workloads.traces.matching import match
-from prestep.workloads.traces.meeting import Meeting
 from prestep.workloads.traces.pairing import pair
 from prestep.workloads.traces.schema import Recording
-from prestep.workloads.traces.work import GPU, Work
+from prestep.workloads.traces.work import GPU, Meeting, Work
 
 
 @dataclass(frozen=True)

@@ -200,13 +200,9 @@ def _overlaps(draft: Draft) -> bool:
                 return True
             if node.comms:
                 begin, end = max(m.begin for m in node.comms), node.op.end
-                listed = kernels[
-                    max(0, bisect_left(starts, begin) - 1) : bisect_right(starts, end)
-                ]
-                shared += sum(
-                    max(0.0, min(end, last) - max(begin, first))
-                    for first, last in listed
-                )
+                first = max(0, bisect_left(starts, begin) - 1)
+                last = bisect_right(starts, end)
+                shared += _shared(begin, end, kernels[first:last])
                 total += end - begin
     return shared > 0.1 * total
 
@@ -245,15 +241,16 @@ def relieve(draft: Draft, beside: Callable[[Node], float]) -> None:
                 continue
             first = max(0, bisect_left(starts, node.op.start) - 4)
             last = bisect_right(starts, node.op.end)
-            share = min(1.0, _shared(node, moving[first:last]) / node.duration)
+            shared = _shared(node.op.start, node.op.end, moving[first:last])
+            share = min(1.0, shared / node.duration)
             node.duration *= 1.0 - share + share / beside(node) if share else 1.0
 
 
-def _shared(node: Node, moving: list[tuple[float, float]]) -> float:
-    """Seconds of a kernel with communication beside it."""
+def _shared(begin: float, end: float, others: list[tuple[float, float]]) -> float:
+    """Seconds of a span that others share, each counted by itself."""
     shared = 0.0
-    for start, end in moving:
-        shared += max(0.0, min(end, node.op.end) - max(start, node.op.start))
+    for first, last in others:
+        shared += max(0.0, min(end, last) - max(begin, first))
     return shared
 
 

@@ -70,7 +70,7 @@ DROPPED = pa.schema(
 
 @dataclass(slots=True)
 class Span:
-    """A row while a reader makes it."""
+    """A row of the table, as readers make it and as replays read it."""
 
     kind: str
     name: str
@@ -159,6 +159,15 @@ def table_of(spans: list[Span], rank: int) -> pa.Table:
         )
         columns.append(column.dictionary_encode() if entry.type == _WORD else column)
     return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def start_at_zero(spans: Iterable[Span]) -> float:
+    """Moves all times so that the first start is 0; when that was."""
+    spans = list(spans)
+    first = min((span.start for span in spans), default=0.0)
+    for span in spans:
+        span.start, span.end = span.start - first, span.end - first
+    return first
 
 
 def dropped_of(

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from prestep.workloads.traces.row import Row
+from prestep.workloads.traces.schema import Span
 
 PROFILED = "ProfilerStep"
 # Ranges that people name like steps: "train_step 3", "Iteration #7", "step:12".
@@ -19,7 +19,7 @@ Step = tuple[str, float, float]
 
 
 def steps_of(
-    rows: Sequence[Row], timeline: Sequence[Row], notes: Counter[str]
+    rows: Sequence[Span], timeline: Sequence[Span], notes: Counter[str]
 ) -> list[Step]:
     """Steps (name, start, end) of a rank, s: the profiler's, else ranges named like steps, else the whole recording.
 
@@ -42,6 +42,6 @@ def steps_of(
     ]
 
 
-def _of_busiest_thread(rows: Sequence[Row]) -> list[Row]:
+def _of_busiest_thread(rows: Sequence[Span]) -> list[Span]:
     thread = Counter(row.stream for row in rows).most_common(1)[0][0]
     return [row for row in rows if row.stream == thread]

@@ -1,16 +1,54 @@
-"""What one rank did, in the order its host issued it: GPU operations, synchronisations, step marks."""
+"""Operations of one rank in the order of its host, the families of their kernels, and where ranks meet."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from prestep.workloads.traces.collectives import SYNCHRONISING, payload
-from prestep.workloads.traces.families import COMMUNICATION, family
 from prestep.workloads.traces.nodes import UNTIMED
-from prestep.workloads.traces.row import Row
+from prestep.workloads.traces.schema import Span
 from prestep.workloads.traces.steps import Step
+
+COMMUNICATION = "communication"
+# First match wins; patterns are of names that cuBLAS, cuDNN, PyTorch, Triton and the communication libraries write.
+FAMILIES = (
+    (
+        COMMUNICATION,
+        r"nccl|rccl|msccl|dpsk::ep|deep_ep|multimem|nvshmem|(one|two)_shot_all_reduce|cross_device_reduce",
+    ),
+    ("attention", r"sdpa|flash|fmha|attention|compute_dot_do_o|convert_dq"),
+    ("convolution", r"conv|winograd|implicit_gemm|fprop|dgrad|wgrad"),
+    (
+        "gemm",
+        r"gemm|nvjet|cutlass|cublas|splitK|gemv|(ampere|volta)_.*_(nn|nt|tn)|dot_kernel",
+    ),
+    ("optimizer", r"multi_tensor_apply|adam|lamb(?!da)|sgd|FusedOptimizer"),
+    ("norm", r"norm|bn_fw|bn_bw|batch_norm"),
+    ("softmax and loss", r"softmax|nll_loss|cross_entropy"),
+    ("embedding", r"embedding|index|gather|scatter"),
+    ("copy", r"memcpy|copy|cat|memset|fill|transpose|chunk_cat|split_with_sizes"),
+    ("reduce", r"reduce|sum|pool|sort|topk|scan"),
+    ("compiled", r"^triton_"),
+    ("elementwise", r"elementwise|pointwise|functor|dropout|relu|gelu|silu|mul|add"),
+)
+_COMPILED = tuple(
+    (name, re.compile(pattern, re.IGNORECASE)) for name, pattern in FAMILIES
+)
+
+
+@cache
+def family(name: str) -> str:
+    """Family of a kernel: "gemm", "attention", ..., "other"."""
+    if name.startswith("triton_"):
+        return "compiled"
+    return next(
+        (known for known, pattern in _COMPILED if pattern.search(name)), "other"
+    )
+
 
 GPU, SYNC, MARK = 0, 1, 2
 EPS = 2e-6  # s; clocks of host and GPU are converted into each other with about this error
@@ -65,7 +103,7 @@ class Work:
     ops: list[Op]
     steps: list[Step]
     notes: Counter[str]
-    calls: dict[str, list[Row]]
+    calls: dict[str, list[Span]]
     gradients: list[tuple[float, float]] = field(
         default_factory=list
     )  # (when it was ready on the host, bytes)
@@ -108,3 +146,38 @@ def fill_payloads(ops: list[Op], world: int) -> None:
     for op in ops:
         if op.collective in SYNCHRONISING or op.collective in ("broadcast", "reduce"):
             op.bytes = op.bytes or payload(op.collective, op.shape, op.dtype, world)
+
+
+@dataclass(slots=True)
+class Meeting:
+    """One collective or transfer of the job.
+
+    `members` are (rank, operation) of those that recorded it; `duration` is its transfer in seconds, without waiting
+    for the last recorded rank. `sender` is set where the sender does not wait for the receiver: NCCL's buffers hold
+    some megabytes. `in_place`: inputs lie in the outputs.
+    """
+
+    op: str
+    size: float
+    ranks: tuple[int, ...]
+    axis: str
+    members: list[tuple[int, Op]]
+    duration: float = 0.0
+    step: int = -1
+    sender: int = -1
+    in_place: bool = False
+
+    @property
+    def begin(self) -> float:
+        """When it could start: the arrival of the last rank, or of the sender."""
+        return max(op.start for rank, op in self.members if self.sender in (-1, rank))
+
+    @property
+    def done(self) -> float:
+        """When it had ended, on the first rank."""
+        return min(op.end for _, op in self.members)
+
+    @property
+    def missing(self) -> int:
+        """Ranks that did not record it."""
+        return max(0, len(set(self.ranks)) - len(self.members))

@@ -13,7 +13,7 @@ from prestep.sim.replay.replay import replay_files
 from prestep.sim.replay.report import as_json
 from prestep.topologies.edit.overrides import GPU_ATTRIBUTES
 from prestep.workloads.traces import changes
-from prestep.workloads.traces.families import family
+from prestep.workloads.traces.work import family
 from tests.workloads.traces import synthetic
 
 

@@ -19,8 +19,7 @@ from prestep.workloads.capture.kernels import (
     recurrent,
     reductions,
 )
-from prestep.workloads.capture.kernels.tensors import base, on_gpu
-from prestep.workloads.capture.kernels.tensors import launched as one
+from prestep.workloads.capture.kernels.tensors import base, launched, on_gpu
 from prestep.workloads.capture.operation import Operation, words
 
 Rule = Callable[[Operation], tuple[Kernel, ...]]
@@ -69,7 +68,7 @@ def kernels_of(operation: Operation) -> tuple[Kernel, ...]:
     rule = RULES.get(base(operation))
     if rule is not None:
         return _by(rule, operation)
-    return one(operation, (max((each.elements for each in tensors), default=1),))
+    return launched(operation, (max((each.elements for each in tensors), default=1),))
 
 
 def _by(rule: Rule, operation: Operation) -> tuple[Kernel, ...]:

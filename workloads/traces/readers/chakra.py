@@ -17,7 +17,12 @@ import msgspec
 from prestep.sim.errors import InputError
 from prestep.workloads.traces import files, protobuf
 from prestep.workloads.traces.nodes import DAMAGED, Node, sound, spans_of
-from prestep.workloads.traces.schema import Recording, dropped_of, table_of
+from prestep.workloads.traces.schema import (
+    Recording,
+    dropped_of,
+    start_at_zero,
+    table_of,
+)
 
 COMP, SEND, RECV, COLL = 4, 5, 6, 7
 # CollectiveCommType, in order.
@@ -148,9 +153,7 @@ def recording(
 ) -> Recording:
     """A recording of the nodes of one rank; the rank is that of the file's name."""
     spans = spans_of(nodes, repaired)
-    first = min((span.start for span in spans), default=0.0)
-    for span in spans:
-        span.start, span.end = span.start - first, span.end - first
+    first = start_at_zero(spans)
     return Recording(
         path,
         format,

@@ -18,11 +18,10 @@ from prestep.workloads.traces import chrome
 from prestep.workloads.traces.chrome import Args, Event
 from prestep.workloads.traces.collectives import MOST_RANKS, communication, metadata
 from prestep.workloads.traces.columns import NONE, Columns
-from prestep.workloads.traces.files import uncollected
+from prestep.workloads.traces.files import integer, number, time, uncollected
 from prestep.workloads.traces.kernels import size
 from prestep.workloads.traces.linked import Companion, link
 from prestep.workloads.traces.operators import Meta, Operators
-from prestep.workloads.traces.readers.values import integer, number, time
 from prestep.workloads.traces.schema import Recording, dropped_of
 from prestep.workloads.traces.steps import NAMED, PROFILED
 
@@ -158,7 +157,7 @@ class _Builder:
             self.dropped[str(what), "not used" if phase else "no span"] += count
 
     def _operator(self, event: Event) -> None:
-        name = event.name if isinstance(event.name, str) else str(event.name)
+        name = str(event.name)
         self.unused_operators += 1
         kind, args = _operator_kind(name, event.cat), event.args
         if args is None:
@@ -186,7 +185,7 @@ class _Builder:
 
     def _work(self, event: Event, kind: str) -> None:
         """Adds a row for a kernel or a copy on a GPU."""
-        name = event.name if isinstance(event.name, str) else str(event.name)
+        name = str(event.name)
         args = event.args or _NOTHING
         device = number(args.device if args.device is not None else event.pid)
         stream = number(args.stream if args.stream is not None else event.tid)
@@ -198,7 +197,7 @@ class _Builder:
 
     def _call(self, event: Event) -> None:
         """Adds a row for a CUDA call, if a replay has a use for it."""
-        name = event.name if isinstance(event.name, str) else str(event.name)
+        name = str(event.name)
         kind = call_kind(name)
         if kind:
             args = event.args or _NOTHING
@@ -221,7 +220,7 @@ class _Builder:
 
     def _recorded_wait(self, event: Event) -> None:
         """A `cuda_sync` event says which stream waits for which event; the call of the same correlation waits."""
-        name = event.name if isinstance(event.name, str) else str(event.name)
+        name = str(event.name)
         args = event.args or _NOTHING
         if "Wait" not in str(args.sync_kind or name):
             self.dropped["cuda_sync", "the call is there too"] += 1

@@ -15,9 +15,15 @@ from typing import Any
 from prestep.sim.errors import InputError
 from prestep.workloads.traces import files
 from prestep.workloads.traces.collectives import KERNEL, KERNEL_OPS
+from prestep.workloads.traces.files import number
 from prestep.workloads.traces.readers.kineto import call_kind
-from prestep.workloads.traces.readers.values import number
-from prestep.workloads.traces.schema import Recording, Span, dropped_of, table_of
+from prestep.workloads.traces.schema import (
+    Recording,
+    Span,
+    dropped_of,
+    start_at_zero,
+    table_of,
+)
 from prestep.workloads.traces.steps import NAMED
 
 NS = 1e-9
@@ -144,7 +150,7 @@ def _read(path: Path, database: sqlite3.Connection) -> Recording:
     counts: Counter[tuple[str, str]] = Counter()
     spans = [span for name in rows for span in _spans(name, rows[name], export, counts)]
     spans += _steps(export)
-    first = _start_at_zero(spans)
+    first = start_at_zero(spans)
     origin = export.value("TARGET_INFO_SESSION_START_TIME", "utcEpochNs") or 0
     return Recording(
         str(path),
@@ -158,14 +164,6 @@ def _read(path: Path, database: sqlite3.Connection) -> Recording:
         spans=table_of(spans, -1),
         dropped=dropped_of(counts, -1),
     )
-
-
-def _start_at_zero(spans: list[Span]) -> float:
-    """Moves all times so that the first start is 0; when that was."""
-    first = min((span.start for span in spans), default=0.0)
-    for span in spans:
-        span.start, span.end = span.start - first, span.end - first
-    return first
 
 
 def _spans(

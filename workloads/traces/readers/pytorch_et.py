@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim.errors import InputError
+from prestep.workloads.traces.files import integer, number, time
 from prestep.workloads.traces.linked import nodes_of
 from prestep.workloads.traces.nodes import DAMAGED, Node, sound
 from prestep.workloads.traces.readers.chakra import recording
-from prestep.workloads.traces.readers.values import integer, number, time
 from prestep.workloads.traces.schema import Recording
 
 US = 1e-6

@@ -15,11 +15,10 @@ from prestep.sim import files
 from prestep.workloads.traces import protobuf
 from prestep.workloads.traces.draft import Node
 from prestep.workloads.traces.kernels import kernel_of
-from prestep.workloads.traces.meeting import Meeting
 from prestep.workloads.traces.readers import chakra
 from prestep.workloads.traces.replay import Job
 from prestep.workloads.traces.steps import WHOLE
-from prestep.workloads.traces.work import GPU, MARK
+from prestep.workloads.traces.work import GPU, MARK, Meeting
 
 VERSION = "0.0.4"
 HOST = -1  # the "stream" of what runs on the host
