@@ -14,11 +14,8 @@ from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch.functional import launch_gemm
 from prestep.workloads.torch.tape import Tape
 
-TABLES = (
-    "embedding",
-    "position",
-    "head",
-)  # matrices whose rows are looked up, or stand for words
+#: Matrices whose rows are looked up, or stand for words.
+TABLES = ("embedding", "position", "head")
 # Those of which tensor-parallel ranks hold rows, and columns; others are whole on each.
 ROWS, COLUMNS = ("wq", "wk", "wv", "wqkv", "w1", "w3"), ("wo", "w2")
 BF16 = 2
@@ -92,13 +89,8 @@ def update(
     Megatron-Core's muon_tp_mode = "duplicated" does.
     """
     for matrices in every:
-        before = [
-            3.0 * wide,
-            3.0 * wide,
-            *([wide + BF16] if wide > BF16 else []),
-            BF16,
-            2 * BF16,
-        ]
+        cast = [wide + BF16] if wide > BF16 else []
+        before = [3.0 * wide, 3.0 * wide, *cast, BF16, 2 * BF16]
         after = [2.0 * wide, 2.0 * wide + BF16]
         own = matrices.elements // (shards.size if shards is not None else 1)
         _elementwise(t, own, before)

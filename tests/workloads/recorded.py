@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from prestep.workloads.job.model import Model
 from prestep.workloads.models.model import ModelSpec, load_model
-from prestep.workloads.parallel.expert import ExpertParallel
 from prestep.workloads.parallel.group import Group
+from prestep.workloads.parallel.tensor import ExpertParallel
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.block import Block, BlockParallel
 from prestep.workloads.torch.compiled import compiled_block

@@ -10,8 +10,8 @@ import pytest
 from prestep.sim.errors import InputError
 from prestep.workloads.job.model import Model
 from prestep.workloads.models.model import load_model
-from prestep.workloads.parallel.expert import ExpertParallel
 from prestep.workloads.parallel.group import Group
+from prestep.workloads.parallel.tensor import ExpertParallel
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.convnet import ResNet, broadcast_buffers
 from prestep.workloads.torch.modules import Module

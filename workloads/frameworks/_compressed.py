@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from prestep.sim.errors import Mistake
 from prestep.workloads.job import Job
 from prestep.workloads.megatron.pipeline_layout import pipeline_layout
-from prestep.workloads.models.shape import ModelShape
+from prestep.workloads.models.model import ModelSpec
 
 #: Keys of a model whose layers only Megatron's have.
 OWN = ("compress_ratios", "streams", "hash_layers")
 
 
-def elsewhere(s: Job, model: ModelShape) -> Iterator[Mistake]:
+def elsewhere(s: Job, model: ModelSpec) -> Iterator[Mistake]:
     """Parts of a model that a framework's layers do not have."""
     if model.kind != "transformer":
         return
@@ -34,7 +34,7 @@ def _short(value: object) -> str:
     return f"{len(value)} ratios" if isinstance(value, tuple) else str(value)
 
 
-def in_megatron(s: Job, model: ModelShape) -> Iterator[Mistake]:
+def in_megatron(s: Job, model: ModelSpec) -> Iterator[Mistake]:
     """Layers of Megatron's own engine alone."""
     if s.training.framework != "megatron":
         yield from elsewhere(s, model)
@@ -87,7 +87,7 @@ def _core(s: Job) -> Iterator[Mistake]:
         yield Mistake(where, key, "true", "false", hint)
 
 
-def hashed(s: Job, model: ModelShape) -> Iterator[Mistake]:
+def hashed(s: Job, model: ModelSpec) -> Iterator[Mistake]:
     """Experts chosen by tokens' numbers are where these are: on the first stage, and not beside other microbatches."""
     if model.kind != "transformer" or not model.hash_layers:
         return
@@ -102,7 +102,7 @@ def hashed(s: Job, model: ModelShape) -> Iterator[Mistake]:
         yield Mistake(s.where, overlap, "true", "false", hint)
 
 
-def _first_stage(s: Job, model: ModelShape) -> int | None:
+def _first_stage(s: Job, model: ModelSpec) -> int | None:
     """Layers of the first stage; None for a layout that is no layout, which is refused elsewhere."""
     text, p = s.megatron.pipeline_layout, s.parallel
     if text is None:

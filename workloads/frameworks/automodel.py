@@ -10,7 +10,7 @@ from prestep.sim.errors import Mistake
 from prestep.workloads.frameworks import megatron
 from prestep.workloads.job import Job
 from prestep.workloads.job.layout import splits_backward
-from prestep.workloads.models.shape import ModelShape
+from prestep.workloads.models.model import ModelSpec
 
 if TYPE_CHECKING:
     from prestep.workloads.lowered import Lowered, Site
@@ -27,7 +27,7 @@ def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
     return lower.lower(scenario, model, site, engine=engine.PYTORCH)
 
 
-def _expert_adapters(s: Job, model: ModelShape) -> Iterator[Mistake]:
+def _expert_adapters(s: Job, model: ModelSpec) -> Iterator[Mistake]:
     """Adapters beside experts: one for each (GroupedExpertsLoRA), or none."""
     beside = bool({"fc1", "fc2"} & set(s.adapter.places))
     if model.experts and beside and s.adapter.experts == "shared":

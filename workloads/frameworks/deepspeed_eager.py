@@ -18,7 +18,6 @@ from prestep.workloads.frameworks._pytorch_trainer import (
 )
 from prestep.workloads.job import Job
 from prestep.workloads.models.model import ModelSpec
-from prestep.workloads.models.shape import ModelShape
 
 EAGER = pytorch_eager.FRAMEWORK
 FUSED_LOSS = "fused_linear_cross_entropy"
@@ -71,7 +70,7 @@ def _stage3(s: Job) -> Iterator[Mistake]:
         yield Mistake(s.where, "pytorch.liger", found, expected, told)
 
 
-def _modules(s: Job, model: ModelShape) -> Iterator[Mistake]:
+def _modules(s: Job, model: ModelSpec) -> Iterator[Mistake]:
     """Models whose modules use parameters of others, or which hooks were not hung on."""
     if s.parallel.data_parallel != "zero3":
         return

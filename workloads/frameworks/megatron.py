@@ -20,8 +20,8 @@ from prestep.workloads.job.adapter import USUAL
 from prestep.workloads.job.layout import axis_order, splits_backward
 from prestep.workloads.megatron.pipeline_layout import pipeline_layout
 from prestep.workloads.models import hybrid
+from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.models.projections import passed_over, projections_of
-from prestep.workloads.models.shape import ModelShape
 from prestep.workloads.optimizer import optimizer
 from prestep.workloads.precision import precision
 
@@ -70,7 +70,7 @@ def _zero2(s: Job) -> Iterator[Mistake]:
         )
 
 
-def caveats(s: Job, model: ModelShape) -> Iterator[str]:
+def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
     """What rests on no measurement."""
     yield from offloaded_caveat(s)
     if s.adapter.on:
@@ -82,7 +82,7 @@ def caveats(s: Job, model: ModelShape) -> Iterator[str]:
         )
 
 
-def _adapter_caveats(s: Job, model: ModelShape) -> Iterator[str]:
+def _adapter_caveats(s: Job, model: ModelSpec) -> Iterator[str]:
     """Targets without a projection, and adapters beside which nothing was measured."""
     missing = passed_over(s.adapter, model)
     if missing and s.adapter.targets != USUAL:
@@ -131,7 +131,7 @@ def _order(s: Job) -> Iterator[Mistake]:
         )
 
 
-def _transformer(s: Job, model: ModelShape) -> Iterator[Mistake]:
+def _transformer(s: Job, model: ModelSpec) -> Iterator[Mistake]:
     if model.kind != "transformer":
         found = f'"{s.training.framework}" with kind {model.kind}'
         expected = "pytorch-eager or cuda-graph"
@@ -139,7 +139,7 @@ def _transformer(s: Job, model: ModelShape) -> Iterator[Mistake]:
         yield Mistake(s.where, "training.framework", found, expected, hint)
 
 
-def _experts(s: Job, model: ModelShape) -> Iterator[Mistake]:
+def _experts(s: Job, model: ModelSpec) -> Iterator[Mistake]:
     if not model.experts:
         return
     yield from _loads(s, model)
@@ -148,7 +148,7 @@ def _experts(s: Job, model: ModelShape) -> Iterator[Mistake]:
         yield Mistake(s.where, "parallel.sequence_parallel", "false", "true", hint)
 
 
-def _layout(s: Job, model: ModelShape) -> Iterator[Mistake]:
+def _layout(s: Job, model: ModelSpec) -> Iterator[Mistake]:
     """A cut of one's own: as many stages, layers and predictions as there are."""
     text, p, where = s.megatron.pipeline_layout, s.parallel, s.where
     if text is None:
@@ -174,7 +174,7 @@ def _layout(s: Job, model: ModelShape) -> Iterator[Mistake]:
             yield Mistake(where, key, f"{count} {name}", f"{source} = {wanted}")
 
 
-def _loads(s: Job, model: ModelShape) -> Iterator[Mistake]:
+def _loads(s: Job, model: ModelSpec) -> Iterator[Mistake]:
     """The tokens of experts: a known word with a number, or a load for each expert."""
     loads = s.parallel.imbalance
     if isinstance(loads, str):
@@ -195,7 +195,7 @@ def _loads(s: Job, model: ModelShape) -> Iterator[Mistake]:
         )
 
 
-def _routing(s: Job, model: ModelShape, said: str) -> Iterator[Mistake]:
+def _routing(s: Job, model: ModelSpec, said: str) -> Iterator[Mistake]:
     """A law or a preset that there is, or a file with as many experts and layers as the model has."""
     key = "parallel.imbalance"
     if not histogram.is_file(said):
@@ -228,7 +228,7 @@ def _adapters(s: Job) -> Iterator[Mistake]:
         )
 
 
-def _adapted_model(s: Job, model: ModelShape) -> Iterator[Mistake]:
+def _adapted_model(s: Job, model: ModelSpec) -> Iterator[Mistake]:
     """A projection of the model beside which an adapter can be."""
     if not s.adapter.on:
         return
@@ -248,7 +248,7 @@ def _adapted_model(s: Job, model: ModelShape) -> Iterator[Mistake]:
             yield Mistake(s.where, "adapter.experts", '"frozen"', expected, hint)
 
 
-def _hybrid(s: Job, model: ModelShape) -> Iterator[Mistake]:
+def _hybrid(s: Job, model: ModelSpec) -> Iterator[Mistake]:
     """Scans see whole sequences; a rank of the tensor-parallel group has whole groups of their heads."""
     pattern, tp, cp = model.layer_pattern, s.parallel.tp, s.parallel.cp
     scans = set(pattern) & set(hybrid.SCANS)
@@ -261,7 +261,7 @@ def _hybrid(s: Job, model: ModelShape) -> Iterator[Mistake]:
             yield from _spread_scan(s, model, part)
 
 
-def _spread_scan(s: Job, model: ModelShape, part: str) -> Iterator[Mistake]:
+def _spread_scan(s: Job, model: ModelSpec, part: str) -> Iterator[Mistake]:
     """Under context parallelism a rank has some heads of a scan, and the groups of keys that they read."""
     tp, cp = s.parallel.tp, s.parallel.cp
     if part == hybrid.MAMBA:
@@ -297,7 +297,7 @@ def _fp8_attention(s: Job) -> Iterator[Mistake]:
         )
 
 
-def _whole_rotation(s: Job, model: ModelShape) -> Iterator[Mistake]:
+def _whole_rotation(s: Job, model: ModelSpec) -> Iterator[Mistake]:
     """What Megatron refuses beside one kernel for cut and rotation (attention.py, transformer_config.py)."""
     if not s.megatron.fused_single_qkv_rope:
         return
@@ -315,7 +315,7 @@ def _whole_rotation(s: Job, model: ModelShape) -> Iterator[Mistake]:
             yield Mistake(s.where, key, "true", "false", hint)
 
 
-def _op_fuser(s: Job, model: ModelShape) -> Iterator[Mistake]:
+def _op_fuser(s: Job, model: ModelSpec) -> Iterator[Mistake]:
     """What Transformer Engine's operation fuser does not take, or is simulated by another key."""
     key = "megatron.use_transformer_engine_op_fuser"
     if not s.megatron.use_transformer_engine_op_fuser:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from prestep.sim.errors import Mistake
 from prestep.workloads.frameworks import _pytorch_trainer, pytorch_eager
 from prestep.workloads.job import Job
-from prestep.workloads.models.shape import ModelShape
+from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.precision import precision
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _kernels(s: Job) -> Iterator[Mistake]:
         yield Mistake(s.where, key, '"triton"', expected, hint)
 
 
-def _blocks(s: Job, model: ModelShape) -> Iterator[Mistake]:
+def _blocks(s: Job, model: ModelSpec) -> Iterator[Mistake]:
     """Blocks that are not compiled."""
     if model.kind == "transformer":
         return
@@ -49,7 +49,7 @@ def _blocks(s: Job, model: ModelShape) -> Iterator[Mistake]:
     )
 
 
-def _quantized(s: Job, model: ModelShape) -> Iterator[Mistake]:
+def _quantized(s: Job, model: ModelSpec) -> Iterator[Mistake]:
     """Casts of split products, which torchao does in another way."""
     number = s.training.precision
     if not precision(number).quantized or s.parallel.tp == 1:
@@ -91,7 +91,7 @@ def _adapters(s: Job) -> Iterator[Mistake]:
         yield Mistake(where, "adapter.base", f'"{adapter.base}"', '"bf16"', hint)
 
 
-def _latent(s: Job, model: ModelShape) -> Iterator[Mistake]:
+def _latent(s: Job, model: ModelSpec) -> Iterator[Mistake]:
     """Adapters beside latent attention's projections."""
     if not s.adapter.on or model.kind != "transformer" or not model.latent:
         return

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from prestep.sim.errors import Mistake
-
 if TYPE_CHECKING:
     from prestep.workloads.job.model import Model
     from prestep.workloads.models.model import ModelSpec
@@ -44,15 +42,8 @@ def keys_of(s: Model) -> dict[str, Any]:
     return keys
 
 
-def mistakes_of(said: Model, spec: ModelSpec, where: str) -> list[Mistake]:
-    """Ratios that nobody knows, and keys that do not fit them."""
-    return [
-        Mistake(where, f"model.{key}", found, expected)
-        for key, found, expected in _wrong(said, spec)
-    ]
-
-
-def _wrong(said: Model, m: ModelSpec) -> Iterator[tuple[str, str, str]]:
+def wrong_keys(said: Model, m: ModelSpec) -> Iterator[tuple[str, str, str]]:
+    """Ratios that nobody knows, and keys that do not fit them: key, what was found, what was expected."""
     if m.streams > 1 and m.layer_pattern:
         yield "streams", str(m.streams), "1 with layer_pattern"
     if m.hash_layers > m.layers:

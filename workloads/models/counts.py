@@ -20,17 +20,10 @@ def attention_parameters(m: ModelSpec, layer: int = 0) -> int:
     """Projections with their biases, norms inside the attention, and sinks."""
     if m.compressed:
         return compressed.parameters(m, m.ratio_of(layer))
-    q, kv = m.heads * m.query_dim, m.kv_heads * m.head_dim
+    total = _attention_weights(m, layer)
     if m.latent:
-        up = (
-            m.q_lora_rank * (q + 1) + m.hidden * m.q_lora_rank
-            if m.q_lora_rank
-            else m.hidden * q
-        )
-        down = m.hidden * (m.kv_lora_rank + m.rope_head_dim) + m.kv_lora_rank
-        wide = m.kv_lora_rank * m.heads * (m.head_dim + m.v_head_dim)
-        return up + down + wide + m.heads * m.v_head_dim * m.hidden
-    total = 2 * m.hidden * (q + kv) + (m.hidden * q if m.attention_gate else 0)
+        return total + m.q_lora_rank + m.kv_lora_rank  # norms of compressed states
+    q, kv = m.heads * m.query_dim, m.kv_heads * m.head_dim
     total += (2 * q if m.attention_gate else q) + 2 * kv if m.qkv_bias else 0
     total += m.hidden if m.bias else 0
     return total + (2 * m.head_dim if m.qk_norm else 0) + (m.heads if m.sinks else 0)

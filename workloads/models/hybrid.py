@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from prestep.sim.errors import Mistake
-
 if TYPE_CHECKING:
     from prestep.workloads.job.model import Model
     from prestep.workloads.models.model import ModelSpec
@@ -89,15 +87,8 @@ def keys_of(s: Model) -> dict[str, Any]:
     return keys
 
 
-def mistakes_of(said: Model, spec: ModelSpec, where: str) -> list[Mistake]:
-    """Letters that nobody knows, and keys that do not fit the pattern."""
-    return [
-        Mistake(where, f"model.{key}", found, expected)
-        for key, found, expected in _wrong(said, spec)
-    ]
-
-
-def _wrong(said: Model, m: ModelSpec) -> Iterator[tuple[str, str, str]]:
+def wrong_keys(said: Model, m: ModelSpec) -> Iterator[tuple[str, str, str]]:
+    """Letters that nobody knows, and keys that do not fit the pattern: key, what was found, what was expected."""
     pattern = m.layer_pattern
     strange = sorted(set(pattern) - set(LETTERS))
     if strange:

@@ -290,22 +290,11 @@ def _captured(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]
 
 
 # Keys of a transformer that are taken as they are said; nothing said is 0 or false.
-_PLAIN = (
-    "shared_experts",
-    "dense_layers",
-    "router_bias",
-    "q_lora_rank",
-    "kv_lora_rank",
-    "mtp_layers",
-    "mtp_shared",
-    "hash_layers",
-    "window_every",
-    "sinks",
-    "clamped",
-    "qk_norm",
-    "embedding_norm",
-    "attention_gate",
-)
+_PLAIN_KEYS = """
+shared_experts dense_layers router_bias q_lora_rank kv_lora_rank mtp_layers mtp_shared hash_layers window_every
+sinks clamped qk_norm embedding_norm attention_gate
+"""
+_PLAIN = tuple(_PLAIN_KEYS.split())
 
 
 def _transformer(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]]:
@@ -328,8 +317,12 @@ def _transformer(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mista
         **{key: getattr(s, key) or type(getattr(ModelSpec, key))() for key in _PLAIN},
     )
     mistakes = _check_transformer(s, spec, where) + _check_parts(s, spec, where)
-    mistakes += hybrid.mistakes_of(s, spec, where)
-    return spec, mistakes + compressed.mistakes_of(s, spec, where)
+    wrong = (*hybrid.wrong_keys(s, spec), *compressed.wrong_keys(s, spec))
+    mistakes += [
+        Mistake(where, f"model.{key}", found, expected)
+        for key, found, expected in wrong
+    ]
+    return spec, mistakes
 
 
 def _attention(s: Model) -> dict[str, Any]:

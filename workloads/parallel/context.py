@@ -118,11 +118,7 @@ class Ring:
         """Bytes of the kernels that put a step's output into the whole."""
         narrow, n = s.itemsize, s.outputs
         if self.fused:
-            if step:  # what earlier steps made is in fp32, but for the first one's, and so is what is left
-                before, after = (
-                    narrow if step == at else WIDE for at in (1, self.last)
-                )
-                yield float(n * (before + narrow + after))
+            yield from self._fused_sum(n, narrow, step)
             return
         if narrow != WIDE:
             yield float(n * (narrow + WIDE))
@@ -131,6 +127,12 @@ class Ring:
             yield from (s.rows * size for size in MERGED_SUMS)
         if step == self.last and narrow != WIDE:
             yield float(n * (narrow + WIDE))
+
+    def _fused_sum(self, n: int, narrow: int, step: int) -> Iterator[float]:
+        """Bytes of the kernel that adds a step's results to those of the steps before; the first step has none."""
+        if step:  # what earlier steps made is in fp32, but for the first one's, and so is what is left
+            before, after = (narrow if step == at else WIDE for at in (1, self.last))
+            yield float(n * (before + narrow + after))
 
     # -- backward -------------------------------------------------------------------------------
     def backward(
@@ -184,11 +186,7 @@ class Ring:
         """Bytes of the kernels that add up the queries' gradient."""
         n, narrow = s.queries, s.itemsize
         if self.fused:
-            if step:
-                before, after = (
-                    narrow if step == at else WIDE for at in (1, self.last)
-                )
-                yield float(n * (before + narrow + after))
+            yield from self._fused_sum(n, narrow, step)
             return
         yield float(n * (narrow + 2 * WIDE))
         if step == self.last and narrow != WIDE:

@@ -52,13 +52,8 @@ class DistributedDataParallel:
         beside: DistributedDataParallel | None = None,
     ) -> None:
         self.stream, self.beside = stream, beside
-        self.t, self.group, self.cap, self.first, self.view = (
-            t,
-            group,
-            bucket_cap,
-            first_bucket,
-            view,
-        )
+        self.t, self.group, self.view = t, group, view
+        self.cap, self.first = bucket_cap, first_bucket
         self.open = 0.0
         self.closed = 0
         self.pending = 0

@@ -86,13 +86,8 @@ class FullyShard:
         self.between, self.host = between, host
         self.ahead: list[FullyShard] | None = None
         self.behind: list[FullyShard] | None = None
-        self.t, self.parameters, self.group, self.context, self.reshard_after = (
-            t,
-            parameters,
-            group,
-            context,
-            reshard,
-        )
+        self.t, self.parameters, self.group = t, parameters, group
+        self.context, self.reshard_after = context, reshard
         self.full = sum(p.size for p in parameters)
         self.stored = sum(p.stored_size for p in parameters)
         self.trained = [p for p in parameters if p.requires_grad]
@@ -145,9 +140,8 @@ class FullyShard:
             t.launch(
                 Kernel("foreach_copy", (int(shard / t.itemsize),), bytes=read + shard)
             )
-            self.group.collective(
-                t, "all_gather", self.sent, GATHER, in_place=True
-            )  # all_gather_copy_in: the input is a slice of the output
+            # all_gather_copy_in: the input is a slice of the output.
+            self.group.collective(t, "all_gather", self.sent, GATHER, in_place=True)
 
     def _fetch(self, stream: str) -> None:
         """Copies the shard from the host's memory, where it is kept there."""
@@ -180,13 +174,8 @@ class FullyShard:
         self.context.gathered = None
         self.unsharded = Storage(t.memory, self.sent, "buffers")
         t.launch(Kernel("copy_h2d", (4096,), bytes=32768.0))
-        t.launch(
-            Kernel(
-                "split_with_sizes_copy",
-                (int(self.sent / t.itemsize),),
-                bytes=2 * self.sent,
-            )
-        )
+        elements = int(self.sent / t.itemsize)
+        t.launch(Kernel("split_with_sizes_copy", (elements,), bytes=2 * self.sent))
         t.wait(t.record(), COPY_IN)
         t.wait(t.record(), GATHER)
         if forward:

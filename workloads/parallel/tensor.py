@@ -24,6 +24,7 @@ from prestep.workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
     from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.models.model import ModelSpec
 
 STREAM = "nccl tp"
 #: Weights whose columns are split over ranks; and those of latent attention that are, by heads.
@@ -136,27 +137,26 @@ class TensorParallel(BlockParallel):
         t.launch(Kernel("copy", (y.elements,), bytes=2 * y.size))
         copy = t.empty(y.shape, y.itemsize)
         b, s, h = y.shape
-        self.group.collective(
-            t, "reduce_scatter", y.size, STREAM, "functional_collective"
-        )
+        self._exchange(t, "reduce_scatter", y.size)
         out = t.empty((b, s // self.group.size, h), y.itemsize)
         del copy
         t.wait(t.record(STREAM))
         return out
 
+    def _exchange(self, t: Tape, op: str, size: float) -> None:
+        self.group.collective(t, op, size, STREAM, "functional_collective")
+
     def _all_reduce(self, t: Tape, y: Tensor) -> Tensor:
         t.launch(Kernel("copy", (y.elements,), bytes=2 * y.size))
         out = t.empty(y.shape, y.itemsize)
-        self.group.collective(t, "all_reduce", y.size, STREAM, "functional_collective")
+        self._exchange(t, "all_reduce", y.size)
         t.wait(t.record(STREAM))
         return out
 
     def _gather(self, t: Tape, x: Tensor) -> Tensor:
         b, s, h = x.shape
         out = t.empty((b, s * self.group.size, h), x.itemsize)
-        self.group.collective(
-            t, "all_gather", out.size, STREAM, "functional_collective"
-        )
+        self._exchange(t, "all_gather", out.size)
         t.wait(t.record(STREAM))
         if b == 1:
             return out
@@ -193,9 +193,7 @@ class TensorParallel(BlockParallel):
         *rows, width = x.shape
         t.cpu("dtensor_linear")
         out = t.empty((*rows, width * self.group.size), x.itemsize)
-        self.group.collective(
-            t, "all_gather", out.size, STREAM, "functional_collective"
-        )
+        self._exchange(t, "all_gather", out.size)
         t.wait(t.record(STREAM))
         t.cpu("elementwise_nograd")
         t.launch(Kernel("cat", (out.elements,), bytes=2 * out.size))
@@ -283,3 +281,15 @@ class WholeExperts(MixtureOfExperts):
         b, s, h = gathered.shape
         y = super()._seen_by_all(t, shared, gathered, (b, s, h))
         return reshape(t, self.parallel.summed(t, y), rows)
+
+
+class ExpertParallel(BlockParallel):
+    """Blocks whose experts are spread over a group of data-parallel ranks."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+
+    def feed_forward(
+        self, t: Tape, m: ModelSpec, experts: bool
+    ) -> MixtureOfExperts | FeedForward:
+        return MixtureOfExperts(t, m, self.group) if experts else FeedForward(t, m)

@@ -12,11 +12,10 @@ from prestep.workloads.models.counts import stage_parameters
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.parallel import ddp, fsdp, loss_parallel
 from prestep.workloads.parallel.context import Ring
-from prestep.workloads.parallel.expert import ExpertParallel
 from prestep.workloads.parallel.offload import HostMemory
 from prestep.workloads.parallel.pipeline import Stage
 from prestep.workloads.parallel.sharded_module import ShardedModule, Sharding
-from prestep.workloads.parallel.tensor import TensorParallel
+from prestep.workloads.parallel.tensor import ExpertParallel, TensorParallel
 from prestep.workloads.parallel.zero3 import ShardedParameters
 from prestep.workloads.parallel.zero_offload import OffloadedPartitions, OffloadedShards
 from prestep.workloads.parallel.zero_partitions import ZeroPartitions
@@ -68,26 +67,12 @@ class WrappedModel:
         self.run_block = BlockRunner(job, tape, run_block)
         self.dp_group = rank.data_parallel()
         self.tp_group = rank.tensor_parallel()
-        ep, shards = job.parallel.ep, job.parallel.fsdp_shards or self.dp_group.size
+        ep = job.parallel.ep
         self.whole_experts = whole = job.parallel.etp == 1 and job.parallel.tp > 1
         self.ep_group = rank.expert_parallel(ep, whole)
         self.expert_copies = rank.expert_copies(ep, self.dp_group.size, whole)
-        self.host: HostMemory | None = None
-        if job.parallel.offload != "none":
-            wide = 4 if job.pytorch.master_weights else tape.itemsize
-            pinned = job.parallel.offload_pinned
-            self.host = HostMemory(tape, rank.itself(), wide, pinned)
-        self.sharding = Sharding(
-            tape,
-            self.choices,
-            job.parallel.reshards,
-            rank.shards(shards),
-            rank.copies(shards),
-            rank.expert_copies(ep, shards, whole) if ep > 1 else None,
-            self.host,
-            job.parallel.reshard_root,
-            job.parallel.root_groups == "split",
-        )
+        self.host = self._host_memory(rank)
+        self.sharding = self._sharding(rank)
         if job.parallel.cp > 1:
             around, way = rank.context_parallel(), job.pytorch.rotate_method
             tape.ring = Ring(around, way, run_block is not as_written)
@@ -103,6 +88,33 @@ class WrappedModel:
         self.resident: list[Storage] = []
         casts = job.pytorch.master_weights and not self._shards_parameters
         self.autocast = Autocast(tape) if casts else None
+
+    def _host_memory(self, rank: SimulatedRank) -> HostMemory | None:
+        """The host's memory of a rank that offloads to it."""
+        if self.job.parallel.offload == "none":
+            return None
+        wide = 4 if self.choices.master_weights else self.tape.itemsize
+        pinned = self.job.parallel.offload_pinned
+        return HostMemory(self.tape, rank.itself(), wide, pinned)
+
+    def _sharding(self, rank: SimulatedRank) -> Sharding:
+        """How FSDP shards modules, over all data-parallel ranks or over some of them (HSDP)."""
+        parallel = self.job.parallel
+        shards = parallel.fsdp_shards or self.dp_group.size
+        experts = None
+        if parallel.ep > 1:
+            experts = rank.expert_copies(parallel.ep, shards, self.whole_experts)
+        return Sharding(
+            self.tape,
+            self.choices,
+            parallel.reshards,
+            rank.shards(shards),
+            rank.copies(shards),
+            experts,
+            self.host,
+            reshards_root=parallel.reshard_root,
+            splits_root=parallel.root_groups == "split",
+        )
 
     # -- what a rank holds ----------------------------------------------------------------------
     def whole(self) -> Callable[[], Tensor]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prestep.sim.errors import Mistake
 from prestep.sim.spec.sections import Scenario
-from prestep.workloads.models.shape import ModelShape
+from prestep.workloads.models.model import ModelSpec
 
 #: Tokens spread over experts alike.
 EVEN = "uniform"
@@ -27,7 +27,7 @@ def ranks(s: Scenario) -> Iterator[Mistake]:
         yield Mistake(s.where, "parallel.etp", str(p.etp), f"1 or tp = {p.tp}")
 
 
-def experts(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+def experts(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
     if s.parallel.imbalance != EVEN and not model.experts:
         yield Mistake(
             s.where,

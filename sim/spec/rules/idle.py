@@ -17,7 +17,7 @@ from prestep.sim.spec.sections import SECTIONS, Scenario
 from prestep.workloads.frameworks import framework, framework_of, names, readers
 from prestep.workloads.job.layout import microbatches_of
 from prestep.workloads.job.megatron import Megatron
-from prestep.workloads.models.shape import ModelShape
+from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.precision import precision
 
 
@@ -25,7 +25,7 @@ class Asked(NamedTuple):
     """What conditions are about: a scenario, its model, and the hosts that its ranks are on."""
 
     scenario: Scenario
-    model: ModelShape
+    model: ModelSpec
     hosts: int
 
     @property
@@ -153,7 +153,7 @@ CONDITIONS: dict[str, tuple[Callable[[Asked], bool], str]] = {
 _KEY = re.compile(r"(\w+)\.(\w+)(?: ([=>]) (.+))?")
 
 
-def idle(s: Scenario, model: ModelShape, hosts: int) -> Iterator[str]:
+def idle(s: Scenario, model: ModelSpec, hosts: int) -> Iterator[str]:
     """A line for each reason, with the keys that have no part in the step for it; its ranks are on so many hosts."""
     reasons: dict[str, list[str]] = {}
     for section, cls in SECTIONS.items():

@@ -13,7 +13,7 @@ from prestep.topologies import larger_cluster
 from prestep.workloads.frameworks import Rule, framework_of
 from prestep.workloads.job.layout import stated_microbatches
 from prestep.workloads.job.rl import Rl
-from prestep.workloads.models.shape import ModelShape
+from prestep.workloads.models.model import ModelSpec
 
 ONE_STAGE_SCHEDULES = ("gpipe", "1f1b")
 V_SCHEDULES = ("zbv", "v-half", "v-min")
@@ -45,7 +45,7 @@ def _of_batches(keys: str) -> bool:
 def check_layout(
     scenario: Scenario,
     gpus: int | None = None,
-    model: ModelShape | None = None,
+    model: ModelSpec | None = None,
     skip: Collection[str] = (),
 ) -> list[Mistake]:
     """Mistakes against a cluster of `gpus` GPUs and a model; what is None is not checked."""

@@ -8,11 +8,11 @@ from prestep.sim.errors import Mistake
 from prestep.sim.spec.rules import experts
 from prestep.sim.spec.sections import Scenario
 from prestep.workloads.frameworks import Rule, framework_of
-from prestep.workloads.models.shape import ModelShape
+from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.schedules import chunks_of
 
 
-def _layers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+def _layers(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
     stages = s.parallel.pp * s.parallel.vpp
     if model.kind != "transformer" or stages == 1 or s.megatron.pipeline_layout:
         return  # a cut of one's own has its own rule
@@ -40,7 +40,7 @@ def _layers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
         )
 
 
-def _tensor(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+def _tensor(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
     if model.kind != "transformer":
         return
     tp, shares = s.parallel.tp, framework_of(s).shares_heads
@@ -54,7 +54,7 @@ def _tensor(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
             yield Mistake(s.where, f"model.{key}", str(count), expected)
 
 
-def _experts_widths(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+def _experts_widths(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
     """Tensor parallelism cuts every expert, unless each rank of it has whole ones; shared experts it always cuts."""
     tp, width = s.parallel.tp, model.moe_ffn
     if not model.experts or model.kind != "transformer":
@@ -67,7 +67,7 @@ def _experts_widths(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
         yield Mistake(s.where, "model.moe_ffn", found, f"a multiple of tp = {tp}")
 
 
-def _only_transformers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+def _only_transformers(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
     for key in ("tp", "pp", "cp"):
         degree = getattr(s.parallel, key)
         if degree > 1 and model.kind != "transformer":
@@ -90,7 +90,7 @@ def _only_transformers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
         )
 
 
-def _positions(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+def _positions(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
     if 0 < model.max_positions < s.training.seq_len:
         expected = f"at most max_positions = {model.max_positions}"
         yield Mistake(
