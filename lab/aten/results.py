@@ -13,9 +13,8 @@ from prestep.workloads.capture.kernels.tensors import (
     integers,
     strides_of,
     tensor,
-    words,
 )
-from prestep.workloads.capture.operation import Argument, Operand, Operation
+from prestep.workloads.capture.operation import Argument, Operand, Operation, words
 
 #: Types in the order in which a mix of them becomes the later one.
 PROMOTED = words("bool uint8 int8 int16 int32 int64 bf16 fp16 fp32 fp64 complex64")
