@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from prestep.workloads.megatron import tokenizers
 from prestep.workloads.precision import precision
 from prestep.workloads.recipes import _adapter, _models
-from prestep.workloads.recipes import _pipeline as _pipeline_cuts
 from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._reading import Draft, shown
 from prestep.workloads.recipes._rules import rules, written
@@ -113,36 +110,17 @@ def without_fp8(draft: Draft) -> None:
 
 def plain_ends(draft: Draft, document: Document) -> None:
     """Layers at both ends whose products stay in 16 bits beside quantized ones."""
-    said, on = _said(document, ENDS[0])
+    said, on = document.ended(ENDS[0])
     if not said or written(on) in OFF:
         return
     for name in ENDS[1:]:
-        key = _said(document, name)[0] or said
+        key = document.ended(name)[0] or said
         count = draft.typed(document, key, "whole", 1) if key != said else 1
         draft.set(f"megatron.{name}", count, key, document)
 
 
-def ending(document: Document, *names: str) -> str:
-    """The last key that ends with one of these names; "" for none."""
-    return next(
-        (
-            key
-            for key in reversed(list(document.entries))
-            if key.rpartition(".")[2] in names
-            and document.entries[key].value is not None
-        ),
-        "",
-    )
-
-
-def _said(document: Document, *names: str) -> tuple[str, Any]:
-    """A key by its last part, and its value."""
-    key = ending(document, *names)
-    return key, document.get(key) if key else None
-
-
 def _grads(draft: Draft, document: Document) -> None:
-    key, value = _said(document, "grad_reduce_in_fp32")
+    key, value = document.ended("grad_reduce_in_fp32")
     if key and not isinstance(value, bool):
         draft.wrong(document, key, shown(value), "true or false")
     elif key:
@@ -162,13 +140,13 @@ def _precision(draft: Draft, document: Document) -> None:
             draft.set("training.precision", "nvfp4", key, where)
         elif "fp16" in name or name == "16":
             draft.set("training.precision", "fp16", key, where)
-    key, value = _said(document, "fp4")
+    key, value = document.ended("fp4")
     if key and written(value) not in OFF:
         draft.set("training.precision", "nvfp4", key, document)
-    key, value = _said(document, "fp8")
+    key, value = document.ended("fp8")
     if key and written(value) not in OFF:
         draft.set("training.precision", "fp8", key, document)
-    key, value = _said(document, "fp8_recipe")
+    key, value = document.ended("fp8_recipe")
     if key and draft.get("training.precision") == "fp8":
         scaling = SCALING.get(written(value).rpartition(".")[2], "")
         if scaling:
@@ -199,9 +177,9 @@ def _packing(draft: Draft, document: Document) -> None:
 
 def _data_parallel(draft: Draft, document: Document) -> None:
     """The distributed optimizer, Megatron's FSDP, or plain reductions."""
-    sharded, fully = _said(document, "use_megatron_fsdp")
+    sharded, fully = document.ended("use_megatron_fsdp")
     if written(fully) == "true":
-        key, strategy = _said(document, "data_parallel_sharding_strategy")
+        key, strategy = document.ended("data_parallel_sharding_strategy")
         if written(strategy or "optim_grads_params") == "optim_grads_params":
             draft.set("parallel.data_parallel", "fsdp", sharded, document)
         else:
@@ -212,7 +190,7 @@ def _data_parallel(draft: Draft, document: Document) -> None:
                 "shards of gradients or of the optimizer alone",
             )
         return
-    key, value = _said(document, "use_distributed_optimizer")
+    key, value = document.ended("use_distributed_optimizer")
     if key:
         way = "zero1" if written(value) == "true" else "ddp"
         draft.set("parallel.data_parallel", way, key, document)
@@ -222,7 +200,7 @@ def _data_parallel(draft: Draft, document: Document) -> None:
 
 def _pipeline(draft: Draft, document: Document) -> None:
     names = ("virtual_pipeline_model_parallel_size", "virtual_pipeline_parallelism")
-    key, value = _said(document, *names)
+    key, value = document.ended(*names)
     if key and draft.get("parallel.pp", 1) > 1:
         chunks = draft.count(document, key, 1)
         if chunks > 1:
@@ -232,35 +210,20 @@ def _pipeline(draft: Draft, document: Document) -> None:
         draft.assume(f"{key} = {value} without a pipeline: left out")
 
 
-def _virtual(draft: Draft, document: Document) -> None:
-    """Virtual stages by the layers of each, where the layers are known."""
-    key, per = _said(document, "num_layers_per_virtual_pipeline_stage")
-    pp, layers = draft.get("parallel.pp", 1), _pipeline_cuts.layers_of(draft)
-    if not key or per is None or pp == 1 or not layers:
-        return
-    per = draft.count(document, key, 1)
-    if layers % (per * pp):
-        expected = f"a divisor of {layers} layers over {pp} ranks"
-        draft.wrong(document, key, per, expected)
-    elif layers // (per * pp) > 1:
-        draft.set("parallel.vpp", layers // (per * pp), key, document)
-        draft.set("parallel.schedule", "interleaved", key, document)
-
-
 def _recompute(draft: Draft, document: Document) -> None:
-    key, value = _said(
-        document, "recompute_granularity", "activations_checkpoint_granularity"
+    key, value = document.ended(
+        "recompute_granularity", "activations_checkpoint_granularity"
     )
     if not key:
         return
     where, way = document.place(key), written(value)
     if way == "full":
         draft.set("training.recompute", "full", key, where)
-        method, how = _said(
-            document, "recompute_method", "activations_checkpoint_method"
+        method, how = document.ended(
+            "recompute_method", "activations_checkpoint_method"
         )
-        layers, _ = _said(
-            document, "recompute_num_layers", "activations_checkpoint_num_layers"
+        layers, _ = document.ended(
+            "recompute_num_layers", "activations_checkpoint_num_layers"
         )
         if written(how) == "block" and layers:
             count = draft.count(document, layers, 1)
@@ -273,7 +236,7 @@ def _recompute(draft: Draft, document: Document) -> None:
 
 
 def _selective(draft: Draft, document: Document, said: str) -> None:
-    key, modules = _said(document, "recompute_modules")
+    key, modules = document.ended("recompute_modules")
     names = modules if isinstance(modules, list) else ["core_attn"]
     run_again(
         draft, [str(name) for name in names], key or said, document.place(key or said)
@@ -295,14 +258,14 @@ def run_again(draft: Draft, names: Sequence[str], said: str, where: str) -> None
 
 def _graphs(draft: Draft, document: Document) -> None:
     """CUDA graphs of layers, or of the whole step."""
-    key, how = _said(document, "cuda_graph_impl")
+    key, how = document.ended("cuda_graph_impl")
     if key and written(how) in ("none", "null"):
         return
     if not key:
-        key, how = _said(document, "external_cuda_graph", "enable_cuda_graph")
+        key, how = document.ended("external_cuda_graph", "enable_cuda_graph")
         if written(how) != "true":
             return
-    scope_key, scope = _said(document, "cuda_graph_scope")
+    scope_key, scope = document.ended("cuda_graph_scope")
     names = scope if isinstance(scope, list) else [scope or "full"]
     made = ["attn", "mlp"] if names == ["full"] else [str(name) for name in names]
     if strange := [name for name in made if name not in GRAPHED]:
@@ -329,113 +292,3 @@ def adapters(draft: Draft, document: Document) -> None:
         elif scheme:
             draft.lose(document, said, shown(value), _adapter.LOST)
     settle_fuser(draft)
-
-
-def _shared(draft: Draft, document: Document) -> None:
-    """Shared experts are as wide as so many others."""
-    key, width = _said(document, "moe_shared_expert_intermediate_size")
-    one = draft.get("model.moe_ffn") or draft.get("model.ffn")
-    if key and isinstance(width, int) and width and one:
-        if width % one:
-            draft.wrong(document, key, width, f"a multiple of {one}")
-        draft.set("model.shared_experts", width // one, key, document)
-
-
-def _cuts(draft: Draft, document: Document) -> None:
-    """How the pipeline is cut, where the layers are known."""
-    _virtual(draft, document)
-    keys = [
-        _said(document, f"num_layers_in_{end}_pipeline_stage")[0]
-        for end in ("first", "last")
-    ]
-    first, last = (draft.count(document, key) if key else None for key in keys)
-    said = keys[0] or keys[1]
-    _pipeline_cuts.ends(draft, first, last, said, document.place(said))
-    _pipeline_cuts.uneven(draft)
-
-
-#: What classes of Megatron-Bridge's models take where a recipe says nothing (models/hybrid/hybrid_provider.py,
-#: models/gpt_provider.py, and TransformerConfig's).
-PLAIN = {"gated": False, "activation": "gelu"}
-HYBRID = PLAIN | {
-    "norm": "rms",
-    "bias": False,
-    "positions": "none",
-    "tied_embeddings": False,
-    "mamba_groups": 8,
-}
-PROVIDERS = {
-    "HybridModelProvider": HYBRID,
-    "MambaModelProvider": HYBRID,
-    "GPTModelProvider": PLAIN
-    | {"norm": "layer", "bias": True, "positions": "learned", "tied_embeddings": True},
-}
-
-
-def _usual(draft: Draft, document: Document) -> None:
-    """Keys of a model that its class decides, where the recipe does not; and the vocabulary of its tokenizer."""
-    made = str(document.get("model", "")).partition("(")[0].rpartition(".")[2]
-    for key, value in PROVIDERS.get(made, {}).items():
-        if draft.get(f"model.{key}") is None:
-            draft.set(f"model.{key}", value)
-    keys = ("tokenizer.tokenizer_type", "tokenizer.tokenizer_model")
-    kind, name = (str(document.get(key, "")) for key in keys)
-    entries = tokenizers.vocabulary_of(kind, name)
-    if draft.get("model.vocab") is None and entries is not None:
-        draft.set("model.vocab", entries[0], keys[1], document)
-        draft.assume(f"a vocabulary of {entries[0]:,}, which {entries[1]} has")
-
-
-def _window(draft: Draft, document: Document) -> None:
-    """Tokens that attention looks back, of a model that is written out."""
-    key, size = _said(document, "window_size")
-    skip, every = _said(document, "window_attn_skip_freq")
-    if not key or written(size) in OFF:
-        return
-    whole = isinstance(size, list) and len(size) == 2 and size[1] == 0
-    if not whole or not isinstance(size[0], int) or not isinstance(every or 0, int):
-        found = shown(size) if not skip else f"{shown(size)}, {shown(every)}"
-        draft.wrong(
-            document, key, found, "tokens to the left and 0, in every n-th layer"
-        )
-        return
-    draft.set("model.window", size[0] + 1, key, document)
-    if every:
-        draft.set("model.window_every", every, skip, document)
-
-
-def _further(draft: Draft, document: Document) -> None:
-    """Layers of multi-token prediction: attention and the model's feed-forward, which is what is simulated."""
-    key, pattern = _said(document, "mtp_hybrid_override_pattern")
-    if not key or not draft.get("model.mtp_layers"):
-        draft.drop("model.mtp_shared")
-        return
-    wanted = "*E" if draft.get("model.experts") or draft.get("model.name") else "*-"
-    if pattern != wanted:
-        what = f'layers of multi-token prediction other than "{wanted}"'
-        draft.lose(document, key, shown(pattern), what)
-
-
-def model(draft: Draft, document: Document, names: list[str], said: str) -> None:
-    """The model by one of the names in a call, where its own sizes are not written out."""
-    where = document.place(said)
-    for name in names:
-        if ours := _models.model_named(name):
-            draft.set("model.name", ours, said, where)
-            _cuts(draft, document)
-            return
-    _further(draft, document)
-    sizes = ("layers", "hidden", "heads")
-    if all(draft.get(f"model.{key}") for key in sizes):
-        _window(draft, document)
-        _usual(draft, document)
-        draft.set("model.kind", "transformer", said, where)
-        hint = "--set model.vocab=N says it"
-        draft.need("model.vocab", where, said, "no vocabulary", "its entries", hint)
-        if draft.get("model.ffn") is None:
-            draft.set("model.ffn", 4 * draft.get("model.hidden"))
-        _shared(draft, document)
-        _cuts(draft, document)
-        return
-    found = ", ".join(f'"{name}"' for name in names) or "nothing"
-    _models.missing(draft, found, said, where)

@@ -64,6 +64,13 @@ class Document:
         file = entry.file if entry is not None and entry.file else self.path
         return f"{file}{line}"
 
+    def ended(self, *names: str) -> tuple[str, Any]:
+        """The last key that ends with one of these names and has a value, and that value; "" and None for none."""
+        for key, entry in reversed(self.entries.items()):
+            if key.rpartition(".")[2] in names and entry.value is not None:
+                return key, entry.value
+        return "", None
+
     def sections(self) -> set[str]:
         """First parts of all keys."""
         return {key.partition(".")[0] for key in self.entries}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from prestep.sim.errors import InputError
-from prestep.workloads.models.model import MODELS, read_model
-from prestep.workloads.recipes import _models, _modules, _values
+from prestep.workloads.recipes import _modules, _values
 from prestep.workloads.recipes._documents import text_of
+from prestep.workloads.recipes._expressions import Expressions, Function
 from prestep.workloads.recipes._key_words import decides
 from prestep.workloads.recipes._modules import functions_of, imported_by, module_of
 from prestep.workloads.recipes._values import Made, Unknown, plain, unknown_of
@@ -50,7 +51,7 @@ class Shared:
     readers: dict[Path, Reader | None] = field(default_factory=dict)
 
 
-class Reader:
+class Reader(Expressions):
     """Works out what functions of a file return, and of those that it imports."""
 
     def __init__(self, path: Path, text: str, shared: Shared | None = None) -> None:
@@ -69,7 +70,11 @@ class Reader:
             if isinstance(target, ast.Name)
         }
 
-    def function(
+    def function(self, name: str) -> Function | None:
+        found = self._written(name)
+        return None if found is None else partial(found[0].call, found[1])
+
+    def _written(
         self, name: str, depth: int = 0
     ) -> tuple[Reader, ast.FunctionDef] | None:
         """A function by the name that it has in this file, with the reader of the file that it is written in."""
@@ -81,7 +86,7 @@ class Reader:
         other = self._imported(source)
         if other is None:
             return None
-        return other.function(source.name, depth + 1)
+        return other._written(source.name, depth + 1)
 
     def _imported(self, source: _modules.Source) -> Reader | None:
         """The reader of a file that this one imports from, if it is there."""
@@ -309,149 +314,6 @@ class Reader:
             self.value(node, env)
         elif any(isinstance(arg, Made) for arg in args):
             self._left_open(node)
-
-    def value(self, node: ast.expr, env: Mapping[str, Any]) -> Any:
-        """The value of an expression as far as it is written out."""
-        if isinstance(node, ast.Constant):
-            return node.value
-        if isinstance(node, ast.Name):
-            return env[node.id] if node.id in env else self.named(node.id)
-        if isinstance(node, ast.List | ast.Tuple):
-            return [self.value(item, env) for item in node.elts]
-        if isinstance(node, ast.Call):
-            return self._call(node, env)
-        if isinstance(node, ast.Attribute):
-            return self._attribute(node, env)
-        if isinstance(node, ast.Dict):
-            return self._dict(node, env)
-        if isinstance(node, ast.Subscript):
-            return _values.item(
-                self.value(node.value, env), self.value(node.slice, env), node
-            )
-        if isinstance(node, ast.ListComp) and len(node.generators) == 1:
-            return self._comprehended(node, env)
-        return self._worked_out(node, env)
-
-    def _comprehended(self, node: ast.ListComp, env: Mapping[str, Any]) -> Any:
-        """A list over a list that is known, with known conditions."""
-        loop = node.generators[0]
-        items = self.value(loop.iter, env)
-        if not isinstance(items, list) or not isinstance(loop.target, ast.Name):
-            return unknown_of(node)
-        made = []
-        for one in items:
-            inner = {**env, loop.target.id: one}
-            tests = [self.value(test, inner) for test in loop.ifs]
-            if not all(_values.known(test) for test in tests):
-                return unknown_of(node)
-            if all(tests):
-                made.append(self.value(node.elt, inner))
-        return made
-
-    def _dict(self, node: ast.Dict, env: Mapping[str, Any]) -> Any:
-        made = Made("dict")
-        for key, value in zip(node.keys, node.values, strict=True):
-            name = None if key is None else _values.key_of(self.value(key, env))
-            if name is not None:
-                made.put(name, self.value(value, env), value.lineno)
-        return made
-
-    def _attribute(self, node: ast.Attribute, env: Mapping[str, Any]) -> Any:
-        owner = self.value(node.value, env)
-        if isinstance(owner, Made) and node.attr in owner.values:
-            return owner.values[node.attr]
-        if isinstance(owner, Made) and (size := _sized(owner, node.attr)):
-            return size
-        return Unknown(ast.unparse(node))
-
-    def _worked_out(self, node: ast.expr, env: Mapping[str, Any]) -> Any:
-        """Conditions and arithmetic on known values."""
-        if isinstance(node, ast.UnaryOp):
-            return _values.turned(node, self.value(node.operand, env))
-        if isinstance(node, ast.Compare) and len(node.ops) == 1:
-            right = self.value(node.comparators[0], env)
-            return _values.compared(node, self.value(node.left, env), right)
-        if isinstance(node, ast.BoolOp):
-            return _values.decided(node, [self.value(one, env) for one in node.values])
-        if isinstance(node, ast.BinOp):
-            right = self.value(node.right, env)
-            return _values.computed(node, self.value(node.left, env), right)
-        if isinstance(node, ast.IfExp):
-            test = self.value(node.test, env)
-            if _values.known(test):
-                return self.value(node.body if test else node.orelse, env)
-        return unknown_of(node)
-
-    def _call(self, node: ast.Call, env: Mapping[str, Any]) -> Any:
-        """A call: of a function of this file what it returns, else its name and arguments."""
-        args = [self.value(arg, env) for arg in node.args]
-        keywords = {
-            one.arg: self.value(one.value, env) for one in node.keywords if one.arg
-        }
-        if isinstance(node.func, ast.Name):
-            found = self.function(node.func.id)
-            if found is not None:
-                reader, function = found
-                return reader.call(function, args, keywords)
-            known = _values.built_in(node, args)
-            if isinstance(known, Unknown) and isinstance(args[1], str):
-                known = _sized(args[0], args[1]) or known
-            if known is not None:
-                return known
-        if isinstance(node.func, ast.Attribute) and isinstance(
-            node.func.value, ast.Call
-        ):
-            inner = self.value(node.func.value, env)  # from_hf_pretrained(..).to_..(..)
-            if isinstance(inner, Made):
-                args = [*inner.args, *args]
-                name = f"{inner.name}.{node.func.attr}"
-                return self._made(name, args, inner.values | keywords, node)
-        text = ast.unparse(node.func)
-        if isinstance(node.func, ast.Attribute) and node.func.attr in (
-            "lower",
-            "upper",
-        ):
-            owner = self.value(node.func.value, env)
-            if isinstance(owner, str):
-                return owner.lower() if node.func.attr == "lower" else owner.upper()
-        if isinstance(node.func, ast.Subscript):  # KINDS["lora"]()
-            key = self.value(node.func.slice, env)
-            text = key if isinstance(key, str) else text
-        if text in ("run.Config", "run.Partial", "Config", "Partial") and args:
-            first, *args = args
-            text = str(plain(first))
-        return self._made(text, args, keywords, node)
-
-    def _made(
-        self, name: str, args: list[Any], values: Mapping[str, Any], node: ast.Call
-    ) -> Made:
-        first, _, last = name.partition(".")
-        short = last if last and "." not in last and last != "Config" else name
-        made = Made(short if first != "run" else last, args)
-        for key, value in values.items():
-            made.put(key, value, node.lineno)
-        return made
-
-
-#: Attributes of Megatron-Bridge's models -> those of the models here.
-SIZES = {
-    "num_layers": "layers",
-    "hidden_size": "hidden",
-    "num_attention_heads": "heads",
-}
-
-
-def _sized(made: Made, attribute: str) -> int | None:
-    """A size of a model that a call names, such as `from_hf_pretrained("deepseek-ai/DeepSeek-V3")`."""
-    key = SIZES.get(attribute)
-    names = [_models.model_named(one) for one in made.args if isinstance(one, str)]
-    name = next(filter(None, names), "")
-    if key is None or not name:
-        return None
-    model = read_model(MODELS / f"{name}.toml")
-    return getattr(model, key) or (
-        len(model.layer_pattern or "") if key == "layers" else None
-    )
 
 
 def _decided(node: ast.AST) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from prestep.workloads.recipes import _adapter, _core, _python
+from prestep.workloads.recipes import _adapter, _core, _core_model, _python
 from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._reading import Draft, Recipe
 
@@ -70,7 +70,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     names = _python.words(document.get("model"))
     usual = re.split(TASKS, document.part)[0]
     names += [document.path.stem, document.part, usual]
-    _core.model(draft, document, names, "model")
+    _core_model.model(draft, document, names, "model")
     _core.adapters(draft, document)
     if "peft" in begun and document.get("peft") is None:
         _adapter.lora(draft, document, _adapter.CLASS, "recipe")

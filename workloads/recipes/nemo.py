@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prestep.workloads.recipes import _core, _python
+from prestep.workloads.recipes import _core, _core_model, _python
 from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._reading import Draft, Recipe
 
@@ -46,7 +46,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
         draft.gpus = draft.hosts * per_host
     configs = [document.get(key) for key in ("model.config", "model")]
     names = [word for text in configs for word in _python.words(text)]
-    _core.model(draft, document, [*names, document.path.stem], "model")
+    _core_model.model(draft, document, [*names, document.path.stem], "model")
     _core.adapters(draft, document)
     draft.unknown += open_ones
     return draft.recipe()
