@@ -88,14 +88,7 @@ class FullyShard:
         self.behind: list[FullyShard] | None = None
         self.t, self.parameters, self.group = t, parameters, group
         self.context, self.reshard_after = context, reshard
-        self.full = sum(p.size for p in parameters)
-        self.stored = sum(p.stored_size for p in parameters)
-        self.trained = [p for p in parameters if p.requires_grad]
-        self.gradient = sum(p.size for p in self.trained)
-        self.kept = sum(p.stored_size for p in self.trained)
-        self.reduced = self.gradient
-        if t.choices is not None and t.choices.reduce_dtype == "fp32":
-            self.reduced = 4.0 * sum(p.elements for p in self.trained)
+        self._measure(parameters)
         self.open = False
         self.sent, self.cast = self.full, 0  # bytes gathered, elements of them in fp8
         for p in parameters:
@@ -110,6 +103,17 @@ class FullyShard:
         self.grad: Storage | None = None
         self.sums: Storage | None = None
         self.keep = self.sent_gradients = False
+
+    def _measure(self, parameters: list[Tensor]) -> None:
+        """Bytes of the parameters and of their gradients, as they are kept and as they travel."""
+        self.full = sum(p.size for p in parameters)
+        self.stored = sum(p.stored_size for p in parameters)
+        self.trained = [p for p in parameters if p.requires_grad]
+        self.gradient = sum(p.size for p in self.trained)
+        self.kept = sum(p.stored_size for p in self.trained)
+        self.reduced = self.gradient
+        if self.t.choices is not None and self.t.choices.reduce_dtype == "fp32":
+            self.reduced = 4.0 * sum(p.elements for p in self.trained)
 
     def shards(self) -> list[Tensor]:
         """What this rank keeps of every parameter, as the optimizer sees it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from prestep.workloads.job.adapter import USUAL, targets_of
 from prestep.workloads.models.projections import projections_of
@@ -76,16 +77,21 @@ def lora(draft: Draft, document: Document, words: Words, said: str) -> None:
         draft.set(f"adapter.{key}", value, name, document)
 
 
-def _targets(draft: Draft, document: Document, words: Words) -> None:
+def _names(draft: Draft, document: Document, words: Words) -> Sequence[Any]:
+    """Names of the modules that have adapters, or the usual ones."""
     stated = document.get(words.targets)
     if words.everything and draft.typed(document, words.everything, "truth", False):
         stated = "all-linear"
         draft.assume("no adapter beside the head")
     listed = stated.split(",") if isinstance(stated, str) else stated
-    names = listed if isinstance(listed, list) else words.usual_targets
+    return listed if isinstance(listed, list) else words.usual_targets
+
+
+def _targets(draft: Draft, document: Document, words: Words) -> None:
+    names = _names(draft, document, words)
     known, strange = targets_of(tuple(str(name).strip() for name in names))
     if strange or not known:
-        found = ", ".join(strange) or shown(stated)
+        found = ", ".join(strange) or shown(document.get(words.targets))
         draft.lose(
             document, words.targets, found, "adapters of attention and feed-forward"
         )
@@ -109,7 +115,7 @@ def _targets(draft: Draft, document: Document, words: Words) -> None:
         draft.assume(
             f"adapters in {usual}: {words.targets} names none that is simulated"
         )
-    if stated is None:
+    if names is words.usual_targets and document.get(words.targets) is None:
         draft.assume(f"adapters in {', '.join(words.usual_targets)}, the usual targets")
 
 

@@ -191,38 +191,36 @@ def _sharding(draft: Draft, document: Document) -> None:
 def _kernels(draft: Draft, document: Document) -> None:
     """Transformer Engine's modules, and compiled layers that are split, as such under FSDP2; others as PyTorch's."""
     key = "model.backend.linear"
-    where = document.place(key)
     if written(document.get(key)) != "te":
-        on = [
-            k
-            for k in ("compile.enabled", "distributed.enable_compile")
-            if k in document.entries
-        ]
-        compiled = any(draft.typed(document, key, "truth", False) for key in on)
-        draft.set("pytorch.clip_gradients", True)
-        said = on[0] if on else "compile.enabled"
-        _compiled.choose(draft, compiled, said, document.place(said), FLASH)
-        if draft.get("training.framework") == "megatron" and _sharded(draft):
-            draft.drop(*[f"megatron.{one}" for one in _compiled.FUSED])
-            draft.set("training.framework", "automodel", said, document)
+        _plain_kernels(draft, document)
         return
     if not _sharded(draft):
-        draft.set("training.framework", "megatron", key, where)
+        draft.set("training.framework", "megatron", key, document)
         draft.drop(*[one for one in draft.settings if one.startswith("pytorch.")])
         draft.assume("Transformer Engine's modules count as Megatron's layers")
     else:
-        draft.set("training.framework", "automodel", key, where)
-    deepep = document.get("model.backend.dispatcher") or document.get(
-        "model.backend.enable_deepep"
-    )
+        draft.set("training.framework", "automodel", key, document)
+    said = "model.backend.dispatcher"
+    deepep = document.get(said) or document.get("model.backend.enable_deepep")
     if written(deepep) in ("deepep", "true", "hybridep"):
-        said = "model.backend.dispatcher"
         draft.set("megatron.moe_token_dispatcher", "flex", said, document)
         whose = "hybridep" if written(deepep) == "hybridep" else "deepep"
         draft.set("megatron.moe_flex_dispatcher_backend", whose)
     elif written(deepep) == "uccl_ep":
-        said = "model.backend.dispatcher"
         draft.lose(document, said, deepep, "DeepEP's kernels")
+
+
+def _plain_kernels(draft: Draft, document: Document) -> None:
+    """PyTorch's modules, compiled or not."""
+    keys = ("compile.enabled", "distributed.enable_compile")
+    on = [key for key in keys if key in document.entries]
+    compiled = any(draft.typed(document, key, "truth", False) for key in on)
+    draft.set("pytorch.clip_gradients", True)
+    said = on[0] if on else "compile.enabled"
+    _compiled.choose(draft, compiled, said, document.place(said), FLASH)
+    if draft.get("training.framework") == "megatron" and _sharded(draft):
+        draft.drop(*[f"megatron.{one}" for one in _compiled.FUSED])
+        draft.set("training.framework", "automodel", said, document)
 
 
 def _split_adapters(draft: Draft, document: Document) -> None:

@@ -185,13 +185,10 @@ def _megatron(
     elif not complete:
         _models.missing(draft, shown(name), said, document.place(said))
     patched = _own_pipeline(draft, document, entries)
-    words = {
-        key: _words(entry.value)
+    arguments = {
+        key.rpartition(".")[2].replace("_", "-"): _words(entry.value)
         for key, entry in entries.items()
         if entry.value is not None
-    }
-    arguments = {
-        key.rpartition(".")[2].replace("_", "-"): value for key, value in words.items()
     }
     megatron.arguments(draft, _negated(arguments), document, named=not complete)
     if draft.get("megatron.moe_router_fusion"):
