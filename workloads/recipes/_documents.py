@@ -66,7 +66,7 @@ class Document:
 
     def ended(self, *names: str) -> tuple[str, Any]:
         """The last key that ends with one of these names and has a value, and that value; "" and None for none."""
-        for key, entry in reversed(self.entries.items()):
+        for key, entry in reversed(list(self.entries.items())):
             if key.rpartition(".")[2] in names and entry.value is not None:
                 return key, entry.value
         return "", None

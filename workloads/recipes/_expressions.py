@@ -131,7 +131,7 @@ class Expressions:
         method: ast.Attribute,
         env: Mapping[str, Any],
         args: list[Any],
-        keywords: Mapping[str, Any],
+        keywords: dict[str, Any],
     ) -> Any:
         """A method of what another call makes, or of a text; None for any other."""
         if isinstance(method.value, ast.Call):
