@@ -27,10 +27,9 @@ from prestep.sim.record.identity import Kind, key_of, kind_of
 from prestep.sim.record.measured_runs import MeasuredRun, measured_runs
 from prestep.sim.spec.load import parse_scenario
 from prestep.validation.formats.scenarios import scenario_of
-from prestep.validation.sets import set_file
 from prestep.validation.sets.kinds import STEPS
 from prestep.validation.sets.sets import load_set, set_names
-from prestep.validation.sets.sources import folders
+from prestep.validation.sets.sources import folders, read_set
 
 
 def rows() -> Iterator[MeasuredRun]:
@@ -43,7 +42,7 @@ def rows() -> Iterator[MeasuredRun]:
 
 def _alias(name: str) -> str:
     """The set that this is another name of; "" for one of its own."""
-    return str(set_file.read(folders()[name] / "set.toml").get("alias", ""))
+    return str(read_set(folders()[name] / "set.toml").get("alias", ""))
 
 
 def _steps(name: str) -> Iterator[MeasuredRun]:

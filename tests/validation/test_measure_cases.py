@@ -13,7 +13,7 @@ from prestep.validation.formats import scenarios
 from prestep.validation.formats.rows import Row
 from prestep.validation.formats.scenarios import scenario_of
 from prestep.validation.measure import cases, usual
-from prestep.validation.measure.sizes import SIZES
+from prestep.validation.measure.usual import SIZES
 from prestep.workloads.job.model import Model
 from prestep.workloads.models.model import load_model
 

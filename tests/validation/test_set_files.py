@@ -19,13 +19,13 @@ from prestep.sim.errors import InputError
 from prestep.validation.report import collectives as collective_report
 from prestep.validation.report.collectives import Limits
 from prestep.validation.report.gate import TOLERANCES, Tolerances
-from prestep.validation.sets import fitted, set_file, sets, sources
+from prestep.validation.sets import sets, sources
 
 CASES = sources.CASES
 LIMITS = [path for one in (CASES, lab.CASES) for path in sorted(one.glob("*/*.toml"))]
 FILES: list[tuple[Path, schema.Schema]] = [
-    *((path, set_file.SetFile()) for path in LIMITS if path.name == "set.toml"),
-    *((path, fitted.SCHEMA) for path in LIMITS if path.name == "fitted.toml"),
+    *((path, sources.SetFile()) for path in LIMITS if path.name == "set.toml"),
+    *((path, sets.FITTED) for path in LIMITS if path.name == "fitted.toml"),
     *((path, TOLERANCES) for path in LIMITS if path.name == "tolerances.toml"),
     *(
         (path, collective_report.LIMITS)

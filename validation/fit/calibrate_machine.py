@@ -6,6 +6,7 @@ NAME-nccl.toml. Every part holds a third or more of its rows out of a trial fit 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +23,13 @@ from prestep.sim.errors import InputError, Mistake, PrestepError
 from prestep.topologies import load_cluster
 from prestep.validation.fit import (
     machine_gpu,
-    machine_nccl,
     machine_steps,
 )
+from prestep.validation.fit.bootstrap import Estimate, of_ratios
 from prestep.validation.fit.machine_file import Fits, Paths, base_of, named, render
 from prestep.validation.fit.machine_steps import Step
 from prestep.validation.fit.measurement import Measured, opened
+from prestep.validation.formats import collective_reader
 from prestep.validation.sets import predict_collective
 
 # The bundled cluster under a machine with these GPUs, unless --cluster says another.
@@ -46,6 +48,7 @@ NAMED = {
     "A100 80GB PCIe": "a100-pcie",
     "H100 PCIe": "h100-pcie",
 }
+LEAST_ROWS = 3  # of an algorithm and protocol below which nothing is said
 NcclFit = Callable[[Path, Path, str], str]
 
 
@@ -177,9 +180,46 @@ def _how_sure(measured: Measured, paths: Paths) -> list[str]:
     rows = measured.file("collectives.jsonl")
     if rows is None or not paths.nccl.exists():
         return []
-    intervals = machine_nccl.intervals(rows, paths.cluster)
-    note = machine_nccl.note(paths.nccl, intervals)
+    note = _note(paths.nccl, _intervals(rows, paths.cluster))
     return ["", "# how sure the constants are", note]
+
+
+def _intervals(rows: Path, cluster: Path) -> dict[str, Estimate]:
+    """By algorithm and protocol: the middle of predicted over measured among held-out rows, and its interval.
+
+    Parameters
+    ----------
+    cluster
+        The cluster file that was written, which names the constants.
+    """
+    errors: dict[str, list[float]] = defaultdict(list)
+    for row in collective_reader.read_lines(rows, str(cluster))[0]:
+        if row.skip or not row.held_out:
+            continue
+        prediction = predict_collective.predict_row(row)
+        if not prediction.error:
+            errors[f"{prediction.algo} {prediction.proto}"].append(
+                prediction.time / row.time
+            )
+    return {
+        name: of_ratios(ratios)
+        for name, ratios in sorted(errors.items())
+        if len(ratios) >= LEAST_ROWS
+    }
+
+
+def _note(path: Path, intervals: dict[str, Estimate]) -> str:
+    """Writes the intervals to the head of the file of constants; what was written."""
+    lines = [f"{name}: {interval}" for name, interval in intervals.items()]
+    if lines:
+        head = [
+            "# Predicted over measured, held-out rows, with 90 % bootstrap intervals:",
+            *(f"# {x}" for x in lines),
+        ]
+        files.write_text(path, "\n".join([*head, path.read_text(encoding="utf-8")]))
+    return (
+        "\n".join(["predicted over measured, held-out rows:", *lines]) if lines else ""
+    )
 
 
 def _written(paths: Paths) -> tuple[str, str]:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from prestep.validation.measure.group import GroupSession
 from prestep.validation.measure.models import Llama, ThreeLinear, cross_entropy
-from prestep.validation.measure.sizes import SIZES
+from prestep.validation.measure.usual import SIZES
 
 Case = Mapping[str, Any]
 

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from prestep.validation.measure.group import GroupSession
 from prestep.validation.measure.job import Case, Step, adamw, making
 from prestep.validation.measure.models import Llama, cross_entropy
-from prestep.validation.measure.sizes import SIZES
+from prestep.validation.measure.usual import SIZES
 
 SCHEDULES = {
     "gpipe": "ScheduleGPipe",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,6 +15,26 @@ from prestep.validation.measure.group import GroupSession
 FLUSH = 256 * 2**20  # bytes that are written before each run: more than any L2
 RUNS = (5, 100)  # at least and at most
 LOAD = 4096  # rows and columns of the products that heat
+Call = Callable[[], Any]
+
+
+class Case(NamedTuple):
+    """Something to time on one GPU.
+
+    Attributes
+    ----------
+    name : str
+        What is said of it where it is skipped or fails.
+    make : callable
+        Makes the operands, and answers with the call.
+    cells, more : mapping
+        Of its row, before the times and after them.
+    """
+
+    name: str
+    make: Callable[[], Call]
+    cells: Mapping[str, Any]
+    more: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -51,7 +71,24 @@ class Bench:
         self._load: Any = None
         self._once = 1.0
 
-    def __call__(self, call: Callable[[], Any]) -> Times:
+    def rows(self, probe: str, cases: Iterable[Case], need: float) -> None:
+        """Writes a row for each case while `need` seconds are left; one that fails is a row of its error."""
+        session = self.session
+        for case in cases:
+            if session.left() < need:
+                session.skip(
+                    f"{probe} {case.name} and what comes after", "no time left"
+                )
+                return
+            try:
+                times = self(case.make())
+            except Exception as error:
+                what = {"at": probe, "what": case.name, "e": str(error)[:200]}
+                session.emit("micro", kind="error", **what)
+                continue
+            session.emit("micro", **case.cells, **times.to_json(), **case.more)
+
+    def __call__(self, call: Call) -> Times:
         """Median of calls that together take `aim` seconds."""
         if not self.session.cuda:
             return of([_wall(call) for _ in range(2)])
@@ -84,7 +121,7 @@ class Bench:
         for _ in range(max(1, int(self.heat / self._once))):
             torch.mm(self._load[0], self._load[1], out=self._load[2])
 
-    def _times(self, call: Callable[[], Any], runs: int) -> list[float]:
+    def _times(self, call: Call, runs: int) -> list[float]:
         pairs = [
             (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
             for _ in range(runs)
@@ -98,7 +135,7 @@ class Bench:
         return [begin.elapsed_time(end) * 1e-3 for begin, end in pairs]
 
 
-def back_to_back(session: GroupSession, call: Callable[[], Any], count: int) -> float:
+def back_to_back(session: GroupSession, call: Call, count: int) -> float:
     """Seconds of a call among `count` equal ones, from a common start of all ranks."""
     session.barrier()
     if not session.cuda:
@@ -116,7 +153,7 @@ def back_to_back(session: GroupSession, call: Callable[[], Any], count: int) -> 
     return float(begin.elapsed_time(end)) * 1e-3 / count
 
 
-def _wall(call: Callable[[], Any]) -> float:
+def _wall(call: Call) -> float:
     begin = time.perf_counter()
     call()
     return max(time.perf_counter() - begin, 1e-9)

@@ -7,22 +7,79 @@ Every kind has a module with `validate_set(name, rows, jobs)` that answers with 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from prestep.sim import schema
 from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.schema import Items, Table, Text
 from prestep.validation.formats.rows import Row, read_rows
 from prestep.validation.report.gate import Tolerances
 from prestep.validation.report.interface import Report
-from prestep.validation.sets import set_file
-from prestep.validation.sets.fitted import constants_of
 from prestep.validation.sets.kinds import STEPS
-from prestep.validation.sets.sources import CASES, folders, kinds, module_of, sources
+from prestep.validation.sets.sources import (
+    CASES,
+    folders,
+    kinds,
+    module_of,
+    read_set,
+    sources,
+)
 
 #: What a set of steps is held to that states no tolerances of its own.
 USUAL_LIMITS = CASES / "h200" / "tolerances.toml"
+#: What a fitted.toml may say, which lies beside the rows: what constants were taken from.
+USES = ("traces", "steps", "memory", "times")
+CONSTANT = Table(
+    {
+        "file": Text(),
+        "name": Text(),
+        "used": Text(USES),
+        **dict.fromkeys(("rows", "steps_of", "other"), Items(Text())),
+    },
+    needed=("file", "name", "used"),
+)
+FITTED = Table({"constant": Items(CONSTANT)}, needed=("constant",))
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A fitted or measured constant and its sources.
+
+    Attributes
+    ----------
+    file, name
+        Where it stands, and what it is.
+    used
+        What of the rows was used, one of `USES`.
+    rows
+        Rows by name.
+    steps_of
+        Files of the folder, all rows of which were used.
+    other
+        Measurements that are no training steps.
+    """
+
+    file: str
+    name: str
+    used: str
+    rows: Sequence[str] = ()
+    steps_of: Sequence[str] = ()
+    other: Sequence[str] = ()
+
+
+def constants_of(path: Path) -> list[Constant]:
+    """The entries of a fitted.toml.
+
+    Raises
+    ------
+    InputError
+        With every mistake in it.
+    """
+    table = schema.read(path, FITTED, "a fitted.toml")
+    return [Constant(**entry) for entry in table["constant"]]
 
 
 @dataclass(frozen=True)
@@ -121,11 +178,11 @@ def set_table(name: str) -> dict[str, Any]:
     InputError
         If there is none, or with every mistake in it.
     """
-    table = set_file.read(_file_of("validate", "", name))
+    table = read_set(_file_of("validate", "", name))
     if "alias" not in table:
         return table
     where = _file_of("validate", "", name)
-    target = set_file.read(_file_of(str(where), "alias", table["alias"]))
+    target = read_set(_file_of(str(where), "alias", table["alias"]))
     if "alias" in target:
         expected = "a set that is no other name itself"
         raise InputError(
@@ -156,7 +213,7 @@ def folder_of(name: str) -> Path:
         If there is none.
     """
     path = _file_of("validate", "", name)
-    table = set_file.read(path)
+    table = read_set(path)
     return folder_of(table["alias"]) if "alias" in table else path.parent
 
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from prestep.sim import data_files
-from prestep.sim.errors import InputError, Mistake
-from prestep.validation.sets.kinds import Kind
+from prestep.sim import data_files, schema
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.schema import Table, Text
+from prestep.validation.sets.kinds import STEPS, Kind
 
 GROUP = "prestep.sets"
 #: Our own sets, which every installation has.
@@ -72,3 +75,50 @@ def folders() -> dict[str, Path]:
         for path in (data_files.home(source) / "cases").glob("*/set.toml"):
             paths[path.parent.name] = path.parent
     return dict(sorted(paths.items()))
+
+
+ALIAS = Table({"alias": Text()})
+
+
+@dataclass(frozen=True)
+class SetFile:
+    """A set.toml: another name of a set, or what its kind may say."""
+
+    def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
+        table = value if isinstance(value, Mapping) else {}
+        kind = str(table.get("kind", STEPS))
+        if "alias" in table:
+            yield from ALIAS.mistakes(where, key, value)
+        elif kind in kinds():
+            yield from kinds()[kind].table.mistakes(where, key, value)
+            yield from _unknown_hosts(where, table)
+        else:
+            yield unknown(where, "kind", kind, kinds())
+
+
+def _unknown_hosts(where: str, table: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Host factors of what is neither a cluster of the set nor a file of its rows."""
+    clusters = [str(name) for name in _table(table, "clusters").values()]
+    rows = table.get("rows")
+    files = [Path(str(file)).stem for file in rows] if isinstance(rows, list) else []
+    named = [*clusters, *files]
+    for name in _table(table, "hosts"):
+        if name not in named:
+            yield unknown(where, f"hosts.{name}", name, named)
+
+
+def _table(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The table of a key, empty where there is none or something else."""
+    value = table.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def read_set(path: Path) -> dict[str, Any]:
+    """The table of a set.toml.
+
+    Raises
+    ------
+    InputError
+        With every mistake in it.
+    """
+    return schema.read(path, SetFile(), "a set.toml")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from prestep.validation.measure.group import GroupSession
-from prestep.validation.measure.timing import Bench
+from prestep.validation.measure.timing import Bench, Call, Case
 
 TITLE, NEEDS, WEIGHT, ORDER = "attention", "gpu", 12.0, 22
 HEADS = (
@@ -37,51 +38,49 @@ NAMES = ("batch", "heads", "kv_heads", "seq", "head_dim")
 
 def measure(session: GroupSession) -> None:
     """Shapes take turns over the first host's GPUs."""
-    bench = Bench(session, heat=0.03)
-    cases = (
-        [(b, h, kv, s, d) for h, kv, d in HEADS for b, s in BATCHES]
-        if not session.tiny
-        else [(1, 4, 2, 16, 8)]
-    )
-    for case in session.share(cases):
-        if session.left() < 0.5:
-            session.skip(
-                "attention from " + "x".join(map(str, case)) + " on", "no time left"
-            )
-            return
-        what = dict(zip(NAMES, case, strict=True))
-        try:
-            _one(session, bench, what)
-        except Exception as error:
-            session.emit(
-                "micro",
-                kind="error",
-                at="attention",
-                what=str(what),
-                e=str(error)[:200],
-            )
+    shapes = [(b, h, kv, s, d) for h, kv, d in HEADS for b, s in BATCHES]
+    cases = [
+        Case(
+            f"{way} {'x'.join(map(str, shape))}",
+            partial(make, session, *shape),
+            {
+                "kind": "attention",
+                "dir": way,
+                **dict(zip(NAMES, shape, strict=True)),
+                "causal": True,
+            },
+            {"gpu": session.rank},
+        )
+        for shape in session.share([(1, 4, 2, 16, 8)] if session.tiny else shapes)
+        for way, make in (("fwd", _forward), ("bwd", _backward))
+    ]
+    Bench(session, heat=0.03).rows("attention", cases, need=0.5)
 
 
-def _one(session: GroupSession, bench: Bench, what: dict[str, int]) -> None:
+def _operands(session: GroupSession, *shape: int) -> tuple[Any, Any, Any]:
+    """Queries, keys and values of (batch, heads, kv heads, seq, width of a head)."""
+    batch, heads, kv_heads, seq, width = shape
+
     def tensor(heads: int) -> Any:
-        shape = what["batch"], heads, what["seq"], what["head_dim"]
-        return torch.randn(
-            *shape, device=session.device, dtype=torch.bfloat16, requires_grad=True
-        )
+        size = batch, heads, seq, width
+        bf = torch.bfloat16
+        return torch.randn(*size, device=session.device, dtype=bf, requires_grad=True)
 
-    q, k, v = tensor(what["heads"]), tensor(what["kv_heads"]), tensor(what["kv_heads"])
-    grouped = what["heads"] != what["kv_heads"]
+    return tensor(heads), tensor(kv_heads), tensor(kv_heads)
 
-    def forward() -> Any:
-        return F.scaled_dot_product_attention(
-            q, k, v, is_causal=True, enable_gqa=grouped
-        )
 
-    out = forward()
+def _attend(q: Any, k: Any, v: Any) -> Any:
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+
+
+def _forward(session: GroupSession, *shape: int) -> Call:
+    operands = _operands(session, *shape)
+    return lambda: _attend(*operands)
+
+
+def _backward(session: GroupSession, *shape: int) -> Call:
+    operands = _operands(session, *shape)
+    out = _attend(*operands)
     grad = torch.randn_like(out)
-    for way, call in (
-        ("fwd", forward),
-        ("bwd", lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True)),
-    ):
-        row = {**what, "causal": True, **bench(call).to_json(), "gpu": session.rank}
-        session.emit("micro", kind="attention", dir=way, **row)
+    return lambda: torch.autograd.grad(out, operands, grad, retain_graph=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
 from prestep.validation.measure.group import GroupSession
-from prestep.validation.measure.timing import Bench, back_to_back
+from prestep.validation.measure.timing import Bench, Case, back_to_back
 
 TITLE, NEEDS, WEIGHT, ORDER = "copies", "gpu", 10.0, 11
 ALONE = (
@@ -26,22 +27,7 @@ ALONE = (
 def measure(session: GroupSession) -> None:
     """Rank 0's copies while the others are idle, then copies of all ranks of a host at the same time."""
     if session.rank == 0:
-        bench = Bench(session, 0.008)
-        for mode in ALONE:
-            if mode.startswith("p2p") and (why := _no_peer(session)):
-                session.skip(mode, why)
-                continue
-            for size in _sizes(session, mode):
-                if session.left() < 0.5:
-                    session.skip(f"{mode} of {size} bytes and more", "no time left")
-                    break
-                session.emit(
-                    "micro",
-                    kind="copy",
-                    mode=mode,
-                    bytes=size,
-                    **bench(_copy(session, mode, size)).to_json(),
-                )
+        Bench(session, 0.008).rows("copy", _alone(session), need=0.5)
     session.wait()
     for mode in ("h2d_all", "d2h_all"):
         for size in (2**16,) if session.tiny else (2**24, 2**28):
@@ -59,6 +45,17 @@ def measure(session: GroupSession) -> None:
                     bytes=size,
                     s=time,
                 )
+
+
+def _alone(session: GroupSession) -> Iterator[Case]:
+    """Copies of one GPU, as far as the machine can make them."""
+    for mode in ALONE:
+        if mode.startswith("p2p") and (why := _no_peer(session)):
+            session.skip(mode, why)
+            continue
+        for size in _sizes(session, mode):
+            cells = {"kind": "copy", "mode": mode, "bytes": size}
+            yield Case(f"{mode} {size}", partial(_copy, session, mode, size), cells)
 
 
 def _sizes(session: GroupSession, mode: str) -> list[int]:

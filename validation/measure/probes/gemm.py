@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from prestep.validation.measure.group import GroupSession
-from prestep.validation.measure.timing import Bench
+from prestep.validation.measure.timing import Bench, Case
 
 TITLE, NEEDS, WEIGHT, ORDER = "matrix products", "gpu", 30.0, 20
 # Hidden size, feed-forward size, heads, key and value heads, vocabulary of models of 125 M to 70 B parameters.
@@ -32,7 +32,7 @@ KNOWN = (
 
 
 @dataclass(frozen=True)
-class Case:
+class Product:
     m: int
     n: int
     k: int
@@ -49,7 +49,7 @@ def measure(session: GroupSession) -> None:
     """Each GPU of the first host takes every n-th product; squares run on all of them, which shows how they differ."""
     bench = Bench(session, heat=0.03)
     everywhere = [
-        Case(n, n, n, source="every GPU")
+        Product(n, n, n, source="every GPU")
         for n in ((64,) if session.tiny else (4096, 8192))
     ]
     mine = (
@@ -57,63 +57,50 @@ def measure(session: GroupSession) -> None:
         if session.rank < session.local_world
         else []
     )
-    for at, case in enumerate(mine):
-        if session.left() < 0.3:
-            session.skip(f"{len(mine) - at} of {len(mine)} products", "no time left")
-            return
-        try:
-            times = bench(_call(session, case))
-        except Exception as error:
-            session.emit(
-                "micro", kind="error", at="gemm", what=case.key, e=str(error)[:200]
-            )
-            continue
-        session.emit(
-            "micro",
-            kind="gemm",
-            dtype=case.dtype,
-            layout=case.layout,
-            m=case.m,
-            n=case.n,
-            k=case.k,
-            **times.to_json(),
-            src=case.source,
-            gpu=session.rank,
-        )
+    bench.rows("gemm", [_timed(session, case) for case in mine], need=0.3)
 
 
-def _cases(session: GroupSession) -> list[Case]:
+def _timed(session: GroupSession, product: Product) -> Case:
+    """A product with the cells of its row."""
+    p = product
+    what, size = {"dtype": p.dtype, "layout": p.layout}, {"m": p.m, "n": p.n, "k": p.k}
+    cells = {"kind": "gemm", **what, **size}
+    more = {"src": p.source, "gpu": session.rank}
+    return Case(p.key, lambda: _call(session, p), cells, more)
+
+
+def _cases(session: GroupSession) -> list[Product]:
     """Products in the order in which they are timed, the most useful first."""
     if session.tiny:
-        return [Case(32, 64, 16, dtype) for dtype in ("bfloat16", "float32")]
+        return [Product(32, 64, 16, dtype) for dtype in ("bfloat16", "float32")]
     shapes = _shapes()
     drawn = random.Random(7)
-    random_ = [Case(*_drawn(drawn), source="random") for _ in range(320)]
+    random_ = [Product(*_drawn(drawn), source="random") for _ in range(320)]
     rest = [*_of_models(shapes), *random_, *_fp8(shapes)]
     drawn.shuffle(rest)  # what the time cuts off is then a sample of everything
     return [*_first(), *rest]
 
 
-def _first() -> list[Case]:
+def _first() -> list[Product]:
     """Shapes with known times in every number format, then squares."""
     cases = [
-        Case(*shape, dtype, source="known")
+        Product(*shape, dtype, source="known")
         for shape in KNOWN
         for dtype in ("bfloat16", "float16", "float32")
     ]
-    return cases + [Case(n, n, n, source="square") for n in SQUARES]
+    return cases + [Product(n, n, n, source="square") for n in SQUARES]
 
 
-def _of_models(shapes: Sequence[tuple[int, int, int]]) -> list[Case]:
+def _of_models(shapes: Sequence[tuple[int, int, int]]) -> list[Product]:
     """Forward products of the models, and the backward ones of every third."""
-    cases = [Case(*shape) for shape in shapes]
+    cases = [Product(*shape) for shape in shapes]
     for m, n, k in shapes[::3]:
-        cases.append(Case(m, k, n, layout="nn", source="model-dgrad"))
-        cases.append(Case(n, k, m, layout="tn", source="model-wgrad"))
+        cases.append(Product(m, k, n, layout="nn", source="model-dgrad"))
+        cases.append(Product(n, k, m, layout="tn", source="model-wgrad"))
     return cases
 
 
-def _fp8(shapes: Sequence[tuple[int, int, int]]) -> list[Case]:
+def _fp8(shapes: Sequence[tuple[int, int, int]]) -> list[Product]:
     """Products in fp8, scaled as a whole and by blocks of 128."""
     whole = [*KNOWN, *shapes[::5]]
     blocks = [
@@ -122,8 +109,8 @@ def _fp8(shapes: Sequence[tuple[int, int, int]]) -> list[Case]:
         if k % 128 == 0 and n % 128 == 0
     ]
     return [
-        *(Case(*shape, "float8_e4m3fn", source="fp8") for shape in whole),
-        *(Case(*shape, "fp8_block", source="fp8") for shape in blocks),
+        *(Product(*shape, "float8_e4m3fn", source="fp8") for shape in whole),
+        *(Product(*shape, "fp8_block", source="fp8") for shape in blocks),
     ]
 
 
@@ -159,7 +146,7 @@ def _drawn(drawn: random.Random) -> tuple[int, int, int]:
     return m, n - n % 8 or 8, k - k % 8 or 8
 
 
-def _call(session: GroupSession, case: Case) -> Callable[[], Any]:
+def _call(session: GroupSession, case: Product) -> Callable[[], Any]:
     if case.dtype in ("float8_e4m3fn", "fp8_block"):
         return _scaled(session, case)
     dtype = getattr(torch, case.dtype)
@@ -182,7 +169,7 @@ def _call(session: GroupSession, case: Case) -> Callable[[], Any]:
     return lambda: left @ right
 
 
-def _scaled(session: GroupSession, case: Case) -> Callable[[], Any]:
+def _scaled(session: GroupSession, case: Product) -> Callable[[], Any]:
     """fp8 with one scale a tensor, or one for 128 (1 x 128 by 128 x 128) elements."""
     a = torch.randn(case.m, case.k, device=session.device).to(torch.float8_e4m3fn)
     b = torch.randn(case.n, case.k, device=session.device).to(torch.float8_e4m3fn)

@@ -2,68 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from prestep.validation.measure.group import GroupSession
-from prestep.validation.measure.timing import Bench
+from prestep.validation.measure.timing import Bench, Call, Case
 
 TITLE, NEEDS, WEIGHT, ORDER = "kernels bound by memory", "gpu", 14.0, 21
-Call = Callable[[], Any]
 
 
 def measure(session: GroupSession) -> None:
     """Sizes take turns over the first host's GPUs."""
-    bench = Bench(session, 0.008)
-    sizes = [2**8] if session.tiny else [2**k for k in range(14, 30)]
-    for size in session.share(sizes):
+    Bench(session, 0.008).rows("memory", _cases(session), need=0.2)
+
+
+def _cases(session: GroupSession) -> Iterator[Case]:
+    """Each operator at each of this GPU's sizes; operators of a size share their tensors."""
+    bf, tiny = {"dtype": "bfloat16"}, session.tiny
+    for size in session.share([2**8] if tiny else [2**k for k in range(14, 30)]):
         for op, call, moved in _elementwise(session, size // 2):
-            _row(
-                session,
-                bench,
-                call,
-                op=op,
-                dtype="bfloat16",
-                elements=size // 2,
-                bytes_moved=moved,
-            )
-    tables = (
-        [(64, 128)]
-        if session.tiny
-        else [(t, v) for t in (2048, 8192) for v in (32000, 128256)]
-    )
-    for tokens, vocab in session.share(tables):
+            yield _case(session, call, op, **bf, elements=size // 2, bytes_moved=moved)
+    tables = [(t, v) for t in (2048, 8192) for v in (32000, 128256)]
+    for tokens, vocab in session.share([(64, 128)] if tiny else tables):
         for op, call in _tables(session, tokens, vocab):
-            _row(session, bench, call, op=op, tokens=tokens, vocab=vocab)
-    for count in session.share(
-        [2**10] if session.tiny else [2**20, 2**24, 2**27, 2**29]
-    ):
-        _row(
-            session,
-            bench,
-            _adamw(session, count),
-            op="adamw_fused_bf16_8tensors",
-            dtype="bfloat16",
-            elements=count,
-            bytes_moved=14 * count,
-        )
+            yield _case(session, call, op, tokens=tokens, vocab=vocab)
+    for count in session.share([2**10] if tiny else [2**20, 2**24, 2**27, 2**29]):
+        op, moved = "adamw_fused_bf16_8tensors", 14 * count
+        call = _adamw(session, count)
+        yield _case(session, call, op, **bf, elements=count, bytes_moved=moved)
 
 
-def _row(session: GroupSession, bench: Bench, call: Call, **what: Any) -> None:
-    if session.left() < 0.2:
-        session.skip(f"{what['op']} {what.get('elements', '')}", "no time left")
-        return
-    try:
-        session.emit(
-            "micro", kind="memory", **what, **bench(call).to_json(), gpu=session.rank
-        )
-    except Exception as error:
-        session.emit(
-            "micro", kind="error", at="memory", what=str(what), e=str(error)[:200]
-        )
+def _case(session: GroupSession, call: Call, op: str, **what: Any) -> Case:
+    cells = {"kind": "memory", "op": op, **what}
+    name = f"{op} {what.get('elements', '')}".strip()
+    return Case(name, lambda: call, cells, {"gpu": session.rank})
 
 
 def _elementwise(session: GroupSession, n: int) -> Iterator[tuple[str, Call, int]]:
