@@ -22,7 +22,6 @@ from prestep.sim.engine.fluid import Network
 from prestep.sim.engine.meetings import Meetings
 from prestep.sim.engine.rendezvous import Rank, ended
 from prestep.sim.engine.steady import rounds as steady_rounds
-from prestep.sim.engine.steady import steps as steady_steps
 from prestep.sim.engine.streams import Stream, streams_of
 from prestep.sim.errors import PrestepError
 from prestep.sim.graph.opgraph import Program
@@ -99,18 +98,9 @@ def execute(timed: Timed, steps: int = 3) -> Run:
     Stuck
         If operations wait for each other in a cycle or for a peer that never arrives.
     """
-    run = _by_steps(timed, steps)
+    run = _by_rounds(timed, steps)
     falling = spent.falling(timed, run)
-    return _by_steps(replace(timed, spent=falling), steps) if falling else run
-
-
-def _by_steps(timed: Timed, steps: int) -> Run:
-    """Without the last step where it is like the one before it."""
-    if steady_steps.repeats(timed, steps):
-        run = steady_steps.with_last(timed, _by_rounds(timed, steps - 1))
-        if run is not None:
-            return run
-    return _by_rounds(timed, steps)
+    return _by_rounds(replace(timed, spent=falling), steps) if falling else run
 
 
 def _by_rounds(timed: Timed, steps: int) -> Run:
@@ -156,26 +146,28 @@ def execute_together(jobs: Sequence[tuple[Timed, int, float]]) -> tuple[Run, ...
 
 
 def _run_of(engine: Engine) -> Run:
+    """What a run that has ended leaves behind."""
+    ranks, network = engine.ranks, engine.network
+
     def column(name: str) -> tuple[np.ndarray, ...]:
-        return tuple(
-            np.array(getattr(r, name)).reshape(engine.steps, len(r.program))
-            for r in engine.ranks
-        )
+        steps = engine.steps
+        columns = [np.array(getattr(rank, name)) for rank in ranks]
+        return tuple(one.reshape(steps, one.size // steps) for one in columns)
 
     return Run(
-        column("launch"),
-        column("start"),
-        column("end"),
-        tuple(r.ready for r in engine.ranks),
-        tuple(r.exposed for r in engine.ranks),
-        engine.timed.plans,
-        engine.network.carried,
-        engine.network.everywhere,
-        engine.network.data,
-        engine.network.traffic,
-        engine.env.events,
-        engine.network.solves,
+        launch=column("launch"),
+        start=column("start"),
+        end=column("end"),
+        budget=column("budget"),
+        ready=tuple(rank.ready for rank in ranks),
+        exposed=tuple(rank.exposed for rank in ranks),
+        plans=engine.timed.plans,
+        carried=network.carried,
+        everywhere=network.everywhere,
+        data=network.data,
+        traffic=network.traffic,
+        events=engine.env.events,
+        solves=network.solves,
         # Not the clock's last event: the network may have waited for an end that came earlier.
-        max((max(r.end) for r in engine.ranks if r.end), default=0.0),
-        column("budget"),
+        finished=max((max(rank.end) for rank in ranks if rank.end), default=0.0),
     )

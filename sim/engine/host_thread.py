@@ -30,8 +30,6 @@ class HostThread:
         Its clock at first (s).
     noise
         A factor on each host cost, shape (steps * operations,).
-    issued
-        Operations that it has issued before it begins.
     """
 
     __slots__ = (
@@ -56,11 +54,10 @@ class HostThread:
         limit: int,
         begin: float = 0.0,
         noise: Sequence[float] | None = None,
-        issued: int = 0,
     ) -> None:
         self.launch, self.start, self.end = launch, start, end
         self.limit, self.noise = limit, noise
-        self.issued = issued  # operations whose launch is decided
+        self.issued = 0  # operations whose launch is decided
         self._clock, self._program = begin, program
         self._cost = program.host.tolist()
         self._sync = (program.kind == SYNC).tolist()

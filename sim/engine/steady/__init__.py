@@ -1,1 +1,1 @@
-"""What repeats is executed once: steps that are like the one before (`steps`), and equal rounds of one (`rounds`)."""
+"""Rounds of microbatches that repeat are executed a few times and put in as often as they come."""

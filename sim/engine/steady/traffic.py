@@ -43,15 +43,6 @@ def extended(
     return traffic
 
 
-def once_more(traffic: Traffic, begin: float, length: float) -> Traffic | None:
-    """With all that happens in `length` seconds from `begin` on put in after it.
-
-    None where what is under way then is not what is under way at their begin.
-    """
-    one = _Window(traffic, begin, begin + length)
-    return one.put_in(1) if one.ends_as_it_begins() else None
-
-
 class _Window:
     """The rows of a round, and the activities that begin in it or are under way at its edges."""
 
@@ -94,14 +85,6 @@ class _Window:
         numbered = self._renumbered(there, self.numbers, self.under_way)
         then = numbered[t.activity[earlier]]
         return bool((then == t.activity[now]).all()) and self._same_plans(numbered)
-
-    def ends_as_it_begins(self) -> bool:
-        """Whether transfers of the same plans are under way at its begin and at its end."""
-        _, begin, end = self.under_way
-        if not all(self.ordered[1:]) or len(begin) != len(end):
-            return False
-        pairs = zip(begin.tolist(), end.tolist(), strict=True)
-        return all(self.traffic.plans[a] is self.traffic.plans[b] for a, b in pairs)
 
     def _renumbered(
         self, numbers: np.ndarray, at: list[int], under_way: list[np.ndarray]

@@ -1,4 +1,4 @@
-"""What operations of a run waited for, and for how long: the same where steps or rounds are put in again."""
+"""What operations of a run waited for, and for how long: the same where rounds are put in again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from prestep.sim.engine.host_thread import HostThread
 from prestep.sim.engine.steady.window import Uneven, same, streams
-from prestep.sim.graph.opgraph import COMM, SYNC, Program
+from prestep.sim.graph.opgraph import SYNC, Program
 
 
 class Waits(NamedTuple):
@@ -66,110 +66,24 @@ def _before(program: Program) -> tuple[np.ndarray, np.ndarray]:
     return flat, np.cumsum(counts) - counts
 
 
-def free_of_earlier(program: Program, ends: np.ndarray) -> np.ndarray:
-    """When all has ended that operations of a step wait for, of those that wait for the step before it; s.
-
-    Parameters
-    ----------
-    ends
-        Of that step and the one before it, shape (2, operations).
-    """
-    n, flat = len(program), ends.ravel()
-    last = _last_of_stream(program)
-    waiting = [
-        at
-        for at in np.flatnonzero(program.kind != SYNC).tolist()
-        if last[at] < 0 or any(d < 0 for d in program.deps[at])
-    ]
-    return np.array(
-        [
-            max(float(flat[n + d]) for d in (last[at], *program.deps[at]))
-            for at in waiting
-        ]
-    )
-
-
 def launched(
-    program: Program,
-    limit: int,
-    start: np.ndarray,
-    end: np.ndarray,
-    tolerance: float,
-    known: np.ndarray | None = None,
+    program: Program, limit: int, start: np.ndarray, end: np.ndarray, tolerance: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Launches and starts as the host thread issues operations that end at known times; (steps, operations) each.
-
-    Parameters
-    ----------
-    known
-        Launches of the first steps, of shape (fewer steps, operations), where they are known.
 
     Raises
     ------
     Uneven
         If a synchronisation of the host would not end when it has to.
     """
-    on_host = program.kind == SYNC
-    first = 0 if known is None else len(known)
-    before = [] if known is None else known.ravel().tolist()
-    launch, starts = before + [0.0] * (end.size - len(before)), start.ravel().tolist()
-    unknown = np.tile(on_host, (len(end), 1))
-    unknown[:first] = False
-    ends = np.where(unknown, -1.0, end).ravel().tolist()
-    clock = (ends if on_host[-1:].any() else launch)[len(before) - 1] if before else 0.0
-    host = HostThread(
-        program, launch, starts, ends, limit, begin=clock, issued=len(before)
-    )
+    launch, starts = [0.0] * end.size, start.ravel().tolist()
+    # The thread itself finds when its synchronisations end.
+    ends = np.where(program.kind == SYNC, -1.0, end).ravel().tolist()
+    host = HostThread(program, launch, starts, ends, limit)
     if host.advance() >= 0:
         raise Uneven
     same(np.array(ends), end.ravel(), tolerance)
     return np.array(launch).reshape(end.shape), np.array(starts).reshape(end.shape)
-
-
-class Lead(NamedTuple):
-    """A rank's operations of a step: when they were launched, and how long that was before it was needed; s.
-
-    Attributes
-    ----------
-    launch
-        Launches, shape (operations,).
-    spare
-        From the moment at which a launch allows an operation to start until something else does; of communications
-        until they come to their peers and to their SMs.
-    """
-
-    launch: np.ndarray
-    spare: np.ndarray
-
-    @classmethod
-    def of(
-        cls,
-        program: Program,
-        launch_latency: float,
-        launch: np.ndarray,
-        start: np.ndarray,
-        end: np.ndarray,
-    ) -> Lead:
-        """That of the last step of some, of shape (steps, operations)."""
-        latency = launch_latency if program.latency is None else program.latency
-        allowed = launch[-1] + latency
-        spare = start[-1] - allowed
-        comms = np.flatnonzero(program.kind == COMM)
-        flat, n = end.ravel(), len(program)
-        last, step = _last_of_stream(program), flat.size - n
-        for at in comms.tolist():
-            ends = [float(flat[step + d]) for d in (last[at], *program.deps[at])]
-            spare[at] = max(ends) - allowed[at]
-        spare[program.kind == SYNC] = np.inf  # `launched` finds those again
-        return cls(launch[-1], spare)
-
-    def same(self, launch: np.ndarray, tolerance: float) -> None:
-        """Raises Uneven where operations launched at these moments would start otherwise."""
-        later = launch - self.launch
-        unlike = np.abs(later) > tolerance
-        in_time = (self.spare > tolerance) & (later <= self.spare - tolerance)
-        if (unlike & ~in_time).any():
-            raise Uneven
 
 
 def _last_of_stream(program: Program) -> np.ndarray:
