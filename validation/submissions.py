@@ -1,4 +1,4 @@
-"""Measurements that others send: what a row has to say, whether it can be true, and what is predicted of it.
+"""Measurements that others send: what a row must have, whether it can be true, and its prediction.
 
 A file has a JSON object a line: a scenario, the times of single steps, and where they come from. `checked` reads it
 strictly and predicts every row; `text` is the file for a pull request, and reading that gives the same file again.
@@ -54,8 +54,8 @@ class Checked:
     @property
     def id(self) -> str:
         """The same for the same measurement, whoever predicts it."""
-        said = {key: self.row[key] for key in NEEDED}
-        text = json.dumps(said, sort_keys=True)
+        fields = {key: self.row[key] for key in NEEDED}
+        text = json.dumps(fields, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
@@ -86,28 +86,31 @@ def checked(path: Path) -> list[Checked]:
         With every mistake of every row.
     """
     mistakes: list[Mistake] = []
-    found: list[Checked] = []
-    known: dict[str, Prediction] = {}  # of several measurements of one scenario, once
+    rows: list[Checked] = []
+    predictions: dict[
+        str, Prediction
+    ] = {}  # by scenario: measured twice, predicted once
     for where, row in _rows(path, mistakes):
         try:
-            found.append(_predicted(row, where, known))
+            rows.append(_predicted(row, where, predictions))
         except InputError as error:
             mistakes.extend(error.mistakes)
-    if not found and not mistakes:
+    if not rows and not mistakes:
         mistakes.append(Mistake(str(path), "", "no rows", "a JSON object a line"))
     if mistakes:
         raise InputError(mistakes)
-    return found
+    return rows
 
 
 def text(rows: Sequence[Checked]) -> str:
-    """The file for a pull request: what was sent, and under `checked` what this version predicts of it."""
+    """The file for a pull request: what was sent, and under `checked` this version's prediction."""
     lines = []
-    for one in rows:
-        said = one.to_json()
-        kept = {key: said[key] for key in ("id", "measured", "predicted")}
-        told = {key: one.row[key] for key in NEEDED}
-        lines.append(json.dumps({**told, "checked": {**kept, "prestep": __version__}}))
+    for row in rows:
+        report = row.to_json()
+        checked = {key: report[key] for key in ("id", "measured", "predicted")}
+        checked["prestep"] = __version__
+        fields = {key: row.row[key] for key in NEEDED}
+        lines.append(json.dumps({**fields, "checked": checked}))
     return "\n".join(lines) + "\n"
 
 
@@ -130,7 +133,7 @@ def _rows(path: Path, mistakes: list[Mistake]) -> Iterator[tuple[str, dict[str, 
 
 
 def _wrong(row: Mapping[str, Any], where: str) -> Iterator[Mistake]:
-    """What types cannot say."""
+    """Mistakes that a schema cannot see."""
     try:
         date.fromisoformat(row["date"])
     except ValueError:
@@ -152,15 +155,15 @@ def _wrong(row: Mapping[str, Any], where: str) -> Iterator[Mistake]:
 
 
 def _predicted(
-    row: Mapping[str, Any], where: str, known: dict[str, Prediction]
+    row: Mapping[str, Any], where: str, predictions: dict[str, Prediction]
 ) -> Checked:
-    said = json.dumps(row["scenario"], sort_keys=True)
+    key = json.dumps(row["scenario"], sort_keys=True)
     scenario = parse_scenario(dict(row["scenario"]), where)
     if scenario.jobs:
         raise InputError(Mistake(where, "scenario.jobs", "several jobs", "one job"))
-    if said not in known:
-        known[said] = predict(scenario)
-    return Checked(row, where, statistics.median(row["step_times"]), known[said])
+    if key not in predictions:
+        predictions[key] = predict(scenario)
+    return Checked(row, where, statistics.median(row["step_times"]), predictions[key])
 
 
 def _doubts(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,84 +82,114 @@ def calibrate(
         base = cluster or usual_cluster(measured)
         if gpu_file is not None:
             base = _with_gpu(base, gpu_file, paths.base)
-        notes = _fit(measured, base, paths, fit_nccl)
+        calibration = _Calibration(measured, base, load_cluster(base), paths)
+        notes = calibration.run(fit_nccl)
     return "\n".join([*notes, "", *_written(paths)])
 
 
-def _fit(measured: Measured, base: str, paths: Paths, fit_nccl: NcclFit) -> list[str]:
-    """Fits every part and writes its file; what is to be said of each."""
-    below = load_cluster(base)
-    steps, reasons = machine_steps.steps_of(measured, base)
-    fits = Fits.of(measured, below, steps)
-    if fits.table is not None and gpu_of(below).like is not None:
-        _write(fits, measured, base, below, paths)
-        steps = machine_steps.with_kernels(steps, paths.cluster)
-        fits = Fits.of(measured, below, steps)
-    fits = _level(fits, measured, base, paths, steps)
-    machine_ = f"{measured.world} x {measured.model}, {measured.when}"
-    notes = [f"{measured.name}: {machine_}, over the cluster {base}"]
-    notes += _write_kernels(fits, measured, paths)
-    notes += ["", "# host", fits.host_note]
-    _refuse_nothing(fits, measured)
-    notes += ["", "# collectives", _nccl(measured, paths, base, fit_nccl)]
-    notes += ["", "# links and disks", *fits.link_notes]
-    output = paths.cluster
-    files.write_text(output, render(measured, base, below, paths, fits))
-    forget()
-    load_cluster(str(output))  # a file that cannot be read back is no result
-    notes += _how_sure(measured, paths)
-    judged = machine_steps.judge(steps, output)
-    likelier = machine_steps.better_before(judged, between(gpu_of(below)))
-    if fits.table is not None and likelier > 1:
-        notes.append(_leave_kernels(measured, base, below, paths, fits, likelier))
-        judged = machine_steps.judge(steps, output)
-    return [*notes, "", "# training steps", machine_steps.table(judged, reasons)]
+@dataclass(frozen=True)
+class _Calibration:
+    """A measurement that becomes files: over the cluster of the name `base`, which is `below`."""
 
+    measured: Measured
+    base: str
+    below: Any
+    paths: Paths
 
-def _leave_kernels(
-    measured: Measured, base: str, below: Any, paths: Paths, fits: Fits, likelier: float
-) -> str:
-    """The cluster with the kernels of the known GPU, whose tables predict steps better; what is to be said of it."""
-    for path in (paths.gpu, paths.table):
-        path.unlink()
-    text = render(measured, base, below, paths, replace(fits, table=None))
-    files.write_text(paths.cluster, text)
-    forget()
-    return (
-        "\n# kernels left as they were\nsteps that the GPU decides, and whose level was not fitted to them, are "
-        f"{likelier:.1f} times likelier with the tables of the {gpu_of(below).name} than with this machine's rows"
-    )
+    def run(self, fit_nccl: NcclFit) -> list[str]:
+        """Fits every part and writes its file; what is to be said of each."""
+        measured, output = self.measured, self.paths.cluster
+        steps, reasons = machine_steps.steps_of(measured, self.base)
+        fits = self._fits(steps)
+        if fits.table is not None and gpu_of(self.below).like is not None:
+            # Another GPU lends the known one its times: which steps the GPU decides, own kernels tell.
+            self._write(fits)
+            steps = machine_steps.with_kernels(steps, output)
+            fits = self._fits(steps)
+        fits = self._levelled(fits, steps)
+        gpus = f"{measured.world} x {measured.model}, {measured.when}"
+        notes = [f"{measured.name}: {gpus}, over the cluster {self.base}"]
+        notes += self._write_kernels(fits)
+        notes += ["", "# host", fits.host_note]
+        _refuse_nothing(fits, measured)
+        notes += ["", "# collectives", self._nccl(fit_nccl)]
+        notes += ["", "# links and disks", *fits.link_notes]
+        self._write_cluster(fits)
+        load_cluster(str(output))  # a file that cannot be read back is no result
+        notes += self._how_sure()
+        return [*notes, *self._judged(fits, steps, reasons)]
 
+    def _judged(
+        self, fits: Fits, steps: Sequence[Step], reasons: list[str]
+    ) -> list[str]:
+        """The steps on the calibrated cluster, without its kernels if those of the known GPU predict steps better."""
+        notes, output = list[str](), self.paths.cluster
+        judged, gpu = machine_steps.judge(steps, output), gpu_of(self.below)
+        likelier = machine_steps.better_before(judged, between(gpu))
+        if fits.table is not None and likelier > 1:
+            for path in (self.paths.gpu, self.paths.table):
+                path.unlink()
+            self._write_cluster(replace(fits, table=None))
+            notes.append(
+                "\n# kernels left as they were\nsteps that the GPU decides, and whose level was not fitted to "
+                f"them, are {likelier:.1f} times likelier with the tables of the {gpu.name} than with this "
+                "machine's rows"
+            )
+            judged = machine_steps.judge(steps, output)
+        return [*notes, "", "# training steps", machine_steps.table(judged, reasons)]
 
-def _level(
-    fits: Fits, measured: Measured, base: str, paths: Paths, steps: Sequence[Step]
-) -> Fits:
-    """The fits with kernels at the level of untraced steps, as the cluster with the first ones predicts these."""
-    below = load_cluster(base)
-    level = machine_steps.level(steps, between(gpu_of(below)))
-    if fits.table is None or level is None:
-        return fits
-    _write(fits, measured, base, below, paths)
-    exact = level * machine_steps.missed(steps, level, paths.cluster)
-    table = machine_gpu.fit(measured, base_of(below), gpu_of(below), exact)
-    return replace(fits, table=table)
+    def _fits(self, steps: Sequence[Step]) -> Fits:
+        return Fits.of(self.measured, self.below, steps)
 
+    def _levelled(self, fits: Fits, steps: Sequence[Step]) -> Fits:
+        """The fits with kernels at the level of untraced steps, as the cluster with the first ones predicts these."""
+        gpu = gpu_of(self.below)
+        level = machine_steps.level(steps, between(gpu))
+        if fits.table is None or level is None:
+            return fits
+        self._write(fits)
+        exact = level * machine_steps.missed(steps, level, self.paths.cluster)
+        table = machine_gpu.fit(self.measured, base_of(self.below), gpu, exact)
+        return replace(fits, table=table)
 
-def _write(fits: Fits, measured: Measured, base: str, below: Any, paths: Paths) -> None:
-    """Writes kernels and cluster as far as they are known."""
-    _write_kernels(fits, measured, paths)
-    files.write_text(paths.cluster, render(measured, base, below, paths, fits))
-    forget()
+    def _write(self, fits: Fits) -> None:
+        """Writes kernels and cluster as far as they are known."""
+        self._write_kernels(fits)
+        self._write_cluster(fits)
 
+    def _write_cluster(self, fits: Fits) -> None:
+        text = render(self.measured, self.base, self.below, self.paths, fits)
+        files.write_text(self.paths.cluster, text)
+        forget()
 
-def _write_kernels(fits: Fits, measured: Measured, paths: Paths) -> list[str]:
-    """Writes the GPU's file and table, if kernels were measured; what is to be said of them."""
-    if fits.table is None:
-        return []
-    write_rows(paths.table, fits.table.rows)
-    text = machine_gpu.render(fits.table, measured, paths.table.name)
-    files.write_text(paths.gpu, text)
-    return ["", "# kernels", *fits.table.notes, fits.table.summary]
+    def _write_kernels(self, fits: Fits) -> list[str]:
+        """Writes the GPU's file and table, if kernels were measured; what is to be said of them."""
+        if fits.table is None:
+            return []
+        write_rows(self.paths.table, fits.table.rows)
+        text = machine_gpu.render(fits.table, self.measured, self.paths.table.name)
+        files.write_text(self.paths.gpu, text)
+        return ["", "# kernels", *fits.table.notes, fits.table.summary]
+
+    def _nccl(self, fit_nccl: NcclFit) -> str:
+        """Fits NCCL's constants, if collectives were measured; what is to be said of them."""
+        rows = self.measured.file("collectives.jsonl")
+        # With --force: those of an earlier measurement do not count for this one.
+        self.paths.nccl.unlink(missing_ok=True)
+        if rows is None:
+            return "none measured: NCCL's constants stay as they were"
+        try:
+            return fit_nccl(rows, self.paths.nccl, self.base)
+        except PrestepError as error:
+            return f"not fitted, NCCL's constants stay as they were: {error}"
+
+    def _how_sure(self) -> list[str]:
+        """Intervals of NCCL's constants, if they were fitted."""
+        rows, nccl = self.measured.file("collectives.jsonl"), self.paths.nccl
+        if rows is None or not nccl.exists():
+            return []
+        note = _note(nccl, _intervals(rows, self.paths.cluster))
+        return ["", "# how sure the constants are", note]
 
 
 def _refuse_nothing(fits: Fits, measured: Measured) -> None:
@@ -173,15 +203,6 @@ def _refuse_nothing(fits: Fits, measured: Measured) -> None:
     raise InputError(
         Mistake(measured.name, "", "nothing that was measured", expected, hint)
     )
-
-
-def _how_sure(measured: Measured, paths: Paths) -> list[str]:
-    """Intervals of NCCL's constants, if they were fitted."""
-    rows = measured.file("collectives.jsonl")
-    if rows is None or not paths.nccl.exists():
-        return []
-    note = _note(paths.nccl, _intervals(rows, paths.cluster))
-    return ["", "# how sure the constants are", note]
 
 
 def _intervals(rows: Path, cluster: Path) -> dict[str, Estimate]:
@@ -278,16 +299,3 @@ def known_gpu(name: str) -> str:
     return next(
         (gpu for gpu in sorted(gpu_names(), key=len, reverse=True) if gpu in parts), ""
     )
-
-
-def _nccl(measured: Measured, paths: Paths, cluster: str, fit_nccl: NcclFit) -> str:
-    rows = measured.file("collectives.jsonl")
-    paths.nccl.unlink(
-        missing_ok=True
-    )  # --force: what an earlier measurement said does not count for this one
-    if rows is None:
-        return "none measured: NCCL's constants stay as they were"
-    try:
-        return fit_nccl(rows, paths.nccl, cluster)
-    except PrestepError as error:
-        return f"not fitted, NCCL's constants stay as they were: {error}"

@@ -80,11 +80,11 @@ class Host:
             if self.bounds
             else ""
         )
-        said = (
+        line = (
             f"host_factor {self.factor}{bounds}, spread {self.spread:.1%}; "
             f"fitted: {_listed(self.fitted)}; held out: {_listed(self.held_out)}"
         )
-        return "\n".join([said, *([self.experts.summary] if self.experts else [])])
+        return "\n".join([line, *([self.experts.summary] if self.experts else [])])
 
 
 def _listed(errors: Mapping[str, float]) -> str:
@@ -104,16 +104,16 @@ def fit(steps: Sequence[Step], known: float = 1.0) -> Host | None:
     if not witnesses:
         return None
     bounds = [step.factor for step in steps if not step.host_bound]
-    kept = [name for at, name in enumerate(witnesses) if at % HELD_OUT != HELD_OUT - 1]
-    trial, _ = middle([witnesses[name] for name in kept], bounds)
+    used = [name for at, name in enumerate(witnesses) if at % HELD_OUT != HELD_OUT - 1]
+    trial, _ = middle([witnesses[name] for name in used], bounds)
     errors = {name: trial / factor - 1 for name, factor in witnesses.items()}
     value, spread = middle(list(witnesses.values()), bounds)
     wide = math.exp(quantile() * spread / math.sqrt(len(witnesses)))
     return Host(
         Estimate(value, value / wide, value * wide, len(witnesses)),
         spread,
-        {name: errors[name] for name in kept},
-        {name: errors[name] for name in witnesses if name not in kept},
+        {name: errors[name] for name in used},
+        {name: errors[name] for name in witnesses if name not in used},
         sum(bound < value * math.exp(2 * spread) for bound in bounds),
         _experts(steps, known),
     )
@@ -123,21 +123,22 @@ def _experts(steps: Sequence[Step], known: float) -> Experts | None:
     """Whether models with experts keep the known factor: held out of the fit, their rows are likelier with it."""
     own = [step for step in steps if step.experts]
     others = [step for step in steps if not step.experts]
-    seen, bounds = _said(others)
-    if not own or not seen:
+    factors, bounds = _factors(others)
+    if not own or not factors:
         return None
-    value, spread = middle(seen, bounds)
-    gain = _likely(*_said(own), known, spread) - _likely(*_said(own), value, spread)
+    value, spread = middle(factors, bounds)
+    mine = _factors(own)
+    gain = _likely(*mine, known, spread) - _likely(*mine, value, spread)
     if gain < math.log(LIKELIER):
         return None
     names = tuple(step.row.name for step in own)
     return Experts(known, value, math.exp(gain), names)
 
 
-def _said(steps: Sequence[Step]) -> tuple[list[float], list[float]]:
-    """Factors that steps say, and those that they bound."""
-    said = [step.factor for step in steps if step.host_bound]
-    return said, [step.factor for step in steps if not step.host_bound]
+def _factors(steps: Sequence[Step]) -> tuple[list[float], list[float]]:
+    """Factors of steps that the host decides, and upper bounds from the others."""
+    factors = [step.factor for step in steps if step.host_bound]
+    return factors, [step.factor for step in steps if not step.host_bound]
 
 
 def _likely(

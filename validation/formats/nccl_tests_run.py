@@ -129,14 +129,7 @@ def _result(result: Any, where: str) -> list[tuple[int, str, float]]:
 def _run_of(report: Mapping[str, Any], where: str) -> Run:
     """What a JSON report says of its run."""
     config = _typed(report, "config", dict, where) or {}
-    devices = _typed(config, "devices", list, where)
-    devices = devices or _typed(report, "devices", list, where) or []
-    for at, device in enumerate(devices):
-        if not isinstance(device, dict):
-            expected = "a device: its rank, hostname and device_info"
-            raise InputError(
-                Mistake(where, f"devices[{at}]", repr(device)[:60], expected)
-            )
+    devices = _devices(config, where) or _devices(report, where)
     # With MPI one device of every process is listed.
     per_process = whole({"nthreads": 1, **config}, "nthreads", where, 1)
     per_process *= whole({"ngpus": 1, **config}, "ngpus", where, 1)
@@ -155,6 +148,19 @@ def _run_of(report: Mapping[str, Any], where: str) -> Run:
         gpu=str(devices[0].get("device_info", "")) if devices else "",
         env=_variables(_typed(report, "env", list, where) or []),
     )
+
+
+def _devices(table: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    """The devices that a report or its configuration lists."""
+    devices: list[Any] = _typed(table, "devices", list, where) or []
+    for at, device in enumerate(devices):
+        if not isinstance(device, dict):
+            key, expected = (
+                f"devices[{at}]",
+                "a device: its rank, hostname and device_info",
+            )
+            raise InputError(Mistake(where, key, repr(device)[:60], expected))
+    return devices
 
 
 def _typed(table: Mapping[str, Any], key: str, kind: type, where: str) -> Any:

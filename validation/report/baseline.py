@@ -86,8 +86,8 @@ def read(path: Path) -> Reports:
     return _checked(report, str(path))
 
 
-def _checked(told: Any, where: str) -> Reports:
-    reports = told if isinstance(told, list) else [told]
+def _checked(value: Any, where: str) -> Reports:
+    reports = value if isinstance(value, list) else [value]
     mistakes = [
         Mistake(where, f"[{at}]", "no report", EXPECTED)
         for at, one in enumerate(reports)
@@ -98,12 +98,12 @@ def _checked(told: Any, where: str) -> Reports:
     return reports
 
 
-def _is_report(told: Any) -> bool:
+def _is_report(value: Any) -> bool:
     return (
-        isinstance(told, dict)
-        and "set" in told
-        and isinstance(told.get("cases"), list)
-        and all(isinstance(case, dict) and _numbers(case) for case in told["cases"])
+        isinstance(value, dict)
+        and "set" in value
+        and isinstance(value.get("cases"), list)
+        and all(isinstance(case, dict) and _numbers(case) for case in value["cases"])
     )
 
 
@@ -130,12 +130,11 @@ def of_revision(
     with tempfile.TemporaryDirectory(prefix="prestep-base-") as folder:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             tar.extractall(folder, filter="data")
-        if (whole := ask(folder, sets, rows, jobs)) is not None:
-            return whole
-        found = [
-            ask(folder, [one], rows, jobs) for one in sets
-        ]  # one set that it does not know refuses them all
-    reports = [report for made in found if made for report in made]
+        if (together := ask(folder, sets, rows, jobs)) is not None:
+            return together
+        # One set that the revision does not have makes it refuse them all.
+        apart = [ask(folder, [name], rows, jobs) for name in sets]
+    reports = [report for reports in apart if reports for report in reports]
     if not reports:
         raise PrestepError(
             f"--compare: {revision} can predict none of {', '.join(sets)}"

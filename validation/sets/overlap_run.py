@@ -78,34 +78,47 @@ def side_by_side(
     share
         Of the harness's queues: its runs are as long as that.
     """
-    facts, ranks = load_gpu(gpu), len(plan.ranks)
-    host = load(gpu).tables["host"][plan.op]
+    pair = _Pair(kernel, compute, plan, bandwidth, gpu, constants)
+    first, second = queues(compute, comm, share)
+    # Kernels that begin when the last collective has ended tell nothing of collectives: first without most of them.
+    beside = OUTLASTING * constants.contention(kernel) * second.collectives * comm
+    fewer = Queue(int(beside / compute) + 8, second.collectives)
+    collectives = pair.run(fewer) if fewer.kernels < second.kernels else None
+    if collectives is None or not _outlasts(*collectives):
+        collectives = pair.run(second)
+    return _mean(*pair.run(first), KERNEL), _mean(*collectives, COMM)
 
-    def run(queue: Queue) -> tuple[Timed, Run]:
-        graph = _graph(queue, kernel, plan, ranks, host)
+
+@dataclass(frozen=True)
+class _Pair:
+    """A kernel and a collective that run beside each other; see `side_by_side`."""
+
+    kernel: Kernel
+    compute: float
+    plan: Plan
+    bandwidth: np.ndarray
+    gpu: str
+    constants: Beside
+
+    def run(self, queue: Queue) -> tuple[Timed, Run]:
+        """One of the harness's runs, by the engine."""
+        facts, ranks = load_gpu(self.gpu), len(self.plan.ranks)
+        host = load(self.gpu).tables["host"][self.plan.op]
+        graph = _graph(queue, self.kernel, self.plan, ranks, host)
         timed = Timed(
             graph=graph,
-            durations=np.array([compute]),
-            plans=(plan,) * len(graph.comms),
-            bandwidth=bandwidth,
-            slowdown=lambda _, channels: constants.slowdown(
-                kernel, channels, facts.sms, compute
+            durations=np.array([self.compute]),
+            plans=(self.plan,) * len(graph.comms),
+            bandwidth=self.bandwidth,
+            slowdown=lambda _, channels: self.constants.slowdown(
+                self.kernel, channels, facts.sms, self.compute
             ),
-            contention=constants.contention(kernel),
+            contention=self.constants.contention(self.kernel),
             kernel_gap=facts.gap,
             launch_latency=LAUNCH_LATENCY,
             scale=_paces(ranks, facts.spread),
         )
         return timed, execute(timed, 1)
-
-    first, second = queues(compute, comm, share)
-    # Kernels that begin when the last collective has ended tell nothing of collectives: first without most of them.
-    beside = OUTLASTING * constants.contention(kernel) * second.collectives * comm
-    fewer = Queue(int(beside / compute) + 8, second.collectives)
-    done = run(fewer) if fewer.kernels < second.kernels else None
-    if done is None or not _outlasts(*done):
-        done = run(second)
-    return _mean(*run(first), KERNEL), _mean(*done, COMM)
 
 
 def _outlasts(timed: Timed, run: Run) -> bool:

@@ -60,14 +60,13 @@ def validate_set(
     chosen = load_set(name)
     where = chosen.cluster if cluster is None else _named(name, cluster, rows)
     read = chosen.rows if rows is None else read_rows(rows)
-    given = [_measured_on(where, row) for row in read]
-    predictable, skipped = _sort(given)
+    measured = [_measured_on(where, row) for row in read]
+    predictable, skipped = _sort(measured)
     bases: list[Row | None] = [None] * len(predictable)
     if chosen.ratios:
-        bases = _bases(predictable, [*given, *chosen.bases])
-    every = [*predictable, *_not_among(predictable, bases)]
-    made = _predict_all(every, jobs, predict)
-    predictions = dict(zip(map(_run, every), made, strict=True))
+        bases = _bases(predictable, [*measured, *chosen.bases])
+    every = [*predictable, *(row for row in bases if row is not None)]
+    predictions = _predict_all(every, jobs, predict)
     cases = _cases(predictable, bases, predictions, chosen)
     title = chosen.title if rows is None else ""
     return Report(name, cases, chosen.tolerances, skipped, rows is None, title)
@@ -87,36 +86,31 @@ def _named(name: str, cluster: str, rows: str | Path | None) -> dict[str, str]:
 
 
 def _measured_on(where: Mapping[str, Any], row: Row) -> Row:
-    """A row with the cluster that it does not say itself; labels of emulated ones say it."""
-    said = bool(row.cluster) or emulated_cluster(row) is not None
-    return row if said else replace(row, cluster=where)
+    """A row with the cluster that it does not name itself; labels of emulated ones name it."""
+    named = bool(row.cluster) or emulated_cluster(row) is not None
+    return row if named else replace(row, cluster=where)
 
 
 def _cases(
     rows: Sequence[Row],
     bases: Sequence[Row | None],
-    predictions: Mapping[tuple[str, str], Prediction],
+    predictions: Mapping[str, Prediction],
     chosen: MeasuredSet,
 ) -> tuple[Case, ...]:
+    """Rows beside their predictions, and beside the same of the row that each is a ratio to."""
     fitted, limit = chosen.fitted, chosen.tolerances.noisy_spread
 
-    def of(row: Row, base: Base | None) -> Case:
-        known = row.configuration in fitted
-        return Case(row, predictions[_run(row)], known, row.spread > limit, base)
-
-    def base_case(row: Row) -> Base:
-        return Base(row, predictions[_run(row)], row.spread > limit)
+    def about(row: Row) -> tuple[Row, Prediction]:
+        return row, predictions[_question(row)]
 
     return tuple(
-        of(row, None if base is None else base_case(base))
+        Case(
+            *about(row),
+            fitted=row.configuration in fitted,
+            noisy=row.spread > limit,
+            base=None if base is None else Base(*about(base), base.spread > limit),
+        )
         for row, base in zip(rows, bases, strict=True)
-    )
-
-
-def _run(row: Row) -> tuple[str, str]:
-    """What tells two rows apart: files of one name may hold different rows."""
-    return row.where, json.dumps(
-        [row.id, row.label, row.case, dict(row.env), row.measured], default=str
     )
 
 
@@ -127,34 +121,25 @@ def _bases(rows: Sequence[Row], among: Sequence[Row]) -> list[Row | None]:
         by_file.setdefault(row.where.rpartition(":")[0], []).append(row)
     own = {file: by_step(mine) for file, mine in by_file.items()}
     every = by_step(among)
-    found = [
+    bases = [
         base_of(row, own[row.where.rpartition(":")[0]]) or base_of(row, every)
         for row in rows
     ]
-    distinct = {_run(row): row for row in found if row is not None}
-    good = {_run(row) for row in _sort([*distinct.values()])[0]}
-    return [row if row is not None and _run(row) in good else None for row in found]
-
-
-def _not_among(rows: Sequence[Row], bases: Sequence[Row | None]) -> list[Row]:
-    configurations = set(map(_run, rows))
-    return list(
-        {
-            _run(row): row
-            for row in bases
-            if row is not None and _run(row) not in configurations
-        }.values()
-    )
+    predictable, _ = _sort([row for row in bases if row is not None])
+    questions = set(map(_question, predictable))
+    return [
+        row if row is not None and _question(row) in questions else None
+        for row in bases
+    ]
 
 
 def _sort(rows: Sequence[Row]) -> tuple[list[Row], tuple[Row, ...]]:
     """Rows to predict, and rows that hold no measurement or ran what a scenario cannot say, with the reason."""
     predictable, skipped = [], []
-    said: set[str] = set()
+    scenarios: set[str] = set()  # questions that are known to have one
     for row in rows:
-        question = _asked(row)
-        reason = row.error
-        if not reason and question not in said:
+        question, reason = _question(row), row.error
+        if not reason and question not in scenarios:
             try:
                 scenario_of(row)
             except InputError as error:
@@ -162,7 +147,7 @@ def _sort(rows: Sequence[Row]) -> tuple[list[Row], tuple[Row, ...]]:
         if reason:
             skipped.append(replace(row, error=reason))
         else:
-            said.add(question)
+            scenarios.add(question)
             predictable.append(row)
     return predictable, tuple(skipped)
 
@@ -190,33 +175,26 @@ def _of_jobs(scenario: Scenario) -> prediction.Prediction:
     return shared_cluster.predict(scenario).results[scenario.jobs[0].name]
 
 
-def _predict_all(
-    rows: Sequence[Row], jobs: int, predict: Predict | None
-) -> list[Prediction]:
-    """The prediction of every row; a step that was measured more than once is predicted once."""
-    asked = [_asked(row) for row in rows]
-    distinct: dict[str, Row] = {}
-    for question, row in zip(asked, rows, strict=True):
-        distinct.setdefault(question, row)
-    made = _predict_each([*distinct.values()], jobs, predict)
-    known = dict(zip(distinct, made, strict=True))
-    return [known[question] for question in asked]
-
-
-def _asked(row: Row) -> str:
+def _question(row: Row) -> str:
     """What of a row its prediction rests on: all but what was measured. Jobs that ran together stand alone."""
     run = row.where if row.beside else ""
-    told = [row.case, row.world, row.label, dict(row.env), dict(row.cluster), run]
-    return json.dumps(told, sort_keys=True, default=str)
+    parts = [row.case, row.world, row.label, dict(row.env), dict(row.cluster), run]
+    return json.dumps(parts, sort_keys=True, default=str)
 
 
-def _predict_each(
+def _predict_all(
     rows: Sequence[Row], jobs: int, predict: Predict | None
-) -> list[Prediction]:
+) -> dict[str, Prediction]:
+    """Predictions by question: a step that was measured more than once is predicted once."""
+    distinct: dict[str, Row] = {}
+    for row in rows:
+        distinct.setdefault(_question(row), row)
     work = partial(predict_row, predict=predict)
-    if jobs == 1 or len(rows) < 2:
-        return list(map(work, progress.track(rows, "rows")))
-    with Workers(jobs) as pool:
-        return list(
-            progress.track(pool.map(work, rows, chunksize=4), "rows", len(rows))
-        )
+    count = len(distinct)
+    if jobs == 1 or count < 2:
+        made = list(map(work, progress.track([*distinct.values()], "rows")))
+    else:
+        with Workers(jobs) as pool:
+            pending = pool.map(work, distinct.values(), chunksize=4)
+            made = list(progress.track(pending, "rows", count))
+    return dict(zip(distinct, made, strict=True))
