@@ -5,7 +5,8 @@
 >>> result.step_time > 0
 True
 
-Everything here is `prestep.sim.api`'s: docs/python.md has the list.
+Everything here is `prestep.sim.api`'s, but for what extensions add under the entry point group `prestep.api`, such as
+`replay`: docs/python.md has the list.
 """
 
 from __future__ import annotations
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
         load,
         load_cluster,
         names,
-        replay,
         save,
         simulate,
         spans,
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         to_graph,
         tornado,
     )
+    from prestep.sim.replay.frame import replay as replay
 
 __all__ = [
     "InputError",
@@ -58,7 +59,6 @@ __all__ = [
     "load",
     "load_cluster",
     "names",
-    "replay",
     "save",
     "simulate",
     "spans",
@@ -71,12 +71,21 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Returns a name of the API, which is imported when one is asked for: the command line and programs under
     capture ask for none."""
-    if name not in __all__:
+    if name in __all__:
+        place = f"prestep.sim.api:{name}"
+    elif name.startswith("_") or not (place := _extensions().get(name, "")):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module("prestep.sim.api"), name)
-    globals()[name] = value
+    module, _, attribute = place.partition(":")
+    globals()[name] = value = getattr(importlib.import_module(module), attribute)
     return value
 
 
+def _extensions() -> dict[str, str]:
+    """Where functions are that extensions add, by name."""
+    from prestep.sim.entry_points import entry_points  # few programs ask
+
+    return {entry.name: entry.value for entry in entry_points("prestep.api")}
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_extensions()})

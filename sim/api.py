@@ -18,12 +18,11 @@ from prestep import topologies
 from prestep.sim import exporters
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.timeline import Timeline
+from prestep.sim.assignments import Changes, text_of, texts_of
 from prestep.sim.collectives import report as collective_report
 from prestep.sim.errors import InputError, PrestepError
 from prestep.sim.exporters import _run_files
 from prestep.sim.predict import execute, plan, predict, reported, with_request
-from prestep.sim.replay import report as replay_report
-from prestep.sim.replay.replay import replay_files
 from prestep.sim.spec.jobs import refuse
 from prestep.sim.spec.load import load_scenario
 from prestep.sim.spec.sections import Scenario
@@ -56,7 +55,6 @@ __all__ = [
     "load",
     "load_cluster",
     "names",
-    "replay",
     "save",
     "simulate",
     "spans",
@@ -64,17 +62,6 @@ __all__ = [
     "to_graph",
     "tornado",
 ]
-
-#: Changes as `--set` takes them, by key: {"training.micro_batch": 4, "nvlink.bandwidth": "2x"}.
-Changes = Mapping[str, object]
-
-
-def _texts(changes: Changes | None) -> tuple[str, ...]:
-    return tuple(f"{key}={_text(value)}" for key, value in (changes or {}).items())
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def load(
@@ -98,18 +85,18 @@ def load(
 def _placed(changes: Changes | None, cluster: Cluster | None) -> tuple[str, ...]:
     """Changes as texts, the cluster before the others."""
     if cluster is None:
-        return _texts(changes)
+        return texts_of(changes)
     twice = [key for key in ("cluster.name", "cluster.file") if key in (changes or {})]
     if twice:
         raise PrestepError(f"cluster=... and {twice[0]} in changes: give one of them")
-    return place_of(topologies.cluster_name(cluster)), *_texts(changes)
+    return place_of(topologies.cluster_name(cluster)), *texts_of(changes)
 
 
 def load_cluster(
     cluster: Cluster, hosts: int | None = None, changes: Changes | None = None
 ) -> Fabric:
     """A cluster by name, by file or of a NetworkX graph; `to_graph` makes one of it."""
-    texts = {key: _text(value) for key, value in (changes or {}).items()}
+    texts = {key: text_of(value) for key, value in (changes or {}).items()}
     return topologies.load_cluster(cluster, hosts, texts)
 
 
@@ -172,7 +159,7 @@ def compare(
     """
     results = {"base": simulate(scenario, cluster=cluster)}
     for changes in variants:
-        results[", ".join(_texts(changes))] = simulate(
+        results[", ".join(texts_of(changes))] = simulate(
             scenario, changes, cluster=cluster
         )
     base = results["base"].step_time
@@ -220,7 +207,7 @@ def sweep(
     """
     path = find_scenario(None if scenario is None else str(scenario))
     listed = {
-        key: tuple(_text(value) for value in values) for key, values in grid.items()
+        key: tuple(text_of(value) for value in values) for key, values in grid.items()
     }
     if cluster is not None and not isinstance(cluster, str | Path):
         cluster = _written(load_cluster(cluster), Path(folder))
@@ -235,26 +222,6 @@ def _written(fabric: Fabric, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     export_file(fabric, path)
     return path
-
-
-def replay(
-    files: Sequence[str | Path], cluster: Cluster = "", changes: Changes | None = None
-) -> pd.DataFrame:
-    """Traces of a real run, replayed: `measured` and `simulated` seconds by rank and step, of which `step` is the name.
-
-    With a cluster or changes, `simulated` is what the run would take there.
-    """
-    place = topologies.cluster_name(cluster) if cluster != "" else ""
-    outcome = replay_report.as_json(
-        replay_files(files, cluster=place, changes=_texts(changes))
-    )
-    rows = [
-        (int(rank), step, measured, simulated)
-        for rank, times in outcome["measured_step_time"].items()
-        for step, measured in times.items()
-        if (simulated := outcome["simulated_step_time"][rank][step]) is not None
-    ]
-    return pd.DataFrame(rows, columns=["rank", "step", "measured", "simulated"])
 
 
 def collective(

@@ -6,7 +6,7 @@ import difflib
 import re
 import tomllib
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Literal
 
@@ -15,6 +15,26 @@ from prestep.sim.errors import InputError, Mistake
 from prestep.sim.strict import has_keys, type_hints
 
 _SPEED = re.compile(r"\s*[\d.]+\s*(x|%|[kMGT]?i?B/s|[kMGT]?bit/s|[GT])\s*")
+
+
+#: Changes as `--set` takes them, by key: {"training.micro_batch": 4, "nvlink.bandwidth": "2x"}.
+Changes = Mapping[str, object]
+
+
+def texts_of(changes: Changes | None) -> tuple[str, ...]:
+    """Changes as items of `--set`.
+
+    Examples
+    --------
+    >>> texts_of({"parallel.tp": 4, "nccl.nvls": False})
+    ('parallel.tp=4', 'nccl.nvls=false')
+    """
+    return tuple(f"{key}={text_of(value)}" for key, value in (changes or {}).items())
+
+
+def text_of(value: object) -> str:
+    """A value as `--set` takes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def split(item: str) -> tuple[str, str]:

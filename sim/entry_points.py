@@ -30,7 +30,7 @@ class EntryPoint(NamedTuple):
     Attributes
     ----------
     group, name, value : str
-        As the line says: `name = value` under `[group]`.
+        As the line says: `name = value` under `[group]`. A value is a module, or one of its objects: `module:object`.
     source : str
         The distribution and its version ("toy-prestep 1.0"), or the room of prestep ("prestep's sim/rl").
     """
@@ -39,6 +39,11 @@ class EntryPoint(NamedTuple):
     name: str
     value: str
     source: str
+
+    @property
+    def module(self) -> str:
+        """The module that the value names, or in which its object is."""
+        return self.value.partition(":")[0]
 
     @property
     def foreign(self) -> bool:

@@ -6,10 +6,11 @@ This is the last stage that knows what a scenario's keys are.
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from prestep.sim.analysis import effects
 from prestep.sim.collectives.wires import paths, processes
 from prestep.sim.costs import Gpu
 from prestep.sim.costs.gpu_files import generation_of, known_capability
@@ -20,13 +21,10 @@ from prestep.sim.planning.fleet import Fleet, fleet_of
 from prestep.sim.planning.host_speed import HostSpeed
 from prestep.sim.planning.job import Batch, Degrees, Job, Machine, Remarks
 from prestep.sim.planning.symmetry import unlike
-from prestep.sim.spec.captured import operator_times
-from prestep.sim.spec.load import sections_in_use
 from prestep.sim.spec.placing import allotted, placements
 from prestep.sim.spec.rules.idle import idle
 from prestep.sim.spec.rules.layout import check_layout, countable
 from prestep.sim.spec.sections import Scenario
-from prestep.sim.storage import feeding, refused_saves
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.host import MEMORY
 from prestep.workloads.frameworks import framework_of
@@ -43,11 +41,6 @@ from prestep.workloads.torch.attention_backend import backend_of, settled
 _log = logging.getLogger("prestep")
 #: Frameworks that tell ranks apart by what is known of their GPUs and hosts.
 BY_HOST = ("pytorch-eager", "pytorch-compiled", "cuda-graph")
-#: Sections that say something else than a training step, and who predicts them.
-ELSEWHERE = {
-    "inference": "prestep run predicts serving",
-    "rl": "prestep run and whatif predict steps of reinforcement learning",
-}
 
 
 class Step(NamedTuple):
@@ -158,7 +151,6 @@ def job_of(
     graphed = bool(scenario.megatron.cuda_graph_scope)
     in_megatron = training.framework == "megatron"
     seen = min(training.packed or training.seq_len, training.seq_len)
-    used = sections_in_use(scenario)
     return Job(
         where=scenario.where,
         framework=training.framework,
@@ -180,8 +172,7 @@ def job_of(
         routed_freely=parallel.natural_routing and parallel.ep > 1,
         adapted_on_host=adapted and in_megatron and not graphed,
         remarks=_remarks(scenario, model, machine),
-        saves=scenario.checkpoint if "checkpoint" in used else None,
-        data=scenario.dataload if "dataload" in used else None,
+        sections=scenario.extensions,
         measured=scenario.measured.step_time,
         fitted=scenario.measured.fitted,
     )
@@ -242,10 +233,22 @@ def _site(
         speeds=_speeds(scenario, machine, hosts),
         unlike=unlike(fabric, machine.fleet, machine.faults, gpus),
         workspace=float(generation_of(gpu).workspace),
-        operators=operator_times(scenario),
+        operators=_operator_times(scenario),
         host_memory=_host_memory(fabric) / place.gpus_per_host,
         attention=backend_of(scenario, model, known_capability(gpu), read),
     )
+
+
+def _operator_times(scenario: Scenario) -> Mapping[str, float]:
+    """Seconds of operators, as [costs.operators] has them and the framework reads them."""
+    stated, of = scenario.costs.operators, framework_of(scenario).operator_times
+    if not stated:
+        return {}
+    if of is None:
+        found, expected = ", ".join(stated), "a program that `prestep capture` recorded"
+        mistake = Mistake(scenario.where, "costs.operators", found, expected)
+        raise InputError(mistake)
+    return of(scenario, stated)
 
 
 def _host_ratios(
@@ -303,19 +306,10 @@ def _leaves_memory(fabric: Fabric, link: int) -> bool:
 
 def not_simulated(scenario: Scenario) -> list[Mistake]:
     """Sections and values that are understood but not simulated here are refused, not ignored."""
-    where, used = scenario.where, sections_in_use(scenario)
-    mistakes = []
-    if scenario.name:
-        hint = "not simulated for several jobs"
-        for section in ("checkpoint", "dataload"):
-            if section in used:
-                mistakes.append(Mistake(where, section, "a section", "nothing", hint))
-    for section, hint in ELSEWHERE.items():
-        if section in used:
-            expected = "a training step here"
-            mistakes.append(Mistake(where, section, "a section", expected, hint))
-    if "checkpoint" in used:
-        mistakes += refused_saves.mistakes_of(scenario.checkpoint, where)
-    if "dataload" in used:
-        mistakes += feeding.mistakes_of(scenario.dataload, where)
+    where, sections = scenario.where, scenario.extensions
+    mistakes = effects.mistakes_of(sections, where, several=bool(scenario.name))
+    if scenario.other_run is not None:
+        name, section = scenario.other_run
+        expected = "a training step here"
+        mistakes.append(Mistake(where, name, "a section", expected, section.COMMANDS))
     return [*mistakes, *refusals(scenario)]

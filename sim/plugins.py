@@ -191,15 +191,15 @@ def _only(name: str, same: list[Plugin]) -> Plugin:
 
 def declared(entry: EntryPoint) -> Plugin:
     """Returns the plug-in that an entry point names."""
-    spec, _ = spec_of(entry.value, tuple(sys.path))
+    spec, _ = spec_of(entry.module, tuple(sys.path))
     file = Path(spec.origin) if spec and spec.origin else None
     mistakes = () if file else (absent(entry, "a module that is installed"),)
-    return Plugin(entry.value, file, entry, mistakes)
+    return Plugin(entry.module, file, entry, mistakes)
 
 
 def missing(entry: EntryPoint) -> tuple[Mistake, ...]:
     """Returns the mistake of an entry point that names nothing, neither a module nor a folder; else nothing."""
-    spec, places = spec_of(entry.value, tuple(sys.path))
+    spec, places = spec_of(entry.module, tuple(sys.path))
     there = spec is not None or places
     return () if there else (absent(entry, "what is installed"),)
 
@@ -288,13 +288,21 @@ def load(package: str, name: str) -> ModuleType:
     """
     key = name.replace("-", "_")
     imported = sys.modules.get(f"{package}.{key}")
-    alone = not entry_points(group_of(package))
-    if imported is not None and alone and _is_plugin(key, imported):
+    entries = entry_points(group_of(package))
+    if key in {entry.name.replace("-", "_") for entry in entries}:
+        return _declared(package, key, tuple(sys.path))
+    if imported is not None and _is_plugin(key, imported):
         return imported  # its folder need not be read again: kernels ask, too
     plugins = plugins_of(package)
     if key not in plugins:
         raise InputError(unknown(package, "", name, plugins))
     return imported_plugin(plugins[key])
+
+
+@functools.cache  # of one path of imports
+def _declared(package: str, key: str, path: tuple[str, ...]) -> ModuleType:
+    """The plug-in of a name that an entry point declares."""
+    return imported_plugin(plugins_of(package)[key])
 
 
 def imported_plugin(plugin: Plugin) -> ModuleType:

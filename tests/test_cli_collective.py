@@ -160,6 +160,83 @@ def test_list_tells_a_line_about_every_collective() -> None:
     )
 
 
+NCCL = "nccl"
+REFUSED = {
+    "unknown operation": (("--op", "all_redcue"), 'did you mean "all_reduce"?'),
+    "an operation of another backend": (("--op", "put"), "nvshmem has it"),
+    "no reductions in NVSHMEM": (("--backend", "nvshmem"), "nccl or gloo has it"),
+    "unknown backend": (("--backend", "mpi"), "one of gloo, nccl, nvshmem"),
+    "unknown algorithm": (("--algo", "rnig"), 'did you mean "ring"?'),
+    "unknown protocol": (("--proto", "LL129"), 'did you mean "LL128"?'),
+    "NVLS without its switches": (("--algo", "nvls"), "do no multicast"),
+    "CollNet without SHARP": (("--algo", "collnet_direct"), "at least two hosts"),
+    "PAT on one host": (("--op", "all_gather", "--algo", "pat"), "one GPU per host"),
+    "a protocol the algorithm has not": (
+        (
+            "--cluster",
+            "dgx-h100",
+            "--set",
+            "nccl.nvls=true",
+            "--algo",
+            "nvls",
+            "--proto",
+            "LL",
+        ),
+        "nvls has no LL",
+    ),
+    "more ranks than GPUs": (("--ranks", "5"), "at most the 4 GPUs"),
+    "a GPU that is none": (("--gpus", "0,9"), "numbers from 0 to 3"),
+    "a GPU twice": (("--gpus", "0,0"), "every GPU once"),
+    "one GPU": (("--gpus", "2"), "at least two GPUs"),
+    "ranks and GPUs": (("--gpus", "0-1", "--ranks", "2"), "one of the two"),
+    "sizes in the wrong order": (
+        ("--min-bytes", "2M", "--max-bytes", "1M"),
+        "--min-bytes",
+    ),
+    "a size that is none": (("--max-bytes", "lots"), "--max-bytes"),
+    "an unknown setting": (("--set", "nccl.bufsize=4"), 'did you mean "buffer_size"?'),
+    "a setting of another type": (
+        ("--set", "nccl.max_channels=many"),
+        "a whole number",
+    ),
+    "a setting out of range": (("--set", "nccl.max_channels=0"), "at least 1"),
+    "a version that is none": (("--set", "nccl.version=two"), "a version of NCCL 2"),
+    "least above most": (
+        ("--set", "nccl.min_channels=8", "--set", "nccl.max_channels=4"),
+        "at most max_channels, 4",
+    ),
+    "a link that is none": (("--set", "nvlnk.bandwidth=2x"), "nvlnk"),
+    "no value": (("--set", "nccl.algo"), "section.key=value"),
+    "an algorithm for Gloo": (
+        ("--backend", "gloo", "--algo", "ring"),
+        "an option of NCCL's collectives",
+    ),
+    "a transport that is none": (
+        ("--set", "nccl.transport=ibverbs"),
+        "one of ibgda, proxy",
+    ),
+    "an algorithm for a communicator": (
+        ("--op", "init", "--algo", "ring"),
+        "an option of NCCL's collectives",
+    ),
+    "puts without P2P": (
+        ("--backend", "nvshmem", "--op", "put", "--set", "nccl.p2p_disable=true"),
+        "need P2P",
+    ),
+    "no cluster": (("--cluster", "h200-host-5"), "did you mean"),
+    "constants that are none": (("--nccl-constants", "no-such.toml"), "no such file"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_nccl_would_refuse_is_exit_2_and_says_why(case: str) -> None:
+    """stdout stays empty, stderr says where, what was found and what was expected."""
+    arguments, said = REFUSED[case]
+    result = run(*HOST, *arguments)
+    assert result.exit_code == 2 and result.stdout == "", result.stdout
+    assert said in result.stderr, result.stderr
+
+
 FALLBACKS = {
     "an algorithm that the operation has not": (
         ("--op", "broadcast", "--algo", "tree"),

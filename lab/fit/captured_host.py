@@ -7,7 +7,7 @@ waiting, is what the host takes for it: the median of its family in autograd's t
 the program's operations take beyond that, in all threads, is Python's, in equal parts for each call that was counted.
 Profiling itself is in these times; ``--share`` says which part of them is left without: so much that host factor 1 is
 the quickest machine that `captured_machine` measured. Costs of lists, of convolutions, of launches and of a call of
-Python are set by hand; frameworks/captured.toml says why.
+Python are set by hand; capture/captured.toml says why.
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ from prestep.sim import files, progress
 from prestep.sim.errors import InputError, Mistake, PrestepError
 from prestep.sim.predict import predict
 from prestep.sim.storage.host import constants
+from prestep.sim.storage.sections import Checkpoint
 from prestep.validation.formats.records import text_of, whole
 from prestep.validation.formats.rows import read_rows
 from prestep.validation.formats.scenarios import scenario_of
 from prestep.validation.report.interface import Skip
 from prestep.validation.sets.sets import folder_of, set_table
-from prestep.workloads.job.checkpoint import Checkpoint
 
 STALL, BESIDE = "save stall", "steps beside a save"
 #: Key of set.toml with the limit on the worst error of a kind.
@@ -121,10 +121,10 @@ def _predict(row: Any) -> dict[str, Any]:
     scenario = scenario_of(replace(row, case=case))
     # The harness saves the model alone.
     save = Checkpoint(mode=MODES[kind], content="model")  # type: ignore[arg-type]
-    result = predict(replace(scenario, checkpoint=save))
-    if result.checkpoint is None:
+    result = predict(replace(scenario, extensions={"checkpoint": save}))
+    if "checkpoint" not in result.effects:
         raise InputError(Mistake(row.where, "case.ckpt", "no prediction", "a save"))
-    return dict(result.checkpoint)
+    return dict(result.effects["checkpoint"])
 
 
 def _calibration(path: Path) -> tuple[Figure, ...]:

@@ -216,9 +216,9 @@ def of_steps() -> Iterator[Answer]:
         if result.uncertainty is not None:
             spread = f"{text}: spread of its interval"
             yield Answer(spread, "intervals", result.uncertainty.spread)
-        if result.checkpoint is not None:
+        if saves := result.effects.get("checkpoint"):
             for key in ("save_stall", "time_until_durable", "load_time"):
-                yield Answer(f"{text}: {key}", "steps", float(result.checkpoint[key]))
+                yield Answer(f"{text}: {key}", "steps", float(saves[key]))
 
 
 def _runs() -> Iterator[tuple[str, dict[str, object]]]:

@@ -167,8 +167,11 @@ class Prediction:
         What no measurement or fit for this hardware covers, most time first.
     scenario : mapping
         What was run, short, in the order to print: name, cluster, gpu, gpus, model, layout, precision, ...
-    checkpoint, dataload : mapping or None
-        What a save costs, and what reading data does to the step, where the scenario has these sections.
+    effects : mapping
+        What sections of extensions add to the step, a table for each: `checkpoint`, what a save costs; `dataload`, what
+        reading data does to the step. In `to_dict` they are beside the other fields.
+    delayed : bool
+        Whether one of them makes every step wait; not in `to_dict`.
     replicas, host : mapping or None
         The step time with noise, where it was asked for; what the host does to it, where it does: see
         `prestep.sim.studies`.
@@ -211,10 +214,10 @@ class Prediction:
     measured_fitted: bool = False
     link_loads: tuple[LinkLoad, ...] = field(default=(), repr=False, compare=False)
     timeline: Timeline | None = field(default=None, repr=False, compare=False)
-    checkpoint: Mapping[str, Any] | None = None
+    effects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    delayed: bool = False
     replicas: Mapping[str, Any] | None = None
     host: Mapping[str, Any] | None = None
-    dataload: Mapping[str, Any] | None = None
     energy: Energy | None = None
     cost: Mapping[str, Any] | None = None
     expected_error: Mapping[str, Any] | None = None
@@ -309,8 +312,7 @@ class Prediction:
     def to_dict(self) -> dict[str, Any]:
         """Plain values under the names that scripts rely on; everything but the timeline."""
         sections = {
-            "checkpoint": self.checkpoint,
-            "dataload": self.dataload,
+            **dict(sorted(self.effects.items())),
             "replicas": self.replicas,
             "host": self.host,
             "cost": self.cost,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, NamedTuple, TypeVar
 
-from prestep.sim.analysis import caveats, metrics, step_times, summary
+from prestep.sim.analysis import caveats, effects, metrics, step_times, summary
 from prestep.sim.analysis.allocations import allocations_of
 from prestep.sim.analysis.critical_path import CriticalPath
 from prestep.sim.analysis.details import Details
+from prestep.sim.analysis.effects import Delay
 from prestep.sim.analysis.energy import energy_of, shares_of
 from prestep.sim.analysis.evidence import evidence_of, fallbacks_of, tables_of
 from prestep.sim.analysis.kernels import kernel_uses
@@ -24,14 +26,12 @@ from prestep.sim.analysis.timeline import Timeline
 from prestep.sim.analysis.uncertainty import (
     uncertainty_of,
     unseen,
-    with_readers,
     with_unseen,
 )
 from prestep.sim.costs.kinds import work
 from prestep.sim.engine.execution import Run
 from prestep.sim.graph.opgraph import KERNEL, OpGraph, Program
 from prestep.sim.planning.planned import Planned
-from prestep.sim.storage.feeding import path_with, with_data
 from prestep.sim.tools.stack import with_room
 from prestep.workloads.models.counts import attention_flops, idle_parameters
 from prestep.workloads.models.model import ModelSpec
@@ -62,7 +62,7 @@ def report(
     links = link_report(planned.fabric.links, run, first, prices, step.waiting)
     end = step_times.last_end(graph, run)
     path = critical_path(graph, run, end - step.computed, end)
-    checkpoint, save = _checkpoint(planned, run, breakdown.seconds, step.total)
+    tables, after = effects.following(planned, run, breakdown.seconds, step.total)
     return Prediction(
         **_speed(planned, step),
         **_memory(planned, step.total),
@@ -72,42 +72,42 @@ def report(
         link_kinds=links.kinds,
         link_loads=links.loads,
         scenario=summary.summary_of(planned),
-        timeline=timeline if save is None else Timeline.concatenate([timeline, save]),
-        checkpoint=checkpoint,
-        dataload=step.data,
-        critical_path=path_with(path, step.data),
+        timeline=Timeline.concatenate([timeline, *after]) if after else timeline,
+        effects={name: d.table for name, d in step.delays.items()} | tables,
+        delayed=bool(step.delays),
+        critical_path=reduce(lambda path, d: d.path(path), step.delays.values(), path),
         **_details(planned, run, step.total),
     )
 
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """Seconds of a step: what it computes for, alone and with the `data` that it waits for."""
+    """Seconds of a step: what it computes for, alone and with its `delays` by section."""
 
     computed: float
     total: float
     by_rank: Mapping[int, float]
-    data: dict[str, Any] | None
+    delays: Mapping[str, Delay]
 
     @property
     def waiting(self) -> float:
-        """Seconds in which nothing is done but wait for data."""
+        """Seconds in which nothing is done but wait."""
         return self.total - self.computed
 
     @property
     def computing(self) -> float:
-        """Share of the step that is not waiting for data."""
+        """Share of the step that is not waiting."""
         return self.computed / self.total
 
 
 def _step(planned: Planned, run: Run, by_rank: Mapping[int, float] | None) -> _Step:
     by_rank = step_times.by_rank(planned.graph, run) if by_rank is None else by_rank
     computed = step_times.longest(by_rank.values())
-    data = with_data(planned, run, computed)
-    total = computed if data is None else data["step_time_with"]
+    delays = effects.delays_of(planned, run, computed)
+    total = [computed, *(delay.step_time for delay in delays.values())][-1]
     if total > computed:  # the slowest rank has the step's time exactly
         by_rank = {rank: total + (time - computed) for rank, time in by_rank.items()}
-    return _Step(computed, total, dict(sorted(by_rank.items())), data)
+    return _Step(computed, total, dict(sorted(by_rank.items())), delays)
 
 
 def _speed(planned: Planned, step: _Step) -> dict[str, Any]:
@@ -162,10 +162,11 @@ def _trust(
     planned: Planned, run: Run, path: CriticalPath, step: _Step, host: float
 ) -> dict[str, Any]:
     """The fields of a prediction that say how far to trust it; `host` as `_Breakdown` has it."""
-    gpu_time = step.total if step.data is None else step.data["gpu_time"]
-    gpu = uncertainty_of(planned, path, gpu_time)
-    routed = with_unseen(gpu, planned.job, gpu_time)
-    interval = with_readers(routed, planned.job, step.data)
+    gpu_time = [step.total, *(delay.gpu_time for delay in step.delays.values())][-1]
+    interval = uncertainty_of(planned, path, gpu_time)
+    interval = with_unseen(interval, planned.job, gpu_time)
+    for delay in step.delays.values():
+        interval = delay.interval(interval)
     return {
         "evidence": evidence_of(planned, run),
         "tables": tables_of(planned, run),
@@ -178,26 +179,6 @@ def _trust(
         ),
         "uncertainty": interval,
     }
-
-
-def _checkpoint(
-    planned: Planned, run: Run, breakdown: Mapping[str, float], step: float
-) -> tuple[dict[str, Any] | None, Timeline | None]:
-    """What [checkpoint] costs, and the spans of the save that follows the last step; none without the section."""
-    saves = planned.job.saves
-    if saves is None:
-        return None, None
-    # saving simulates storage: slow to import, and few scenarios save
-    from prestep.sim.storage.checkpointing import report_of, saving_step
-    from prestep.sim.storage.save_spans import spans_of
-
-    table, save = report_of(planned, saves, run, step)
-    table["saving_step"] = saving_step(table, breakdown, step)
-    graph = planned.graph
-    represents = {p.rank: graph.represents[p.rank] for p in graph.programs}
-    # Training saves when all ranks have done all of the step.
-    end = max(float(times.max()) for times in run.end)
-    return table, spans_of(save, represents, end, run.steps - 1)
 
 
 class _Breakdown(NamedTuple):
@@ -213,7 +194,7 @@ def _breakdown(
     windows: Mapping[int, tuple[float, float]],
     step: _Step,
 ) -> _Breakdown:
-    """Mean over the ranks; that a step waits for its data is io."""
+    """Mean over the ranks; what a step waits for is io."""
     weights = {p.rank: float(len(graph.represents[p.rank])) for p in graph.programs}
     shares = metrics.mean_breakdown(timeline, windows, weights)
     total = sum(shares.values())

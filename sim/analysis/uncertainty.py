@@ -20,7 +20,6 @@ from prestep.sim.analysis.critical_path import CriticalPath
 from prestep.sim.costs.spreads import NOMINAL, quantile, widths
 from prestep.sim.planning.job import Job
 from prestep.sim.planning.planned import Planned
-from prestep.sim.storage.systems import load_system as storage_of
 
 GUESS = "guess"
 RUN = "run to run"  # the part that is the state of the machine
@@ -142,20 +141,6 @@ def _largest_first(part: Part) -> tuple[float, str, str]:
     return -part.error, part.constant, part.grade
 
 
-def with_readers(
-    gpu: Uncertainty, job: Job, data: Mapping[str, Any] | None
-) -> Uncertainty:
-    """The interval of a step that takes as long as the slower of its GPU, whose interval is `gpu`, and its readers."""
-    if data is None or not data["readers_time"]:
-        return gpu
-    readers = interval(_read(job, data), data["readers_time"])
-    low, high = max(gpu.low, readers.low), max(gpu.high, readers.high)
-    binding = readers if data["input_bound"] else gpu
-    return replace(
-        binding, low=low, high=high, spread=math.log(high / low) / (2 * quantile())
-    )
-
-
 #: Standard deviation of the logarithm of a step with natural routing over the one with balanced experts that is
 #: simulated: 1.00, 1.12 and 1.56 (Megatron-Bridge's verification cards of August 2026, all that force no balance:
 #: Qwen3 30B-A3B and gpt-oss 20B on H100, Nemotron 3 Super on GB200).
@@ -204,17 +189,6 @@ def _longer(interval: Uncertainty, step: float, part: Part) -> Uncertainty:
         spread=(above + math.log(step / interval.low)) / 2 / quantile(),
         parts=tuple(sorted((*interval.parts, part), key=_largest_first)),
     )
-
-
-def _read(job: Job, data: Mapping[str, Any]) -> dict[Constant, float]:
-    """Seconds of reading by what they rest on; what [dataload] says itself is as sure as its author."""
-    if job.data is None or data["bound_by"] != "storage":
-        return {}
-    system = storage_of(job.data.storage or "nvme", job.where, "dataload.storage")
-    grade = "datasheet" if system.evidence.get("iops") == "datasheet" else GUESS
-    return {
-        Constant("bandwidth", f"reads from {system.name}", grade): data["read_time"]
-    }
 
 
 def difference(base: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:

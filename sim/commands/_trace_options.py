@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.extras import lazily
 from prestep.sim.units import parse_duration
-
-with lazily():
-    from prestep.workloads.traces import collectives
+from prestep.workloads.job.limits import RANKS
 
 
 def trace_part(
@@ -76,16 +73,15 @@ def _window(text: str) -> tuple[float, float]:
 
 def _ranks(text: str) -> frozenset[int]:
     """`0-7,16`."""
-    end = collectives.MOST_RANKS
     ranks: set[int] = set()
     for piece in text.split(","):
         first, dash, last = piece.strip().partition("-")
         if (
-            not _is_rank(first, end)
-            or (dash and not _is_rank(last, end))
+            not _is_rank(first, RANKS)
+            or (dash and not _is_rank(last, RANKS))
             or (dash and int(last) < int(first))
         ):
-            expected = f"ranks such as 0-7,16, below {end}"
+            expected = f"ranks such as 0-7,16, below {RANKS}"
             raise InputError(
                 Mistake("command line", "--trace-ranks", f'"{text[:60]}"', expected)
             )

@@ -38,11 +38,10 @@ with lazily():
     from prestep.sim.exporters import _run_files, terminal
     from prestep.sim.planning import planned as plans
     from prestep.sim.record import expected_error
-    from prestep.sim.spec import inference, jobs, load, scenario_file, sections
+    from prestep.sim.spec import jobs, load, scenario_file, sections
     from prestep.sim.studies import host_effect, room
     from prestep.sim.studies import replicas as spreads
     from prestep.sim.tools import catalog
-    from prestep.workloads.job import rl
 
 GROUP = "Predict"
 
@@ -55,7 +54,7 @@ class Kind(NamedTuple):
     name
         As mistakes call it, with the number of `jobs`.
     predict, render
-        What predicts it, and what makes a page of the result: module in `sim` and function; "": `str`.
+        What predicts it, and what makes a page of the result: "module:function"; "": `str`.
     takes
         Options that it takes.
     """
@@ -66,20 +65,13 @@ class Kind(NamedTuple):
     takes: frozenset[str] = frozenset()
 
 
-#: By what asks for it; a step of one job, which nothing asks for, takes all options.
-KINDS = {
-    "largest": Kind("--max-micro-batch", "studies.largest:largest_micro_batch"),
-    "inference": Kind(
-        "[inference]", "serving.serving:predict", "serving.serving:render"
-    ),
-    "rl": Kind("[rl]", "rl.result:predict", "rl.result:render"),
-    "jobs": Kind(
-        "{jobs} jobs",
-        "studies.shared_cluster:predict",
-        "exporters.terminal:render_jobs",
-        frozenset({"--strict", "--fail-oom"}),
-    ),
-}
+LARGEST = Kind("--max-micro-batch", "prestep.sim.studies.largest:largest_micro_batch")
+JOBS = Kind(
+    "{jobs} jobs",
+    "prestep.sim.studies.shared_cluster:predict",
+    "prestep.sim.exporters.terminal:render_jobs",
+    frozenset({"--strict", "--fail-oom"}),
+)
 
 
 @dataclass(frozen=True)
@@ -216,14 +208,14 @@ def command(
 
 
 def _kind(loaded: sections.Scenario, largest: bool) -> Kind | None:
-    """Which kind of run is asked for; None: a training step of one job."""
-    asks = {
-        "largest": largest,
-        "inference": loaded.inference != inference.Inference(),
-        "rl": loaded.rl != rl.Rl(),
-        "jobs": loaded.jobs,
-    }
-    return next((KINDS[name] for name, asked in asks.items() if asked), None)
+    """Which kind of run is asked for; None: a training step of one job, which takes all options."""
+    if largest:
+        return LARGEST
+    if loaded.other_run is not None:
+        name, _ = loaded.other_run
+        module = sections.run_of(name).__name__
+        return Kind(f"[{name}]", f"{module}:predict", f"{module}:render")
+    return JOBS if loaded.jobs else None
 
 
 def _check_options(kind: Kind | None, asked: Mapping[str, Any], jobs: int) -> None:
@@ -271,10 +263,9 @@ def _other(loaded: sections.Scenario, kind: Kind, asked: Mapping[str, Any]) -> O
 
 
 def _function(name: str) -> Callable[..., Any]:
-    """A function of a room of `sim`, by module and name."""
+    """A function by module and name."""
     module, _, function = name.partition(":")
-    made: Callable[..., Any] = getattr(import_module(f"prestep.sim.{module}"), function)
-    return made
+    return getattr(import_module(module), function)  # type: ignore[no-any-return]
 
 
 def _failures(

@@ -35,7 +35,7 @@ from prestep.sim.extras import lazily
 
 with lazily():
     from prestep.sim.analysis import cost
-    from prestep.sim.spec import load, recipes, scenario_file, sections
+    from prestep.sim.spec import load, openers, scenario_file, sections
     from prestep.sim.studies import grid, ranking
     from prestep.sim.studies import search as layouts
     from prestep.sim.studies.search import axes, clusters, words
@@ -204,7 +204,9 @@ def _ranking(
 
 def _keys(path: Path, overrides: Iterable[str], over: Iterable[str]) -> set[str]:
     """Keys of [training] in the file, and those of the command line."""
-    opened = recipes.opened(scenario_file.tables_of(path), path, tuple(overrides))
-    in_file = opened.tables.get("training", {})
+    tables = scenario_file.tables_of(path)
+    in_file = openers.completed(tables, path, tuple(overrides)).tables.get(
+        "training", {}
+    )
     set_to = {override.partition("=")[0].strip() for override in overrides}
     return {f"training.{key}" for key in in_file} | set_to | set(over)

@@ -30,7 +30,7 @@ from prestep.sim.units import format_duration
 
 with lazily():
     from prestep.sim.analysis import cost
-    from prestep.sim.spec import load, scenario_file
+    from prestep.sim.spec import load, openers, scenario_file
     from prestep.sim.studies import executors, ranking
     from prestep.sim.studies import grid as grids
     from prestep.sim.studies import sweep as study
@@ -95,9 +95,10 @@ def command(
     path = catalog.find_scenario(scenario)
     values = grids.grid_of(grid)
     pool = executors.executor_of(executor, jobs)
-    # A recipe needs a cluster, which may be what is swept.
-    if not scenario_file.is_recipe(path):
-        load.load_scenario(path)  # its mistakes are told once, not for every run
+    opener = openers.opener_of(scenario_file.tables_of(path))
+    # Mistakes of the file are told once, not for every run; the cluster of a recipe may be what is swept.
+    if not getattr(opener, "NEEDS_CLUSTER", False):
+        load.load_scenario(path)
     runs = grids.specs(path, values, overrides)
     with progress.count("runs", len(runs)) as task:
         results = study.sweep(runs, output, pool, jobs, partial(_tell, task))

@@ -24,11 +24,10 @@ from prestep.sim.errors import InputError, unknown
 from prestep.sim.extras import lazily
 
 with lazily():
-    from prestep.sim.spec import captured, load, recipes, scenario_file, sections
+    from prestep.sim.spec import load, openers, scenario_file, sections
     from prestep.sim.studies import elements, tornado, whatif_page, whatif_plot
     from prestep.sim.studies import whatif as study
     from prestep.sim.tools import catalog
-    from prestep.workloads.job import rl
 
 GROUP = "Predict"
 Table = dict[str, Any]
@@ -83,7 +82,9 @@ def _side_by_side(
 ) -> None:
     """The scenario as it is, and with changes."""
     path = catalog.find_scenario(scenario)
-    base = load.load_scenario(path, _of_base(path, overrides))
+    # A recorded program, or a recipe, has no cluster: the named one is no change, but that of both sides.
+    tables = scenario_file.tables_of(path)
+    base = load.load_scenario(path, openers.unchanged(tables, overrides))
     if picture is not None:
         raise misused("--plot", "--plot alone", "--each, whose bars it draws")
     if not overrides:
@@ -102,31 +103,19 @@ def _side_by_side(
 def _compared(
     base: sections.Scenario, changed: sections.Scenario, overrides: Sequence[str]
 ) -> Table:
-    """Both steps and what differs; of reinforcement learning by its phases."""
-    if base.rl != rl.Rl():
-        from prestep.sim.rl import result  # slow to import
-
-        table = study.compare(result.predict(base), result.predict(changed))
-        return {
-            **table,
-            "difference_interval": None,
-            "changed_kinds": [],
-            "same_operations": False,
-            "communication_alone": {"base": 0.0, "changed": 0.0},
-            "choices": [],
-        }
-    return study.compared(base, changed, overrides)
-
-
-def _of_base(path: Path, overrides: Sequence[str]) -> tuple[str, ...]:
-    """What is no change: a recorded program, or a recipe, has no cluster: the named one is that of both sides.
-
-    Alone, a recorded program's is compared with the cluster that a run takes where none is named.
-    """
-    if scenario_file.is_recipe(path):
-        return recipes.unchanged(scenario_file.tables_of(path), overrides)
-    place = captured.placing(overrides) if scenario_file.is_capture(path) else ()
-    return place if len(place) < len(overrides) else ()
+    """Both steps and what differs; what is no training step, and can be compared, by its phases."""
+    name, other = base.other_run or ("", None)
+    if other is None or not other.COMPARABLE:
+        return study.compared(base, changed, overrides)
+    predict = sections.run_of(name).predict
+    return {
+        **study.compare(predict(base), predict(changed)),
+        "difference_interval": None,
+        "changed_kinds": [],
+        "same_operations": False,
+        "communication_alone": {"base": 0.0, "changed": 0.0},
+        "choices": [],
+    }
 
 
 def _tornado(

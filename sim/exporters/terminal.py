@@ -15,6 +15,7 @@ from rich.text import Text
 
 from prestep.sim import files
 from prestep.sim.analysis.critical_path import CriticalPath, path_part
+from prestep.sim.analysis.effects import pages_of
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.whose import of_others
 from prestep.sim.exporters import _answers as answers
@@ -124,9 +125,7 @@ def _extras(result: Prediction) -> list[tuple[str, Table]]:
     if result.host is not None:
         rows = list(sections_of.host(result.host, result.step_time))
         sections.append(("What the host decides", _grid(rows)))
-    if result.checkpoint is not None:
-        rows = sections_of.saves(result.checkpoint)
-        sections.append(("Checkpoint", _grid(rows)))
+    sections += [(title, _grid(rows)) for title, rows in pages_of(result.effects)]
     if result.cost is not None:
         rows = list(words.energy(result, result.cost))
         sections.append(("Power and cost", _grid(rows)))
@@ -134,8 +133,6 @@ def _extras(result: Prediction) -> list[tuple[str, Table]]:
         sections.append(
             ("The step with noise", _grid(sections_of.noise(result.replicas)))
         )
-    if result.dataload is not None:
-        sections.append(("Data loading", _grid(sections_of.data(result.dataload))))
     return sections
 
 

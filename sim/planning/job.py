@@ -8,8 +8,9 @@ decided once, by `prestep.sim.lowering`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from prestep.sim.collectives import machine as constants
 from prestep.sim.collectives.settings import Nccl
@@ -19,8 +20,6 @@ from prestep.sim.planning.fleet import Fleet
 from prestep.sim.planning.host_memory import Settings
 from prestep.sim.planning.host_speed import HostSpeed
 from prestep.topologies.fabric import Fabric
-from prestep.workloads.job.checkpoint import Checkpoint
-from prestep.workloads.job.dataload import Dataload
 from prestep.workloads.job.faults import Faults
 from prestep.workloads.lowered import Layout
 
@@ -95,8 +94,8 @@ class Job:
     routed_freely, adapted_on_host : bool
         What makes a step longer and is not simulated: tokens go where a trained router sends them, and the Python of
         adapters, which no graph captures.
-    saves, data : Checkpoint, Dataload or None
-        How the model is saved and how data is read; None where they are no part of the prediction.
+    sections : mapping
+        What extensions' sections say, by name, for the effects that they have (`prestep.sim.analysis.effects`).
     measured : float or None
         Seconds of a real run's step, printed beside the prediction; `fitted`: a constant was fitted to it.
     """
@@ -119,8 +118,7 @@ class Job:
     routed_freely: bool
     adapted_on_host: bool
     remarks: Remarks = Remarks()
-    saves: Checkpoint | None = None
-    data: Dataload | None = None
+    sections: Mapping[str, Any] = field(default_factory=dict, hash=False)
     measured: float | None = None
     fitted: bool = False
 

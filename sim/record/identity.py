@@ -59,9 +59,9 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
         "nccl": _unlike(scenario.nccl, Nccl()),
         "placement": _unlike(scenario.placement, Placement()),
     }
-    plain = Scenario()
-    for name in ("adapter", "faults", "checkpoint", "dataload", "inference"):
-        facts[name] = _unlike(getattr(scenario, name), getattr(plain, name))
+    further = {"adapter": scenario.adapter, "faults": scenario.faults}
+    for name, section in (further | dict(scenario.extensions)).items():
+        facts[name] = _unlike(section, type(section)())
     return {name: table for name, table in facts.items() if table}
 
 

@@ -8,6 +8,7 @@ from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.commands._shared import misused
 from prestep.sim.predict import predict
 from prestep.sim.reliability.failures import rates_of, takes_of
+from prestep.sim.reliability.section import Faults
 from prestep.sim.reliability.simulated import simulated_speeds
 from prestep.sim.spec.jobs import refuse
 from prestep.sim.spec.load import load_scenario
@@ -48,7 +49,7 @@ def settings_of(scenario: str, overrides: tuple[str, ...], given: Options) -> Op
 
 def _checkpoint(result: Prediction) -> Options:
     """Times of saving and loading (s), as the step's prediction has them: of the saves after the first."""
-    checkpoint = result.checkpoint
+    checkpoint = result.effects.get("checkpoint")
     if checkpoint is None:
         return CHECKPOINT
     later = checkpoint["later"]
@@ -63,9 +64,14 @@ def _checkpoint(result: Prediction) -> Options:
     return settings
 
 
+def _of_weeks(loaded: Scenario) -> Faults:
+    """The scenario's [faults] with our keys; a scenario without that section has the core's class."""
+    return loaded.faults if isinstance(loaded.faults, Faults) else Faults()
+
+
 def _failures(loaded: Scenario) -> Options:
     """What the scenario's [faults] says of failures."""
-    faults = loaded.faults
+    faults = _of_weeks(loaded)
     times = {"detect": faults.detect, "repair": faults.repair}
     rates = tuple(f"{name}={rate}" for name, rate in faults.rates.items())
     takes = tuple(f"{name}={hosts}" for name, hosts in faults.takes.items())
@@ -83,7 +89,7 @@ def _failures(loaded: Scenario) -> Options:
 def _speeds(loaded: Scenario, result: Prediction, degraded: bool) -> Options:
     """The job's progress with hosts missing, where it goes on without them."""
     details = result.details
-    if details is None or not (degraded or loaded.faults.degraded):
+    if details is None or not (degraded or _of_weeks(loaded).degraded):
         return {}
     hosts = [details.fabric.host_of(gpu) for gpu in details.gpus]
     of_first_host = hosts.count(hosts[0])

@@ -11,7 +11,6 @@ from prestep.sim.errors import InputError, Mistake
 from prestep.sim.predict import step_time
 from prestep.sim.reliability.degraded import largest_loss, progress_by_hosts
 from prestep.sim.spec.sections import Measured, Scenario
-from prestep.workloads.job.checkpoint import Checkpoint
 
 
 def simulated_speeds(
@@ -70,5 +69,5 @@ def fewer(scenario: Scenario, lost: int) -> Scenario:
         training=t,
         cluster=replace(scenario.cluster, gpus=dp * p.tp * p.pp * p.cp),
         measured=Measured(),
-        checkpoint=Checkpoint(),
+        extensions={},
     )

@@ -15,8 +15,8 @@ from prestep.sim.predict import predict
 from prestep.sim.replay.machine import recorded_gpu
 from prestep.sim.replay.outcome import Outcome
 from prestep.sim.replay.shares import SHARES, breakdown, families
-from prestep.sim.spec.captured import GPU, placing
 from prestep.sim.spec.load import load_scenario
+from prestep.sim.spec.overrides import GPU, placing
 from prestep.sim.spec.scenario_file import is_capture
 from prestep.sim.units import format_duration, percent
 

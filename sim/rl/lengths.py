@@ -12,7 +12,7 @@ from functools import cache
 from statistics import NormalDist
 
 from prestep.sim.errors import PrestepError
-from prestep.workloads.job.rl import Rl
+from prestep.sim.rl.section import Rl
 
 _HALVINGS = 60
 

@@ -13,10 +13,10 @@ from prestep.sim.lowering import host_speed
 from prestep.sim.planning.fleet import Fleet, fleet_of
 from prestep.sim.predict import load_fabric
 from prestep.sim.rl.constants import Constants, constants
+from prestep.sim.rl.section import Rl
 from prestep.sim.spec.rules.layout import check_scenario
 from prestep.sim.spec.sections import Scenario
 from prestep.topologies.fabric import Fabric
-from prestep.workloads.job.rl import Rl
 from prestep.workloads.models.model import ModelSpec, load_model
 
 # Rollouts that are predicted one by one: forty times those of the largest published step, and more.
@@ -38,7 +38,8 @@ class Pools:
 
     @property
     def rl(self) -> Rl:
-        return self.scenario.rl
+        section: Rl = self.scenario.section("rl")
+        return section
 
     @property
     def colocated(self) -> bool:
@@ -82,7 +83,7 @@ def pools_of(scenario: Scenario) -> Pools:
         *_wrong_pools(scenario, model, count),
     ]:
         raise InputError(mistakes)
-    rl, gpus = scenario.rl, fabric.gpus[:count]
+    rl, gpus = scenario.section("rl"), fabric.gpus[:count]
     apart = _generating(rl, count)
     training = gpus[: count - apart] if apart else gpus
     generating = gpus[count - apart :] if apart else gpus
@@ -121,7 +122,7 @@ def _generating(rl: Rl, count: int) -> int:
 
 def _wrong_lengths(scenario: Scenario) -> Iterator[Mistake]:
     """Lengths that no rollouts can have."""
-    rl, where = scenario.rl, scenario.where
+    rl, where = scenario.section("rl"), scenario.where
     if rl.prompts is None:
         yield Mistake(where, "rl.prompts", "nothing", "prompts of a step")
     if rl.mean_length <= rl.prompt_length:
@@ -148,7 +149,7 @@ def _wrong_lengths(scenario: Scenario) -> Iterator[Mistake]:
 
 def _wrong_pools(scenario: Scenario, model: ModelSpec, count: int) -> Iterator[Mistake]:
     """Pools that the cluster, the model or the layout of training does not allow."""
-    rl, where = scenario.rl, scenario.where
+    rl, where = scenario.section("rl"), scenario.where
     if model.kind != "transformer":
         expected = "a transformer, which generates tokens"
         yield Mistake(where, "rl", f"a {model.kind}", expected)
@@ -215,7 +216,9 @@ def as_training(pools: Pools, seq_len: int, microbatches: int) -> Scenario:
     )
     layout = replace(s.parallel, dp=pools.replicas, microbatches=None)
     cluster = replace(s.cluster, gpus=len(pools.training))
-    made = replace(s, rl=Rl(), training=training, parallel=layout, cluster=cluster)
+    made = replace(
+        s, extensions={}, training=training, parallel=layout, cluster=cluster
+    )
     if mistakes := check_scenario(made):
         raise InputError(mistakes)
     return made

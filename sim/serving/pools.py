@@ -9,7 +9,7 @@ from prestep.sim.costs import Gpu
 from prestep.sim.costs.measured import gpu_of
 from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.sim.predict import load_fabric
-from prestep.sim.spec.inference import Inference
+from prestep.sim.serving.section import Inference
 from prestep.sim.spec.sections import Scenario
 from prestep.sim.storage.systems import System, load_system, names
 from prestep.sim.units import format_bytes
@@ -39,6 +39,11 @@ class Pools:
     system: System | None = None
 
     @property
+    def inference(self) -> Inference:
+        section: Inference = self.scenario.section("inference")
+        return section
+
+    @property
     def bandwidth(self) -> Floats:
         """Bytes/s of the cluster's links, then of those in front of the storage."""
         if self.stores is None:
@@ -48,7 +53,7 @@ class Pools:
     @property
     def cache(self) -> float:
         """Bytes of the KV cache of a prompt."""
-        return self.per_token * self.scenario.inference.prompt
+        return self.per_token * self.inference.prompt
 
     @property
     def per_token(self) -> float:
@@ -59,7 +64,7 @@ class Pools:
             if m.latent
             else 2 * m.kv_heads * m.head_dim
         )
-        return m.layers * width * KV[self.scenario.inference.kv_dtype]
+        return m.layers * width * KV[self.inference.kv_dtype]
 
 
 def pools_of(scenario: Scenario) -> Pools:
@@ -70,7 +75,7 @@ def pools_of(scenario: Scenario) -> Pools:
     InputError
         With everything that does not fit.
     """
-    inference = scenario.inference
+    inference: Inference = scenario.section("inference")
     model, fabric = load_model(scenario.model, scenario.where), load_fabric(scenario)
     if mistakes := _mistakes(scenario, model, fabric):
         raise InputError(mistakes)
@@ -99,7 +104,7 @@ def _system(scenario: Scenario) -> System | None:
     InputError
         If there is none of that name, or two are asked for.
     """
-    i, where = scenario.inference, scenario.where
+    i, where = scenario.section("inference"), scenario.where
     asked = {} if i.path in PATHS else {"path": i.path}
     if i.reuse > 0 and i.reuse_from != "cpu":
         asked["reuse_from"] = i.reuse_from
@@ -119,7 +124,7 @@ def _system(scenario: Scenario) -> System | None:
 
 def _mistakes(scenario: Scenario, model: ModelSpec, fabric: Fabric) -> list[Mistake]:
     """What does not fit: the model, or the pools."""
-    inference, where = scenario.inference, scenario.where
+    inference, where = scenario.section("inference"), scenario.where
     prefill, decode = inference.prefill_gpus, inference.decode_gpus
     mistakes = []
     if model.kind != "transformer":
@@ -169,7 +174,7 @@ def _workers(gpus: tuple[str, ...], tp: int) -> tuple[tuple[str, ...], ...]:
 
 def _check_room(p: Pools) -> None:
     """Weights, and the caches of a batch where they lie in HBM, fit a decode worker."""
-    i, room = p.scenario.inference, p.gpu.memory * p.scenario.inference.decode_tp
+    i, room = p.inference, p.gpu.memory * p.inference.decode_tp
     weights = total_parameters(p.model) * WEIGHT
     caches = (
         i.decode_batch * (i.prompt + i.output) * p.per_token if i.tier == "hbm" else 0.0

@@ -18,7 +18,7 @@ from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import KERNEL
 from prestep.sim.predict import execute, plan
 from prestep.sim.serving.pools import Pools
-from prestep.sim.spec.inference import Inference
+from prestep.sim.serving.section import Inference
 from prestep.sim.spec.sections import Scenario
 from prestep.workloads.host_costs import kernel_gap
 from prestep.workloads.job.parallel import Parallel
@@ -37,7 +37,7 @@ def compute_time(p: Pools) -> float:
 
     Engines pad short prompts to a captured size, so no prompt takes longer than a longer one.
     """
-    tokens = new_tokens(p.scenario.inference)
+    tokens = new_tokens(p.inference)
     sizes = [tokens, *(size for size in PADDED if size > tokens)]
     return min(_of_tokens(p, size) for size in sizes)
 
@@ -49,7 +49,7 @@ def new_tokens(i: Inference) -> int:
 
 def _of_tokens(p: Pools, tokens: int) -> float:
     """Seconds of so many tokens behind those that are reused."""
-    prompt = max(p.scenario.inference.prompt, tokens)
+    prompt = max(p.inference.prompt, tokens)
     gpu, kernels, seconds = _forward(_as_training(p, tokens), p.prefill[0])
     shares = [_of_prompt(gpu, kernel, tokens, prompt) for kernel in kernels]
     return float(np.dot(seconds, shares)) + len(kernels) * (kernel_gap(GRAPH) or 0.0)
@@ -73,11 +73,11 @@ def _of_prompt(gpu: Gpu, kernel: object, tokens: int, prompt: int) -> float:
 def _as_training(p: Pools, tokens: int) -> Scenario:
     """A step of training on one prefill worker, whose forward pass is that of the prompt."""
     s = p.scenario
-    tp = s.inference.prefill_tp
+    tp = p.inference.prefill_tp
     training = replace(s.training, seq_len=tokens, micro_batch=1, global_batch=1)
     return replace(
         s,
-        inference=Inference(),
+        extensions={},
         training=replace(training, framework=COMPILED, precision="bf16"),
         parallel=Parallel(tp=tp, imbalance=s.parallel.imbalance),
         pytorch=replace(s.pytorch, experts="grouped" if p.model.experts else "loop"),

@@ -25,8 +25,8 @@ from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.engine.storage import Leg, Request, Served, serve
 from prestep.sim.serving import prefill
 from prestep.sim.serving.pools import WEIGHT, Pools, pools_of
+from prestep.sim.serving.section import Inference
 from prestep.sim.serving.transfer import added, legs_of, loads_of, sending
-from prestep.sim.spec.inference import Inference
 from prestep.sim.spec.sections import Scenario
 from prestep.sim.units import count, format_bandwidth, format_bytes, format_duration
 from prestep.workloads.models.counts import active_parameters, total_parameters
@@ -37,14 +37,14 @@ _EVIDENCE = {"prefill": "guess", "transfer": "datasheet", "decode": "datasheet"}
 
 def prefill_time(p: Pools) -> float:
     """Seconds of a prompt on one prefill worker; what is reused of it is only read, by a token or more."""
-    tokens = prefill.new_tokens(p.scenario.inference)
+    tokens = prefill.new_tokens(p.inference)
     exchanged = 2 * p.model.layers * reduce_time(p, tokens, p.prefill[0])
     return prefill.compute_time(p) + exchanged
 
 
 def token_time(p: Pools, worker: tuple[str, ...]) -> float:
     """Seconds of one token of a full batch on a decode worker."""
-    i, m = p.scenario.inference, p.model
+    i, m = p.inference, p.model
     weights = min(total_parameters(m), active_parameters(m) * i.decode_batch) * WEIGHT
     caches = i.decode_batch * (i.prompt + i.output / 2) * p.per_token
     tp, hbm = len(worker), p.gpu.bandwidth
@@ -75,8 +75,8 @@ def _reduces(p: Pools) -> dict[str, str]:
     With faster links it may choose what takes longer: its tuner's estimates are not what they take.
     """
     asked = {
-        "prefill": (prefill.new_tokens(p.scenario.inference), p.prefill[0]),
-        "decode": (p.scenario.inference.decode_batch, p.decode[0]),
+        "prefill": (prefill.new_tokens(p.inference), p.prefill[0]),
+        "decode": (p.inference.decode_batch, p.decode[0]),
     }
     plans = {
         pool: _reduce(p, tokens, worker)
@@ -92,7 +92,7 @@ def _rate(p: Pools, rows: np.ndarray, usage: np.ndarray) -> float:
 
 def _tier_rate(p: Pools, worker: tuple[str, ...]) -> float:
     """Bytes/s at which a worker's GPUs read their caches from the tier, all at once."""
-    kind = "memory" if p.scenario.inference.tier == "cpu" else "nvme"
+    kind = "memory" if p.inference.tier == "cpu" else "nvme"
     parts = [p.fabric.spread(p.fabric.nearest(gpu, kind), gpu) for gpu in worker]
     return _rate(p, *added(parts))
 
@@ -109,7 +109,7 @@ def predict(scenario: Scenario) -> dict[str, Any]:
     InputError
         If pools do not fit the cluster, the model its GPUs, or no such way is between them.
     """
-    pools, inference = pools_of(scenario), scenario.inference
+    pools, inference = pools_of(scenario), scenario.section("inference")
     alone_time = prefill_time(pools)
     tokens = [token_time(pools, worker) for worker in pools.decode]
     requests, paths = _requests(pools, alone_time, tokens)
@@ -158,7 +158,7 @@ def _requests(
     pools: Pools, seconds: float, tokens: Sequence[float]
 ) -> tuple[list[Request], list[str]]:
     """The requests in the order of their arrival, workers taken in turn; and the paths of their caches."""
-    inference = pools.scenario.inference
+    inference = pools.inference
     requests, paths = [], set()
     for number in range(inference.requests):
         source, target = number % len(pools.prefill), number % len(pools.decode)
@@ -181,7 +181,7 @@ def _requests(
 
 def _ways(pools: Pools, source: int, target: int) -> list[tuple[str, tuple[Leg, ...]]]:
     """Paths and legs of a cache from a prefill worker to a decode worker, and of its copies to those after it."""
-    targets = range(target, target + pools.scenario.inference.copies)
+    targets = range(target, target + pools.inference.copies)
     workers = [pools.decode[at % len(pools.decode)] for at in targets]
     return [legs_of(pools, pools.prefill[source], worker) for worker in workers]
 

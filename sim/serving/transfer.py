@@ -50,7 +50,7 @@ def sending(p: Pools, legs: tuple[Leg, ...], prefill: float) -> Sending:
     Layers are on their way one behind the other, through all legs at once, no faster than they are made. The last one
     is there when the prefill ends: its way, leg by leg, is what nothing hides.
     """
-    if not p.scenario.inference.overlap or p.model.layers < 2:
+    if not p.inference.overlap or p.model.layers < 2:
         return Sending(legs)
     last = 1 / p.model.layers
     links, usage = by_link([(leg.links, leg.usage) for leg in legs])
@@ -62,7 +62,7 @@ def sending(p: Pools, legs: tuple[Leg, ...], prefill: float) -> Sending:
 
 def loads_of(p: Pools, worker: tuple[str, ...]) -> tuple[Leg, ...]:
     """What a prefill worker reads of a cache that is there already: from storage into memory, and up to its GPUs."""
-    i = p.scenario.inference
+    i = p.inference
     if i.reuse == 0:
         return ()
     size = p.cache * i.reuse
@@ -104,7 +104,7 @@ def _path(p: Pools, pairs: Pairs) -> str:
     InputError
         If the cluster has no NVLink between the GPUs, no NICs or no disks, which the path wants.
     """
-    fabric, path = p.fabric, p.scenario.inference.path
+    fabric, path = p.fabric, p.inference.path
     rows = [fabric.spread(a, b)[0] for a, b in pairs]
     kinds = {str(fabric.links.kind[row]) for some in rows for row in some}
     nvlink = bool(kinds) and all(
@@ -144,7 +144,7 @@ def _leave_host(fabric: Fabric, pairs: Pairs) -> bool:
 
 
 def _no_way(p: Pools, found: str, expected: str) -> InputError:
-    found = f"{p.scenario.inference.path}: {found}"
+    found = f"{p.inference.path}: {found}"
     return InputError(Mistake(p.scenario.where, "inference.path", found, expected))
 
 

@@ -37,7 +37,7 @@ def _job_schema() -> dict[str, Any]:
     schema = _section_schema(jobs.Job)
     return schema | {
         "properties": schema["properties"]
-        | {name: _section_schema(SECTIONS[name]) for name in jobs.OWN_SECTIONS}
+        | {name: _section_schema(SECTIONS[name]) for name in jobs.own_sections()}
     }
 
 

@@ -21,7 +21,6 @@ Tables = dict[str, Any]
 Collect = Callable[[Tables, str], tuple[Scenario, list[Mistake]]]
 KEYS = ("jobs", "job")
 JOB_KEYS = ("name", "scenario", "start")
-OWN_SECTIONS = tuple(name for name in SECTIONS if name not in ("cluster", "measured"))
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,11 @@ class Job:
         unit="duration",
         low=0,
     )
+
+
+def own_sections() -> tuple[str, ...]:
+    """Sections that a job can have."""
+    return tuple(name for name in SECTIONS if name not in ("cluster", "measured"))
 
 
 def split(tables: Tables, where: str) -> tuple[list[Tables] | None, list[Mistake]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from prestep.sim import strict
 from prestep.sim.errors import InputError, Mistake, did_you_mean
-from prestep.sim.spec import captured, jobs, recipes
+from prestep.sim.spec import jobs, openers
 from prestep.sim.spec.arguments import with_arguments
 from prestep.sim.spec.lookup import (
     cluster_of,
@@ -26,7 +26,7 @@ from prestep.sim.spec.lookup import (
 from prestep.sim.spec.overrides import overridden
 from prestep.sim.spec.rules.layout import check_layout, check_scenario, too_many_gpus
 from prestep.sim.spec.scenario_file import tables_of
-from prestep.sim.spec.sections import SECTIONS, Measured, Scenario
+from prestep.sim.spec.sections import CORE, SECTIONS, Measured, Scenario
 from prestep.workloads import histogram
 from prestep.workloads.job.layout import grad_accumulation_of, microbatches_of
 
@@ -38,7 +38,6 @@ __all__ = [
     "load_scenario",
     "microbatches_of",
     "parse_scenario",
-    "sections_in_use",
 ]
 
 
@@ -60,14 +59,12 @@ def scenario_of(
 ) -> Scenario:
     """The scenario of a file's tables; see `load_scenario`."""
     where, folder = str(path), Path(path).parent
-    recipe = recipes.opened(tables, Path(path), overrides)
-    overrides = captured.read_changes(Path(path), recipe.overrides)
-    tables = recipe.tables
-    tables = with_arguments(tables, folder, overrides)
-    default = captured.default_cluster(tables, Path(path), overrides)
-    scenario, mistakes = _collect(tables | default, where, overrides)
-    scenario = captured.with_room(_located(scenario, folder, overrides), bool(default))
-    notes = (*recipe.notes, *_towers(scenario), *scenario.notes)
+    completed = openers.completed(tables, Path(path), overrides)
+    overrides = completed.overrides
+    tables = with_arguments(completed.tables, folder, overrides)
+    scenario, mistakes = _collect(tables, where, overrides)
+    scenario = openers.settled(_located(scenario, folder, overrides))
+    notes = (*completed.notes, *_towers(scenario), *scenario.notes)
     scenario = replace(scenario, notes=notes)
     fabric = cluster_of(scenario, mistakes)
     unreadable = wrong_keys(mistakes) & {*jobs.KEYS, "scenario"}
@@ -101,9 +98,9 @@ def load_open(
         With every mistake in what is left, and for several jobs.
     """
     where, folder = str(path), Path(path).parent
-    recipe = recipes.opened(tables_of(Path(path)), Path(path), overrides)
-    overrides = recipe.overrides
-    tables = with_arguments(recipe.tables, folder, overrides)
+    completed = openers.completed(tables_of(Path(path)), Path(path), overrides)
+    overrides = completed.overrides
+    tables = with_arguments(completed.tables, folder, overrides)
     batch = _samples(_collect(tables, where, overrides)[0])
     fixed = [o for o in overrides if o.partition("=")[0].strip() not in free]
     scenario, mistakes = _collect(_without(tables, free), where, fixed, free)
@@ -114,7 +111,7 @@ def load_open(
     mistakes += nccl_mistakes(scenario, wrong_keys(mistakes))
     if fabric is not None:
         mistakes += _too_many_gpus(scenario, len(fabric.gpus))
-    scenario = replace(scenario, notes=(*recipe.notes, *scenario.notes))
+    scenario = replace(scenario, notes=(*completed.notes, *scenario.notes))
     return _checked(scenario, mistakes), batch
 
 
@@ -177,14 +174,6 @@ def parse_scenario(
     )
 
 
-def sections_in_use(scenario: Scenario) -> tuple[str, ...]:
-    """Sections that say anything but their defaults."""
-    plain = _defaults(Scenario())
-    return tuple(
-        name for name in SECTIONS if getattr(scenario, name) != getattr(plain, name)
-    )
-
-
 def _collect(
     mapping: Mapping[str, Any],
     where: str,
@@ -224,25 +213,34 @@ def _copied(mapping: Mapping[str, Any]) -> dict[str, Any]:
 def _sections(
     tables: Mapping[str, Any], where: str, origins: Mapping[str, str]
 ) -> tuple[Scenario, list[Mistake]]:
-    """A scenario of all sections, and the mistakes in each of them."""
-    sections: dict[str, Any] = {}
+    """A scenario of all sections, and the mistakes in each of them; classes of extensions' are imported if stated."""
+    core: dict[str, Any] = {}
+    extensions: dict[str, Any] = {}
     mistakes: list[Mistake] = []
-    for name, cls in SECTIONS.items():
-        table = tables.get(name, {})
-        sections[name], wrong = strict.build(cls, table, where, name, origins)
+    for name in SECTIONS:
+        if name not in tables:
+            continue
+        cls: type[Any] = SECTIONS[name]
+        section, wrong = strict.build(cls, tables[name], where, name, origins)
         mistakes += wrong
-    return _defaults(Scenario(**sections, where=where)), mistakes
+        if name in CORE:
+            core[name] = section
+        elif section != cls():
+            extensions[name] = section
+    scenario = Scenario(**core, extensions=extensions, where=where)
+    return _defaults(scenario), mistakes
 
 
 def _unknown_sections(tables: Mapping[str, Any], where: str) -> list[Mistake]:
     expected, sections = "a section of a scenario", ", ".join([*SECTIONS, "jobs"])
+    hint = f"sections: {sections}; no installed extension has others"
     return [
         Mistake(
             where,
             name,
             "unknown section",
             expected,
-            did_you_mean(name, SECTIONS) or f"sections: {sections}",
+            did_you_mean(name, SECTIONS) or hint,
         )
         for name in tables
         if name not in SECTIONS

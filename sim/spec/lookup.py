@@ -9,7 +9,6 @@ from typing import Any
 from prestep.sim.collectives.plan import mistakes_of
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.spec.inference import Inference
 from prestep.sim.spec.placing import allotted, placements
 from prestep.sim.spec.rules.layout import check_layout, too_many_gpus
 from prestep.sim.spec.sections import Scenario
@@ -17,7 +16,6 @@ from prestep.topologies import load_cluster
 from prestep.workloads import schedules
 from prestep.workloads.frameworks import framework_of
 from prestep.workloads.job.layout import grad_accumulation_of, microbatches_of
-from prestep.workloads.job.rl import Rl
 from prestep.workloads.models.model import load_model
 
 
@@ -103,12 +101,12 @@ def job_mistakes(
 def _layout_of_job(
     scenario: Scenario, fabric: Any, model: Any, wrong: Collection[str]
 ) -> list[Mistake]:
-    """What is wrong with a job's layout; that of [rl] follows from its pools, and is checked with them."""
-    if scenario.rl != Rl():
+    """What is wrong with a job's layout; nothing of one that a section decides and checks itself."""
+    _, other = scenario.other_run or ("", None)
+    if other and other.OWN_LAYOUT:
         return []
-    # The pools of serving need not be the whole cluster.
-    serves = scenario.inference != Inference()
-    gpus = None if fabric is None or serves else allotted(scenario, fabric)
+    in_part = other is not None and other.PART_OF_CLUSTER
+    gpus = None if fabric is None or in_part else allotted(scenario, fabric)
     return layout_mistakes(scenario, gpus, model, wrong)
 
 

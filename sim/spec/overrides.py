@@ -14,7 +14,20 @@ from prestep.topologies.files.bundled import is_as_it_is
 
 #: Keys that say which cluster it is.
 _PLACES = ("cluster.name", "cluster.file")
+#: The key that names a GPU and leaves its cluster to us, as a recorded program has it; keys that say where that runs.
+GPU = "gpu"
+PLACE = (GPU, *_PLACES, "cluster.hosts")
 _JOB = re.compile(r"jobs?\[([^\]]+)\]\.(.+)")
+
+
+def key_of(override: str) -> str:
+    """The key of a `--set` item."""
+    return override.partition("=")[0].strip()
+
+
+def placing(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Those of the overrides that say where a recorded program runs."""
+    return tuple(item for item in overrides if key_of(item) in PLACE)
 
 
 def overridden(
@@ -32,7 +45,7 @@ def overridden(
             item = _item(text, several)
             if _written_inside(tables, item.name, item.value):
                 origins |= _table_origin(item)
-            elif several and item.section in jobs.OWN_SECTIONS:
+            elif several and item.section in jobs.own_sections():
                 of_jobs.append((item.job, item.name, item.read))
             elif _put(tables, item, item.read):
                 origins[item.name] = "--set"

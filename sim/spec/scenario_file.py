@@ -21,11 +21,6 @@ def is_capture(path: Path) -> bool:
     return path.suffix == CAPTURE
 
 
-def is_recipe(path: Path) -> bool:
-    """Whether a scenario's file is a trainer's recipe."""
-    return not is_capture(path) and "recipe" in tables_of(path)
-
-
 def tables_of(path: Path) -> dict[str, Any]:
     """The tables of a scenario's file.
 
@@ -34,8 +29,8 @@ def tables_of(path: Path) -> dict[str, Any]:
     InputError
         If there is no such file, or it is no TOML.
     """
-    if path.suffix.lower() != ".toml" and (tables := openers.opened(path)):
-        return tables
+    if path.suffix.lower() != ".toml" and (opened := openers.opened(path)):
+        return opened
     expected = "a scenario file (TOML), a recorded program (.capture) or a recipe"
     try:
         tables = files.toml(files.written_text(path))

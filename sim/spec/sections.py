@@ -1,6 +1,8 @@
 """The sections of a scenario file, one frozen dataclass each: field = key, type = type, `key` = limits and meaning.
 
-Those that a framework reads are the job's (`prestep.workloads.job`); here are the others, and all of them together.
+Those that a framework reads are the job's (`prestep.workloads.job`); here are the core's others. Extensions declare
+theirs under the entry point group `prestep.sections`, by the name of the section: `nightly = "acme.nightly:Nightly"`
+is the class of `[nightly]`. A subclass of a section of the core takes its place, and adds keys to it.
 
 Quantities carry units in the file and are SI floats here: bytes, seconds, bytes per second. A key that is None was not
 said and is decided later, by the model, the cluster or NCCL.
@@ -10,22 +12,22 @@ said and is decided later, by the model, the cluster or NCCL.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+from typing import Any, ClassVar, Literal
 
+from prestep.sim import plugins
 from prestep.sim.collectives.settings import Nccl
-from prestep.sim.spec.inference import Inference
+from prestep.sim.errors import InputError, Mistake
 from prestep.sim.strict import key, table
 from prestep.workloads.job import Job
 from prestep.workloads.job.adapter import Adapter
-from prestep.workloads.job.checkpoint import Checkpoint
-from prestep.workloads.job.dataload import Dataload
 from prestep.workloads.job.faults import Faults
 from prestep.workloads.job.megatron import Megatron
 from prestep.workloads.job.model import Model
 from prestep.workloads.job.parallel import Parallel
 from prestep.workloads.job.pytorch import PyTorch
-from prestep.workloads.job.rl import Rl
 from prestep.workloads.job.training import Training
 
 
@@ -135,6 +137,8 @@ class Measured:
 class Scenario(Job):
     """A run, checked: a job, where it runs, and what surrounds it. `where` is the file it came from.
 
+    `extensions` has the sections that installed extensions declare, by name: those that say anything.
+
     With `jobs` the run is theirs: several on one cluster, each with its `name` and the `start` of its first step in
     seconds (None: apart from the others); the other sections are the cluster's, and what the jobs have in common.
     `notes` say what was decided for the reader.
@@ -143,19 +147,78 @@ class Scenario(Job):
     cluster: Cluster = Cluster()
     nccl: Nccl = Nccl()
     placement: Placement = Placement()
-    dataload: Dataload = Dataload()
-    inference: Inference = Inference()
-    rl: Rl = Rl()
     costs: Costs = Costs()
     measured: Measured = Measured()
+    extensions: Mapping[str, Any] = field(default_factory=dict, hash=False)
     name: str = ""
     start: float | None = None
     jobs: tuple[Scenario, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False)
 
+    def section(self, name: str) -> Any:
+        """The section of that name; one that the scenario leaves out has its defaults."""
+        if name in CORE:
+            return getattr(self, name)
+        return self.extensions[name] if name in self.extensions else SECTIONS[name]()
 
-#: The tables of a scenario's file, in the order in which they are read and described.
-SECTIONS: dict[str, type] = {
+    def sections(self) -> dict[str, Any]:
+        """The core's sections by name, and those of extensions that say anything."""
+        return {name: getattr(self, name) for name in CORE} | dict(self.extensions)
+
+    def with_sections(self, sections: Mapping[str, Any]) -> Scenario:
+        """The scenario with other sections of these names."""
+        core = {name: section for name, section in sections.items() if name in CORE}
+        others = {name: sections[name] for name in sections if name not in CORE}
+        return replace(self, extensions={**self.extensions, **others}, **core)
+
+    @property
+    def other_run(self) -> tuple[str, OtherRun] | None:
+        """The section that asks for something else than a training step, with its name; the first of several."""
+        others = sorted(self.extensions.items())
+        return next((one for one in others if isinstance(one[1], OtherRun)), None)
+
+
+class OtherRun:
+    """Base of sections that ask for something else than a training step, which `prestep run` predicts.
+
+    A module under the entry point group `prestep.runs`, by the name of the section, has `predict(scenario)`, which
+    returns the table of `--json`, and `render(table)`, the page for people.
+
+    Attributes
+    ----------
+    COMMANDS : str
+        What a user is told who asks for a training step: the commands that predict it.
+    OWN_LAYOUT, PART_OF_CLUSTER : bool
+        Replicas and microbatches follow from the section, which checks them; or its GPUs need not be all of the
+        cluster's.
+    COMPARABLE : bool
+        `prestep whatif` compares `step_time` and `breakdown` of its table.
+    """
+
+    COMMANDS: ClassVar[str]
+    OWN_LAYOUT: ClassVar[bool] = False
+    PART_OF_CLUSTER: ClassVar[bool] = False
+    COMPARABLE: ClassVar[bool] = False
+
+
+def run_of(name: str) -> ModuleType:
+    """The module that predicts what a section asks for.
+
+    Raises
+    ------
+    InputError
+        If no installed extension has one.
+    """
+    group = "prestep.runs"
+    plugin = plugins.plugins_in(group).get(name)
+    if plugin is None:
+        expected = f"a module under {group} that predicts it"
+        raise InputError(Mistake(group, name, "nothing", expected))
+    return plugins.imported_plugin(plugin)
+
+
+#: The core's tables of a scenario's file, in the order in which they are read and described.
+CORE: dict[str, type] = {
     "cluster": Cluster,
     "model": Model,
     "training": Training,
@@ -165,11 +228,41 @@ SECTIONS: dict[str, type] = {
     "adapter": Adapter,
     "nccl": Nccl,
     "placement": Placement,
-    "checkpoint": Checkpoint,
     "faults": Faults,
-    "dataload": Dataload,
-    "inference": Inference,
-    "rl": Rl,
     "costs": Costs,
     "measured": Measured,
 }
+
+
+class _Sections(Mapping[str, type]):
+    """Classes of all sections by name: the core's, then those of extensions, which are imported when asked for."""
+
+    GROUP = "prestep.sections"
+
+    def __getitem__(self, name: str) -> type:
+        plugin = plugins.plugins_in(self.GROUP).get(name)
+        if plugin is None:
+            return CORE[name]
+        module = plugins.imported_plugin(plugin)
+        assert plugin.entry is not None  # only files of a package have none
+        attribute = plugin.entry.value.partition(":")[2]
+        cls = getattr(module, attribute, None)
+        expected = CORE.get(name, object)
+        if isinstance(cls, type) and issubclass(cls, expected):
+            return cls
+        what = f"a subclass of {expected.__name__}" if name in CORE else "a dataclass"
+        key = f"{self.GROUP}: {name}"
+        wanted = f'{what}: "module:Class"'
+        raise InputError(Mistake(plugin.source, key, plugin.entry.value, wanted))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*CORE, *plugins.plugins_in(self.GROUP))))
+
+    def __len__(self) -> int:
+        return len(CORE.keys() | plugins.plugins_in(self.GROUP).keys())
+
+    def __contains__(self, name: object) -> bool:
+        return name in CORE or name in plugins.plugins_in(self.GROUP)
+
+
+SECTIONS: Mapping[str, type] = _Sections()

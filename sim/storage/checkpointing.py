@@ -1,4 +1,4 @@
-"""Saves in a scenario: how long training stands still, and what they cost the steps beside."""
+"""The section [checkpoint] in a prediction: how long training stands still, and what saves cost the steps beside."""
 
 from __future__ import annotations
 
@@ -7,13 +7,87 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from prestep.sim.analysis.timeline import Timeline
 from prestep.sim.engine.execution import Run
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.planning.planned import Planned
 from prestep.sim.storage.evidence import shares
+from prestep.sim.storage.save_spans import spans_of
 from prestep.sim.storage.saving import Checkpointing, Save
-from prestep.sim.units import format_duration
-from prestep.workloads.job.checkpoint import Checkpoint
+from prestep.sim.storage.sections import Checkpoint
+from prestep.sim.storage.systems import load_system
+from prestep.sim.units import format_bytes, format_duration
+
+TITLE = "Checkpoint"
+_TIMES = ("save_stall", "step_time_beside", "time_until_durable", "load_time")
+
+
+def mistakes_of(c: Checkpoint, where: str) -> list[Mistake]:
+    """The keys of [checkpoint] that do not fit each other or the storage."""
+    try:
+        system = load_system(c.storage or "nvme", where, "checkpoint.storage")
+    except InputError as error:
+        return list(error.mistakes)
+    mistakes = []
+    if c.gpudirect and not system.gpudirect:
+        key, expected = "checkpoint.gpudirect", f"false with {system.name}"
+        hint = "leave gpudirect out: bytes bounce through the host's memory"
+        mistakes.append(Mistake(where, key, "true", expected, hint))
+    if c.gpudirect and c.mode == "peer":
+        key, expected = "checkpoint.gpudirect", "false with mode peer"
+        mistakes.append(Mistake(where, key, "true", expected))
+    if c.writers == "replica0" and c.mode in (None, "rank0"):
+        key, expected = "checkpoint.writers", "mode sharded or async"
+        hint = "rank 0 writes all"
+        mistakes.append(Mistake(where, key, "replica0", expected, hint))
+    return mistakes
+
+
+def follow(
+    planned: Planned,
+    run: Run,
+    saves: Checkpoint,
+    breakdown: Mapping[str, float],
+    step: float,
+) -> tuple[dict[str, Any], Timeline]:
+    """What [checkpoint] costs after steps of `step` seconds, and the spans of the save that follows the last one."""
+    table, save = report_of(planned, saves, run, step)
+    table["saving_step"] = saving_step(table, breakdown, step)
+    graph = planned.graph
+    represents = {p.rank: graph.represents[p.rank] for p in graph.programs}
+    # Training saves when all ranks have done all of the step.
+    end = max(float(times.max()) for times in run.end)
+    return table, spans_of(save, represents, end, run.steps - 1)
+
+
+def rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What [checkpoint] costs, as rows for people."""
+    times = {key: format_duration(report[key]) for key in _TIMES}
+    written = f"{format_bytes(report['bytes'])} by {report['writers']} ranks"
+    saving, again = report["saving_step"], report["later"]["save_stall"]
+    step, without = (
+        format_duration(saving[key]) for key in ("step_time", "step_time_without")
+    )
+    rows = [
+        ("to", f"{report['storage']}, {written} ({report['mode']})"),
+        ("training stands still", times["save_stall"]),
+        ("step that saves", f"{step}, {without} without the save"),
+    ]
+    if report["steps_beside"]:
+        slower = f"{100 * report['background_slowdown']:.1f} % slower"
+        steps = f"{report['steps_beside']} of {times['step_time_beside']}"
+        rows.append(("steps beside", f"{steps}, {slower}"))
+    rows.append(("durable after", times["time_until_durable"]))
+    if again < report["save_stall"]:
+        rows.append(("later saves stall", format_duration(again)))
+    rows.append(("load", times["load_time"]))
+    shares = report["evidence"].items()
+    grades = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares)
+    rows.append(("the save rests on", grades))
+    if "step_time_with" in report:
+        step = format_duration(report["step_time_with"])
+        rows.append((f"every {report['every']} steps", f"{step} a step"))
+    return rows
 
 
 def report_of(

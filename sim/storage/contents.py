@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from prestep.sim.planning.job import Job
-from prestep.workloads.job.checkpoint import Checkpoint
+from prestep.sim.storage.sections import Checkpoint
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.optimizer import SCALE, optimizer
 from prestep.workloads.precision import precision

@@ -23,8 +23,8 @@ from prestep.sim.errors import Mistake
 
 if TYPE_CHECKING:
     from prestep.sim.planning.job import Batch
+    from prestep.sim.storage.sections import Dataload
     from prestep.sim.storage.systems import System
-    from prestep.workloads.job.dataload import Dataload
     from prestep.workloads.models.model import ModelSpec
 
 TOKEN = 8.0  # bytes: PyTorch indexes with 64-bit integers; tokens and labels

@@ -1,16 +1,19 @@
-"""The step with its data: what the readers of [dataload] make it wait for (`prestep.workloads.dataload`)."""
+"""The step with its data: what the readers of [dataload] make it wait for (`prestep.sim.storage.dataload`)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from prestep.sim.analysis.constants import Constant
 from prestep.sim.analysis.critical_path import IO, CriticalPath, Segment
+from prestep.sim.analysis.uncertainty import GUESS, Uncertainty, interval
 from prestep.sim.collectives.wires import processes
+from prestep.sim.costs.spreads import quantile
 from prestep.sim.engine.execution import Run
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.graph.opgraph import SYNC
@@ -19,9 +22,12 @@ from prestep.sim.planning.planned import Planned
 from prestep.sim.storage import dataload
 from prestep.sim.storage.dataload import Place, fed
 from prestep.sim.storage.host import constants
+from prestep.sim.storage.sections import Dataload
 from prestep.sim.storage.systems import System, load_system
+from prestep.sim.units import format_duration
 from prestep.topologies.fabric import Fabric
-from prestep.workloads.job.dataload import Dataload
+
+TITLE = "Data loading"
 
 
 def mistakes_of(asked: Dataload, where: str) -> list[Mistake]:
@@ -34,30 +40,77 @@ def mistakes_of(asked: Dataload, where: str) -> list[Mistake]:
     return wrong
 
 
-def with_data(planned: Planned, run: Run, computed: float) -> dict[str, Any] | None:
-    """What reading data does to a step that computes for `computed` seconds; None without [dataload]."""
-    job = planned.job
-    if job.data is None:
-        return None
-    place = _place(planned, run, job.data)
-    table = fed(job.data, job.batch, computed, planned.model, place)
-    return table | {"step_time_without": computed}
+def delay(planned: Planned, run: Run, asked: Dataload, computed: float) -> Reading:
+    """What reading data makes a step wait for that computes for `computed` seconds."""
+    place = _place(planned, run, asked)
+    table = fed(asked, planned.job.batch, computed, planned.model, place)
+    return Reading(asked, planned.job.where, table | {"step_time_without": computed})
 
 
-def path_with(path: CriticalPath, data: Mapping[str, Any] | None) -> CriticalPath:
-    """The critical path of the step with its data.
+@dataclass(frozen=True)
+class Reading:
+    """The readers of a step, as a delay of it (`prestep.sim.analysis.effects`); `table` as `fed` makes it."""
 
-    An input-bound step waits for its readers from end to end: what the GPU does meanwhile is not on its path.
-    Otherwise what is exposed of reading and copying comes after what the step computes.
-    """
-    if data is None or data["exposed"] <= 0 or not path.segments:
-        return path
-    rank = path.segments[-1].rank
-    end = path.begin + data["step_time_with"]
-    begun = path.begin if data["input_bound"] else path.end
-    waiting = Segment(rank, IO, "data", begun, end, "data loading")
-    segments = (waiting,) if data["input_bound"] else (*path.segments, waiting)
-    return replace(path, segments=segments, end=end)
+    asked: Dataload
+    where: str
+    table: Mapping[str, Any]
+
+    @property
+    def step_time(self) -> float:
+        """Seconds of the step with its data."""
+        return float(self.table["step_time_with"])
+
+    @property
+    def gpu_time(self) -> float:
+        """Seconds of the GPU, with what nothing overlaps."""
+        return float(self.table["gpu_time"])
+
+    def path(self, path: CriticalPath) -> CriticalPath:
+        """The critical path of the step with its data.
+
+        An input-bound step waits for its readers from end to end: what the GPU does meanwhile is not on its path.
+        Otherwise what is exposed of reading and copying comes after what the step computes.
+        """
+        bound = self.table["input_bound"]
+        if self.table["exposed"] <= 0 or not path.segments:
+            return path
+        rank, end = path.segments[-1].rank, path.begin + self.step_time
+        begun = path.begin if bound else path.end
+        waiting = Segment(rank, IO, "data", begun, end, "data loading")
+        segments = (waiting,) if bound else (*path.segments, waiting)
+        return replace(path, segments=segments, end=end)
+
+    def interval(self, gpu: Uncertainty) -> Uncertainty:
+        """The interval of a step that takes as long as the slower of its GPU and its readers."""
+        if not self.table["readers_time"]:
+            return gpu
+        readers = interval(self._rests_on(), self.table["readers_time"])
+        low, high = max(gpu.low, readers.low), max(gpu.high, readers.high)
+        binding = readers if self.table["input_bound"] else gpu
+        spread = math.log(high / low) / (2 * quantile())
+        return replace(binding, low=low, high=high, spread=spread)
+
+    def _rests_on(self) -> dict[Constant, float]:
+        """Seconds of reading by what they rest on; what [dataload] says itself is as sure as its author."""
+        if self.table["bound_by"] != "storage":
+            return {}
+        name = self.asked.storage or "nvme"
+        system = load_system(name, self.where, "dataload.storage")
+        grade = "datasheet" if system.evidence.get("iops") == "datasheet" else GUESS
+        reads = Constant("bandwidth", f"reads from {system.name}", grade)
+        return {reads: self.table["read_time"]}
+
+
+def rows(table: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What [dataload] makes the step wait for, as rows for people."""
+    state = "no overlap" if table["exposed"] else "data waits for the GPU"
+    if table["input_bound"]:
+        state = "input-bound"
+    step = format_duration(table["step_time_with"])
+    rows = [("reading a step's data", format_duration(table["read_time"]))]
+    if table["copy_time"]:
+        rows.append(("copying it to the GPU", format_duration(table["copy_time"])))
+    return [*rows, ("step with its data", f"{step}: {state}")]
 
 
 def _place(planned: Planned, run: Run, asked: Dataload) -> Place:

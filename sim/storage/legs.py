@@ -23,10 +23,10 @@ from prestep.sim.errors import InputError, Mistake
 from prestep.sim.planning.planned import Planned
 from prestep.sim.storage.contents import Contents
 from prestep.sim.storage.host import constants
+from prestep.sim.storage.sections import Checkpoint
 from prestep.sim.storage.systems import PART, REQUEST, THREADS, System
 from prestep.sim.storage.writing import Backlog, Saved, waits
 from prestep.topologies.fabric.stores import Stores
-from prestep.workloads.job.checkpoint import Checkpoint
 
 
 def hosts_of(planned: Planned, ranks: Sequence[int]) -> set[str]:

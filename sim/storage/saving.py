@@ -22,10 +22,10 @@ from prestep.sim.storage.contents import contents, pieces
 from prestep.sim.storage.evidence import rests_on
 from prestep.sim.storage.host import constants
 from prestep.sim.storage.legs import Writers, hosts_of
+from prestep.sim.storage.sections import Checkpoint
 from prestep.sim.storage.systems import REQUEST, THREADS, System, load_system
 from prestep.sim.storage.writing import Saved, backlog, saved
 from prestep.sim.units import format_bytes
-from prestep.workloads.job.checkpoint import Checkpoint
 from prestep.workloads.optimizer import optimizer as kept_by
 
 BESIDE = 512  # writers whose bytes are simulated one by one beside the steps

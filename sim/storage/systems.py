@@ -7,14 +7,13 @@ Systems that merge neighbouring requests (`merges`) count requests per second fo
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from prestep.sim import data_files, files, schema
+from prestep.sim import data_files, schema
 from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.sim.units import parse_bandwidth, parse_bytes, parse_duration
 from prestep.topologies.fabric import Fabric
@@ -22,22 +21,37 @@ from prestep.topologies.fabric.stores import Stores
 
 FOLDER = Path(__file__).parents[1] / "costs" / "storage"
 Op = Literal["read", "write"]
-SOURCED = "{ value = ..., evidence = ..., source = ... }"
-#: What a system says of itself, and what is collected from its numbers.
-NO_NUMBERS = {"name", "description", "attach", "evidence", "source"}
 FLAGS = ("page_cache", "gpudirect", "merges")
-ATTACHED = ("nvme", "block", "network", "storage")
-ENTRY = schema.sourced(schema.Anything())
 _PARSE = {
-    "read": parse_bandwidth,
-    "write": parse_bandwidth,
-    "client": parse_bandwidth,
-    "thread": parse_bandwidth,
-    "latency": parse_duration,
-    "metadata": parse_duration,
-    "capacity": parse_bytes,
-    "disk": parse_bytes,
+    **dict.fromkeys(("read", "write", "client", "thread"), parse_bandwidth),
+    **dict.fromkeys(("latency", "metadata"), parse_duration),
+    **dict.fromkeys(("capacity", "disk"), parse_bytes),
 }
+
+
+class _Flag:
+    """1 or 0, which a number with its source may be; or true or false."""
+
+    def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
+        if value not in (0, 1):
+            yield Mistake(where, key, repr(value)[:60], "true or false")
+
+
+_NUMBERS: dict[str, schema.Schema] = {
+    **{key: schema.Written(parse) for key, parse in _PARSE.items()},
+    **dict.fromkeys(("iops", "write_iops"), schema.Number(above=True)),
+    **dict.fromkeys(FLAGS, _Flag()),
+    "threads": schema.Number(above=True, whole=True),
+}
+#: A file of a system: texts, and numbers with their sources.
+SCHEMA = schema.Table(
+    {
+        "description": schema.Text(),
+        "attach": schema.Text(("nvme", "block", "network", "storage")),
+        **{key: schema.sourced(number) for key, number in _NUMBERS.items()},
+    },
+    ("description", "attach", "latency", "metadata", "thread"),
+)
 REQUEST = 2.0**20  # of sequential access: what kernels merge and frameworks write
 PART = 2.0**23  # of uploads to an object store
 THREADS = 64  # requests in flight of a page cache that is written back, and of the gdsio runs that systems come from
@@ -67,8 +81,8 @@ class System:
     page_cache, gpudirect, merges : bool
         Whether files go through the host's page cache; whether GPUs can reach it without a bounce through memory;
         whether neighbouring requests are merged, so that requests per second bind random access alone.
-    evidence : mapping
-        Grade by key.
+    evidence, source : mapping
+        Grade and source by key.
     """
 
     name: str
@@ -88,8 +102,8 @@ class System:
     merges: bool = False
     gpudirect: bool = False
     threads: int = THREADS
-    evidence: Mapping[str, str] = ()  # type: ignore[assignment]
-    source: Mapping[str, str] = ()  # type: ignore[assignment]
+    evidence: Mapping[str, str] = field(default_factory=dict)
+    source: Mapping[str, str] = field(default_factory=dict)
 
     def at(self, fabric: Fabric) -> Stores:
         """The system at a cluster."""
@@ -115,14 +129,8 @@ class System:
         """
         if request <= 0 or threads < 1:
             found = f"{request:g} bytes, {threads} threads"
-            raise InputError(
-                Mistake(
-                    self.name,
-                    "request",
-                    found,
-                    "requests of at least a byte, at least one thread",
-                )
-            )
+            expected = "requests of at least a byte, at least one thread"
+            raise InputError(Mistake(self.name, "request", found, expected))
         limits = [
             self.bandwidth(op),
             threads * request / (self.latency + request / self.thread),
@@ -156,16 +164,8 @@ def load_system(name_or_file: str, where: str = "storage", key: str = "") -> Sys
         known = name_or_file in names()
         path = data_files.file(FOLDER, "storage", name_or_file) if known else None
     if path is None or not path.is_file():
-        raise InputError(
-            unknown(
-                where,
-                key,
-                name_or_file,
-                names(),
-                "a file, or one of",
-                "prestep list storage",
-            )
-        )
+        wanted, listed = "a file, or one of", "prestep list storage"
+        raise InputError(unknown(where, key, name_or_file, names(), wanted, listed))
     return _bundled(path) if path.parent == FOLDER else _read(path)
 
 
@@ -176,101 +176,15 @@ def _bundled(path: Path) -> System:
 
 def _read(path: Path) -> System:
     """The system of a file, every mistake in which is reported."""
-    table = read_table(path)
-    description, attach = (table.pop(key, None) for key in ("description", "attach"))
-    mistakes = _wrong_texts(path.name, description, attach, table)
-    if mistakes:
-        raise InputError(mistakes)
-    if attach not in ATTACHED:
-        raise InputError(unknown(path.name, "attach", str(attach), ATTACHED))
-    mistakes = _wrong_keys(path.name, table)
-    if mistakes:
-        raise InputError(mistakes)
-    values: dict[str, Any] = {key: entry[0] for key, entry in table.items()}
+    table = schema.read(path, SCHEMA)
+    texts = {key: table.pop(key) for key in ("description", "attach")}
+    values = {key: entry["value"] for key, entry in table.items()}
+    values |= {key: _PARSE[key](values[key]) for key in _PARSE.keys() & values.keys()}
     values |= {flag: bool(values[flag]) for flag in FLAGS if flag in values}
     return System(
         path.stem,
-        description=description,
-        attach=attach,
-        evidence={key: entry[1] for key, entry in table.items()},
-        source={key: entry[2] for key, entry in table.items()},
+        **texts,
         **values,
+        evidence={key: entry["evidence"] for key, entry in table.items()},
+        source={key: entry["source"] for key, entry in table.items()},
     )
-
-
-def _wrong_texts(
-    where: str, description: object, attach: object, table: Mapping[str, Any]
-) -> list[Mistake]:
-    """Texts that are none, and texts where a number should be."""
-    texts = {"description": description, "attach": attach}
-    absent = [
-        Mistake(where, key, "nothing", "a text")
-        for key, text in texts.items()
-        if not isinstance(text, str)
-    ]
-    return absent + [
-        Mistake(where, key, repr(entry), SOURCED)
-        for key, entry in table.items()
-        if isinstance(entry, str)
-    ]
-
-
-def _wrong_keys(where: str, table: Mapping[str, Any]) -> list[Mistake]:
-    """Numbers that a system does not have, and those that every system needs."""
-    fields = set(System.__dataclass_fields__) - NO_NUMBERS
-    superfluous = [
-        unknown(where, key, key, fields) for key in table if key not in fields
-    ]
-    return superfluous + [
-        Mistake(where, key, "nothing", "a number with its source")
-        for key in ("latency", "metadata", "thread")
-        if key not in table
-    ]
-
-
-def read_table(path: Path) -> dict[str, Any]:
-    """A file of numbers with sources: key -> (value in SI units, grade, source); texts stay.
-
-    Raises
-    ------
-    InputError
-        With every mistake.
-    """
-    try:
-        document = files.toml(files.written_text(path))
-    except (OSError, ValueError) as error:
-        raise InputError(Mistake(path.name, "", str(error), "a TOML file")) from None
-    table: dict[str, Any] = {}
-    mistakes: list[Mistake] = []
-    for key, entry in document.items():
-        try:
-            table[key] = _entry(path.name, key, entry)
-        except InputError as error:
-            mistakes.extend(error.mistakes)
-    if mistakes:
-        raise InputError(mistakes)
-    return table
-
-
-def _entry(where: str, key: str, entry: Any) -> str | tuple[Any, str, str]:
-    """A text, or a number in SI units with its grade and source."""
-    if isinstance(entry, str):
-        return entry
-    if not isinstance(entry, dict):
-        raise InputError(Mistake(where, key, repr(entry), SOURCED))
-    if mistakes := [*ENTRY.mistakes(where, key, entry)]:
-        raise InputError(mistakes)
-    written = entry["value"]
-    value = _PARSE[key](written, where, key) if key in _PARSE else written
-    if not _fits(key, value):
-        raise InputError(Mistake(where, key, repr(written), "a positive number"))
-    return value, entry["evidence"], entry["source"]
-
-
-def _fits(key: str, value: object) -> bool:
-    """Whether a number is positive and finite; flags may be 0, threads are whole."""
-    if not isinstance(value, int | float) or not 0 <= value < math.inf:
-        return False
-    if value == 0 and key not in FLAGS:
-        return False
-    return key != "threads" or int(value) == value

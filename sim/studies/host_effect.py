@@ -104,7 +104,7 @@ def _may_matter(result: Prediction, evidence: str) -> bool:
     """Whether the step waits for its host somewhere, or its host may be much slower than it is taken for."""
     path = result.critical_path
     waits = path is not None and any(s.kind == HOST for s in path.segments)
-    return result.dataload is None and (waits or evidence == "guess")
+    return not result.delayed and (waits or evidence == "guess")
 
 
 def _factors(planned: Planned) -> tuple[str, float, float]:

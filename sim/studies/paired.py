@@ -79,7 +79,7 @@ def interval_of(base: Side, changed: Side) -> dict[str, Any] | None:
     if one is None or other is None:
         return None
     sides = (base, changed)
-    if not all(side.is_small and side.result.dataload is None for side in sides):
+    if not all(side.is_small and not side.result.delayed for side in sides):
         return difference(one.to_dict(), other.to_dict())
     tried = _Pair(base, changed).tried()
     low, high = min(tried), max(tried)

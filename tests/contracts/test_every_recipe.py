@@ -41,7 +41,7 @@ def loaded(path: Path, example: Example, *options: str) -> Scenario:
 
 def bare(scenario: Scenario) -> dict[str, Any]:
     """What a scenario says, without where it came from."""
-    return {name: getattr(scenario, name) for name in SECTIONS}
+    return scenario.sections()
 
 
 def test_every_format_has_an_example() -> None:

@@ -138,7 +138,7 @@ def test_the_packages_and_their_files_become_smaller() -> None:
 
 #: Rooms that read a `Job` and a `Machine` (`prestep.sim.planning.job`), never a key of a scenario.
 BEHIND_LOWERING = tuple(
-    f"sim.{room}."
+    f"prestep.sim.{room}."
     for room in ("planning", "costs", "analysis", "engine", "storage", "collectives")
 )
 

@@ -24,7 +24,8 @@ from prestep.sim.lowering import job_of, machine_of
 from prestep.sim.planning import planned as step
 from prestep.sim.serving import serving
 from prestep.sim.serving.pools import WEIGHT, Pools
-from prestep.sim.spec.sections import Inference, Scenario
+from prestep.sim.serving.section import Inference
+from prestep.sim.spec.sections import Scenario
 from prestep.topologies.core.quantity import Quantity
 from prestep.topologies.fabric import Fabric
 from prestep.workloads.job.model import Model
@@ -128,7 +129,7 @@ def agree(
 def test_serving_reduces_in_the_time_of_the_table(family: str) -> None:
     """The all-reduces of a tensor-parallel worker, of few tokens and of many."""
     fabric = small(family)
-    scenario = Scenario(inference=Inference(), nccl=ABLE)
+    scenario = Scenario(extensions={"inference": Inference()}, nccl=ABLE)
     for gpus in groups(fabric):
         pools = Pools(scenario, fabric, MODEL, gpu_of(fabric), (gpus,), (gpus,))
         for tokens in (1, 4096):

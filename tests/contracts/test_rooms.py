@@ -22,29 +22,14 @@ ROOMS = sorted(
     for path in (ROOT / package).glob("*/entry_points.txt")
 )
 #: Extensions that declare nothing yet.
-UNDECLARED = (
-    "prestep.sim.rl",
-    "prestep.sim.serving",
-    "prestep.workloads.traces",
-)
+UNDECLARED = ("prestep.workloads.traces",)
 #: Rooms that the core still imports, and from where; the list may only become shorter.
 NOT_YET = {
-    "prestep.sim.replay": {"prestep.sim.api", "prestep.validation.sets.traces"},
-    "prestep.sim.storage": {
-        "prestep.sim.analysis.report",
-        "prestep.sim.analysis.step_time",
-        "prestep.sim.analysis.uncertainty",
-        "prestep.sim.lowering",
-    },
+    "prestep.sim.replay": {"prestep.validation.sets.traces"},
     "prestep.validation.measure": {
         "prestep.validation.formats.harness",
         "prestep.validation.formats.overlap_rows",
     },
-    "prestep.workloads.capture": {
-        "prestep.sim.spec.captured",
-        "prestep.workloads.frameworks.captured",
-    },
-    "prestep.workloads.recipes": {"prestep.sim.spec.recipes"},
 }
 #: What is asked of a core without a room, in one process; the last answer is printed.
 COMMANDS = """

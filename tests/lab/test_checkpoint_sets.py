@@ -13,9 +13,9 @@ import pytest
 from lab.sets.checkpoint import validate_set
 from prestep.sim.predict import predict
 from prestep.sim.spec.sections import Scenario
+from prestep.sim.storage.sections import Checkpoint
 from prestep.validation.formats.rows import read_rows
 from prestep.validation.formats.scenarios import scenario_of
-from prestep.workloads.job.checkpoint import Checkpoint
 
 CASES = Path("lab/cases/checkpoint")
 THREE: dict[str, Any] = {
@@ -53,7 +53,8 @@ def test_first_and_later_saves_of_one_gpu(model: str) -> None:
     rows = [json.loads(line) for line in (CASES / "checkpoint_1gpu.jsonl").open()]
     for mode in ("sharded", "async"):
         save = Checkpoint(mode=mode, content="model")
-        made = predict(replace(_one_gpu(model), checkpoint=save)).checkpoint or {}
+        scenario = replace(_one_gpu(model), extensions={"checkpoint": save})
+        made = predict(scenario).effects["checkpoint"]
         for row in rows:
             if row["model"] == model and row["mode"] == mode:
                 _close(row, made if row["save"] == 1 else made["later"])

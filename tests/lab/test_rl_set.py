@@ -71,7 +71,7 @@ def test_a_row_that_is_repeated_counts_once(tmp_path: Path) -> None:
 def test_a_row_becomes_its_scenario(tmp_path: Path) -> None:
     """Columns by hand: 2,048 rollouts are 64 prompts of 32, which 16 GPUs train on in four steps."""
     scenario = scenario_of(read_rows(write(tmp_path, {}))[0])
-    rl, parallel = scenario.rl, scenario.parallel
+    rl, parallel = scenario.section("rl"), scenario.parallel
     assert (rl.prompts, rl.generations, rl.rollouts) == (64, 32, 2048)
     assert (rl.mean_length, rl.max_length, rl.train_global_batch) == (1000, 4096, 512)
     assert (rl.max_num_seqs, rl.off_policy_steps) == (1024, 0)
@@ -86,7 +86,7 @@ def test_off_policy_rows_decode_apart(tmp_path: Path) -> None:
         "section": "NeMo RL v0.6 GB200 FP8",
         "Model": "Qwen3-30B3A",
     }
-    rl = scenario_of(read_rows(write(tmp_path, change))[0]).rl
+    rl = scenario_of(read_rows(write(tmp_path, change))[0]).section("rl")
     assert (rl.off_policy_steps, rl.max_num_seqs) == (8, 128)
     assert rl.generation_precision == "fp8"
     assert rl.async_scheduling and rl.executor == "ray"

@@ -11,10 +11,10 @@ from prestep.sim.errors import InputError
 from prestep.sim.planning.job import Batch
 from prestep.sim.storage.dataload import Place, fed
 from prestep.sim.storage.feeding import delivery_of
+from prestep.sim.storage.sections import Dataload
 from prestep.sim.storage.systems import System, load_system, names
 from prestep.topologies import cluster_names, load_cluster
 from prestep.topologies.fabric import Fabric
-from prestep.workloads.job.dataload import Dataload
 from prestep.workloads.models.model import ModelSpec
 
 SAMPLE = 16e6  # bytes

@@ -97,7 +97,7 @@ def test_copies_from_the_wrong_socket_share_the_link_between(folder: Path) -> No
         predict(load_scenario(folder / "dp.toml", [*data, slow, f"cluster.numa={at}"]))
         for at in ("local", "wrong")
     ]
-    copies = [load.dataload["copy_time"] for load in loads if load.dataload]
+    copies = [load.effects["dataload"]["copy_time"] for load in loads]
     assert copies[0] < copies[1]
 
 

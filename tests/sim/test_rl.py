@@ -23,9 +23,9 @@ from prestep.sim.rl.lengths import generated, packs
 from prestep.sim.rl.pools import pools_of
 from prestep.sim.rl.refit import tensors_of
 from prestep.sim.rl.rollout import rollout_of
+from prestep.sim.rl.section import Rl
 from prestep.sim.rl.step import RlStep, predict
 from prestep.sim.spec.load import load_scenario, parse_scenario
-from prestep.workloads.job.rl import Rl
 from prestep.workloads.models.model import load_model
 
 SCENARIO = """

@@ -104,7 +104,7 @@ def _switches() -> dict[str, list[Any]]:
     plain = Scenario()
     found = {}
     for section in SECTIONS:
-        cls = type(getattr(plain, section))
+        cls = type(plain.section(section))
         hints = type_hints(cls)
         for entry in fields(cls):
             if values := _values(section, entry.name, hints[entry.name]):

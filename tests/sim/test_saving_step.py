@@ -40,11 +40,10 @@ def saved(mode: str) -> Prediction:
 def test_the_step_that_saves_is_the_plain_step_and_the_foreground(mode: str) -> None:
     """Its shares sum to it, and all that it has more is io; the step beside it is that without [checkpoint]."""
     result = saved(mode)
-    assert result.checkpoint is not None
-    saving = result.checkpoint["saving_step"]
+    saving = result.effects["checkpoint"]["saving_step"]
     assert result.step_time == saving["step_time_without"] == plain().step_time
     assert saving["step_time"] == pytest.approx(
-        plain().step_time + result.checkpoint["save_stall"]
+        plain().step_time + result.effects["checkpoint"]["save_stall"]
     )
     assert sum(saving["breakdown"].values()) == pytest.approx(saving["step_time"])
     more = {
@@ -56,8 +55,8 @@ def test_the_step_that_saves_is_the_plain_step_and_the_foreground(mode: str) -> 
         and saving["foreground"] > 0
     )
     assert set(more.values()) == {0.0}
-    assert result.checkpoint["io_per_step"] == pytest.approx(
-        result.checkpoint["later"]["save_stall"] / 1000
+    assert result.effects["checkpoint"]["io_per_step"] == pytest.approx(
+        result.effects["checkpoint"]["later"]["save_stall"] / 1000
     )
 
 
@@ -65,7 +64,7 @@ def test_the_step_that_saves_is_the_plain_step_and_the_foreground(mode: str) -> 
 def test_the_timeline_shows_the_save_on_every_rank(mode: str) -> None:
     """After the step every rank does nothing but io for the foreground; the writer's spans end with the background."""
     result = saved(mode)
-    spans, table = result.timeline, result.checkpoint
+    spans, table = result.timeline, result.effects["checkpoint"]
     assert spans is not None and table is not None
     check(spans)
     save = spans.select(spans.matches("phase", "checkpoint"))
@@ -88,18 +87,17 @@ def test_what_is_copied_is_what_is_saved(mode: str) -> None:
     """The copies of all ranks, those that a simulated one stands for too, have the bytes of the checkpoint."""
     result = saved(mode)
     assert result.timeline is not None and result.details is not None
-    assert result.checkpoint is not None
     copies = result.timeline.select(result.timeline.matches("name", "checkpoint copy"))
     weights = [len(result.details.represents[rank]) for rank in copies["rank"].tolist()]
-    assert weights @ copies["bytes"] == pytest.approx(result.checkpoint["bytes"])
+    assert weights @ copies["bytes"] == pytest.approx(
+        result.effects["checkpoint"]["bytes"]
+    )
 
 
 def test_an_asynchronous_save_holds_a_step_up_for_less() -> None:
     """A save that training waits for wholly has no background; one behind training stalls it for no longer."""
     foreground = {
-        mode: result.checkpoint["saving_step"]
-        for mode in MODES
-        if (result := saved(mode)).checkpoint is not None
+        mode: saved(mode).effects["checkpoint"]["saving_step"] for mode in MODES
     }
     assert foreground["sharded"]["background"] == 0
     assert foreground["async"]["step_time"] < foreground["sharded"]["step_time"]
@@ -109,12 +107,12 @@ def test_an_asynchronous_save_holds_a_step_up_for_less() -> None:
 def test_a_copy_into_pinned_memory_takes_what_pcie_takes() -> None:
     """The foreground is the bytes of one rank over the PCIe link of its GPU, nothing else."""
     result = saves("async", pinned=True)
-    assert result.checkpoint is not None and result.details is not None
+    assert result.details is not None
     fabric, gpu = result.details.fabric, result.details.gpus[0]
     rows = fabric.route(gpu, fabric.nearest(gpu, "memory"))
     narrowest = float(fabric.links.bandwidth[rows].min())
-    assert result.checkpoint["saving_step"]["foreground"] == pytest.approx(
-        result.checkpoint["bytes"] / 4 / narrowest
+    assert result.effects["checkpoint"]["saving_step"]["foreground"] == pytest.approx(
+        result.effects["checkpoint"]["bytes"] / 4 / narrowest
     )
 
 
@@ -124,17 +122,20 @@ def test_disks_bound_saves_and_loads() -> None:
     for rate in ("1x", "2x"):
         change = {**P5, "checkpoint.mode": "sharded", "nvme.bandwidth": rate}
         result = simulate(load("llama1b-ddp4", change))
-        assert result.checkpoint is not None and result.details is not None
+        assert result.details is not None
         fabric = result.details.fabric
         disks = np.array(fabric.nodes.kinds) == "nvme"
         src, dst = fabric.ends
         written, read = (
             float(fabric.links.bandwidth[disks[ends]].sum()) for ends in (dst, src)
         )
-        legs, size = result.checkpoint["legs"], result.checkpoint["bytes"]
+        legs, size = (
+            result.effects["checkpoint"]["legs"],
+            result.effects["checkpoint"]["bytes"],
+        )
         assert legs["sync"] - legs["serialise"] >= size / written
-        assert result.checkpoint["load_time"] >= size / read
-        times.append(result.checkpoint["saving_step"]["step_time"])
+        assert result.effects["checkpoint"]["load_time"] >= size / read
+        times.append(result.effects["checkpoint"]["saving_step"]["step_time"])
     assert times[1] < times[0]
 
 

@@ -15,7 +15,7 @@ from prestep.workloads.capture.kernels import (
 from prestep.workloads.capture.kernels.tensors import base
 from prestep.workloads.capture.operation import Operation
 
-#: Families of operations that take the host longer than others, by their rules; names as in frameworks/captured.toml.
+#: Families of operations that take the host longer than others, by their rules; names as in capture/captured.toml.
 FAMILIES = {
     **dict.fromkeys(products.RULES, "aten_product"),
     **dict.fromkeys(attention.RULES, "aten_attention"),

@@ -42,7 +42,7 @@ def lower(
     Parameters
     ----------
     costs
-        Seconds of host time by what the host does: frameworks/captured.toml.
+        Seconds of host time by what the host does: capture/captured.toml.
     host_factor
         Time of this host over that of the one on which the costs were fitted.
     marks

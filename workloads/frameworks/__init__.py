@@ -83,6 +83,8 @@ class Framework:
         Whether attention sees documents of packed samples alone.
     caveats
         What a result should say of the model of it.
+    operator_times
+        Seconds of operators of its own by name, from those that are stated as texts; None where it has none.
     """
 
     lower: Callable[[Job, ModelSpec, Site], Lowered]
@@ -112,6 +114,9 @@ class Framework:
     fp32_adapters: bool = False
     packs: bool = False
     caveats: Callable[[Job, ModelSpec], Iterator[str]] = _nothing
+    operator_times: Callable[[Job, Mapping[str, str]], Mapping[str, float]] | None = (
+        None
+    )
 
     @property
     def steps(self) -> int:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from prestep.workloads.job.adapter import Adapter
-from prestep.workloads.job.checkpoint import Checkpoint
 from prestep.workloads.job.faults import Faults
 from prestep.workloads.job.megatron import Megatron
 from prestep.workloads.job.model import Model
@@ -28,6 +27,5 @@ class Job:
     megatron: Megatron = Megatron()
     pytorch: PyTorch = PyTorch()
     adapter: Adapter = Adapter()
-    checkpoint: Checkpoint = Checkpoint()
     faults: Faults = Faults()
     where: str = "scenario"

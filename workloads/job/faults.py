@@ -1,17 +1,13 @@
-"""The section [faults] of a scenario: slow ranks, noise from step to step, failures over weeks."""
+"""The section [faults] of a scenario: slow ranks, and noise from step to step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
 
-from prestep.sim.strict import key, table
+from prestep.sim.strict import key
 
-#: Noise of a step, and what `prestep goodput` reads of weeks.
-noise, weeks = (
-    partial(key, low=0, wants="faults.jitter > 0"),
-    partial(key, wants="goodput"),
-)
+noise = partial(key, low=0, wants="faults.jitter > 0")
 
 
 @dataclass(frozen=True)
@@ -48,23 +44,4 @@ class Faults:
     jitter_pause: float | None = noise(
         None,
         "how often a GPU or its host stands still for 5 ms or longer, per GPU and second",
-    )
-    rates: dict[str, str] = table(  # noqa: RUF009
-        "goodput: failures per million GPU-hours by component, such as { gpu = 9 }",
-        wants="goodput",
-    )
-    takes: dict[str, str] = table(  # noqa: RUF009
-        "goodput: hosts that a failure of a component takes out, such as { rack = 8 }",
-        wants="goodput",
-    )
-    spares: int | None = weeks(None, "goodput: spare hosts; default 32", low=0)
-    degraded: bool = weeks(
-        False,
-        "goodput: without spares the job goes on with fewer data-parallel replicas",
-    )
-    detect: float | None = weeks(
-        None, "goodput: until a failure is noticed", unit="duration"
-    )
-    repair: float | None = weeks(
-        None, "goodput: until a broken host is a spare again", unit="duration"
     )

@@ -14,3 +14,5 @@ HEADS, EXPERTS = 2**16, 2**16
 VOCABULARY = 2**26
 # Tokens of a sample or prompt (100 million), and samples of a microbatch and of a step.
 TOKENS, SAMPLES, BATCH = 2**30, 2**27, 2**32
+# Ranks of a job: a recording that says more is damaged.
+RANKS = 1_000_000

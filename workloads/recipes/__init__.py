@@ -19,8 +19,6 @@ from prestep.workloads.recipes import _companions, _documents, _towers
 from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._reading import Recipe
 
-#: Endings of files that are recipes, unless they are something else (a scenario is TOML too).
-ENDINGS = (".yaml", ".yml", ".json", ".sh", ".txt", ".args", ".py", ".toml")
 _TREES = {
     ".toml": _documents.read_toml,
     ".json": _documents.read_json,

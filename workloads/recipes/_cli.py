@@ -24,9 +24,9 @@ from prestep.sim.extras import lazily
 
 with lazily():
     from prestep.sim import files
-    from prestep.sim.spec import load, recipes, scenario_file
+    from prestep.sim.spec import load, openers, scenario_file
     from prestep.sim.studies.search import scenario_file as texts
-    from prestep.workloads.recipes import _reading
+    from prestep.workloads.recipes import _opener, _reading
 
 GROUP = "Predict"
 WIDTH = 120
@@ -53,8 +53,8 @@ def command(
     if output is not None:
         check_new(output, force)
     tables = scenario_file.tables_of(recipe)
-    opened = recipes.opened(tables, recipe, overrides)
-    if opened.recipe is None:
+    opened = openers.completed(tables, recipe, overrides)
+    if not isinstance(opened, _opener.Placed):
         expected = "a trainer's recipe: this is a scenario already"
         raise InputError.of(str(recipe), "", "a scenario", expected)
     scenario = load.scenario_of(tables, recipe, overrides)

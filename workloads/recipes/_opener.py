@@ -1,14 +1,46 @@
-"""Opens files of trainers as recipes, which a cluster makes complete (`prestep.sim.spec.recipes`)."""
+"""Opens files of trainers as recipes: their tables, on the cluster that the command line or the recipe names.
+
+Overrides that begin with `recipe.` are not the scenario's: `recipe.with=FILE` is one more file of the job,
+`recipe.function=NAME` a function of a Python recipe, `recipe.lenient=true` predicts without what is not simulated.
+The number of data-parallel replicas is what the GPUs leave.
+"""
 
 from __future__ import annotations
 
+import functools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake
+from prestep.sim.spec.openers import LENIENT, OPTION, Completed
+from prestep.topologies import cluster_names, load_cluster, several_hosts
+from prestep.topologies.fabric import Fabric
 from prestep.workloads import recipes
+from prestep.workloads.models.model import MODELS, read_model
+from prestep.workloads.recipes._documents import Document
+from prestep.workloads.recipes._reading import Recipe
 
 ENDINGS = (".yaml", ".yml", ".json", ".sh", ".txt", ".args", ".py", ".toml")
+OPTIONS = NEEDS_CLUSTER = True
+#: The table of a file that is a recipe.
+TABLE = "recipe"
+WITH, FUNCTION = "recipe.with", "recipe.function"
+#: GPUs and number formats whose products need no transposed operands.
+BLACKWELL, QUANTIZED = re.compile(r"g?b[1-3]00"), ("fp8", "nvfp4")
+#: Keys of [pytorch] that a job without FSDP does not have.
+OF_FSDP = ("fsdp", "reduce_dtype", "reduce_every_microbatch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed(Completed):
+    """A recipe on a cluster."""
+
+    recipe: Recipe
 
 
 def opens(path: Path) -> dict[str, Any] | None:
@@ -16,6 +48,278 @@ def opens(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     if path.suffix.lower() != ".toml":
-        return {"recipe": recipes.document_of(path)}
+        return {TABLE: recipes.document_of(path)}
     document = recipes.of_tables(path, files.toml(files.written_text(path)))
-    return None if document is None else {"recipe": document}
+    return None if document is None else {TABLE: document}
+
+
+def completed(
+    tables: Mapping[str, Any], path: Path, overrides: Sequence[str]
+) -> Placed:
+    """The tables of a recipe, complete.
+
+    Raises
+    ------
+    InputError
+        With every mistake of the recipe, and all that changes a step and is not simulated unless that is allowed.
+    """
+    own = [item for item in overrides if _key(item).startswith(OPTION)]
+    others = tuple(item for item in overrides if item not in own)
+    beside, lenient, function = _told(own, path)
+    recipe = _read(replace(tables[TABLE], part=function), beside)
+    said = {_key(item): _value(item) for item in others}
+    mistakes = [*recipe.mistakes, *(() if lenient else recipe.missed(said))]
+    mistakes += [one for key, one in recipe.needs if not _says(said, key)]
+    made = _without_model(recipe.tables()) if _names_model(said) else recipe.tables()
+    placed, wrong_place, notes = _placed(made, recipe, said, path.parent)
+    mistakes += wrong_place
+    if mistakes:
+        raise InputError(mistakes)
+    left = tuple(item for item in others if not _used(item))
+    notes = [*recipe.notes(lenient, said), *notes]
+    return Placed(placed, left, tuple(notes), recipe=recipe)
+
+
+def _used(override: str) -> bool:
+    """Whether a change says where the job runs, which the tables have by now; a wrong number is told of later."""
+    key = _key(override)
+    counts = key in ("cluster.hosts", "cluster.gpus")
+    named = key in ("cluster.name", "cluster.file")
+    return named or (counts and _number({key: _value(override)}, key) is not None)
+
+
+def unchanged(tables: Mapping[str, Any], overrides: Sequence[str]) -> tuple[str, ...]:
+    """Overrides without which a recipe is no scenario: where it runs, and what it does not say."""
+    needed = {key for key, _ in _read(tables[TABLE], _told_files(overrides)).needs}
+
+    def belongs(key: str) -> bool:
+        model = key.startswith("model.") and "model" in needed
+        return key.startswith((OPTION, "cluster.")) or model or key in needed
+
+    places: dict[str, str] = {}  # the first of each key: a second is a change
+    for item in overrides:
+        if belongs(_key(item)):
+            places.setdefault(item if _key(item) == WITH else _key(item), item)
+    return tuple(places.values())
+
+
+def _told_files(overrides: Sequence[str]) -> tuple[str, ...]:
+    return tuple(_value(item) for item in overrides if _key(item) == WITH)
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].strip()
+
+
+def _value(override: str) -> str:
+    return override.partition("=")[2].strip().strip("\"'")
+
+
+def _told(own: Sequence[str], path: Path) -> tuple[tuple[str, ...], bool, str]:
+    """Further files, whether what is not simulated is left out, and the function that is meant."""
+    for item in own:
+        if _key(item) not in (WITH, LENIENT, FUNCTION):
+            expected = f"{WITH}, {LENIENT} or {FUNCTION}"
+            raise InputError(Mistake(str(path), _key(item), _value(item), expected))
+    said = {
+        key: [_value(i) for i in own if _key(i) == key]
+        for key in (WITH, LENIENT, FUNCTION)
+    }
+    lenient = (said[LENIENT] or ["false"])[-1].lower()
+    if lenient not in ("true", "false"):
+        raise InputError(Mistake(str(path), LENIENT, lenient, "true or false"))
+    return tuple(said[WITH]), lenient == "true", (said[FUNCTION] or [""])[-1]
+
+
+def _read(document: Document, beside: Sequence[str]) -> Recipe:
+    return recipes.read(document, [recipes.document_of(Path(file)) for file in beside])
+
+
+def _names_model(said: Mapping[str, str]) -> bool:
+    return any(f"model.{key}" in said for key in ("name", "file", "kind"))
+
+
+def _says(said: Mapping[str, str], key: str) -> bool:
+    """Whether the command line says a key, or which model it is."""
+    of_model = key == "model" or key.startswith("model.")
+    return key in said or (of_model and _names_model(said))
+
+
+def _without_model(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Without the recipe's model: another one was named."""
+    return {name: keys for name, keys in tables.items() if name != "model"}
+
+
+def _placed(
+    tables: dict[str, dict[str, Any]],
+    recipe: Recipe,
+    said: Mapping[str, str],
+    folder: Path,
+) -> tuple[dict[str, dict[str, Any]], list[Mistake], list[str]]:
+    """The tables with [cluster] and the replicas that fill it."""
+    stated = dict(tables.get("cluster", {}))
+    for key in ("name", "file"):
+        if f"cluster.{key}" in said:
+            stated.pop("name", None)
+            stated[key] = said[f"cluster.{key}"]
+    if not ("name" in stated or "file" in stated):
+        hint = "--cluster NAME or FILE (`prestep list clusters`)"
+        return (
+            tables,
+            [Mistake(recipe.where, "cluster", "nothing", "a cluster", hint)],
+            [],
+        )
+    name = str(stated["name"] if "name" in stated else folder / str(stated["file"]))
+    try:
+        hosts, gpus = _number(said, "cluster.hosts"), _number(said, "cluster.gpus")
+        cluster, notes = _cluster(name, hosts, gpus, recipe)
+    except InputError as error:
+        return tables, list(error.mistakes), []
+    placed = {name: dict(keys) for name, keys in tables.items()}
+    placed["cluster"] = stated | cluster
+    for section in ("parallel", "training"):
+        placed.setdefault(section, {})
+    _operands(placed, _fabric(name).gpu_model)
+    if "parallel.imbalance" not in said:
+        notes += _natural(placed, recipe)
+    wrong: list[Mistake] = []
+    if "parallel.dp" not in said:
+        wrong = _replicate(placed, recipe, said, int(cluster["gpus"]))
+    return placed, wrong, notes
+
+
+def _operands(tables: dict[str, dict[str, Any]], gpu: str) -> None:
+    """Blackwell's 8-bit products take operands of any layout; Hopper's need them written transposed as well."""
+    training = tables.get("training", {})
+    megatron = training.get("framework") == "megatron"
+    if megatron and training.get("precision") in QUANTIZED and BLACKWELL.match(gpu):
+        tables["megatron"] = {"fp8_transposes": False, **tables.get("megatron", {})}
+
+
+#: Frameworks whose experts are simulated as balanced unless a load is said.
+ROUTED = ("megatron", "automodel")
+BALANCED = ("moe_force_load_balancing", "moe_pad_to_capacity")
+
+
+def _natural(tables: dict[str, dict[str, Any]], recipe: Recipe) -> list[str]:
+    """Marks experts that get what a router gives them, and tells the reader that balanced ones are simulated."""
+    parallel, megatron = tables["parallel"], tables.get("megatron", {})
+    model = tables.get("model", {})
+    name = model.get("name")
+    experts = model.get("experts") or (_experts_of(name) if name else 0)
+    spread = parallel.get("ep", 1)
+    routed = tables["training"].get("framework") in ROUTED and isinstance(spread, int)
+    balanced = any(megatron.get(key) for key in BALANCED)
+    stated = (
+        balanced or "imbalance" in parallel or parallel.get("routing") == "consecutive"
+    )
+    if not (experts and routed and spread > 1) or stated:
+        return []
+    parallel["natural_routing"] = True
+    return [
+        f"recipe ({recipe.format}): no key forces balanced experts, which are simulated: steps with natural routing "
+        "took 1.0 to 1.6 times as long (three published ones), which the interval has; parallel.imbalance says a load"
+    ]
+
+
+def _experts_of(name: str) -> int:
+    file = MODELS / f"{name}.toml"
+    return read_model(file).experts or 0 if file.is_file() else 0
+
+
+def _number(said: Mapping[str, str], key: str) -> int | None:
+    """A whole number of the command line; a wrong one is told of where the scenario is read."""
+    text = said.get(key, "")
+    return int(text) if text.isdecimal() and int(text) else None
+
+
+def _cluster(
+    name: str, hosts: int | None, gpus: int | None, recipe: Recipe
+) -> tuple[dict[str, Any], list[str]]:
+    """[cluster] with as many hosts and GPUs as are asked for: by the command line, else by the recipe."""
+    one = _fabric(name)
+    per_host = max(1, len(one.gpus) // len(one.hosts))
+    notes: list[str] = []
+    if hosts is None and gpus is None:
+        gpus = recipe.gpus or (recipe.hosts or 0) * per_host or None
+        hosts = math.ceil(gpus / per_host) if gpus else None
+    elif hosts is None and gpus is not None:
+        hosts = math.ceil(gpus / per_host)
+    if hosts is None or hosts == len(one.hosts):
+        return {"gpus": gpus or len(one.gpus)}, notes
+    several = several_hosts(name)
+    if several and hosts > 1 and len(one.hosts) == 1:
+        notes.append(f"{name} is one host: {hosts} of them are {several}")
+        return {
+            "name": several,
+            "hosts": hosts,
+            "gpus": gpus or hosts * per_host,
+        }, notes
+    return {"hosts": hosts, "gpus": gpus or hosts * per_host}, notes
+
+
+def _fabric(name: str) -> Fabric:
+    """A cluster as its file has it; those that come with prestep are built once."""
+    return _bundled(name) if name in cluster_names() else load_cluster(name)
+
+
+@functools.lru_cache(maxsize=8)
+def _bundled(name: str) -> Fabric:
+    return load_cluster(name)
+
+
+def _replicate(
+    tables: Mapping[str, dict[str, Any]],
+    recipe: Recipe,
+    said: Mapping[str, str],
+    gpus: int,
+) -> list[Mistake]:
+    """Sets the data-parallel replicas: those that the recipe insists on, or as many as the GPUs leave."""
+    parallel = tables["parallel"]
+    axes = {
+        axis: _number(said, f"parallel.{axis}") or parallel.get(axis, 1)
+        for axis in ("tp", "pp", "cp")
+    }
+    if any(not isinstance(count, int) or count < 1 for count in axes.values()):
+        return []  # told of where the keys are read
+    rest = math.prod(axes.values())
+    stated = any(key in said for key in ("cluster.hosts", "cluster.gpus"))
+    layout = " x ".join(f"{axis} {count}" for axis, count in axes.items())
+    if recipe.replicas and not stated:
+        tables["cluster"]["gpus"] = gpus = rest * recipe.replicas
+    if gpus % rest or gpus < rest:
+        expected = f"a multiple of {rest} GPUs: {layout}"
+        return [Mistake(recipe.where, "cluster", f"{gpus} GPUs", expected)]
+    dp = gpus // rest
+    if recipe.replicas and recipe.replicas != dp:
+        found, expected = (
+            f"{gpus} GPUs",
+            f"{rest * recipe.replicas}: {layout} x dp {recipe.replicas}",
+        )
+        return [Mistake(recipe.where, "cluster", found, expected, "the recipe says so")]
+    parallel["dp"] = dp
+    _run_again(tables["training"], dp)
+    _alone(tables, axes)
+    return []
+
+
+def _run_again(training: dict[str, Any], dp: int) -> None:
+    """A recipe whose pipeline takes a local batch at once runs it as often as its global batch needs."""
+    whole, per_run = training.get("global_batch"), training.get("microbatches")
+    if whole and per_run and "grad_accumulation" not in training:
+        once = per_run * training.get("micro_batch", 1) * dp
+        training["grad_accumulation"] = max(1, whole // max(1, once))
+
+
+def _alone(tables: Mapping[str, dict[str, Any]], axes: Mapping[str, int]) -> None:
+    """One replica shards nothing and reduces nothing; one rank splits no norms."""
+    parallel = tables["parallel"]
+    if parallel["dp"] * axes["cp"] == 1 and "data_parallel" in parallel:
+        parallel["data_parallel"] = "none"
+    if parallel.get("data_parallel") not in ("fsdp", "zero2", "zero3"):
+        for key in OF_FSDP:
+            tables.get("pytorch", {}).pop(key, None)
+    if axes["tp"] == 1:
+        parallel.pop("sequence_parallel", None)
+    if parallel.get("fsdp_shards") == parallel["dp"] * axes["cp"]:
+        del parallel["fsdp_shards"]

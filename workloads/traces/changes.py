@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from prestep.sim.errors import InputError, Mistake, unknown
-from prestep.workloads.traces.collectives import MOST_RANKS
+from prestep.workloads.job.limits import RANKS
 from prestep.workloads.traces.draft import Draft, Node
 from prestep.workloads.traces.work import FAMILIES, GPU
 
@@ -156,8 +156,8 @@ def integer(changes: Changes, key: str, low: int) -> int:
         value = int(stated)
     except ValueError:
         value = low - 1
-    if not low <= value <= MOST_RANKS:
-        expected = f"a whole number from {low} to {MOST_RANKS}"
+    if not low <= value <= RANKS:
+        expected = f"a whole number from {low} to {RANKS}"
         raise InputError.of("--set", key, f'"{stated[:60]}"', expected)
     return value
 

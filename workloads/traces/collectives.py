@@ -7,10 +7,8 @@ import math
 import re
 from typing import Any
 
+from prestep.workloads.job.limits import RANKS
 from prestep.workloads.traces.operators import Meta
-
-#: More than any job has: a recording that says more is damaged.
-MOST_RANKS = 1_000_000
 
 #: Words of frameworks by operation.
 WORDS = {
@@ -102,7 +100,7 @@ def ranks_of(group: str, world: int) -> tuple[int, ...]:
     listed = group.partition(":")[2]
     if listed and listed[0] != "*":
         return tuple(int(r) for r in listed.split(","))
-    return tuple(range(min(int(listed[1:]), MOST_RANKS) if listed else world))
+    return tuple(range(min(int(listed[1:]), RANKS) if listed else world))
 
 
 def payload(span_collective: str, shape: str, dtype: str, world: int) -> float:

@@ -13,8 +13,8 @@ import numpy as np
 from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph, Program
+from prestep.workloads.job.limits import RANKS
 from prestep.workloads.lowered import Layout, Lowered
-from prestep.workloads.traces.collectives import MOST_RANKS
 from prestep.workloads.traces.dependencies import connect
 from prestep.workloads.traces.draft import Draft, Node, draft_of
 from prestep.workloads.traces.issue_order import work_of
@@ -72,7 +72,7 @@ def assemble(recordings: Sequence[Recording]) -> Job:
         If the ranks cannot be of one run.
     """
     world = max([r.world for r in recordings] + [r.rank + 1 for r in recordings])
-    if world > MOST_RANKS:
+    if world > RANKS:
         _too_large(recordings, world)
     works = _works(recordings)
     renamed = pair(works)
@@ -98,7 +98,7 @@ def assemble(recordings: Sequence[Recording]) -> Job:
 def _too_large(recordings: Sequence[Recording], world: int) -> NoReturn:
     """Refuses a job that no cluster could run."""
     worst = max(recordings, key=lambda one: max(one.world, one.rank + 1))
-    expected = f"a job of at most {MOST_RANKS} ranks"
+    expected = f"a job of at most {RANKS} ranks"
     raise InputError.of(worst.path, "world size", str(world), expected)
 
 

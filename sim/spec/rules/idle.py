@@ -2,8 +2,8 @@
 
 They would count in another step: a recipe may carry them, so they are no mistakes. But a what-if of such a key moves
 nothing. What a key wants, and which frameworks read it, is said where it is defined (`prestep.sim.strict.key`):
-`wants` has conditions, of which each is a key (`parallel.pp > 1`, `parallel.offload = optimizer`) or one of
-`CONDITIONS` by name.
+`wants` has conditions, of which each is a key (`parallel.pp > 1`, `parallel.offload = optimizer`), one of
+`CONDITIONS` by name, or a command that reads the key, in backticks: no step does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import Field, fields
 from typing import Any, NamedTuple
 
-from prestep.sim.spec.sections import SECTIONS, Scenario
+from prestep.sim.spec.sections import Scenario
 from prestep.workloads.frameworks import framework, framework_of, names, readers
 from prestep.workloads.job.layout import microbatches_of
 from prestep.workloads.job.megatron import Megatron
@@ -146,7 +146,6 @@ CONDITIONS: dict[str, tuple[Callable[[Asked], bool], str]] = {
         lambda a: microbatches_of(a.scenario) > 1,
         "more than one microbatch",
     ),
-    "goodput": (lambda a: False, "`prestep goodput`"),
     "ranks": (lambda a: _ranks(a) > 1, "more than one rank"),
     "hosts": (_leaves_host, "more than one host"),
 }
@@ -156,12 +155,12 @@ _KEY = re.compile(r"(\w+)\.(\w+)(?: ([=>]) (.+))?")
 def idle(s: Scenario, model: ModelSpec, hosts: int) -> Iterator[str]:
     """A line for each reason, with the keys that have no part in the step for it; its ranks are on so many hosts."""
     reasons: dict[str, list[str]] = {}
-    for section, cls in SECTIONS.items():
-        part, plain = getattr(s, section), cls()
-        for key in fields(cls):
+    for section, part in s.sections().items():
+        plain = type(part)()
+        for key in fields(part):
             if getattr(part, key.name) == getattr(plain, key.name):
                 continue
-            reason = _missing(Asked(s, model, hosts), cls, key)
+            reason = _missing(Asked(s, model, hosts), type(part), key)
             if reason:
                 reasons.setdefault(reason, []).append(f"{section}.{key.name}")
     for words, keys in reasons.items():
@@ -191,7 +190,7 @@ def wants(cls: type, key: Field[Any]) -> list[str]:
 
 
 def condition_of(text: str) -> tuple[Callable[[Asked], bool], str]:
-    """Whether a condition is met, and the words for it: of `CONDITIONS`, or on one key.
+    """Whether a condition is met, and the words for it: of `CONDITIONS`, on one key, or never, of another command.
 
     Examples
     --------
@@ -203,12 +202,15 @@ def condition_of(text: str) -> tuple[Callable[[Asked], bool], str]:
     """
     if text in CONDITIONS:
         return CONDITIONS[text]
+    if text.startswith("`"):
+        return lambda asked: False, text
     match = _KEY.fullmatch(text)
     assert match is not None, text
     section, name, sign, value = match.groups()
 
     def met(asked: Asked) -> bool:
-        part = asked.model if section == "model" else getattr(asked.scenario, section)
+        own = section == "model"
+        part = asked.model if own else asked.scenario.section(section)
         found = getattr(part, name)
         if sign == "=":
             return str(found) in value.split(" or ")

@@ -12,7 +12,6 @@ from prestep.sim.spec.sections import Scenario
 from prestep.topologies import larger_cluster
 from prestep.workloads.frameworks import Rule, framework_of
 from prestep.workloads.job.layout import stated_microbatches
-from prestep.workloads.job.rl import Rl
 from prestep.workloads.models.model import ModelSpec
 
 ONE_STAGE_SCHEDULES = ("gpipe", "1f1b")
@@ -31,8 +30,9 @@ VPP_SCHEDULES = (
 def check_scenario(scenario: Scenario, skip: Collection[str] = ()) -> list[Mistake]:
     """Mistakes visible in the scenario alone; rules on keys in `skip` (already wrong) are left out."""
     rules = [*_RULES, *_framework_rules(scenario, skip)]
-    if scenario.rl != Rl():
-        # Replicas and microbatches follow from its pools (sim/rl), which check the layout that they make.
+    _, other = scenario.other_run or ("", None)
+    if other and other.OWN_LAYOUT:
+        # Replicas and microbatches follow from the section, which checks the layout that it makes.
         rules = [(keys, rule) for keys, rule in rules if not _of_batches(keys)]
     return _apply(rules, skip, scenario)
 

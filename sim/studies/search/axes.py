@@ -146,17 +146,15 @@ def changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
     links: dict[str, str] = {}
     for key, value in changes.items():
         section, _, name = key.partition(".")
-        if hasattr(scenario, section):
+        if section in SECTIONS:
             by_section.setdefault(section, {})[name] = value
         else:
             links[key] = str(value)
     if links:
         by_section.setdefault("cluster", {})["set"] = {**scenario.cluster.set, **links}
-    sections = {
-        name: replace(getattr(scenario, name), **keys)
-        for name, keys in by_section.items()
-    }
-    return replace(scenario, **sections)
+    return scenario.with_sections(
+        {name: replace(scenario.section(name), **k) for name, k in by_section.items()}
+    )
 
 
 def read_over(texts: Sequence[str], pinned: Sequence[str] = ()) -> dict[str, Values]:

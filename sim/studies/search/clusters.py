@@ -14,8 +14,8 @@ from prestep.sim.analysis.json_text import finite
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.errors import PrestepError
 from prestep.sim.predict import execute, plan, reported
-from prestep.sim.spec.captured import GPU, PLACE, key_of
 from prestep.sim.spec.load import load_scenario
+from prestep.sim.spec.overrides import GPU, PLACE, key_of
 from prestep.sim.studies.ranking import COST, ENERGY, TIME, objective_of
 from prestep.sim.units import format_bytes, format_duration, percent
 from prestep.topologies import gpu_models

@@ -10,7 +10,7 @@ from typing import Any
 
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.files import write_text
-from prestep.sim.spec.sections import SECTIONS, Scenario
+from prestep.sim.spec.sections import Scenario
 
 UNITS = {"bytes": "B", "bandwidth": "B/s", "duration": "s"}
 
@@ -58,11 +58,11 @@ def _beside(s: Scenario, folder: Path) -> Scenario:
 def text_of(scenario: Scenario) -> str:
     """The scenario's sections as TOML."""
     lines: list[str] = []
-    for name, cls in SECTIONS.items():
-        section, plain = getattr(scenario, name), cls()
+    for name, section in scenario.sections().items():
+        plain = type(section)()
         keys = [
             entry
-            for entry in fields(cls)
+            for entry in fields(section)
             if getattr(section, entry.name) != getattr(plain, entry.name)
         ]
         if keys and name != "measured":

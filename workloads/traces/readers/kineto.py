@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim.errors import InputError
+from prestep.workloads.job.limits import RANKS
 from prestep.workloads.traces import chrome
 from prestep.workloads.traces.chrome import Args, Event
-from prestep.workloads.traces.collectives import MOST_RANKS, communication, metadata
+from prestep.workloads.traces.collectives import communication, metadata
 from prestep.workloads.traces.columns import NONE, Columns
 from prestep.workloads.traces.files import integer, number, time, uncollected
 from prestep.workloads.traces.kernels import size
@@ -263,8 +264,8 @@ class _Builder:
         """Names operators and collectives, and makes times relative; `rank`, where the file's head does not say it."""
         distributed = _distributed(head)
         rank = number(distributed.get("rank"), -1) if rank is None else rank
-        if not -1 <= rank < MOST_RANKS:
-            expected = f"a rank below {MOST_RANKS}"
+        if not -1 <= rank < RANKS:
+            expected = f"a rank below {RANKS}"
             raise InputError.of(path, "distributedInfo.rank", str(rank), expected)
         self.dropped[
             "operator", "only its name and shapes are kept, with what it launched"

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
+from prestep.sim.spec.sections import OtherRun
 from prestep.sim.strict import key
 from prestep.workloads.job import limits
 
 
 @dataclass(frozen=True)
-class Rl:
+class Rl(OtherRun):
     """Rollouts, their log-probabilities, training on them, and the new weights to the generation engines."""
+
+    COMMANDS: ClassVar[str] = (
+        "prestep run and whatif predict steps of reinforcement learning"
+    )
+    OWN_LAYOUT: ClassVar[bool] = True
+    COMPARABLE: ClassVar[bool] = True
 
     algorithm: Literal["grpo", "dapo"] = key(
         "grpo",

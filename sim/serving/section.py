@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
+from prestep.sim.spec.sections import OtherRun
 from prestep.sim.strict import key
 from prestep.workloads.job import limits
 
 
 @dataclass(frozen=True)
-class Inference:
+class Inference(OtherRun):
     """Disaggregated serving: prefill on the first GPUs, decoding on the next; `prestep run` predicts it."""
+
+    COMMANDS: ClassVar[str] = "prestep run predicts serving"
+    PART_OF_CLUSTER: ClassVar[bool] = True
 
     prefill_gpus: int | None = key(
         None, "GPUs of the prefill pool: the first of the cluster", low=1

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from prestep.sim.units import format_bytes
+from prestep.sim.errors import InputError, unknown
+from prestep.sim.units import format_bytes, parse_duration
+from prestep.workloads.capture import host, recording, summary
+from prestep.workloads.capture import lower as lowering
 from prestep.workloads.frameworks import Framework
 from prestep.workloads.host_costs import host_costs
 from prestep.workloads.job import Job
-
-if TYPE_CHECKING:
-    from prestep.workloads.lowered import Lowered, Site
-    from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.lowered import Lowered, Site
+from prestep.workloads.models.model import ModelSpec
 
 
 def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
     """The recorded step of every rank that was run."""
-    from prestep.workloads.capture import (  # they take long to import
-        host,
-        lower,
-        recording,
-    )
-
     recorded = recording.read(Path(scenario.model.file or ""))
-    return lower.lower(
+    return lowering.lower(
         recorded,
         host_costs("captured"),
         site.host_factor,
@@ -42,10 +36,32 @@ def marks(site: Site) -> Sequence[Hashable]:
     return (*own, *site.speeds)
 
 
+def operator_times(scenario: Job, stated: Mapping[str, str]) -> dict[str, float]:
+    """Seconds of the program's operators, as [costs.operators] has them.
+
+    Raises
+    ------
+    InputError
+        For times that are none, and operators that the program does not call.
+    """
+    recorded = recording.read(Path(scenario.model.file or ""))
+    called = {each.operator for each in recorded.operations}
+    own = {name for name in called if not name.startswith("aten::")} or called
+    mistakes = [
+        unknown(scenario.where, "costs.operators", name, own)
+        for name in stated
+        if name not in called
+    ]
+    if mistakes:
+        raise InputError(mistakes)
+    return {
+        name: parse_duration(time, scenario.where, f"costs.operators.{name}")
+        for name, time in stated.items()
+    }
+
+
 def caveats(scenario: Job, model: ModelSpec) -> Iterator[str]:
     """Values that the program read, and nobody knew."""
-    from prestep.workloads.capture import recording, summary
-
     recorded = recording.read(Path(scenario.model.file or ""))
     size = max(summary.host_bytes(rank.events) for rank in recorded.ranks)
     if size:
@@ -78,4 +94,10 @@ def _assumption(what: str, count: int) -> str:
     return f"{what}: the program read a value that nobody computed, {count} times: 1, or no, was assumed"
 
 
-FRAMEWORK = Framework(lower, marks, data_parallel=("none",), caveats=caveats)
+FRAMEWORK = Framework(
+    lower,
+    marks,
+    data_parallel=("none",),
+    caveats=caveats,
+    operator_times=operator_times,
+)
