@@ -122,19 +122,6 @@ class Table(NamedTuple):
                 yield Mistake(where, prefix + name, "nothing", "a value")
 
 
-class Rows(NamedTuple):
-    """A table of tables with any names, all alike."""
-
-    row: Table
-
-    def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
-        if not isinstance(value, Mapping):
-            yield Mistake(where, key, repr(value)[:60], "tables")
-            return
-        for name, entry in value.items():
-            yield from self.row.mistakes(where, name, entry)
-
-
 class Anything:
     """What somebody else checks."""
 
@@ -165,8 +152,9 @@ class Named(NamedTuple):
         if not isinstance(value, Mapping):
             yield Mistake(where, key, repr(value)[:60], "a table")
             return
+        prefix = f"{key}." if key else ""
         for name, entry in value.items():
-            yield from self.item.mistakes(where, f"{key}.{name}", entry)
+            yield from self.item.mistakes(where, f"{prefix}{name}", entry)
 
 
 def all_of(names: Collection[str], item: Schema) -> Table:
@@ -194,7 +182,7 @@ def rows(path: Path, row: Table) -> dict[str, dict[str, Any]]:
     InputError
         With every mistake in it, or why it is no TOML.
     """
-    return read(path, Rows(row))
+    return read(path, Named(row))
 
 
 def read(

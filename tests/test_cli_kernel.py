@@ -43,25 +43,6 @@ def test_rates_are_work_over_time() -> None:
     assert shown.exit_code == 0 and "rests on" in shown.output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (("gemm", "1,2"), "positive sizes"),
-        (("gemm", "big"), "whole numbers"),
-        (("gem", "1,2,3"), "gem"),
-        (("copy", "8", "--gpu", "h10"), "did you mean"),
-        (("copy", "8", "--dtype", "fp65"), "dtype"),
-        (("gemm", "8,8,8", "--gpu", "a100", "--dtype", "fp8"), "bf16, fp16, tf32"),
-        (("gemm", "8,8,8", "--gpu", "h100", "--dtype", "nvfp4"), "no units"),
-        (("attention_fwd", "1,8,8,512,64", "--gpu", "v100", "--dtype", "fp8"), "v100"),
-    ],
-)
-def test_mistakes_are_told(arguments: tuple[str, ...], told: str) -> None:
-    """Kinds, shapes, types and GPUs that there are not are refused."""
-    result = CliRunner().invoke(main, ["kernel", *arguments])
-    assert result.exit_code == 2 and told in result.output, result.output
-
-
 def test_a_step_takes_what_the_command_says() -> None:
     """Products and attention of a step on one B200 are the command's to the last digit: its `time`, not `time_alone`."""
     changes = {"cluster.name": "dgx-b200", "cluster.gpus": 1, "parallel.dp": 1}

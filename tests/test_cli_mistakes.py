@@ -68,34 +68,6 @@ def test_a_bad_scenario_is_exit_2_with_every_mistake_on_stderr(tmp_path: Path) -
     assert 'did you mean "global_batch"?' in done.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("run", "no-such.toml"),
-        ("whatif", "no-such.toml"),
-        ("validate", "--rows", "no-such.jsonl"),
-        ("validate", "no-such-set"),
-        ("topology", "show", "no-such-cluster"),
-        ("topology", "check", "no-such.toml"),
-        ("collective", "--cluster", "no-such-cluster"),
-        ("collective", "--cluster", "h200-host-4", "--min-bytes", "many"),
-        ("list", "gadgets"),
-        ("run", "x" * 3000),
-        ("run", "x/" * 3000),
-        ("import-recipe", "x" * 3000, "--cluster", "dgx-h100"),
-        ("replay", "x" * 3000),
-        ("kernel", "gemm", "512,512,512", "--gpu", "x" * 3000),
-        ("run", "mlp-ddp4", "--replicas", "1" + "0" * 20),
-    ],
-)
-def test_what_does_not_exist_is_exit_2_without_a_traceback(
-    arguments: tuple[str, ...],
-) -> None:
-    """The last line of stderr says what was not found."""
-    result = run(*arguments)
-    assert result.exit_code == 2 and result.stdout == "" and result.stderr
-
-
 def test_every_kind_of_mistake_is_reported_at_once(tmp_path: Path) -> None:
     """Unknown key, missing unit, layout, layers and an empty bucket: one run names all five, each with its place."""
     scenario = tmp_path / "five.toml"
@@ -242,37 +214,3 @@ def test_known_misses_that_cannot_be_read_are_an_input_error(
     (tmp_path / "misses.toml").write_text(text)
     with pytest.raises(InputError, match=r"misses\.toml: "):
         new_misses([], tmp_path / "misses.toml")
-
-
-@pytest.mark.parametrize(
-    ("word", "told"),
-    [
-        ("rnu", 'did you mean "run"?'),
-        ("recipe", 'did you mean "import-recipe"?'),
-        ("nonsense", "prestep --help"),
-    ],
-)
-def test_a_command_that_does_not_exist_names_the_one_that_was_meant(
-    word: str, told: str
-) -> None:
-    """Or where all of them are listed."""
-    done = run(word)
-    assert done.exit_code == 2 and told in done.output
-
-
-@pytest.mark.parametrize("command", ["collective", "replay", "whatif", "kernel"])
-def test_what_is_missing_comes_with_an_example(command: str) -> None:
-    """A line to copy, of that command."""
-    done = run(command)
-    assert done.exit_code == 2 and "Missing " in done.output
-    assert f"For example: prestep {command} " in done.output
-
-
-def test_a_kind_of_link_that_a_cluster_lacks_is_no_misspelling() -> None:
-    """Nobody who asks for a spine means PCIe; a word that is spelt wrongly still gets its neighbour."""
-    one, other = (
-        run("run", "mlp-ddp4", "--set", f"{kind}.bandwidth=2x").stderr
-        for kind in ("spine", "nvlnk")
-    )
-    assert "h200-host-4 has no spine" in one and "did you mean" not in one
-    assert 'did you mean "nvlink"?' in other

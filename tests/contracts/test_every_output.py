@@ -189,7 +189,7 @@ def test_an_output_has_the_keys_of_its_schema(
     """Every promised key is there with its type, and no key is there that sim/outputs does not name."""
     monkeypatch.chdir(ROOT)
     wrong = mistakes(printed(line, tmp_path), closed(outputs.schema(output)))
-    assert not wrong, f"sim/outputs/{output.replace('-', '_')}.py: " + "\n".join(wrong)
+    assert not wrong, f"sim/outputs, {output}: " + "\n".join(wrong)
 
 
 @checked

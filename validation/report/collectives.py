@@ -24,7 +24,7 @@ FITTED = "Rows that some constant was taken from (set.toml)"
 CASE_HEAD = ("case", "slice", "measured", "predicted", "error", "runs as", "")
 FIGURES = ("mean", "median", "p90")
 #: What a limits.toml may say: figures by slice.
-LIMITS = schema.Rows(schema.Table(dict.fromkeys(FIGURES, schema.Number(above=True))))
+LIMITS = schema.Named(schema.Table(dict.fromkeys(FIGURES, schema.Number(above=True))))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ of a published row all do, and later ones replace keys of earlier ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -27,7 +27,7 @@ from typing import Any
 
 from prestep.sim import schema
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.schema import Items, Table, Text
+from prestep.sim.schema import Anything, Items, Named, Table, Text
 from prestep.workloads.megatron.pipeline_layout import spelled
 from prestep.workloads.recipes._key_words import decides
 
@@ -50,15 +50,8 @@ EXPECTED = {
 }
 
 
-@dataclass(frozen=True)
-class Tables:
-    """Tables of a scenario by a key's value."""
-
-    def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
-        if not isinstance(value, Mapping):
-            yield Mistake(where, key, str(value), "tables by value")
-
-
+#: Tables of a scenario by a key's value.
+_BY_VALUE = Named(Anything())
 SCHEMA = Table(
     {
         "rule": Items(
@@ -67,14 +60,14 @@ SCHEMA = Table(
                     "names": Items(Text()),
                     "key": Text(),
                     "kind": Text(KINDS),
-                    "values": Tables(),
+                    "values": _BY_VALUE,
                     "harmless": Items(Text()),
                     "lost": Text(),
                     "nearly": Text(),
                     "assumed": Text(),
                     "ignored": Text(),
                     "read": Text(),
-                    "beside": Tables(),
+                    "beside": _BY_VALUE,
                 },
                 needed=("names",),
             )
