@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import attrgetter
 
 import numpy as np
 
 from prestep.sim.collectives.plan import Plan
-from prestep.sim.collectives.planner import plan_collective
-from prestep.sim.collectives.wires import paths
 from prestep.sim.costs import Gpu
 from prestep.sim.costs.interference import Beside
 from prestep.sim.costs.spreads import slowest_of
 from prestep.sim.engine.execution import Timed
 from prestep.sim.graph.kernel import Kernel
-from prestep.sim.graph.opgraph import Chain, Comm, OpGraph
-from prestep.sim.graph.usage import by_link
-from prestep.sim.planning import host_memory
-from prestep.sim.planning.alike import by_host, planned_once
-from prestep.sim.planning.chains import Repetition, repetition
-from prestep.sim.planning.courses import courses_of
+from prestep.sim.graph.opgraph import Chain, OpGraph
+from prestep.sim.planning.chains import Repetition, courses_of, repetition
 from prestep.sim.planning.fleet import rest_of
 from prestep.sim.planning.job import Job, Machine
 from prestep.sim.planning.limits import limited_of
+from prestep.sim.planning.plans import plan_of, plans_of
 from prestep.topologies.fabric import Fabric
 from prestep.workloads.job.faults import Faults
-from prestep.workloads.lowered import Layout, Lowered
+from prestep.workloads.lowered import Lowered
 from prestep.workloads.models.model import ModelSpec
 
 # From the launch call's return to the kernel's start on an idle stream (H200, 125m-ddp4-b4 trace): measured.
 LAUNCH_LATENCY = 2.0e-6
-
-# What the plan of a communication depends on: not on who is simulated, nor on who begins.
-_TRAITS = attrgetter(
-    *(one.name for one in fields(Comm) if one.name not in ("arrivals", "sender"))
-)
 
 Repetitions = Mapping[OpGraph, Repetition]
 
@@ -214,8 +203,7 @@ def _timed(
         courses=courses_of(
             graph,
             chains,
-            machine.fabric,
-            machine.gpus,
+            machine.fabric.links.bandwidth,
             partial(plan_of, job.layout, machine),
         ),
         power=gpu.power,
@@ -299,93 +287,3 @@ def _scale(
         ratio = machine.fleet.scale(graph, rank, together, spins)
         scale[program.rank] = ratio * slow if known else ratio
     return scale
-
-
-def plans_of(
-    layout: Layout, machine: Machine, comms: Sequence[Comm]
-) -> tuple[Plan, ...]:
-    """How every communication goes; those that are alike have one plan."""
-    made: dict[tuple[object, ...], Plan] = {}
-    plans = []
-    for comm in comms:
-        traits = _TRAITS(comm)
-        plan = made.get(traits)
-        if plan is None:
-            plan = made[traits] = plan_of(layout, machine, comm)
-        plans.append(plan)
-    return tuple(plans)
-
-
-def plan_of(layout: Layout, machine: Machine, comm: Comm) -> Plan:
-    """How a communication goes, with all its copies."""
-    fabric = machine.fabric
-    communicators = [_communicator(layout, machine, comm, g) for g in comm.groups]
-    # User buffers (Transformer Engine's) are no communicator's.
-    nccl = machine.nccl.of("" if comm.copied else comm.axis)
-    of_host = machine.copies if comm.op in host_memory.OPS else None
-    what = (comm.op, comm.size, nccl, comm.in_place, comm.tokens, of_host)
-
-    def one(gpus: tuple[str, ...]) -> Plan:
-        op, size, _, in_place, tokens, _ = what
-        if of_host is not None:
-            return host_memory.plan(op, size, gpus[0], of_host, fabric)
-        return plan_collective(op, size, gpus, fabric, nccl, in_place, tokens)
-
-    def make() -> Plan:
-        # Communicators of few ranks ask for one route after the other.
-        few = [gpus for gpus in communicators if len(gpus) <= paths.MANY]
-        fabric.prefetch([pair for gpus in few for pair in _neighbours(gpus)])
-        # Copies of a communicator lie alike as well: all those of a host, each on its own, or each on its rail.
-        hosts = by_host(fabric, communicators)
-        return _merged(
-            [planned_once(fabric, what, h, partial(all_of, h)) for h in hosts]
-        )
-
-    def all_of(copies: Sequence[tuple[str, ...]]) -> Plan:
-        plans = [
-            planned_once(fabric, what, [gpus], partial(one, gpus)) for gpus in copies
-        ]
-        return _merged(plans)
-
-    merged = planned_once(fabric, what, communicators, make)
-    if comm.copies > 1:
-        merged = replace(merged, copies=comm.copies)
-    return replace(merged, channels=0) if comm.copied else merged
-
-
-def _neighbours(gpus: Sequence[str]) -> list[tuple[str, str]]:
-    """Each GPU with the next one, round and round."""
-    return list(zip(gpus, (*gpus[1:], gpus[0]), strict=True))
-
-
-def _communicator(
-    layout: Layout, machine: Machine, comm: Comm, group: tuple[int, ...]
-) -> tuple[str, ...]:
-    """GPUs of one of the copies of a communication; those at rest come last."""
-    # NCCL chooses the channels of a transfer by its communicator: who is idle in it is named after the pair.
-    idle = (
-        [r for r in layout.pipeline(group[0]) if r not in group]
-        if comm.axis == "pp"
-        else []
-    )
-    return tuple(machine.gpus[rank] for rank in (*group, *idle))
-
-
-def _merged(plans: Sequence[Plan]) -> Plan:
-    """One plan for copies that run at the same moment: their usage adds up on the links, and the slowest counts.
-
-    Copies differ where ranks are not placed regularly; whoever waits for one of them waits for all.
-    """
-    first = plans[0]
-    if len(plans) == 1:
-        return first
-    links, usage = by_link([(p.links, p.usage) for p in plans])
-    _, data = by_link([(p.links, p.data_usage) for p in plans])
-    return replace(
-        first,
-        links=links,
-        usage=usage,
-        data=data,
-        latency=max(p.latency for p in plans),
-        rate_cap=min(p.rate_cap for p in plans),
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prestep.sim.collectives.planner import plan_collective
-from prestep.sim.planning.alike import planned_once
+from prestep.sim.planning.plans import planned_once
 from prestep.topologies import load_cluster
 
 
