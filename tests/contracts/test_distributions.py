@@ -121,6 +121,53 @@ def test_an_opened_file_is_a_scenario_on_every_path(tmp_path: Path) -> None:
     assert wrong.returncode == 2 and "MODEL on GPUS of CLUSTER" in wrong.stderr
 
 
+def test_an_installed_section_is_read_on_every_path(tmp_path: Path) -> None:
+    """`[evaluation]` makes every step longer by its part, in a file, by --set, in what-ifs and sweeps; the schema has it."""
+    folder = install_example(tmp_path)
+    stated = "--set=evaluation.time=10 s"
+    plain = json.loads(prestep(folder, "run", "mlp-ddp4", "--json").stdout)
+    done = prestep(folder, "run", "mlp-ddp4", "--json", stated)
+    assert done.returncode == 0, done.stderr
+    step = json.loads(done.stdout)
+    assert step["step_time"] == pytest.approx(plain["step_time"] + 0.1)
+    assert step["evaluation"]["waits"] == pytest.approx(0.1)
+    assert "evaluation" not in plain and step["breakdown"]["io"] == pytest.approx(0.1)
+    scenario = tmp_path / "job.toml"
+    text = (ROOT / "workloads" / "scenarios" / "mlp-ddp4.toml").read_text("utf-8")
+    scenario.write_text(f'{text}\n[evaluation]\ntime = "20 s"\nevery = 200\n', "utf-8")
+    page = prestep(folder, "run", str(scenario)).stdout
+    assert "Evaluation" in page and "a step waits" in page
+    compared = prestep(folder, "whatif", "mlp-ddp4", stated, "--json")
+    assert json.loads(compared.stdout)["difference"] == pytest.approx(0.1)
+    grid = ("--grid", "evaluation.every=10,100", "-o", str(tmp_path / "swept"))
+    swept = prestep(folder, "sweep", str(scenario), *grid)
+    assert swept.returncode == 0 and "evaluation.every" in swept.stdout
+    schema = json.loads(prestep(folder, "schema").stdout)
+    assert set(schema["properties"]["evaluation"]["properties"]) == {"every", "time"}
+    wrong = prestep(folder, "run", "mlp-ddp4", "--set=evaluation.every=5")
+    assert wrong.returncode == 2 and "evaluation.time" in wrong.stderr
+
+
+def test_a_section_of_nobody_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    """Without the distribution its section is unknown, as a misspelt one is; a class of another kind names who brings it."""
+    scenario = tmp_path / "job.toml"
+    text = (ROOT / "workloads" / "scenarios" / "mlp-ddp4.toml").read_text("utf-8")
+    for name, hint in (("evaluation", "no installed extension"), ("dataloda", "data")):
+        scenario.write_text(f"{text}\n[{name}]\nevery = 2\n", "utf-8")
+        asked = prestep(tmp_path, "run", str(scenario))
+        assert (
+            asked.returncode == 2 and f"{name}: found unknown section" in asked.stderr
+        )
+        assert hint in asked.stderr
+    folder = distribution(
+        tmp_path, "toy", "prestep.sections", "nccl", "json:JSONDecoder"
+    )
+    scenario.write_text(f"{text}\n[nccl]\nnvls = false\n", "utf-8")
+    asked = prestep(folder, "run", str(scenario))
+    assert asked.returncode == 2 and "toy 2.1" in asked.stderr
+    assert "a subclass of Nccl" in asked.stderr
+
+
 def test_extensions_are_listed_with_what_they_add(tmp_path: Path) -> None:
     """Every distribution once, with its groups and names; a module that is missing is said in one sentence."""
     install_example(tmp_path)
