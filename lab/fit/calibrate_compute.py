@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lab import CASES
 from lab.fit.full_clock import held_out_rows, read_traces
 from lab.fit.kernels import (
     adamw_launches,
@@ -37,9 +38,8 @@ from prestep.validation.fit.kernel_rows import (
     micro_rows,
     trace_rows,
 )
-from prestep.validation.sets.sets import folder_of
 
-LATER = folder_of("h200") / "kernels" / "micro_4gpu.jsonl"
+LATER = CASES / "h200" / "micro_4gpu.jsonl"
 
 HEAD = (
     "# Written by lab/fit/calibrate_compute.py; do not edit. Times in s. Grade: fitted.",

@@ -88,38 +88,45 @@ def parse_row(row: Mapping[str, str]) -> MeasuredStep:
         Saying what the row lacks or what is not known.
     """
     where = id_of(row)
-    gpus = _count(row, "gpus", where)
-    model = _model(row, where)
-    degrees = {
-        name.upper(): natural(value) for name, value in DEGREE.findall(row["parallel"])
-    }
-    if 0 in degrees.values():
-        said = f'"{row["parallel"]}"'
-        raise InputError(Mistake(where, "parallel", said, "degrees of at least 1"))
+    gpus, seq = _count(row, "gpus", where), _count(row, "seq_len", where)
+    model, degrees = _model(row, where), _degrees(row, where)
     engine = _engine(model, degrees)
-    cells = {**row, "degrees": row["parallel"], "engine": engine}
-    setup, assumed = _setup_of(cells)
+    setup, assumed = _setup_of({**row, "degrees": row["parallel"], "engine": engine})
     parallel = _parallel(gpus, degrees, where)
     printed = _count(row, "local_batch", where)
     batch = setup.get("misprint", {}).get("local_batch", printed)
-    sample = batch * parallel["dp"]
-    whole = degrees.get("GBS", sample)
-    seq = _count(row, "seq_len", where)
-    tables = {name: dict(setup.get(name, {})) for name in SECTIONS}
-    tables["cluster"] |= _cluster(gpus, setup, where)
-    tables["model"] = {"name": model}
-    tables["training"] |= {
-        "seq_len": seq,
-        **_samples(batch, whole, degrees, engine),
-        **dict(_format(row, where)),
+    whole = degrees.get("GBS", batch * parallel["dp"])
+    samples = _samples(batch, whole, degrees, engine)
+    own = {
+        "cluster": _cluster(gpus, setup, where),
+        "model": {"name": model},
+        "training": {"seq_len": seq, **samples, **dict(_format(row, where))},
+        "parallel": parallel,
+        "pytorch": _unquantized(row, model),
     }
-    tables["parallel"] |= parallel
-    if left := _unquantized(row, model):
-        tables["pytorch"]["bf16_layers"] = left
     measured = whole * seq / (gpus * positive(row, RATE, where, "tokens/s"))
-    used = {name: table for name, table in tables.items() if table}
     source = row["source"].split("/")[0]
-    return MeasuredStep(where, source, where, used, measured, assumed)
+    return MeasuredStep(where, source, where, _over(setup, own), measured, assumed)
+
+
+def _over(
+    setup: Mapping[str, Any], own: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Sections of a setup with the row's own keys over them; those without any key are left out."""
+    tables = {name: {**setup.get(name, {}), **own.get(name, {})} for name in SECTIONS}
+    used = {name: table for name, table in tables.items() if table}
+    return {**used, "model": dict(own["model"])}  # of a setup it is a pattern
+
+
+def _degrees(row: Mapping[str, str], where: str) -> dict[str, int]:
+    """Degrees by axis (TP, PP, ...), and GBS, as the row's `parallel` writes them."""
+    text = row["parallel"]
+    degrees = {name.upper(): natural(value) for name, value in DEGREE.findall(text)}
+    if 0 in degrees.values():
+        raise InputError(
+            Mistake(where, "parallel", f'"{text}"', "degrees of at least 1")
+        )
+    return degrees
 
 
 def _engine(model: str, degrees: Mapping[str, int]) -> str:
@@ -230,10 +237,11 @@ def _format(row: Mapping[str, str], where: str) -> Iterator[tuple[str, str]]:
             return
 
 
-def _unquantized(row: Mapping[str, str], model: str) -> int:
-    """Last layers that stay in 16 bits, where the row says up to which it quantizes."""
-    found = LAYERS.search(row["precision"])
-    if not found:
-        return 0
+def _unquantized(row: Mapping[str, str], model: str) -> dict[str, int]:
+    """[pytorch] of last layers that stay in 16 bits, where the row says up to which it quantizes."""
+    last = LAYERS.search(row["precision"])
+    if not last:
+        return {}
     layers = read_model(MODELS / f"{model}.toml").layers or 0
-    return max(0, layers - int(found[1]) - 1)
+    left = max(0, layers - int(last[1]) - 1)
+    return {"bf16_layers": left} if left else {}

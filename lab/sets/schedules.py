@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from lab.formats.csv_rows import csv_rows
 from lab.formats.published_columns import MOST, natural
@@ -22,6 +23,7 @@ from prestep.sim.spec.load import load_scenario
 from prestep.validation.report.interface import Skip
 from prestep.validation.sets.sets import folder_of, set_table
 
+Named = TypeVar("Named")
 SPEED, MEMORY = "speed over 1F1B", "memory over 1F1B"
 #: Key of set.toml with the limit on the mean error of a kind.
 LIMITS = {SPEED: "speed", MEMORY: "memory"}
@@ -107,30 +109,29 @@ def rows_of(
         With every mistake in it.
     """
     mistakes: list[Mistake] = []
-    found_rows: list[Row] = []
+    rows: list[Row] = []
     for number, fields in enumerate(csv_rows(path, COLUMNS, EXPECTED), 2):
-        row = _row(fields, f"{path}:{number}", sections, mistakes)
+        try:
+            row = _row(fields, f"{path}:{number}", sections)
+        except InputError as error:
+            mistakes += error.mistakes
+            continue
         if isinstance(row, Skip):
             skips.append(row)
-        elif row is not None:
-            found_rows.append(row)
+        else:
+            rows.append(row)
     if mistakes:
         raise InputError(mistakes)
-    yield from found_rows
+    yield from rows
 
 
 def _row(
-    fields: Mapping[str, str],
-    where: str,
-    sections: Mapping[str, Path],
-    mistakes: list[Mistake],
-) -> Row | Skip | None:
-    """A row, a row that ran out of memory, or None with what is wrong."""
+    fields: Mapping[str, str], where: str, sections: Mapping[str, Path]
+) -> Row | Skip:
+    """A row, or one that ran out of memory; raises InputError with what is wrong."""
     called, section = fields["schedule"], fields["section"]
-    schedule = next((ours for words, ours in NAMES if words in called.lower()), None)
-    scenario = next(
-        (file for words, file in sections.items() if words in section), None
-    )
+    schedule, scenario = _named(called.lower(), dict(NAMES)), _named(section, sections)
+    mistakes = []
     if schedule is None:
         known = ", ".join(words for words, _ in NAMES)
         mistakes.append(Mistake(where, "schedule", f'"{called}"', f"one of {known}"))
@@ -138,18 +139,27 @@ def _row(
         known = ", ".join(sections)
         mistakes.append(Mistake(where, "section", f'"{section}"', f"words of {known}"))
     if schedule is None or scenario is None:
-        return None
+        raise InputError(mistakes)
     name = f"{scenario.stem} {called}"
-    tokens = fields["tokens_s_per_device"]
-    if tokens == "OOM":
+    if fields["tokens_s_per_device"] == "OOM":
         return Skip(name, where, "it ran out of memory")
-    numbers = [_number(tokens), _number(fields["max_memory_GB"])]
-    if None in numbers:
-        said = f"{tokens} and {fields['max_memory_GB']}"
-        mistakes.append(Mistake(where, "", said, "tokens a second, and memory"))
-        return None
     chunks = 1 if schedule in ONE_CHUNK else _chunks(called, fields["vpp"])
-    return Row(name, scenario, schedule, chunks, numbers[0] or 0, numbers[1] or 0)
+    return Row(name, scenario, schedule, chunks, *_measured(fields, where))
+
+
+def _measured(fields: Mapping[str, str], where: str) -> tuple[float, float]:
+    """Tokens a second, and memory."""
+    texts = fields["tokens_s_per_device"], fields["max_memory_GB"]
+    tokens, memory = map(_number, texts)
+    if tokens is None or memory is None:
+        expected = "tokens a second, and memory"
+        raise InputError(Mistake(where, "", " and ".join(texts), expected))
+    return tokens, memory
+
+
+def _named(text: str, table: Mapping[str, Named]) -> Named | None:
+    """What the first words of a table that are in a text stand for."""
+    return next((value for words, value in table.items() if words in text), None)
 
 
 def _number(text: str) -> float | None:

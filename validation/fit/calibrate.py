@@ -225,15 +225,11 @@ def write(
         )
     if not result.fitted:
         why = "; ".join(result.overlap.words)
-        raise InputError(
-            Mistake(
-                str(path),
-                "",
-                "too few rows to fit anything",
-                f"at least {2 * LEAST} sizes of a series",
-                why,
-            )
+        found, expected = (
+            "too few rows to fit anything",
+            f"at least {2 * LEAST} sizes of a series",
         )
+        raise InputError(Mistake(str(path), "", found, expected, why))
     try:
         files.write_text(path, render(result, logs))
     except OSError as error:

@@ -109,11 +109,8 @@ class _Reader:
         if not isinstance(env, Mapping):
             raise InputError(Mistake(where, "env", repr(env), "variables by name"))
         if version is not None and not re.match(r"2\.\d+", str(version)):
-            raise InputError(
-                Mistake(
-                    where, "nccl", repr(version), "a version of NCCL 2, such as 2.28.9"
-                )
-            )
+            expected = "a version of NCCL 2, such as 2.28.9"
+            raise InputError(Mistake(where, "nccl", repr(version), expected))
         named = {str(k): str(v) for k, v in env.items()}
         self.env[str(record.get("label", "default"))] = (
             named,

@@ -35,14 +35,8 @@ def build(label: str) -> Any:
     match = LABEL.match(label)
     hosts, gpus, port, spine = map(int, match.groups()) if match else (0, 0, 0, 0)
     if gpus not in CLUSTERS or not (hosts and port and spine):
-        raise InputError(
-            Mistake(
-                "leaf-spine",
-                "label",
-                repr(label),
-                "such as 4x1-nic16-spine8, with 1 or 2 GPUs a host",
-            )
-        )
+        expected = "such as 4x1-nic16-spine8, with 1 or 2 GPUs a host"
+        raise InputError(Mistake("leaf-spine", "label", repr(label), expected))
     rates = {"nic.bandwidth": port, "spine.bandwidth": spine}
     overrides = {key: f"{GOODPUT * gbits:.6g} GB/s" for key, gbits in rates.items()}
     return load_cluster(CLUSTERS[gpus], hosts, overrides, label)

@@ -73,14 +73,8 @@ def _kernel(compute: str, where: str) -> Kernel:
         )
     kind, _, rest = compute.partition("_")
     if not rest or kind == "gemm":
-        raise InputError(
-            Mistake(
-                where,
-                "compute",
-                repr(compute)[:60],
-                "gemm_MxNxK, or an elementwise kernel (add_2^28_bf16)",
-            )
-        )
+        expected = "gemm_MxNxK, or an elementwise kernel (add_2^28_bf16)"
+        raise InputError(Mistake(where, "compute", repr(compute)[:60], expected))
     size = re.match(r"2\^(\d{1,2})(?!\d)|([1-9]\d{0,15})(?!\d)", rest)
     elements = 1 if size is None else 2 ** int(size[1]) if size[1] else int(size[2])
     # Its time is the row's; kind and size say how it disturbs a collective, and is disturbed.

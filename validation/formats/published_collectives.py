@@ -196,14 +196,8 @@ def _number(text: str, key: str, where: str) -> float | None:
     except ValueError:
         value = -1.0
     if not 0 < value < BEYOND:
-        raise InputError(
-            Mistake(
-                where,
-                key,
-                repr(text),
-                f"a number above 0 and below {BEYOND:g}, or nothing",
-            )
-        )
+        expected = f"a number above 0 and below {BEYOND:g}, or nothing"
+        raise InputError(Mistake(where, key, repr(text), expected))
     return value
 
 

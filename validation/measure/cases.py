@@ -134,11 +134,8 @@ def _series(one: Mapping[str, Any], where: str, mistakes: list[Mistake]) -> Seri
         or not sizes
         or not ops
     ):
-        mistakes.append(
-            Mistake(
-                where, "sizes", repr(sizes)[:60], "bytes, and at least one operation"
-            )
-        )
+        expected = "bytes, and at least one operation"
+        mistakes.append(Mistake(where, "sizes", repr(sizes)[:60], expected))
     ranks = one.get("ranks")
     return Series(
         str(one.get("label", "default")),

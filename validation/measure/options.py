@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -168,34 +168,17 @@ def look(options: Options, env: Mapping[str, str] = os.environ) -> Place:
     place = Place(gpus, machine.get("torch"), machine.get("nccl"), about=machine)
     if "RANK" in env and "WORLD_SIZE" in env and "MASTER_ADDR" in env:
         rank, world, local, local_world = _ranks(env)
-        return Place(
-            gpus,
-            place.torch,
-            place.nccl,
-            rank,
-            world,
-            local,
-            local_world,
-            torchrun=True,
-            about=machine,
-        )
+        here = replace(place, local_rank=local, local_world=local_world)
+        return replace(here, rank=rank, world=world, torchrun=True)
     count = options.gpus or (2 if options.rehearse else max(1, len(gpus)))
     if gpus and count > len(gpus):
-        raise InputError(
-            Mistake(
-                "command line",
-                "--gpus",
-                str(count),
-                f"at most {len(gpus)}, which this host has",
-            )
-        )
-    return Place(
-        gpus[:count], place.torch, place.nccl, 0, count, 0, count, about=machine
-    )
+        expected = f"at most {len(gpus)}, which this host has"
+        raise InputError(Mistake("command line", "--gpus", str(count), expected))
+    return replace(place, gpus=gpus[:count], world=count, local_world=count)
 
 
 def _ranks(env: Mapping[str, str]) -> tuple[int, int, int, int]:
-    """What torchrun tells: rank, world, and both on this host."""
+    """Rank and world of a process of torchrun, and both on this host."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     values = [
         env.get(name, env[other])

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,15 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     spec = json.loads(Path((arguments or sys.argv[1:])[0]).read_text(encoding="utf-8"))
     session = GroupSession(spec)
     join(session)
-    probes: list[tuple[str, float]] = [
-        (str(n), float(w)) for n, w in agreed(session, spec["probes"])
-    ]
+    # Rank 0's list, on all ranks.
+    listed = session.gathered(spec["probes"])[0]
+    probes = [(str(name), float(weight)) for name, weight in listed]
     for at, (name, weight) in enumerate(probes):
-        left, share = (
-            session_end(spec) - time.time(),
-            weight / sum(w for _, w in probes[at:]),
-        )
-        with session.probing(name, time.time() + max(0.0, left) * share):
+        left = max(0.0, float(spec["until"]) - time.time())
+        share = weight / sum(w for _, w in probes[at:])
+        with session.probing(name, time.time() + left * share):
             if session.going(0.5):
                 run(session, name)
             else:
@@ -44,11 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             session.barrier()
     session.synchronize()
     leave(session)
-
-
-def session_end(spec: dict[str, Any]) -> float:
-    """When the stage has to be over, by the wall clock."""
-    return float(spec["until"])
 
 
 def run(session: GroupSession, name: str) -> None:
@@ -94,11 +86,6 @@ def join(session: GroupSession) -> None:
         backend="gloo",
         timeout=datetime.timedelta(seconds=max(wait, session.left() + 60)),
     )
-
-
-def agreed(session: GroupSession, value: list[Any]) -> list[Any]:
-    """Rank 0's list, on all ranks."""
-    return session.gathered(value)[0]
 
 
 def leave(session: GroupSession) -> None:

@@ -129,17 +129,14 @@ def validate_set(
         if rows is None
         else [Path(rows)]
     ):
-        found, beside = read(path)
-        if not found and not beside and rows is not None:
-            raise InputError(
-                Mistake(
-                    str(path),
-                    "",
-                    "no row of a collective",
-                    "rows of kind collective or overlap",
-                )
+        alone, beside = read(path)
+        if not alone and not beside and rows is not None:
+            found, expected = (
+                "no row of a collective",
+                "rows of kind collective or overlap",
             )
-        cases += _compared(found, chosen, configurations, skips)
+            raise InputError(Mistake(str(path), "", found, expected))
+        cases += _compared(alone, chosen, configurations, skips)
         skips += [Skip(row.name, row.where, row.skip) for row in beside if row.skip]
         cases += [
             case

@@ -23,15 +23,8 @@ def read(path: Path) -> list[tuple[str, Log]]:
         log = nccl_log.read(text, path.name)
         if not log.cluster:
             hint = "put it above the log"
-            raise InputError(
-                Mistake(
-                    path.name,
-                    "",
-                    "no cluster",
-                    "a line `# cluster: NAME` (or a file)",
-                    hint,
-                )
-            )
+            expected = "a line `# cluster: NAME` (or a file)"
+            raise InputError(Mistake(path.name, "", "no cluster", expected, hint))
         return [(path.stem, log)]
     expected = "an NCCL_DEBUG=INFO log, or JSON as the set's logs.json"
     try:
