@@ -26,7 +26,7 @@ from prestep.sim.spec.rules.idle import idle
 from prestep.sim.spec.rules.layout import check_layout, countable
 from prestep.sim.spec.sections import Scenario
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.host import MEMORY
+from prestep.topologies.host import LINKS
 from prestep.workloads.frameworks import framework_of
 from prestep.workloads.host_costs import kernel_gap
 from prestep.workloads.job.layout import microbatches_of, shards_parameters
@@ -295,7 +295,7 @@ def _host_memory(fabric: Fabric) -> float:
     """Bytes a second that a host's memory gives; of one socket where the cluster says nothing."""
     out = [row for row in fabric.links.of_kind("memory") if _leaves_memory(fabric, row)]
     if not out:
-        return MEMORY.bandwidth.value
+        return LINKS["memory"].bandwidth.value
     return float(fabric.links.bandwidth[out].sum()) / len(fabric.hosts)
 
 

@@ -116,9 +116,8 @@ def test_a_replay_starts_without_the_predictor() -> None:
 
 
 def test_a_run_imports_only_what_its_scenario_needs() -> None:
-    """A run of training steps loads no graph library, no serving and no simulated storage, which are slow to import."""
+    """A run of training steps loads no serving and no simulated storage, which are slow to import."""
     modules = imported(["run", "llama1b-ddp4"])
-    assert "networkx" not in modules
     assert not modules & {
         "prestep.sim.serving.serving",
         "prestep.sim.storage.saving",

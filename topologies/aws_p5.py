@@ -6,72 +6,33 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from prestep.sim.errors import InputError, Mistake
-from prestep.topologies.core.quantity import LinkSpec, Quantity
-from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
+import networkx as nx
+
+from prestep.topologies.core.quantity import LinkSpec
 from prestep.topologies.fabric.wiring import (
-    HostNodes,
+    Checked,
     add_cpus,
+    add_hosts,
     add_network,
     add_nvlinks,
+    add_row,
+    add_star,
+    count,
+    counts,
+    default_links,
+    join,
+    new_graph,
+    of_kind,
+    plug,
     slot,
-    too_few,
 )
-from prestep.topologies.host import MEMORY, NVLINK4, PCIE5, SOCKET
+from prestep.topologies.host import LINKS as HOST
 
-_EFA = "AWS p5.48xlarge: 32 EFA network interfaces of 100 Gbit/s, 3,200 Gbit/s in all"
-_ASSUMED = "order of magnitude of an EFA hop with its adapter"
-
-UPLINK = LinkSpec(
-    Quantity(
-        14.2e9,
-        "measured",
-        "AWS p5, nvbandwidth host to device (Hugging Face training playbook)",
-    ),
-    Quantity(
-        0.35e-6,
-        "guess",
-        "half of the 1.4 us there and back that nvbandwidth shows on an AWS p5, over two links",
-    ),
-    raw=Quantity(15.754e9, "datasheet", "PCI Express 4.0: 16 GT/s, 8 lanes, 128b/130b"),
-)
-NIC_SLOT = LinkSpec(
-    Quantity(15.4e9, "guess", "98 % of the wire; the port is slower"),
-    Quantity(0.35e-6, "guess", "as for the link to the CPU"),
-    raw=Quantity(
-        15.754e9,
-        "datasheet",
-        "NCCL topology of a p5.48xlarge (aws-ofi-nccl): NICs at 16 GT/s, 8 lanes",
-    ),
-)
-EFA = LinkSpec(
-    Quantity(12.2e9, "guess", "98 % of the wire: headers of 4 KiB packets"),
-    Quantity(8e-6, "guess", _ASSUMED),
-    raw=Quantity(12.5e9, "datasheet", _EFA),
-)
-TIER = LinkSpec(
-    Quantity(
-        12.2e9,
-        "guess",
-        "as the NIC's, and as many up as NICs are below: AWS publishes no rates between its switches",
-    ),
-    Quantity(0.5e-6, "guess", "order of magnitude of a switch and its cable"),
-    raw=Quantity(12.5e9, "guess", "as the NIC's"),
-)
-NVME = LinkSpec(
-    Quantity(
-        3.57e9,
-        "measured",
-        "AWS p5, gdsio -x 1 -I 1 (writing), 1 MiB over 8 disks in RAID 0: 26.59 GiB/s (playbook)",
-    ),
-    Quantity(20e-6, "guess", "order of magnitude of a write to an enterprise disk"),
-    raw=Quantity(15.75e9, "datasheet", "lstopo on an AWS p5: the disk's slot"),
-)
+LINKS = HOST | default_links("aws_p5")
 
 
 @dataclass(frozen=True)
-class Params:
+class Params(Checked):
     """What the hosts are made of; defaults are a p5.48xlarge.
 
     Attributes
@@ -95,49 +56,26 @@ class Params:
     """
 
     gpu: str = "h100"
-    hosts: int = 1
-    hosts_per_leaf: int = 0
-    leaves_per_spine: int = 1
-    gpus: int = 8
-    sockets: int = 2
-    nics_per_gpu: int = 4
-    nvmes_per_gpu: int = 1
-    nvlinks: tuple[int, ...] = (5, 4, 4, 5)
-    nvlink: LinkSpec = NVLINK4
-    uplink: LinkSpec = UPLINK
-    pcie: LinkSpec = PCIE5
-    nic_slot: LinkSpec = NIC_SLOT
-    socket: LinkSpec = SOCKET
-    memory: LinkSpec = MEMORY
-    nic: LinkSpec = EFA
-    tier: LinkSpec = TIER
-    nvme: LinkSpec = NVME
-
-    def __post_init__(self) -> None:
-        least = {
-            "hosts": 1,
-            "hosts_per_leaf": 0,
-            "leaves_per_spine": 1,
-            "gpus": 1,
-            "sockets": 1,
-            "nics_per_gpu": 1,
-            "nvmes_per_gpu": 0,
-        }
-        mistakes = too_few("aws_p5", self, least)
-        if any(count < 1 for count in self.nvlinks):
-            mistakes.append(
-                Mistake(
-                    "aws_p5",
-                    "nvlinks",
-                    str(list(self.nvlinks)),
-                    "at least 1 link to every NVSwitch",
-                )
-            )
-        if mistakes:
-            raise InputError(mistakes)
+    hosts: int = count(1)
+    hosts_per_leaf: int = count(0, least=0)
+    leaves_per_spine: int = count(1)
+    gpus: int = count(8)
+    sockets: int = count(2)
+    nics_per_gpu: int = count(4)
+    nvmes_per_gpu: int = count(1, least=0)
+    nvlinks: tuple[int, ...] = counts((5, 4, 4, 5), "link to every NVSwitch")
+    nvlink: LinkSpec = LINKS["nvlink"]
+    uplink: LinkSpec = LINKS["uplink"]
+    pcie: LinkSpec = LINKS["pcie"]
+    nic_slot: LinkSpec = LINKS["nic_slot"]
+    socket: LinkSpec = LINKS["socket"]
+    memory: LinkSpec = LINKS["memory"]
+    nic: LinkSpec = LINKS["nic"]
+    tier: LinkSpec = LINKS["tier"]
+    nvme: LinkSpec = LINKS["nvme"]
 
 
-def build(params: Params) -> Fabric:
+def build(params: Params) -> nx.MultiDiGraph[str]:
     r"""Hosts of PCIe switches that hold a GPU, four NICs and a disk each, under one network.
 
     ::
@@ -160,7 +98,7 @@ def build(params: Params) -> Fabric:
 
     Returns
     -------
-    Fabric
+    networkx.MultiDiGraph
         `hosts * gpus` GPUs; bandwidths in bytes/s, latencies in s. Without `hosts_per_leaf` the network carries all
         ports at full rate. With it ``leaf0``, ``spine0`` and ``core0`` are the layers of EC2's instance topology, each
         with as much bandwidth up as down.
@@ -176,38 +114,37 @@ def build(params: Params) -> Fabric:
     aws-ofi-nccl, topology/p5.48xl-topo.xml (GPU and four NICs per PCIe switch); Hugging Face, The Smol Training
     Playbook, infrastructure chapter (two sockets, Gen4 x8 to the CPU, measurements).
     """
-    builder = FabricBuilder()
-    nics = _add_hosts(builder, params)
     if params.hosts_per_leaf:
-        add_switches(builder, nics, _filled(params), params.nic, params.tier)
-    else:
-        add_network(builder, [nic for one in nics for nic in one], params.nic)
-    return builder.finish("aws-p5", params.gpu, "aws_p5")
+        return _layered(params)
+    if params.hosts > 1:
+        graph = new_graph("aws-p5", params.gpu, "aws_p5")
+        add_star(graph, pattern(params), params.hosts, params.nic)
+        return graph
+    graph = pattern(params, "host0")
+    graph.graph |= {"name": "aws-p5", "family": "aws_p5"}
+    add_network(graph, params.nic)
+    return graph
 
 
-def _add_hosts(builder: FabricBuilder, params: Params) -> list[list[str]]:
-    """All hosts, which are alike; returns the NICs of each."""
-    if params.hosts == 1:
-        return [add_host(builder, params, "host0", "")]
-    part = FabricBuilder()
-    nics = add_host(part, params, "", "")
-    hosts = [f"host{at}" for at in range(params.hosts)]
-    builder.repeat(part, hosts)
-    return [[f"{host}/{nic}" for nic in nics] for host in hosts]
-
-
-def _filled(params: Params) -> list[tuple[str, ...]]:
-    """The switches above every host, from the top, where each is filled before the next begins."""
-    leaves = [at // params.hosts_per_leaf for at in range(params.hosts)]
-    return [
+def _layered(params: Params) -> nx.MultiDiGraph[str]:
+    """Hosts under three layers of switches, each of which is filled before the next begins."""
+    graph = new_graph("aws-p5", params.gpu, "aws_p5")
+    hosts, one = [f"host{number}" for number in range(params.hosts)], pattern(params)
+    alone = {"prefix": ""} if params.hosts == 1 else {}
+    for host in hosts:
+        add_hosts(graph, host, one, **alone)
+    leaves = [number // params.hosts_per_leaf for number in range(params.hosts)]
+    above = [
         ("core0", f"spine{leaf // params.leaves_per_spine}", f"leaf{leaf}")
         for leaf in leaves
     ]
+    add_switches(graph, hosts, above, params.nic, params.tier)
+    return graph
 
 
 def add_switches(
-    builder: FabricBuilder,
-    nics: Sequence[Sequence[str]],
+    graph: nx.MultiDiGraph[str],
+    hosts: Sequence[str],
     above: Sequence[tuple[str, ...]],
     port: LinkSpec,
     tier: LinkSpec,
@@ -215,48 +152,38 @@ def add_switches(
     """Three layers of switches; `above` has the names of those over each host, from the top to the one on its NICs."""
     carried: Counter[tuple[str, str]] = Counter()
     kinds: dict[str, str] = {}
+    nics = [of_kind(graph.nodes[host]["pattern"], "nic") for host in hosts]
     for ports, (core, spine, leaf) in zip(nics, above, strict=True):
         kinds |= {core: "core", spine: "spine", leaf: "leaf"}
         carried[leaf, spine] += len(ports)
         carried[spine, core] += len(ports)
     for name, kind in kinds.items():
-        builder.node(name, kind)
-    for ports, (_, _, leaf) in zip(nics, above, strict=True):
-        for nic in ports:
-            builder.link(nic, leaf, "nic", port)
-    for (low, high), count in carried.items():
-        builder.link(low, high, kinds[high], tier, count)
+        graph.add_node(name, kind=kind)
+    for host, ports, (_, _, leaf) in zip(hosts, nics, above, strict=True):
+        join(graph, host, leaf, "nic", port, tail_ports=ports)
+    for (low, high), cables in carried.items():
+        join(graph, low, high, kinds[high], tier, cables)
 
 
-def add_host(
-    builder: FabricBuilder, params: Params, name: str, prefix: str
-) -> list[str]:
-    """One host's nodes and inner links; returns its NICs."""
-    nodes = HostNodes(builder, name, prefix)
-    gpus = nodes.row("gpu", params.gpus)
-    nvswitches = nodes.row("nvswitch", len(params.nvlinks))
-    cpus = add_cpus(nodes, params.sockets, params.memory, params.socket)
-    nics = []
+def pattern(params: Params, host: str = "") -> nx.MultiDiGraph[str]:
+    """The graph of one host without what is outside; `host` is "" for one that a larger graph repeats."""
+    graph = new_graph("aws-p5", params.gpu)
+    gpus = add_row(graph, "gpu", params.gpus, host)
+    nvswitches = add_row(graph, "nvswitch", len(params.nvlinks), host)
+    cpus = add_cpus(graph, params.sockets, params.memory, params.socket, host)
     for number, gpu in enumerate(gpus):
-        switch = nodes.one("pcieswitch", number)
-        cpu = slot(cpus, number, len(gpus))
-        builder.link(cpu, switch, "pcie", params.uplink)
-        builder.link(switch, gpu, "pcie", params.pcie)
-        add_nvlinks(builder, gpu, nvswitches, params.nvlinks, params.nvlink)
-        nics += _add_devices(nodes, params, switch, number)
-    return nics
-
-
-def _add_devices(nodes: HostNodes, params: Params, switch: str, gpu: int) -> list[str]:
-    """NICs and disks under the PCIe switch of GPU number `gpu`; returns the NICs."""
-    nics = [nodes.one("nic", number) for number in _numbers(gpu, params.nics_per_gpu)]
-    for nic in nics:
-        nodes.builder.link(switch, nic, "pcie", params.nic_slot)
-    for number in _numbers(gpu, params.nvmes_per_gpu):
-        nodes.builder.link(switch, nodes.one("nvme", number), "nvme", params.nvme)
-    return nics
-
-
-def _numbers(gpu: int, each: int) -> range:
-    """Numbers, in the host, of the devices beside a GPU."""
-    return range(gpu * each, (gpu + 1) * each)
+        switch = f"pcieswitch{number}"
+        graph.add_node(switch, kind="pcieswitch", host=host)
+        join(graph, slot(cpus, number, len(gpus)), switch, "pcie", params.uplink)
+        join(graph, switch, gpu, "pcie", params.pcie)
+        add_nvlinks(graph, gpu, nvswitches, params.nvlinks, params.nvlink)
+        # NICs and disks behind the same PCIe switch, numbered through the host.
+        devices = (
+            ("nic", "pcie", params.nics_per_gpu, params.nic_slot),
+            ("nvme", "nvme", params.nvmes_per_gpu, params.nvme),
+        )
+        for kind, link, each, spec in devices:
+            names = [f"{kind}{at}" for at in range(number * each, (number + 1) * each)]
+            graph.add_nodes_from(names, kind=kind, host=host)
+            plug(graph, [switch], names, link, spec)
+    return graph

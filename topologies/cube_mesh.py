@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from prestep.sim.errors import InputError, Mistake
+import networkx as nx
+
 from prestep.topologies import host
-from prestep.topologies.core.quantity import LinkSpec, Quantity
-from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
-from prestep.topologies.fabric.wiring import add_network
+from prestep.topologies.core.quantity import LinkSpec
+from prestep.topologies.fabric.wiring import (
+    add_network,
+    count,
+    default_links,
+    join,
+)
 
 # Physical links between two GPUs: (GPU, GPU, links). Of four GPUs all are joined, and each to one of the other four.
 MESH = (
@@ -18,15 +23,7 @@ MESH = (
     *((0, 4, 2), (1, 5, 2), (2, 6, 1), (3, 7, 1)),
 )
 GPUS = 8
-NVLINK2 = LinkSpec(
-    Quantity(20e9, "fitted", "NCCL src/graph/topo.h: sm70 NVLink"),
-    Quantity(
-        0.3e-6,
-        "guess",
-        "as for NVLink4: half of NCCL's 0.6 us per LL step between GPUs",
-    ),
-    raw=Quantity(25e9, "datasheet", "NVIDIA V100 whitepaper: NVLink2, 6 links"),
-)
+LINKS = default_links("cube_mesh")
 
 
 @dataclass(frozen=True)
@@ -40,29 +37,23 @@ class Params(host.Params):
     """
 
     gpu: str = "v100"
-    gpus: int = GPUS
+    gpus: int = count(GPUS)
     nvlinks: tuple[int, ...] = ()
-    gpus_per_pcie_switch: int = 2
-    nics: int = 4
-    nvmes: int = 4
-    nvlink: LinkSpec = NVLINK2
+    gpus_per_pcie_switch: int = count(2, least=0)
+    nics: int = count(4, least=0)
+    nvmes: int = count(4, least=0)
+    nvlink: LinkSpec = LINKS["nvlink"]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        said = {"gpus": (self.gpus, GPUS), "peer_nvlinks": (self.peer_nvlinks, 0)}
-        mistakes = [
-            Mistake("cube_mesh", key, str(found), f"{wanted}: the mesh is wired so")
-            for key, (found, wanted) in said.items()
-            if found != wanted
-        ]
+    def misfits(self) -> Iterator[tuple[str, str, str]]:
+        wired = {"gpus": GPUS, "peer_nvlinks": 0}
+        for key, needed in wired.items():
+            if getattr(self, key) != needed:
+                yield key, str(getattr(self, key)), f"{needed}: the mesh is wired so"
         if self.nvlinks:
-            found, expected = str(list(self.nvlinks)), "[]: there are no NVSwitches"
-            mistakes.append(Mistake("cube_mesh", "nvlinks", found, expected))
-        if mistakes:
-            raise InputError(mistakes)
+            yield "nvlinks", str(list(self.nvlinks)), "[]: there are no NVSwitches"
 
 
-def build(params: Params) -> Fabric:
+def build(params: Params) -> nx.MultiDiGraph[str]:
     r"""One host whose GPUs are the corners of a cube; sides and diagonals of both faces are NVLinks, and four edges.
 
     ::
@@ -80,7 +71,7 @@ def build(params: Params) -> Fabric:
 
     Returns
     -------
-    Fabric
+    networkx.MultiDiGraph
         Nodes as `prestep.topologies.host` names them; six NVLinks a GPU; bandwidths in bytes/s, latencies in s.
 
     Raises
@@ -92,10 +83,9 @@ def build(params: Params) -> Fabric:
     ----------
     NVIDIA, DGX-1 with Tesla V100 System Architecture, whitepaper WP-08437-002, figure 4.
     """
-    builder = FabricBuilder()
-    nics = host.add_host(builder, params, "host0")
+    graph = host.pattern(params, "host0")
+    graph.graph |= {"name": "cube_mesh", "family": "cube_mesh"}
     for a, b, links in MESH:
-        builder.link(f"gpu{a}", f"gpu{b}", "nvlink", params.nvlink, links)
-    if nics:
-        add_network(builder, nics, params.nic)
-    return builder.finish("cube_mesh", params.gpu, "cube_mesh")
+        join(graph, f"gpu{a}", f"gpu{b}", "nvlink", params.nvlink, links)
+    add_network(graph, params.nic)
+    return graph

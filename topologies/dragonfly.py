@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 
-from prestep.sim.errors import InputError, Mistake
+import networkx as nx
+
 from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec
-from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
-from prestep.topologies.fabric.wiring import CABLE, add_below, add_row, too_few
+from prestep.topologies.fabric.wiring import (
+    CABLE,
+    add_hosts,
+    by_units,
+    count,
+    join,
+    new_graph,
+)
 
 
 @dataclass(frozen=True)
@@ -31,10 +39,11 @@ class Params(host.Params):
         One cable between two switches of a group, and between two groups (links of kind ``global``).
     """
 
-    hosts: int = 18
-    hosts_per_switch: int = 1
-    switches_per_group: int = 4
-    global_cables: int = 2
+    hosts: int = count(18)
+    hosts_per_switch: int = count(1)
+    switches_per_group: int = count(4)
+    global_cables: int = count(2)
+    nics: int = count(8)
     local: LinkSpec = CABLE
     wide: LinkSpec = CABLE
 
@@ -48,32 +57,15 @@ class Params(host.Params):
         """Between any two groups: a group's cables shared evenly, what is left over stays unused."""
         return self.switches_per_group * self.global_cables // max(1, self.groups - 1)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        least = dict.fromkeys(
-            (
-                "hosts",
-                "hosts_per_switch",
-                "switches_per_group",
-                "global_cables",
-                "nics",
-            ),
-            1,
-        )
-        mistakes = too_few("dragonfly", self, least)
-        if not mistakes and self.cables < 1:
-            most = (
-                (self.switches_per_group * self.global_cables + 1)
-                * self.switches_per_group
-                * self.hosts_per_switch
-            )
-            expected = f"at most {most}: a group has {self.switches_per_group * self.global_cables} cables to others"
-            mistakes.append(Mistake("dragonfly", "hosts", str(self.hosts), expected))
-        if mistakes:
-            raise InputError(mistakes)
+    def misfits(self) -> Iterator[tuple[str, str, str]]:
+        cables = self.switches_per_group * self.global_cables
+        if self.cables < 1:
+            most = (cables + 1) * self.switches_per_group * self.hosts_per_switch
+            expected = f"at most {most}: a group has {cables} cables to others"
+            yield "hosts", str(self.hosts), expected
 
 
-def build(params: Params) -> Fabric:
+def build(params: Params) -> nx.MultiDiGraph[str]:
     r"""Groups of switches, every switch joined to all of its group, every group to all others.
 
     ::
@@ -97,7 +89,7 @@ def build(params: Params) -> Fabric:
 
     Returns
     -------
-    Fabric
+    networkx.MultiDiGraph
         Nodes as `prestep.topologies.host` names them, prefixed ``host0/``; ``group0/switch0``; links of kind
         ``nic``, ``local``
         and ``global``; bandwidths in bytes/s, latencies in s. The largest has
@@ -113,32 +105,31 @@ def build(params: Params) -> Fabric:
     Kim et al., Technology-Driven, Highly-Scalable Dragonfly Topology (ISCA 2008), with the cables of a group going to
     the groups after it, in order.
     """
-    builder = FabricBuilder()
-    nics = host.add_hosts(builder, params, params.hosts)
-    groups = [_add_group(builder, params, at) for at in range(params.groups)]
-    flat = [switch for group in groups for switch in group]
-    add_below(builder, nics, flat, params.hosts_per_switch, params.nic)
-    for (a, b), count in _between(params, groups).items():
-        builder.link(a, b, "global", params.wide, count)
-    return builder.finish("dragonfly", params.gpu, "dragonfly")
+    graph = new_graph("dragonfly", params.gpu, "dragonfly")
+    nics = add_hosts(graph, "host", host.pattern(params), copies=params.hosts)
+    groups = [f"group{number}/switch" for number in range(params.groups)]
+    size = params.switches_per_group
+    pairs = list(combinations(range(size), 2))
+    for group in groups:
+        graph.add_node(group, kind="switch", copies=size)
+        join(graph, group, group, "local", params.local, pairs=pairs)
+    hosts = by_units(range(params.hosts), size * params.hosts_per_switch)
+    for group, members in zip(groups, hosts, strict=True):
+        pairs = [(at, at // params.hosts_per_switch % size) for at in members]
+        join(graph, "host", group, "nic", params.nic, tail_ports=nics, pairs=pairs)
+    for one, other in combinations(range(len(groups)), 2):
+        for pair, cables in _between(params, one, other).items():
+            ends = groups[one], groups[other]
+            join(graph, *ends, "global", params.wide, cables, pairs=[pair])
+    return graph
 
 
-def _add_group(builder: FabricBuilder, params: Params, group: int) -> list[str]:
-    switches = add_row(builder, "switch", params.switches_per_group, f"group{group}/")
-    pairs = [(a, b) for at, a in enumerate(switches) for b in switches[at + 1 :]]
-    builder.cables([a for a, _ in pairs], [b for _, b in pairs], "local", params.local)
-    return switches
-
-
-def _between(params: Params, groups: list[list[str]]) -> Counter[tuple[str, str]]:
+def _between(params: Params, one: int, other: int) -> Counter[tuple[int, int]]:
     """Cables between switches of two groups. Port t of a group is at switch t // global_cables."""
-    found: Counter[tuple[str, str]] = Counter()
-    for one in range(len(groups)):
-        for other in range(one + 1, len(groups)):
-            for cable in range(params.cables):
-                ends = []
-                for here, there in ((one, other), (other, one)):
-                    port = ((there - here - 1) % len(groups)) * params.cables + cable
-                    ends.append(groups[here][port // params.global_cables])
-                found[ends[0], ends[1]] += 1
-    return found
+    first = ((other - one - 1) % params.groups) * params.cables
+    last = ((one - other - 1) % params.groups) * params.cables
+    each = params.global_cables
+    return Counter(
+        ((first + cable) // each, (last + cable) // each)
+        for cable in range(params.cables)
+    )

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from prestep.sim.errors import InputError, Mistake
+import networkx as nx
+
 from prestep.topologies import host
-from prestep.topologies.core.quantity import LinkSpec, Quantity
-from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.core.quantity import LinkSpec
 from prestep.topologies.fabric.wiring import (
     add_below,
-    add_mesh,
-    add_row,
-    add_spines,
     by_units,
-    too_few,
+    count,
+    default_links,
+    every,
+    join,
+    new_graph,
 )
 
-CABLE = LinkSpec(
-    Quantity(48e9, "guess", "as a NIC's port: what NCCL tries at most on 400 Gbit/s"),
-    Quantity(1e-6, "guess", "order of magnitude of an Ethernet switch and its cable"),
-    raw=Quantity(
-        50e9,
-        "datasheet",
-        "Llama 3 (arXiv 2407.21783), section 3.3.1: 400 Gbit/s interconnects",
-    ),
-)
+LINKS = default_links("ethernet_clos")
 
 
 @dataclass(frozen=True)
@@ -49,13 +42,14 @@ class Params(host.Params):
         One cable between a leaf and a spine, and between a spine and a core (aggregation) switch.
     """
 
-    hosts: int = 8
-    hosts_per_rack: int = 2
-    racks_per_pod: int = 192
-    spines: int = 16
-    oversubscription: int = 7
-    spine: LinkSpec = CABLE
-    core: LinkSpec = CABLE
+    hosts: int = count(8)
+    hosts_per_rack: int = count(2)
+    racks_per_pod: int = count(192)
+    spines: int = count(16)
+    oversubscription: int = count(7)
+    nics: int = count(8)
+    spine: LinkSpec = LINKS["spine"]
+    core: LinkSpec = LINKS["spine"]
 
     @property
     def cables(self) -> int:
@@ -72,35 +66,14 @@ class Params(host.Params):
         """Racks begun."""
         return -(-self.hosts // self.hosts_per_rack)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        least = dict.fromkeys(
-            (
-                "hosts",
-                "hosts_per_rack",
-                "racks_per_pod",
-                "spines",
-                "oversubscription",
-                "nics",
-            ),
-            1,
-        )
-        mistakes = too_few("ethernet_clos", self, least)
-        if not mistakes and self.hosts_per_rack * self.nics % self.spines:
-            found = f"{self.spines} for leaves with {self.hosts_per_rack * self.nics} ports down"
-            mistakes.append(
-                Mistake(
-                    "ethernet_clos",
-                    "spines",
-                    found,
-                    "a divisor of the ports down: equal cables up",
-                )
-            )
-        if mistakes:
-            raise InputError(mistakes)
+    def misfits(self) -> Iterator[tuple[str, str, str]]:
+        down = self.hosts_per_rack * self.nics
+        if down % self.spines:
+            found = f"{self.spines} for leaves with {down} ports down"
+            yield "spines", found, "a divisor of the ports down: equal cables up"
 
 
-def build(params: Params) -> Fabric:
+def build(params: Params) -> nx.MultiDiGraph[str]:
     r"""Racks under leaves, leaves under the spines of their pod, pods under the core.
 
     ::
@@ -123,7 +96,7 @@ def build(params: Params) -> Fabric:
 
     Returns
     -------
-    Fabric
+    networkx.MultiDiGraph
         Nodes as `prestep.topologies.host` names them, prefixed ``host0/``; ``leaf0``, ``pod0/spine0``, ``core0``;
         links of kind
         ``nic``, ``spine``, ``core``; bandwidths in bytes/s, latencies in s. 3,072 hosts are the 24,576 GPUs of the
@@ -139,24 +112,18 @@ def build(params: Params) -> Fabric:
     The Llama 3 Herd of Models (arXiv 2407.21783), section 3.3.1: racks of 16 GPUs in two servers, 192 racks per pod
     with full bisection, 8 pods, 1:7 between pods. The numbers of spines and cores are guesses; the rates are not.
     """
-    builder = FabricBuilder()
-    nics = host.add_hosts(builder, params, params.hosts)
-    leaves = add_row(builder, "leaf", params.racks)
-    add_below(builder, nics, leaves, params.hosts_per_rack, params.nic)
-    pods = by_units(leaves, params.racks_per_pod)
-    spines = [
-        add_spines(
-            builder, pod, params.spines, params.spine, params.cables, f"pod{at}/"
-        )
-        for at, pod in enumerate(pods)
-    ]
-    if len(spines) > 1:
-        cores = add_row(builder, "core", params.cores)
-        add_mesh(
-            builder,
-            [spine for pod in spines for spine in pod],
-            cores,
-            "core",
-            params.core,
-        )
-    return builder.finish("ethernet-clos", params.gpu, "ethernet_clos")
+    graph = new_graph("ethernet-clos", params.gpu, "ethernet_clos")
+    add_below(
+        graph, host.pattern(params), params.hosts, params.hosts_per_rack, params.nic
+    )
+    pods = by_units(range(params.racks), params.racks_per_pod)
+    spines = [f"pod{number}/spine" for number in range(len(pods))]
+    for spine, pod in zip(spines, pods, strict=True):
+        graph.add_node(spine, kind="spine", copies=params.spines)
+        pairs = every(pod, range(params.spines))
+        join(graph, "leaf", spine, "spine", params.spine, params.cables, pairs=pairs)
+    if len(pods) > 1:
+        graph.add_node("core", kind="core", copies=params.cores)
+        for spine in spines:
+            join(graph, spine, "core", "core", params.core)
+    return graph

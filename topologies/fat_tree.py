@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from prestep.sim.errors import InputError, Mistake
+import networkx as nx
+
 from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec
-from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
 from prestep.topologies.fabric.wiring import (
     CABLE,
     add_below,
-    add_mesh,
-    add_row,
-    add_spines,
     by_units,
-    too_few,
+    count,
+    every,
+    join,
+    new_graph,
 )
 
 
@@ -42,13 +42,14 @@ class Params(host.Params):
         One cable between a leaf and a spine, and between a spine and a core switch.
     """
 
-    hosts: int = 8
-    hosts_per_leaf: int = 4
-    leaves_per_pod: int = 0
-    spines: int = 4
-    cores: int = 4
-    oversubscription: int = 1
-    core_oversubscription: int = 1
+    hosts: int = count(8)
+    hosts_per_leaf: int = count(4)
+    leaves_per_pod: int = count(0, least=0)
+    spines: int = count(4)
+    cores: int = count(4)
+    oversubscription: int = count(1)
+    core_oversubscription: int = count(1)
+    nics: int = count(8)
     spine: LinkSpec = CABLE
     core: LinkSpec = CABLE
 
@@ -66,51 +67,22 @@ class Params(host.Params):
             // (self.core_oversubscription * self.cores)
         )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        least = {
-            "hosts": 1,
-            "hosts_per_leaf": 1,
-            "leaves_per_pod": 0,
-            "spines": 1,
-            "cores": 1,
-            "nics": 1,
-        }
-        least |= {"oversubscription": 1, "core_oversubscription": 1}
-        mistakes = too_few("fat_tree", self, least)
-        if not mistakes:
-            mistakes = self._uneven()
-        if mistakes:
-            raise InputError(mistakes)
-
-    def _uneven(self) -> list[Mistake]:
+    def misfits(self) -> Iterator[tuple[str, str, str]]:
         """Cables that do not divide over the switches above."""
         down = self.hosts_per_leaf * self.nics
         if down % (self.oversubscription * self.spines):
-            found = f"{self.spines} with {down} ports down and oversubscription = {self.oversubscription}"
-            return [
-                Mistake(
-                    "fat_tree",
-                    "spines",
-                    found,
-                    "equal cables: a divisor of ports down / oversubscription",
-                )
-            ]
+            given = f"{down} ports down and oversubscription = {self.oversubscription}"
+            expected = "equal cables: a divisor of ports down / oversubscription"
+            yield "spines", f"{self.spines} with {given}", expected
+            return
         down = self.leaves_per_pod * self.cables
         if down % (self.core_oversubscription * self.cores):
-            found = f"{self.cores} with {down} ports down and core_oversubscription = {self.core_oversubscription}"
-            return [
-                Mistake(
-                    "fat_tree",
-                    "cores",
-                    found,
-                    "equal cables: a divisor of ports down / core_oversubscription",
-                )
-            ]
-        return []
+            given = f"{down} ports down and core_oversubscription = {self.core_oversubscription}"
+            expected = "equal cables: a divisor of ports down / core_oversubscription"
+            yield "cores", f"{self.cores} with {given}", expected
 
 
-def build(params: Params) -> Fabric:
+def build(params: Params) -> nx.MultiDiGraph[str]:
     r"""Leaves over hosts, spines over leaves, and with pods a core over the spines.
 
     ::
@@ -133,7 +105,7 @@ def build(params: Params) -> Fabric:
 
     Returns
     -------
-    Fabric
+    networkx.MultiDiGraph
         Nodes as `prestep.topologies.host` names them, prefixed ``host0/``; ``leaf0``, ``spine0`` or ``pod0/spine0``,
         ``core0``;
         links of kind ``nic``, ``spine``, ``core``; bandwidths in bytes/s, latencies in s. A leaf sends
@@ -148,29 +120,33 @@ def build(params: Params) -> Fabric:
     ----------
     Al-Fares et al., A Scalable, Commodity Data Center Network Architecture (SIGCOMM 2008); Leiserson, Fat-Trees (1985).
     """
-    builder = FabricBuilder()
-    nics = host.add_hosts(builder, params, params.hosts)
-    leaves = add_row(builder, "leaf", -(-params.hosts // params.hosts_per_leaf))
-    add_below(builder, nics, leaves, params.hosts_per_leaf, params.nic)
-    pods = by_units(leaves, params.leaves_per_pod or len(leaves))
-    prefixes = [f"pod{at}/" if params.leaves_per_pod else "" for at in range(len(pods))]
+    graph = new_graph("fat-tree", params.gpu, "fat_tree")
+    leaves = -(-params.hosts // params.hosts_per_leaf)
+    add_below(
+        graph, host.pattern(params), params.hosts, params.hosts_per_leaf, params.nic
+    )
+    pods = by_units(range(leaves), params.leaves_per_pod or leaves)
     spines = [
-        add_spines(builder, pod, params.spines, params.spine, params.cables, prefix)
-        for pod, prefix in zip(pods, prefixes, strict=True)
+        f"pod{at}/spine" if params.leaves_per_pod else "spine"
+        for at in range(len(pods))
     ]
+    for spine, pod in zip(spines, pods, strict=True):
+        graph.add_node(spine, kind="spine", copies=params.spines)
+        pairs = every(pod, range(params.spines))
+        join(graph, "leaf", spine, "spine", params.spine, params.cables, pairs=pairs)
     if params.leaves_per_pod:
-        _add_core(builder, params, spines)
-    return builder.finish("fat-tree", params.gpu, "fat_tree")
-
-
-def _add_core(builder: FabricBuilder, params: Params, pods: list[list[str]]) -> None:
-    for plane in range(params.spines):
-        cores = add_row(builder, "core", params.cores, first=plane * params.cores)
-        add_mesh(
-            builder,
-            [spines[plane] for spines in pods],
-            cores,
-            "core",
-            params.core,
-            params.core_cables,
-        )
+        graph.add_node("core", kind="core", copies=params.spines * params.cores)
+    for plane in range(params.spines if params.leaves_per_pod else 0):
+        cores = range(plane * params.cores, (plane + 1) * params.cores)
+        for spine in spines:
+            pairs = every([plane], cores)
+            join(
+                graph,
+                spine,
+                "core",
+                "core",
+                params.core,
+                params.core_cables,
+                pairs=pairs,
+            )
+    return graph

@@ -2,64 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from prestep.sim.errors import InputError, Mistake
-from prestep.topologies.core.quantity import LinkSpec, Quantity
-from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
+import networkx as nx
+
+from prestep.topologies.core.quantity import LinkSpec
 from prestep.topologies.fabric.wiring import (
-    HostNodes,
+    Checked,
     add_network,
+    add_row,
+    add_star,
+    count,
+    default_links,
+    join,
+    new_graph,
     plug,
     slot,
-    too_few,
 )
-from prestep.topologies.host import NIC, NVLINK4, PCIE5
+from prestep.topologies.host import LINKS as HOST
 
-_C2C = "NVIDIA Grace Hopper whitepaper: NVLink-C2C 900 GB/s in both directions"
-
-C2C = LinkSpec(
-    Quantity(375e9, "guess", "about 83 % of the wire, as large copies get over NVLink"),
-    Quantity(0.3e-6, "guess", "as for an NVLink hop"),
-    raw=Quantity(450e9, "datasheet", _C2C),
-    upstream=Quantity(
-        300e9,
-        "guess",
-        "copies to the CPU are slower (NVIDIA/nvbandwidth issue 41); two thirds of the wire",
-    ),
-)
-CPU_LINK = LinkSpec(
-    Quantity(270e9, "guess", "90 % of the wire"),
-    Quantity(
-        0.2e-6, "guess", "a remote cache line less a local one, between two packages"
-    ),
-    raw=Quantity(
-        300e9,
-        "guess",
-        "NVLink or C2C between Grace CPUs: the order of half of a GPU's C2C",
-    ),
-)
-LPDDR = LinkSpec(
-    Quantity(400e9, "guess", "about 80 % of the wire"),
-    Quantity(0.1e-6, "guess", "order of magnitude of a DRAM access"),
-    raw=Quantity(
-        500e9,
-        "datasheet",
-        "NVIDIA Grace Hopper whitepaper: LPDDR5X, up to 500 GB/s with 480 GB",
-    ),
-)
-NVME = LinkSpec(
-    Quantity(4.2e9, "guess", "as measured for the disks of an Azure ND H100 v5"),
-    Quantity(20e-6, "guess", "order of magnitude of a write to an enterprise disk"),
-    upstream=Quantity(
-        6.9e9, "guess", "as measured for the disks of an Azure ND H100 v5"
-    ),
-)
+LINKS = HOST | default_links("grace")
 
 
 @dataclass(frozen=True)
-class Params:
+class Params(Checked):
     """What the boards are made of; defaults are one GH200.
 
     Attributes
@@ -79,38 +46,29 @@ class Params:
     """
 
     gpu: str = "gh200"
-    hosts: int = 1
-    gpus: int = 1
-    cpus: int = 1
-    nvlinks: int = 0
-    nics: int = 1
-    nvmes: int = 1
-    nvlink: LinkSpec = NVLINK4
-    c2c: LinkSpec = C2C
-    socket: LinkSpec = CPU_LINK
-    memory: LinkSpec = LPDDR
-    pcie: LinkSpec = PCIE5
-    nic: LinkSpec = NIC
-    nvme: LinkSpec = NVME
+    hosts: int = count(1)
+    gpus: int = count(1)
+    cpus: int = count(1)
+    nvlinks: int = count(0, least=0)
+    nics: int = count(1, least=0)
+    nvmes: int = count(1, least=0)
+    nvlink: LinkSpec = LINKS["nvlink"]
+    c2c: LinkSpec = LINKS["c2c"]
+    socket: LinkSpec = LINKS["socket"]
+    memory: LinkSpec = LINKS["memory"]
+    pcie: LinkSpec = LINKS["pcie"]
+    nic: LinkSpec = LINKS["nic"]
+    nvme: LinkSpec = LINKS["nvme"]
 
-    def __post_init__(self) -> None:
-        least = {"hosts": 1, "gpus": 1, "cpus": 1, "nvlinks": 0, "nics": 0, "nvmes": 0}
-        mistakes = too_few("grace", self, least)
-        if self.cpus >= 1 and self.gpus % self.cpus:
-            found, expected = (
-                f"{self.gpus} GPUs for {self.cpus} CPUs",
-                "the same number of GPUs on every CPU",
-            )
-            mistakes.append(Mistake("grace", "gpus", found, expected))
+    def misfits(self) -> Iterator[tuple[str, str, str]]:
+        if self.gpus % self.cpus:
+            found = f"{self.gpus} GPUs for {self.cpus} CPUs"
+            yield "gpus", found, "the same number of GPUs on every CPU"
         if self.hosts > 1 and not self.nics:
-            mistakes.append(
-                Mistake("grace", "nics", "0", "at least 1, to join several hosts")
-            )
-        if mistakes:
-            raise InputError(mistakes)
+            yield "nics", "0", "at least 1, to join several hosts"
 
 
-def build(params: Params) -> Fabric:
+def build(params: Params) -> nx.MultiDiGraph[str]:
     r"""Boards of Grace CPUs and the GPUs on their C2C links.
 
     ::
@@ -132,7 +90,7 @@ def build(params: Params) -> Fabric:
 
     Returns
     -------
-    Fabric
+    networkx.MultiDiGraph
         `hosts * gpus` GPUs; bandwidths in bytes/s, latencies in s.
 
     Raises
@@ -144,49 +102,30 @@ def build(params: Params) -> Fabric:
     ----------
     NVIDIA Grace Hopper Superchip Architecture whitepaper; NVIDIA GB200 NVL Multi-Node Tuning Guide.
     """
-    builder = FabricBuilder()
-    nics: list[str] = []
-    for number in range(params.hosts):
-        host = f"host{number}"
-        prefix = f"{host}/" if params.hosts > 1 else ""
-        _, board_nics = add_board(builder, params, host, prefix)
-        nics += board_nics
-    if nics:
-        add_network(builder, nics, params.nic)
-    return builder.finish("grace", params.gpu, "grace")
+    if params.hosts > 1:
+        graph = new_graph("grace", params.gpu, "grace")
+        add_star(graph, pattern(params), params.hosts, params.nic)
+        return graph
+    graph = pattern(params, "host0")
+    graph.graph |= {"name": "grace", "family": "grace"}
+    add_network(graph, params.nic)
+    return graph
 
 
-def add_board(
-    builder: FabricBuilder, params: Params, host: str, prefix: str = ""
-) -> tuple[list[str], list[str]]:
-    """Add one board's nodes and inner links to a larger cluster. Returns its GPUs (for NVSwitches) and NICs."""
-    nodes = HostNodes(builder, host, prefix)
-    gpus = nodes.row("gpu", params.gpus)
-    cpus = _add_cpus(nodes, params)
-    _join_gpus(builder, params, cpus, gpus)
-    nics = nodes.row("nic", params.nics)
-    plug(builder, cpus, nics, "pcie", params.pcie)
-    nvmes = nodes.row("nvme", params.nvmes)
-    plug(builder, cpus, nvmes, "nvme", params.nvme)
-    return gpus, nics
-
-
-def _add_cpus(nodes: HostNodes, params: Params) -> list[str]:
-    """CPUs, each with its memory and linked to those before it."""
-    cpus = nodes.row("cpu", params.cpus)
-    for number, cpu in enumerate(cpus):
-        nodes.builder.link(cpu, nodes.one("memory", number), "memory", params.memory)
+def pattern(params: Params, host: str = "") -> nx.MultiDiGraph[str]:
+    """The graph of one board without what is outside; `host` is "" for one that a larger graph repeats."""
+    graph = new_graph("grace", params.gpu)
+    gpus = add_row(graph, "gpu", params.gpus, host)
+    cpus = add_row(graph, "cpu", params.cpus, host)
+    memories = add_row(graph, "memory", params.cpus, host)
+    for number, (cpu, memory) in enumerate(zip(cpus, memories, strict=True)):
+        join(graph, cpu, memory, "memory", params.memory)
         for other in cpus[:number]:
-            nodes.builder.link(other, cpu, "socket", params.socket)
-    return cpus
-
-
-def _join_gpus(
-    builder: FabricBuilder, params: Params, cpus: list[str], gpus: list[str]
-) -> None:
-    """Every GPU on the C2C link of its CPU, and on NVLinks to the GPUs before it."""
+            join(graph, other, cpu, "socket", params.socket)
     for number, gpu in enumerate(gpus):
-        builder.link(slot(cpus, number, len(gpus)), gpu, "c2c", params.c2c)
-        if params.nvlinks:
-            for other in gpus[:number]:
-                builder.link(other, gpu, "nvlink", params.nvlink, params.nvlinks)
+        join(graph, slot(cpus, number, len(gpus)), gpu, "c2c", params.c2c)
+        for other in gpus[:number] if params.nvlinks else ():
+            join(graph, other, gpu, "nvlink", params.nvlink, params.nvlinks)
+    plug(graph, cpus, add_row(graph, "nic", params.nics, host), "pcie", params.pcie)
+    plug(graph, cpus, add_row(graph, "nvme", params.nvmes, host), "nvme", params.nvme)
+    return graph

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from prestep.sim.errors import InputError, Mistake
-from prestep.topologies import host
-from prestep.topologies.core.quantity import LinkSpec, Quantity
-from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
-from prestep.topologies.fabric.wiring import add_row, slot, too_few
+import networkx as nx
 
-SPINE = LinkSpec(
-    Quantity(48e9, "guess", "as the NIC's port"),
-    Quantity(1e-6, "guess", "order of magnitude of a switch hop"),
-    raw=Quantity(50e9, "guess", "400 Gbit/s"),
+from prestep.topologies import host
+from prestep.topologies.core.quantity import LinkSpec
+from prestep.topologies.fabric.wiring import (
+    add_hosts,
+    add_row,
+    count,
+    default_links,
+    join,
+    new_graph,
+    slot,
 )
 
 
@@ -30,27 +32,17 @@ class Params(host.Params):
         What one leaf can send to the others and receive from them: one link each way.
     """
 
-    hosts: int = 4
-    leaves: int = 2
-    spine: LinkSpec = SPINE
+    hosts: int = count(4, least=2)
+    leaves: int = count(2, least=2)
+    nics: int = count(8)
+    spine: LinkSpec = default_links("leaf_spine")["spine"]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        mistakes = too_few("leaf_spine", self, {"hosts": 2, "leaves": 2, "nics": 1})
-        if self.hosts % max(1, self.leaves):
-            mistakes.append(
-                Mistake(
-                    "leaf_spine",
-                    "hosts",
-                    str(self.hosts),
-                    f"a multiple of leaves = {self.leaves}",
-                )
-            )
-        if mistakes:
-            raise InputError(mistakes)
+    def misfits(self) -> Iterator[tuple[str, str, str]]:
+        if self.hosts % self.leaves:
+            yield "hosts", str(self.hosts), f"a multiple of leaves = {self.leaves}"
 
 
-def build(params: Params) -> Fabric:
+def build(params: Params) -> nx.MultiDiGraph[str]:
     r"""Hosts under two or more leaves.
 
     ::
@@ -70,7 +62,7 @@ def build(params: Params) -> Fabric:
 
     Returns
     -------
-    Fabric
+    networkx.MultiDiGraph
         Nodes as `prestep.topologies.host` names them, prefixed ``host0/``; ``leaf0``, ...; links of kind ``nic`` and
         ``spine``.
 
@@ -79,16 +71,17 @@ def build(params: Params) -> Fabric:
     InputError
         If a count is too small or hosts do not divide over the leaves.
     """
-    builder = FabricBuilder()
-    leaves = add_row(builder, "leaf", params.leaves)
+    graph = new_graph("leaf-spine", params.gpu, "leaf_spine")
+    leaves = add_row(graph, "leaf", params.leaves)
     if params.leaves == 2:
-        builder.link(leaves[0], leaves[1], "spine", params.spine)
+        join(graph, *leaves, "spine", params.spine)
     else:
-        builder.node("spine0", "spine")
+        graph.add_node("spine0", kind="spine")
         for leaf in leaves:
-            builder.link(leaf, "spine0", "spine", params.spine)
+            join(graph, leaf, "spine0", "spine", params.spine)
+    pattern = host.pattern(params)
     for number in range(params.hosts):
-        leaf = slot(leaves, number, params.hosts)
-        for nic in host.add_host(builder, params, f"host{number}", f"host{number}/"):
-            builder.link(nic, leaf, "nic", params.nic)
-    return builder.finish("leaf-spine", params.gpu, "leaf_spine")
+        name, leaf = f"host{number}", slot(leaves, number, params.hosts)
+        nics = add_hosts(graph, name, pattern)
+        join(graph, name, leaf, "nic", params.nic, tail_ports=nics)
+    return graph

@@ -3,60 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
 
-from prestep.sim.errors import InputError, Mistake
+import networkx as nx
+
 from prestep.topologies import grace
-from prestep.topologies.core.quantity import LinkSpec, Quantity
-from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
-from prestep.topologies.fabric.wiring import add_nvlinks, add_row, too_few
-from prestep.topologies.host import NIC, PCIE5
+from prestep.topologies.core.quantity import LinkSpec
+from prestep.topologies.fabric.wiring import (
+    CABLE,
+    Checked,
+    add_hosts,
+    by_units,
+    count,
+    counts,
+    default_links,
+    every,
+    join,
+    new_graph,
+    of_kind,
+)
 
-_SHEET = "NVIDIA GB200 NVL72 datasheet"
-
-NVLINK5 = LinkSpec(
-    Quantity(
-        41.4e9,
-        "measured",
-        "GB200, p2pBandwidthLatencyTest: 746 GB/s per GPU pair, 18 links (ml-engineering)",
-    ),
-    Quantity(
-        0.3e-6,
-        "guess",
-        "as for NVLink4: NCCL src/graph/tuning.cc, 0.6 us per LL step between GPUs, two links",
-    ),
-    raw=Quantity(
-        50e9,
-        "datasheet",
-        f"{_SHEET}: NVLink5, 18 links, 1.8 TB/s per GPU in both directions",
-    ),
-)
-C2C = LinkSpec(
-    Quantity(190e9, "guess", "about 83 % of the wire, as for the GH200"),
-    Quantity(0.3e-6, "guess", "as for an NVLink hop"),
-    raw=Quantity(
-        225e9,
-        "guess",
-        f"{_SHEET}: NVLink-C2C 900 GB/s per superchip in both directions, half for each GPU",
-    ),
-    upstream=Quantity(150e9, "guess", "two thirds of the wire, as for the GH200"),
-)
-LEAF = LinkSpec(
-    Quantity(
-        48e9,
-        "fitted",
-        "NCCL src/graph/search.cc: the highest speed of one 400 Gbit/s port that it tries",
-    ),
-    Quantity(
-        0.5e-6, "guess", "order of magnitude of an InfiniBand switch and its cable"
-    ),
-    raw=Quantity(50e9, "datasheet", "NVIDIA Quantum-2: NDR, 400 Gbit/s per port"),
-)
+LINKS = grace.LINKS | default_links("nvl72")
 
 
 @dataclass(frozen=True)
-class Params:
+class Params(Checked):
     """What the racks are made of; defaults are one GB200 NVL72.
 
     Attributes
@@ -78,54 +51,30 @@ class Params:
     """
 
     gpu: str = "gb200"
-    hosts: int = 18
-    hosts_per_rack: int = 18
+    hosts: int = count(18)
+    hosts_per_rack: int = count(18)
     gpus: int = 4
     cpus: int = 2
-    nics: int = 4
+    nics: int = count(4)
     nvmes: int = 4
-    nvlinks: tuple[int, ...] = field(default=(1,) * 18)
-    spines: int = 9
-    nvlink: LinkSpec = NVLINK5
-    c2c: LinkSpec = C2C
-    socket: LinkSpec = grace.CPU_LINK
-    memory: LinkSpec = grace.LPDDR
-    pcie: LinkSpec = PCIE5
-    nic: LinkSpec = NIC
-    nvme: LinkSpec = grace.NVME
-    spine: LinkSpec = LEAF
+    nvlinks: tuple[int, ...] = counts((1,) * 18, "link to every NVSwitch", least=1)
+    spines: int = count(9)
+    nvlink: LinkSpec = LINKS["nvlink"]
+    c2c: LinkSpec = LINKS["c2c"]
+    socket: LinkSpec = LINKS["socket"]
+    memory: LinkSpec = LINKS["memory"]
+    pcie: LinkSpec = LINKS["pcie"]
+    nic: LinkSpec = LINKS["nic"]
+    nvme: LinkSpec = LINKS["nvme"]
+    spine: LinkSpec = CABLE
 
-    def __post_init__(self) -> None:
-        least = {"hosts": 1, "hosts_per_rack": 1, "nics": 1, "spines": 1}
-        mistakes = too_few("nvl72", self, least)
-        if not self.nvlinks or any(count < 1 for count in self.nvlinks):
-            mistakes.append(
-                Mistake(
-                    "nvl72",
-                    "nvlinks",
-                    str(list(self.nvlinks)),
-                    "at least 1 link to every NVSwitch",
-                )
-            )
-        if (
-            not mistakes
-            and self.hosts > self.hosts_per_rack
-            and self.hosts_per_rack % self.spines
-        ):
+    def misfits(self) -> Iterator[tuple[str, str, str]]:
+        if self.hosts > self.hosts_per_rack and self.hosts_per_rack % self.spines:
             found = f"{self.spines} for leaves with {self.hosts_per_rack} ports down"
-            mistakes.append(
-                Mistake(
-                    "nvl72",
-                    "spines",
-                    found,
-                    "a divisor of hosts_per_rack: equal cables up",
-                )
-            )
-        if mistakes:
-            raise InputError(mistakes)
+            yield "spines", found, "a divisor of hosts_per_rack: equal cables up"
 
 
-def build(params: Params) -> Fabric:
+def build(params: Params) -> nx.MultiDiGraph[str]:
     r"""Racks of compute trays around NVSwitches; several racks join rail by rail.
 
     ::
@@ -150,7 +99,7 @@ def build(params: Params) -> Fabric:
 
     Returns
     -------
-    Fabric
+    networkx.MultiDiGraph
         `hosts * gpus` GPUs; 8 racks are the 576-GPU SuperPOD. Each rack sends 72 x 400 Gbit/s = 3.6 TB/s. How the
         SuperPOD's ports are split over switches is a guess; its bandwidth (full bisection) is not.
 
@@ -164,35 +113,51 @@ def build(params: Params) -> Fabric:
     NVIDIA DGX SuperPOD reference architecture, DGX GB200: compute fabric of 576 GPUs; Austin et al., How to Scale Your
     Model, chapter 12 (node egress 3.6 TB/s).
     """
-    builder = FabricBuilder()
-    racks = -(-params.hosts // params.hosts_per_rack)
-    leaves = [_add_rack(builder, params, rack) for rack in range(racks)]
-    if racks > 1:
-        _add_spines(builder, params, [leaf for rack in leaves for leaf in rack])
-    return builder.finish("nvl72", params.gpu, "nvl72")
+    graph = new_graph("nvl72", params.gpu, "nvl72")
+    tray = grace.pattern(_board(params))
+    racks = by_units(range(params.hosts), params.hosts_per_rack)
+    for rack, hosts in enumerate(racks):
+        graph.add_node(
+            f"rack{rack}/nvswitch", kind="nvswitch", copies=len(params.nvlinks)
+        )
+        graph.add_node(f"rack{rack}/leaf", kind="leaf", copies=params.nics)
+        for host in hosts:
+            _add_tray(graph, params, f"host{host}", tray, f"rack{rack}/")
+    if len(racks) > 1:
+        graph.add_node("spine", kind="spine", copies=params.spines)
+        cables = params.hosts_per_rack // params.spines
+        for spine in range(params.spines):
+            for rack in range(len(racks)):
+                pairs = every(range(params.nics), [spine])
+                leaf = f"rack{rack}/leaf"
+                join(graph, leaf, "spine", "spine", params.spine, cables, pairs=pairs)
+    return graph
 
 
-def _add_rack(builder: FabricBuilder, params: Params, rack: int) -> list[str]:
-    """One NVLink domain with its trays; returns its leaves, one per rail."""
-    nvswitches = add_row(builder, "nvswitch", len(params.nvlinks), f"rack{rack}/")
-    leaves = add_row(builder, "leaf", params.nics, f"rack{rack}/")
-    board = _board(params)
-    first = rack * params.hosts_per_rack
-    for host in range(first, min(first + params.hosts_per_rack, params.hosts)):
-        gpus, nics = grace.add_board(builder, board, f"host{host}", f"host{host}/")
-        for gpu in gpus:
-            add_nvlinks(builder, gpu, nvswitches, params.nvlinks, params.nvlink)
-        for nic, leaf in zip(nics, leaves, strict=True):
-            builder.link(nic, leaf, "nic", params.nic)
-    return leaves
-
-
-def _add_spines(builder: FabricBuilder, params: Params, leaves: list[str]) -> None:
-    cables = params.hosts_per_rack // params.spines
-    for at in range(params.spines):
-        spine = builder.node(f"spine{at}", "spine")
-        for leaf in leaves:
-            builder.link(leaf, spine, "spine", params.spine, cables)
+def _add_tray(
+    graph: nx.MultiDiGraph[str],
+    params: Params,
+    name: str,
+    tray: nx.MultiDiGraph[str],
+    rack: str,
+) -> None:
+    """Adds a compute tray: its GPUs under the rack's NVSwitches, each NIC under the leaf of its rail."""
+    nics = add_hosts(graph, name, tray)
+    # Switches with as many links are one edge: racks have 18 of them.
+    runs = [
+        list(run)
+        for _, run in groupby(range(len(params.nvlinks)), params.nvlinks.__getitem__)
+    ]
+    for gpu in of_kind(tray, "gpu"):
+        for run in runs:
+            wires = params.nvlinks[run[0]]
+            where = {"tail_ports": [gpu], "pairs": every([0], run)}
+            join(
+                graph, name, f"{rack}nvswitch", "nvlink", params.nvlink, wires, **where
+            )
+    for rail, nic in enumerate(nics):
+        where = {"tail_ports": [nic], "pairs": [(0, rail)]}
+        join(graph, name, f"{rack}leaf", "nic", params.nic, **where)
 
 
 def _board(params: Params) -> grace.Params:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from prestep.sim.errors import InputError, Mistake
+import networkx as nx
+
 from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec
-from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
 from prestep.topologies.fabric.wiring import (
     CABLE,
+    add_hosts,
     add_rails,
-    add_spines,
     by_units,
-    too_few,
+    count,
+    join,
+    new_graph,
 )
 
 
@@ -36,10 +38,11 @@ class Params(host.Params):
         One cable between a leaf and a spine.
     """
 
-    hosts: int = 32
-    hosts_per_group: int = 32
-    spines: int = 8
-    oversubscription: int = 1
+    hosts: int = count(32)
+    hosts_per_group: int = count(32)
+    spines: int = count(8)
+    oversubscription: int = count(1)
+    nics: int = count(8)
     spine: LinkSpec = CABLE
 
     @property
@@ -47,31 +50,20 @@ class Params(host.Params):
         """From one leaf to one spine."""
         return self.hosts_per_group // self.oversubscription // self.spines
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        least = {
-            "hosts": 1,
-            "hosts_per_group": 1,
-            "spines": 1,
-            "oversubscription": 1,
-            "nics": 1,
-        }
-        mistakes = too_few("rail_optimized", self, least)
-        if not mistakes and self.hosts_per_group % (
-            self.oversubscription * self.spines
-        ):
-            found = f"{self.hosts_per_group} with oversubscription = {self.oversubscription}, spines = {self.spines}"
-            expected = (
-                "a multiple of oversubscription * spines: equal cables to every spine"
+    def misfits(self) -> Iterator[tuple[str, str, str]]:
+        if self.hosts_per_group % (self.oversubscription * self.spines):
+            given = (
+                f"oversubscription = {self.oversubscription}, spines = {self.spines}"
             )
-            mistakes.append(
-                Mistake("rail_optimized", "hosts_per_group", found, expected)
+            expected = "a multiple of oversubscription * spines"
+            yield (
+                "hosts_per_group",
+                f"{self.hosts_per_group} with {given}",
+                f"{expected}: equal cables to every spine",
             )
-        if mistakes:
-            raise InputError(mistakes)
 
 
-def build(params: Params) -> Fabric:
+def build(params: Params) -> nx.MultiDiGraph[str]:
     r"""Groups of hosts under one leaf per rail; spines over all leaves.
 
     ::
@@ -93,7 +85,7 @@ def build(params: Params) -> Fabric:
 
     Returns
     -------
-    Fabric
+    networkx.MultiDiGraph
         Nodes as `prestep.topologies.host` names them, prefixed ``host0/``; ``group0/leaf0``, ``spine0``; links of
         kind ``nic``
         and ``spine``; bandwidths in bytes/s, latencies in s. A spine may have more ports than one switch can: beyond
@@ -108,10 +100,14 @@ def build(params: Params) -> Fabric:
     ----------
     NVIDIA DGX SuperPOD reference architecture, DGX H100, compute fabric: rail-optimised full fat tree.
     """
-    builder = FabricBuilder()
-    nics = host.add_hosts(builder, params, params.hosts)
-    leaves = []
-    for at, members in enumerate(by_units(nics, params.hosts_per_group)):
-        leaves += add_rails(builder, f"group{at}/", members, params.nic)
-    add_spines(builder, leaves, params.spines, params.spine, params.cables)
-    return builder.finish("rail-optimized", params.gpu, "rail_optimized")
+    graph = new_graph("rail-optimized", params.gpu, "rail_optimized")
+    pattern = host.pattern(params)
+    nics = add_hosts(graph, "host", pattern, copies=params.hosts)
+    groups = by_units(range(params.hosts), params.hosts_per_group)
+    leaves = [f"group{number}/leaf" for number in range(len(groups))]
+    for leaf, hosts in zip(leaves, groups, strict=True):
+        add_rails(graph, leaf, hosts, nics, params.nic)
+    graph.add_node("spine", kind="spine", copies=params.spines)
+    for leaf in leaves:
+        join(graph, leaf, "spine", "spine", params.spine, params.cables)
+    return graph

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from prestep.sim.errors import InputError, Mistake
+import networkx as nx
+
 from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec
-from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric import storage as storage_fabric
-from prestep.topologies.fabric.builder import FabricBuilder
 from prestep.topologies.fabric.wiring import (
     CABLE,
-    add_mesh,
+    add_hosts,
     add_rails,
-    add_row,
-    add_spines,
     by_units,
-    too_few,
+    count,
+    default_links,
+    every,
+    join,
+    new_graph,
 )
+
+LINKS = default_links("superpod")
+#: Host ports of a storage leaf, and cables up for them: three quarters of the bytes fit at once.
+BLOCKING = (4, 3)
 
 
 @dataclass(frozen=True)
@@ -34,24 +39,24 @@ class Params(host.Params):
     ports
         Ports of every switch.
     storage_servers, storage_ports, storage_spines
-        Of each unit, of each host, and in all: the storage fabric beside the compute fabric
-        (`prestep.topologies.fabric.storage`). No servers: no storage fabric.
+        Of each unit, of each host, and in all: the storage fabric beside the compute fabric. No servers: none.
     spine, core
         One cable between a leaf and a spine, and between a spine and a core switch.
     storage, server
         One cable of the storage fabric, and what one server takes (bandwidth) and gives (upstream).
     """
 
-    hosts: int = 32
-    hosts_per_unit: int = 32
-    ports: int = 64
-    storage_servers: int = 0
-    storage_ports: int = 2
-    storage_spines: int = 4
+    hosts: int = count(32)
+    hosts_per_unit: int = count(32)
+    ports: int = count(64, least=2)
+    nics: int = count(8)
+    storage_servers: int = count(0, least=0)
+    storage_ports: int = count(2)
+    storage_spines: int = count(4)
     spine: LinkSpec = CABLE
     core: LinkSpec = CABLE
-    storage: LinkSpec = storage_fabric.PORT
-    server: LinkSpec = storage_fabric.SERVER
+    storage: LinkSpec = LINKS["storage"]
+    server: LinkSpec = LINKS["server"]
 
     @property
     def units(self) -> int:
@@ -63,48 +68,23 @@ class Params(host.Params):
         """Units that the switches are bought for: the next power of two, so that cables divide evenly."""
         return 1 << (self.units - 1).bit_length()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        least = {
-            "hosts": 1,
-            "hosts_per_unit": 1,
-            "ports": 2,
-            "nics": 1,
-            "storage_servers": 0,
-        }
-        least |= {"storage_ports": 1, "storage_spines": 1}
-        mistakes = too_few("superpod", self, least)
-        if not mistakes:
-            mistakes = self._misfits()
-        if mistakes:
-            raise InputError(mistakes)
-
-    def _misfits(self) -> list[Mistake]:
+    def misfits(self) -> Iterator[tuple[str, str, str]]:
         """What the number of ports does not allow."""
-        mistakes = []
-        if self.hosts_per_unit * 2 != self.ports:
+        half = self.hosts_per_unit
+        if half * 2 != self.ports:
             expected = (
-                f"{self.hosts_per_unit * 2}: "
-                f"a leaf has as many cables up as hosts_per_unit = {self.hosts_per_unit}"
+                f"{half * 2}: a leaf has as many cables up as hosts_per_unit = {half}"
             )
-            mistakes.append(Mistake("superpod", "ports", str(self.ports), expected))
+            yield "ports", str(self.ports), expected
         for key in ("ports", "nics"):
             if getattr(self, key).bit_count() != 1:
-                mistakes.append(
-                    Mistake(
-                        "superpod",
-                        key,
-                        str(getattr(self, key)),
-                        "a power of two: equal cables",
-                    )
-                )
-        if self.units > self.hosts_per_unit:
-            most = f"at most {self.hosts_per_unit**2}: three tiers of switches with {self.ports} ports"
-            mistakes.append(Mistake("superpod", "hosts", str(self.hosts), most))
-        return mistakes
+                yield key, str(getattr(self, key)), "a power of two: equal cables"
+        if self.units > half:
+            most = f"at most {half**2}: three tiers of switches with {self.ports} ports"
+            yield "hosts", str(self.hosts), most
 
 
-def build(params: Params) -> Fabric:
+def build(params: Params) -> nx.MultiDiGraph[str]:
     r"""Scalable units under leaves, spines over the leaves, and a core where the spines' ports run out.
 
     ::
@@ -127,7 +107,7 @@ def build(params: Params) -> Fabric:
 
     Returns
     -------
-    Fabric
+    networkx.MultiDiGraph
         128 hosts (1,024 GPUs): 32 leaves, 16 spines; 256: 64 leaves, 32 spines; 512 (4,096 GPUs): 128 leaves,
         128 spines, 64 core switches. Nodes as `prestep.topologies.host` names them, prefixed ``host0/``;
         ``unit0/leaf0``,
@@ -145,64 +125,105 @@ def build(params: Params) -> Fabric:
     NVIDIA DGX SuperPOD reference architecture, DGX H100: compute fabric, numbers of leaves, spines and cores per
     number of units. Which spine goes to which core is a guess; its bandwidth (full bisection) is not.
     """
-    builder = FabricBuilder()
-    nics = host.add_hosts(builder, params, params.hosts)
-    units = [
-        add_rails(builder, f"unit{at}/", members, params.nic)
-        for at, members in enumerate(by_units(nics, params.hosts_per_unit))
-    ]
+    graph = new_graph("superpod", params.gpu, "superpod")
+    pattern = host.pattern(params)
+    nics = add_hosts(graph, "host", pattern, copies=params.hosts)
+    units = by_units(range(params.hosts), params.hosts_per_unit)
+    for unit, hosts in enumerate(units):
+        add_rails(graph, f"unit{unit}/leaf", hosts, nics, params.nic)
     if params.wired * params.nics <= params.ports:
-        _add_spines(builder, params, [leaf for unit in units for leaf in unit])
+        _add_spines(graph, params)
     else:
-        _add_core(builder, params, units)
+        _add_core(graph, params)
     if params.storage_servers:
-        _add_storage(builder, params)
-    return builder.finish("superpod", params.gpu, "superpod")
+        _add_storage(graph, params, units)
+    return graph
 
 
-def _add_storage(builder: FabricBuilder, params: Params) -> None:
-    """The storage fabric beside the compute fabric."""
-    hosts = [f"host{number}" for number in range(params.hosts)]
-    units = by_units(hosts, params.hosts_per_unit)
-    storage = storage_fabric.Storage(
-        servers=params.storage_servers,
-        ports=params.storage_ports,
-        spines=params.storage_spines,
-        cpus=params.sockets,
-        hosts_per_unit=params.hosts_per_unit,
-        slot=params.pcie,
-        port=params.storage,
-        server=params.server,
-    )
-    storage_fabric.add(builder, units, storage)
-
-
-def _add_spines(builder: FabricBuilder, params: Params, leaves: list[str]) -> None:
+def _add_spines(graph: nx.MultiDiGraph[str], params: Params) -> None:
     """Two tiers: all leaves under all spines, whose ports all look down."""
-    count = params.wired * params.nics * params.hosts_per_unit // params.ports
     # One rail and one unit would need half a switch.
-    spines = max(1, count)
-    add_spines(builder, leaves, spines, params.spine, params.hosts_per_unit // spines)
+    down = params.wired * params.nics * params.hosts_per_unit
+    spines = max(1, down // params.ports)
+    graph.add_node("spine", kind="spine", copies=spines)
+    cables = params.hosts_per_unit // spines
+    for unit in range(params.units):
+        join(graph, f"unit{unit}/leaf", "spine", "spine", params.spine, cables)
 
 
-def _add_core(builder: FabricBuilder, params: Params, units: list[list[str]]) -> None:
+def _add_core(graph: nx.MultiDiGraph[str], params: Params) -> None:
     """Three tiers: the leaves of one rail under spines of their own, and the spines of all rails under the core."""
     half = params.ports // 2
     cables = half // params.wired
     per_rail = half // cables
+    spines = range(per_rail * params.nics)
     # Half of a spine's ports look up, one to each core of its group.
     groups = per_rail * params.nics // params.ports
-    spines: list[list[str]] = []
-    for rail in range(params.nics):
-        leaves = [unit[rail] for unit in units]
-        spines.append(
-            add_spines(
-                builder, leaves, per_rail, params.spine, cables, first=rail * per_rail
-            )
-        )
-    cores = add_row(builder, "core", groups * half)
-    for rail_spines in spines:
-        for at, spine in enumerate(rail_spines):
-            add_mesh(
-                builder, [spine], cores[at % groups :: groups], "core", params.core
-            )
+    graph.add_node("spine", kind="spine", copies=len(spines))
+    graph.add_node("core", kind="core", copies=groups * half)
+    for rail, own in enumerate(by_units(spines, per_rail)):
+        pairs = every([rail], own)
+        for unit in range(params.units):
+            leaf = f"unit{unit}/leaf"
+            join(graph, leaf, "spine", "spine", params.spine, cables, pairs=pairs)
+    cores = range(groups * half)
+    pairs = [
+        (one, core)
+        for one in spines
+        for core in cores[one % per_rail % groups :: groups]
+    ]
+    join(graph, "spine", "core", "core", params.core, pairs=pairs)
+
+
+def _add_storage(
+    graph: nx.MultiDiGraph[str], params: Params, units: list[range]
+) -> None:
+    r"""Joins the hosts of every unit to storage servers.
+
+    ::
+
+        storage0 ... storage3                    servers of unit 0
+            \          /
+         unit0/storage_leaf2                     as many cables up as servers
+             |   |   |
+        storage_spine0 ... storage_spine3        three cables up for four hosts
+             |   |   |
+        unit0/storage_leaf0, unit0/storage_leaf1
+             |                  |
+        host0/storage_nic0, host0/storage_nic1   under cpu0, cpu1
+
+    Host memory of host 0 writes over ``host0/memory0 > host0/cpu0 > host0/storage_nic0 > unit0/storage_leaf0 >
+    storage_spine0 > unit0/storage_leaf2 > storage0``.
+    """
+    spines, servers = params.storage_spines, params.storage_servers
+    ports, up = BLOCKING
+    cables_up = max(1, params.hosts_per_unit * up // ports // spines)
+    graph.add_node("storage_spine", kind="storage_spine", copies=spines)
+    for unit, hosts in enumerate(units):
+        for port in range(params.storage_ports):
+            leaf = f"unit{unit}/storage_leaf{port}"
+            graph.add_node(leaf, kind="storage_leaf")
+            _add_storage_ports(graph, params, hosts, port, leaf)
+            join(graph, leaf, "storage_spine", "storage", params.storage, cables_up)
+        # The servers are under a leaf of their own.
+        leaf = f"unit{unit}/storage_leaf{params.storage_ports}"
+        graph.add_node(leaf, kind="storage_leaf")
+        cables = max(1, servers // spines)
+        join(graph, "storage_spine", leaf, "storage", params.storage, cables)
+        for number in range(unit * servers, (unit + 1) * servers):
+            graph.add_node(f"storage{number}", kind="storage")
+            join(graph, leaf, f"storage{number}", "server", params.server)
+
+
+def _add_storage_ports(
+    graph: nx.MultiDiGraph[str], params: Params, hosts: range, port: int, leaf: str
+) -> None:
+    """Adds the port of one number to some hosts, under a CPU of each and a storage leaf."""
+    cpu = f"cpu{port * params.sockets // params.storage_ports}"
+    nics = [f"host{number}/storage_nic{port}" for number in hosts]
+    for number, nic in zip(hosts, nics, strict=True):
+        graph.add_node(nic, kind="storage_nic", host=f"host{number}")
+        pairs = [(number, 0)]
+        join(graph, "host", nic, "pcie", params.pcie, tail_ports=[cpu], pairs=pairs)
+    for nic in nics:
+        join(graph, nic, leaf, "storage", params.storage)

@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from prestep.sim.errors import InputError, Mistake
+import networkx as nx
+
 from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec
-from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
-from prestep.topologies.fabric.wiring import CABLE, add_below, add_row, too_few
+from prestep.topologies.fabric.wiring import (
+    CABLE,
+    add_below,
+    count,
+    counts,
+    join,
+    new_graph,
+)
 
 
 @dataclass(frozen=True)
@@ -25,27 +31,12 @@ class Params(host.Params):
         One cable between two neighbours.
     """
 
-    shape: tuple[int, ...] = (4, 4)
+    shape: tuple[int, ...] = counts((4, 4), "host in every dimension", least=1)
+    nics: int = count(8)
     torus: LinkSpec = CABLE
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        mistakes = []
-        if not self.shape or any(size < 1 for size in self.shape):
-            mistakes.append(
-                Mistake(
-                    "torus",
-                    "shape",
-                    str(list(self.shape)),
-                    "at least 1 host in every dimension",
-                )
-            )
-        mistakes += too_few("torus", self, {"nics": 1})
-        if mistakes:
-            raise InputError(mistakes)
 
-
-def build(params: Params) -> Fabric:
+def build(params: Params) -> nx.MultiDiGraph[str]:
     r"""A grid of switches whose ends are joined, with a host at each.
 
     ::
@@ -67,7 +58,7 @@ def build(params: Params) -> Fabric:
 
     Returns
     -------
-    Fabric
+    networkx.MultiDiGraph
         `prod(shape)` hosts, named as `prestep.topologies.host` does with the prefix ``host0/``; ``switch0``; links
         of kind
         ``nic`` and ``torus``; bandwidths in bytes/s, latencies in s. In a dimension of two the both ways round are two
@@ -82,23 +73,21 @@ def build(params: Params) -> Fabric:
     ----------
     Dally and Towles, Principles and Practices of Interconnection Networks, chapter 5: k-ary n-cubes.
     """
-    builder = FabricBuilder()
+    graph = new_graph("torus", params.gpu, "torus")
     hosts = math.prod(params.shape)
-    nics = host.add_hosts(builder, params, hosts)
-    switches = add_row(builder, "switch", hosts)
-    add_below(builder, nics, switches, 1, params.nic)
+    add_below(graph, host.pattern(params), hosts, 1, params.nic, "switch")
     for axis, size in enumerate(params.shape):
         stride = math.prod(params.shape[axis + 1 :])
         # Each switch is joined to the one after it; two of them are joined once, by both ways round.
-        starts = (
-            []
-            if size == 1
-            else [at for at in range(hosts) if size > 2 or at // stride % size == 0]
-        )
-        after = [
+        starts = [
+            at for at in range(hosts) if size > 2 or at // stride % size < size - 1
+        ]
+        ends = [
             at + (1 if at // stride % size < size - 1 else 1 - size) * stride
             for at in starts
         ]
-        pairs = [switches[at] for at in starts], [switches[at] for at in after]
-        builder.cables(*pairs, "torus", params.torus, 2 if size == 2 else 1)
-    return builder.finish("torus", params.gpu, "torus")
+        pairs = list(zip(starts, ends, strict=True))
+        cables = 2 if size == 2 else 1
+        if pairs:
+            join(graph, "switch", "switch", "torus", params.torus, cables, pairs=pairs)
+    return graph

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from prestep.sim.errors import InputError, Mistake
+import networkx as nx
+
 from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec
-from prestep.topologies.cube_mesh import NVLINK2
-from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.cube_mesh import LINKS
 from prestep.topologies.fabric.wiring import (
-    HostNodes,
     add_network,
     add_nvlinks,
-    too_few,
+    add_row,
+    by_units,
+    count,
+    join,
+    of_kind,
 )
 
 BOARDS = 2
@@ -37,30 +40,24 @@ class Params(host.Params):
     """
 
     gpu: str = "v100"
-    gpus: int = 16
+    gpus: int = count(16)
     nvlinks: tuple[int, ...] = ()
-    gpus_per_pcie_switch: int = 2
-    nvlink: LinkSpec = NVLINK2
-    switches: int = 6
-    trunks: int = 8
+    gpus_per_pcie_switch: int = count(2, least=0)
+    nvlink: LinkSpec = LINKS["nvlink"]
+    switches: int = count(6)
+    trunks: int = count(8)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        mistakes = too_few("two_boards", self, {"switches": 1, "trunks": 1})
+    def misfits(self) -> Iterator[tuple[str, str, str]]:
         if self.gpus % BOARDS:
-            found, expected = str(self.gpus), "an even number: half on each board"
-            mistakes.append(Mistake("two_boards", "gpus", found, expected))
+            yield "gpus", str(self.gpus), "an even number: half on each board"
         if self.nvlinks:
-            found, expected = str(list(self.nvlinks)), "[]: switches and trunks say it"
-            mistakes.append(Mistake("two_boards", "nvlinks", found, expected))
+            yield "nvlinks", str(list(self.nvlinks)), "[]: switches and trunks say it"
         if self.peer_nvlinks:
-            found, expected = str(self.peer_nvlinks), "0: GPUs are joined by NVSwitches"
-            mistakes.append(Mistake("two_boards", "peer_nvlinks", found, expected))
-        if mistakes:
-            raise InputError(mistakes)
+            expected = "0: GPUs are joined by NVSwitches"
+            yield "peer_nvlinks", str(self.peer_nvlinks), expected
 
 
-def build(params: Params) -> Fabric:
+def build(params: Params) -> nx.MultiDiGraph[str]:
     r"""Two boards of GPUs, each under its own NVSwitches, and trunks between the switches.
 
     ::
@@ -78,7 +75,7 @@ def build(params: Params) -> Fabric:
 
     Returns
     -------
-    Fabric
+    networkx.MultiDiGraph
         Nodes as `prestep.topologies.host` names them; NVSwitches of the second board after those of the first;
         bandwidths in
         bytes/s, latencies in s.
@@ -92,19 +89,17 @@ def build(params: Params) -> Fabric:
     ----------
     NVIDIA NVSwitch technical overview (DGX-2: 12 NVSwitches, 16 V100, 2.4 TB/s of bisection, both directions counted).
     """
-    builder = FabricBuilder()
-    nics = host.add_host(builder, params, "host0")
-    nvswitches = HostNodes(builder, "host0").row("nvswitch", BOARDS * params.switches)
-    each = params.gpus // BOARDS
-    for at in range(params.gpus):
-        first = at // each * params.switches
-        board = nvswitches[first : first + params.switches]
-        links = [1] * params.switches
-        add_nvlinks(builder, f"gpu{at}", board, links, params.nvlink)
-    for one, twin in zip(
-        nvswitches[: params.switches], nvswitches[params.switches :], strict=True
+    graph = host.pattern(params, "host0")
+    graph.graph |= {"name": "two_boards", "family": "two_boards"}
+    switches = add_row(graph, "nvswitch", BOARDS * params.switches, "host0")
+    boards = by_units(switches, params.switches)
+    gpus = of_kind(graph, "gpu")
+    for board, members in zip(
+        boards, by_units(gpus, params.gpus // BOARDS), strict=True
     ):
-        builder.link(one, twin, "nvlink", params.nvlink, params.trunks)
-    if nics:
-        add_network(builder, nics, params.nic)
-    return builder.finish("two_boards", params.gpu, "two_boards")
+        for gpu in members:
+            add_nvlinks(graph, gpu, board, [1] * params.switches, params.nvlink)
+    for one, twin in zip(*boards, strict=True):
+        join(graph, one, twin, "nvlink", params.nvlink, params.trunks)
+    add_network(graph, params.nic)
+    return graph

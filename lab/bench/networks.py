@@ -7,12 +7,21 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import networkx as nx
 import numpy as np
 
 from prestep.topologies import fat_tree, rail_optimized
 from prestep.topologies.core.quantity import LinkSpec, Quantity
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.compile import compile_graph
+from prestep.topologies.fabric.wiring import (
+    add_below,
+    add_node,
+    by_units,
+    every,
+    join,
+    new_graph,
+)
 from prestep.topologies.files.importers import astra_sim
 
 GIB = float(1 << 30)  # ASTRA-sim's analytical network takes a GB for 2^30 bytes
@@ -64,13 +73,14 @@ def switch(
 
     As its file would be imported, but for the hosts: 4,096 GPUs in one are routed a pair at a time.
     """
-    builder = FabricBuilder()
-    gpus = [builder.node(f"gpu{at}", "gpu", f"host{at}") for at in range(ranks)]
-    hub = builder.node("switch0", "switch")
-    builder.cables(
-        gpus, [hub] * ranks, "dim0", link(bandwidth, latency, "ASTRA-sim, 1-D Switch")
-    )
-    return builder.finish(f"switch-{ranks}", "h100")
+    graph = new_graph(f"switch-{ranks}", "h100")
+    hub, cable = "switch0", link(bandwidth, latency, "ASTRA-sim, 1-D Switch")
+    for at in range(ranks):
+        add_node(graph, f"gpu{at}", "gpu", f"host{at}")
+    add_node(graph, hub, "switch")
+    for at in range(ranks):
+        join(graph, f"gpu{at}", hub, "dim0", cable)
+    return compile_graph(graph)
 
 
 def rails(gpus: int) -> Fabric:
@@ -89,7 +99,7 @@ def rails(gpus: int) -> Fabric:
         spine=port,
         nvmes=0,
     )
-    return rail_optimized.build(params)
+    return compile_graph(rail_optimized.build(params))
 
 
 def three_tiers(hosts: int = 1024) -> Fabric:
@@ -113,62 +123,35 @@ def three_tiers(hosts: int = 1024) -> Fabric:
         spine=port,
         core=port,
     )
-    return fat_tree.build(params)
+    return compile_graph(fat_tree.build(params))
 
 
 def plain(gpus: int) -> Fabric:
     """Three tiers over GPUs with a NIC each: 32 to a leaf, 32 leaves to a pod, as many cables up as down."""
     port = link(50e9, 1e-6, "a 400 Gbit/s port")
-    builder, hosts = FabricBuilder(), [f"host{at}" for at in range(gpus)]
-    builder.repeat(_host(), hosts)
-    leaves = _leaves(builder, hosts, port)
-    spines = _spines(builder, -(-len(leaves) // WIDE))
-    up = [(leaf, b) for at, leaf in enumerate(leaves) for b in spines[at // WIDE]]
-    builder.cables(*_columns(up), "spine", port)
-    cores = [builder.node(f"core{at}", "core") for at in range(WIDE * WIDE)]
-    builder.cables(*_columns(_to_cores(spines, cores)), "core", port)
-    return builder.finish(f"plain-{gpus}", "h100")
+    graph = new_graph(f"plain-{gpus}", "h100")
+    add_below(graph, _host(), gpus, WIDE, port)
+    pods = by_units(range(-(-gpus // WIDE)), WIDE)
+    spines = [f"pod{number}/spine" for number in range(len(pods))]
+    for spine in spines:
+        graph.add_node(spine, kind="spine", copies=WIDE)
+    for spine, leaves in zip(spines, pods, strict=True):
+        pairs = every(leaves, range(WIDE))
+        join(graph, "leaf", spine, "spine", port, pairs=pairs)
+    # Each spine has cores of its own, the same in every pod.
+    graph.add_node("core", kind="core", copies=WIDE * WIDE)
+    up = [(core // WIDE, core) for core in range(WIDE * WIDE)]
+    for spine in spines:
+        join(graph, spine, "core", "core", port, pairs=up)
+    return compile_graph(graph)
 
 
-def _host() -> FabricBuilder:
+def _host() -> nx.MultiDiGraph[str]:
     """A GPU and its NIC."""
-    pcie = link(48e9, 0.35e-6, "PCIe Gen5 x16")
-    host = FabricBuilder()
-    host.link(host.node("gpu0", "gpu"), host.node("nic0", "nic"), "pcie", pcie)
+    host = new_graph("host", "h100")
+    gpu, nic = add_node(host, "gpu0", "gpu"), add_node(host, "nic0", "nic")
+    join(host, gpu, nic, "pcie", link(48e9, 0.35e-6, "PCIe Gen5 x16"))
     return host
-
-
-def _leaves(builder: FabricBuilder, hosts: Sequence[str], port: LinkSpec) -> list[str]:
-    """The leaves, and the cables of the hosts below them."""
-    count = -(-len(hosts) // WIDE)
-    leaves = [builder.node(f"leaf{at}", "leaf") for at in range(count)]
-    nics = [f"{host}/nic0" for host in hosts]
-    builder.cables(nics, [leaves[at // WIDE] for at in range(len(hosts))], "nic", port)
-    return leaves
-
-
-def _spines(builder: FabricBuilder, pods: int) -> list[list[str]]:
-    """The spines of each pod."""
-    return [
-        [builder.node(f"pod{pod}/spine{at}", "spine") for at in range(WIDE)]
-        for pod in range(pods)
-    ]
-
-
-def _to_cores(
-    spines: Sequence[Sequence[str]], cores: Sequence[str]
-) -> list[tuple[str, str]]:
-    """Cables of each spine to cores of its own, the same in every pod."""
-    return [
-        (spine, core)
-        for pod in spines
-        for at, spine in enumerate(pod)
-        for core in cores[WIDE * at : WIDE * (at + 1)]
-    ]
-
-
-def _columns(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
-    return [a for a, _ in pairs], [b for _, b in pairs]
 
 
 def drawn_in_plain(fabric: Fabric, draw: np.random.Generator) -> list[np.ndarray]:

@@ -13,6 +13,7 @@ from prestep.sim import plugins
 from prestep.topologies import cluster_names, load_cluster
 from prestep.topologies.core.quantity import GRADES
 from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.compile import compile_graph
 
 FAMILIES = sorted(plugins.providers("prestep.topologies", "build"))
 
@@ -26,7 +27,7 @@ def test_a_family_builds_a_checked_fabric_from_its_parameters(name: str) -> None
         and family.Params.__dataclass_params__.frozen
     )  # type: ignore[attr-defined]
     assert len(inspect.signature(family.build).parameters) == 1
-    first, second = (family.build(family.Params()) for _ in range(2))
+    first, second = (compile_graph(family.build(family.Params())) for _ in range(2))
     assert isinstance(first, Fabric) and first.family == name and first.gpus
     assert first.nodes == second.nodes
     for column in first.links.__dataclass_fields__:

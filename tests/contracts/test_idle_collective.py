@@ -28,6 +28,7 @@ from prestep.sim.serving.section import Inference
 from prestep.sim.spec.sections import Scenario
 from prestep.topologies.core.quantity import Quantity
 from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.compile import compile_graph
 from prestep.workloads.job.model import Model
 from prestep.workloads.job.parallel import Parallel
 from prestep.workloads.lowered import Layout, Lowered
@@ -53,7 +54,9 @@ def small(family: str) -> Fabric:
     """Two hosts of a family that scales."""
     module = plugins.load("prestep.topologies", family)
     scales = "hosts" in {entry.name for entry in dataclasses.fields(module.Params)}
-    fabric: Fabric = module.build(module.Params(hosts=2) if scales else module.Params())
+    fabric: Fabric = compile_graph(
+        module.build(module.Params(hosts=2) if scales else module.Params())
+    )
     return fabric.with_facts(fabric.name, {**fabric.facts, **FACTS})
 
 

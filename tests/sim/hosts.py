@@ -8,7 +8,8 @@ from functools import lru_cache
 from prestep.topologies import host, load_cluster
 from prestep.topologies.core.quantity import LinkSpec, Quantity
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.compile import compile_graph
+from prestep.topologies.fabric.wiring import add_hosts, add_node, join, new_graph
 
 LEAF = LinkSpec(
     Quantity(48e9, "guess", "test"),
@@ -51,18 +52,20 @@ def cluster(
     )
     if nvlink:
         raw, speed = (Quantity(value, "guess", "test") for value in nvlink)
-        params = replace(params, nvlink=LinkSpec(speed, host.NVLINK4.latency, raw=raw))
-    builder = FabricBuilder()
-    rails = [host.add_host(builder, params, f"host{h}", f"h{h}") for h in range(hosts)]
+        params = replace(params, nvlink=LinkSpec(speed, params.nvlink.latency, raw=raw))
+    graph = new_graph(f"{hosts}x{gpus}", gpu, "test")
+    pattern, names = host.pattern(params), [f"host{h}" for h in range(hosts)]
+    for number, name in enumerate(names):
+        rails = add_hosts(graph, name, pattern, prefix=f"h{number}")
     if nics > 1:
-        builder.node("spine0", "spine")
+        add_node(graph, "spine0", "spine")
     for k in range(nics):
-        leaf = builder.node(f"leaf{k}", "leaf")
+        leaf = add_node(graph, f"leaf{k}", "leaf")
         if nics > 1:
-            builder.link(leaf, "spine0", "spine", LEAF, hosts)
-        for rail in rails:
-            builder.link(rail[k], leaf, "nic", nic)
-    made = builder.finish(f"{hosts}x{gpus}", gpu, "test")
+            join(graph, leaf, "spine0", "spine", LEAF, hosts)
+        for name in names:
+            join(graph, name, leaf, "nic", nic, tail_ports=[rails[k]])
+    made = compile_graph(graph)
     return made.with_facts(
         made.name, {fact: Quantity(1.0, "datasheet", "test") for fact in facts}
     )

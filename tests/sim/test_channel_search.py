@@ -25,7 +25,8 @@ from prestep.sim.costs.gpu_files import generation_of
 from prestep.topologies import load_cluster
 from prestep.topologies.core.quantity import LinkSpec, Quantity
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.compile import compile_graph
+from prestep.topologies.fabric.wiring import add_node, join, new_graph
 from tests.sim.hosts import cluster, logged
 
 LOGS: dict[str, Any] = json.loads(
@@ -55,26 +56,30 @@ def pcie_host(
     sockets: Sequence[int], bridges: Sequence[tuple[int, int]] = ()
 ) -> Fabric:
     """A100s in PCIe slots: so many on one switch of each socket; pairs may have NVLink bridges."""
-    builder = FabricBuilder()
+    graph = new_graph("pcie", "a100", "test")
     total = sum(sockets)
     for gpu in range(total):
-        builder.node(f"gpu{gpu}", "gpu", "host0")
+        add_node(graph, f"gpu{gpu}", "gpu", "host0")
     at = 0
     for socket, count in enumerate(sockets):
-        cpu = builder.node(f"cpu{socket}", "cpu", "host0")
-        builder.link(
-            cpu, builder.node(f"memory{socket}", "memory", "host0"), "memory", SOCKET
+        cpu = add_node(graph, f"cpu{socket}", "cpu", "host0")
+        join(
+            graph,
+            cpu,
+            add_node(graph, f"memory{socket}", "memory", "host0"),
+            "memory",
+            SOCKET,
         )
-        switch = builder.node(f"pcieswitch{socket}", "pcieswitch", "host0")
-        builder.link(cpu, switch, "pcie", SLOT)
+        switch = add_node(graph, f"pcieswitch{socket}", "pcieswitch", "host0")
+        join(graph, cpu, switch, "pcie", SLOT)
         for gpu in range(at, at + count):
-            builder.link(switch, f"gpu{gpu}", "pcie", SLOT)
+            join(graph, switch, f"gpu{gpu}", "pcie", SLOT)
         at += count
         if socket:
-            builder.link("cpu0", cpu, "socket", SOCKET)
+            join(graph, "cpu0", cpu, "socket", SOCKET)
     for a, b in bridges:
-        builder.link(f"gpu{a}", f"gpu{b}", "nvlink", BRIDGE, 12)
-    return builder.finish("pcie", "a100", "test")
+        join(graph, f"gpu{a}", f"gpu{b}", "nvlink", BRIDGE, 12)
+    return compile_graph(graph)
 
 
 @pytest.mark.parametrize("case", ["2", "4", "2x2", "4x1"])

@@ -17,7 +17,8 @@ from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import reach
 from prestep.sim.errors import InputError
 from prestep.topologies import load_cluster
-from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.compile import compile_graph
+from prestep.topologies.fabric.wiring import add_node, join, new_graph
 from prestep.validation.formats.nccl_env import settings_of
 from tests.sim.hosts import LEAF
 
@@ -108,11 +109,11 @@ def test_without_gpudirect_bytes_pass_the_hosts_memory(op: str) -> None:
 
 def test_a_level_of_nics_needs_nics() -> None:
     """A cluster that does not say where its NICs are cannot answer; it says so."""
-    builder = FabricBuilder()
+    graph = new_graph("bare", "h100", "test")
+    add_node(graph, "leaf", "leaf")
     for host in ("h0", "h1"):
-        builder.link(builder.node(f"{host}/gpu", "gpu", host), "leaf", "nic", LEAF)
-    builder.node("leaf", "leaf")
-    bare = builder.finish("bare", "h100", "test")
+        join(graph, add_node(graph, f"{host}/gpu", "gpu", host), "leaf", "nic", LEAF)
+    bare = compile_graph(graph)
     assert group_of(bare, bare.gpus).nodes == 2
     with pytest.raises(InputError, match="net_gdr_level"):
         group_of(bare, bare.gpus, Nccl(net_gdr_level="LOC"))

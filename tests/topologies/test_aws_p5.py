@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from prestep.sim.errors import InputError
 from prestep.topologies import aws_p5, load_cluster
 from prestep.topologies.aws_p5 import Params
+from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.show.measures import bisection
 
 PARAMS = st.builds(
@@ -27,7 +28,7 @@ PARAMS = st.builds(
 @given(PARAMS)
 def test_counts_follow_from_the_parameters(params: Params) -> None:
     """Each GPU brings a PCIe switch, its NICs and disks; each host its sockets and NVSwitches."""
-    fabric = aws_p5.build(params)
+    fabric = compile_graph(aws_p5.build(params))
     devices = 2 + params.nics_per_gpu + params.nvmes_per_gpu
     per_host = params.gpus * devices + 2 * params.sockets + len(params.nvlinks)
     assert len(fabric.nodes) == params.hosts * per_host + 1
@@ -96,7 +97,9 @@ def test_wrong_parameters_are_reported_together() -> None:
 
 def test_three_layers_of_switches_carry_what_is_below_them() -> None:
     """Five hosts, two under a leaf, two leaves under a spine: 3, 2 and 1 switches, as much bandwidth up as down."""
-    placed = aws_p5.build(Params(hosts=5, hosts_per_leaf=2, leaves_per_spine=2))
+    placed = compile_graph(
+        aws_p5.build(Params(hosts=5, hosts_per_leaf=2, leaves_per_spine=2))
+    )
     kinds = placed.nodes.kinds
     assert [kinds.count(kind) for kind in ("leaf", "spine", "core")] == [3, 2, 1]
     links = placed.links

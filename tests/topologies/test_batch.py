@@ -14,28 +14,45 @@ from prestep.topologies import fat_tree, load_cluster, rail_optimized, superpod
 from prestep.topologies.core.links import Ints
 from prestep.topologies.core.quantity import LinkSpec, Quantity
 from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.routes.batch import Batch
 
 SMALL = {
-    "rails": rail_optimized.build(
-        rail_optimized.Params(hosts=6, hosts_per_group=2, spines=2)
-    ),
-    "rails that oversubscribe": rail_optimized.build(
-        rail_optimized.Params(hosts=7, hosts_per_group=4, spines=2, oversubscription=2)
-    ),
-    "two NICs a GPU": rail_optimized.build(
-        rail_optimized.Params(hosts=5, hosts_per_group=2, spines=2, gpus=4)
-    ),
-    "superpod with a core": superpod.build(
-        superpod.Params(hosts=14, hosts_per_unit=4, ports=8, nics=4, gpus=4)
-    ),
-    "more paths than are kept": fat_tree.build(
-        fat_tree.Params(
-            hosts=18, hosts_per_leaf=2, leaves_per_pod=8, spines=16, cores=8
+    "rails": compile_graph(
+        rail_optimized.build(
+            rail_optimized.Params(hosts=6, hosts_per_group=2, spines=2)
         )
     ),
-    "pods": fat_tree.build(
-        fat_tree.Params(hosts=10, hosts_per_leaf=2, leaves_per_pod=2, spines=4, cores=2)
+    "rails that oversubscribe": compile_graph(
+        rail_optimized.build(
+            rail_optimized.Params(
+                hosts=7, hosts_per_group=4, spines=2, oversubscription=2
+            )
+        )
+    ),
+    "two NICs a GPU": compile_graph(
+        rail_optimized.build(
+            rail_optimized.Params(hosts=5, hosts_per_group=2, spines=2, gpus=4)
+        )
+    ),
+    "superpod with a core": compile_graph(
+        superpod.build(
+            superpod.Params(hosts=14, hosts_per_unit=4, ports=8, nics=4, gpus=4)
+        )
+    ),
+    "more paths than are kept": compile_graph(
+        fat_tree.build(
+            fat_tree.Params(
+                hosts=18, hosts_per_leaf=2, leaves_per_pod=8, spines=16, cores=8
+            )
+        )
+    ),
+    "pods": compile_graph(
+        fat_tree.build(
+            fat_tree.Params(
+                hosts=10, hosts_per_leaf=2, leaves_per_pod=2, spines=4, cores=2
+            )
+        )
     ),
 }
 FOUND = [
@@ -135,7 +152,9 @@ def test_an_exchange_of_thousands_makes_no_pairs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No more than the pairs inside hosts and one of each two classes are looked at."""
-    fabric = rail_optimized.build(rail_optimized.Params(hosts=64, hosts_per_group=8))
+    fabric = compile_graph(
+        rail_optimized.build(rail_optimized.Params(hosts=64, hosts_per_group=8))
+    )
     gpus, seen = fabric.positions(fabric.gpus), []
     resolve, doors = Batch.resolve, Batch.doors
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from prestep.sim.plugins import providers
+from prestep.topologies.fabric.compile import compile_graph
 
 # What the picture in the docstring shows, where it is not the family's default; how many routes are spelled out.
 SHOWN: dict[str, dict[str, Any]] = {
@@ -24,7 +25,7 @@ ROUTES = {"aws_p5": 2, "grace": 2, "host": 2, "nvl72": 2}
 def test_the_routes_in_the_docstring_are_the_routes(family: str) -> None:
     """The picture and the code say the same."""
     module = importlib.import_module(f"topologies.{family}")
-    fabric = module.build(module.Params(**SHOWN.get(family, {})))
+    fabric = compile_graph(module.build(module.Params(**SHOWN.get(family, {}))))
     spelled = re.findall(r"``([\w/]+(?:\s+>\s+[\w/]+)+)``", module.build.__doc__ or "")
     assert len(spelled) == ROUTES.get(family, 1)
     for text in spelled:

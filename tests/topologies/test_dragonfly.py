@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from prestep.sim.errors import InputError
 from prestep.topologies.dragonfly import Params, build
+from prestep.topologies.fabric.compile import compile_graph
 
 HOST: dict[str, Any] = {"gpus": 1, "nics": 1, "nvmes": 0, "nvlinks": (), "sockets": 1}
 
@@ -36,7 +37,7 @@ def test_counts_and_cables_by_formula(
         global_cables=wide,
         **HOST,
     )
-    fabric = build(params)
+    fabric = compile_graph(build(params))
     links = fabric.links
     assert (len(fabric.gpus), len(fabric.nodes.of_kind("switch"))) == (
         hosts,
@@ -59,14 +60,14 @@ def test_counts_and_cables_by_formula(
 
 def test_the_largest_uses_every_cable_once() -> None:
     """With `switches * global_cables + 1` groups there is one cable between each two."""
-    fabric = build(Params(hosts=36, **HOST))
+    fabric = compile_graph(build(Params(hosts=36, **HOST)))
     rows = fabric.links.of_kind("global")
     assert len(rows) == 9 * 8 and (fabric.links.count[rows] == 1).all()
 
 
 def test_no_route_is_longer_than_local_global_local() -> None:
     """Between any two hosts at most three cables between switches; one inside a group."""
-    fabric = build(Params(hosts=36, **HOST))
+    fabric = compile_graph(build(Params(hosts=36, **HOST)))
     for src, dst in itertools.combinations(fabric.gpus, 2):
         kinds = fabric.links.kind[fabric.route(src, dst)]
         between = kinds[np.isin(kinds, ["local", "global"])].tolist()
@@ -81,7 +82,7 @@ def test_what_cannot_be_joined_is_refused() -> None:
     with pytest.raises(
         InputError, match="dragonfly: hosts: found 37, expected at most 36"
     ):
-        build(Params(hosts=37))
+        compile_graph(build(Params(hosts=37)))
     for key in (
         "hosts",
         "hosts_per_switch",
@@ -90,4 +91,4 @@ def test_what_cannot_be_joined_is_refused() -> None:
         "nics",
     ):
         with pytest.raises(InputError, match=f"dragonfly: {key}"):
-            build(Params(**{key: 0}))  # type: ignore[arg-type]
+            compile_graph(build(Params(**{key: 0})))  # type: ignore[arg-type]

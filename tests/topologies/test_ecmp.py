@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prestep.topologies import load_cluster
+from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.policies import ecmp
 from prestep.topologies.rail_optimized import Params, build
 
-POD = build(Params(hosts=16, hosts_per_group=8, spines=8))
+POD = compile_graph(build(Params(hosts=16, hosts_per_group=8, spines=8)))
 FLOWS = [
     (f"host{at}/gpu{gpu}", f"host{8 + at}/gpu{gpu}", 0)
     for at in range(8)

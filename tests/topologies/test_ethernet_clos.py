@@ -10,6 +10,7 @@ import pytest
 from prestep.sim.errors import InputError
 from prestep.topologies import load_cluster
 from prestep.topologies.ethernet_clos import Params, build
+from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.routes.paths import MAX_PATHS
 from prestep.topologies.show.measures import bisection
 from prestep.topologies.show.tiers import tiers
@@ -50,10 +51,10 @@ def test_the_bisection_is_that_of_the_core(ratio: int) -> None:
         "spines": 4,
         "oversubscription": ratio,
     }
-    assert bisection(build(Params(hosts=16, **counts, **HOST))) == pytest.approx(
-        2 * 8 * 2 * 50e9 / ratio
-    )
-    alone = build(Params(hosts=8, **counts, **HOST))
+    assert bisection(
+        compile_graph(build(Params(hosts=16, **counts, **HOST)))
+    ) == pytest.approx(2 * 8 * 2 * 50e9 / ratio)
+    alone = compile_graph(build(Params(hosts=8, **counts, **HOST)))
     assert not alone.nodes.of_kind("core") and bisection(alone) == pytest.approx(
         2 * 4 * 2 * 50e9
     )
@@ -69,7 +70,7 @@ def test_the_bisection_is_that_of_the_core(ratio: int) -> None:
 )
 def test_routes_go_up_and_then_down(dst: str, way: list[str]) -> None:
     """In the rack, in the pod, and between pods."""
-    fabric = build(SMALL)
+    fabric = compile_graph(build(SMALL))
     for rows, _ in fabric.routes("host0/gpu0", dst):
         kinds = [
             fabric.nodes.kinds[fabric.node_index(node)]
@@ -83,14 +84,16 @@ def test_routes_go_up_and_then_down(dst: str, way: list[str]) -> None:
 )
 def test_of_many_equal_paths_an_even_choice_is_kept(src: str, dst: str) -> None:
     """With 2,048 paths, all spines of both pods and all cores carry the same share."""
-    fabric = build(
-        Params(
-            hosts=128,
-            hosts_per_rack=8,
-            racks_per_pod=8,
-            spines=16,
-            oversubscription=1,
-            **HOST,
+    fabric = compile_graph(
+        build(
+            Params(
+                hosts=128,
+                hosts_per_rack=8,
+                racks_per_pod=8,
+                spines=16,
+                oversubscription=1,
+                **HOST,
+            )
         )
     )
     assert (
@@ -111,4 +114,4 @@ def test_uneven_cables_are_refused() -> None:
     """Ports down that do not divide over the spines, and counts below one."""
     for key, wrong in (("spines", 3), ("racks_per_pod", 0), ("nics", 0)):
         with pytest.raises(InputError, match=f"ethernet_clos: {key}"):
-            build(Params(**{key: wrong}))  # type: ignore[arg-type]
+            compile_graph(build(Params(**{key: wrong})))  # type: ignore[arg-type]

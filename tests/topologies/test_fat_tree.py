@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prestep.sim.errors import InputError
+from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.fat_tree import Params, build
 from prestep.topologies.show.measures import bisection
 from prestep.topologies.show.tiers import tiers
@@ -30,9 +31,15 @@ HOST: dict[str, Any] = {
 @settings(max_examples=15, deadline=None)
 def test_two_tiers_by_formula(hosts: int, spines: int, ratio: int) -> None:
     """A leaf per four hosts begun, each with its ports down over the ratio as cables up, shared evenly by the spines."""
-    fabric = build(
-        Params(
-            hosts=hosts, hosts_per_leaf=4, spines=spines, oversubscription=ratio, **HOST
+    fabric = compile_graph(
+        build(
+            Params(
+                hosts=hosts,
+                hosts_per_leaf=4,
+                spines=spines,
+                oversubscription=ratio,
+                **HOST,
+            )
         )
     )
     leaves, up = -(-hosts // 4), fabric.links.of_kind("spine")
@@ -50,8 +57,12 @@ def test_two_tiers_by_formula(hosts: int, spines: int, ratio: int) -> None:
 
 def test_three_tiers_by_formula() -> None:
     """Each pod has its spines; spine j of every pod reaches the same cores, and no others."""
-    fabric = build(
-        Params(hosts=8, hosts_per_leaf=2, leaves_per_pod=2, spines=2, cores=2, **HOST)
+    fabric = compile_graph(
+        build(
+            Params(
+                hosts=8, hosts_per_leaf=2, leaves_per_pod=2, spines=2, cores=2, **HOST
+            )
+        )
     )
     assert [len(fabric.nodes.of_kind(kind)) for kind in ("leaf", "spine", "core")] == [
         4,
@@ -75,9 +86,14 @@ def test_oversubscription_of_each_tier(ratio: int, core_ratio: int) -> None:
         "spines": 2,
         "cores": 1,
     }
-    fabric = build(
-        Params(
-            **counts, oversubscription=ratio, core_oversubscription=core_ratio, **HOST
+    fabric = compile_graph(
+        build(
+            Params(
+                **counts,
+                oversubscription=ratio,
+                core_oversubscription=core_ratio,
+                **HOST,
+            )
         )
     )
     egress = {tier.kind: tier.egress for tier in tiers(fabric)}
@@ -89,8 +105,12 @@ def test_oversubscription_of_each_tier(ratio: int, core_ratio: int) -> None:
 
 def test_routes_go_no_higher_than_they_must() -> None:
     """Under one leaf, under one pod, and across the core, with one path per switch at the top."""
-    fabric = build(
-        Params(hosts=8, hosts_per_leaf=2, leaves_per_pod=2, spines=2, cores=2, **HOST)
+    fabric = compile_graph(
+        build(
+            Params(
+                hosts=8, hosts_per_leaf=2, leaves_per_pod=2, spines=2, cores=2, **HOST
+            )
+        )
     )
     expected = {
         "host1/gpu0": (["leaf"], 1),
@@ -119,4 +139,4 @@ def test_uneven_cables_are_refused() -> None:
     )
     for wrong, key in mistakes:
         with pytest.raises(InputError, match=f"fat_tree: {key}"):
-            build(Params(**wrong))
+            compile_graph(build(Params(**wrong)))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from prestep.sim.errors import InputError
 from prestep.topologies import grace, load_cluster
+from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.grace import Params
 
 
@@ -23,14 +24,16 @@ def test_counts_follow_from_the_parameters(
     hosts: int, cpus: int, each: int, nvlinks: int, nics: int
 ) -> None:
     """Every GPU has one CPU; every two CPUs a link; every two GPUs a link if there are NVLinks."""
-    fabric = grace.build(
-        Params(
-            hosts=hosts,
-            cpus=cpus,
-            gpus=cpus * each,
-            nvlinks=nvlinks,
-            nics=nics,
-            nvmes=1,
+    fabric = compile_graph(
+        grace.build(
+            Params(
+                hosts=hosts,
+                cpus=cpus,
+                gpus=cpus * each,
+                nvlinks=nvlinks,
+                nics=nics,
+                nvmes=1,
+            )
         )
     )
     gpus = cpus * each

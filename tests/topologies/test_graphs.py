@@ -19,6 +19,7 @@ from prestep.sim.tools.catalog import find_scenario
 from prestep.topologies import cluster_names, load_cluster
 from prestep.topologies.edit.overrides import with_overrides
 from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.fabric.graph import from_graph, to_graph
 from prestep.topologies.files.differences import differences
 
@@ -283,7 +284,7 @@ def test_a_family_is_a_graph_of_its_formula(
 ) -> None:
     """Hosts, switches above, and an edge in each direction for every bundle of cables; and back without loss."""
     module = importlib.import_module(f"prestep.topologies.{family}")
-    fabric = module.build(module.Params())
+    fabric = compile_graph(module.build(module.Params()))
     graph = fabric.to_graph()
     assert len(graph) == hosts * NODES + switches
     links = hosts * (INNER + NICS) + cables

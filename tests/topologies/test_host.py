@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prestep.sim.errors import InputError
 from prestep.topologies import cluster_names, host, load_cluster
 from prestep.topologies.core.quantity import GRADES, Quantity
+from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.host import Params
 from prestep.topologies.show.measures import bisection
 
@@ -29,7 +30,7 @@ PARAMS = st.builds(
 @given(PARAMS)
 def test_counts_follow_from_the_parameters(params: Params) -> None:
     """Every GPU has one link to each NVSwitch and one to its slot; every device hangs on one slot."""
-    fabric = host.build(params)
+    fabric = compile_graph(host.build(params))
     graph, links = fabric.graph, fabric.links
     switches = (
         -(-params.gpus // params.gpus_per_pcie_switch)
@@ -72,7 +73,7 @@ def test_counts_follow_from_the_parameters(params: Params) -> None:
 @given(PARAMS)
 def test_every_link_has_its_reverse(params: Params) -> None:
     """Same ends, kind, count and latency."""
-    links = host.build(params).links
+    links = compile_graph(host.build(params)).links
     back = np.array([links.index[dst, src] for src, dst in links.index])
     assert (back[back] == np.arange(len(links))).all()
     for column in (links.kind, links.count, links.latency):
@@ -114,7 +115,7 @@ def test_every_number_of_a_bundled_cluster_says_where_it_comes_from(name: str) -
 
 def test_bytes_go_over_nvswitches_by_their_links() -> None:
     """A GPU sends as much over each NVSwitch as it has links to it."""
-    fabric = host.build(Params())
+    fabric = compile_graph(host.build(Params()))
     shares = {
         fabric.links.dst[path[0]]: share
         for path, share in fabric.routes("gpu0", "gpu1")
@@ -138,12 +139,12 @@ def test_wrong_parameters_are_reported_together() -> None:
 
 def test_a_link_without_bandwidth_is_named() -> None:
     """The check says which link, which column, what was found."""
-    dead = replace(host.NVLINK4, bandwidth=Quantity(0.0, "guess", "a broken link"))
+    dead = replace(Params().nvlink, bandwidth=Quantity(0.0, "guess", "a broken link"))
     with pytest.raises(
         InputError,
         match=r"host: gpu0-nvswitch0.bandwidth: found 0.0, expected a finite number above 0",
     ):
-        host.build(Params(nvlink=dead))
+        compile_graph(host.build(Params(nvlink=dead)))
 
 
 def test_a_host_without_any_common_link_is_not_a_cluster() -> None:

@@ -8,13 +8,16 @@ from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
 from prestep.topologies import load_cluster
+from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.leaf_spine import Params, build
 
 
 @pytest.mark.parametrize(("hosts", "leaves"), [(2, 2), (4, 2), (6, 3), (8, 4)])
 def test_every_host_hangs_under_one_leaf(hosts: int, leaves: int) -> None:
     """As many NIC links as NICs, in equal blocks; leaves joined by one link, or by a spine switch."""
-    fabric = build(Params(hosts=hosts, leaves=leaves, gpus=1, nics=1, nvmes=0))
+    fabric = compile_graph(
+        build(Params(hosts=hosts, leaves=leaves, gpus=1, nics=1, nvmes=0))
+    )
     kinds = fabric.links.kind.tolist()
     assert len(fabric.gpus) == hosts and kinds.count("nic") == 2 * hosts
     assert kinds.count("spine") == (2 if leaves == 2 else 2 * leaves)
@@ -37,9 +40,9 @@ def test_only_traffic_between_leaves_uses_the_spine(
 def test_hosts_must_divide_over_the_leaves() -> None:
     """Three hosts under two leaves is refused, and so is one host."""
     with pytest.raises(InputError, match="multiple of leaves"):
-        build(Params(hosts=3, gpus=1, nics=1))
+        compile_graph(build(Params(hosts=3, gpus=1, nics=1)))
     with pytest.raises(InputError, match="hosts"):
-        build(Params(hosts=1, gpus=1, nics=1))
+        compile_graph(build(Params(hosts=1, gpus=1, nics=1)))
 
 
 def test_token_buckets_hide_pauses_but_no_bytes() -> None:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from prestep.sim.errors import InputError
-from prestep.topologies import load_cluster
+from prestep.topologies import host, load_cluster
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.compile import compile_graph
+from prestep.topologies.fabric.wiring import add_hosts, add_node, join, new_graph
 from prestep.topologies.host import Params as Host
-from prestep.topologies.host import add_host, add_hosts
 from prestep.topologies.rail_optimized import Params, build
 from prestep.topologies.show.tiers import tiers
 
@@ -30,7 +30,9 @@ def passes(fabric: Fabric, src: str, dst: str) -> list[set[str]]:
 )
 def test_nodes_and_links_by_formula(hosts: int, group: int, spines: int) -> None:
     """One leaf per rail and group begun, a link per NIC, and every leaf joined to every spine, both ways."""
-    fabric = build(Params(hosts=hosts, hosts_per_group=group, spines=spines))
+    fabric = compile_graph(
+        build(Params(hosts=hosts, hosts_per_group=group, spines=spines))
+    )
     leaves = -(-hosts // group) * 8
     assert (len(fabric.gpus), len(fabric.hosts)) == (8 * hosts, hosts)
     assert (
@@ -45,7 +47,7 @@ def test_nodes_and_links_by_formula(hosts: int, group: int, spines: int) -> None
 
 def test_a_rail_of_a_group_uses_its_leaf_alone() -> None:
     """GPU i of two hosts of one group meet at leaf i, and at nothing else outside their hosts."""
-    fabric = build(SMALL)
+    fabric = compile_graph(build(SMALL))
     for rail in range(8):
         assert passes(fabric, f"host0/gpu{rail}", f"host3/gpu{rail}") == [
             {f"group0/leaf{rail}"}
@@ -62,7 +64,7 @@ def test_a_rail_of_a_group_uses_its_leaf_alone() -> None:
 )
 def test_other_routes_go_up_one_spine_and_down(src: str, dst: str) -> None:
     """Out of the GPU's own NIC to its leaf, one spine, the other's leaf and NIC: once over each spine."""
-    fabric = build(SMALL)
+    fabric = compile_graph(build(SMALL))
     assert len(fabric.routes(src, dst)) == 2
     for rows, share in fabric.routes(src, dst):
         kinds = [
@@ -85,8 +87,12 @@ def test_other_routes_go_up_one_spine_and_down(src: str, dst: str) -> None:
 @pytest.mark.parametrize("oversubscription", [1, 2, 4])
 def test_oversubscription_is_down_over_up(oversubscription: int) -> None:
     """What hosts can send into a group's leaves, over what the leaves can send on."""
-    fabric = build(
-        Params(hosts=16, hosts_per_group=8, spines=2, oversubscription=oversubscription)
+    fabric = compile_graph(
+        build(
+            Params(
+                hosts=16, hosts_per_group=8, spines=2, oversubscription=oversubscription
+            )
+        )
     )
     below, above = tiers(fabric)[-2:]
     assert (below.kind, above.kind) == ("leaf", "spine")
@@ -95,22 +101,30 @@ def test_oversubscription_is_down_over_up(oversubscription: int) -> None:
 
 
 def test_repeated_hosts_are_hosts_added_one_by_one() -> None:
-    """`add_hosts` gives the nodes, rows and NICs that `add_host` in a loop gives."""
-    many, one_by_one = FabricBuilder(), FabricBuilder()
-    nics = add_hosts(many, Host(), 3)
-    assert nics == [
-        add_host(one_by_one, Host(), f"host{at}", f"host{at}/") for at in range(3)
-    ]
-    fabrics = []
-    for builder in (many, one_by_one):
-        leaf = builder.node("leaf", "leaf")
-        builder.cables([one[0] for one in nics], [leaf] * 3, "nic", Host().nic)
-        fabrics.append(builder.finish("three", "h100"))
-    assert fabrics[0].nodes == fabrics[1].nodes
-    for column in fabrics[0].links.__dataclass_fields__:
-        assert (
-            getattr(fabrics[0].links, column) == getattr(fabrics[1].links, column)
-        ).all(), column
+    """Copies of a host are the nodes and rows of hosts that are each named, and of the same nodes written out."""
+    pattern = host.pattern(Host())
+    many, named, plain = (new_graph("three", "h100") for _ in range(3))
+    nics = add_hosts(many, "host", pattern, copies=3)
+    for name in ("host0", "host1", "host2"):
+        assert add_hosts(named, name, pattern) == nics
+        for node, data in pattern.nodes.items():
+            add_node(plain, f"{name}/{node}", data["kind"], name)
+        for a, b, data in sorted(
+            pattern.edges(data=True), key=lambda edge: edge[2]["link"]
+        ):
+            cable = data["kind"], data["spec"], data["count"]
+            join(plain, f"{name}/{a}", f"{name}/{b}", *cable)
+    for graph in (many, named, plain):
+        add_node(graph, "leaf", "leaf")
+    join(many, "host", "leaf", "nic", Host().nic, tail_ports=nics[:1])
+    for graph in (named, plain):
+        for name in ("host0", "host1", "host2"):
+            join(graph, f"{name}/nic0", "leaf", "nic", Host().nic)
+    one, *others = map(compile_graph, (many, named, plain))
+    for other in others:
+        assert one.nodes == other.nodes
+        for column in one.links.__dataclass_fields__:
+            assert (getattr(one.links, column) == getattr(other.links, column)).all()
 
 
 def test_uneven_cables_are_refused() -> None:
@@ -118,7 +132,7 @@ def test_uneven_cables_are_refused() -> None:
     with pytest.raises(
         InputError, match=r"hosts_per_group.*multiple of oversubscription"
     ):
-        build(Params(hosts_per_group=32, spines=3))
+        compile_graph(build(Params(hosts_per_group=32, spines=3)))
     for key in ("hosts", "spines", "oversubscription", "nics"):
         with pytest.raises(InputError, match=f"rail_optimized: {key}"):
             replace(SMALL, **{key: 0})  # type: ignore[arg-type]

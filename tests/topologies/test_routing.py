@@ -16,6 +16,7 @@ from prestep.topologies.core.kinds import ENDPOINTS
 from prestep.topologies.edit import placement
 from prestep.topologies.edit.overrides import with_overrides
 from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.host import Params
 
 DGX = load_cluster("dgx-h100")
@@ -64,7 +65,8 @@ def test_spread_conserves_bytes_at_every_node(src: str, dst: str) -> None:
 def test_nvlink_is_preferred_to_a_pcie_switch_at_the_same_distance() -> None:
     """Two GPUs under one PCIe switch, as NCCL's path types have it, also when NVLink's latency is made worse."""
     fabric = with_overrides(
-        host.build(Params(gpus=4, gpus_per_pcie_switch=2)), {"nvlink.latency": "1 ms"}
+        compile_graph(host.build(Params(gpus=4, gpus_per_pcie_switch=2))),
+        {"nvlink.latency": "1 ms"},
     )
     assert {
         fabric.links.kind[row]
@@ -75,7 +77,9 @@ def test_nvlink_is_preferred_to_a_pcie_switch_at_the_same_distance() -> None:
 
 def test_without_nvlink_a_shared_pcie_switch_or_the_sockets_carry_the_bytes() -> None:
     """The tree's own shortest path."""
-    fabric = host.build(Params(gpus=4, gpus_per_pcie_switch=2, nvlinks=()))
+    fabric = compile_graph(
+        host.build(Params(gpus=4, gpus_per_pcie_switch=2, nvlinks=()))
+    )
     assert fabric.links.names(fabric.route("gpu0", "gpu1")) == [
         "gpu0-pcieswitch0",
         "pcieswitch0-gpu1",

@@ -6,6 +6,7 @@ import pytest
 
 from prestep.topologies import cluster_names, load_cluster
 from prestep.topologies.core.kinds import STORAGE_LINKS
+from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.show.measures import bisection
 from prestep.topologies.show.tiers import tiers
 from prestep.topologies.superpod import Params, build
@@ -85,8 +86,8 @@ def test_collectives_see_nothing_of_it() -> None:
         "gpus_per_pcie_switch": 1,
     }
     plain, stored = (
-        build(Params(**size)),
-        build(Params(**size, storage_servers=2, storage_spines=2)),
+        compile_graph(build(Params(**size))),
+        compile_graph(build(Params(**size, storage_servers=2, storage_spines=2))),
     )
     assert tiers(plain) == tiers(stored) and bisection(plain) == pytest.approx(
         bisection(stored)

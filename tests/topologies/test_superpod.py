@@ -9,6 +9,7 @@ import pytest
 
 from prestep.sim.errors import InputError
 from prestep.topologies import load_cluster
+from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.show.measures import bisection
 from prestep.topologies.show.tiers import tiers
 from prestep.topologies.superpod import Params, build
@@ -60,14 +61,16 @@ def test_full_bisection_with_400_gb_per_second_and_host(name: str) -> None:
 @pytest.mark.parametrize("units", [2, 4])
 def test_maximum_flow_finds_no_narrow_place(units: int) -> None:
     """Half of a small pod sends to the other half at every NIC's full rate, also through a core."""
-    fabric = build(
-        Params(
-            hosts=4 * units,
-            hosts_per_unit=4,
-            ports=8,
-            gpus=4,
-            nics=4,
-            gpus_per_pcie_switch=1,
+    fabric = compile_graph(
+        build(
+            Params(
+                hosts=4 * units,
+                hosts_per_unit=4,
+                ports=8,
+                gpus=4,
+                nics=4,
+                gpus_per_pcie_switch=1,
+            )
         )
     )
     assert bool(fabric.nodes.of_kind("core")) == (units == 4)
@@ -76,7 +79,9 @@ def test_maximum_flow_finds_no_narrow_place(units: int) -> None:
 
 def test_routes_through_the_core_go_up_and_down_once() -> None:
     """A rail stays below the core in every unit; to another rail of another unit the way is up to it and down again."""
-    fabric = build(Params(hosts=16, hosts_per_unit=4, ports=8, gpus=4, nics=4))
+    fabric = compile_graph(
+        build(Params(hosts=16, hosts_per_unit=4, ports=8, gpus=4, nics=4))
+    )
     level = {"nic": 0, "leaf": 1, "spine": 2, "core": 3}
 
     def levels(src: str, dst: str) -> set[tuple[int, ...]]:
@@ -102,4 +107,4 @@ def test_what_the_switches_cannot_join_is_refused() -> None:
     )
     for wrong, key in mistakes:
         with pytest.raises(InputError, match=f"superpod: {key}"):
-            build(Params(**wrong))
+            compile_graph(build(Params(**wrong)))

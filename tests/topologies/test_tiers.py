@@ -7,7 +7,8 @@ import pytest
 from prestep.topologies import load_cluster
 from prestep.topologies.core.quantity import LinkSpec, Quantity
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.compile import compile_graph
+from prestep.topologies.fabric.wiring import add_node, join, new_graph
 from prestep.topologies.show.measures import bisection
 from prestep.topologies.show.tiers import tiers
 
@@ -25,25 +26,25 @@ def link(bandwidth: float) -> LinkSpec:
 
 def superpod(units: int, hosts: int, nvlink: float = 450e9) -> Fabric:
     """A DGX SuperPOD without CPUs: per unit `hosts` hosts of 8 GPUs under 8 leaves, all leaves under 16 spines."""
-    builder = FabricBuilder()
-    spines = [builder.node(f"spine{at}", "spine") for at in range(16)]
+    graph = new_graph("superpod", "h100")
+    spines = [add_node(graph, f"spine{at}", "spine") for at in range(16)]
     for unit in range(units):
-        leaves = [builder.node(f"leaf{unit}.{at}", "leaf") for at in range(8)]
+        leaves = [add_node(graph, f"leaf{unit}.{at}", "leaf") for at in range(8)]
         for host in range(hosts):
             name = f"host{unit}.{host}"
-            switch = builder.node(f"{name}/nvswitch", "nvswitch", name)
+            switch = add_node(graph, f"{name}/nvswitch", "nvswitch", name)
             for at, leaf in enumerate(leaves):
                 gpu, nic = (
-                    builder.node(f"{name}/gpu{at}", "gpu", name),
-                    builder.node(f"{name}/nic{at}", "nic", name),
+                    add_node(graph, f"{name}/gpu{at}", "gpu", name),
+                    add_node(graph, f"{name}/nic{at}", "nic", name),
                 )
-                builder.link(gpu, switch, "nvlink", link(nvlink))
-                builder.link(nic, gpu, "pcie", link(60e9))
-                builder.link(nic, leaf, "nic", link(50e9))
+                join(graph, gpu, switch, "nvlink", link(nvlink))
+                join(graph, nic, gpu, "pcie", link(60e9))
+                join(graph, nic, leaf, "nic", link(50e9))
         for leaf in leaves:
             for spine in spines:
-                builder.link(leaf, spine, "spine", link(50e9), hosts // 16)
-    return builder.finish("superpod", "h100")
+                join(graph, leaf, spine, "spine", link(50e9), hosts // 16)
+    return compile_graph(graph)
 
 
 def test_a_superpod_of_1024_gpus_gathers_at_413_gb_per_second() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prestep.sim.errors import InputError
+from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.show.measures import bisection
 from prestep.topologies.torus import Params, build
 
@@ -21,7 +22,7 @@ HOST: dict[str, Any] = {"gpus": 1, "nics": 1, "nvmes": 0, "nvlinks": (), "socket
 @given(shape=st.lists(st.integers(1, 4), min_size=1, max_size=3))
 def test_counts_and_distances_by_formula(shape: list[int]) -> None:
     """Two cables per switch and dimension above one; the way is the sum over dimensions of the shorter way round."""
-    fabric = build(Params(shape=tuple(shape), **HOST))
+    fabric = compile_graph(build(Params(shape=tuple(shape), **HOST)))
     hosts, rows = math.prod(shape), fabric.links.of_kind("torus")
     assert len(fabric.gpus) == hosts
     assert fabric.links.count[rows].sum() == 2 * hosts * sum(size > 1 for size in shape)
@@ -39,14 +40,14 @@ def test_a_cut_through_the_first_dimension_crosses_two_rings(
     """Twice the hosts of a slice, in both directions, unless the hosts' own ports are narrower."""
     crossing = 2 * math.prod(shape[1:])
     sending = math.prod(shape) // 2
-    assert bisection(build(Params(shape=shape, **HOST))) == pytest.approx(
-        2 * 50e9 * min(crossing, sending)
-    )
+    assert bisection(
+        compile_graph(build(Params(shape=shape, **HOST)))
+    ) == pytest.approx(2 * 50e9 * min(crossing, sending))
 
 
 def test_farther_hosts_are_reached_by_all_shortest_ways() -> None:
     """Two steps in each of two dimensions of five: six ways with one sixth of the bytes each."""
-    fabric = build(Params(shape=(5, 5), **HOST))
+    fabric = compile_graph(build(Params(shape=(5, 5), **HOST)))
     assert [
         share for _, share in fabric.routes("host0/gpu0", "host12/gpu0")
     ] == pytest.approx([1 / 6] * 6)
@@ -60,4 +61,4 @@ def test_a_shape_without_hosts_is_refused() -> None:
         ({"nics": 0}, "nics"),
     ):
         with pytest.raises(InputError, match=f"torus: {key}"):
-            build(Params(**wrong))  # type: ignore[arg-type]
+            compile_graph(build(Params(**wrong)))  # type: ignore[arg-type]

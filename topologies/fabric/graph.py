@@ -15,8 +15,14 @@ from prestep.sim.units import parse_bandwidth, parse_duration
 from prestep.topologies.core.checks import check
 from prestep.topologies.core.facts import KINDS
 from prestep.topologies.core.kinds import LINK_KINDS, NODE_KINDS
-from prestep.topologies.core.links import Links, Nodes
-from prestep.topologies.core.quantity import EDITED, GRADES, number_of, shown
+from prestep.topologies.core.links import Links
+from prestep.topologies.core.quantity import (
+    EDITED,
+    GRADES,
+    LinkSpec,
+    number_of,
+    shown,
+)
 from prestep.topologies.fabric.attributes import (
     FILES,
     GPU_ATTRIBUTES,
@@ -25,12 +31,21 @@ from prestep.topologies.fabric.attributes import (
     gpu_attributes,
     gpu_changes,
 )
+from prestep.topologies.fabric.compile import (
+    Compiler,
+    Traits,
+    labels_of,
+    prefixes_of,
+)
 from prestep.topologies.fabric.fabric import Fabric
 from prestep.topologies.fabric.reading import Reading
 
 #: Attributes that are read, of each element.
-GRAPH = ("name", "gpu_model", "family", "facts", *FILES)
+GRAPH = ("name", "gpu_model", "family", "facts", "links", *FILES)
 NODE = ("kind", "host", *GPU_ATTRIBUTES)
+#: Of nodes that stand for several, and of edges that are cables: see `prestep.topologies.fabric.compile`.
+REPEATED = ("pattern", "copies", "prefix", "link")
+CABLE = ("kind", "spec", "count", "link", "tail_ports", "head_ports", "pairs")
 _NUMBERS = ("bandwidth", "raw", "latency")
 _GRADES = ("evidence", "latency_evidence")
 EDGE = ("kind", *_NUMBERS, "count", *_GRADES, "provenance", "source", "link", "stated")
@@ -113,10 +128,12 @@ def from_graph(
     reading = Reading(where or title)
     reading.known("graph", [("", stated)], (*GRAPH, *KINDS))
     texts = [reading.text("graph", stated, key) for key in ("gpu_model", "family")]
-    nodes, links = _nodes(reading, graph), _links(reading, graph)
-    gpus = [(str(node), data) for node, data in graph.nodes.items()]
     mistakes = reading.mistakes
-    changes = gpu_changes(gpus, reading.where, mistakes)
+    try:
+        nodes, links = _compiler(reading, graph, Traits()).finish()
+    except InputError as error:
+        raise InputError([*mistakes, *error.mistakes]) from None
+    changes = gpu_changes(_gpus(graph), reading.where, mistakes)
     fields = fields_of(stated, reading.where, folder, mistakes)
     mistakes += check(reading.where, nodes, links)
     if mistakes:
@@ -126,42 +143,92 @@ def from_graph(
     return fabric.with_facts(title, {**fabric.facts, **reading.facts()})
 
 
-def _nodes(reading: Reading, graph: nx.Graph[Any]) -> Nodes:
-    """A graph's nodes, in its order."""
+def _gpus(graph: nx.Graph[Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """All nodes by name with what they say of themselves as GPUs, those of repeated hosts too."""
+    for node, data in graph.nodes.items():
+        if isinstance(data.get("pattern"), nx.Graph):
+            for prefix in prefixes_of(str(node), data):
+                yield from (
+                    (prefix + name, one) for name, one in _gpus(data["pattern"])
+                )
+        else:
+            yield from ((label, data) for label in labels_of(str(node), data))
+
+
+def _compiler(reading: Reading, graph: nx.Graph[Any], traits: Traits) -> Compiler:
+    """A graph that was read, ready to be compiled; its patterns too."""
+    compiler = Compiler(reading.where, traits)
+    nodes = list(_nodes(reading, graph))
+    for _, data in nodes:
+        pattern = data.get("pattern")
+        if pattern is not None and id(pattern) not in compiler.patterns:
+            compiler.patterns[id(pattern)] = _compiler(reading, pattern, traits)
+    compiler.add_nodes(nodes)
+    compiler.add_rows(_rows(reading, graph, dict(nodes)))
+    compiler.add_cables(graph)
+    return compiler
+
+
+def _nodes(
+    reading: Reading, graph: nx.Graph[Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A graph's nodes by name, with the attributes that say what they stand for."""
     elements = [(f'node "{node}"', data) for node, data in graph.nodes.items()]
-    reading.known("node", elements, NODE)
-    kinds, hosts = [], []
+    reading.known("node", elements, (*NODE, *REPEATED))
     for node, (element, data) in zip(graph.nodes, elements, strict=True):
         if not isinstance(node, str | int | tuple) or not str(node):
             expected = "a name: a text, a number or a tuple"
             reading.wrong(element, "", shown(node), expected)
+        stands_for = {key: data[key] for key in REPEATED if key in data}
+        if "copies" in data:
+            most = (0, _MOST_LINK)
+            stands_for["copies"] = reading.whole(element, data, "copies", 1, most)
+        pattern = data.get("pattern")
+        if pattern is not None:
+            if not isinstance(pattern, nx.Graph):
+                reading.wrong(element, "pattern", shown(pattern), "a NetworkX graph")
+                del stands_for["pattern"]
+            yield str(node), stands_for
+            continue
         like = '"gpu" or "nvswitch"'
-        kinds.append(reading.kind(element, data, NODE_KINDS, like))
-        hosts.append(reading.text(element, data, "host"))
+        kind = reading.kind(element, data, NODE_KINDS, like)
         changes = [key for key in GPU_ATTRIBUTES if key in data]
-        if changes and kinds[-1] != "gpu":
-            found = f"an attribute of a {kinds[-1] or 'node'}"
+        if changes and kind != "gpu":
+            found = f"an attribute of a {kind or 'node'}"
             reading.wrong(element, changes[0], found, "GPUs: only they have it")
-    return Nodes(tuple(map(str, graph.nodes)), tuple(kinds), tuple(hosts))
+        host = reading.text(element, data, "host")
+        yield str(node), {"kind": kind, "host": host, **stands_for}
 
 
-def _links(reading: Reading, graph: nx.Graph[Any]) -> Links:
-    """A graph's edges by their attribute `link`; those without it come after the others, in the graph's order."""
+def _rows(
+    reading: Reading, graph: nx.Graph[Any], nodes: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Edges that say their rates by their attribute `link`; those without it come after the others, in order."""
     edges = [
         (f"edge {src}-{dst}", str(src), str(dst), data)
         for src, dst, data in graph.edges(data=True)
     ]
-    reading.known("edge", [(element, data) for element, _, _, data in edges], EDGE)
+    cables = [(element, data) for element, _, _, data in edges if "spec" in data]
+    reading.known("edge", cables, CABLE)
+    for element, data in cables:
+        reading.kind(element, data, LINK_KINDS, '"nvlink" or "pcie"')
+        reading.whole(element, data, "count", 1, (1, _MOST_COUNT))
+        if not isinstance(data["spec"], LinkSpec):
+            reading.wrong(element, "spec", shown(data["spec"]), "a LinkSpec")
+    plain = [edge for edge in edges if "spec" not in edge[3]]
+    reading.known("edge", [(element, data) for element, _, _, data in plain], EDGE)
     rows = []
-    for element, src, dst, data in edges:
+    for element, src, dst, data in plain:
+        if any(key in nodes[end] for end in (src, dst) for key in REPEATED):
+            found = "an end that stands for several nodes"
+            reading.wrong(element, "", found, "a cable: an edge with a spec")
+            continue
         row = _row(reading, element, data)
         rows.append({"src": src, "dst": dst, **row})
         if not graph.is_directed() and src != dst:
             rows.append({"src": dst, "dst": src, **row})
     rows.sort(key=lambda row: row["link"])
-    merged = list(_merged(reading, rows))
-    columns = {key: [row[key] for row in merged] for key in Links.__dataclass_fields__}
-    return Links.of(columns)
+    return list(_merged(reading, rows))
 
 
 def _row(reading: Reading, element: str, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,71 +1,205 @@
-"""What families of clusters share: checks of counts, rows of switches, and how they are cabled to hosts and others."""
+"""What families of clusters share: checked parameters, links to begin with, rows of nodes, and how they are cabled.
+
+A graph numbers its cables and hosts in the order in which they are added (attribute `link`): NetworkX lists edges by
+node, and routes of equal length are chosen by the order of links.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
 
-from prestep.sim.errors import Mistake
+import networkx as nx
+
+from prestep.sim import files
+from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.units import parse_bandwidth, parse_duration
 from prestep.topologies.core.quantity import LinkSpec, Quantity
-from prestep.topologies.fabric.builder import FabricBuilder
 
-Item = TypeVar("Item")
-
-CABLE = LinkSpec(
-    Quantity(
-        48e9,
-        "fitted",
-        "NCCL src/graph/search.cc: the highest speed of one 400 Gbit/s port that it tries",
-    ),
-    Quantity(
-        0.5e-6, "guess", "order of magnitude of an InfiniBand switch and its cable"
-    ),
-    raw=Quantity(50e9, "datasheet", "NVIDIA Quantum-2: NDR, 400 Gbit/s per port"),
-)
+Items = TypeVar("Items", bound=Sequence[Any])
+Pairs = Sequence[tuple[int, int]]
 
 
-def too_few(family: str, params: object, least: Mapping[str, int]) -> list[Mistake]:
-    """A mistake for every count of a family's parameters that is below its least."""
-    return [
-        Mistake(family, key, str(getattr(params, key)), f"at least {low}")
-        for key, low in least.items()
-        if getattr(params, key) < low
-    ]
+def count(default: int, least: int = 1) -> Any:
+    """A parameter that counts something, of which there are so many at least."""
+    return field(default=default, metadata={"least": least})
 
 
-@dataclass(frozen=True)
-class HostNodes:
-    """Adds the nodes of one host to a cluster; `prefix` comes before their names: ``host0/gpu3``."""
+def counts(default: tuple[int, ...], each: str, least: int = 0) -> Any:
+    """A parameter of several counts, each at least 1, such as one "host in every dimension"."""
+    return field(default=default, metadata={"each": each, "least": least})
 
-    builder: FabricBuilder
-    host: str
-    prefix: str = ""
 
-    def one(self, kind: str, number: int) -> str:
-        """One node, named by its kind and number."""
-        return self.builder.node(f"{self.prefix}{kind}{number}", kind, self.host)
+class Checked:
+    """A base of `Params`: counts are not below their least, and the parts fit together."""
 
-    def row(self, kind: str, count: int) -> list[str]:
-        """Nodes of one kind, numbered from 0."""
-        return [self.one(kind, number) for number in range(count)]
+    def __post_init__(self) -> None:
+        family = type(self).__module__.rpartition(".")[2]
+        mistakes = list(self._too_small()) or list(self.misfits())
+        if mistakes:
+            raise InputError([Mistake(family, *mistake) for mistake in mistakes])
+
+    def _too_small(self) -> Iterator[tuple[str, str, str]]:
+        for entry in fields(self):  # type: ignore[arg-type]
+            value, known = getattr(self, entry.name), entry.metadata
+            if "each" in known:
+                if any(one < 1 for one in value) or len(value) < known["least"]:
+                    yield entry.name, str(list(value)), f"at least 1 {known['each']}"
+            elif "least" in known and value < known["least"]:
+                yield entry.name, str(value), f"at least {known['least']}"
+
+    def misfits(self) -> Iterator[tuple[str, str, str]]:
+        """What does not fit, when no count is too small: key, value, and what was expected."""
+        yield from ()
+
+
+@cache
+def _link_tables() -> dict[str, dict[str, Any]]:
+    path = Path(__file__).parents[1] / "links.toml"
+    return files.toml(path.read_text(encoding="utf-8"))
+
+
+def default_links(family: str) -> dict[str, LinkSpec]:
+    """Links that a family begins with, by their keys in a cluster file: those of topologies/links.toml.
+
+    Examples
+    --------
+    >>> default_links("host")["nic"].raw.source
+    'NVIDIA ConnectX-7: 400 Gbit/s'
+    """
+    return {
+        key: LinkSpec(
+            **{part: _quantity(part, stated) for part, stated in link.items()}
+        )
+        for key, link in _link_tables()[family].items()
+    }
+
+
+def _quantity(part: str, stated: Mapping[str, str]) -> Quantity:
+    parse = parse_duration if part == "latency" else parse_bandwidth
+    value = parse(stated["value"], "links.toml", part)
+    return Quantity(value, stated["evidence"], stated["source"])
+
+
+#: One cable between switches of InfiniBand.
+CABLE = default_links("switches")["cable"]
+
+
+def new_graph(name: str, gpu_model: str, family: str = "") -> nx.MultiDiGraph[str]:
+    """A cluster without a node as yet."""
+    return nx.MultiDiGraph(name=name, gpu_model=gpu_model, family=family, links=0)
+
+
+def _next_link(graph: nx.MultiDiGraph[str]) -> int:
+    number: int = graph.graph.get("links", 0)
+    graph.graph["links"] = number + 1
+    return number
+
+
+def join(
+    graph: nx.MultiDiGraph[str],
+    a: str,
+    b: str,
+    kind: str,
+    spec: LinkSpec,
+    count: int = 1,
+    **copies: Any,
+) -> None:
+    """Adds a cable of `count` physical links from `a`, the end nearer the CPU, to `b`.
+
+    An end may be a node of a host: ``host0/nic3``.
+
+    Parameters
+    ----------
+    tail_ports, head_ports
+        Of an end that is a host: its nodes at which cables begin, or end.
+    pairs
+        Of ends with copies: numbers of those that are joined; without it every one and every one.
+
+    Raises
+    ------
+    InputError
+        If the graph has no such node.
+
+    Examples
+    --------
+    >>> from prestep.topologies.host import Params
+    >>> graph = new_graph("two", "h100")
+    >>> leaves = add_row(graph, "leaf", 2)
+    >>> join(graph, *leaves, "spine", Params().nic, count=2)
+    >>> graph.edges["leaf0", "leaf1", 0]["count"]
+    2
+    """
+    ends = [a, b]
+    for at, (end, key) in enumerate(
+        zip(ends, ("tail_ports", "head_ports"), strict=True)
+    ):
+        if end not in graph:
+            ends[at], _, port = end.rpartition("/")
+            copies[key] = [port]
+        if ends[at] not in graph:
+            names = [str(node) for node in graph]
+            raise InputError(unknown(str(graph.graph["name"]), "node", end, names))
+    cable = {"kind": kind, "spec": spec, "count": count, "link": _next_link(graph)}
+    graph.add_edge(*ends, **cable, **copies)
+
+
+def add_node(graph: nx.MultiDiGraph[str], name: str, kind: str, host: str = "") -> str:
+    """Adds a node and returns its name.
+
+    Raises
+    ------
+    InputError
+        If there is one of that name: two of a file's.
+    """
+    if name in graph:
+        found, expected = "two nodes of this name", "names that differ"
+        raise InputError(Mistake(str(graph.graph["name"]), name, found, expected))
+    graph.add_node(name, kind=kind, host=host)
+    return name
+
+
+def add_hosts(
+    graph: nx.MultiDiGraph[str],
+    name: str,
+    pattern: nx.MultiDiGraph[str],
+    **attributes: int | str,
+) -> list[str]:
+    """Adds a host, or `copies` of it, that are like a graph; returns the names of its NICs, which are ports."""
+    graph.add_node(name, pattern=pattern, link=_next_link(graph), **attributes)
+    return of_kind(pattern, "nic")
+
+
+def of_kind(graph: nx.MultiDiGraph[str], kind: str) -> list[str]:
+    """Names of a graph's nodes of one kind, in order."""
+    return [node for node, data in graph.nodes.items() if data.get("kind") == kind]
 
 
 def add_row(
-    builder: FabricBuilder, kind: str, count: int, prefix: str = "", first: int = 0
+    graph: nx.MultiDiGraph[str], kind: str, count: int, host: str = ""
 ) -> list[str]:
-    """Switches of one kind, numbered from `first`: ``pod0/spine0``, ``pod0/spine1``, ..."""
-    return [builder.node(f"{prefix}{kind}{first + at}", kind) for at in range(count)]
+    """Adds nodes of one kind, numbered from 0: ``gpu0``, ``gpu1``, ..."""
+    names = [f"{kind}{number}" for number in range(count)]
+    graph.add_nodes_from(names, kind=kind, host=host)
+    return names
 
 
 def add_cpus(
-    nodes: HostNodes, count: int, memory: LinkSpec, socket: LinkSpec
+    graph: nx.MultiDiGraph[str],
+    count: int,
+    memory: LinkSpec,
+    socket: LinkSpec,
+    host: str = "",
 ) -> list[str]:
-    """A host's CPUs, each with its own memory, and a link between every two of them."""
-    cpus = nodes.row("cpu", count)
-    for number, cpu in enumerate(cpus):
-        nodes.builder.link(cpu, nodes.one("memory", number), "memory", memory)
-    add_pairs(nodes.builder, cpus, "socket", socket)
+    """Adds a host's CPUs, each with its own memory, and a link between every two of them."""
+    cpus = add_row(graph, "cpu", count, host)
+    memories = add_row(graph, "memory", count, host)
+    for cpu, own in zip(cpus, memories, strict=True):
+        join(graph, cpu, own, "memory", memory)
+    join_all(graph, cpus, "socket", socket)
     return cpus
 
 
@@ -75,100 +209,97 @@ def slot(slots: Sequence[str], at: int, count: int) -> str:
 
 
 def plug(
-    builder: FabricBuilder,
+    graph: nx.MultiDiGraph[str],
     slots: Sequence[str],
     devices: Sequence[str],
     kind: str,
-    link: LinkSpec,
+    spec: LinkSpec,
 ) -> None:
-    """Deal devices out over slots in equal blocks, in order."""
+    """Deals devices out over slots in equal blocks, in order."""
     for at, device in enumerate(devices):
-        builder.link(slot(slots, at, len(devices)), device, kind, link)
+        join(graph, slot(slots, at, len(devices)), device, kind, spec)
 
 
-def add_pairs(
-    builder: FabricBuilder,
+def join_all(
+    graph: nx.MultiDiGraph[str],
     nodes: Sequence[str],
     kind: str,
-    link: LinkSpec,
+    spec: LinkSpec,
     count: int = 1,
 ) -> None:
-    """Join every two of some nodes by `count` links."""
+    """Joins every two of some nodes by `count` links."""
     for at, node in enumerate(nodes):
         for other in nodes[:at]:
-            builder.link(other, node, kind, link, count)
+            join(graph, other, node, kind, spec, count)
 
 
 def add_nvlinks(
-    builder: FabricBuilder,
+    graph: nx.MultiDiGraph[str],
     gpu: str,
     nvswitches: Sequence[str],
     counts: Sequence[int],
     nvlink: LinkSpec,
 ) -> None:
-    """Join a GPU to every NVSwitch, by `counts` links each."""
+    """Joins a GPU to every NVSwitch, by `counts` links each."""
     for nvswitch, count in zip(nvswitches, counts, strict=True):
-        builder.link(gpu, nvswitch, "nvlink", nvlink, count)
+        join(graph, gpu, nvswitch, "nvlink", nvlink, count)
 
 
-def add_network(builder: FabricBuilder, nics: Sequence[str], port: LinkSpec) -> None:
-    """One network that blocks nothing over all NICs."""
-    builder.node("network", "network")
+def add_network(graph: nx.MultiDiGraph[str], port: LinkSpec) -> None:
+    """Adds one network that blocks nothing over all NICs of a host; none without NICs."""
+    nics = of_kind(graph, "nic")
+    if nics:
+        graph.add_node("network", kind="network")
     for nic in nics:
-        builder.link(nic, "network", "nic", port)
+        join(graph, nic, "network", "nic", port)
 
 
-def by_units(items: list[Item], each: int) -> list[list[Item]]:
+def add_star(
+    graph: nx.MultiDiGraph[str],
+    pattern: nx.MultiDiGraph[str],
+    hosts: int,
+    port: LinkSpec,
+) -> None:
+    """Adds hosts, copies of ``host``, and one network that blocks nothing over all of their NICs."""
+    nics = add_hosts(graph, "host", pattern, copies=hosts)
+    graph.add_node("network", kind="network")
+    join(graph, "host", "network", "nic", port, tail_ports=nics)
+
+
+def by_units(items: Items, each: int) -> list[Items]:
     """Units of `each` items, filled one after the other; the last one may be smaller."""
     return [items[first : first + each] for first in range(0, len(items), each)]
 
 
 def add_below(
-    builder: FabricBuilder,
-    nics: Sequence[Sequence[str]],
-    switches: Sequence[str],
-    hosts_each: int,
+    graph: nx.MultiDiGraph[str],
+    pattern: nx.MultiDiGraph[str],
+    hosts: int,
+    each: int,
     port: LinkSpec,
+    switch: str = "leaf",
 ) -> None:
-    """All NICs of a host under one switch, `hosts_each` hosts under each, in order (`nics` has a row per host)."""
-    above = [switches[at // hosts_each] for at, one in enumerate(nics) for _ in one]
-    builder.cables([nic for one in nics for nic in one], above, "nic", port)
+    """Adds hosts, copies of ``host``, and switches above: all NICs of `each` hosts under one, in order."""
+    nics = add_hosts(graph, "host", pattern, copies=hosts)
+    graph.add_node(switch, kind=switch, copies=-(-hosts // each))
+    pairs = [(host, host // each) for host in range(hosts)]
+    join(graph, "host", switch, "nic", port, tail_ports=nics, pairs=pairs)
 
 
 def add_rails(
-    builder: FabricBuilder, prefix: str, nics: list[list[str]], port: LinkSpec
-) -> list[str]:
-    """One leaf per rail, with NIC `rail` of every host under it (`nics` has a row per host); returns the leaves."""
-    leaves = add_row(builder, "leaf", len(nics[0]), prefix)
-    for rail, leaf in enumerate(leaves):
-        builder.cables([one[rail] for one in nics], [leaf] * len(nics), "nic", port)
-    return leaves
-
-
-def add_mesh(
-    builder: FabricBuilder,
-    low: list[str],
-    high: list[str],
-    kind: str,
-    cable: LinkSpec,
-    count: int = 1,
+    graph: nx.MultiDiGraph[str],
+    leaf: str,
+    hosts: range,
+    nics: Sequence[str],
+    port: LinkSpec,
 ) -> None:
-    """Join every switch of `low` to every switch of `high` by `count` cables."""
-    builder.cables(
-        [one for one in low for _ in high], list(high) * len(low), kind, cable, count
-    )
+    """Adds one leaf per rail, with that NIC of each of some hosts (numbers of copies of ``host``) under it."""
+    graph.add_node(leaf, kind="leaf", copies=len(nics))
+    for rail, nic in enumerate(nics):
+        pairs = [(host, rail) for host in hosts]
+        join(graph, "host", leaf, "nic", port, tail_ports=[nic], pairs=pairs)
 
 
-def add_spines(
-    builder: FabricBuilder,
-    low: list[str],
-    count: int,
-    cable: LinkSpec,
-    cables: int,
-    prefix: str = "",
-    first: int = 0,
-) -> list[str]:
-    """Spines over switches, `cables` from each of those to each spine; returns the spines."""
-    spines = add_row(builder, "spine", count, prefix, first)
-    add_mesh(builder, low, spines, "spine", cable, cables)
-    return spines
+def every(low: Sequence[int], high: Sequence[int]) -> Pairs:
+    """Pairs that join every copy of `low` to every copy of `high`."""
+    return [(one, other) for one in low for other in high]

@@ -34,6 +34,7 @@ from prestep.topologies.core.checks import components
 from prestep.topologies.core.kinds import ENDPOINTS
 from prestep.topologies.core.quantity import Quantity
 from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.files import host_models, importers
 from prestep.topologies.files.bundled import CLUSTERS
 from prestep.topologies.files.gpu_links import contradictions
@@ -93,7 +94,7 @@ def _doubted(fabric: Fabric) -> Fabric:
 def _built(where: str, family: ModuleType, values: Mapping[str, Any]) -> Fabric:
     """The family's cluster; its mistakes are the file's."""
     try:
-        fabric: Fabric = family.build(family.Params(**values))
+        fabric = compile_graph(family.build(family.Params(**values)))
     except InputError as error:
         mistakes = [dataclasses.replace(one, where=where) for one in error.mistakes]
         raise InputError(mistakes) from None

@@ -12,6 +12,7 @@ import numpy as np
 from prestep.sim.errors import InputError
 from prestep.topologies.core.quantity import EDITED
 from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.files.bundled import cluster_names
 from prestep.topologies.files.host_models import HostModel, named
 from prestep.topologies.files.tables import locate, merged
@@ -103,9 +104,8 @@ def _wires(gpu: str) -> dict[str, set[float]]:
 
 def _one_host(model: HostModel) -> Fabric:
     """The cluster with a single host, where its family can be scaled: its GPUs have the same links."""
-    params, fabric = model.params, None
+    params = model.params
     if "hosts" in {entry.name for entry in dataclasses.fields(params)}:
         with contextlib.suppress(InputError):  # a family of at least two
-            fabric = model.family.build(dataclasses.replace(params, hosts=1))
-    built: Fabric = fabric or model.family.build(params)
-    return built
+            params = dataclasses.replace(params, hosts=1)
+    return compile_graph(model.family.build(params))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+
+import networkx as nx
 
 from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec, Quantity
-from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.wiring import add_hosts, count, join, new_graph
 
 CABLE = LinkSpec(
     Quantity(48e9, "guess", "one 400 Gbit/s port"),
@@ -27,11 +28,11 @@ class Params(host.Params):
         From one host's switch to the next.
     """
 
-    hosts: int = 4
+    hosts: int = count(4)
     cable: LinkSpec = CABLE
 
 
-def build(params: Params) -> Fabric:
+def build(params: Params) -> nx.MultiDiGraph[str]:
     """A switch for every host, joined in a ring.
 
     ::
@@ -43,16 +44,14 @@ def build(params: Params) -> Fabric:
     GPU 0 of host 0 reaches GPU 0 of host 2 over
     ``host0/gpu0 > host0/pcieswitch0 > host0/nic0 > switch0 > switch1 > switch2 > host2/nic0 > ...``, or backwards.
     """
-    builder = FabricBuilder()
-    one = host.Params(
-        **{entry.name: getattr(params, entry.name) for entry in fields(host.Params)}
-    )
+    graph = new_graph("ring-of-hosts", params.gpu, "ring_of_hosts")
+    pattern = host.pattern(params)  # one host, which the ring repeats
     for at in range(params.hosts):
-        builder.node(f"switch{at}", "leaf")
-        for nic in host.add_host(builder, one, f"host{at}", f"host{at}/"):
-            builder.link(nic, f"switch{at}", "nic", params.nic)
+        graph.add_node(f"switch{at}", kind="leaf")
+        nics = add_hosts(graph, f"host{at}", pattern)
+        ends = f"host{at}", f"switch{at}"
+        join(graph, *ends, "nic", params.nic, tail_ports=nics)
     for at in range(params.hosts if params.hosts > 2 else params.hosts - 1):
-        builder.link(
-            f"switch{at}", f"switch{(at + 1) % params.hosts}", "cable", params.cable
-        )
-    return builder.finish("ring-of-hosts", params.gpu, "ring_of_hosts")
+        ends = f"switch{at}", f"switch{(at + 1) % params.hosts}"
+        join(graph, *ends, "cable", params.cable)
+    return graph

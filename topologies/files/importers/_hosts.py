@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
+
+import networkx as nx
 
 from prestep.topologies import host
-from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.wiring import add_hosts
 from prestep.topologies.files import host_models
 from prestep.topologies.files.host_models import HostModel
 from prestep.topologies.files.importers._text import Source
@@ -15,7 +18,7 @@ USUAL = "dgx-h100"
 
 
 def add_assumed_host(
-    builder: FabricBuilder, source: Source, name: str, gpus: int
+    graph: nx.MultiDiGraph[str], source: Source, name: str, gpus: int
 ) -> list[str]:
     """A host with `gpus` GPUs and as many NICs; returns the NICs, in order."""
     model = host_models.named(USUAL)
@@ -24,8 +27,14 @@ def add_assumed_host(
         f"only named in the file; {model.name} inside each, with as many GPUs as NICs",
     )
     source.stands_on(model)
-    params = replace(model.params, gpus=gpus, nics=gpus, nvmes=gpus)
-    return host.add_host(builder, params, name, f"{name}/")
+    nics = add_hosts(graph, name, _assumed(gpus))
+    return [f"{name}/{nic}" for nic in nics]
+
+
+@lru_cache
+def _assumed(gpus: int) -> nx.MultiDiGraph[str]:
+    params = host_models.named(USUAL).params
+    return host.pattern(replace(params, gpus=gpus, nics=gpus, nvmes=gpus))
 
 
 def match(source: Source, gpu: str, gpus: int, nvlinks: int) -> HostModel | None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+import networkx as nx
+
 from prestep.topologies.core.quantity import LinkSpec, Quantity
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.compile import compile_graph
+from prestep.topologies.fabric.wiring import add_node, join, new_graph
 from prestep.topologies.files.importers._text import Source
 
 #: Three counts, and after them links with Gbps.
@@ -26,27 +29,27 @@ def read(source: Source, text: str) -> Fabric:
     nodes, switches, links = _counts(source, head)
     numbers = _switches(source, rest, switches)
     lines = _cable_lines(source, rest, links)
-    builder = FabricBuilder()
-    names = _add_nodes(builder, nodes, numbers)
+    graph = new_graph(source.title, "h100", "astra_sim")
+    names = _add_nodes(graph, nodes, numbers)
     for (a, b), specs in _cables(source, lines, names, nodes).items():
-        builder.link(names[a], names[b], "cable", specs[0], len(specs))
+        join(graph, names[a], names[b], "cable", specs[0], len(specs))
     source.assumed(
         "GPU model and hosts", "not in the file; H100, each node a host of its own"
     )
-    return builder.finish(source.title, "h100", "astra_sim")
+    return compile_graph(graph)
 
 
 def _add_nodes(
-    builder: FabricBuilder, nodes: int, switches: list[str]
+    graph: nx.MultiDiGraph[str], nodes: int, switches: list[str]
 ) -> dict[str, str]:
     """GPUs, each in a host of its own, and after them switches; their names by number."""
     names = {}
     for number in range(nodes):
         if str(number) not in switches:
             gpu, host = f"gpu{number}", f"host{number}"
-            names[str(number)] = builder.node(gpu, "gpu", host)
+            names[str(number)] = add_node(graph, gpu, "gpu", host)
     for word in switches:
-        names[word] = builder.node(f"switch{word}", "switch")
+        names[word] = add_node(graph, f"switch{word}", "switch")
     return names
 
 

@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
+
 from prestep.sim.errors import InputError, did_you_mean
 from prestep.topologies.core.quantity import LinkSpec, Quantity
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.compile import compile_graph
+from prestep.topologies.fabric.wiring import add_node, join, new_graph
 from prestep.topologies.files.importers import _ns3, _yaml
 from prestep.topologies.files.importers._text import Source, text_of
 
@@ -160,21 +163,21 @@ def _built(
     source: Source, shapes: list[str], counts: list[int], specs: list[LinkSpec]
 ) -> Fabric:
     """GPUs, a router beside each where NPUs forward, and the links of every dimension."""
-    builder = FabricBuilder()
+    graph = new_graph(source.title, "h100", "astra_sim")
     hosts = _hosts(counts)
-    ends = [builder.node(f"gpu{at}", "gpu", host) for at, host in enumerate(hosts)]
+    ends = [add_node(graph, f"gpu{at}", "gpu", host) for at, host in enumerate(hosts)]
     source.assumed("GPU model", "not in the file; H100")
     if len(shapes) > 1 or shapes[0] != "Switch":
         most = sum(spec.bandwidth.value * 2 for spec in specs) * max(counts)
-        ends = _add_routers(builder, ends, hosts, most)
+        ends = _add_routers(graph, ends, hosts, most)
         source.assumed(
             "routers",
             "NPUs forward in ASTRA-sim; here a router beside each GPU does, at no cost",
         )
     for at, shape in enumerate(shapes):
         for group, members in enumerate(_groups(ends, counts, at)):
-            _add(builder, shape, members, specs[at], at, group)
-    return builder.finish(source.title, "h100", "astra_sim")
+            _add(graph, shape, members, specs[at], at, group)
+    return compile_graph(graph)
 
 
 def _hosts(counts: list[int]) -> list[str]:
@@ -185,15 +188,16 @@ def _hosts(counts: list[int]) -> list[str]:
 
 
 def _add_routers(
-    builder: FabricBuilder, gpus: list[str], hosts: list[str], bandwidth: float
+    graph: nx.MultiDiGraph[str], gpus: list[str], hosts: list[str], bandwidth: float
 ) -> list[str]:
     """A router beside each GPU, joined to it by as much as all its dimensions."""
     routers = [
-        builder.node(f"router{at}", "router", host) for at, host in enumerate(hosts)
+        add_node(graph, f"router{at}", "router", host) for at, host in enumerate(hosts)
     ]
     rate = Quantity(bandwidth, "guess", "as much as all its dimensions")
     inner = LinkSpec(rate, Quantity(0.0, "guess", "no hop"))
-    builder.cables(routers, gpus, "router", inner)
+    for router, gpu in zip(routers, gpus, strict=True):
+        join(graph, router, gpu, "router", inner)
     return routers
 
 
@@ -206,7 +210,7 @@ def _groups(ends: list[str], counts: list[int], dimension: int) -> Iterator[list
 
 
 def _add(
-    builder: FabricBuilder,
+    graph: nx.MultiDiGraph[str],
     shape: str,
     members: list[str],
     spec: LinkSpec,
@@ -216,15 +220,16 @@ def _add(
     """One ring, switch or mesh; its links are of the kind `dim0`, `dim1`, ..."""
     kind = f"dim{dim}"
     if shape == "Switch":
-        switch = builder.node(f"switch{dim}.{group}", "switch")
-        builder.cables(members, [switch] * len(members), kind, spec)
+        switch = add_node(graph, f"switch{dim}.{group}", "switch")
+        for member in members:
+            join(graph, member, switch, kind, spec)
     elif shape == "FullyConnected":
         for a, b in itertools.combinations(members, 2):
-            builder.link(a, b, kind, spec)
+            join(graph, a, b, kind, spec)
     else:
         around = zip(members, members[1:] + members[:1], strict=True)
         # A ring of two is one cable, of one none.
         for a, b in list(around)[
             : len(members) if len(members) > 2 else len(members) - 1
         ]:
-            builder.link(a, b, kind, spec)
+            join(graph, a, b, kind, spec)

@@ -11,9 +11,9 @@ from prestep.sim import files
 from prestep.topologies import aws_p5, host
 from prestep.topologies.core.facts import KINDS
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.compile import compile_graph
+from prestep.topologies.fabric.wiring import add_hosts, new_graph
 from prestep.topologies.files import host_models
-from prestep.topologies.files.host_models import HostModel
 from prestep.topologies.files.importers._text import Source, text_of
 
 # The bundled cluster of an instance type, and its GPU where that is another. Other types have other hosts and networks.
@@ -63,14 +63,16 @@ def read(path: str | Path) -> Fabric:
     model = host_models.named(cluster)
     params = replace(model.params, gpu=gpu) if gpu else model.params
     ordered = sorted(instances, key=lambda one: tuple(one["NetworkNodes"]))
-    builder = FabricBuilder()
-    nics = [_add_host(model, params, builder, one["InstanceId"]) for one in ordered]
+    family = model.family.__name__.rpartition(".")[2]
+    graph = new_graph(source.title, params.gpu, family)
+    pattern = getattr(model.family, "pattern", host.pattern)(params)
+    hosts = [str(one["InstanceId"]) for one in ordered]
+    for name in hosts:
+        add_hosts(graph, name, pattern)
     above = [tuple(one["NetworkNodes"]) for one in ordered]
     tier = params.tier if hasattr(params, "tier") else params.spine
-    aws_p5.add_switches(builder, nics, above, params.nic, tier)
-    fabric = builder.finish(
-        source.title, params.gpu, model.family.__name__.rpartition(".")[2]
-    )
+    aws_p5.add_switches(graph, hosts, above, params.nic, tier)
+    fabric = compile_graph(graph)
     # The network is the same too, so all that the cluster's file says holds.
     known = {key: one for key, one in model.facts.items() if key in KINDS}
     source.stands_on(model)
@@ -78,15 +80,6 @@ def read(path: str | Path) -> Fabric:
     source.assumed("hosts", f"only named in the file; {kind} is {cluster}{other}")
     source.assumed("rates", "not in the file; as much bandwidth up as down, and 0.5 us")
     return source.finish(fabric.with_facts(fabric.name, known))
-
-
-def _add_host(
-    model: HostModel, params: Any, builder: FabricBuilder, name: str
-) -> list[str]:
-    """One instance; returns its NICs."""
-    add = getattr(model.family, "add_host", host.add_host)
-    nics: list[str] = add(builder, params, name, f"{name}/")
-    return nics
 
 
 def _instances(source: Source, text: str) -> list[Mapping[str, Any]]:

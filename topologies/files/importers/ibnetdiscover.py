@@ -7,9 +7,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import networkx as nx
+
 from prestep.sim.errors import InputError
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.compile import compile_graph
+from prestep.topologies.fabric.wiring import add_node, join, new_graph
 from prestep.topologies.files.importers import _rates
 from prestep.topologies.files.importers._hosts import add_assumed_host
 from prestep.topologies.files.importers._text import Source, text_of
@@ -106,11 +109,11 @@ def _add_port(source: Source, device: _Device | None, number: int, line: str) ->
 def _build(source: Source, devices: dict[str, _Device]) -> Fabric:
     """Hosts, switches by their tier, and cables."""
     adapters = _adapters(source, devices)
-    builder = FabricBuilder()
-    names = _add_hosts(source, builder, adapters)
-    names |= _add_switches(builder, devices, _tiers(devices, adapters))
-    _add_cables(source, builder, devices, names)
-    return builder.finish(source.title, "h100", "ibnetdiscover")
+    graph = new_graph(source.title, "h100", "ibnetdiscover")
+    names = _add_hosts(source, graph, adapters)
+    names |= _add_switches(graph, devices, _tiers(devices, adapters))
+    _add_cables(source, graph, devices, names)
+    return compile_graph(graph)
 
 
 def _adapters(source: Source, devices: dict[str, _Device]) -> list[_Device]:
@@ -130,7 +133,7 @@ def _adapters(source: Source, devices: dict[str, _Device]) -> list[_Device]:
 
 
 def _add_hosts(
-    source: Source, builder: FabricBuilder, adapters: list[_Device]
+    source: Source, graph: nx.MultiDiGraph[str], adapters: list[_Device]
 ) -> dict[str, str]:
     """Hosts in the order of their names; the names of their NICs, by the adapters' GUIDs."""
     hosts: dict[str, list[_Device]] = {}
@@ -139,13 +142,13 @@ def _add_hosts(
     names: dict[str, str] = {}
     for host in sorted(hosts, key=_natural):
         own = sorted(hosts[host], key=lambda one: _natural(one.title))
-        nics = add_assumed_host(builder, source, host, len(own))
+        nics = add_assumed_host(graph, source, host, len(own))
         names |= {one.guid: nic for one, nic in zip(own, nics, strict=True)}
     return names
 
 
 def _add_switches(
-    builder: FabricBuilder, devices: dict[str, _Device], tiers: dict[str, int]
+    graph: nx.MultiDiGraph[str], devices: dict[str, _Device], tiers: dict[str, int]
 ) -> dict[str, str]:
     """Switches by their descriptions, or by their GUIDs where two have the same; their names by GUID."""
     switches = [one for one in devices.values() if one.kind == "Switch"]
@@ -155,7 +158,7 @@ def _add_switches(
         title = one.title.removeprefix("MF0;").partition(":")[0]
         name = title if title and count[one.title] == 1 else one.guid
         kind = _TIERS[min(tiers.get(one.guid, 0), 2)]
-        names[one.guid] = builder.node(name, kind)
+        names[one.guid] = add_node(graph, name, kind)
     return names
 
 
@@ -218,7 +221,7 @@ def _tiers(devices: dict[str, _Device], adapters: list[_Device]) -> dict[str, in
 
 def _add_cables(
     source: Source,
-    builder: FabricBuilder,
+    graph: nx.MultiDiGraph[str],
     devices: dict[str, _Device],
     names: dict[str, str],
 ) -> None:
@@ -231,7 +234,7 @@ def _add_cables(
             source.assumed("cables of different speeds", why)
         end = "nic" if kind == "nic" else "switch"
         spec = _rates.port(mean, "datasheet", f"ibnetdiscover: {rates[0]}", end)
-        builder.link(names[a], names[b], kind, spec, len(rates))
+        join(graph, names[a], names[b], kind, spec, len(rates))
 
 
 def _cables(

@@ -12,13 +12,14 @@ from xml.etree.ElementTree import Element
 from prestep.sim.errors import InputError
 from prestep.topologies.core.quantity import LinkSpec, Quantity
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.compile import compile_graph
+from prestep.topologies.fabric.wiring import add_node, join, new_graph
 from prestep.topologies.files import host_models
 from prestep.topologies.files.host_models import HostModel
 from prestep.topologies.files.importers import _pci, _rates
 from prestep.topologies.files.importers._hosts import match
 from prestep.topologies.files.importers._text import Source, text_of
-from prestep.topologies.host import MEMORY
+from prestep.topologies.host import LINKS
 
 # What CPUID calls AMD, and NCCL with it.
 AMD = "AuthenticAMD"
@@ -69,7 +70,7 @@ def read(path: str | Path) -> Fabric:
 class _Reader:
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.builder = FabricBuilder()
+        self.graph = new_graph(source.title, "", "nccl_xml")
         self.gpus: list[_Gpu] = []
         self.nics: list[tuple[str, LinkSpec, int]] = []
         self.counts: Counter[str] = Counter()
@@ -96,7 +97,7 @@ class _Reader:
         if self.nics:
             self.node("network", "", name="network")
             for nic, spec, count in self.nics:
-                self.builder.link(nic, "network", "nic", spec, count)
+                join(self.graph, nic, "network", "nic", spec, count)
         self.source.assumed(
             "latencies", "not in the file; of the order of a hop of its kind"
         )
@@ -105,7 +106,8 @@ class _Reader:
             f"not in the file; the DIMMs of {self.known.name if self.known else 'a DGX H100'} on every <cpu>",
         )
         try:
-            fabric = self.builder.finish(self.source.title, self.model(), "nccl_xml")
+            self.graph.graph["gpu_model"] = self.model()
+            fabric = compile_graph(self.graph)
         except InputError as error:
             raise self.source.checked(error) from None
         return self.source.finish(
@@ -145,7 +147,7 @@ class _Reader:
     def node(self, kind: str, host: str, name: str = "") -> str:
         at = self.counts[kind]
         self.counts[kind] += 1
-        return self.builder.node(name or f"{kind}{at}", kind, host)
+        return add_node(self.graph, name or f"{kind}{at}", kind, host)
 
     def need(self, element: Element, attribute: str) -> str:
         return _pci.need(self.source, element, attribute)
@@ -206,8 +208,8 @@ class _Reader:
     def cpu(self, cpu: Element) -> str:
         host = self.host(cpu)
         name = self.node("cpu", host)
-        memory = self.known.params.memory if self.known else MEMORY
-        self.builder.link(name, self.node("memory", host), "memory", memory)
+        memory = self.known.params.memory if self.known else LINKS["memory"]
+        join(self.graph, name, self.node("memory", host), "memory", memory)
         for inner in cpu:
             if inner.tag == "pci":
                 self.pci(inner, name, host)
@@ -226,7 +228,7 @@ class _Reader:
         if _is_gpu(pci):
             name = self.named[id(pci)]
             if not self.c2c(pci.find("gpu"), above, name):
-                self.builder.link(above, name, "pcie", spec)
+                join(self.graph, above, name, "pcie", spec)
         elif (nic := pci.find("nic")) is not None:
             self.nic(nic, above, host, spec)
         elif self.need(pci, "class").lower().startswith("0x0604") or pci.findall("pci"):
@@ -240,14 +242,14 @@ class _Reader:
     def bare_nic(self, above: str, host: str, spec: LinkSpec) -> None:
         """A network device of which the file does not say what its ports are."""
         name = self.node("nic", host)
-        self.builder.link(above, name, "pcie", spec)
+        join(self.graph, above, name, "pcie", spec)
         why = "no <net> in the file; as fast as its PCIe slot"
         self.source.assumed("speed of a NIC", why)
         self.nics.append((name, _rates.port(spec.bandwidth.value, "guess", why), 1))
 
     def pcie_switch(self, pci: Element, above: str, host: str, spec: LinkSpec) -> None:
         name = self.node("pcieswitch", host)
-        self.builder.link(above, name, "pcie", spec)
+        join(self.graph, above, name, "pcie", spec)
         for inner in pci.findall("pci"):
             self.pci(inner, name, host)
             if self.slot(inner).bandwidth.value > spec.bandwidth.value:
@@ -265,7 +267,7 @@ class _Reader:
         if not nets:
             self.source.fail(_pci.path_of(nic), "no <net> in it", "at least one <net>")
         name = self.node("nic", host)
-        self.builder.link(above, name, "pcie", spec)
+        join(self.graph, above, name, "pcie", spec)
         speeds = [
             self.source.positive(f"{_pci.path_of(net)}.speed", self.need(net, "speed"))
             for net in nets
@@ -303,7 +305,7 @@ class _Reader:
             "PCIe of a GPU with C2C",
             "two links between the same nodes; C2C is the faster",
         )
-        self.builder.link(cpu, name, "c2c", spec, count)
+        join(self.graph, cpu, name, "c2c", spec, count)
         return True
 
     def sockets(self, cpus: list[Element], names: list[str]) -> None:
@@ -318,7 +320,7 @@ class _Reader:
                     # What NCCL plans with is the file's; what the wire does is the host's.
                     self.stated["socket_rate"] = spec.bandwidth
                     wire = self.known.params.socket if self.known else spec
-                    self.builder.link(before, name, "socket", wire)
+                    join(self.graph, before, name, "socket", wire)
                     self.source.assumed(
                         "links between sockets",
                         "not in the file; every two, at NCCL's rate",
@@ -334,7 +336,7 @@ class _Reader:
         switches = {target: self.node("nvswitch", "") for target in sorted(targets)}
         sm = {gpu.name: gpu.sm for gpu in self.gpus}
         for (src, dst), count in self.nvlink_counts(switches).items():
-            self.builder.link(src, dst, "nvlink", self.nvlink(sm[src]), count)
+            join(self.graph, src, dst, "nvlink", self.nvlink(sm[src]), count)
 
     def nvlink(self, sm: int) -> LinkSpec:
         """One NVLink: the known host's, or that of the GPU's generation; AMD's is that of a host with the same GPUs."""

@@ -11,13 +11,17 @@ from prestep.sim.errors import InputError
 from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
-from prestep.topologies.fabric.wiring import add_nvlinks
+from prestep.topologies.fabric.compile import compile_graph
+from prestep.topologies.fabric.wiring import (
+    add_node,
+    add_nvlinks,
+    join,
+    new_graph,
+)
 from prestep.topologies.files.host_models import HostModel
 from prestep.topologies.files.importers import _rates
 from prestep.topologies.files.importers._hosts import match
 from prestep.topologies.files.importers._text import Source, text_of
-from prestep.topologies.host import NIC
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _DEVICE = re.compile(r"(GPU\d+|NIC\d+|[a-z]+\w*\d\w*)")
@@ -114,14 +118,14 @@ class _Host:
         self.source, self.matrix, self.affinity = source, matrix, affinity
         self.gpus = [name for name in matrix if name.startswith("GPU")]
         self.nics = [name for name in matrix if not name.startswith("GPU")]
-        self.builder = FabricBuilder()
+        self.graph = new_graph(source.title, "", "nvidia_smi")
         self.known: HostModel | None = None
         gpus = {name: self.node("gpu", at) for at, name in enumerate(self.gpus)}
         nics = {name: self.node("nic", at) for at, name in enumerate(self.nics)}
         self.names = gpus | nics
 
     def node(self, kind: str, number: int) -> str:
-        return self.builder.node(f"{kind}{number}", kind, "host0")
+        return add_node(self.graph, f"{kind}{number}", kind, "host0")
 
     def fabric(self) -> Fabric:
         sm, speed, links = self.generation()
@@ -136,16 +140,17 @@ class _Host:
         name = self.known.name if self.known else "a DGX H100"
         note("memory and links between sockets", f"not in the matrix; those of {name}")
         note("GPU model", f"not in the matrix; {model} has as many NVLinks")
-        return self.builder.finish(self.source.title, model, "nvidia_smi")
+        self.graph.graph["gpu_model"] = model
+        return compile_graph(self.graph)
 
     def add_network(self) -> None:
-        port = self.known.params.nic if self.known else NIC
+        port = self.known.params.nic if self.known else host.LINKS["nic"]
         if self.nics:
-            self.builder.node("network", "network")
+            add_node(self.graph, "network", "network")
             speed = f"{port.wire * 8 / 1e9:g} Gbit/s"
             self.source.assumed("speed of NICs", f"not in the matrix; {speed}")
         for nic in self.nics:
-            self.builder.link(self.names[nic], "network", "nic", port)
+            join(self.graph, self.names[nic], "network", "nic", port)
 
     def nvlinks(self, a: str, b: str) -> int:
         entry = self.matrix[a][b]
@@ -178,8 +183,8 @@ class _Host:
             cpu = cpus[homes[name]]
             if sizes[top] > 1 and top not in switches:
                 switches[top] = self.node("pcieswitch", len(switches))
-                self.builder.link(cpu, switches[top], "pcie", pcie)
-            self.builder.link(switches.get(top, cpu), self.names[name], "pcie", pcie)
+                join(self.graph, cpu, switches[top], "pcie", pcie)
+            join(self.graph, switches.get(top, cpu), self.names[name], "pcie", pcie)
         if any("PXB" in row.values() for row in self.matrix.values()):
             self.source.assumed(
                 "PXB", "several bridges between two devices; one PCIe switch here"
@@ -200,9 +205,9 @@ class _Host:
         params = self.known.params if self.known else host.Params()
         memory, socket = params.memory, params.socket
         for at, cpu in enumerate(names):
-            self.builder.link(cpu, self.node("memory", at), "memory", memory)
+            join(self.graph, cpu, self.node("memory", at), "memory", memory)
             for other in names[:at]:
-                self.builder.link(other, cpu, "socket", socket)
+                join(self.graph, other, cpu, "socket", socket)
         return cpus
 
     def add_nvlinks(self, sm: int) -> None:
@@ -217,11 +222,11 @@ class _Host:
                 self.source.assumed("NVSwitches", note)
             switches = [self.node("nvswitch", at) for at in range(len(each))]
             for gpu in self.gpus:
-                add_nvlinks(self.builder, self.names[gpu], switches, each, nvlink)
+                add_nvlinks(self.graph, self.names[gpu], switches, each, nvlink)
             return
         for (a, b), count in counts.items():
             if count:
-                self.builder.link(self.names[a], self.names[b], "nvlink", nvlink, count)
+                join(self.graph, self.names[a], self.names[b], "nvlink", nvlink, count)
 
     def checked_nvlinks(self) -> dict[tuple[str, str], int]:
         """NVLinks between every two GPUs, for which both rows of the matrix must say the same."""

@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
+
 from prestep.sim.errors import InputError, did_you_mean
 from prestep.topologies.core.quantity import LinkSpec
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.fabric.builder import FabricBuilder
+from prestep.topologies.fabric.compile import compile_graph
+from prestep.topologies.fabric.wiring import add_node, join, new_graph
 from prestep.topologies.files.importers import _rates, _yaml
 from prestep.topologies.files.importers._hosts import add_assumed_host
 from prestep.topologies.files.importers._text import Source, text_of
-from prestep.topologies.host import NIC
+from prestep.topologies.host import LINKS
 
 _LINE = re.compile(r"^\s*(SwitchName|BlockName)\s*=", re.IGNORECASE | re.MULTILINE)
 _YAML = re.compile(r"^\s*-\s*topology\s*:", re.MULTILINE)
@@ -232,17 +235,17 @@ def _build(source: Source, switches: dict[str, _Switch], gpus: int) -> Fabric:
     """Hosts under their leaves, and the tree of switches above."""
     _check_defined(source, switches)
     heights = {name: _height(source, switches, name, ()) for name in switches}
-    builder = FabricBuilder()
-    cables = _add_hosts(builder, source, switches, gpus)
+    graph = new_graph(source.title, "h100", "slurm")
+    cables = _add_hosts(graph, source, switches, gpus)
     kinds = {0: "leaf", 1: "spine"}
     for name in switches:
-        builder.node(name, kinds.get(heights[name], "core"))
+        add_node(graph, name, kinds.get(heights[name], "core"))
     ports = dict.fromkeys(switches, 0)
     for nic, leaf in cables:
-        builder.link(nic, leaf, "nic", NIC)
+        join(graph, nic, leaf, "nic", LINKS["nic"])
         ports[leaf] += 1
-    _add_uplinks(source, builder, switches, heights, ports)
-    return builder.finish(source.title, "h100", "slurm")
+    _add_uplinks(source, graph, switches, heights, ports)
+    return compile_graph(graph)
 
 
 def _check_defined(source: Source, switches: dict[str, _Switch]) -> None:
@@ -256,7 +259,7 @@ def _check_defined(source: Source, switches: dict[str, _Switch]) -> None:
 
 
 def _add_hosts(
-    builder: FabricBuilder, source: Source, switches: dict[str, _Switch], gpus: int
+    graph: nx.MultiDiGraph[str], source: Source, switches: dict[str, _Switch], gpus: int
 ) -> list[tuple[str, str]]:
     """A host for each node; returns its NICs with the leaf of each, dealt out where a node is under several."""
     leaves: dict[str, list[str]] = {}
@@ -265,7 +268,7 @@ def _add_hosts(
             leaves.setdefault(node, []).append(switch.name)
     cables = []
     for node, above in leaves.items():
-        nics = add_assumed_host(builder, source, node, gpus)
+        nics = add_assumed_host(graph, source, node, gpus)
         cables += [(nic, above[at % len(above)]) for at, nic in enumerate(nics)]
     return cables
 
@@ -289,7 +292,7 @@ def _height(
 
 def _add_uplinks(
     source: Source,
-    builder: FabricBuilder,
+    graph: nx.MultiDiGraph[str],
     switches: dict[str, _Switch],
     heights: dict[str, int],
     ports: dict[str, int],
@@ -300,7 +303,7 @@ def _add_uplinks(
         for name in switch.switches:
             above[name].append(switch.name)
     port = _rates.port(
-        NIC.bandwidth.value, "guess", "as fast as the hosts' ports", "switch"
+        LINKS["nic"].bandwidth.value, "guess", "as fast as the hosts' ports", "switch"
     )
     for name in sorted(switches, key=heights.__getitem__):
         for parent in above[name]:
@@ -308,7 +311,7 @@ def _add_uplinks(
                 "cables between switches",
                 "not in the file; as much bandwidth up as down",
             )
-            share = LinkSpec(port.bandwidth, port.latency, raw=NIC.raw)
+            share = LinkSpec(port.bandwidth, port.latency, raw=LINKS["nic"].raw)
             count = max(1, ports[name] // len(above[name]))
-            builder.link(name, parent, "spine", share, count)
+            join(graph, name, parent, "spine", share, count)
             ports[parent] += count
