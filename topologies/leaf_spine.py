@@ -74,7 +74,7 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     graph = new_graph("leaf-spine", params.gpu, "leaf_spine")
     leaves = add_row(graph, "leaf", params.leaves)
     if params.leaves == 2:
-        join(graph, *leaves, "spine", params.spine)
+        join(graph, leaves[0], leaves[1], "spine", params.spine)
     else:
         graph.add_node("spine0", kind="spine")
         for leaf in leaves:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import networkx as nx
 
@@ -151,7 +152,7 @@ def _add_tray(
     for gpu in of_kind(tray, "gpu"):
         for run in runs:
             wires = params.nvlinks[run[0]]
-            where = {"tail_ports": [gpu], "pairs": every([0], run)}
+            where: dict[str, Any] = {"tail_ports": [gpu], "pairs": every([0], run)}
             join(
                 graph, name, f"{rack}nvswitch", "nvlink", params.nvlink, wires, **where
             )

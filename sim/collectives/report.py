@@ -143,7 +143,7 @@ def _fabric(
     """The cluster's fabric, with the constants of a file where one is given."""
     fabric = load_cluster(cluster, hosts, links, "--set")
     if constants is not None:
-        fabric = fabric.with_constants(str(constants))
+        fabric = fabric.with_columns(constants=str(constants))
     machine.of(fabric)  # the mistakes of its file come before anything else
     return fabric
 

@@ -93,7 +93,9 @@ def test_what_calibrate_writes_is_used_by_option_and_by_cluster_file(
 def test_a_file_may_say_one_number(tmp_path: Path) -> None:
     """What the file leaves out is the GPU's; the cluster's other facts and links stay."""
     (tmp_path / "few.toml").write_text("[ring.LL]\nstart = 1.0\n")
-    fabric = load_cluster("h200-host-4").with_constants(str(tmp_path / "few.toml"))
+    fabric = load_cluster("h200-host-4").with_columns(
+        constants=str(tmp_path / "few.toml")
+    )
     mine, known = machine.of(fabric), constants.load("h200")
     assert (
         mine.paces["ring", "LL"].start == 1.0

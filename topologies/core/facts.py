@@ -137,6 +137,8 @@ class ClusterFacts:
     net_channel: float | None = fact(RATE, "One channel of messages between hosts.")
 
 
+#: Files of measured times beside a cluster's, by key, and the fields of a `Fabric` that name them.
+FILES = {"nccl": "constants", "kernels": "kernels"}
 #: Every fact's type, by its key in a file.
 KINDS: Mapping[str, Kind] = {
     entry.name: entry.metadata["kind"] for entry in fields(ClusterFacts)

@@ -194,3 +194,21 @@ class Links:
     def names(self, links: Sequence[int] | Ints) -> list[str]:
         """Names of several links, for messages."""
         return [self.name(int(link)) for link in links]
+
+
+def distinct(table: Ints) -> tuple[Ints, Ints]:
+    """The first of all rows that are equal, and for every row the place of its equal among those."""
+    packed = np.ascontiguousarray(table.astype(np.int32))
+    # Each row as one opaque value: numpy compares those several times as fast.
+    rows = packed.view(np.dtype((np.void, packed.dtype.itemsize * packed.shape[1])))
+    _, first, which = np.unique(rows.ravel(), return_index=True, return_inverse=True)
+    return first, which
+
+
+def groups(key: Ints) -> list[tuple[int, Ints]]:
+    """Every value of `key` and where it stands."""
+    order = np.argsort(key, kind="stable")
+    if not len(order):
+        return []
+    edges = np.flatnonzero(np.diff(key[order])) + 1
+    return [(int(key[part[0]]), part) for part in np.split(order, edges)]

@@ -11,12 +11,10 @@ from typing import Any
 
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.units import parse_bandwidth, parse_power, parse_rate
-from prestep.topologies.core.facts import KINDS, SHARE, SWITCH
+from prestep.topologies.core.facts import FILES, KINDS, SHARE, SWITCH
 from prestep.topologies.core.quantity import GRADES, Quantity, number_of, shown
 from prestep.topologies.fabric.fabric import Fabric, GpuChange
 
-#: Files of measured times by their attributes.
-FILES = {"nccl": "constants", "kernels": "kernels"}
 #: Attributes of a GPU that is not as its model, and what reads their texts; the clock is a factor alone.
 GPU_ATTRIBUTES: Mapping[str, Callable[[object, str, str], float] | None] = {
     "flops": parse_rate,

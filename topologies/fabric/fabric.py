@@ -21,8 +21,7 @@ from prestep.topologies.core.routing import ADAPTIVE, Routing
 from prestep.topologies.routes.batch import Batch
 from prestep.topologies.routes.exchange import exchange
 from prestep.topologies.routes.images import Images
-from prestep.topologies.routes.paths import Paths, summed
-from prestep.topologies.routes.router import Router
+from prestep.topologies.routes.router import Paths, Router, summed
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -370,14 +369,6 @@ class Fabric:
     def with_facts(self, name: str, facts: Mapping[str, Quantity]) -> Fabric:
         """The same cluster under a file's name, with the sources of its numbers."""
         return self.with_columns(name=name, facts=dict(facts))
-
-    def with_constants(self, path: str) -> Fabric:
-        """The same cluster, on which NCCL takes as long as a file of constants says."""
-        return self.with_columns(constants=path)
-
-    def with_kernels(self, path: str) -> Fabric:
-        """The same cluster, on whose GPUs kernels take as long as a file of measured ones says."""
-        return self.with_columns(kernels=path)
 
 
 def _graphs() -> Any:

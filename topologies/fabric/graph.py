@@ -13,7 +13,7 @@ import networkx as nx
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.units import parse_bandwidth, parse_duration
 from prestep.topologies.core.checks import check
-from prestep.topologies.core.facts import KINDS
+from prestep.topologies.core.facts import FILES, KINDS
 from prestep.topologies.core.kinds import LINK_KINDS, NODE_KINDS
 from prestep.topologies.core.links import Links
 from prestep.topologies.core.quantity import (
@@ -24,7 +24,6 @@ from prestep.topologies.core.quantity import (
     shown,
 )
 from prestep.topologies.fabric.attributes import (
-    FILES,
     GPU_ATTRIBUTES,
     attributes_of,
     fields_of,

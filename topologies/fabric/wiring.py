@@ -19,7 +19,7 @@ from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.sim.units import parse_bandwidth, parse_duration
 from prestep.topologies.core.quantity import LinkSpec, Quantity
 
-Items = TypeVar("Items", bound=Sequence[Any])
+Items = TypeVar("Items", list[str], range)
 Pairs = Sequence[tuple[int, int]]
 
 

@@ -31,6 +31,7 @@ import numpy as np
 
 from prestep.sim.errors import InputError, Mistake
 from prestep.topologies.core.checks import components
+from prestep.topologies.core.facts import FILES
 from prestep.topologies.core.kinds import ENDPOINTS
 from prestep.topologies.core.quantity import Quantity
 from prestep.topologies.fabric import Fabric
@@ -73,10 +74,8 @@ def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
         params, others = host_models.filled(family, table, values)
         values, known = {**params, **values}, {**others, **known}
     fabric = _built(where, family, values).with_facts(path.stem, known)
-    if "kernels" in table:
-        fabric = fabric.with_kernels(str(table["kernels"]))
-    if "nccl" in table:
-        fabric = fabric.with_constants(str(table["nccl"]))
+    measured = {field: str(table.get(key, "")) for key, field in FILES.items()}
+    fabric = fabric.with_columns(**measured)
     return fabric if path.parent == CLUSTERS else _doubted(fabric)
 
 

@@ -54,12 +54,9 @@ class HostModel:
     def applied(self, fabric: Fabric) -> Fabric:
         """The cluster with the facts of the host under its own, and with the host's measured times."""
         known = {**self.host_facts(), **fabric.facts}
-        fabric = fabric.with_facts(fabric.name, known)
-        if self.constants and not fabric.constants:
-            fabric = fabric.with_constants(self.constants)
-        if self.kernels and not fabric.kernels:
-            fabric = fabric.with_kernels(self.kernels)
-        return fabric
+        constants = fabric.constants or self.constants
+        kernels = fabric.kernels or self.kernels
+        return fabric.with_columns(facts=known, constants=constants, kernels=kernels)
 
 
 @lru_cache(maxsize=32)

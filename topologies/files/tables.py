@@ -16,8 +16,7 @@ from prestep.topologies.core.quantity import GRADES, LinkSpec, Quantity
 from prestep.topologies.files.bundled import CLUSTERS, cluster_file, cluster_names
 
 Table = dict[str, Any]
-_BESIDE = ("nccl", "kernels")  # files that lie beside it
-HEADER = ("family", "extends", "several", "description", *_BESIDE)
+HEADER = ("family", "extends", "several", "description", *facts.FILES)
 _GRADED = {"value", "evidence", "source"}
 _LINK = {
     "bandwidth": parse_bandwidth,
@@ -83,7 +82,7 @@ def merged(path: Path, above: tuple[Path, ...] = (), extended: bool = True) -> T
         raise InputError(
             Mistake(where_of(path), "", str(error), "a cluster file in TOML")
         ) from None
-    for key in _BESIDE:
+    for key in facts.FILES:
         if key in table:
             table[key] = _beside(path, key, table[key])
     if "extends" not in table or not extended:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from prestep.topologies.core.links import Floats, Ints
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.routes.paths import Paths, summed
+from prestep.topologies.routes.router import Paths, summed
 
 __all__ = ["between_nics"]
 

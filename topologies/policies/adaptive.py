@@ -5,7 +5,7 @@ from __future__ import annotations
 from prestep.topologies.core.links import Floats, Ints
 from prestep.topologies.core.routing import Routing
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.routes.paths import summed
+from prestep.topologies.routes.router import summed
 
 
 def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, Floats]:

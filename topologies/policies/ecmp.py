@@ -15,7 +15,7 @@ from prestep.topologies.core.links import Floats, Ints
 from prestep.topologies.core.routing import Routing
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.policies import between_nics
-from prestep.topologies.routes.paths import Paths
+from prestep.topologies.routes.router import Paths
 
 Flow = tuple[str, str, int]
 
@@ -74,7 +74,7 @@ def paths(
 ) -> list[tuple[Ints, Floats]]:
     """`path` of many flows; where equal paths differ in nothing, without looking at all of them.
 
-    Beyond `prestep.topologies.routes.paths.MAX_PATHS` paths the draw is over all of them, not over those that routes
+    Beyond `prestep.topologies.routes.router.MAX_PATHS` paths the draw is over all of them, not over those that routes
     keep.
     """
     listed = list(flows)

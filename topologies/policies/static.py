@@ -10,7 +10,7 @@ from prestep.topologies.core.links import Floats, Ints
 from prestep.topologies.core.routing import Routing
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.policies import between_nics
-from prestep.topologies.routes.paths import Paths
+from prestep.topologies.routes.router import Paths
 
 
 def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, Floats]:

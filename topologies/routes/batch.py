@@ -13,19 +13,16 @@ from functools import cached_property
 
 import numpy as np
 
-from prestep.topologies.core.grouping import groups
 from prestep.topologies.core.kinds import NETWORK, rank_of
-from prestep.topologies.core.links import Bools, Floats, Ints, Links, Nodes
+from prestep.topologies.core.links import Bools, Floats, Ints, Links, Nodes, groups
 from prestep.topologies.routes.doors import Doors, Gates
 from prestep.topologies.routes.fans import Fan, fans_of
 from prestep.topologies.routes.nearest import Nearest
 from prestep.topologies.routes.net import Net, some_links, some_nodes
-from prestep.topologies.routes.paths import MAX_PATHS, STRIDE
-from prestep.topologies.routes.pattern import FAR, Pattern
 from prestep.topologies.routes.pieces import Core, Piece, add_in_order, add_loads
 from prestep.topologies.routes.pieces import columns as in_columns
-from prestep.topologies.routes.router import Router
-from prestep.topologies.routes.stubs import Stubs, find
+from prestep.topologies.routes.router import MAX_PATHS, STRIDE, Router
+from prestep.topologies.routes.stubs import FAR, Pattern, Stubs, find
 
 _CHUNK = 1 << 18  # pairs at a time: bounds the memory
 # Several numbers packed into one key: this many bits are enough for a pattern, a place in a host, and a door.
@@ -104,36 +101,27 @@ class Batch:
         key = (src, dst)
         if key not in self._router.spreads:
             ends = np.array([src]), np.array([dst])
-            pieces = self._clear(*ends) if src != dst else []
-            if not pieces:
+            self.prefetch(*ends)
+            if key not in self._router.spreads:
                 self._note_unclear(*ends)
-                return self._router.spread(src, dst)
-            _, rows, share = in_columns(pieces)
-            self._router.spreads[key] = rows, share
-        return self._router.spreads[key]
+        return self._router.spread(src, dst)
 
     def prefetch(self, src: Ints, dst: Ints) -> None:
-        """Keep `spread` of pairs between hosts where the doors are clear."""
+        """Keep `spread` of all pairs where it follows from the host's pattern, or from doors that are clear."""
         ends = zip(src.tolist(), dst.tolist(), strict=True)
         new = np.array([key not in self._router.spreads for key in ends], dtype=bool)
         if not new.any():
             return
-        apart = self._in_patterns(src, dst) & ~self._same_host(src, dst)
-        fans = self._fans(src, dst, np.flatnonzero(new & apart))
-        pieces = [piece for fan in fans for piece in fan.pieces(self.net)]
+        new &= self._in_patterns(src, dst) & (src != dst)
+        near = self._same_host(src, dst)
+        pieces, _ = self._inside(src, dst, np.flatnonzero(new & near))
+        fans = self._fans(src, dst, np.flatnonzero(new & ~near))
+        pieces += [piece for fan in fans for piece in fan.pieces(self.net)]
         pair, rows, share = in_columns(pieces)
         edges = np.flatnonzero(np.diff(pair)) + 1
         parts = zip(np.split(rows, edges), np.split(share, edges), strict=True)
         for at, part in zip(np.unique(pair).tolist(), parts, strict=False):
             self._router.spreads[int(src[at]), int(dst[at])] = part
-
-    def _clear(self, src: Ints, dst: Ints) -> list[Piece]:
-        """The links of one pair, where they follow from hop counts."""
-        pair = np.flatnonzero(self._in_patterns(src, dst))
-        if self._same_host(src, dst).all():
-            return self._inside(src, dst, pair)[0]
-        fans = self._fans(src, dst, pair)
-        return [piece for fan in fans for piece in fan.pieces(self.net)]
 
     def resolve(
         self, src: Ints, dst: Ints

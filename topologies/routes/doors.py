@@ -7,11 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from prestep.topologies.core.grouping import distinct
-from prestep.topologies.core.links import Bools, Ints
+from prestep.topologies.core.links import Bools, Ints, distinct
 from prestep.topologies.routes.net import Net
-from prestep.topologies.routes.pattern import FAR, Pattern
-from prestep.topologies.routes.stubs import Stubs
+from prestep.topologies.routes.stubs import FAR, Pattern, Stubs
 
 _COST = 1 << 10  # more CPUs than any path passes
 

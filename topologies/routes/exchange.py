@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from prestep.topologies.core.grouping import distinct, groups
-from prestep.topologies.core.links import Floats, Ints
+from prestep.topologies.core.links import Floats, Ints, distinct, groups
 from prestep.topologies.routes.batch import Batch
 from prestep.topologies.routes.doors import Doors
-from prestep.topologies.routes.paths import MAX_PATHS
-from prestep.topologies.routes.pattern import Pattern
 from prestep.topologies.routes.pieces import Piece
+from prestep.topologies.routes.router import MAX_PATHS
+from prestep.topologies.routes.stubs import Pattern
 
 _CHUNK = 1 << 20  # pairs at a time where classes do not help
 

@@ -14,13 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from prestep.topologies.core.grouping import distinct, groups
-from prestep.topologies.core.links import Bools, Floats, Ints
+from prestep.topologies.core.links import Bools, Floats, Ints, distinct, groups
 from prestep.topologies.routes.doors import Gates
 from prestep.topologies.routes.net import Net
-from prestep.topologies.routes.paths import MAX_PATHS, STRIDE, chosen
-from prestep.topologies.routes.pattern import Pattern
 from prestep.topologies.routes.pieces import Core, Piece
+from prestep.topologies.routes.router import MAX_PATHS, STRIDE, chosen
+from prestep.topologies.routes.stubs import Pattern
 
 
 def repeated(paths: int) -> Floats:

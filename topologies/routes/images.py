@@ -12,13 +12,11 @@ from functools import cached_property
 
 import numpy as np
 
-from prestep.topologies.core.grouping import groups
 from prestep.topologies.core.kinds import STORAGE_LINKS, rank_of
-from prestep.topologies.core.links import Bools, Ints, Links, Nodes
+from prestep.topologies.core.links import Bools, Ints, Links, Nodes, groups
 from prestep.topologies.routes.batch import Batch
 from prestep.topologies.routes.net import Net
-from prestep.topologies.routes.pattern import Pattern
-from prestep.topologies.routes.stubs import Stubs
+from prestep.topologies.routes.stubs import Pattern, Stubs
 
 # What a link is to a plan; `src` and `dst` are where it lies.
 TRAITS = ("kind", "count", "bandwidth", "raw", "latency")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from prestep.topologies.core.links import Ints, Nodes
-from prestep.topologies.routes.pattern import FAR, Pattern
 from prestep.topologies.routes.router import Router
-from prestep.topologies.routes.stubs import Stubs
+from prestep.topologies.routes.stubs import FAR, Pattern, Stubs
 
 
 class Nearest:
