@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from prestep.sim.errors import InputError, Mistake, PrestepError, unknown
 from prestep.sim.explorer.knobs import Knob, grows, knobs, world
 from prestep.sim.exporters import _words as words
 from prestep.sim.exporters._html import sections, shares, timeline
+from prestep.sim.markup import element, markup
 from prestep.sim.planning.planned import Planned
 from prestep.sim.predict import execute, reported
 from prestep.sim.spec.jobs import refuse
@@ -270,9 +270,12 @@ def verdict(before: float, after: float) -> str:
         said, colour = f"{ratio:.3g}x as fast", "good"
     else:
         said, colour = f"{1 / ratio:.3g}x as long", "bad"
-    return (
-        f'<b id="steptime">{escape(format_duration(after))}</b> a step, <b style="color:var(--{colour})">{said}</b>'
-        f' <span class="soft">({escape(format_duration(before))})</span>'
+    return markup(
+        element("b", format_duration(after), id="steptime"),
+        " a step, ",
+        element("b", said, style=f"color:var(--{colour})"),
+        " ",
+        element("span", f"({format_duration(before)})", class_="soft"),
     )
 
 

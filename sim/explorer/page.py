@@ -10,6 +10,7 @@ from itertools import groupby
 from prestep.sim import __version__
 from prestep.sim.explorer.answers import PIECES, Explorer, page_title
 from prestep.sim.explorer.knobs import Knob
+from prestep.sim.markup import Markup, element, markup
 
 TITLES = {"step": "Where the step goes", "timeline": "Timeline", "memory": "Memory"}
 
@@ -18,11 +19,17 @@ def render(explorer: Explorer) -> str:
     """The page; its script asks the server that it came from, and no other."""
     title = escape(page_title(explorer.base))
     answer = explorer.answer({})
-    pieces = "".join(
-        f'<section aria-labelledby="{name}-title"><h2 id="{name}-title">{TITLES[name]}</h2>'
-        f'<div id="piece-{name}">{answer["pieces"][name]}</div></section>'
-        for name in PIECES
-        if name in TITLES
+    pieces = markup(
+        *(
+            element(
+                "section",
+                element("h2", TITLES[name], id=f"{name}-title"),
+                element("div", answer["pieces"][name], id=f"piece-{name}"),
+                aria_labelledby=f"{name}-title",
+            )
+            for name in PIECES
+            if name in TITLES
+        )
     )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -46,34 +53,42 @@ def render(explorer: Explorer) -> str:
     )
 
 
-def _controls(knobs: tuple[Knob, ...]) -> str:
-    made = []
-    for group, members in groupby(knobs, key=lambda knob: knob.group):
-        made.append(
-            f"<fieldset><legend>{escape(group)}</legend>{''.join(map(_control, members))}</fieldset>"
+def _controls(knobs: tuple[Knob, ...]) -> Markup:
+    groups = groupby(knobs, key=lambda knob: knob.group)
+    return markup(
+        *(
+            element("fieldset", element("legend", group), *map(_control, members))
+            for group, members in groups
         )
-    return "".join(made)
+    )
 
 
-def _control(knob: Knob) -> str:
+def _control(knob: Knob) -> Markup:
     """A slider over the positions of the values, or a list; the value itself stands beside it."""
-    name, label = (
-        escape(knob.key),
-        f'<label for="{escape(knob.key)}">{escape(knob.label)}</label>',
-    )
+    label = element("label", knob.label, for_=knob.key)
     if knob.choice:
-        options = "".join(
-            f"<option{' selected' if value == knob.value else ''}>{escape(value)}</option>"
+        options = [
+            element(
+                "option", value, **({"selected": ""} if value == knob.value else {})
+            )
             for value in knob.values
-        )
-        return f'<div class="knob">{label}<select id="{name}" data-base="{escape(knob.value)}">{options}</select></div>'
-    at, values = knob.values.index(knob.value), escape(json.dumps(knob.values))
-    return (
-        f'<div class="knob">{label}<output for="{name}">{escape(knob.value)}</output>'
-        f'<input type="range" id="{name}" min="0" max="{len(knob.values) - 1}" value="{at}" data-values="{values}" '
-        f'data-base="{escape(knob.value)}" aria-valuetext="{escape(knob.value)}">'
-        '<figure class="curve" hidden></figure></div>'
+        ]
+        choice = element("select", *options, id=knob.key, data_base=knob.value)
+        return element("div", label, choice, class_="knob")
+    slider = element(
+        "input",
+        type="range",
+        id=knob.key,
+        min=0,
+        max=len(knob.values) - 1,
+        value=knob.values.index(knob.value),
+        data_values=json.dumps(knob.values),
+        data_base=knob.value,
+        aria_valuetext=knob.value,
     )
+    shown = element("output", knob.value, for_=knob.key)
+    curve = element("figure", class_="curve", hidden="")
+    return element("div", label, shown, slider, curve, class_="knob")
 
 
 def _report(name: str) -> str:

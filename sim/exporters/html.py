@@ -17,6 +17,7 @@ from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.exporters import _answers as answers
 from prestep.sim.exporters import _words as words
 from prestep.sim.exporters._html import compared, grounds, sections, shares, timeline
+from prestep.sim.markup import Markup, element, markup
 
 SUFFIXES = (".html", ".htm")
 
@@ -49,17 +50,9 @@ def render(
     remedies: Sequence[str] = (),
 ) -> str:
     """The report as HTML text."""
-    made = [
-        (name, title, body)
-        for name, title, body in _sections(result, tornado, known)
-        if body
-    ]
-    links = "".join(f'<a href="#{name}">{escape(title)}</a>' for name, title, _ in made)
-    body = "".join(
-        f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{escape(title)}</h2>'
-        f"{text}</section>"
-        for name, title, text in made
-    )
+    made = [section for section in _sections(result, tornado, known) if section[2]]
+    links = markup(*(element("a", title, href=f"#{name}") for name, title, _ in made))
+    body = markup(*(section(*one) for one in made))
     title = escape(words.title(result))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -83,7 +76,13 @@ def _answer(result: Prediction, remedies: Sequence[str]) -> str:
     """The sentence that a terminal's page begins with."""
     verdict = result.out_of_memory
     kind = "answer" if verdict is None or verdict.fits else "answer lost"
-    return f'<p class="{kind}">{escape(answers.of_run(result, remedies))}</p>'
+    return element("p", answers.of_run(result, remedies), class_=kind)
+
+
+def section(name: str, title: str, *parts: str) -> Markup:
+    """A section of a page, which links to `name` lead to."""
+    head = element("h2", title, id=f"{name}-title")
+    return element("section", head, *parts, id=name, aria_labelledby=f"{name}-title")
 
 
 def _sections(

@@ -109,11 +109,11 @@ def test_what_comes_with_an_extra_is_missing_with_it(name: str) -> None:
 
 def test_a_lazy_import_waits_for_its_first_use() -> None:
     """Inside the block nothing is imported; what is used is the module itself, and one that is missing says so then."""
-    name = "prestep.sim.svg"
+    name = "prestep.sim.markup"
     sys.modules.pop(name, None)
     with lazily():
-        from prestep.sim import svg, waits  # type: ignore[attr-defined]
+        from prestep.sim import markup, waits  # type: ignore[attr-defined]
     assert name not in sys.modules
-    assert svg.number(12) == "12" and sys.modules[name].number is svg.number
+    assert markup.number(12) == "12" and sys.modules[name].number is markup.number
     with pytest.raises(ModuleNotFoundError, match=r"prestep\.sim\.waits"):
         waits.anything  # noqa: B018 - a use

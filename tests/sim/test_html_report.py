@@ -19,6 +19,7 @@ from prestep.sim.exporters import _words as words
 from prestep.sim.exporters import chrome_trace, html
 from prestep.sim.exporters._html import sections, timeline
 from prestep.sim.exporters._html.network import heat
+from prestep.sim.markup import box, element, label, markup, table
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario
 from prestep.sim.units import format_duration
@@ -128,6 +129,16 @@ def test_a_name_cannot_break_out_of_the_page() -> None:
         result(scenario={"model": "</script><b id=evil>", "cluster": '"><img src=x>'})
     )
     assert "<b id=evil>" not in page and "<img" not in page
+
+
+def test_text_is_escaped_once_however_a_page_is_put_together() -> None:
+    """In an element, an attribute, a tooltip, a cell, a sum; markup stays as it is."""
+    bold = element("b", "<&>", title='"')
+    assert bold == '<b title="&quot;">&lt;&amp;&gt;</b>'
+    assert "<i>" + bold + "<i>" == markup("<i>", bold, "<i>")
+    assert "<i>" + bold == f"&lt;i&gt;{bold}" and markup(bold, "") == bold
+    shown = box(0, 0, 1, 1, "<i>") + label("<i>", 0, 0) + table(["<i>"], [["<i>"]])
+    assert "<i>" not in shown and "&amp;" not in shown and shown.count("&lt;i&gt;") == 5
 
 
 def test_measured_steps_are_shown_where_there_are_any() -> None:

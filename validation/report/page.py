@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 
-from prestep.sim.svg import box, element, horizontal, label
+from prestep.sim.markup import Markup, box, element, horizontal, label, paragraph
 from prestep.sim.units import format_duration
 from prestep.validation.report import coverage
 from prestep.validation.report.colours import PALETTE
@@ -48,55 +47,52 @@ def _section(report: Report) -> str:
     over = f"predicted over measured {report.unit}; bands: 5 % and 15 %"
     errors = "signed error over measured time; squares: fitted, hollow: noisy"
     checks = list(map(check_cells, report.checks))
-    failed = "" if report.passed else " class=bad"
+    failed = {} if report.passed else {"class_": "bad"}
     return "\n".join(
         [
-            f"<h2{failed}>{escape(verdict(report))}</h2>",
+            element("h2", verdict(report), **failed),
             _figure(_scatter(points, colours), over),
             _figure(_residuals(points, colours), errors),
-            f"<p>{''.join(map(_key, colours.items()))}</p>",
+            paragraph(*map(_key, colours.items())),
             _table(Table("Checks", CHECK_HEAD, checks)),
             _table(Table("Slices", GROUP_HEAD, list(group_cells(report)))),
-            f"<p>{escape(coverage.line(report))}</p>",
+            paragraph(coverage.line(report)),
             _cases(report),
         ]
     )
 
 
-def _key(group: tuple[str, str]) -> str:
+def _key(group: tuple[str, str]) -> Markup:
     """A name and its colour."""
     name, colour = group
     square = element("i", style=f"background:{colour}")
-    return element("span", square + escape(name), class_="key")
+    return element("span", square, name, class_="key")
 
 
-def _cases(report: Report) -> str:
+def _cases(report: Report) -> Markup:
     """All rows, folded away."""
     counts = f"{len(report.points)} cases, {len(report.skips)} skipped"
-    cases = "".join(_table(table) for table in report.case_tables if table.rows)
-    skips = "".join(
-        f"<p>skipped {escape(skip.name)}: {escape(skip.reason)}</p>"
-        for skip in report.skips
-    )
-    return f"<details><summary>{counts}</summary>{cases}{skips}</details>"
+    cases = [_table(table) for table in report.case_tables if table.rows]
+    skips = [paragraph(f"skipped {skip.name}: {skip.reason}") for skip in report.skips]
+    return element("details", element("summary", counts), *cases, *skips)
 
 
-def _figure(drawing: str, caption: str) -> str:
-    return element("figure", drawing + element("figcaption", escape(caption)))
+def _figure(drawing: str, caption: str) -> Markup:
+    return element("figure", drawing, element("figcaption", caption))
 
 
 def _table(table: Table) -> str:
     def line(tag: str, row: Cells) -> str:
-        return element("tr", "".join(_cell(tag, text) for text in row))
+        return element("tr", *(_cell(tag, text) for text in row))
 
-    title = element("h3", escape(table.title)) if table.title else ""
-    rows = "".join(line("td", row) for row in table.rows)
-    return title + element("table", line("th", table.head) + rows)
+    title = element("h3", table.title) if table.title else ""
+    rows = (line("td", row) for row in table.rows)
+    return title + element("table", line("th", table.head), *rows)
 
 
-def _cell(tag: str, text: str) -> str:
+def _cell(tag: str, text: str) -> Markup:
     marked = {"class_": "bad"} if text in ("FAILED", "worse") else {}
-    return element(tag, escape(text), **marked)
+    return element(tag, text, **marked)
 
 
 def _scatter(points: Sequence[Point], colours: dict[str, str]) -> str:
@@ -115,7 +111,7 @@ def _scatter(points: Sequence[Point], colours: dict[str, str]) -> str:
     return _svg(shapes)
 
 
-def _diagonal(across: _Axis, up: _Axis) -> list[str]:
+def _diagonal(across: _Axis, up: _Axis) -> list[Markup]:
     """Where predicted is measured, and the bands about it."""
     first, last = ends = 10**across.low, 10**across.high
     bands = [_band(across, up, ends, share, colour) for share, colour in BANDS]
@@ -139,7 +135,7 @@ class _Axis:
 
 def _band(
     across: _Axis, up: _Axis, ends: tuple[float, float], share: float, colour: str
-) -> str:
+) -> Markup:
     """What lies within so much of the measured time."""
     below = [(time, time * (1 - share)) for time in ends]
     above = [(time, time * (1 + share)) for time in reversed(ends)]
@@ -147,7 +143,7 @@ def _band(
     return element("polygon", fill=colour, points=" ".join(corners))
 
 
-def _times_across(low: float, high: float) -> list[str]:
+def _times_across(low: float, high: float) -> list[Markup]:
     """Marks under a picture whose horizontal axis is time."""
     axis = _Axis(low, high, MARGIN, WIDTH - 12)
     return [
@@ -156,7 +152,7 @@ def _times_across(low: float, high: float) -> list[str]:
     ]
 
 
-def _heights(up: Callable[[float], float], values: Mapping[float, str]) -> list[str]:
+def _heights(up: Callable[[float], float], values: Mapping[float, str]) -> list[Markup]:
     """Marks beside a picture, of values and what is written there."""
     return [_tick(MARGIN - 30, up(value) + 4, text) for value, text in values.items()]
 
@@ -176,7 +172,7 @@ def _residuals(points: Sequence[Point], colours: dict[str, str]) -> str:
     return _svg(shapes)
 
 
-def _level(up: _ErrorAxis) -> list[str]:
+def _level(up: _ErrorAxis) -> list[Markup]:
     """Where the error is nothing, and the bands about it."""
     strips = [_strip(up, share, colour) for share, colour in BANDS]
     return [*strips, horizontal(up(0), MARGIN, WIDTH - 12, stroke=GREY)]
@@ -193,7 +189,7 @@ class _ErrorAxis:
         return middle - max(-self.reach, min(self.reach, error)) / self.reach * half
 
 
-def _strip(up: _ErrorAxis, share: float, colour: str) -> str:
+def _strip(up: _ErrorAxis, share: float, colour: str) -> Markup:
     """The band of errors up to a share."""
     wide, high = WIDTH - MARGIN - 12, up(-share) - up(share)
     return box(MARGIN, up(share), wide, high, fill=colour)
@@ -209,23 +205,23 @@ def _decades(low: float, high: float) -> list[float]:
     return [10.0**k for k in range(math.ceil(low), math.floor(high) + 1)]
 
 
-def _point(point: Point, x: float, y: float, colour: str) -> str:
+def _point(point: Point, x: float, y: float, colour: str) -> Markup:
     error = point.predicted / point.measured - 1
     times = f"measured {format_duration(point.measured)}, predicted {format_duration(point.predicted)}"
     tooltip = f"{point.name}: {times}, {error:+.1%}"
     look = {"fill": "none" if point.faint else colour, "stroke": colour}
     if point.fitted:
         return box(x - 3, y - 3, 6, 6, tooltip, **look)
-    title = element("title", escape(tooltip))
+    title = element("title", tooltip)
     return element("circle", title, cx=x, cy=y, r=3.2, **look)
 
 
-def _tick(x: float, y: float, text: str) -> str:
+def _tick(x: float, y: float, text: str) -> Markup:
     return label(text, x, y, font_size=11, text_anchor="middle", fill="#444")
 
 
-def _svg(drawn: Iterable[str]) -> str:
+def _svg(drawn: Iterable[str]) -> Markup:
     wide, high = WIDTH - MARGIN - 12, HEIGHT - MARGIN - 12
     frame = box(MARGIN, 12, wide, high, fill="none", stroke=GREY)
     size = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "width": WIDTH, "height": HEIGHT}
-    return element("svg", "".join(drawn) + frame, **size)
+    return element("svg", *drawn, frame, **size)

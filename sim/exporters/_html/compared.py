@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
 
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.uncertainty import Uncertainty
 from prestep.sim.exporters import _words as words
-from prestep.sim.svg import (
+from prestep.sim.markup import (
+    Markup,
     box,
     drawing,
     element,
     fill,
     for_each_window,
     label,
+    markup,
     number,
     on_phone,
+    paragraph,
     table,
     vertical,
 )
@@ -27,7 +29,7 @@ _ROW = 30.0
 MOST = 6  # measurements of one run that are drawn
 
 
-def measured(result: Prediction, evidence: Measured | None) -> str:
+def measured(result: Prediction, evidence: Measured | None) -> Markup:
     """Predicted beside measured; "" where no measurement of this run or of its like exists.
 
     `evidence` is what `prestep.sim.record.measured_runs.lookup` returns: `cases` of the same run,
@@ -41,11 +43,13 @@ def measured(result: Prediction, evidence: Measured | None) -> str:
     if cases:
         parts.append(_cases(cases))
     if evidence and not rows:
-        parts.append("<p>Nobody has measured this very run in the validation sets.</p>")
+        parts.append(
+            paragraph("Nobody has measured this very run in the validation sets.")
+        )
     if evidence:
         parts.append(_family(evidence["family"]))
         parts.append(_neighbours(evidence["neighbours"]))
-    return "".join(parts)
+    return markup(*parts)
 
 
 def _measurements(result: Prediction, cases: list[Measured]) -> list[tuple[str, float]]:
@@ -61,27 +65,27 @@ def _scenario_measurement(result: Prediction) -> str:
     if result.measured is None or result.signed_error is None:
         return ""
     error = percent(result.signed_error, True) + words.fitted(result)
-    return (
-        f"<p>The scenario says what was measured, {format_duration(result.measured)}. The prediction does not "
-        f"use it and is off by {error}{_inside(result, result.measured)}.</p>"
+    return paragraph(
+        f"The scenario says what was measured, {format_duration(result.measured)}. The prediction does not "
+        f"use it and is off by {error}{_inside(result, result.measured)}."
     )
 
 
-def _bars(result: Prediction, measurements: list[tuple[str, float]]) -> str:
+def _bars(result: Prediction, measurements: list[tuple[str, float]]) -> Markup:
     """The prediction with its interval, and under it every measurement, to one scale from zero."""
     return for_each_window(lambda wide: _drawn_bars(result, measurements, wide))
 
 
 def _drawn_bars(
     result: Prediction, measurements: list[tuple[str, float]], wide: float
-) -> str:
+) -> Markup:
     # On a phone a name stands above its bar, and the time gets the room beside it.
     side, above, room = (0.0, 18.0, 80.0) if on_phone(wide) else (230.0, 0.0, 90.0)
     interval = result.uncertainty
     high = interval.high if interval else 0.0
     rows = [("predicted", result.step_time), *measurements]
     scale = (wide - side - room) / max([high, *(seconds for _, seconds in rows)])
-    drawn: list[str] = []
+    drawn: list[Markup] = []
     for at, (name, seconds) in enumerate(rows):
         colour, top = "forward" if at == 0 else "tp", at * (_ROW + above)
         drawn.append(label(name[:36], 0, top + 19 - above / 6))
@@ -100,7 +104,7 @@ def _bar(
     scale: float,
     colour: str,
     high: float,
-) -> list[str]:
+) -> list[Markup]:
     """A step time; its text stands right of the interval's end `high`, whose line runs through every row."""
     wide, text = seconds * scale, format_duration(seconds)
     tooltip = f"{name}: {text}"
@@ -113,7 +117,7 @@ def _bar(
 
 def _interval(
     interval: Uncertainty, side: float, above: float, scale: float, bottom: float
-) -> list[str]:
+) -> list[Markup]:
     """The whisker on the prediction's bar, and its ends drawn down through the measurements."""
     low, high = side + interval.low * scale, side + interval.high * scale
     y = above + _ROW / 2
@@ -137,7 +141,7 @@ def _inside(result: Prediction, measured: float) -> str:
 
 def _cases(cases: list[Measured]) -> str:
     """Measurements of the same run, with the error of this prediction."""
-    head = "<p>The same run is in the validation sets (same model, cluster, batch, layout and switches):</p>"
+    head = "The same run is in the validation sets (same model, cluster, batch, layout and switches):"
     rows = [
         (
             case["set"],
@@ -149,7 +153,7 @@ def _cases(cases: list[Measured]) -> str:
         )
         for case in cases
     ]
-    return head + table(
+    return paragraph(head) + table(
         ("set", "row", "", "measured", "this prediction", "error"), rows, texts=3
     )
 
@@ -160,9 +164,11 @@ def _role(case: Measured) -> str:
     return f"{used}; {case['note']}" if case["note"] else used
 
 
-def _family(family: Measured | None) -> str:
+def _family(family: Measured | None) -> Markup:
     if family is None:
-        return "<p>No measured step shares its GPU: nothing here says how well it is predicted.</p>"
+        return paragraph(
+            "No measured step shares its GPU: nothing here says how well it is predicted."
+        )
     shared = ", ".join(family["shared"])
     fitted = (
         "constants were fitted to all of them"
@@ -174,7 +180,7 @@ def _family(family: Measured | None) -> str:
         f"the predictions are off by {percent(family['error'])} in the mean, "
         f"bias {percent(family['bias'], True)}, worst {percent(family['worst'], True)}."
     )
-    return f"<p>{escape(text)}</p>"
+    return paragraph(text)
 
 
 def _neighbours(cases: list[Measured]) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
-from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.prediction import Fallback, Prediction
 from prestep.sim.exporters._html import pictures, sections
-from prestep.sim.svg import table
+from prestep.sim.markup import element, markup, paragraph, table
 from prestep.sim.units import count, format_duration, percent
 
 _GRADE_COLOURS = {
@@ -33,38 +32,36 @@ def evidence(result: Prediction) -> str:
     text += sections.legend(
         [(colour, f"{grade} {told}") for grade, _, colour, told in parts]
     )
-    if result.fallbacks:
-        rows = [
-            (f.what, f.grade, count(f.count), percent(f.share))
-            for f in result.fallbacks[:MOST_FALLBACKS]
-            if f.share >= sections.SMALLEST
-        ]
-        if rest := result.fallbacks[len(rows) :]:
-            sums = sum(f.count for f in rest), sum(f.share for f in rest)
-            if sums[1] >= sections.SMALLEST:
-                rows.append((f"{len(rest)} more", "", count(sums[0]), percent(sums[1])))
-        text += table(
-            (
-                "fallback: not covered by a measurement or a fit",
-                "grade",
-                "times",
-                "of the time",
-            ),
-            rows,
-            texts=2,
-        )
+    text += _fallbacks(result.fallbacks)
     text += _uncertainty(result)
     return text + _warnings(result.warnings)
 
 
+def _fallbacks(fallbacks: Sequence[Fallback]) -> str:
+    """What no measurement covers, the most time first; the small ones together."""
+    if not fallbacks:
+        return ""
+    rows = [
+        (f.what, f.grade, count(f.count), percent(f.share))
+        for f in fallbacks[:MOST_FALLBACKS]
+        if f.share >= sections.SMALLEST
+    ]
+    if rest := fallbacks[len(rows) :]:
+        times, share = sum(f.count for f in rest), sum(f.share for f in rest)
+        if share >= sections.SMALLEST:
+            rows.append((f"{len(rest)} more", "", count(times), percent(share)))
+    first = "fallback: not covered by a measurement or a fit"
+    return table((first, "grade", "times", "of the time"), rows, texts=2)
+
+
 def _warnings(warnings: Sequence[str]) -> str:
     """The first in full; more than a reader reads are behind a click."""
-    told = [f"<p>Warning: {escape(warning)}</p>" for warning in warnings]
-    if len(told) <= MOST_WARNINGS + 1:
-        return "".join(told)
-    shown, more = told[:MOST_WARNINGS], told[MOST_WARNINGS:]
-    folded = f"<summary>{len(more)} more warnings</summary>{''.join(more)}"
-    return f"{''.join(shown)}<details>{folded}</details>"
+    texts = [paragraph(f"Warning: {warning}") for warning in warnings]
+    if len(texts) <= MOST_WARNINGS + 1:
+        return markup(*texts)
+    shown, more = texts[:MOST_WARNINGS], texts[MOST_WARNINGS:]
+    summary = element("summary", f"{len(more)} more warnings")
+    return markup(*shown, element("details", summary, *more))
 
 
 def _uncertainty(result: Prediction) -> str:
@@ -85,8 +82,8 @@ def _uncertainty(result: Prediction) -> str:
     ]
     low, high = format_duration(sure.low), format_duration(sure.high)
     head = (
-        f"<p>In {100 * sure.nominal:.0f} of 100 cases the measured step should lie between {low} and {high}, from the "
-        "errors of the constants on the critical path, as held-out measurements show them.</p>"
+        f"In {100 * sure.nominal:.0f} of 100 cases the measured step should lie between {low} and {high}, from the "
+        "errors of the constants on the critical path, as held-out measurements show them."
     )
     heads = (
         "makes it uncertain",
@@ -95,4 +92,4 @@ def _uncertainty(result: Prediction) -> str:
         "its error (one sigma)",
         "of the variance",
     )
-    return head + table(heads, rows, texts=2)
+    return paragraph(head) + table(heads, rows, texts=2)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
-from prestep.sim.svg import (
+from prestep.sim.markup import (
+    Markup,
     box,
     drawing,
+    element,
     fill,
     for_each_window,
     label,
@@ -46,7 +47,7 @@ class _Rows:
 
 def stacked(
     parts: Sequence[tuple[str, float, str, str]], name: str, whole: float | None = None
-) -> str:
+) -> Markup:
     """One bar of parts (what, size, class of colour, text for the pointer); `whole` is its full length.
 
     It is no SVG, so that it keeps its height and its letters in a narrow window. A name that has no room is not shown.
@@ -55,13 +56,14 @@ def stacked(
     drawn = []
     for what, size, colour, text in parts:
         share = size / total
-        letters = f' class="{_LETTERS[colour]}"' if colour in _LETTERS else ""
+        letters = {"class_": _LETTERS[colour]} if colour in _LETTERS else {}
         style = f"width:{100 * share:.3f}%;background:var(--{colour})"
         drawn.append(
-            f'<span{letters} style="{style}" title="{escape(f"{what}: {text}")}">{escape(what)}</span>'
+            element("span", what, **letters, style=style, title=f"{what}: {text}")
         )
     listed = ", ".join(f"{what} {text}" for what, _, _, text in parts)
-    return f'<div class="stack" role="img" aria-label="{escape(f"{name}: {listed}")}">{"".join(drawn)}</div>'
+    said = f"{name}: {listed}"
+    return element("div", *drawn, class_="stack", role="img", aria_label=said)
 
 
 # Letters that can be read on a colour in both themes, where black ones cannot: white ones, the page's, or its ground's.
@@ -72,12 +74,12 @@ _LETTERS = {
 }
 
 
-def tornado(table: dict[str, Any], most: int = 24) -> str:
+def tornado(table: dict[str, Any], most: int = 24) -> Markup:
     """Bars of `prestep.sim.studies.tornado.tornado`: to the left faster, to the right slower."""
     return for_each_window(lambda wide: _tornado(table, most, _Rows(wide)))
 
 
-def _tornado(table: dict[str, Any], most: int, place: _Rows) -> str:
+def _tornado(table: dict[str, Any], most: int, place: _Rows) -> Markup:
     rows = table["elements"][:most]
     changes = [change for row in rows for change in row["changes"]]
     longest = max((abs(change["difference"]) for change in changes), default=0.0)
@@ -97,7 +99,7 @@ def _tornado(table: dict[str, Any], most: int, place: _Rows) -> str:
 
 def _element(
     name: str, changes: list[dict[str, Any]], top: float, scale: float, place: _Rows
-) -> list[str]:
+) -> list[Markup]:
     """The row of an element: what makes the step faster to the left, the others to the right."""
     faster = [change for change in changes if change["difference"] < 0]
     slower = [change for change in changes if not change["difference"] < 0]
@@ -111,7 +113,7 @@ def _element(
 
 def _side(
     name: str, changes: list[dict[str, Any]], top: float, scale: float, middle: float
-) -> list[str]:
+) -> list[Markup]:
     """Bars of one element to one side of the middle, the longest below, and after them what they are.
 
     `scale` is a second's length in the picture, negative to the left.
@@ -132,7 +134,7 @@ def _side(
 
 def _bar(
     name: str, change: dict[str, Any], top: float, scale: float, middle: float
-) -> str:
+) -> Markup:
     wide = abs(scale * change["difference"])
     tooltip = f"{name} at {change['factor']:g}x: {_signed(change['difference'])}"
     colour = "good" if scale < 0 else "bad"

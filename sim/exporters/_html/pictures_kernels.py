@@ -8,7 +8,8 @@ from math import log10, sqrt
 
 from prestep.sim.analysis.kernels import KernelUse
 from prestep.sim.costs import Gpu
-from prestep.sim.svg import (
+from prestep.sim.markup import (
+    Markup,
     decades,
     drawing,
     element,
@@ -51,7 +52,7 @@ class _Axis:
         ]
 
 
-def roofline(uses: Sequence[KernelUse], gpu: Gpu, dtype: str) -> str:
+def roofline(uses: Sequence[KernelUse], gpu: Gpu, dtype: str) -> Markup:
     """Kernels that calculate: flop/s over flop per byte, area by time, under the GPU's limits for their formats."""
     return for_each_window(lambda wide: _roofline(uses, gpu, dtype, wide))
 
@@ -74,7 +75,7 @@ def _roofline(uses: Sequence[KernelUse], gpu: Gpu, dtype: str, wide: float) -> s
     return drawing(drawn, wide, _LOW + 46, "Roofline of the step's kernels")
 
 
-def _calculation(use: KernelUse, x: _Axis, y: _Axis, longest: float) -> str:
+def _calculation(use: KernelUse, x: _Axis, y: _Axis, longest: float) -> Markup:
     """The dot of a kernel in the roofline."""
     intensity = use.flops / use.bytes
     each = format_duration(use.time / use.count)
@@ -96,7 +97,7 @@ def _speed_axis(shown: Sequence[KernelUse], peak: float) -> _Axis:
     return _Axis(powers[0], powers[-1], _LOW, _TOP)
 
 
-def _grid(x: _Axis, y: _Axis) -> list[str]:
+def _grid(x: _Axis, y: _Axis) -> list[Markup]:
     drawn = []
     for tick in x.ticks():
         at = x(tick)
@@ -113,7 +114,9 @@ def _grid(x: _Axis, y: _Axis) -> list[str]:
     return drawn
 
 
-def _bound(x: _Axis, y: _Axis, name: str, peak: float, bandwidth: float) -> list[str]:
+def _bound(
+    x: _Axis, y: _Axis, name: str, peak: float, bandwidth: float
+) -> list[Markup]:
     """The limit of a format: the memory's bandwidth up to the ridge, then its peak."""
     start = max(x.low, y.low / bandwidth)
     points = (
@@ -134,7 +137,7 @@ def bandwidths(uses: Sequence[KernelUse], gpu: Gpu) -> str:
     return for_each_window(lambda wide: _bandwidths(shown, gpu, wide))
 
 
-def _bandwidths(shown: Sequence[KernelUse], gpu: Gpu, wide: float) -> str:
+def _bandwidths(shown: Sequence[KernelUse], gpu: Gpu, wide: float) -> Markup:
     drawn = _share_scale(wide)
     longest = max(use.time for use in shown)
     for use in shown:
@@ -152,7 +155,7 @@ def _only_moves_memory(use: KernelUse) -> bool:
     return not use.flops and use.bytes > 0 and use.count > 0 and use.time > 0
 
 
-def _share_scale(wide: float) -> list[str]:
+def _share_scale(wide: float) -> list[Markup]:
     """The line of shares, with a mark at every quarter."""
     drawn = [horizontal(_MIDDLE, _LEFT, wide - _MARGIN, class_="grid")]
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
@@ -167,7 +170,7 @@ def _share_place(share: float, wide: float) -> float:
     return _LEFT + (wide - _MARGIN - _LEFT) * share
 
 
-def _caption(text: str, wide: float, y: float) -> str:
+def _caption(text: str, wide: float, y: float) -> Markup:
     """What an axis shows, under its middle."""
     return label(
         text, (_LEFT + wide - _MARGIN) / 2, y, class_="soft", text_anchor="middle"
@@ -180,7 +183,7 @@ def _name(use: KernelUse) -> str:
 
 def _dot(
     use: KernelUse, x: float, y: float, longest: float, tooltip: str, kind: str
-) -> str:
+) -> Markup:
     """A kernel whose area grows with its time; `longest` is the time of the largest."""
     radius = 3 + 13 * sqrt(use.time / longest)
     return element(

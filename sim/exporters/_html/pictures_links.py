@@ -6,8 +6,9 @@ from itertools import product
 from math import sqrt
 
 from prestep.sim.exporters._html.network import Heat
-from prestep.sim.svg import (
+from prestep.sim.markup import (
     WIDE,
+    Markup,
     box,
     drawing,
     element,
@@ -40,21 +41,19 @@ def strength(use: float) -> str:
     return f"{sqrt(min(1.0, max(0.0, use))):.3f}"
 
 
-def scale() -> str:
+def scale() -> Markup:
     """The colours of uses, in words."""
-    cells = "".join(
-        f'<span><i style="background:var(--heat);opacity:{strength(use)}"></i>{use:.0%}</span>'.replace(
-            "%<", " %<"
-        )
-        for use in _SCALE
-    )
-    return f'<div class="keys"><span>share of the bandwidth in use:</span>{cells}</div>'
+    cells = [element("span", "share of the bandwidth in use:")]
+    for use in _SCALE:
+        square = element("i", style=f"background:var(--heat);opacity:{strength(use)}")
+        cells.append(element("span", square, f"{100 * use:.0f} %"))
+    return element("div", *cells, class_="keys")
 
 
-def cluster(heat: Heat) -> str:
+def cluster(heat: Heat) -> Markup:
     """The folded cluster; every line twice: a faint one, and over it one as strong as the mean use of the step."""
     middles, use = _middles(heat), _mean_use(heat)
-    wires, nodes, texts = list[str](), list[str](), list[str]()
+    wires, nodes, texts = list[Markup](), list[Markup](), list[Markup]()
     taken = [_box_frame(middle) for middle in middles.values()]
     for number, edge in enumerate(heat.folded.edges):
         if edge.ends[0] == edge.ends[1]:
@@ -86,7 +85,9 @@ def _mean_use(heat: Heat) -> dict[int, float]:
     return use
 
 
-def _wire(heat: Heat, edge: int, use: float, upper: Point, lower: Point) -> list[str]:
+def _wire(
+    heat: Heat, edge: int, use: float, upper: Point, lower: Point
+) -> list[Markup]:
     """The two lines of an edge; the page's script finds the upper one by its number."""
     ends = {"x1": upper[0], "y1": upper[1], "x2": lower[0], "y2": lower[1]}
     kind = heat.folded.edges[edge].kind
@@ -104,7 +105,7 @@ def _wire(heat: Heat, edge: int, use: float, upper: Point, lower: Point) -> list
     ]
 
 
-def _node(heat: Heat, node: int, middle: Point) -> list[str]:
+def _node(heat: Heat, node: int, middle: Point) -> list[Markup]:
     """A class of devices: its box and its name."""
     x, y = middle
     left, top, _, _ = _box_frame(middle)
@@ -131,7 +132,7 @@ def _middles(heat: Heat) -> dict[int, Point]:
     }
 
 
-def _beside(text: str, upper: Point, lower: Point, taken: list[Frame]) -> str:
+def _beside(text: str, upper: Point, lower: Point, taken: list[Frame]) -> Markup:
     """A label near a line, where it covers least of what is `taken`; it takes its place there."""
     frames = _label_frames(_LETTER * len(text), upper, lower)
     best = min(frames, key=lambda frame: _covered(frame, taken))
@@ -188,17 +189,17 @@ def _covered(mine: Frame, taken: list[Frame]) -> float:
     )
 
 
-def heat_map(heat: Heat, length: float) -> str:
+def heat_map(heat: Heat, length: float) -> Markup:
     """Rows of links by class and direction, time from left to right; `length` in seconds."""
     return for_each_window(lambda wide: _heat_map(heat, length, wide))
 
 
-def _heat_map(heat: Heat, length: float, wide: float) -> str:
+def _heat_map(heat: Heat, length: float, wide: float) -> Markup:
     # On a phone a name stands above its row, and there is no pointer to show more.
     phone = on_phone(wide)
     side, above = (0.0, 18.0) if phone else (230.0, 0.0)
     part = (wide - side) / heat.mean.shape[1]
-    drawn: list[str] = []
+    drawn: list[Markup] = []
     for row, name in enumerate(heat.names):
         top = row * (ROW + above)
         drawn.append(label(name[:36], 0, top + 15))
@@ -214,7 +215,7 @@ def _heat_map(heat: Heat, length: float, wide: float) -> str:
 
 def _cells(
     heat: Heat, row: int, name: str, length: float, place: tuple[float, float, float]
-) -> list[str]:
+) -> list[Markup]:
     """The parts of the step in which the links of a row are used.
 
     `place` is (left, top, width of a part); without a name there is nothing for a pointer.
@@ -246,13 +247,13 @@ def _cells(
     return cells
 
 
-def _row_frame(side: float, top: float, wide: float) -> str:
+def _row_frame(side: float, top: float, wide: float) -> Markup:
     return element(
         "rect", x=side, y=top + 2, width=wide - side, height=ROW - 4, class_="frame"
     )
 
 
-def _cursor(low: float, side: float, part: float) -> str:
+def _cursor(low: float, side: float, part: float) -> Markup:
     """The line at the slider's moment; the page's script moves it by the width of a part."""
     ends: dict[str, object] = {"x1": 0, "x2": 0, "y1": 0, "y2": low}
     place = {"data_left": side, "data_part": part}

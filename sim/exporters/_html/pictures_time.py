@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from prestep.sim.exporters._html.over_time import COLUMNS, PARTS, Alive, Stretch
-from prestep.sim.svg import (
+from prestep.sim.markup import (
+    Markup,
     box,
     drawing,
     element,
@@ -22,14 +23,14 @@ MOST_LANES = 24
 _TICKS = ((0.0, "start"), (0.5, "middle"), (1.0, "end"))
 
 
-def memory(owned: Alive, colours: dict[str, str], capacity: float | None) -> str:
+def memory(owned: Alive, colours: dict[str, str], capacity: float | None) -> Markup:
     """Areas by owner, one on the other; a line where the GPU's memory ends, if that is near."""
     return for_each_window(lambda wide: _memory(owned, colours, capacity, wide))
 
 
 def _memory(
     owned: Alive, colours: dict[str, str], capacity: float | None, wide: float
-) -> str:
+) -> Markup:
     total = np.sum(list(owned.owners.values()), axis=0)
     peak = float(total.max()) or 1.0
     limit = capacity if capacity is not None and capacity < 2.5 * peak else None
@@ -43,7 +44,9 @@ def _memory(
     return drawing(drawn, wide, _HIGH + 20, name)
 
 
-def _areas(owned: Alive, colours: dict[str, str], top: float, wide: float) -> list[str]:
+def _areas(
+    owned: Alive, colours: dict[str, str], top: float, wide: float
+) -> list[Markup]:
     """An area for each owner on those before it; `top` is the picture's height in bytes."""
     x = _SIDE + (wide - _SIDE) * np.arange(PARTS + 1) / PARTS
     areas = []
@@ -70,7 +73,7 @@ def _edge(x: np.ndarray, height: np.ndarray, top: float) -> list[tuple[float, fl
     return [*points, (float(x[PARTS]), points[-1][1])]
 
 
-def _scale(size: float, top: float, name: str, line: str, wide: float) -> list[str]:
+def _scale(size: float, top: float, name: str, line: str, wide: float) -> list[Markup]:
     """A dashed line at `size` bytes, with its name."""
     y = _HIGH * (1 - size / top)
     return [
@@ -80,13 +83,13 @@ def _scale(size: float, top: float, name: str, line: str, wide: float) -> list[s
     ]
 
 
-def path(lanes: dict[int, list[Stretch]], length: float) -> str:
+def path(lanes: dict[int, list[Stretch]], length: float) -> Markup:
     """A row for each rank that the path runs through: where it is at which time."""
     return for_each_window(lambda wide: _path(lanes, length, wide))
 
 
-def _path(lanes: dict[int, list[Stretch]], length: float, wide: float) -> str:
-    drawn: list[str] = []
+def _path(lanes: dict[int, list[Stretch]], length: float, wide: float) -> Markup:
+    drawn: list[Markup] = []
     for row, (rank, stretches) in enumerate(list(lanes.items())[:MOST_LANES]):
         top = row * _LANE
         drawn.append(label(f"rank {rank}", 0, top + 14, class_="soft"))
@@ -98,6 +101,8 @@ def _path(lanes: dict[int, list[Stretch]], length: float, wide: float) -> str:
     return drawing(drawn, wide, high + 20, "The critical path by rank")
 
 
-def _stretch(top: float, column: float, first: int, columns: int, colour: str) -> str:
+def _stretch(
+    top: float, column: float, first: int, columns: int, colour: str
+) -> Markup:
     left = _SIDE + first * column
     return box(left, top + 2, columns * column, _LANE - 4, style=fill(colour))

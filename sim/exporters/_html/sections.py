@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from prestep.sim.exporters._html import (
 )
 from prestep.sim.exporters._html.network import Heat, as_data, heat
 from prestep.sim.exporters._html.over_time import alive, lanes, path_colour
-from prestep.sim.svg import number, table
+from prestep.sim.markup import Markup, element, number, paragraph, table
 from prestep.sim.units import count, format_bytes, format_duration, percent
 
 _OWNER_COLOURS = {
@@ -39,27 +38,26 @@ _OWNER_COLOURS = {
 def embedded(name: str, data: Any) -> str:
     """Data for the script; nothing in it can end the element."""
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    return f'<script type="application/json" id="{name}">{text}</script>'
+    return element("script", Markup(text), type="application/json", id=name)
 
 
 def legend(keys: list[tuple[str, str]]) -> str:
     """Colours (class of colour, text) in words."""
     items = (
-        f'<span><i style="background:var(--{colour})"></i>{escape(text)}</span>'
+        element("span", element("i", style=f"background:var(--{colour})"), text)
         for colour, text in keys
     )
-    return f'<div class="keys">{"".join(items)}</div>'
+    return element("div", *items, class_="keys")
 
 
 def tiles(result: Prediction) -> str:
     """The first figures: each a number in large letters, and under it what else is to be said."""
-    made = (
-        f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b>'
-        + (f"<small>{escape(more)}</small>" if more else "")
-        + "</div>"
-        for name, value, more in words.tiles(result)
-    )
-    return f'<div class="tiles">{"".join(made)}</div>'
+    made = []
+    for name, value, more in words.tiles(result):
+        below = element("small", more) if more else ""
+        figures = element("span", name), element("b", value), below
+        made.append(element("div", *figures, class_="tile"))
+    return element("div", *made, class_="tiles")
 
 
 def network(result: Prediction) -> str:
@@ -86,12 +84,14 @@ def _whose_step(rank: int, length: float, step: float) -> str:
     if not step or abs(length / step - 1) <= _APART:
         return ""
     said = f"Drawn is the last step of rank {rank}, {format_duration(length)}"
-    return f"<p>{said}; the step time, {format_duration(step)}, is that of the slowest rank.</p>"
+    return paragraph(
+        f"{said}; the step time, {format_duration(step)}, is that of the slowest rank."
+    )
 
 
 def _moments(parts: int) -> str:
     """What the drawing shows, and the slider over the parts of the step."""
-    return (
+    return Markup(
         "<p>Alike devices are drawn once. A line is as strong as its busiest link is used, over the whole step or at "
         "the moment of the slider; the rows below show all moments.</p>"
         f'<div class="bar"><label for="moment" class="soft">moment</label>'
@@ -138,9 +138,12 @@ def kernels(result: Prediction) -> str:
     precision = result.details.job.precision
     picture = pictures_kernels.roofline(uses, gpu, precision)
     if others := pictures_kernels.bandwidths(uses, gpu):
-        picture += "<p>Kernels that only move memory:</p>" + others
+        picture += paragraph("Kernels that only move memory:") + others
     if picture:
-        picture = f"<p>A dot is one kernel and shape; its area is its share of the kernel time.</p>{picture}"
+        text = (
+            "A dot is one kernel and shape; its area is its share of the kernel time."
+        )
+        picture = paragraph(text) + picture
     rows = [_kernel_row(use, whole) for use in uses[:15]]
     return picture + table(_KERNEL_HEADS, rows, texts=2)
 
@@ -198,7 +201,7 @@ def memory(result: Prediction) -> str:
     bar = pictures.stacked(parts, "Memory at its peak by owner", whole)
     seen = [part for part in parts if part[1] >= SMALLEST * whole]
     keys = legend([(colour, owner) for owner, _, colour, _ in seen])
-    head = f"<p>{escape(words.memory_verdict(result))}.</p>"
+    head = paragraph(f"{words.memory_verdict(result)}.")
     return (
         head
         + bar
@@ -222,7 +225,7 @@ def _over_time(result: Prediction, verdict: MemoryVerdict) -> str:
         [(_OWNER_COLOURS.get(owner, "other"), owner) for owner in owned.owners]
     )
     return (
-        f"<p>{text}issued with it.</p>"
+        paragraph(f"{text}issued with it.")
         + pictures_time.memory(owned, _OWNER_COLOURS, room)
         + keys
     )
@@ -255,13 +258,13 @@ def _path_part(part: Mapping[str, Any]) -> tuple[str, float, str, str]:
 
 
 def _path_head(path: CriticalPath, ranks: int, lanes: int) -> str:
-    head = (
-        "<p>What the end of the step waited for, walked back through all ranks; what is not on it has slack. "
+    head = paragraph(
+        "What the end of the step waited for, walked back through all ranks; what is not on it has slack. "
         f"{format_duration(path.length)}, {number(len(path.segments))} stretches on "
-        f"{ranks} simulated rank{'s' if ranks != 1 else ''}.</p>"
+        f"{ranks} simulated rank{'s' if ranks != 1 else ''}."
     )
     if lanes > pictures_time.MOST_LANES:
-        head += f"<p>The first {pictures_time.MOST_LANES} ranks are drawn.</p>"
+        head += paragraph(f"The first {pictures_time.MOST_LANES} ranks are drawn.")
     return head
 
 
@@ -333,12 +336,13 @@ def whatif(tornado: dict[str, Any] | None) -> str:
     """The step with every element of the cluster faster and slower."""
     if not tornado:
         return ""
-    more = f"<p>{escape(tornado['note'])}</p>" if tornado.get("note") else ""
+    more = paragraph(tornado["note"]) if tornado.get("note") else ""
     if not tornado["elements"]:
         return more
     factors = " and ".join(f"{factor:g}x" for factor in tornado["factors"])
-    head = f"<p>The step of {format_duration(tornado['step_time'])} with one element at a time at {factors}.</p>"
-    return head + pictures.tornado(tornado) + more
+    base = format_duration(tornado["step_time"])
+    head = f"The step of {base} with one element at a time at {factors}."
+    return paragraph(head) + pictures.tornado(tornado) + more
 
 
 def scenario(result: Prediction) -> str:

@@ -7,7 +7,7 @@ from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.exporters import _words as words
 from prestep.sim.exporters._html import pictures
 from prestep.sim.exporters._html.sections import SMALLEST, legend
-from prestep.sim.svg import table
+from prestep.sim.markup import element, table
 from prestep.sim.units import format_duration, percent
 
 _COLOURS = {
@@ -42,8 +42,10 @@ def compared(result: Prediction, before: Prediction) -> str:
     old, new = _parts(before), _parts(result)
     whole = max(result.step_time, before.step_time)
     bars = (
-        f'<p class="soft">before</p>{pictures.stacked(old, "Shares of the step before", whole)}'
-        f'<p class="soft">with the changes</p>{pictures.stacked(new, "Shares of the step", whole)}'
+        element("p", "before", class_="soft")
+        + pictures.stacked(old, "Shares of the step before", whole)
+        + element("p", "with the changes", class_="soft")
+        + pictures.stacked(new, "Shares of the step", whole)
     )
     was, now = (
         {name: seconds for name, seconds, _ in words.shares(one)}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from html import escape
-
 from prestep.sim.analysis import metrics
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.exporters._html.gantt import Data, gantt
 from prestep.sim.exporters._html.sections import embedded, legend
-from prestep.sim.svg import number
+from prestep.sim.markup import Markup, element, markup, number, paragraph
 from prestep.sim.units import format_duration
 
 _SPAN_KEYS = (
@@ -42,17 +40,15 @@ def timeline(result: Prediction) -> str:
         ("p", "previous span"),
         ("n", "next span"),
     )
-    bar = "".join(
-        f'<button type="button" data-key="{key}">{text}</button>'
-        for key, text in buttons
+    bar = markup(
+        *(element("button", text, type="button", data_key=key) for key, text in buttons)
     )
     hint = (
         "Point at a span, or click it to keep its details; drag to move; hold Ctrl or Shift and scroll to zoom; "
         "hold Shift and drag to sum a range. Keys: W S A D (or + - ← →), Home, n and p for "
         "the next and previous span, ↑ ↓ for other rows."
     )
-    return (
-        f"<p>{escape(_ranks_drawn(data, result.step_time))}</p>"
+    controls = Markup(
         f'<div class="bar">{bar}<button type="button" id="sum" aria-pressed="false">sum a range</button>'
         '<label>find <input type="search" id="find" size="14" placeholder="gemm, dp, backward"></label>'
         '<span id="hits" class="soft" role="status"></span><label hidden>show '
@@ -60,7 +56,11 @@ def timeline(result: Prediction) -> str:
         f'<span id="span" class="soft" role="status"></span></div>'
         f'<div class="over"><canvas id="gantt" tabindex="0" role="application" aria-label="Timeline of the last step" '
         f'aria-describedby="detail"></canvas><div id="tip" hidden></div></div>'
-        f'<div id="detail" aria-live="polite" class="soft">{escape(hint)}</div>'
+    )
+    return (
+        paragraph(_ranks_drawn(data, result.step_time))
+        + controls
+        + element("div", hint, id="detail", aria_live="polite", class_="soft")
         + legend([key for key in _SPAN_KEYS if key[0] in used])
         + embedded("gantt-data", data)
     )
