@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 
 from prestep.sim import schema
 from prestep.sim.collectives.nccl import creation
-from prestep.sim.engine.job import HOUR, Job, young_daly
-from prestep.sim.engine.slow_hosts import NONE, Slow
 from prestep.sim.errors import InputError, Mistake, unknown
-from prestep.sim.reliability.slow import slow_of
+from prestep.sim.reliability.job import Job, young_daly
+from prestep.sim.reliability.slow_hosts import HOUR, NONE, Slow, slow_of
 from prestep.sim.units import format_duration, parse_duration
 
 WHERE = "command line"

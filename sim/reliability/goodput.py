@@ -1,4 +1,4 @@
-"""Effective training time of a job over weeks: replicas of `prestep.sim.engine.job`, their mean and its confidence
+"""Effective training time of a job over weeks: replicas of `prestep.sim.reliability.job`, their mean and its confidence
 interval."""
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from prestep.sim import progress
-from prestep.sim.engine.job import DAY, HOUR, Job, Outcome, run, young_daly
 from prestep.sim.reliability.failures import evidence, job_of, rates_of
+from prestep.sim.reliability.job import DAY, Job, Outcome, run, young_daly
+from prestep.sim.reliability.slow_hosts import HOUR
 from prestep.sim.studies.statistics import CONFIDENCE, interval_of
 from prestep.sim.units import format_duration
 

@@ -22,9 +22,10 @@ import numpy as np
 from prestep.sim.analysis.step_times import check_duration
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
-from prestep.sim.engine.storage import Leg, Request, Served, serve
+from prestep.sim.engine.storage import Leg
 from prestep.sim.serving import prefill
 from prestep.sim.serving.pools import WEIGHT, Pools, pools_of
+from prestep.sim.serving.requests import Request, Served, serve
 from prestep.sim.serving.section import Inference
 from prestep.sim.serving.transfer import added, legs_of, loads_of, sending
 from prestep.sim.spec.sections import Scenario

@@ -7,10 +7,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from prestep.sim.engine.storage import Leg, Sending
+from prestep.sim.engine.storage import Leg
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.graph.usage import by_link
 from prestep.sim.serving.pools import PATHS, Pools
+from prestep.sim.serving.requests import Sending
 from prestep.sim.storage.systems import PART, REQUEST, Op
 from prestep.topologies.fabric import Fabric
 

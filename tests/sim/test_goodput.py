@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from prestep.cli import main
-from prestep.sim.engine.job import DAY, run, young_daly
 from prestep.sim.reliability import goodput
 from prestep.sim.reliability.degraded import plain_speeds
+from prestep.sim.reliability.job import DAY, run, young_daly
 
 BASE: dict[str, Any] = {
     "gpus": 16384,

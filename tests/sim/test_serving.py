@@ -12,9 +12,10 @@ from click.testing import CliRunner
 
 from prestep.cli import main
 from prestep.sim.api import load
-from prestep.sim.engine.storage import Leg, Request, Sending, serve
+from prestep.sim.engine.storage import Leg
 from prestep.sim.graph.opgraph import KERNEL
 from prestep.sim.predict import load_fabric, timed_kernels
+from prestep.sim.serving.requests import Request, Sending, serve
 
 SCENARIO = """
 [cluster]

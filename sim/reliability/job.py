@@ -20,9 +20,9 @@ from typing import Any
 
 import simpy
 
-from prestep.sim.engine.slow_hosts import NONE, Slow, SlowHosts
+from prestep.sim.reliability.slow_hosts import HOUR, NONE, Slow, SlowHosts
 
-HOUR, DAY = 3600.0, 86400.0
+DAY = 24 * HOUR
 
 
 @dataclass(frozen=True)
