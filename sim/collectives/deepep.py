@@ -22,7 +22,7 @@ from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
-from prestep.sim.graph.tokens import Tokens
+from prestep.sim.graph.opgraph import Tokens
 
 FILE = Path(__file__).with_suffix(".toml")
 HOSTS = "hosts"  # the table of what several hosts add

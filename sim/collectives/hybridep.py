@@ -19,7 +19,7 @@ from prestep.sim.collectives import backends
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
-from prestep.sim.graph.tokens import Tokens
+from prestep.sim.graph.opgraph import Tokens
 from prestep.sim.schema import Items, Number, Table, Text
 
 FILE = Path(__file__).with_suffix(".toml")

@@ -9,7 +9,7 @@ from prestep.sim.collectives import backends, deepep, hybridep
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
-from prestep.sim.graph.tokens import Tokens
+from prestep.sim.graph.opgraph import Tokens
 
 KERNELS = {"deepep": deepep.plan, "hybridep": hybridep.plan}
 

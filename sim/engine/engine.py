@@ -15,19 +15,24 @@ import numpy as np
 
 from prestep.sim import progress
 from prestep.sim.costs.power import Meter
-from prestep.sim.engine import spent, stuck
+from prestep.sim.engine import stuck
 from prestep.sim.engine.clock import Clock
 from prestep.sim.engine.execution import Run, Timed
 from prestep.sim.engine.fluid import Network
-from prestep.sim.engine.meetings import Meetings
-from prestep.sim.engine.rendezvous import Rank, ended
+from prestep.sim.engine.rank import Rank, ended
+from prestep.sim.engine.rendezvous import Meetings
 from prestep.sim.engine.steady import rounds as steady_rounds
 from prestep.sim.engine.streams import Stream, streams_of
 from prestep.sim.errors import PrestepError
-from prestep.sim.graph.opgraph import Program
+from prestep.sim.graph.opgraph import KERNEL, Program
 from prestep.sim.tools.stack import with_room
 
 __all__ = ["Engine", "Run", "Stuck", "Timed", "execute", "execute_together"]
+
+
+# A power budget falls if a step leaves less of it than the step before by more than this share of all of it: far above
+# the rounding of sums, far below what moves a step (guess).
+LESS = 1e-6
 
 
 class Stuck(PrestepError):
@@ -99,8 +104,32 @@ def execute(timed: Timed, steps: int = 3) -> Run:
         If operations wait for each other in a cycle or for a peer that never arrives.
     """
     run = _by_rounds(timed, steps)
-    falling = spent.falling(timed, run)
+    falling = _falling(timed, run)
     return _by_rounds(replace(timed, spent=falling), steps) if falling else run
+
+
+def _falling(timed: Timed, run: Run) -> frozenset[int]:
+    """Ranks whose power budget is lower after the last step than after the one before it.
+
+    A run begins with full budgets. Where a step spends more than it fills again, they fall from step to step, and
+    products are slowed once nothing is left: after a few steps, or after hundreds. From an empty budget the same state
+    is reached within a step.
+
+    None of a run of one step, nor of one whose budgets were given: chains, and runs from spent ones.
+    """
+    if run.steps < 2 or timed.budget is not None or timed.spent:
+        return frozenset()
+    ranks = set()
+    for program, left in zip(timed.graph.programs, run.budget, strict=True):
+        limited = timed.limited.get(program.rank)
+        power = timed.power if limited is None else limited.power
+        kernels = np.flatnonzero(program.kind == KERNEL)
+        if power is None or not len(kernels):
+            continue
+        before, last = left[-2:, kernels[-1]]
+        if last < before - LESS * power.budget:
+            ranks.add(program.rank)
+    return frozenset(ranks)
 
 
 def _by_rounds(timed: Timed, steps: int) -> Run:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from prestep.sim.collectives.plan import Plan
     from prestep.sim.costs.clock import Load
     from prestep.sim.costs.power import Power
-    from prestep.sim.engine.cycle import Course
+    from prestep.sim.engine.exchange_timeline import ExchangeTimeline
     from prestep.sim.engine.traffic import Traffic
     from prestep.sim.planning.noise import Noise
 
@@ -61,7 +61,7 @@ class Timed:
         communication, nor are slowed.
     grain : mapping
         Kernels that stand for many, by index: seconds until the one of them that runs at some moment ends, on average.
-    courses : mapping
+    timelines : mapping
         Kernels that stand for many and move bytes beside them, by rank and index: how.
     exclusive : bool
         Communication waits for free SMs and runs one after the other on a GPU; recorded starts have that in them.
@@ -74,7 +74,7 @@ class Timed:
     budget : float or None
         Seconds of the power budget that is left at the start; None: all of it.
     spent : frozenset of int
-        Ranks of whose budget nothing is left at the start (`prestep.sim.engine.spent`).
+        Ranks of whose budget nothing is left at the start (`prestep.sim.engine.engine`).
     noise : Noise or None
         Factors on operations and transfers, drawn (`prestep.sim.planning.noise`).
     """
@@ -91,7 +91,9 @@ class Timed:
     scale: Mapping[int, float | np.ndarray] = field(default_factory=dict)
     idle: frozenset[int] = frozenset()
     grain: Mapping[int, float] = field(default_factory=dict)
-    courses: Mapping[int, Mapping[int, Course]] = field(default_factory=dict)
+    timelines: Mapping[int, Mapping[int, ExchangeTimeline]] = field(
+        default_factory=dict
+    )
     exclusive: bool = True
     background: tuple[Plan, ...] = ()
     power: Power | None = None

@@ -1,173 +1,24 @@
-"""What meets in a run: a simulated rank with its running kernels, and one communication of several ranks.
+"""The communications of a run: a rank waits for free SMs, then for its peers, then for the bytes.
 
-Kernels and transfers on one GPU slow each other. A kernel changes its speed when communication takes or gives back
-SMs; a transfer changes its own when the kernels beside it change.
+Kernels of one communicator run one after the other, as NCCL orders them; those of different ones side by side, each
+with SMs of its own.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import simpy
 
-from prestep.sim.engine.clock import URGENT, Clock
+from prestep.sim.engine.execution import Timed
 from prestep.sim.engine.fluid import Network, Transfer
-from prestep.sim.engine.host_thread import HostThread
-from prestep.sim.graph.opgraph import Program
+from prestep.sim.engine.rank import Rank
+from prestep.sim.graph.opgraph import Comm, Communicator
 
 if TYPE_CHECKING:
     from prestep.sim.collectives.plan import Plan
-
-# Seconds of a kernel that are no more than rounding errors: it ends at once.
-ROUNDING = 1e-12
-
-
-# By operation counted over steps: seconds; and seconds by axis.
-Moments = dict[int, float]
-Waits = dict[int, dict[str, float]]
-
-
-class Running:
-    """A kernel under way; its speed follows the SMs that communication leaves it.
-
-    Its end is an event. When the end moves, those who wait for it are moved to another event: SimPy has no way to put
-    off a timeout, and to interrupt the process that waits costs more.
-    """
-
-    __slots__ = ("end", "env", "kernel", "left", "since", "speed")
-
-    def __init__(
-        self, env: Clock, end: simpy.Event, kernel: int, left: float, speed: float
-    ) -> None:
-        self.env, self.end, self.kernel = env, end, kernel
-        self.left, self.since, self.speed = left, env.now, speed
-
-    def adapt(self, speed: float) -> None:
-        """Runs at another speed from now on."""
-        env = self.env
-        self.left -= (env.now - self.since) * self.speed
-        self.since, self.speed = env.now, speed
-        ended = self.left <= ROUNDING
-        self.end_with(
-            env.after(0.0, URGENT) if ended else env.timeout(self.left / speed)
-        )
-
-    def end_with(self, event: simpy.Event) -> None:
-        """Ends with another event from now on: those who wait for its end wait for that one."""
-        event.callbacks, self.end.callbacks = self.end.callbacks, event.callbacks
-        self.end = event
-
-
-def ended(ranks: Sequence[Rank]) -> float:
-    """Share of the ranks' operations that have ended, 0 to 1: how far the run is."""
-    ends = [np.array(rank.end) for rank in ranks]
-    return sum(int((end >= 0).sum()) for end in ends) / (sum(map(len, ends)) or 1)
-
-
-class Rank:
-    """State of one simulated rank while it runs; `limit`, `begin` and `noise` are of its host thread."""
-
-    kernel_end: simpy.Event | None = None
-
-    def __init__(
-        self,
-        env: Clock,
-        program: Program,
-        steps: int,
-        slowdown: Callable[[int, int], float],
-        limit: int,
-        begin: float = 0.0,
-        noise: Sequence[float] | None = None,
-    ) -> None:
-        self.env, self.program, self.slowdown = env, program, slowdown
-        total = steps * len(program)
-        self.launch = [0.0] * total
-        self.start = [-1.0] * total
-        self.end = [-1.0] * total
-        # Seconds of the power budget that were left when an operation began.
-        self.budget = [0.0] * total
-        self.host = HostThread(
-            program, self.launch, self.start, self.end, limit, begin, noise
-        )
-        # When the last peer of a communication had arrived.
-        self.ready: Moments = {}
-        # Of chains, seconds by axis in which their computation waited for their own exchanges.
-        self.exposed: Waits = {}
-        self.channels = 0
-        # Those of each communicator, while it has any kernel here.
-        self._held: defaultdict[int, int] = defaultdict(int)
-        # By stream, as all below.
-        self.running: dict[int, Running] = {}
-        # A chain of kernels that runs: seconds after which one of them ends, on average.
-        self.grains: dict[int, float] = {}
-        # A kernel that runs, or comes right after the last one: how much longer transfers take beside it.
-        self.working: dict[int, float] = {}
-        self.transferring: list[Meeting] = []
-        self._waiters: dict[int, simpy.Event] = {}
-
-    def ended(self, g: int) -> simpy.Event:
-        """Event of the end of operation ``g`` (counted over steps)."""
-        waiter = self._waiters.get(g)
-        if waiter is None:
-            waiter = self._waiters[g] = simpy.Event(self.env)
-        return waiter
-
-    def finish(self, g: int, time: float) -> None:
-        self.end[g] = time
-        event = self._waiters.pop(g, None)
-        if event is not None:
-            event.succeed()
-
-    def work(self, stream: int, contention: float) -> None:
-        """A stream goes on with a kernel: transfers beside it take longer by the factor `contention`."""
-        if self.working.get(stream) != contention:
-            self.working[stream] = contention
-            self._adapt()
-
-    def rest(self, stream: int) -> None:
-        """A stream has nothing to run for a while."""
-        if stream in self.working:
-            del self.working[stream]
-            self._adapt()
-
-    def free_sms(self, stream: int) -> None:
-        """A stream's kernel has ended: a communication that waited for its SMs may start."""
-        if self.grains:
-            self.grains.pop(stream, None)
-        if self.kernel_end is not None:
-            self.kernel_end.succeed()
-            self.kernel_end = None
-
-    def _adapt(self) -> None:
-        for meeting in self.transferring:
-            meeting.adapt()
-
-    def holds(self, communicators: frozenset[int]) -> bool:
-        """Whether any of some communicators has SMs here."""
-        held = self._held
-        return any(held[one] > 0 for one in communicators)
-
-    def moving(self, communicators: frozenset[int]) -> Meeting | None:
-        """The first transfer under way of any of some communicators."""
-        for meeting in self.transferring:
-            if meeting.communicator in communicators:
-                return meeting
-        return None
-
-    def hold(self, channels: int, communicators: frozenset[int]) -> None:
-        """Communicators take (or, negative, give back) SMs: running kernels change speed."""
-        self.channels += channels
-        for communicator in communicators:
-            self._held[communicator] += channels
-        for running in self.running.values():
-            running.adapt(
-                1.0 / self.slowdown(running.kernel, self.channels)
-                if self.channels
-                else 1.0
-            )
 
 
 class Meeting:
@@ -256,3 +107,132 @@ class Meeting:
         """Kernels beside it came or went."""
         if self.transfer is not None:
             self.transfer.limit(self.speed)
+
+
+class _Batch(NamedTuple):
+    """Communications that a rank takes part in at once.
+
+    Attributes
+    ----------
+    joined : frozenset of int
+        Their communicators.
+    channels : int
+        The most that any of them takes.
+    copied : bool
+        None of them takes SMs.
+    """
+
+    joined: frozenset[int]
+    channels: int
+    copied: bool
+
+
+class Meetings:
+    """Every communication of every step; the first rank that comes to one opens it."""
+
+    def __init__(self, timed: Timed, network: Network) -> None:
+        self.timed, self.network = timed, network
+        self.opened: dict[tuple[int, int], Meeting] = {}
+        distinct = {id(plan): plan for plan in timed.plans}
+        self._stages = {key: stages_of(plan) for key, plan in distinct.items()}
+        self._communicators = numbered(timed.graph.comms)
+        self._batches: dict[tuple[int, ...], _Batch] = {}
+
+    def communicate(
+        self, rank: Rank, g: int, step: int, comms: tuple[int, ...]
+    ) -> Generator[Any, Any, None]:
+        """Runs operation `g` of a rank, which takes part in `comms` at once."""
+        batch = self._batch(comms)
+        if self.timed.exclusive:
+            # A kernel that fills the GPU leaves no SM for a communication kernel until its last wave drains. The next
+            # kernel of a communicator takes over the SMs of the one before. Copy engines need none.
+            if rank.running and not batch.copied and not rank.holds(batch.joined):
+                yield self._next_kernel_end(rank)
+            while (before := rank.moving(batch.joined)) is not None:
+                yield before.over(rank)
+        rank.start[g] = self.network.env.now
+        rank.hold(batch.channels, batch.joined)
+        meetings = [self._arrive(rank, step, c) for c in comms]
+        for meeting in meetings:
+            over = meeting.over(rank)
+            if not over.triggered:
+                yield over
+        begins = [meeting.begin for meeting in meetings]
+        rank.ready[g] = max(begins, default=rank.start[g])
+        rank.hold(-batch.channels, batch.joined)
+
+    def _batch(self, comms: tuple[int, ...]) -> _Batch:
+        """What communications at once have together: the same in every step."""
+        batch = self._batches.get(comms)
+        if batch is None:
+            plans, known = self.timed.plans, self.timed.graph.comms
+            batch = self._batches[comms] = _Batch(
+                frozenset([self._communicators[c] for c in comms]),
+                max([plans[c].channels for c in comms], default=0),
+                all(known[c].copied for c in comms),
+            )
+        return batch
+
+    def _next_kernel_end(self, rank: Rank) -> simpy.Event:
+        env = self.network.env
+        if rank.grains:  # one of the many kernels that a chain stands for ends
+            return env.timeout(max(rank.grains.values()))
+        if rank.kernel_end is None:
+            rank.kernel_end = env.event()
+        return rank.kernel_end
+
+    def _arrive(self, rank: Rank, step: int, c: int) -> Meeting:
+        """Counts the rank in; the meeting is ready when the last one, or a sender that need not wait, has come."""
+        meeting = self._meeting(step, c)
+        meeting.ranks.append(rank)
+        comm, number = self.timed.graph.comms[c], rank.program.rank
+        everyone = comm.sender < 0 and len(meeting.ranks) == comm.arrivals
+        if comm.sender == number or everyone:
+            meeting.ready.succeed()
+        if self.timed.plans[c].buffered > 0 and _sends(comm, number):
+            meeting.senders.append(rank)
+        return meeting
+
+    def _meeting(self, step: int, c: int) -> Meeting:
+        key = (step, c)
+        meeting = self.opened.get(key)
+        if meeting is None:
+            plan = self._plan_of(step, c)
+            stages = self._stages.get(id(plan)) or stages_of(plan)
+            meeting = Meeting(self.network, plan, stages, self._communicators[c])
+            self.opened[key] = meeting
+        return meeting
+
+    def _plan_of(self, step: int, c: int) -> Plan:
+        """A communication's plan in that step: noise stretches its latency and the time of its bytes."""
+        plan, noise = self.timed.plans[c], self.timed.noise
+        if noise is None:
+            return plan
+        latency = plan.latency * float(noise.latency[step, c])
+        slower = float(noise.bytes[step, c])
+        return replace(
+            plan,
+            latency=latency,
+            usage=plan.usage * slower,
+            rate_cap=plan.rate_cap / slower,
+        )
+
+
+def numbered(comms: Sequence[Comm]) -> list[int]:
+    """The communicator of every communication, as a number: their ranks take long to compare."""
+    numbers: dict[Communicator, int] = {}
+    return [numbers.setdefault(comm.communicator, len(numbers)) for comm in comms]
+
+
+def _sends(comm: Comm, rank: int) -> bool:
+    """Whether the rank is the sender of any of the communication's groups."""
+    return rank in [group[0] for group in comm.groups]
+
+
+def stages_of(plan: Plan) -> tuple[Plan | None, Plan | None]:
+    """What moves while a transfer's sender waits, and then what its buffers hold; None: nothing."""
+    if plan.buffered <= 0:
+        return (plan if plan.size > 0 else None), None
+    rest = plan.size - plan.buffered
+    while_waiting = replace(plan, size=rest) if plan.size > plan.buffered else None
+    return while_waiting, replace(plan, size=plan.buffered)

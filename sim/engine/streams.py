@@ -9,10 +9,10 @@ import numpy as np
 import simpy
 
 from prestep.sim.costs.power import Meter
+from prestep.sim.engine.chain_run import ChainRun
 from prestep.sim.engine.execution import Timed
-from prestep.sim.engine.meetings import Meetings
-from prestep.sim.engine.passage import Passage
-from prestep.sim.engine.rendezvous import ROUNDING, Rank, Running
+from prestep.sim.engine.rank import ROUNDING, Rank, Running
+from prestep.sim.engine.rendezvous import Meetings
 from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, Program
 
 # A stream that waits for more than so many gaps between kernels rests: transfers have the memory to themselves.
@@ -73,7 +73,7 @@ class Stream:
         self.meter, self.meetings = meter, meetings
         limited = timed.limited.get(program.rank)
         self.loads = None if limited is None else limited.loads
-        self.courses = timed.courses.get(program.rank, {})
+        self.timelines = timed.timelines.get(program.rank, {})
         self.noise = None if timed.noise is None else timed.noise.kernels[program.rank]
 
     def run(self, steps: int) -> Generator[simpy.Event, None, None]:
@@ -139,7 +139,7 @@ class Stream:
             return None
         channels = rank.channels
         speed = 1.0 / self.slowdown(kernel, channels) if channels else 1.0
-        if kernel not in self.courses and env.skip(time / speed):
+        if kernel not in self.timelines and env.skip(time / speed):
             return None
         end = env.timeout(time / speed)
         running = self._running(end, kernel, time, speed)
@@ -150,10 +150,10 @@ class Stream:
         self, end: simpy.Event, kernel: int, time: float, speed: float
     ) -> Running:
         """A kernel of `time` s that begins now; one that moves bytes does so on the network."""
-        course = self.courses.get(kernel)
-        if course is None:
+        timeline = self.timelines.get(kernel)
+        if timeline is None:
             return Running(self.rank.env, end, kernel, time, speed)
-        return Passage(end, kernel, time, speed, course, self.meetings.network)
+        return ChainRun(end, kernel, time, speed, timeline, self.meetings.network)
 
     def _communicate(self, g: int, batch: int) -> Generator[Any, Any, None]:
         """Meets the other ranks for operation `g`, a batch of communications, and waits for its end.
@@ -169,7 +169,7 @@ class Stream:
         """The kernel that operation `g` ran has ended: its SMs are free."""
         if kernel not in self.timed.idle:
             running = self.rank.running.pop(self.number, None)
-            if isinstance(running, Passage):
+            if isinstance(running, ChainRun):
                 self.rank.exposed[g] = running.leave()
             self.rank.free_sms(self.number)
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from prestep.sim.graph.opgraph import COMM, SYNC, Comm, OpGraph, Program
 
 if TYPE_CHECKING:
-    from prestep.sim.engine.rendezvous import Meeting, Rank
+    from prestep.sim.engine.rank import Rank
+    from prestep.sim.engine.rendezvous import Meeting
 
 
 class Head(NamedTuple):

@@ -16,7 +16,6 @@ import numpy as np
 
 if TYPE_CHECKING:
     from prestep.sim.graph.kernel import Kernel
-    from prestep.sim.graph.tokens import Tokens
 
 KERNEL, COMM, SYNC = 0, 1, 2
 KINDS = ("kernel", "comm", "sync")
@@ -30,6 +29,40 @@ TO_GPU, TO_HOST, UPDATE_ON_HOST, NORM_ON_HOST = (
 Groups = tuple[tuple[int, ...], ...]
 Communicator = tuple[str, tuple[int, ...]]  # its axis and its ranks
 PHASES_COMMUNICATION = 3  # index in OpGraph.phases under which communication is shown
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens on their way to the ranks of their experts or back, as DeepEP's and HybridEP's kernels move them.
+
+    Counts are those of the busiest rank.
+
+    Attributes
+    ----------
+    way : str
+        "dispatch" (to the experts) or "combine" (back, added up).
+    count : float
+        Tokens of the rank.
+    size : float
+        Bytes of one.
+    ranks, hosts : float
+        Ranks, and hosts, with experts that a token chose: its copies over NVLink and over the network.
+    over : int
+        Hosts of the group.
+    sms : int
+        That the kernel takes on every GPU.
+    kernel : str
+        Whose it is: "deepep" or "hybridep".
+    """
+
+    way: str
+    count: float
+    size: float
+    ranks: float
+    hosts: float
+    over: int
+    sms: int
+    kernel: str = "deepep"
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,13 @@ from itertools import pairwise
 import numpy as np
 
 from prestep.sim.collectives.plan import Plan
-from prestep.sim.engine.cycle import Course, Cycle, Exchange, Piece
 from prestep.sim.engine.engine import execute
+from prestep.sim.engine.exchange_timeline import (
+    Cycle,
+    Exchange,
+    ExchangeTimeline,
+    Piece,
+)
 from prestep.sim.engine.execution import Run, Timed
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import (
@@ -248,12 +253,12 @@ def _bounds(run: Run) -> dict[int, int]:
 
 
 # -- between whom a rank exchanges it --------------------------------------------------------------
-def courses_of(
+def timelines_of(
     graph: OpGraph,
     chains: Mapping[OpGraph, Repetition],
     bandwidth: np.ndarray,
     plan: Callable[[Comm], Plan],
-) -> dict[int, dict[int, Course]]:
+) -> dict[int, dict[int, ExchangeTimeline]]:
     """How chains move bytes, by rank and the chain's index.
 
     Parameters
@@ -267,22 +272,22 @@ def courses_of(
     if not moving:
         return {}
     return {
-        program.rank: _courses(graph, program, moving, bandwidth, plan)
+        program.rank: _timelines(graph, program, moving, bandwidth, plan)
         for program in graph.programs
     }
 
 
-def _courses(
+def _timelines(
     graph: OpGraph,
     program: Program,
     chains: Mapping[OpGraph, Repetition],
     bandwidth: np.ndarray,
     plan: Callable[[Comm], Plan],
-) -> dict[int, Course]:
+) -> dict[int, ExchangeTimeline]:
     """Those of a program's kernels that are chains and move bytes, by index."""
     groups = graph.moved.get(program.rank, {})
     cycles = dict[OpGraph, Cycle]()
-    courses = dict[int, Course]()
+    timelines = dict[int, ExchangeTimeline]()
     for index in np.unique(program.payload[program.kind == KERNEL]).tolist():
         chain = graph.kernels[index]
         # A chain's second kernel is its last one, which moves nothing.
@@ -291,10 +296,10 @@ def _courses(
         recorded = chains[chain.graph]
         if chain.graph not in cycles and recorded.cycle is not None:
             cycles[chain.graph] = _among(groups, recorded.cycle, bandwidth, plan)
-        course = Course(cycles[chain.graph], chain.times, recorded.last)
-        if course.duration > 0:
-            courses[index] = course
-    return courses
+        timeline = ExchangeTimeline(cycles[chain.graph], chain.times, recorded.last)
+        if timeline.duration > 0:
+            timelines[index] = timeline
+    return timelines
 
 
 def _among(

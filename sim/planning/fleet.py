@@ -10,12 +10,19 @@ import numpy as np
 
 from prestep.sim.costs import Gpu
 from prestep.sim.costs.changed import AS_MODEL, ChangedGpu, Speed, changed
+from prestep.sim.costs.clock import Load
+from prestep.sim.costs.power import Power
+from prestep.sim.engine.execution import Limited
 from prestep.sim.errors import InputError, Mistake
+from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import Chain, OpGraph
 from prestep.topologies.fabric import Fabric
 
 LIMIT = "power_limit"  # attribute of a GPU
 LEAST = 1.2  # a power limit over what a GPU draws without kernels: below, nothing is known of clocks
+
+# Of a GPU whose times have the limit's cost in them: what is drawn beyond another limit slows a kernel at once (guess).
+AT_ONCE = Power(budget=0.0, product=1.0, exponent=2.14, other=1.0, idle=0.0)
 
 
 @dataclass(frozen=True)
@@ -145,3 +152,31 @@ def _check_limits(model: Gpu, speeds: Iterable[Speed]) -> None:
         found = f"{lowest * limit:.0f} W"
         expected = f"at least {LEAST * idle:.0f} W: {idle:.0f} W are drawn by a {model.name} with nothing to do"
         raise InputError(Mistake("cluster.set", f"gpu.{LIMIT}", found, expected))
+
+
+def limited_of(fleet: Fleet, graph: OpGraph) -> dict[int, Limited]:
+    """What kernels draw on the simulated ranks whose GPU has another power limit than its model, or a lower clock."""
+    limited: dict[int, Limited] = {}
+    by_gpu: dict[int, Limited] = {}
+    for program in graph.programs:
+        gpu = fleet.regulated(graph.pace.get(program.rank, program.rank))
+        if gpu is None:
+            continue
+        if id(gpu) not in by_gpu:
+            by_gpu[id(gpu)] = _limited(gpu, graph)
+        limited[program.rank] = by_gpu[id(gpu)]
+    return limited
+
+
+def _limited(gpu: ChangedGpu, graph: OpGraph) -> Limited:
+    power = gpu.power or AT_ONCE
+    return Limited(power, tuple(_load(gpu, power, one) for one in graph.kernels))
+
+
+def _load(gpu: ChangedGpu, power: Power, kernel: Kernel | Chain) -> Load:
+    """Kernels of a chain have been slowed where it was executed; those that spin draw what a waiting GPU does."""
+    if isinstance(kernel, Chain):
+        return Load(power.other, 1.0)
+    if kernel.kind == "spin":
+        return Load(power.idle, 1.0)
+    return gpu.load(kernel)

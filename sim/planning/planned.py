@@ -15,10 +15,9 @@ from prestep.sim.costs.spreads import slowest_of
 from prestep.sim.engine.execution import Timed
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import Chain, OpGraph
-from prestep.sim.planning.chains import Repetition, courses_of, repetition
-from prestep.sim.planning.fleet import rest_of
+from prestep.sim.planning.chains import Repetition, repetition, timelines_of
+from prestep.sim.planning.fleet import limited_of, rest_of
 from prestep.sim.planning.job import Job, Machine
-from prestep.sim.planning.limits import limited_of
 from prestep.sim.planning.plans import plan_of, plans_of
 from prestep.topologies.fabric import Fabric
 from prestep.workloads.job.faults import Faults
@@ -200,7 +199,7 @@ def _timed(
         scale=times.scale,
         idle=frozenset(i for i, kernel in enumerate(kernels) if kernel.kind == "spin"),
         grain=_grain(graph, chains),
-        courses=courses_of(
+        timelines=timelines_of(
             graph,
             chains,
             machine.fabric.links.bandwidth,

@@ -16,7 +16,7 @@ from prestep.sim.collectives import machine as constants
 from prestep.sim.collectives.assemble import wires
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
-from prestep.sim.graph.tokens import Tokens
+from prestep.sim.graph.opgraph import Tokens
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
 from prestep.workloads.megatron.spread import distinct

@@ -15,7 +15,7 @@ from prestep.sim.analysis.spans import timeline_of
 from prestep.sim.analysis.timeline import check
 from prestep.sim.engine.clock import Clock
 from prestep.sim.engine.engine import Run, Stuck, execute
-from prestep.sim.engine.rendezvous import Rank
+from prestep.sim.engine.rank import Rank
 from prestep.sim.graph.opgraph import SYNC, Comm, OpGraph
 from tests.sim.graphs import US, Op, all_reduce, beside, graph, timed
 

@@ -9,7 +9,7 @@ import pytest
 from prestep.sim.analysis.memory import outside
 from prestep.sim.collectives import hybridep
 from prestep.sim.collectives.planner import plan_collective
-from prestep.sim.graph.tokens import Tokens
+from prestep.sim.graph.opgraph import Tokens
 from prestep.sim.predict import plan
 from prestep.sim.spec.load import parse_scenario
 from prestep.sim.spec.sections import Scenario

@@ -20,7 +20,7 @@ from prestep.sim.costs.clock import Load
 from prestep.sim.costs.power import Meter
 from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
-from prestep.sim.planning.limits import AT_ONCE
+from prestep.sim.planning.fleet import AT_ONCE
 
 STEP = "llama1b-ddp4"
 PRODUCT = Kernel("gemm", (8192, 8192, 8192), layout="nt")

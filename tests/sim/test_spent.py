@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prestep.sim.engine import engine, spent
+from prestep.sim.engine import engine
 from prestep.sim.planning.planned import Planned
 from prestep.sim.predict import plan, step_time
 from prestep.sim.spec.load import parse_scenario
@@ -39,7 +39,7 @@ def test_the_reported_step_is_like_the_ones_after_it(layers: int) -> None:
     asked = scenario(layers)
     planned = plan(asked)
     run = engine.execute_all(planned, 3)
-    assert spent.falling(planned, run) == {0}
+    assert engine._falling(planned, run) == {0}
     after_many = last_steps(planned, MANY)
     assert last_steps(planned, 3) < after_many * (1 - 1e-3)
     assert step_time(asked) == pytest.approx(after_many, rel=1e-9)

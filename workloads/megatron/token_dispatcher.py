@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from prestep.sim.graph.tokens import Tokens
+from prestep.sim.graph.opgraph import Tokens
 from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.shard import Shard
 from prestep.workloads.megatron.spread import Spread

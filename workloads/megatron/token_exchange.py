@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from prestep.sim.graph.tokens import Tokens
+from prestep.sim.graph.opgraph import Tokens
 from prestep.workloads.megatron import tensor_parallel
 from prestep.workloads.megatron.elementwise import unsaved
 from prestep.workloads.parallel.group import Group

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from prestep.sim.graph.tokens import Tokens
+from prestep.sim.graph.opgraph import Tokens
 from prestep.workloads.torch.tape import Tape
 
 

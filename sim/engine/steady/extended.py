@@ -122,11 +122,11 @@ class Extended:
         for whole, program in zip(
             timed.graph.programs, self.short.graph.programs, strict=True
         ):
-            courses = timed.courses.get(whole.rank, {})
-            for kernel, course in courses.items():
+            timelines = timed.timelines.get(whole.rank, {})
+            for kernel, timeline in timelines.items():
                 count = _executions(whole, kernel) - _executions(program, kernel)
-                for exchange in course.cycle.exchanges:
-                    yield exchange.plan, count * course.times * exchange.plan.size
+                for exchange in timeline.cycle.exchanges:
+                    yield exchange.plan, count * timeline.times * exchange.plan.size
 
     # -- where everything goes ------------------------------------------------------------------------
     def _alone(self, rank: int, step: int) -> None:

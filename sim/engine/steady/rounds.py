@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from prestep.sim.engine.execution import Run, Timed
-from prestep.sim.engine.rendezvous import Rank
+from prestep.sim.engine.rank import Rank
 from prestep.sim.engine.steady.extended import Extended
 from prestep.sim.engine.steady.window import HOST, SAME, Uneven, Window, streams
 from prestep.sim.errors import PrestepError

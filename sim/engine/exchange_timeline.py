@@ -148,7 +148,7 @@ class Cycle:
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class ExchangeTimeline:
     """A chain that moves bytes: so many repetitions of a cycle, the last without its last kernel of `cut` seconds."""
 
     cycle: Cycle
@@ -232,23 +232,23 @@ class Between:
         return cls(moved, waited)
 
 
-def _passed(course: Course, place: float) -> list[float]:
-    """How often each exchange has moved its bytes by a place in a course, with the part of one under way."""
-    if place >= course.duration:
-        return [float(course.times)] * len(course.cycle.exchanges)
-    moment = Moment.at(course, place)
+def _passed(timeline: ExchangeTimeline, place: float) -> list[float]:
+    """How often each exchange has moved its bytes by a place in a timeline, with the part of one under way."""
+    if place >= timeline.duration:
+        return [float(timeline.times)] * len(timeline.cycle.exchanges)
+    moment = Moment.at(timeline, place)
     whole = moment.repetition
     return [
         whole
         + (1.0 if at < moment.ended else moment.moved if at == moment.ended else 0)
-        for at in range(len(course.cycle.exchanges))
+        for at in range(len(timeline.cycle.exchanges))
     ]
 
 
-def _waited(course: Course, place: float) -> dict[str, float]:
-    """Seconds in which computation has waited for exchanges by a place in a course, by axis."""
-    cycle, times = course.cycle, course.times
-    if place >= course.duration:
+def _waited(timeline: ExchangeTimeline, place: float) -> dict[str, float]:
+    """Seconds in which computation has waited for exchanges by a place in a timeline, by axis."""
+    cycle, times = timeline.cycle, timeline.times
+    if place >= timeline.duration:
         return {axis: times * waited for axis, waited in cycle.exposed.items()}
     whole = min(int(place / cycle.period), times - 1)
     part = cycle.exposed_until(place - whole * cycle.period)
@@ -260,7 +260,7 @@ def _waited(course: Course, place: float) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Moment:
-    """A place in a course.
+    """A place in a timeline.
 
     Attributes
     ----------
@@ -281,9 +281,9 @@ class Moment:
     moved: float
 
     @classmethod
-    def at(cls, course: Course, place: float) -> Moment:
-        cycle = course.cycle
-        repetition = min(int(place / cycle.period), course.times - 1)
+    def at(cls, timeline: ExchangeTimeline, place: float) -> Moment:
+        cycle = timeline.cycle
+        repetition = min(int(place / cycle.period), timeline.times - 1)
         now = place - repetition * cycle.period
         return cls(repetition, *_computed(cycle, now), *_exchanged(cycle, now))
 
