@@ -72,8 +72,8 @@ def kernels(gpu: Gpu) -> Iterator[Sample]:
 
 
 def _highest(gpu: Gpu) -> float:
-    assert gpu.model_clock is not None
-    return gpu.model_clock
+    assert gpu.facts.clock is not None
+    return gpu.facts.clock
 
 
 def _operation(

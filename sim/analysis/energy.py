@@ -121,7 +121,7 @@ def energy_of(
         gpu_limit=drawn.limit,
         limited=drawn.wanted > drawn.power,
         gpu_clock=drawn.clock,
-        gpu_clock_hz=drawn.clock * (gpu.model_clock or math.nan),
+        gpu_clock_hz=drawn.clock * (gpu.facts.clock or math.nan),
         communication_power=drawn.communication,
         host_power=host,
         network_power=network,

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from prestep.sim.costs.roofline import Roofline
-from prestep.sim.costs.tables import covariance_between, toward
+from prestep.sim.costs.estimators.roofline import Roofline
+from prestep.sim.costs.tables import Scattered, toward
 from prestep.sim.graph.kernel import Kernel
 
 PREFIX = "aten "
@@ -63,7 +63,6 @@ NOISE = 0.03  # measured: repetitions on another start of the machine differ by 
 UNTUNED = 4.0
 JITTER = 0.3e-6  # guess, s: that by which the shortest kernels differ
 KINDS_DIFFER = 0.2  # guess: streams of as many bytes and elements by another name
-SAME = 1e-6  # octaves within which two positions are one
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def axes(kernel: Kernel) -> tuple[float, ...]:
     return _octaves(*kernel.shape)
 
 
-class Surface:
+class Surface(Scattered):
     """`base(kernel)` times a correction through the rows of one group (Gaussian-process regression, Matern 3/2).
 
     Parameters
@@ -153,26 +152,16 @@ class Surface:
         spread: float,
         noise: float,
     ) -> None:
-        self.base, self.length, self.spread = base, length, spread
         at_position = _by_position(rows)
-        alike = at_position.values()
-        self.points = np.array(list(at_position))
-        self.low, self.high = self.points.min(axis=0), self.points.max(axis=0)
+        super().__init__(at_position, axes, length, spread)
+        self.base, alike = base, at_position.values()
         self.launches = list(map(_launches, alike))
         residual = np.array([_residual(mine, base) for mine in alike])
         variance = np.array([_variance(mine, noise) for mine in alike])
         weights = 1.0 / (variance + spread**2)
         self.mean = float((weights * residual).sum() / weights.sum())
-        self.alpha = self._weights(variance, residual - self.mean)
-
-    def _weights(self, variance: np.ndarray, residual: np.ndarray) -> np.ndarray:
-        """How much each row's correction counts at a distance of 0."""
-        apart = self.points[:, None, :] - self.points[None, :, :]
-        covariance = self._near(apart) + np.diag(variance)
-        return np.linalg.solve(covariance, residual)
-
-    def _near(self, difference: np.ndarray) -> np.ndarray:
-        return covariance_between(difference, self.length, self.spread)
+        #: How much each row's correction counts at a distance of 0.
+        self.alpha = np.linalg.solve(self.covariance(variance), residual - self.mean)
 
     def fits(self, kernel: Kernel) -> bool:
         """Whether the kernel has as many sizes as the rows."""
@@ -185,28 +174,14 @@ class Surface:
         """
         position = np.array(axes(kernel))
         at = np.clip(position, self.low, self.high)
-        correction = self.mean + float(self._near(self.points - at) @ self.alpha)
+        correction = self.mean + float(self.near(at) @ self.alpha)
         base = self.base(kernel)
         octaves = float(np.abs(position - at).max())
         return toward(base, base * math.exp(correction), octaves)
 
-    def _distances(self, kernel: Kernel) -> np.ndarray:
-        distances: np.ndarray = np.abs(self.points - np.array(axes(kernel))).max(axis=1)
-        return distances
-
-    def measured(self, kernel: Kernel) -> bool:
-        """Whether a row has this very position."""
-        nearest = float(self._distances(kernel).min())
-        return nearest < SAME
-
-    def past(self, kernel: Kernel) -> float:
-        """Octaves from the rows to the kernel, on the axis on which it is furthest outside."""
-        at = np.array(axes(kernel))
-        return float(max(0.0, (self.low - at).max(), (at - self.high).max()))
-
     def starts(self, kernel: Kernel) -> int:
         """CUDA kernels that the nearest row launches."""
-        return self.launches[int(self._distances(kernel).argmin())]
+        return self.launches[int(self.distances(kernel).argmin())]
 
 
 def _by_position(rows: Iterable[AtenRow]) -> dict[tuple[float, ...], list[AtenRow]]:

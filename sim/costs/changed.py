@@ -10,9 +10,9 @@ from prestep.sim.costs.clock import Load, load_under
 from prestep.sim.costs.draw import Draw
 from prestep.sim.costs.estimators import Basis, Estimator
 from prestep.sim.costs.estimators.chain import STAND_INS
+from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.gpu import Gpu
 from prestep.sim.costs.power import Power
-from prestep.sim.costs.roofline import Roofline
 from prestep.sim.graph.kernel import Kernel
 
 

@@ -17,7 +17,7 @@ from prestep.sim.costs.estimators import OWN, Basis, Estimator
 from prestep.sim.costs.estimators.chain import STAND_INS
 from prestep.sim.costs.gpu import Gpu
 from prestep.sim.costs.kinds import STREAM_PASSES, work
-from prestep.sim.costs.tables import NEAR, Row, covariance_between
+from prestep.sim.costs.tables import NEAR, Row, Scattered
 from prestep.sim.graph.kernel import STATED, Kernel
 
 # Octaves over which corrections stay alike: of products, whose sizes choose another kernel of the library, and others.
@@ -28,41 +28,26 @@ DEFAULT_LENGTH = 3.0
 SPREAD, SPREAD_LENT = 0.05, 0.10
 # The same of all kernels of a machine together: between GPUs of a model (measured); where times are lent (guess).
 BETWEEN, BETWEEN_LENT = 0.0075, 0.05
-SAME = 1e-6  # octaves within which a shape is a row's
 
 
-class Correction:
+class Correction(Scattered):
     """Logarithm of time here over that of the known GPU, between rows of one table (Gaussian process, Matern 3/2)."""
 
     def __init__(
         self, rows: list[Row], below: Gpu, factor: float, spread: float
     ) -> None:
-        self.mean, self.spread = math.log(factor), spread
-        self.length = LENGTH.get(terms.group(rows[0].kernel)[0], DEFAULT_LENGTH)
-        self.points = np.array([position(row.kernel) for row in rows])
+        length = LENGTH.get(terms.group(rows[0].kernel)[0], DEFAULT_LENGTH)
+        points = (position(row.kernel) for row in rows)
+        super().__init__(points, position, length, spread)
+        self.mean = math.log(factor)
         ratios = [row.duration / below.duration(row.kernel) for row in rows]
         noise = np.array([row.noise for row in rows]) ** 2
-        apart = self.points[:, None, :] - self.points[None, :, :]
-        covariance = self._alike(apart) + np.diag(noise)
-        self.weights = np.linalg.solve(covariance, np.log(ratios) - self.mean)
-
-    def _alike(self, apart: np.ndarray) -> np.ndarray:
-        return covariance_between(apart, self.length, self.spread)
+        residual = np.log(ratios) - self.mean
+        self.weights = np.linalg.solve(self.covariance(noise), residual)
 
     def __call__(self, kernel: Kernel) -> float:
-        near = self._alike(self.points - np.array(position(kernel)))
+        near = self.near(np.array(position(kernel)))
         return math.exp(self.mean + float(near @ self.weights))
-
-    def past(self, kernel: Kernel) -> float:
-        """Octaves from the rows to this shape, on the axis on which it is furthest outside; 0 among them."""
-        at = np.array(position(kernel))
-        low, high = self.points.min(axis=0), self.points.max(axis=0)
-        return float(max(0.0, (low - at).max(), (at - high).max()))
-
-    def measured(self, kernel: Kernel) -> bool:
-        """Whether a row has this very shape."""
-        apart = np.abs(self.points - np.array(position(kernel)))
-        return bool((apart.max(axis=1) < SAME).any())
 
 
 def position(kernel: Kernel) -> tuple[float, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
@@ -74,36 +74,28 @@ class Correction:
     spread: float
 
 
-def _numbers(table: Mapping[str, Any]) -> dict[str, float]:
-    return {key: float(value) for key, value in table.items()}
+def _each(read: Callable[[Any], Any]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Reads every value of a table."""
+    return lambda table: {key: read(value) for key, value in table.items()}
 
 
-def _rows_of_numbers(table: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
-    return {key: tuple(map(float, values)) for key, values in table.items()}
+def _made(cls: Callable[..., Any]) -> Callable[[Mapping[str, Any]], Any]:
+    """Reads a table as a value with a field for every key."""
+    return lambda table: cls(**table)
 
 
-def _tile_models(table: Mapping[str, Any]) -> dict[str, TileModel]:
-    return {dtype: _tile_model(constants) for dtype, constants in table.items()}
+def _floats(values: Iterable[float]) -> tuple[float, ...]:
+    return tuple(map(float, values))
 
 
-def _corrections(table: Mapping[str, Any]) -> dict[str, Correction]:
-    return {kind: Correction(**constants) for kind, constants in table.items()}
-
-
-def _stacks(table: Mapping[str, Any]) -> dict[str, Stack]:
-    return {key: Stack(**constants) for key, constants in table.items()}
+_numbers, _rows_of_numbers = _each(float), _each(_floats)
+_tile_model, _power = _made(TileModel), _made(Power)
+_tile_models, _corrections = _each(_tile_model), _each(_made(Correction))
+_stacks = _each(_made(Stack))
 
 
 def _draw(table: Mapping[str, Any]) -> Draw:
     return Draw(**{**table, "flop": _numbers(table["flop"])})
-
-
-def _power(table: Mapping[str, Any]) -> Power:
-    return Power(**table)
-
-
-def _tile_model(table: Mapping[str, Any]) -> TileModel:
-    return TileModel(**table)
 
 
 def _adamw(table: Mapping[str, Any]) -> Adamw:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from prestep.sim.costs.roofline import Roofline
+from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.graph.kernel import Kernel
 
 KINDS = ("fused_pointwise", "fused_reduction")

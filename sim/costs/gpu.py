@@ -16,12 +16,12 @@ from prestep.sim.costs.estimators.chain import chain_of
 from prestep.sim.costs.estimators.library import LibrarySteps
 from prestep.sim.costs.estimators.operations import AtenTables
 from prestep.sim.costs.estimators.optimizer import Adamw
+from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.estimators.table import KernelTables
 from prestep.sim.costs.facts import GpuFacts
 from prestep.sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
 from prestep.sim.costs.kinds import check, work
 from prestep.sim.costs.power import BUSY_ABOVE, FILLS_ABOVE, Power
-from prestep.sim.costs.roofline import Roofline
 from prestep.sim.costs.tables import REACH, Row
 from prestep.sim.graph.kernel import Kernel
 
@@ -51,10 +51,6 @@ class Gpu:
         Factor on kernels bound by the SMs' clock while other GPUs of the host work too (power and heat lower clocks).
     fused
         Factor on Megatron's fused elementwise kernels over streams of as many bytes; default that of ``like``.
-    unaligned
-        Factor on a product whose operands' rows are no multiples of 16 bytes, which tensor cores want.
-    stream
-        HBM bytes/s that a streaming kernel reached; None where nobody measured it.
     power
         The power limit, as far as it slows products down; None where it is in their times or unknown.
     power_limit, draw
@@ -87,11 +83,9 @@ class Gpu:
         self.spread = facts.spread
         self.crowded = facts.crowded
         self.fused = self._fused()
-        self.unaligned = facts.unaligned
         self.roofline = Roofline(
             dict(facts.peak), facts.bandwidth, facts.l2_bandwidth, facts.l2
         )
-        self.stream = facts.stream
         self.tables = KernelTables(
             rows, facts, self.bandwidth * facts.efficiency["bytes"], self.tile_time
         )
@@ -131,11 +125,6 @@ class Gpu:
     def clock(self) -> float:
         """The SMs' highest clock over that of the model."""
         return 1.0
-
-    @property
-    def model_clock(self) -> float | None:
-        """The highest clock of the model's SMs, Hz; None where its file does not say."""
-        return self.facts.clock
 
     @property
     def peak(self) -> dict[str, float]:

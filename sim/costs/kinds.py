@@ -298,33 +298,17 @@ def check(kernel: Kernel) -> None:
     if known is None:
         if kernel.kind == STATED or kernel.bytes > 0 or kernel.flops > 0:
             return
-        hint = did_you_mean(kernel.kind, KINDS)
-        raise InputError(
-            Mistake(
-                "kernel",
-                "kind",
-                f'"{kernel.kind}"',
-                "a known kind, or bytes or flops",
-                hint,
-            )
-        )
+        hint, kind = did_you_mean(kernel.kind, KINDS), f'"{kernel.kind}"'
+        expected = "a known kind, or bytes or flops"
+        raise InputError(Mistake("kernel", "kind", kind, expected, hint))
     fields = known[0].split(", ")
     bad_count = len(kernel.shape) != len(fields) and fields != ["elements"]
     if bad_count or any(size <= 0 for size in kernel.shape) or not kernel.shape:
-        raise InputError(
-            Mistake(
-                "kernel", kernel.kind, str(kernel.shape), f"positive sizes ({known[0]})"
-            )
-        )
+        shape, expected = str(kernel.shape), f"positive sizes ({known[0]})"
+        raise InputError(Mistake("kernel", kernel.kind, shape, expected))
     if kernel.dtype not in DTYPE_BYTES:
-        raise InputError(
-            Mistake(
-                "kernel",
-                "dtype",
-                f'"{kernel.dtype}"',
-                f"one of {', '.join(DTYPE_BYTES)}",
-            )
-        )
+        dtype, expected = f'"{kernel.dtype}"', f"one of {', '.join(DTYPE_BYTES)}"
+        raise InputError(Mistake("kernel", "dtype", dtype, expected))
 
 
 def work(kernel: Kernel) -> Work:

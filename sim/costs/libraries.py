@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.gpu_files import HARDWARE
 from prestep.sim.costs.library_families import Family
 from prestep.sim.costs.library_table import Library, LibraryTable
-from prestep.sim.costs.roofline import Roofline
 
 WHO = ["gpu", "dtype", "source", "kernel", "variant"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.library_families import Family, Sizes, Work
-from prestep.sim.costs.roofline import Roofline
 from prestep.sim.costs.tables import REACH, covariance
 
 #: Share of the datasheet's limits where corrections start (a guess).

@@ -18,7 +18,6 @@ name of such a file beside it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -32,6 +31,7 @@ from prestep.sim.costs.gpu import Gpu, parts
 from prestep.sim.costs.gpu_files import aten_of, laid_over
 from prestep.sim.costs.tables import Row
 from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.schema import Number
 
 FORMAT = 1
 FACTS = tuple(SCHEMA.keys)
@@ -153,15 +153,7 @@ def _wrong_factors(where: str, factors: object) -> Iterable[Mistake]:
         yield Mistake(where, "factor", repr(factors)[:60], "a table")
         return
     for name, entry in factors.items():
-        if not isinstance(entry, dict) or not _positive(entry.get("value")):
+        value = entry.get("value") if isinstance(entry, dict) else None
+        if [*Number(above=True).mistakes(where, name, value)]:
             expected = "{ value = ..., low, high, rows }"
             yield Mistake(where, f"factor.{name}", repr(entry)[:60], expected)
-
-
-def _positive(value: object) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value > 0
-    )

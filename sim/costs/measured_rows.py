@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +11,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from prestep.sim import files
-from prestep.sim.costs.tables import Row
+from prestep.sim.costs.tables import Row, row_of
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.graph.kernel import Kernel
 
 COLUMNS = (
-    "kind",
-    "layout",
-    "dtype",
-    "shape",
-    "bytes",
-    "seconds",
-    "noise",
-    "count",
-    "source",
+    *("kind", "layout", "dtype", "shape", "bytes"),
+    *("seconds", "noise", "count", "source"),
+)
+#: What reading something else raises.
+_NO_TABLE = (
+    *(OSError, pa.ArrowException),
+    *(AttributeError, KeyError, TypeError, ValueError),
 )
 
 
@@ -38,59 +35,30 @@ def read_rows(path: Path) -> list[Row]:
     """
     try:
         table = pq.read_table(path, columns=list(COLUMNS)).to_pylist()
-        return [_row(one) for one in table]
-    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            Mistake(
-                str(path), "", str(error).splitlines()[0][:200], "a table of kernels"
-            )
-        ) from None
+        return [_checked(row_of(one)) for one in table]
+    except _NO_TABLE as error:
+        text = str(error).splitlines()[0][:200]
+        raise InputError(Mistake(str(path), "", text, "a table of kernels")) from None
 
 
-def _row(one: Mapping[str, Any]) -> Row:
-    shape = tuple(int(size) for size in str(one["shape"]).split("x"))
-    time, noise = float(one["seconds"]), float(one["noise"])
-    if not (
-        math.isfinite(time)
-        and time > 0
-        and math.isfinite(noise)
-        and noise > 0
-        and min(shape) > 0
-    ):
-        raise ValueError(
-            f"{one['kind']} {one['shape']}: sizes, seconds and noise must be above 0"
-        )
-    kernel = Kernel(
-        str(one["kind"]),
-        shape,
-        str(one["dtype"]),
-        str(one["layout"]),
-        float(one["bytes"]),
-    )
-    return Row(kernel, time, noise, int(one["count"]), str(one["source"]))
+def _checked(row: Row) -> Row:
+    """The row itself; raises ValueError for sizes, seconds or a noise that none can have."""
+    kernel, numbers = row.kernel, (row.duration, row.noise)
+    if min(kernel.shape) > 0 and all(0 < number < math.inf for number in numbers):
+        return row
+    name = f"{kernel.kind} {'x'.join(map(str, kernel.shape))}"
+    raise ValueError(f"{name}: sizes, seconds and noise must be above 0")
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Writes such a table, whole or not at all."""
-    listed = [
-        (
-            k.kind,
-            k.layout,
-            k.dtype,
-            "x".join(map(str, k.shape)),
-            k.bytes,
-            row.duration,
-            row.noise,
-            row.count,
-            row.source,
-        )
-        for row in rows
-        for k in (row.kernel,)
-    ]
-    columns = (
-        dict(zip(COLUMNS, zip(*listed, strict=True), strict=True)) if listed else {}
-    )
+    columns: dict[str, list[Any]] = {}
+    for row in rows:
+        kernel = row.kernel
+        shape = "x".join(map(str, kernel.shape))
+        what = kernel.kind, kernel.layout, kernel.dtype, shape, kernel.bytes
+        values = *what, row.duration, row.noise, row.count, row.source
+        for name, value in zip(COLUMNS, values, strict=True):
+            columns.setdefault(name, []).append(value)
     with files.replacing(path) as beside:
-        pq.write_table(
-            pa.table({name: list(column) for name, column in columns.items()}), beside
-        )
+        pq.write_table(pa.table(columns), beside)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prestep.sim.costs import gemm
 from prestep.sim.costs.counterparts import kind_in_models
+from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.facts import GpuFacts
-from prestep.sim.costs.roofline import Roofline
 from prestep.sim.graph.kernel import Kernel
 
 PRODUCTS = ("gemm", "gemm_bias")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ LATENCY_BOUND = 4e6
 REACH = 8.0
 # Octaves outside the measured sizes from which on a reading is called an extrapolation (guess: half to double is near).
 NEAR = 1.0
+SAME = 1e-6  # octaves within which two positions are one
 
 
 @dataclass(frozen=True)
@@ -39,25 +40,18 @@ class Row:
 def read_rows(path: Path) -> list[Row]:
     """Rows of a table file: kind, layout, dtype, shape (sizes joined by x), bytes, seconds, noise, count, source."""
     with path.open(newline="") as file:
-        return [_row(fields) for fields in csv.DictReader(file)]
+        return [row_of(fields) for fields in csv.DictReader(file)]
 
 
-def _row(fields: dict[str, str]) -> Row:
+def row_of(fields: Mapping[str, Any]) -> Row:
+    """A row of a table, of texts or numbers by the names of its columns."""
     shape = tuple(int(size) for size in fields["shape"].split("x"))
-    kernel = Kernel(
-        fields["kind"],
-        shape,
-        fields["dtype"],
-        fields["layout"],
-        float(fields["bytes"] or 0),
+    kind, dtype, layout, size = (
+        fields[name] for name in ("kind", "dtype", "layout", "bytes")
     )
-    return Row(
-        kernel,
-        float(fields["seconds"]),
-        float(fields["noise"]),
-        int(fields["count"]),
-        fields["source"],
-    )
+    kernel = Kernel(kind, shape, dtype, layout, float(size or 0))
+    seconds, noise = float(fields["seconds"]), float(fields["noise"])
+    return Row(kernel, seconds, noise, int(fields["count"]), fields["source"])
 
 
 class Curve:
@@ -181,15 +175,60 @@ def covariance(distance: np.ndarray, length: float, spread: float) -> np.ndarray
     return alike
 
 
-def covariance_between(
-    difference: np.ndarray, length: float, spread: float
-) -> np.ndarray:
-    """Covariance of values by the difference of their positions, shape (..., axes)."""
-    distance = np.sqrt((difference**2).sum(axis=-1))
-    return covariance(distance, length, spread)
+class Scattered:
+    """Measured rows by their positions in octaves, whose corrections are alike near each other.
+
+    Parameters
+    ----------
+    points
+        Positions of the rows, one float per axis.
+    axes
+        Position of a kernel.
+    length
+        Distance (octaves) over which corrections stay alike; `spread` is their standard deviation in log time.
+    """
+
+    def __init__(
+        self,
+        points: Iterable[tuple[float, ...]],
+        axes: Callable[[Kernel], tuple[float, ...]],
+        length: float,
+        spread: float,
+    ) -> None:
+        self.points = np.array([*points])
+        self.axes, self.length, self.spread = axes, length, spread
+        self.low, self.high = self.points.min(axis=0), self.points.max(axis=0)
+
+    def covariance(self, variance: np.ndarray) -> np.ndarray:
+        """Covariance of the rows' corrections, with the variance of each; shape (rows, rows)."""
+        apart = self.points[:, None, :] - self.points[None, :, :]
+        return self._alike(apart) + np.diag(variance)
+
+    def near(self, position: np.ndarray) -> np.ndarray:
+        """Covariance of each row's correction with that at a position."""
+        return self._alike(self.points - position)
+
+    def _alike(self, difference: np.ndarray) -> np.ndarray:
+        distance = np.sqrt((difference**2).sum(axis=-1))
+        return covariance(distance, self.length, self.spread)
+
+    def distances(self, kernel: Kernel) -> np.ndarray:
+        """Octaves from each row to a kernel, on the axis on which they are furthest apart."""
+        apart = np.abs(self.points - np.array(self.axes(kernel)))
+        octaves: np.ndarray = apart.max(axis=1)
+        return octaves
+
+    def measured(self, kernel: Kernel) -> bool:
+        """Whether a row has this very position."""
+        return bool((self.distances(kernel) < SAME).any())
+
+    def past(self, kernel: Kernel) -> float:
+        """Octaves from the rows to a kernel, on the axis on which it is furthest outside; 0 among them."""
+        at = np.array(self.axes(kernel))
+        return float(max(0.0, (self.low - at).max(), (at - self.high).max()))
 
 
-class Kriged:
+class Kriged(Scattered):
     """`base(kernel)` times a correction through the rows.
 
     Parameters
@@ -198,10 +237,8 @@ class Kriged:
         Measurements; `row.noise` is each one's relative standard deviation.
     base
         Parametric seconds of a kernel.
-    axes
-        Positions of a kernel in log2 units, one float per axis.
-    length
-        Distance (octaves) over which corrections stay alike; `spread` is their standard deviation in log time.
+    axes, length, spread
+        As of `Scattered`.
     """
 
     def __init__(
@@ -212,28 +249,17 @@ class Kriged:
         length: float,
         spread: float,
     ) -> None:
-        self.base, self.axes, self.length, self.spread = base, axes, length, spread
-        self.points = np.array([axes(row.kernel) for row in rows])
-        self.residual = np.array(
-            [math.log(row.duration / base(row.kernel)) for row in rows]
-        )
-        self.noise = np.array([row.noise for row in rows]) ** 2
-        weights = 1.0 / (self.noise + spread**2)
-        self.mean = float((weights * self.residual).sum() / weights.sum())
-        self.inverse = np.linalg.inv(self._covariance())
-        self.alpha = self.inverse @ (self.residual - self.mean)
-
-    def _covariance(self) -> np.ndarray:
-        """Covariance of the rows' corrections, noise included; shape (rows, rows)."""
-        apart = self.points[:, None, :] - self.points[None, :, :]
-        covariance: np.ndarray = self._kernel(apart) + np.diag(self.noise)
-        return covariance
-
-    def _kernel(self, difference: np.ndarray) -> np.ndarray:
-        return covariance_between(difference, self.length, self.spread)
+        super().__init__((axes(row.kernel) for row in rows), axes, length, spread)
+        self.base = base
+        residual = np.array([math.log(row.duration / base(row.kernel)) for row in rows])
+        noise = np.array([row.noise for row in rows]) ** 2
+        weights = 1.0 / (noise + spread**2)
+        self.mean = float((weights * residual).sum() / weights.sum())
+        self.inverse = np.linalg.inv(self.covariance(noise))
+        self.alpha = self.inverse @ (residual - self.mean)
 
     def __call__(self, kernel: Kernel) -> float:
-        near = self._kernel(self.points - np.array(self.axes(kernel)))
+        near = self.near(np.array(self.axes(kernel)))
         return self.base(kernel) * math.exp(self.mean + float(near @ self.alpha))
 
     def continued(self, kernel: Kernel, limit: float) -> float:
@@ -243,28 +269,11 @@ class Kriged:
             return seconds
         return toward(limit, seconds, self.past(kernel))
 
-    def measured(self, kernel: Kernel) -> bool:
-        """Whether a row has this very position."""
-        return bool(
-            (np.abs(self.points - np.array(self.axes(kernel))).max(axis=1) < 1e-6).any()
-        )
-
     def reaches(self, kernel: Kernel) -> bool:
         """Whether this position lies among the rows, or nearly, on every axis."""
         at = np.array(self.axes(kernel))
-        low, high = self.points.min(axis=0) - NEAR, self.points.max(axis=0) + NEAR
+        low, high = self.low - NEAR, self.high + NEAR
         return bool(((low <= at) & (at <= high)).all())
-
-    def past(self, kernel: Kernel) -> float:
-        """Octaves from the rows to this position, on the axis on which it is furthest outside; 0 among them."""
-        at = np.array(self.axes(kernel))
-        return float(
-            max(
-                0.0,
-                (self.points.min(axis=0) - at).max(),
-                (at - self.points.max(axis=0)).max(),
-            )
-        )
 
     def leave_one_out(self) -> np.ndarray:
         """Log errors (predicted over measured) of each row when it is left out (closed form)."""

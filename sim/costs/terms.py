@@ -145,29 +145,22 @@ def _first_two(kernel: Kernel) -> tuple[float, ...]:
 Group = tuple[str, str, str]
 Terms = Callable[[Kernel], tuple[float, ...]]
 
+# Kinds over rows and columns, whose times grow with both.
+NORMS = (
+    *("rms_norm_fwd", "rms_norm_bwd", "rms_norm_bwd_input", "rms_norm_bwd_weight"),
+    *("layer_norm_fwd", "softmax", "log_softmax_fwd", "log_softmax_bwd"),
+)
 # kind -> (terms, axes); "gemm" has its own base (gemm.py), streams are curves.
 LINEAR: dict[str, tuple[Terms, Terms]] = {
-    "attention_fwd": (_attention, _attention_axes),
-    "attention_bwd": (_attention, _attention_axes),
+    **dict.fromkeys(("attention_fwd", "attention_bwd"), (_attention, _attention_axes)),
     "grouped_gemm": (_grouped, _shape_axes),
-    "rms_norm_fwd": (_norm, _shape_axes),
-    "rms_norm_bwd": (_norm, _shape_axes),
-    "rms_norm_bwd_input": (_norm, _shape_axes),
-    "rms_norm_bwd_weight": (_norm, _shape_axes),
-    "layer_norm_fwd": (_norm, _shape_axes),
-    "softmax": (_norm, _shape_axes),
-    "log_softmax_fwd": (_norm, _shape_axes),
-    "log_softmax_bwd": (_norm, _shape_axes),
-    "batchnorm_fwd": (_batchnorm, _shape_axes),
-    "batchnorm_bwd": (_batchnorm, _shape_axes),
-    "nll_loss_fwd": (_tokens, _shape_axes),
-    "nll_loss_bwd": (_tokens, _shape_axes),
+    **dict.fromkeys(NORMS, (_norm, _shape_axes)),
+    **dict.fromkeys(("batchnorm_fwd", "batchnorm_bwd"), (_batchnorm, _shape_axes)),
+    **dict.fromkeys(("nll_loss_fwd", "nll_loss_bwd"), (_tokens, _shape_axes)),
     "embedding_fwd": (_product, _first_two),
     "index_put": (_index_put, _first_two),
     "embedding_bwd": (_embedding_backward, _first_two),
-    "conv_fwd": (_work, _conv_axes),
-    "conv_dgrad": (_work, _conv_axes),
-    "conv_wgrad": (_work, _conv_axes),
+    **dict.fromkeys(("conv_fwd", "conv_dgrad", "conv_wgrad"), (_work, _conv_axes)),
 }
 
 GEMM_AXES: Terms = _shape_axes

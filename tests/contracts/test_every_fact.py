@@ -167,7 +167,8 @@ def test_every_fact_that_a_gpus_file_may_state_is_read() -> None:
     assert stated == {entry.name for entry in fields(GpuFacts)} - found_out
     # Read by the facts themselves: as `tiles`, and as `room`.
     within = {"gemm", "products", "usable"}
-    assert stated - within <= set().union(*map(gpu_facts_read, sources("sim/costs")))
+    trees = (*sources("sim/costs"), *sources("sim/analysis"))
+    assert stated - within <= set().union(*map(gpu_facts_read, trees))
 
 
 @pytest.mark.parametrize("name", names())

@@ -16,6 +16,7 @@ import numpy as np
 
 from prestep.sim.costs import gemm
 from prestep.sim.costs.estimators import EXTRAPOLATED, Basis, Estimator, tiles
+from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.gpu_files import HARDWARE
 from prestep.sim.costs.library_families import ATTENTION, PRODUCTS, Family
 from prestep.sim.costs.library_table import (
@@ -25,7 +26,6 @@ from prestep.sim.costs.library_table import (
     Stack,
     nearest,
 )
-from prestep.sim.costs.roofline import Roofline
 from prestep.sim.graph.kernel import Kernel
 
 #: Octaves from a measured shape within which a table reaches.

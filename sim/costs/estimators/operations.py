@@ -23,7 +23,7 @@ from prestep.sim.costs.aten import (
     is_mixed,
 )
 from prestep.sim.costs.estimators import EXTRAPOLATED, Basis, Estimator
-from prestep.sim.costs.roofline import Roofline
+from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.tables import NEAR
 from prestep.sim.graph.kernel import Kernel
 

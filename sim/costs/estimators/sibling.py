@@ -85,9 +85,9 @@ def least_over(gpu: Gpu, like: Gpu, kernel: Kernel) -> float:
     HBM counts with the measured rates of both where there are, else with the datasheet's.
     """
     here, there = gpu.roofline, like.roofline
-    if gpu.stream is not None and like.stream is not None:
-        here = replace(here, bandwidth=gpu.stream)
-        there = replace(there, bandwidth=like.stream)
+    if gpu.facts.stream is not None and like.facts.stream is not None:
+        here = replace(here, bandwidth=gpu.facts.stream)
+        there = replace(there, bandwidth=like.facts.stream)
     least = there.bound(kernel)
     return here.bound(kernel) / least if least > 0 else 1.0
 

@@ -7,9 +7,9 @@ from functools import partial
 
 from prestep.sim.costs import gemm, terms
 from prestep.sim.costs.estimators import EXTRAPOLATED, Basis, Estimator
+from prestep.sim.costs.estimators.roofline import estimate
 from prestep.sim.costs.facts import GpuFacts
 from prestep.sim.costs.kinds import OVER_PCIE, STREAM_PASSES, work
-from prestep.sim.costs.roofline import estimate
 from prestep.sim.costs.tables import Curve, Kriged, Row
 from prestep.sim.costs.terms import Group
 from prestep.sim.graph.kernel import Kernel

@@ -79,7 +79,7 @@ def odd_rows(gpu: Gpu, kernel: Kernel) -> float:
     """Time of a product over that with rows of operands at multiples of 16 bytes."""
     _, shape = gemm.products(kernel)
     odd = gemm.unaligned(shape, kernel.layout, kernel.dtype)
-    return gpu.unaligned if odd else 1.0
+    return gpu.facts.unaligned if odd else 1.0
 
 
 def aligned(gpu: Gpu, kernel: Kernel) -> float:
