@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,21 +92,10 @@ def fallbacks_of(
     that nothing is said of. `host_share` is the share of the step in which GPUs wait for the host (0 to 1).
     """
     spent = _Spent.of(planned, run)
-    counts, times = dict[Reason, int](), dict[Reason, float]()
-
-    def add(reasons: Mapping[Reason, float], count: int, time: float) -> None:
-        for reason, share in reasons.items() if count else ():
-            counts[reason] = counts.get(reason, 0) + count
-            times[reason] = times.get(reason, 0.0) + time * share
-
-    for number, count, time in spent.kernels():
-        kernel = planned.graph.kernels[number]
-        add(_shares(planned, kernel), count, time)
-        if not isinstance(kernel, Chain) and not is_known(kernel):
-            crowded = (f"kernel {kernel.kind} beside communication", "guess")
-            add({crowded: 1.0}, *spent.crowded(number))
-    for plan, count, time in spent.plans():
-        add(dict.fromkeys(_plan_reasons(plan), 1.0), count, time)
+    counts, times = Counter[Reason](), defaultdict[Reason, float](float)
+    for reason, count, time in _unmeasured(planned, spent):
+        counts[reason] += count
+        times[reason] += time
     whole = spent.whole or 1.0
     fallbacks = [
         Fallback(*reason, counts[reason], time / whole)
@@ -115,6 +105,25 @@ def fallbacks_of(
     return tuple(
         sorted(fallbacks, key=lambda fallback: (-fallback.share, fallback.what))
     )
+
+
+def _unmeasured(planned: Planned, spent: _Spent) -> Iterator[tuple[Reason, int, float]]:
+    """What kernels and communications lack, how often, and for how many seconds."""
+    for number, count, time in spent.kernels():
+        kernel = planned.graph.kernels[number]
+        for reason, share in _shares(planned, kernel).items():
+            yield reason, count, time * share
+        if not isinstance(kernel, Chain) and not is_known(kernel):
+            count, time = spent.crowded(number)
+            if count:
+                yield (
+                    (f"kernel {kernel.kind} beside communication", "guess"),
+                    count,
+                    time,
+                )
+    for plan, count, time in spent.plans():
+        for reason in dict.fromkeys(_plan_reasons(plan)):
+            yield reason, count, time
 
 
 def _kernel_reasons(gpu: Gpu, kernel: Kernel) -> Iterator[Reason]:

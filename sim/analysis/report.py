@@ -60,8 +60,7 @@ def report(
     breakdown = _breakdown(graph, timeline, windows, step)
     first = next(iter(windows.values()))
     links = link_report(planned.fabric.links, run, first, prices, step.waiting)
-    end = step_times.last_end(graph, run)
-    path = critical_path(graph, run, end - step.computed, end)
+    path = _path(graph, run, step.computed)
     tables, after = effects.following(planned, run, breakdown.seconds, step.total)
     return Prediction(
         **_speed(planned, step),
@@ -78,6 +77,12 @@ def report(
         critical_path=reduce(lambda path, d: d.path(path), step.delays.values(), path),
         **_details(planned, run, step.total),
     )
+
+
+def _path(graph: OpGraph, run: Run, seconds: float) -> CriticalPath:
+    """The critical path of the last so many seconds."""
+    end = step_times.last_end(graph, run)
+    return critical_path(graph, run, end - seconds, end)
 
 
 @dataclass(frozen=True, eq=False)

@@ -126,18 +126,7 @@ def _columns(
     graph: OpGraph, run: Run, p: Program, ops: list[int]
 ) -> tuple[dict[str, list[str]], dict[str, Any]]:
     """(columns of texts, columns of numbers) of one step."""
-    known: dict[tuple[int, int], _Content] = {}  # kernels come again and again
-    kinds, payloads, phases = p.kind.tolist(), p.payload.tolist(), p.phase.tolist()
-    contents = []
-    for op in ops:
-        payload, phase = payloads[op], phases[op]
-        if kinds[op] == COMM:
-            content = _communication(graph, run, p.rank, p.parts[payload])
-        elif (payload, phase) in known:
-            content = known[payload, phase]
-        else:
-            content = known[payload, phase] = _kernel(graph, payload, phase)
-        contents.append(content)
+    contents = list(_contents(graph, run, p, ops))
     texts = {
         "stream": [graph.streams[stream] for stream in p.stream[ops].tolist()],
         "name": [p.names[op] for op in ops],
@@ -147,6 +136,22 @@ def _columns(
         column = texts if SPANS[field] == TEXT else numbers
         column[field] = values
     return texts, numbers
+
+
+def _contents(
+    graph: OpGraph, run: Run, p: Program, ops: list[int]
+) -> Iterator[_Content]:
+    """What the span of each operation shows beside its times."""
+    kernels: dict[tuple[int, int], _Content] = {}  # they come again and again
+    kinds, payloads, phases = p.kind.tolist(), p.payload.tolist(), p.phase.tolist()
+    for op in ops:
+        key = payload, phase = payloads[op], phases[op]
+        if kinds[op] == COMM:
+            yield _communication(graph, run, p.rank, p.parts[payload])
+            continue
+        if key not in kernels:
+            kernels[key] = _kernel(graph, payload, phase)
+        yield kernels[key]
 
 
 def _words(texts: list[str], steps: int) -> Words:

@@ -83,15 +83,13 @@ def plan(
     inside, over = curve(fabric.gpu_model, tokens.way), curve(HOSTS, tokens.way)
     several = group.nodes > 1
     links, data = _bytes(group, fabric, tokens)
-    wire = wires(links, fabric, machine.of(fabric).wire)
-    reached = np.where(
-        fabric.links.kind[links] == "nvlink", inside.nvlink, over.nic if several else 1
-    )
-    rates = fabric.links.bandwidth[links] * reached / data
     work = seconds_of_sms(inside, tokens) * (over.work if several else 1.0)
     latency = inside.start + inside.start_byte * tokens.size
     if several:
         latency = max(latency + over.start, group.remote_latency)
+    kinds, bandwidth = fabric.links.kind[links], fabric.links.bandwidth[links]
+    reached = np.where(kinds == "nvlink", inside.nvlink, over.nic if several else 1)
+    narrowest = float(np.min(bandwidth * reached / data))
     return Plan(
         op,
         size,
@@ -101,8 +99,8 @@ def plan(
         tokens.sms,
         latency,
         links,
-        data / wire,
-        min(size / work, float(np.min(rates))),
+        data / wires(links, fabric, machine.of(fabric).wire),
+        min(size / work, narrowest),
         "fitted" if group.nodes <= MEASURED else "guess",
         data=data,
     )

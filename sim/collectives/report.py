@@ -93,10 +93,15 @@ def collective(
         For anything wrong with the options, the cluster, or what NCCL would refuse.
     """
     op = op.replace("-", "_")
-    smallest, largest = _sizes(min_bytes, max_bytes)
+    smallest, largest = (
+        _bytes(min_bytes, "--min-bytes"),
+        _bytes(max_bytes, "--max-bytes"),
+    )
     nccl, links, numa = settings_of(overrides)
     nccl = _backend(nccl, backend)
-    _check(nccl, op, {**forced, "counts": _beside(op, counts)}, ranks, gpus)
+    # Which operations of NCCL have messages of unequal sizes is for the sweep to say.
+    options = {**forced, "counts": counts if op == backends.CREATION else None}
+    _check(nccl, op, options, ranks, gpus)
     fabric = with_processes(_fabric(cluster, hosts, links, constants), numa)
     group = chosen_gpus(gpus, fabric) if gpus else ()
     if op == backends.CREATION:
@@ -114,16 +119,6 @@ def collective(
         **forced,
     )
     return Sweep(rows, explain, _channels(fabric, rows, nccl) if explain else ())
-
-
-def _beside(op: str, counts: Path | None) -> Path | None:
-    """The file, where there are no messages at all; elsewhere the sweep says which operations have them."""
-    return counts if op == backends.CREATION else None
-
-
-def _sizes(smallest: str | float, largest: str | float) -> tuple[float, float]:
-    """Bytes of the first and of the last row."""
-    return _bytes(smallest, "--min-bytes"), _bytes(largest, "--max-bytes")
 
 
 def _bytes(size: str | float, key: str) -> float:
@@ -166,37 +161,23 @@ def _backend(nccl: Nccl, backend: str | None) -> Nccl:
 def _check(
     nccl: Nccl, op: str, forced: Mapping[str, Any], ranks: int | None, gpus: str
 ) -> None:
-    """Raises what is wrong with the operation, the options, and the settings, in this order."""
+    """Raises what is wrong with the operation, the options, and the settings, in this order.
+
+    NCCL's choices say nothing without NCCL.
+    """
     backends.check(nccl.backend, op)
-    _contradictions(nccl.backend, op, forced, ranks, gpus)
-    check(nccl, "--set")
-
-
-def _contradictions(
-    backend: str, op: str, forced: Mapping[str, Any], ranks: int | None, gpus: str
-) -> None:
-    """Options that say nothing beside others: NCCL's choices without NCCL."""
+    expected = "nothing: it is an option of NCCL's collectives"
     wrong = [
-        Mistake(
-            WHERE,
-            f"--{key}",
-            str(value),
-            "nothing: it is an option of NCCL's collectives",
-        )
+        Mistake(WHERE, f"--{key}", str(value), expected)
         for key, value in forced.items()
-        if value is not None and (backend != "nccl" or op == backends.CREATION)
+        if value is not None and (nccl.backend != "nccl" or op == backends.CREATION)
     ]
     if ranks and gpus:
-        wrong.append(
-            Mistake(
-                WHERE,
-                "--ranks",
-                f"{ranks} beside --gpus {gpus}",
-                "one of the two",
-            )
-        )
+        both = f"{ranks} beside --gpus {gpus}"
+        wrong.append(Mistake(WHERE, "--ranks", both, "one of the two"))
     if wrong:
         raise InputError(wrong)
+    check(nccl, "--set")
 
 
 def _creation(fabric: Any, ranks: int, explain: bool) -> Creation:

@@ -23,8 +23,7 @@ from prestep.sim.spec.jobs import refuse
 from prestep.sim.spec.load import load_scenario
 from prestep.sim.spec.rules.layout import runs_of_layers
 from prestep.sim.spec.sections import Scenario
-from prestep.sim.studies.recent import Recent
-from prestep.sim.studies.whatif import Changes
+from prestep.sim.studies.whatif import Changes, Recent
 from prestep.sim.units import format_duration
 
 Answer = dict[str, Any]

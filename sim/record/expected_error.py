@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from prestep.sim.record.identity import kind_of
+from prestep.sim.record.identity import Kind, kind_of
 from prestep.sim.spec.sections import Scenario
 from prestep.workloads.precision import precision
 
@@ -76,21 +76,10 @@ def expected_error(scenario: Scenario, gpu: str) -> dict[str, Any] | None:
     if precision(scenario.training.precision).wide:
         return None
     mine = kind_of(scenario, gpu)
-    # From what matters most to what matters least; each narrows the runs while enough are left.
-    same: dict[str, Callable[[Run], bool]] = {
-        "framework": lambda run: run.framework == mine.framework,
-        "model": lambda run: run.model == mine.model,
-        "gpus": lambda run: abs(run.gpus - mine.gpus) <= OCTAVES,
-        "layout": lambda run: run.mode == mine.mode,
-    }
     runs = judged_runs(mine.gpu)
     if len(runs) < LEAST:
         return None
-    shared: list[str] = []
-    for name, test in same.items():
-        nearer = [run for run in runs if test(run)]
-        if len(nearer) >= LEAST:
-            shared, runs = [*shared, name], nearer
+    shared, runs = _nearest(runs, mine)
     labels = {"framework": mine.framework, "model": mine.model, "layout": mine.mode}
     return {
         "gpu": mine.gpu,
@@ -99,6 +88,23 @@ def expected_error(scenario: Scenario, gpu: str) -> dict[str, Any] | None:
         "shared": shared,
         **_errors(runs),
     }
+
+
+def _nearest(runs: list[Run], mine: Kind) -> tuple[list[str], list[Run]]:
+    """What the nearest runs have in common with mine, and these runs."""
+    # From what matters most to what matters least; each narrows the runs while enough are left.
+    same: dict[str, Callable[[Run], bool]] = {
+        "framework": lambda run: run.framework == mine.framework,
+        "model": lambda run: run.model == mine.model,
+        "gpus": lambda run: abs(run.gpus - mine.gpus) <= OCTAVES,
+        "layout": lambda run: run.mode == mine.mode,
+    }
+    shared: list[str] = []
+    for name, test in same.items():
+        nearer = [run for run in runs if test(run)]
+        if len(nearer) >= LEAST:
+            shared, runs = [*shared, name], nearer
+    return shared, runs
 
 
 def _errors(runs: Sequence[Run]) -> dict[str, float]:

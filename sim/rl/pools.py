@@ -92,17 +92,20 @@ def pools_of(scenario: Scenario) -> Pools:
         tuple(generating[at : at + size]) for at in range(0, len(generating), size)
     )
     gpu = _slowest(fleet_of(fabric, gpu_of(fabric), tuple(generating)))
-    if rl.generation_precision not in gpu.peak:
-        found, hint = (
-            f'"{rl.generation_precision}"',
-            f"the {gpu.name} has no units for it",
-        )
-        key, expected = "rl.generation_precision", f"one of {', '.join(gpu.peak)}"
-        raise InputError(Mistake(scenario.where, key, found, expected, hint))
+    _check_precision(rl, gpu, scenario.where)
     host = rl.engine_host_factor or host_speed(scenario, model, fabric).factor
     return Pools(
         scenario, fabric, model, gpu, tuple(training), engines, constants(), host
     )
+
+
+def _check_precision(rl: Rl, gpu: Gpu, where: str) -> None:
+    """Raises InputError where a GPU has no units for the precision of generation."""
+    if rl.generation_precision not in gpu.peak:
+        found = f'"{rl.generation_precision}"'
+        hint = f"the {gpu.name} has no units for it"
+        key, expected = "rl.generation_precision", f"one of {', '.join(gpu.peak)}"
+        raise InputError(Mistake(where, key, found, expected, hint))
 
 
 def _slowest(fleet: Fleet) -> Gpu:
@@ -170,8 +173,15 @@ def _wrong_pools(scenario: Scenario, model: ModelSpec, count: int) -> Iterator[M
         expected = f"less than the {count} GPUs of the run: some must train"
         yield Mistake(where, "rl.generation_gpus", str(apart), expected)
         return
+    yield from _wrong_engines(rl, model, apart or count, where)
+    yield from _wrong_training(scenario, count - apart)
+
+
+def _wrong_engines(
+    rl: Rl, model: ModelSpec, generating: int, where: str
+) -> Iterator[Mistake]:
+    """Engines that so many generating GPUs, or the model, cannot be dealt to."""
     size = rl.generation_tp * rl.generation_pp
-    generating = apart or count
     if generating % size:
         expected = f"a divisor of the {generating} GPUs that generate"
         yield Mistake(where, "rl.generation_tp x generation_pp", str(size), expected)
@@ -181,7 +191,6 @@ def _wrong_pools(scenario: Scenario, model: ModelSpec, count: int) -> Iterator[M
     if model.heads % rl.generation_tp:
         expected = f"a divisor of the model's {model.heads} heads"
         yield Mistake(where, "rl.generation_tp", str(rl.generation_tp), expected)
-    yield from _wrong_training(scenario, count - apart)
 
 
 def _wrong_training(scenario: Scenario, gpus: int) -> Iterator[Mistake]:

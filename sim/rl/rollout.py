@@ -9,8 +9,9 @@ full comes back as soon as there is room (vLLM's preemption); making its keys an
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,7 +44,7 @@ class Rollout:
 
     seconds: float
     prefill: float
-    parts: dict[str, float]
+    parts: Mapping[str, float]
     tokens: float
     steps: float
     batch: float
@@ -121,7 +122,7 @@ def _check_room(engine: Engine) -> None:
 
 @dataclass(frozen=True)
 class _Decoded:
-    parts: dict[str, float]
+    parts: Mapping[str, float]
     steps: int
     tail: float
     most: int
@@ -134,25 +135,44 @@ class _Decoded:
 
 def _decode(engine: Engine, lengths: Sequence[int], places: int) -> _Decoded:
     """Decodes all lengths, in an order that has nothing to do with them: nobody knows lengths before."""
+    stretches = list(_stretches(engine, lengths, places))
+    parts: dict[str, float] = {}
+    for stretch in stretches:
+        for name, seconds in stretch.parts.items():
+            parts[name] = parts.get(name, 0.0) + stretch.steps * seconds
+    most = max(stretch.batch for stretch in stretches)
+    tail = math.fsum(s.steps * s.step for s in stretches if 2 * s.batch < most)
+    return _Decoded(parts, sum(stretch.steps for stretch in stretches), tail, most)
+
+
+class _Stretch(NamedTuple):
+    """Steps in which the same batch runs, and the seconds of one of them by part."""
+
+    steps: int
+    batch: int
+    parts: Mapping[str, float]
+
+    @property
+    def step(self) -> float:
+        """Seconds of one step."""
+        return sum(self.parts.values())
+
+
+def _stretches(
+    engine: Engine, lengths: Sequence[int], places: int
+) -> Iterator[_Stretch]:
+    """Decodes until the first of the running ones ends, then with the next in its place."""
     prompt = engine.pools.rl.prompt_length
     left = np.array(_dealt(lengths))
     done = np.zeros_like(left)
-    parts: dict[str, float] = {}
-    taken: list[tuple[int, float, int]] = []  # steps, seconds of one, batch
     while len(left):
         batch = _running(engine, prompt + done[:places])
         steps = int(min(left[:batch].min(), STRETCH))
         context = prompt + float(done[:batch].mean()) + steps / 2
-        times = engine.parts(batch, context)
-        for name, seconds in times.items():
-            parts[name] = parts.get(name, 0.0) + steps * seconds
-        taken.append((steps, sum(times.values()), batch))
+        yield _Stretch(steps, batch, engine.parts(batch, context))
         left[:batch] -= steps
         done[:batch] += steps
         left, done = left[left > 0], done[left > 0]
-    most = max(batch for _, _, batch in taken)
-    tail = math.fsum(n * one for n, one, batch in taken if 2 * batch < most)
-    return _Decoded(parts, sum(n for n, _, _ in taken), tail, most)
 
 
 def _running(engine: Engine, contexts: np.ndarray) -> int:

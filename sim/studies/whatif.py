@@ -6,9 +6,9 @@ its communications and one run of the engine. `Changes` keeps both, for the last
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from prestep.sim.analysis.choices import alone, changed_choices
 from prestep.sim.analysis.json_text import finite
@@ -17,11 +17,11 @@ from prestep.sim.planning.planned import Planned
 from prestep.sim.predict import execute, load_fabric, plan, reported
 from prestep.sim.spec.sections import Measured, Scenario
 from prestep.sim.studies.paired import Side, interval_of
-from prestep.sim.studies.recent import Recent
 from prestep.topologies.edit.overrides import with_overrides
 from prestep.topologies.fabric import Fabric
 from prestep.workloads.lowered import Lowered
 
+T = TypeVar("T")
 Table = dict[str, Any]
 #: What a result has beside its figures: a changed scenario loses what was measured of it.
 ASIDE = (
@@ -103,6 +103,36 @@ def _flat(breakdown: Table, prefix: str = "") -> dict[str, float]:
         else:
             flat[prefix + name] = float(value)
     return flat
+
+
+class Recent(Generic[T]):
+    """The last `most` values; keys are compared, not hashed, since scenarios have mappings in them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: list[tuple[Any, T]] = []  # the one asked for last comes last
+
+    def get(self, key: Any) -> T | None:
+        """The value of a key, if it is kept."""
+        for at, (known, value) in enumerate(self._kept):
+            if known == key:
+                self._kept.append(self._kept.pop(at))
+                return value
+        return None
+
+    def keep(self, key: Any, value: T) -> None:
+        """Keep a value in the place of what the key had; the one that was not asked for longest goes."""
+        self._kept = [(known, one) for known, one in self._kept if known != key]
+        self._kept.append((key, value))
+        del self._kept[: -self._most]
+
+    def of(self, key: Any, make: Callable[[], T]) -> T:
+        """The value that is kept, or a new one, which is kept."""
+        found = self.get(key)
+        if found is None:
+            found = make()
+            self.keep(key, found)
+        return found
 
 
 class Changes:

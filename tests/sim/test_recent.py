@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prestep.sim.studies.recent import Recent
+from prestep.sim.studies.whatif import Recent
 
 
 @given(st.lists(st.integers(0, 6)), st.integers(1, 4))

@@ -50,23 +50,15 @@ def plan(call: Call) -> Plan:
     op, poster = SAME.get(call.op, call.op), call.settings.transport
     _check(op, poster, call)
     fabric, group, ranks = call.fabric, call.group, call.ranks
-    pace = call.constants.tables["one_sided"]
     # Where the bytes go depends neither on their number nor on the links' speeds: the next size finds it here.
     key = ("puts", op, ranks, group.shape)
-    links, data, far, most = paths.once_routed(
-        fabric, key, lambda: _puts(op, ranks, fabric, group)
-    )
-    kinds = fabric.links.kind[links]
-    wire = np.array([call.constants.wire(str(kind)) for kind in kinds])
-    # Puts reach less of NVLink, where threads store, than of a NIC that copies by itself.
-    inside, outside = pace["nvlink"]["share"], pace[poster]["share"]
-    reached = np.where(kinds == "nvlink", inside, outside)
-    rates = fabric.links.bandwidth[links] * wire * reached / data
-    way = poster if far else "nvlink"
+    puts = paths.once_routed(fabric, key, lambda: _puts(op, ranks, fabric, group))
+    way = poster if puts.far else "nvlink"
+    pace = call.constants.tables["one_sided"][way]
     # The busiest rank starts one message after another.
-    started = float(pace[way]["message"]) * max(0, most - 1)
-    latency = pace[way]["latency"] + _route(op, group, far) + started
-    rate = float(np.min(rates)) if len(links) else float("inf")
+    started = float(pace["message"]) * max(0, puts.most - 1)
+    kinds = fabric.links.kind[puts.links]
+    wire = np.array([call.constants.wire(str(kind)) for kind in kinds])
     return Plan(
         op,
         call.size,
@@ -74,13 +66,23 @@ def plan(call: Call) -> Plan:
         "one_sided",
         way,
         0,
-        latency,
-        links,
-        data / wire,
-        rate,
+        pace["latency"] + _route(op, group, puts.far) + started,
+        puts.links,
+        puts.data / wire,
+        _rate(call, puts, wire),
         "guess",
-        data=data,
+        data=puts.data,
     )
+
+
+def _rate(call: Call, puts: _Puts, wire: np.ndarray) -> float:
+    """Bytes/s that the narrowest link allows: puts reach less of NVLink, where threads store, than of a NIC."""
+    if not len(puts.links):
+        return float("inf")
+    links, paces = call.fabric.links, call.constants.tables["one_sided"]
+    inside, outside = paces["nvlink"]["share"], paces[call.settings.transport]["share"]
+    reached = np.where(links.kind[puts.links] == "nvlink", inside, outside)
+    return float(np.min(links.bandwidth[puts.links] * wire * reached / puts.data))
 
 
 def _check(op: str, poster: str, call: Call) -> None:

@@ -73,12 +73,16 @@ def plan(call: Call) -> Plan:
         threads=threads,
         between=ROWS.between_hosts(proto),
     )
-    if group.nodes == 1:
-        return plan
-    most = believed(generation_of(fabric.gpu_model).tree, group, call.channels / 2) / 2
+    return plan if group.nodes == 1 else _across_hosts(plan, call)
+
+
+def _across_hosts(plan: Plan, call: Call) -> Plan:
+    """The plan with waits of inner hosts, and no faster than NCCL's table has its channels."""
+    group, row = call.group, generation_of(call.fabric.gpu_model).tree
+    most = believed(row, group, call.channels / 2) / 2
     return replace(
         plan,
-        latency=plan.latency + waits(group, proto),
+        latency=plan.latency + waits(group, call.proto),
         rate_cap=min(plan.rate_cap, most),
     )
 
@@ -170,30 +174,36 @@ def busiest(nodes: int) -> float:
 
 
 def _flows(
-    group: Group, found: orders.Orders = (), lines: rccl.Orders = ()
+    group: Group, searched: orders.Orders = (), lines: rccl.Orders = ()
 ) -> list[tuple[str, str, float]]:
     """Both directions of every edge, for each rotation of the hosts' chains and each of the two trees.
 
-    `found`: the chains of a single host, where NCCL's search had to find them. `lines`: a chain from each GPU of a
+    `searched`: the chains of a single host, where NCCL's search had to find them. `lines`: a chain from each GPU of a
     host instead of one that is turned.
     """
-    if found:
-        edges = [(child, parent, 1 / len(found)) for child, parent in _down(found)]
-        return edges + [(b, a, amount) for a, b, amount in edges]
+    if searched:
+        share = 1 / len(searched)
+        return _both_ways([(child, parent, share) for child, parent in _down(searched)])
     rotations = max(1, min(group.net.nics, *(len(host) for host in group.hosts)))
     trees = _trees(group.nodes)
     flows: list[tuple[str, str, float]] = []
     for k in range(rotations):
         chains = [turned(host, k, rotations, lines) for host in group.hosts]
-        edges = [(child, parent, 1 / rotations) for child, parent in _down(chains)]
-        share = 1 / rotations / len(trees)
-        edges += [
-            (chains[child][0], chains[parent][0], share)
+        down = [(child, parent, 1 / rotations) for child, parent in _down(chains)]
+        across = [
+            (chains[child][0], chains[parent][0], 1 / rotations / len(trees))
             for tree in trees
             for child, parent in tree
         ]
-        flows += edges + [(b, a, amount) for a, b, amount in edges]
+        flows += _both_ways(down + across)
     return flows
+
+
+def _both_ways(
+    flows: list[tuple[str, str, float]],
+) -> list[tuple[str, str, float]]:
+    """Flows up a tree, and as much down it."""
+    return flows + [(b, a, amount) for a, b, amount in flows]
 
 
 def _trees(nodes: int) -> tuple[tuple[tuple[int, int], ...], ...]:

@@ -131,7 +131,7 @@ def printed(
     if group.n < 2:
         return []
     graphs = searched.every_host(group, fabric, settings)
-    channels = _channels(group, fabric, settings)
+    channels = search(group, fabric.gpu_model, settings, fabric).channels
     connected = links(group, graphs, channels)
     sharp = nvls.missing(group, fabric, settings) is None
     rings = [
@@ -153,10 +153,6 @@ def _ranks(ring: tuple[int, ...]) -> str:
     """Ranks of a ring in their order, the first of many."""
     more = f" ... ({len(ring)} ranks)" if len(ring) > WIDE else ""
     return " ".join(map(str, ring[:WIDE])) + more
-
-
-def _channels(group: Group, fabric: Any, settings: Nccl) -> int:
-    return search(group, fabric.gpu_model, settings, fabric).channels
 
 
 def _pattern(graph: Channels) -> str:

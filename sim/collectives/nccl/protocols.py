@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from prestep.sim.collectives.constants import Constants, Pace
 from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl.search import Graph
-from prestep.sim.collectives.nccl.tuning import PROTOS, RING_NET
+from prestep.sim.collectives.nccl.tuning import RING_NET
+from prestep.sim.collectives.nccl.ways import reversed_bits
+from prestep.sim.collectives.plan import PROTOS
 
 # Bytes on the wire per byte of data.
 WIRE = {"LL": 2.0, "LL128": 128 / 120, "Simple": 1.0}
@@ -82,9 +84,8 @@ def message_channels(
 
 
 def first_channel(round_: int, p2p: int) -> int:
-    """The channel on which the messages of a round begin: its number with the bits reversed."""
-    bits = p2p.bit_length() - 1
-    return int(format(round_ % p2p, f"0{bits}b")[::-1], 2) if bits else 0
+    """The channel on which the messages of a round begin."""
+    return reversed_bits(round_, p2p)
 
 
 @dataclass(frozen=True)

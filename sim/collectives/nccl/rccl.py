@@ -7,16 +7,21 @@ Which orders these are does not matter to the bytes on links: any that share non
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 from prestep.sim.collectives.group import Group
 from prestep.sim.costs import gpu_files
 
-#: GPUs of the largest board that is joined pair by pair.
-LARGEST = 8
-#: Complete graphs with fewer than n - 1 cycles that share no link: Tillson, J. Combin. Theory B 29 (1980), 68-74.
-FEWER = {4: 2, 6: 4}
+#: Orders of GPUs by their number. Complete graphs have n - 1 cycles that share no link, but of 4 and 6 GPUs fewer:
+#: Tillson, J. Combin. Theory B 29 (1980), 68-74.
+CYCLES = {
+    3: "012 021",
+    4: "0132 0231",
+    5: "01234 02413 03142 04321",
+    6: "012345 021543 032514 041352",
+    7: "0123456 0213654 0314625 0426153 0516432 0635241",
+    8: "01234567 02135476 03146275 04157263 05361742 06524371 07325164",
+}
 
 #: What predictions for AMD's GPUs rest on.
 MODELLED = (
@@ -72,61 +77,21 @@ def _joined(group: Group, fabric: Any) -> bool:
     if not _runs(fabric.gpu_model):
         return False
     sizes = {len(host) for host in group.hosts}
-    if len(sizes) > 1 or not 2 < max(sizes) <= LARGEST:
+    if len(sizes) > 1 or max(sizes) not in CYCLES:
         return False
     host = group.hosts[0]
     return all(len(fabric.route(host[0], other)) == 1 for other in host[1:])
 
 
-@lru_cache(maxsize=LARGEST)
 def cycles(count: int) -> Orders:
-    """As many cycles through all of `count` GPUs as can be without sharing a link in one direction."""
-    found: list[tuple[int, ...]] = []
-    _extend([0], set(), found, count, FEWER.get(count, count - 1))
-    return tuple(found)
+    """As many cycles through all of `count` GPUs, 3 to 8, as can be without sharing a link in one direction.
 
-
-def _extend(
-    path: list[int],
-    taken: set[tuple[int, int]],
-    found: list[tuple[int, ...]],
-    count: int,
-    number: int,
-) -> bool:
-    """Tries every way on from the end of `path`, then goes back; whether all cycles were found."""
-    here = path[-1]
-    if len(path) == count:
-        return _close(path, taken, found, count, number)
-    # The n-th cycle begins with GPU n: without this rule the same cycles come in every order.
-    following = [len(found) + 1] if len(path) == 1 else range(count)
-    for there in following:
-        if there in path or (here, there) in taken:
-            continue
-        taken.add((here, there))
-        if _extend([*path, there], taken, found, count, number):
-            return True
-        taken.discard((here, there))
-    return False
-
-
-def _close(
-    path: list[int],
-    taken: set[tuple[int, int]],
-    found: list[tuple[int, ...]],
-    count: int,
-    number: int,
-) -> bool:
-    """Goes from the last GPU back to the first, and on to the next cycle."""
-    last = (path[-1], path[0])
-    if last in taken:
-        return False
-    taken.add(last)
-    found.append(tuple(path))
-    if len(found) == number or _extend([0], taken, found, count, number):
-        return True
-    found.pop()
-    taken.discard(last)
-    return False
+    Examples
+    --------
+    >>> cycles(3)
+    ((0, 1, 2), (0, 2, 1))
+    """
+    return tuple(tuple(map(int, cycle)) for cycle in CYCLES[count].split())
 
 
 def paths(count: int) -> Orders:

@@ -30,6 +30,7 @@ from prestep.sim.collectives.nccl.ways import (
     Builder,
     Way,
     joined,
+    reversed_bits,
 )
 from prestep.sim.collectives.wires.nics import PCIE, merged
 from prestep.sim.costs.generation import Generation
@@ -112,7 +113,7 @@ def _preferred(out: Rows, back: Rows, gpu: int) -> list[int]:
     sharing = max(1, len(nearest(back[nets[0]])))
     each = -(-len(nets) // sharing)
     place = gpu % sharing
-    first = _mirrored(place, len(nets)) if _power(len(nets)) else place
+    first = reversed_bits(place, len(nets)) if _power(len(nets)) else place
     return [nets[(first + k) % len(nets)] for k in range(each)]
 
 
@@ -135,12 +136,6 @@ def nearest(ways: Sequence[Way]) -> list[int]:
 
 def _power(count: int) -> bool:
     return count & (count - 1) == 0
-
-
-def _mirrored(value: int, power: int) -> int:
-    """Bits of a number below a power of two, reversed."""
-    bits = power.bit_length() - 1
-    return int(format(value % power, f"0{bits}b")[::-1], 2) if bits else 0
 
 
 def system_of(

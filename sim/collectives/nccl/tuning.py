@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl.search import Graph
+from prestep.sim.collectives.plan import PROTOS
 from prestep.sim.costs.generation import Generation
 
 Row = tuple[float, float, float]
-PROTOS = ("LL", "LL128", "Simple")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from prestep.sim.collectives.nccl.outcome import (
@@ -50,35 +50,49 @@ class Toll(NamedTuple):
 NOTHING = Toll(0, ())  # where a channel begins that no net brings in
 
 
+@dataclass(eq=False)
 class Walk:
-    """One search at given speeds, types and patterns; `best` is replaced when something better is found."""
+    """One search at given speeds, types and patterns; `best` is replaced when something better is found.
 
-    def __init__(
-        self, system: System, target: Channels, best: Channels, steps: int
-    ) -> None:
-        self.system, self.target, self.best, self.time = system, target, best, steps
+    Attributes
+    ----------
+    target, best : Channels
+        What is looked for, and the best set so far.
+    time : int
+        Steps that are left; -1: the answer is perfect.
+    orders, nets, used : list
+        Of every channel so far, its GPUs in order, its nets, and the set of its GPUs.
+    """
+
+    system: System
+    target: Channels
+    best: Channels
+    time: int
+    orders: list[list[int]] = field(default_factory=list)
+    nets: list[list[int]] = field(default_factory=list)
+    used: list[set[int]] = field(default_factory=list)
+    hops: int = 0
+    # What the walk asks for again at every step, each worked out once.
+    choices: dict[int | None, list[int]] = field(default_factory=dict)
+    beginnings: dict[int, tuple[list[Toll | None], list[int]]] = field(
+        default_factory=dict
+    )
+    exits: dict[int, dict[int, Toll]] = field(default_factory=dict)
+    onto: dict[int, list[Toll | None]] = field(default_factory=dict)
+    pairs: dict[int, list[int]] = field(default_factory=dict)
+    rankings: dict[tuple[int, int], list[tuple[int, tuple[int, int]]]] = field(
+        default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        system, target = self.system, self.target
+        self.n, self.switched = len(system.gpus), bool(system.up)
+        self.room, self.speed = list(system.room), list(system.speed)
         self.inside = round(target.inside * 1000)
         self.between = round(target.between * 1000)
-        self.orders: list[list[int]] = []
-        self.nets: list[list[int]] = []
-        self.used: list[set[int]] = []
-        self.n = len(system.gpus)
-        self.hops = 0
-        self.room = list(system.room)
-        self.speed = list(system.speed)
-        self.switched = bool(system.up)
-        self.net_speed = (
-            self.between
-        )  # of ways to nets: a balanced tree's data is split over two of them
-        if target.pattern == BALANCED:
-            self.net_speed = self.between // 2
-        # What the walk asks for again at every step, each worked out once.
-        self.choices: dict[int | None, list[int]] = {}
-        self.beginnings: dict[int, tuple[list[Toll | None], list[int]]] = {}
-        self.exits: dict[int, dict[int, Toll]] = {}
-        self.onto: dict[int, list[Toll | None]] = {}
-        self.pairs: dict[int, list[int]] = {}
-        self.rankings: dict[tuple[int, int], list[tuple[int, tuple[int, int]]]] = {}
+        # A balanced tree's data is split over two of the ways to nets.
+        halves = 2 if target.pattern == BALANCED else 1
+        self.net_speed = self.between // halves
 
     def run(self) -> None:
         """Walks all ways until the budget is spent or the answer is perfect."""

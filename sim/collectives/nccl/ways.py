@@ -134,6 +134,18 @@ class Builder:
         return Way(way.type, way.hops, way.speed, way.links, cost)
 
 
+def reversed_bits(number: int, power: int) -> int:
+    """The bits of a number below a power of two in reverse, by which NCCL spreads what comes in order.
+
+    Examples
+    --------
+    >>> [reversed_bits(k, 8) for k in range(4)]
+    [0, 4, 2, 6]
+    """
+    bits = power.bit_length() - 1
+    return int(format(number % power, f"0{bits}b")[::-1], 2) if bits else 0
+
+
 def joined(first: Way, second: Way, type_: int | None = None) -> Way:
     """Over a node in between."""
     return Way(

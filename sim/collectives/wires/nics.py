@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from prestep.sim.collectives.wires import transport
+from prestep.sim.collectives.wires.network import INSIDE
 
 # NCCL's speed of a PCIe slot over the slot's wire (src/graph/topo.cc: 48 GB/s for Gen5 x16 of 63 GB/s).
 PCIE = 48 / 63.0
@@ -173,13 +174,7 @@ def _slowest(width: np.ndarray, nics: list[int], slots: list[int]) -> float:
 def _leaves(fabric: Any, link: int, gpu: str) -> bool:
     """Whether a link goes from a NIC of the GPU's host to the network."""
     src = fabric.node_index(fabric.links.src[link])
-    outside = fabric.links.kind[link] not in (
-        "pcie",
-        "socket",
-        "c2c",
-        "nvlink",
-        "memory",
-    )
+    outside = fabric.links.kind[link] not in INSIDE
     return (
         fabric.nodes.kinds[src] == "nic"
         and outside
@@ -193,8 +188,7 @@ def _near(fabric: Any, links: np.ndarray, gpu: str) -> bool:
     kinds = {fabric.links.kind[i] for i in links}
     cpus = [
         name
-        for i in links
-        for name in (fabric.links.src[i],)
+        for name in fabric.links.src[links]
         if fabric.host_of(name) == host
         and fabric.nodes.kinds[fabric.node_index(name)] == "cpu"
     ]

@@ -83,7 +83,7 @@ def _apart(fabric: Any, host: Sequence[str]) -> list[int]:
     if (
         distance(fabric, host[0], host[1]) == NVL
         and len(pairs) > 1
-        and _switched(fabric)
+        and "nvswitch" in fabric.nodes.kinds
     ):
         return [NVL]
     return [distance(fabric, a, b) for a, b in pairs]
@@ -109,10 +109,6 @@ def out(fabric: Any, hosts: Sequence[Sequence[str]], settings: Nccl) -> str:
     own = ((gpu, fabric.nearest(gpu, "nic")) for gpu in hosts[0])
     far = any(distance(fabric, gpu, nic) > farthest for gpu, nic in own)
     return STAGED if far else "auto"
-
-
-def _switched(fabric: Any) -> bool:
-    return "nvswitch" in fabric.nodes.kinds
 
 
 def peers(fabric: Any, a: str, b: str, route_: str) -> bool:

@@ -172,9 +172,7 @@ def _outside(fabric: Any, group: Group) -> float:
     """Seconds of the links between the NICs: NCCL's own hop counts those between GPU and NIC on both ends."""
     src, dst = group.hosts[0][0], group.hosts[1][0]
     links, share = transport.between(fabric, src, dst, group.outside)
-    near = np.array(
-        [fabric.links.kind[i] in ("pcie", "socket", "c2c", "memory") for i in links]
-    )
+    near = np.isin(fabric.links.kind[links], ("pcie", "socket", "c2c", "memory"))
     inside = float(np.dot(fabric.links.latency[links] * near, share))
     return max(0.0, group.remote_latency - inside)
 
@@ -183,8 +181,6 @@ def _goodput(plan: Plan, fabric: Any, table: Constants) -> np.ndarray:
     """Bytes on each link: where the cluster file gives TCP's goodput, headers are counted already."""
     if fabric.cluster_facts.tcp is None:
         return plan.usage
-    wires = np.array([table.wire(str(fabric.links.kind[i])) for i in plan.links])
-    outside = np.array(
-        [fabric.links.kind[i] != "nvlink" for i in plan.links], dtype=bool
-    )
-    return np.where(outside, plan.usage * wires, plan.usage)
+    kinds = fabric.links.kind[plan.links]
+    wires = np.array([table.wire(str(kind)) for kind in kinds])
+    return np.where(kinds != "nvlink", plan.usage * wires, plan.usage)
