@@ -87,8 +87,8 @@ def _joined(runs: Sequence[Run]) -> Run:
 
 
 def _of_two_runs(gpus: set[str], extents: set[tuple[int, int]]) -> Mistake:
-    said = [f"{ranks} ranks on {hosts} hosts" for ranks, hosts in sorted(extents)]
-    found = "; ".join([*sorted(gpus), *said])
+    sizes = [f"{ranks} ranks on {hosts} hosts" for ranks, hosts in sorted(extents)]
+    found = "; ".join([*sorted(gpus), *sizes])
     return Mistake("logs", "", found, "logs of one set of GPUs")
 
 

@@ -60,7 +60,7 @@ def calibrate(
     fit_nccl: NcclFit,
     gpu_file: Path | None = None,
 ) -> str:
-    """Fits everything that a measurement allows and writes the files; what is to be said of it.
+    """Fits everything that a measurement allows and writes the files; returns a report for people.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class _Calibration:
     paths: Paths
 
     def run(self, fit_nccl: NcclFit) -> list[str]:
-        """Fits every part and writes its file; what is to be said of each."""
+        """Fits every part and writes its file; returns the lines of the report."""
         measured, output = self.measured, self.paths.cluster
         steps, reasons = machine_steps.steps_of(measured, self.base)
         fits = self._fits(steps)
@@ -163,7 +163,7 @@ class _Calibration:
         forget()
 
     def _write_kernels(self, fits: Fits) -> list[str]:
-        """Writes the GPU's file and table, if kernels were measured; what is to be said of them."""
+        """Writes the GPU's file and table, if kernels were measured; returns lines of the report."""
         if fits.table is None:
             return []
         write_rows(self.paths.table, fits.table.rows)
@@ -172,7 +172,7 @@ class _Calibration:
         return ["", "# kernels", *fits.table.notes, fits.table.summary]
 
     def _nccl(self, fit_nccl: NcclFit) -> str:
-        """Fits NCCL's constants, if collectives were measured; what is to be said of them."""
+        """Fits NCCL's constants, if collectives were measured; returns a line of the report."""
         rows = self.measured.file("collectives.jsonl")
         # With --force: those of an earlier measurement do not count for this one.
         self.paths.nccl.unlink(missing_ok=True)

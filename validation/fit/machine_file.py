@@ -88,7 +88,7 @@ class Fits:
 
     @property
     def host_note(self) -> str:
-        """What is to be said of the host."""
+        """Lines of the report about the host."""
         if self.host is None:
             return NO_HOST
         use = f"by itself: --set cluster.host_factor={self.host.factor.value:.3g}"
@@ -96,7 +96,7 @@ class Fits:
 
     @property
     def link_notes(self) -> list[str]:
-        """What is to be said of links and disks."""
+        """Lines of the report about links and disks."""
         return [f"{key}: {rate.source}" for key, rate in self.links.items()]
 
 

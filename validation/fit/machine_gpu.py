@@ -40,7 +40,7 @@ class Table:
     errors : Errors
         Signed errors of the trial fit and of the base alone, by (kind, "fitted" | "held out" | "base, held out").
     notes : tuple of str
-        What was said on the way.
+        Lines of the report about how rows were scaled.
     """
 
     base: str

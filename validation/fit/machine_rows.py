@@ -32,7 +32,7 @@ Calls = Mapping[str, Sequence[Call]]
 def rows_of(
     measured: Measured, gpu: Gpu, level: float | None
 ) -> tuple[list[Row], list[str]]:
-    """Rows of the traces, and of microbenchmarks where they add shapes; what was done to them.
+    """Rows of the traces, and of microbenchmarks where they add shapes; notes on how they were scaled.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ def rows_of(
     levelled, notes = at_level(calls, gpu, level)
     traced = [row for row in trace_rows(dict(levelled))[0] if _known(row, gpu)]
     micro = [row for row in _micro(measured) if _known(row, gpu)]
-    brought, said = in_steps(traced, micro, gpu) if traced else (micro, [])
+    scaled, lines = in_steps(traced, micro, gpu) if traced else (micro, [])
     head = f"traces: {len(calls)}, rows of them {len(traced)}"
-    return merge(traced, brought), [head, *notes, *said]
+    return merge(traced, scaled), [head, *notes, *lines]
 
 
 def at_level(calls: Calls, gpu: Gpu, level: float | None) -> tuple[Calls, list[str]]:

@@ -228,8 +228,8 @@ def _with_settings(
 ) -> Row:
     """The row with NCCL's settings, or why they cannot be predicted."""
     printed = re.search(r"NCCL (2\.\d+(\.\d+)?)", record["settings"])
-    said = printed[1] if printed else machine.nccl or Nccl().version
-    version = machine.version or said
+    version = machine.version or (printed[1] if printed else machine.nccl)
+    version = version or Nccl().version
     try:
         variables = _variables(record, machine)
         wanted, ignored = settings_of(variables, row.op, version, where)

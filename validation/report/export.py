@@ -92,11 +92,11 @@ def check(path: Path, names: Sequence[str]) -> None:
 
 
 def _rows(report: Report, rows: Path | None) -> Iterator[dict[str, Any]]:
-    """The cases of a set; cells that nobody said are None."""
-    said = {str(case.get("id")): case for case in report.to_json().get("cases", ())}
+    """The cases of a set; cells without a value are None."""
+    cases = {str(case.get("id")): case for case in report.to_json().get("cases", ())}
     cells = _cells(report.name, rows)
     for point in report.points:
-        case = said.get(point.name, {})
+        case = cases.get(point.name, {})
         done = math.isfinite(point.predicted) and not point.error
         low, high = point.interval or (None, None)
         found = {

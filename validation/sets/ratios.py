@@ -40,11 +40,11 @@ def by_step(rows: Sequence[Row]) -> Alike:
         if row.error:
             continue
         kind = row.label, bool(row.case.get("slow"))
-        known = steps.setdefault(_step(row), {}).setdefault(kind, [])
-        if len(known) < 2:
-            known.append(row)
+        same = steps.setdefault(_step(row), {}).setdefault(kind, [])
+        if len(same) < 2:
+            same.append(row)
     return {
-        step: [row for known in kinds.values() for row in known]
+        step: [row for same in kinds.values() for row in same]
         for step, kinds in steps.items()
     }
 
@@ -80,14 +80,14 @@ def _bases(row: Row) -> Iterator[tuple[str, bool]]:
         return
     head = row.label.removesuffix(job["cluster"]) if job else ""
     if rates := _RATES.fullmatch(row.label.removeprefix(head)):
-        told = [
+        labels = [
             rates["shape"] + f"nic{rates['nic']}-spine{rates['nic']}",
             rates["shape"] + USUAL,
         ]
         if rates["slow"]:
-            told.insert(0, row.label.removeprefix(head).removesuffix(rates["slow"]))
+            labels.insert(0, row.label.removeprefix(head).removesuffix(rates["slow"]))
         yield from (
-            (head + label, False) for label in told if head + label != row.label
+            (head + label, False) for label in labels if head + label != row.label
         )
 
 

@@ -1,4 +1,4 @@
-"""NCCL's choices as files have them: its own logs, or a JSON of what they said."""
+"""NCCL's choices as files have them: its own logs, or a JSON made from them."""
 
 from __future__ import annotations
 
