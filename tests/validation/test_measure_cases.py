@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from prestep.sim.errors import InputError
-from prestep.validation.formats import scenarios
+from prestep.validation.formats import scenarios, usual
 from prestep.validation.formats.rows import Row
 from prestep.validation.formats.scenarios import scenario_of
-from prestep.validation.measure import cases, usual
-from prestep.validation.measure.usual import SIZES
+from prestep.validation.formats.usual import SIZES
+from prestep.validation.measure import cases
 from prestep.workloads.job.model import Model
 from prestep.workloads.models.model import load_model
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from prestep.sim.errors import Mistake, unknown
 from prestep.validation.formats.rows import ALONE, BOOKKEEPING, JOB_LABEL, Row
-from prestep.validation.measure.usual import REHEARSED
-from prestep.validation.measure.usual import SIZES as MEASURED_SIZES
+from prestep.validation.formats.usual import REHEARSED
+from prestep.validation.formats.usual import SIZES as MEASURED_SIZES
 
 MODELS = {
     "llama125m": "llama3-125m-plain",

@@ -12,7 +12,7 @@ from prestep.sim.costs.interference import BUNDLED
 from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.sim.graph.kernel import Kernel
 from prestep.validation.formats.records import seconds, whole
-from prestep.validation.measure.cases import COLLECTIVES
+from prestep.validation.formats.usual import COLLECTIVES
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim.errors import InputError, Mistake, unknown
-from prestep.validation.measure.usual import Case
+from prestep.validation.formats.usual import COLLECTIVES, Case
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,6 @@ class Series:
 
 
 MODES = ("single", "ddp", "ddp_nooverlap", "fsdp", "fsdptp", "tp", "pp", "ppdp")
-COLLECTIVES = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "sendrecv",
-)
 OPS = (*COLLECTIVES, "send_0_1", "send_0_last")
 # Collectives of a step wait for the host's: these labels of rows are settings of NCCL.
 CHANNELS = "ch"

@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from prestep.validation.formats.usual import SIZES
 from prestep.validation.measure.group import GroupSession
 from prestep.validation.measure.models import Llama, ThreeLinear, cross_entropy
-from prestep.validation.measure.usual import SIZES
 
 Case = Mapping[str, Any]
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from prestep.validation.measure.usual import SIZES
+from prestep.validation.formats.usual import SIZES
 
 EXPERTS = 8
 THETA = 5e5

@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch.distributed import pipelining
 from torch.distributed.device_mesh import init_device_mesh
 
+from prestep.validation.formats.usual import SIZES
 from prestep.validation.measure.group import GroupSession
 from prestep.validation.measure.job import Case, Step, adamw, making
 from prestep.validation.measure.models import Llama, cross_entropy
-from prestep.validation.measure.usual import SIZES
 
 SCHEDULES = {
     "gpipe": "ScheduleGPipe",

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from prestep.sim import schema
 from prestep.sim.schema import Items, Number, Schema, Table, Text
 
 TEXTS = Items(Text())
@@ -49,19 +48,6 @@ def table_of(required: tuple[str, ...] = (), **keys: Schema) -> Table:
 
 #: The kind of a set.toml that does not name one.
 STEPS = "steps"
-ERRORS = schema.all_of(("mean", "worst"), SHARE)
-RETARGET = Table(
-    {
-        "name": Text(),
-        "run": Text(),
-        "cluster": Text(),
-        "set": TEXTS,
-        "measured": Number(above=True),
-        "of": Text(),
-        "limit": SHARE,
-    },
-    needed=("name", "run", "measured", "limit"),
-)
 
 KINDS: Mapping[str, Kind] = {
     STEPS: Kind(
@@ -89,11 +75,4 @@ KINDS: Mapping[str, Kind] = {
         )
     ),
     "choices": Kind(table_of(("rows",), rows=TEXTS)),
-    "traces": Kind(
-        table_of(
-            ("limits",),
-            limits=Table({"recorded": ERRORS, "simulated": ERRORS}),
-            retarget=Items(RETARGET),
-        )
-    ),
 }

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from prestep.validation.measure import models, steps, usual
+from prestep.validation.formats import usual
+from prestep.validation.measure import models, steps
 from prestep.validation.measure.group import GroupSession
 from prestep.validation.measure.session import described
 

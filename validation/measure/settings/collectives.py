@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from prestep.validation.formats.usual import COLLECTIVES
 from prestep.validation.measure import cases
 from prestep.validation.measure.options import Options, Place
 from prestep.validation.measure.plan import Variant, environment
 
-FULL = (*cases.COLLECTIVES, "send_0_1")
+FULL = (*COLLECTIVES, "send_0_1")
 SHORT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "sendrecv")
 RINGS = ("all_reduce", "all_gather", "reduce_scatter")
 

@@ -8,6 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 Case = dict[str, Any]
+#: Collectives that are timed alone.
+COLLECTIVES = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "sendrecv",
+)
 REHEARSED = ("tiny", "moetiny")
 # Hidden size, layers, heads, key and value heads, feed-forward size, vocabulary.
 SIZES = {
