@@ -43,6 +43,14 @@ def test_rates_are_work_over_time() -> None:
     assert shown.exit_code == 0 and "rests on" in shown.output
 
 
+def test_the_chain_of_estimators_is_explained() -> None:
+    """Those that passed say what they are for; the one that answered is last, with what stands in for a table."""
+    words = ["kernel", "copy", "1048576", "--gpu", "a100", "--explain"]
+    shown = CliRunner().invoke(main, words).output.splitlines()
+    assert shown[-1].strip() == "sibling GPU answers: the h200's table (guess)"
+    assert "own table passes" in shown[-2]
+
+
 def test_a_step_takes_what_the_command_says() -> None:
     """Products and attention of a step on one B200 are the command's to the last digit: its `time`, not `time_alone`."""
     changes = {"cluster.name": "dgx-b200", "cluster.gpus": 1, "parallel.dp": 1}

@@ -25,7 +25,7 @@ GROUP = "Predict"
     epilog="\b\n"
     "Examples:\n"
     "  prestep kernel gemm 16384,8192,1280 --gpu h100 --dtype fp64\n"
-    "  prestep kernel copy 33554432 --gpu h100\n",
+    "  prestep kernel copy 33554432 --gpu h100 --explain\n",
 )
 @click.argument("kind")
 @click.argument("shape")
@@ -36,22 +36,46 @@ GROUP = "Predict"
     default="",
     help="Of a product: nn, nt (a linear layer; the default), tn.",
 )
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Say which estimators were asked, and which one answered.",
+)
 @as_json
 @explained
 def command(
-    kind: str, shape: str, gpu: str, dtype: str, layout: str, json_: bool
+    kind: str,
+    shape: str,
+    gpu: str,
+    dtype: str,
+    layout: str,
+    explain: bool,
+    json_: bool,
 ) -> None:
     product = kind.startswith("gemm")
     asked = kernels.Kernel(
         kind, _sizes(shape), dtype, layout or ("nt" if product else "")
     )
-    table = {"gpu": gpu, **_times(costs.load_gpu(gpu), asked)}
+    model = costs.load_gpu(gpu)
+    table = {"gpu": gpu, **_times(model, asked)}
     if json_:
         echo_json(table)
         return
     click.echo(f"{kind} {shape} in {dtype} on {gpu}")
-    for line in _lines(table):
+    for line in (*_lines(table), *(_chain(model, asked) if explain else ())):
         click.echo(f"  {line}")
+
+
+def _chain(gpu: costs.Gpu, asked: kernels.Kernel) -> Iterator[str]:
+    """The estimators that passed, each with what it is for, and the one that answered."""
+    yield "estimators, in the order in which they are asked:"
+    for estimator in gpu.chain:
+        if estimator.answers(asked):
+            basis = gpu.basis(asked)
+            why = basis.reason or "the GPU's own measurements reach it"
+            yield f"  {estimator.name} answers: {why} ({basis.grade})"
+            return
+        yield f"  {estimator.name} passes: it is for {estimator.covers}"
 
 
 def _times(gpu: costs.Gpu, asked: kernels.Kernel) -> dict[str, Any]:

@@ -233,6 +233,7 @@ def _over_channels(kernel: Kernel) -> Work:
     return 0.0, 2.0 * passes * batch * seq * (2 * keys * key_dim + values * value_dim)
 
 
+ATTENTION_SHAPE = "batch, heads, kv_heads, seq, head_dim"
 SCAN_SHAPE = "batch, seq, keys, key_dim, values, value_dim, chunk"
 #: What goes with state-space and linear attention, forward and backward: scans, a norm in groups, a convolution.
 SCANS = {
@@ -251,18 +252,12 @@ KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
     "log_softmax_bwd": ("tokens, vocab", _rows),
     "batchnorm_fwd": ("elements, channels", _rows),
     "batchnorm_bwd": ("elements, channels", _rows),
-    "gemm": ("m, n, k", _gemm),
-    "gemm_bias": ("m, n, k", _gemm),
+    **dict.fromkeys(("gemm", "gemm_bias"), ("m, n, k", _gemm)),
     "grouped_gemm": ("experts, m, n, k", _grouped_gemm),
     "bmm": ("batch, m, n, k", _bmm),
-    "attention_fwd": ("batch, heads, kv_heads, seq, head_dim", _attention),
-    "attention_bwd": ("batch, heads, kv_heads, seq, head_dim", _attention),
     **{
-        f"{kernel}_attention_{way}": (
-            "batch, heads, kv_heads, seq, head_dim",
-            _attention,
-        )
-        for kernel in ("triton", "flash2")
+        f"{library}attention_{way}": (ATTENTION_SHAPE, _attention)
+        for library in ("", "triton_", "flash2_")
         for way in ("fwd", "bwd")
     },
     **{
@@ -270,19 +265,22 @@ KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
         for name, rule in SCANS.items()
         for way in ("fwd", "bwd")
     },
-    "sparse_attention_fwd": ("tokens, heads, keys, head_dim", _sparse_attention),
-    "sparse_attention_bwd": ("tokens, heads, keys, head_dim", _sparse_attention),
+    **dict.fromkeys(
+        ("sparse_attention_fwd", "sparse_attention_bwd"),
+        ("tokens, heads, keys, head_dim", _sparse_attention),
+    ),
     "index_scores": ("tokens, heads, keys, head_dim", _index_scores),
-    "conv_fwd": ("n, c, h, w, k, r, s, stride", _conv),
-    "conv_dgrad": ("n, c, h, w, k, r, s, stride", _conv),
-    "conv_wgrad": ("n, c, h, w, k, r, s, stride", _conv),
+    **dict.fromkeys(
+        ("conv_fwd", "conv_dgrad", "conv_wgrad"),
+        ("n, c, h, w, k, r, s, stride", _conv),
+    ),
     "adamw": ("elements, tensors", _adamw),
-    "embedding_fwd": ("tokens, hidden, vocab", _embedding),
-    "embedding_bwd": ("tokens, hidden, vocab", _embedding),
-    "index_select": ("tokens, hidden, vocab", _embedding),
+    **dict.fromkeys(
+        ("embedding_fwd", "embedding_bwd", "index_select"),
+        ("tokens, hidden, vocab", _embedding),
+    ),
     "index_put": ("rows, columns", _index_put),
-    "nll_loss_fwd": ("tokens, vocab", _tokens),
-    "nll_loss_bwd": ("tokens, vocab", _tokens),
+    **dict.fromkeys(("nll_loss_fwd", "nll_loss_bwd"), ("tokens, vocab", _tokens)),
 }
 
 
