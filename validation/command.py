@@ -10,6 +10,7 @@ from typing import Any
 
 from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake
+from prestep.sim.extras import lazily
 from prestep.validation.report import baseline, coverage, slices
 from prestep.validation.report import report as writers
 from prestep.validation.report.against import Comparison
@@ -18,6 +19,9 @@ from prestep.validation.report.interface import Report
 from prestep.validation.report.matching import against
 from prestep.validation.report.page import page
 from prestep.validation.sets.sets import kind_of, validate
+
+with lazily():  # matplotlib takes longer to import than the rest
+    from prestep.validation.report import plot as picture
 
 DEFAULT = "h200"
 Talk = Callable[[str], None]
@@ -117,11 +121,7 @@ def write(
     if junit is not None:
         writers.write_junit(reports[0] if len(reports) == 1 else reports, junit)
     if plot is not None:
-        from prestep.validation.report.plot import (
-            write_plot,  # matplotlib takes longer than the rest to import
-        )
-
-        write_plot(reports[0], plot)
+        picture.write_plot(reports[0], plot)
     if markdown is not None:
         text = "\n".join(map(writers.markdown, reports))
         files.write_text(

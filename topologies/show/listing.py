@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.extras import lazily
 from prestep.sim.units import format_bandwidth, format_duration
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.show.summary import summary
+
+with lazily():  # matplotlib takes longer to import than the rest
+    from prestep.topologies.show import drawing
 
 _PICTURES = (".png", ".svg")
 _SHOWN = 3
@@ -72,10 +76,7 @@ def picture(fabric: Fabric, path: str | Path) -> None:
         For another kind of file.
     """
     _check_suffix(Path(path), _PICTURES)
-    # matplotlib is slow to import
-    from prestep.topologies.show.drawing import draw
-
-    draw(fabric, Path(path))
+    drawing.draw(fabric, Path(path))
 
 
 def _check_suffix(path: Path, known: Iterable[str]) -> None:
