@@ -20,13 +20,13 @@ from lab.sets.kernels import KernelReport
 from lab.sets.probes import ProbeReport
 from lab.sets.rl import RlReport
 from prestep import cli
+from prestep.validation.replayed.sets.traces import TraceReport
 from prestep.validation.report.collectives import CollectiveReport, Limits
 from prestep.validation.report.gate import Check
 from prestep.validation.sets.choices import ChoiceReport
 from prestep.validation.sets.sets import load_set, set_names, set_table
 from prestep.validation.sets.sources import CASES, kinds
 from prestep.validation.sets.steps import Report
-from prestep.validation.sets.traces import TraceReport
 
 EMPTY = {
     "steps": lambda: Report("h200", (), load_set("h200").tolerances),
