@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from prestep.sim.errors import Mistake
 from prestep.workloads import optimizer, precision
 from prestep.workloads.frameworks import Framework, framework_of
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 
 GATHERED = ("fsdp", "zero2", "zero3")
 REPLICATED = ("none", "ddp", "ddp-no-overlap")
 
 
-def refusals(scenario: Job) -> Iterator[Mistake]:
+def refusals(scenario: JobSpec) -> Iterator[Mistake]:
     """What the framework could run but nobody has modelled."""
     framework = framework_of(scenario)
     training, parallel = scenario.training, scenario.parallel
@@ -37,7 +37,7 @@ def refusals(scenario: Job) -> Iterator[Mistake]:
     yield from framework.refusals(scenario)
 
 
-def _whole_matrices(scenario: Job, framework: Framework) -> Iterator[Mistake]:
+def _whole_matrices(scenario: JobSpec, framework: Framework) -> Iterator[Mistake]:
     """Newton-Schulz products need a matrix, or a tensor-parallel part of it, on one rank: PyTorch gathers it."""
     where, parallel = scenario.where, scenario.parallel
     stated = f'"{scenario.training.optimizer}"'

@@ -21,7 +21,7 @@ from prestep.sim import plugins
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.strict import key, table
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.job.adapter import Adapter
 from prestep.workloads.job.faults import Faults
 from prestep.workloads.job.megatron import Megatron
@@ -134,7 +134,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Scenario(Job):
+class Scenario(JobSpec):
     """A run, checked: a job, where it runs, and what surrounds it. `where` is the file it came from.
 
     `extensions` has the sections that installed extensions declare, by name: those that say anything.

@@ -13,7 +13,7 @@ from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.spec.load import parse_scenario
 from prestep.workloads.frameworks import framework_of
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.lowered import Lowered, Site
 from prestep.workloads.models.model import load_model
@@ -37,7 +37,7 @@ SENT = {**FP8, "pytorch.fp8_param_gather": True}
 FP4 = {"training.precision": "nvfp4"}
 
 
-def scenario(changes: Mapping[str, Any]) -> Job:
+def scenario(changes: Mapping[str, Any]) -> JobSpec:
     tables = {name: dict(table) for name, table in BASE.items()}
     for key, value in changes.items():
         section, name = key.split(".")

@@ -11,7 +11,7 @@ from prestep.sim.graph.opgraph import COMM, KERNEL, OpGraph
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import parse_scenario
 from prestep.workloads.host_costs import host_costs
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.job.megatron import Megatron
 from prestep.workloads.job.model import Model
 from prestep.workloads.job.parallel import Parallel
@@ -62,7 +62,7 @@ def units(
     """The units of a model whose experts lie on eight ranks."""
     model = SMALL | (model or {})
     m, o = load_model(Model(**model)), Megatron(**megatron)
-    job = Job(
+    job = JobSpec(
         model=Model(**model),
         training=Training(seq_len=2048, framework="megatron", precision=precision),
         parallel=Parallel(dp=EP, ep=EP),

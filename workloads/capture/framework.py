@@ -11,12 +11,12 @@ from prestep.workloads.capture import host, recording, summary
 from prestep.workloads.capture import lower as lowering
 from prestep.workloads.frameworks import Framework
 from prestep.workloads.host_costs import host_costs
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.lowered import Lowered, Site
 from prestep.workloads.models.model import ModelSpec
 
 
-def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
+def lower(scenario: JobSpec, model: ModelSpec, site: Site) -> Lowered:
     """The recorded step of every rank that was run."""
     recorded = recording.read(Path(scenario.model.file or ""))
     return lowering.lower(
@@ -36,7 +36,7 @@ def marks(site: Site) -> Sequence[Hashable]:
     return (*own, *site.speeds)
 
 
-def operator_times(scenario: Job, stated: Mapping[str, str]) -> dict[str, float]:
+def operator_times(scenario: JobSpec, stated: Mapping[str, str]) -> dict[str, float]:
     """Seconds of the program's operators, as [costs.operators] has them.
 
     Raises
@@ -60,7 +60,7 @@ def operator_times(scenario: Job, stated: Mapping[str, str]) -> dict[str, float]
     }
 
 
-def caveats(scenario: Job, model: ModelSpec) -> Iterator[str]:
+def caveats(scenario: JobSpec, model: ModelSpec) -> Iterator[str]:
     """Values that the program read, and nobody knew."""
     recorded = recording.read(Path(scenario.model.file or ""))
     size = max(summary.host_bytes(rank.events) for rank in recorded.ranks)

@@ -15,7 +15,7 @@ from prestep.sim.errors import Mistake, PrestepError
 if (
     TYPE_CHECKING
 ):  # what these import takes long, and reading a scenario needs none of it
-    from prestep.workloads.job import Job
+    from prestep.workloads.job import JobSpec
     from prestep.workloads.lowered import Lowered, Site
     from prestep.workloads.models.model import ModelSpec
 
@@ -87,7 +87,7 @@ class Framework:
         Seconds of operators of its own by name, from those that are stated as texts; None where it has none.
     """
 
-    lower: Callable[[Job, ModelSpec, Site], Lowered]
+    lower: Callable[[JobSpec, ModelSpec, Site], Lowered]
     marks: Callable[[Site], Sequence[Hashable]]
     order: tuple[str, ...] = ("tp", "cp", "ep", "pp", "dp")
     precisions: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class Framework:
     family: str = ""
     rules: tuple[Rule, ...] = ()
     model_rules: tuple[Rule, ...] = ()
-    refusals: Callable[[Job], Iterator[Mistake]] = _nothing
+    refusals: Callable[[JobSpec], Iterator[Mistake]] = _nothing
     tries: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     level: bool = False
     fused_load: bool = False
@@ -109,14 +109,14 @@ class Framework:
     blockwise: bool = False
     gathers_matrices: bool = False
     shares_heads: bool = False
-    layers_beside: Callable[[Job], int] = lambda scenario: 0
+    layers_beside: Callable[[JobSpec], int] = lambda scenario: 0
     adapters: bool = False
     fp32_adapters: bool = False
     packs: bool = False
-    caveats: Callable[[Job, ModelSpec], Iterator[str]] = _nothing
-    operator_times: Callable[[Job, Mapping[str, str]], Mapping[str, float]] | None = (
-        None
-    )
+    caveats: Callable[[JobSpec, ModelSpec], Iterator[str]] = _nothing
+    operator_times: (
+        Callable[[JobSpec, Mapping[str, str]], Mapping[str, float]] | None
+    ) = None
 
     @property
     def steps(self) -> int:
@@ -139,7 +139,7 @@ def readers(section: type, key: Field[Any]) -> list[str]:
     return of.split()
 
 
-def foreign(s: Job) -> Iterator[Mistake]:
+def foreign(s: JobSpec) -> Iterator[Mistake]:
     """Keys of other frameworks, in sections of which this one reads some: they would be taken for its own."""
     mine = framework_of(s)
     for name in OF_FAMILIES:
@@ -177,6 +177,6 @@ def framework(name: str) -> Framework:
     return module.FRAMEWORK  # type: ignore[no-any-return]
 
 
-def framework_of(scenario: Job) -> Framework:
+def framework_of(scenario: JobSpec) -> Framework:
     """What a scenario is trained with."""
     return framework(scenario.training.framework)

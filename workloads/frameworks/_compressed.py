@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prestep.sim.errors import Mistake
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.megatron.pipeline_layout import pipeline_layout
 from prestep.workloads.models.model import ModelSpec
 
@@ -13,7 +13,7 @@ from prestep.workloads.models.model import ModelSpec
 OWN = ("compress_ratios", "streams", "hash_layers")
 
 
-def elsewhere(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def elsewhere(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Parts of a model that a framework's layers do not have."""
     if model.kind != "transformer":
         return
@@ -34,7 +34,7 @@ def _short(value: object) -> str:
     return f"{len(value)} ratios" if isinstance(value, tuple) else str(value)
 
 
-def in_megatron(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def in_megatron(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Layers of Megatron's own engine alone."""
     if s.training.framework != "megatron":
         yield from elsewhere(s, model)
@@ -43,7 +43,7 @@ def in_megatron(s: Job, model: ModelSpec) -> Iterator[Mistake]:
         yield from _core(s)
 
 
-def _spread(s: Job) -> Iterator[Mistake]:
+def _spread(s: JobSpec) -> Iterator[Mistake]:
     """All heads and whole samples are on one rank (DSv4HybridAttention)."""
     p, where = s.parallel, s.where
     if p.tp > 1:
@@ -66,7 +66,7 @@ def _spread(s: Job) -> Iterator[Mistake]:
         yield Mistake(where, "adapter.targets", found, "no [adapter]", hint)
 
 
-def _core(s: Job) -> Iterator[Mistake]:
+def _core(s: JobSpec) -> Iterator[Mistake]:
     """Its core has kernels of its own, and does not run again."""
     o, where = s.megatron, s.where
     if o.attention != "flash":
@@ -87,7 +87,7 @@ def _core(s: Job) -> Iterator[Mistake]:
         yield Mistake(where, key, "true", "false", hint)
 
 
-def hashed(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def hashed(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Experts chosen by tokens' numbers are where these are: on the first stage, and not beside other microbatches."""
     if model.kind != "transformer" or not model.hash_layers:
         return
@@ -102,7 +102,7 @@ def hashed(s: Job, model: ModelSpec) -> Iterator[Mistake]:
         yield Mistake(s.where, overlap, "true", "false", hint)
 
 
-def _first_stage(s: Job, model: ModelSpec) -> int | None:
+def _first_stage(s: JobSpec, model: ModelSpec) -> int | None:
     """Layers of the first stage; None for a layout that is no layout, which is refused elsewhere."""
     text, p = s.megatron.pipeline_layout, s.parallel
     if text is None:

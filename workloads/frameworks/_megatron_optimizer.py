@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prestep.sim.errors import Mistake
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.optimizer import optimizer
 
 
-def offloaded(s: Job) -> Iterator[Mistake]:
+def offloaded(s: JobSpec) -> Iterator[Mistake]:
     """The optimizer in the host's memory: of ranks that update a part of the parameters by Adam."""
     p, where = s.parallel, s.where
     if p.offload == "none":
@@ -49,7 +49,7 @@ def offloaded(s: Job) -> Iterator[Mistake]:
         yield Mistake(where, "parallel.offload_fraction", found, "1", hint)
 
 
-def offloaded_caveat(s: Job) -> Iterator[str]:
+def offloaded_caveat(s: JobSpec) -> Iterator[str]:
     """What an optimizer in the host's memory rests on."""
     if s.parallel.offload == "optimizer":
         yield (
@@ -58,7 +58,7 @@ def offloaded_caveat(s: Job) -> Iterator[str]:
         )
 
 
-def precision_aware(s: Job) -> Iterator[Mistake]:
+def precision_aware(s: JobSpec) -> Iterator[Mistake]:
     """Types of the optimizer's states, which Megatron's distributed Adam alone has."""
     if not s.megatron.use_precision_aware_optimizer:
         return

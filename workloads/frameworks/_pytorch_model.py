@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prestep.sim.errors import Mistake
 from prestep.workloads.frameworks._pytorch_trainer import MEGATRON, stated
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.models import hybrid
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.models.projections import projections_of
@@ -23,7 +23,7 @@ def missing_parts(model: object) -> list[str]:
     return ['positions = "alibi"'] if getattr(model, "positions", "") == "alibi" else []
 
 
-def parts(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def parts(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     parts = missing_parts(model) if model.kind == "transformer" else []
     if parts:
         yield Mistake(
@@ -35,7 +35,7 @@ def parts(s: Job, model: ModelSpec) -> Iterator[Mistake]:
         )
 
 
-def positions(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def positions(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Learned positions beside an embedding of tokens whose rows are split over ranks."""
     choice = s.pytorch.vocabulary
     if choice != "whole" and getattr(model, "positions", "") == "learned":
@@ -44,7 +44,7 @@ def positions(s: Job, model: ModelSpec) -> Iterator[Mistake]:
         yield Mistake(s.where, "pytorch.vocabulary", f'"{choice}"', expected, hint)
 
 
-def root_groups(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def root_groups(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Further predictions, which use embedding and head outside of the groups that hold them."""
     if s.parallel.root_groups == "split" and model.mtp_layers:
         hint = "blocks of further predictions use the embedding and the head too"
@@ -52,7 +52,7 @@ def root_groups(s: Job, model: ModelSpec) -> Iterator[Mistake]:
         yield Mistake(s.where, "parallel.root_groups", '"split"', expected, hint)
 
 
-def wide(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def wide(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """32-bit numbers where a part of the model or the trainer has none."""
     number, where = s.training.precision, s.where
     if not precision(number).wide:
@@ -80,7 +80,7 @@ def wide(s: Job, model: ModelSpec) -> Iterator[Mistake]:
         yield Mistake(where, "model.head_dim", found, expected, hint)
 
 
-def hybrids(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def hybrids(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Scans see whole sequences, and no plan of torchtitan's or Automodel's splits their heads, or narrow tokens."""
     if model.kind != "transformer":
         return
@@ -104,7 +104,7 @@ def hybrids(s: Job, model: ModelSpec) -> Iterator[Mistake]:
         yield Mistake(s.where, where, f'"{number}"', "bf16 with a hybrid", hint)
 
 
-def modules(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def modules(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Modules of transformers where the model has none, or parts that transformers does not train."""
     if s.pytorch.modules == "plain":
         return
@@ -120,7 +120,7 @@ def modules(s: Job, model: ModelSpec) -> Iterator[Mistake]:
     yield Mistake(s.where, "pytorch.modules", found, expected)
 
 
-def latent(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def latent(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Attention's choices that latent attention does not have."""
     if model.kind != "transformer" or not model.latent:
         return
@@ -137,7 +137,7 @@ def latent(s: Job, model: ModelSpec) -> Iterator[Mistake]:
         yield Mistake(s.where, "pytorch.attention", '"triton"', expected, hint)
 
 
-def window(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def window(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Windows where the kernel has none, or where ranks of a ring would not need all keys."""
     window = getattr(model, "window", 0)
     if not window or window >= s.training.seq_len:
@@ -152,7 +152,7 @@ def window(s: Job, model: ModelSpec) -> Iterator[Mistake]:
         yield Mistake(s.where, "model.window", found, expected, hint)
 
 
-def grouped(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def grouped(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Grouped products where no layer has experts, or where a host that waits is not recorded."""
     if s.pytorch.experts == "loop":
         return
@@ -170,7 +170,7 @@ def _adapted(model: ModelSpec) -> tuple[str, ...]:
     return ("qkv", *names) if "kv_down" in names else names
 
 
-def adapted_model(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def adapted_model(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Adapters beside projections of a transformer, and of experts that are modules of their own."""
     if not s.adapter.on:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from prestep.sim.errors import Mistake
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.job.adapter import Adapter
 from prestep.workloads.job.layout import axis_order
 from prestep.workloads.job.pytorch import PyTorch
@@ -28,7 +28,7 @@ OF_FORMATS = (*OF_FP8, "bf16_layers")
 OF_FLAT_PARAMETERS = ("prefetch", "limit_all_gathers")
 
 
-def stated(s: Job, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+def stated(s: JobSpec, names: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Those keys of [pytorch] that are not the default, with their values."""
     for name in names:
         value = getattr(s.pytorch, name)
@@ -36,7 +36,7 @@ def stated(s: Job, names: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield f"pytorch.{name}", str(value)
 
 
-def trainer(s: Job) -> Iterator[Mistake]:
+def trainer(s: JobSpec) -> Iterator[Mistake]:
     """Keys of [pytorch] that the way of parallelism does not have."""
     if s.parallel.pp > 1:
         for key, value in stated(s, ("metrics", "modules")):
@@ -55,7 +55,7 @@ def trainer(s: Job) -> Iterator[Mistake]:
             yield Mistake(s.where, key, value, 'pytorch.fsdp = "1"')
 
 
-def stated_root(s: Job) -> Iterator[tuple[str, str]]:
+def stated_root(s: JobSpec) -> Iterator[tuple[str, str]]:
     """Keys of the groups outside of FSDP2's blocks that are not the default, with their values."""
     if s.parallel.root_groups != "one":
         yield "parallel.root_groups", f'"{s.parallel.root_groups}"'
@@ -63,7 +63,7 @@ def stated_root(s: Job) -> Iterator[tuple[str, str]]:
         yield "parallel.reshard_root", "true"
 
 
-def root(s: Job) -> Iterator[Mistake]:
+def root(s: JobSpec) -> Iterator[Mistake]:
     """Groups outside of the blocks: FSDP1 has one, and keeps it."""
     if s.parallel.data_parallel in FSDP and s.pytorch.fsdp == "1":
         hint = (
@@ -73,14 +73,14 @@ def root(s: Job) -> Iterator[Mistake]:
             yield Mistake(s.where, key, value, 'nothing with pytorch.fsdp = "1"', hint)
 
 
-def no_root(s: Job) -> Iterator[Mistake]:
+def no_root(s: JobSpec) -> Iterator[Mistake]:
     """FSDP2's choice where another engine shards parameters."""
     hint = 'of FSDP2 with training.framework = "pytorch-eager" or "pytorch-compiled"'
     for key, value in stated_root(s):
         yield Mistake(s.where, key, value, "nothing", hint)
 
 
-def liger(s: Job) -> Iterator[Mistake]:
+def liger(s: JobSpec) -> Iterator[Mistake]:
     """Liger's kernels where nothing of transformers is there to be replaced, or not whole."""
     parts, key = s.pytorch.liger, "pytorch.liger"
     if not parts:
@@ -105,7 +105,7 @@ def liger(s: Job) -> Iterator[Mistake]:
             yield Mistake(s.where, name, value, f"nothing with {key}", hint)
 
 
-def vocabulary(s: Job) -> Iterator[Mistake]:
+def vocabulary(s: JobSpec) -> Iterator[Mistake]:
     """A split vocabulary: of tensor-parallel ranks, whose loss is PyTorch's."""
     key, choice = "pytorch.vocabulary", s.pytorch.vocabulary
     if choice == "whole":
@@ -118,7 +118,7 @@ def vocabulary(s: Job) -> Iterator[Mistake]:
         yield Mistake(s.where, "pytorch.loss", '"fused"', expected, hint)
 
 
-def formats(s: Job) -> Iterator[Mistake]:
+def formats(s: JobSpec) -> Iterator[Mistake]:
     """Keys of quantized layers where there are none, or where they are not compiled."""
     number = precision(s.training.precision)
     if not number.quantized:
@@ -141,7 +141,7 @@ def formats(s: Job) -> Iterator[Mistake]:
         yield Mistake(s.where, key, "true", expected, "one scale for each weight")
 
 
-def optimizer_rule(s: Job) -> Iterator[Mistake]:
+def optimizer_rule(s: JobSpec) -> Iterator[Mistake]:
     """Ways of an update, and updates of whole tensors."""
     rule, where, key = optimizer(s.training.optimizer), s.where, "training.optimizer"
     if s.pytorch.foreach_optimizer and (
@@ -158,7 +158,7 @@ def optimizer_rule(s: Job) -> Iterator[Mistake]:
         yield Mistake(where, key, stated, expected, hint)
 
 
-def scaled(s: Job) -> Iterator[Mistake]:
+def scaled(s: JobSpec) -> Iterator[Mistake]:
     """A scaled loss needs parameters in 32 bits, and is not scaled in a pipeline."""
     if not precision(s.training.precision).scaled_loss:
         return
@@ -170,7 +170,7 @@ def scaled(s: Job) -> Iterator[Mistake]:
         yield Mistake(s.where, "parallel.pp", str(s.parallel.pp), expected)
 
 
-def shards(s: Job) -> Iterator[Mistake]:
+def shards(s: JobSpec) -> Iterator[Mistake]:
     count, ranks = s.parallel.fsdp_shards, s.parallel.dp * s.parallel.cp
     if count is None:
         return
@@ -182,7 +182,7 @@ def shards(s: Job) -> Iterator[Mistake]:
         yield Mistake(s.where, "parallel.fsdp_shards", str(count), expected)
 
 
-def context(s: Job) -> Iterator[Mistake]:
+def context(s: JobSpec) -> Iterator[Mistake]:
     """What attention in parts needs, or would have."""
     where, ranks = s.where, s.parallel.cp
     if ranks == 1:
@@ -212,7 +212,7 @@ def context(s: Job) -> Iterator[Mistake]:
         yield Mistake(where, "parallel.data_parallel", '"none"', expected, hint)
 
 
-def offload(s: Job) -> Iterator[Mistake]:
+def offload(s: JobSpec) -> Iterator[Mistake]:
     """Parameters in the host's memory: FSDP2's, updated by kernels that the CPU has."""
     p, where = s.parallel, s.where
     if p.offload == "none":
@@ -235,7 +235,7 @@ def offload(s: Job) -> Iterator[Mistake]:
         yield Mistake(where, key, stated_as, "bf16 with parallel.offload", hint)
 
 
-def zero2(s: Job) -> Iterator[Mistake]:
+def zero2(s: JobSpec) -> Iterator[Mistake]:
     """FSDP that frees nothing after the forward pass (SHARD_GRAD_OP)."""
     if s.parallel.data_parallel == "zero2" and s.parallel.reshard_after_forward:
         hint = 'freeing them makes it "zero3"'
@@ -243,7 +243,7 @@ def zero2(s: Job) -> Iterator[Mistake]:
         yield Mistake(s.where, key, "true", 'false with "zero2"', hint)
 
 
-def experts(s: Job) -> Iterator[Mistake]:
+def experts(s: JobSpec) -> Iterator[Mistake]:
     p = s.parallel
     if p.imbalance != "uniform":
         key, found = "parallel.imbalance", str(p.imbalance)
@@ -267,7 +267,7 @@ def experts(s: Job) -> Iterator[Mistake]:
         yield Mistake(s.where, "adapter.targets", found, expected, hint)
 
 
-def order(s: Job) -> Iterator[Mistake]:
+def order(s: JobSpec) -> Iterator[Mistake]:
     if s.parallel.order is None or s.parallel.ep == 1:
         return
     order = axis_order(s)
@@ -278,7 +278,7 @@ def order(s: Job) -> Iterator[Mistake]:
         )
 
 
-def packed(s: Job) -> Iterator[Mistake]:
+def packed(s: JobSpec) -> Iterator[Mistake]:
     """Documents of a sample apart: by the lengths that FlashAttention 2 takes, or a mask of FlexAttention's."""
     if s.training.packed is None:
         return
@@ -291,7 +291,7 @@ def packed(s: Job) -> Iterator[Mistake]:
         yield Mistake(s.where, "parallel.cp", str(s.parallel.cp), f"1 with {key}", hint)
 
 
-def adapters(s: Job) -> Iterator[Mistake]:
+def adapters(s: JobSpec) -> Iterator[Mistake]:
     """What is not simulated beside frozen weights, and keys of Megatron's adapters."""
     if not s.adapter.on:
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from prestep.sim.errors import Mistake
 from prestep.workloads.frameworks import megatron
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import splits_backward
 from prestep.workloads.models.model import ModelSpec
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from prestep.workloads.models.model import ModelSpec
 
 
-def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
+def lower(scenario: JobSpec, model: ModelSpec, site: Site) -> Lowered:
     """As Megatron's, under PyTorch's engine."""
     from prestep.workloads.megatron import (  # they are what takes long to import
         engine,
@@ -27,7 +27,7 @@ def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
     return lower.lower(scenario, model, site, engine=engine.PYTORCH)
 
 
-def _expert_adapters(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def _expert_adapters(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Adapters beside experts: one for each (GroupedExpertsLoRA), or none."""
     beside = bool({"fc1", "fc2"} & set(s.adapter.places))
     if model.experts and beside and s.adapter.experts == "shared":
@@ -37,7 +37,7 @@ def _expert_adapters(s: Job, model: ModelSpec) -> Iterator[Mistake]:
         )
 
 
-def refusals(s: Job) -> Iterator[Mistake]:
+def refusals(s: JobSpec) -> Iterator[Mistake]:
     """Backward passes in halves need parameters that stay."""
     p = s.parallel
     if p.pp > 1 and p.reshard_after_forward and splits_backward(s):

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from prestep.workloads.frameworks import pytorch_eager
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 
 if TYPE_CHECKING:
     from prestep.workloads.models.model import ModelSpec
 
 
-def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
+def caveats(s: JobSpec, model: ModelSpec) -> Iterator[str]:
     """What comes before the graph is replayed."""
     yield "cuda-graph: the whole step is one launch; capture and warm-up are left out"
     yield from pytorch_eager.caveats(s, model)

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from prestep.workloads.frameworks import megatron
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 
 if TYPE_CHECKING:
     from prestep.workloads.lowered import Lowered, Site
     from prestep.workloads.models.model import ModelSpec
 
 
-def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
+def lower(scenario: JobSpec, model: ModelSpec, site: Site) -> Lowered:
     """As Megatron's, under DeepSpeed's engine."""
     from prestep.workloads.megatron import (  # they are what takes long to import
         engine,
@@ -24,7 +24,7 @@ def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
     return lower.lower(scenario, model, site, engine=engine.DEEPSPEED)
 
 
-def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
+def caveats(s: JobSpec, model: ModelSpec) -> Iterator[str]:
     """What is Megatron's, and not DeepSpeed's, where each rank has a part of the parameters."""
     yield from megatron.FRAMEWORK.caveats(s, model)
     if s.parallel.data_parallel == "zero3":

@@ -16,14 +16,14 @@ from prestep.workloads.frameworks._pytorch_trainer import (
     stated,
     zero2,
 )
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.models.model import ModelSpec
 
 EAGER = pytorch_eager.FRAMEWORK
 FUSED_LOSS = "fused_linear_cross_entropy"
 
 
-def _layout(s: Job) -> Iterator[Mistake]:
+def _layout(s: JobSpec) -> Iterator[Mistake]:
     """What this engine does not split."""
     for axis in ("tp", "pp", "cp", "ep"):
         count = getattr(s.parallel, axis)
@@ -32,14 +32,14 @@ def _layout(s: Job) -> Iterator[Mistake]:
             yield Mistake(s.where, f"parallel.{axis}", str(count), "1", hint)
 
 
-def _optimizer(s: Job) -> Iterator[Mistake]:
+def _optimizer(s: JobSpec) -> Iterator[Mistake]:
     """Its partition is updated by Adam in fp32."""
     if s.training.optimizer not in ("adam", "adamw"):
         found = f'"{s.training.optimizer}"'
         yield Mistake(s.where, "training.optimizer", found, '"adam" or "adamw"')
 
 
-def _engine(s: Job) -> Iterator[Mistake]:
+def _engine(s: JobSpec) -> Iterator[Mistake]:
     """What the engine does itself."""
     for key in ("clip_gradients", "master_weights"):
         if getattr(s.pytorch, key):
@@ -50,7 +50,7 @@ def _engine(s: Job) -> Iterator[Mistake]:
         yield Mistake(s.where, key, value, "nothing", hint)
 
 
-def _stage3(s: Job) -> Iterator[Mistake]:
+def _stage3(s: JobSpec) -> Iterator[Mistake]:
     """FSDP's choices, which ZeRO 3 does not have: it decides itself what it keeps, and every rank has one part."""
     if s.parallel.data_parallel != "zero3":
         return
@@ -70,7 +70,7 @@ def _stage3(s: Job) -> Iterator[Mistake]:
         yield Mistake(s.where, "pytorch.liger", found, expected, told)
 
 
-def _modules(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def _modules(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Models whose modules use parameters of others, or which hooks were not hung on."""
     if s.parallel.data_parallel != "zero3":
         return
@@ -90,7 +90,7 @@ def without_hooks(model: object) -> dict[str, object]:
     return {key: value for key, value in found.items() if value}
 
 
-def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
+def caveats(s: JobSpec, model: ModelSpec) -> Iterator[str]:
     """What rests on no measurement."""
     yield from EAGER.caveats(s, model)
     yield from offloaded_caveat(s)

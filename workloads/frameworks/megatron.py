@@ -15,7 +15,7 @@ from prestep.workloads.frameworks._megatron_optimizer import (
     precision_aware,
 )
 from prestep.workloads.frameworks._pytorch_trainer import no_root
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.job.adapter import USUAL
 from prestep.workloads.job.layout import axis_order, splits_backward
 from prestep.workloads.megatron.pipeline_layout import pipeline_layout
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FSDP = ("fsdp", "zero3")
 
 
-def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
+def lower(scenario: JobSpec, model: ModelSpec, site: Site) -> Lowered:
     """One rank of each pipeline stage for each kind of replica, its layers as recorded units."""
     from prestep.workloads.megatron import lower  # it is what takes long to import
 
@@ -44,7 +44,7 @@ def marks(site: Site) -> Sequence[Hashable]:
     return tuple(site.unlike.marks)
 
 
-def _shards(s: Job) -> Iterator[Mistake]:
+def _shards(s: JobSpec) -> Iterator[Mistake]:
     count, ranks = s.parallel.fsdp_shards, s.parallel.dp * s.parallel.cp
     if count is None:
         return
@@ -62,7 +62,7 @@ def _shards(s: Job) -> Iterator[Mistake]:
         )
 
 
-def _zero2(s: Job) -> Iterator[Mistake]:
+def _zero2(s: JobSpec) -> Iterator[Mistake]:
     if s.parallel.data_parallel == "zero2" and s.parallel.pp > 1:
         hint = "ZeRO-2 reduces gradients in every microbatch, which DeepSpeed refuses in a pipeline"
         yield Mistake(
@@ -70,7 +70,7 @@ def _zero2(s: Job) -> Iterator[Mistake]:
         )
 
 
-def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
+def caveats(s: JobSpec, model: ModelSpec) -> Iterator[str]:
     """What rests on no measurement."""
     yield from offloaded_caveat(s)
     if s.adapter.on:
@@ -82,7 +82,7 @@ def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
         )
 
 
-def _adapter_caveats(s: Job, model: ModelSpec) -> Iterator[str]:
+def _adapter_caveats(s: JobSpec, model: ModelSpec) -> Iterator[str]:
     """Targets without a projection, and adapters beside which nothing was measured."""
     missing = passed_over(s.adapter, model)
     if missing and s.adapter.targets != USUAL:
@@ -92,7 +92,7 @@ def _adapter_caveats(s: Job, model: ModelSpec) -> Iterator[str]:
         yield "adapters beside experts follow their source: no step with them was measured"
 
 
-def _chunks(s: Job) -> Iterator[Mistake]:
+def _chunks(s: JobSpec) -> Iterator[Mistake]:
     """Megatron interleaves virtual stages, of which it wants two or more; DeepSpeed's engine has none."""
     p = s.parallel
     if p.schedule != "interleaved" or p.pp == 1:
@@ -105,7 +105,7 @@ def _chunks(s: Job) -> Iterator[Mistake]:
         yield Mistake(s.where, "parallel.vpp", "1", "2 or more", hint)
 
 
-def _order(s: Job) -> Iterator[Mistake]:
+def _order(s: JobSpec) -> Iterator[Mistake]:
     """Layers with experts lie on a grid of their own, whose pipelines must be the other layers' (`RankGenerator`)."""
     p = s.parallel
     etp = p.tp if p.etp is None else p.etp
@@ -131,7 +131,7 @@ def _order(s: Job) -> Iterator[Mistake]:
         )
 
 
-def _transformer(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def _transformer(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     if model.kind != "transformer":
         found = f'"{s.training.framework}" with kind {model.kind}'
         expected = "pytorch-eager or cuda-graph"
@@ -139,7 +139,7 @@ def _transformer(s: Job, model: ModelSpec) -> Iterator[Mistake]:
         yield Mistake(s.where, "training.framework", found, expected, hint)
 
 
-def _experts(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def _experts(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     if not model.experts:
         return
     yield from _loads(s, model)
@@ -148,7 +148,7 @@ def _experts(s: Job, model: ModelSpec) -> Iterator[Mistake]:
         yield Mistake(s.where, "parallel.sequence_parallel", "false", "true", hint)
 
 
-def _layout(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def _layout(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """A cut of one's own: as many stages, layers and predictions as there are."""
     text, p, where = s.megatron.pipeline_layout, s.parallel, s.where
     if text is None:
@@ -174,7 +174,7 @@ def _layout(s: Job, model: ModelSpec) -> Iterator[Mistake]:
             yield Mistake(where, key, f"{count} {name}", f"{source} = {wanted}")
 
 
-def _loads(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def _loads(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """The tokens of experts: a known word with a number, or a load for each expert."""
     loads = s.parallel.imbalance
     if isinstance(loads, str):
@@ -195,7 +195,7 @@ def _loads(s: Job, model: ModelSpec) -> Iterator[Mistake]:
         )
 
 
-def _routing(s: Job, model: ModelSpec, said: str) -> Iterator[Mistake]:
+def _routing(s: JobSpec, model: ModelSpec, said: str) -> Iterator[Mistake]:
     """A law or a preset that there is, or a file with as many experts and layers as the model has."""
     key = "parallel.imbalance"
     if not histogram.is_file(said):
@@ -216,7 +216,7 @@ def _routing(s: Job, model: ModelSpec, said: str) -> Iterator[Mistake]:
         yield Mistake(s.where, key, found, f"1 or {wanted}, the layers with experts")
 
 
-def _adapters(s: Job) -> Iterator[Mistake]:
+def _adapters(s: JobSpec) -> Iterator[Mistake]:
     """What is not simulated beside frozen weights."""
     if not s.adapter.on:
         return
@@ -228,7 +228,7 @@ def _adapters(s: Job) -> Iterator[Mistake]:
         )
 
 
-def _adapted_model(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def _adapted_model(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """A projection of the model beside which an adapter can be."""
     if not s.adapter.on:
         return
@@ -248,7 +248,7 @@ def _adapted_model(s: Job, model: ModelSpec) -> Iterator[Mistake]:
             yield Mistake(s.where, "adapter.experts", '"frozen"', expected, hint)
 
 
-def _hybrid(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def _hybrid(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Scans see whole sequences; a rank of the tensor-parallel group has whole groups of their heads."""
     pattern, tp, cp = model.layer_pattern, s.parallel.tp, s.parallel.cp
     scans = set(pattern) & set(hybrid.SCANS)
@@ -261,7 +261,7 @@ def _hybrid(s: Job, model: ModelSpec) -> Iterator[Mistake]:
             yield from _spread_scan(s, model, part)
 
 
-def _spread_scan(s: Job, model: ModelSpec, part: str) -> Iterator[Mistake]:
+def _spread_scan(s: JobSpec, model: ModelSpec, part: str) -> Iterator[Mistake]:
     """Under context parallelism a rank has some heads of a scan, and the groups of keys that they read."""
     tp, cp = s.parallel.tp, s.parallel.cp
     if part == hybrid.MAMBA:
@@ -282,7 +282,7 @@ def _spread_scan(s: Job, model: ModelSpec, part: str) -> Iterator[Mistake]:
         yield Mistake(s.where, key, said, expected)
 
 
-def _fp8_attention(s: Job) -> Iterator[Mistake]:
+def _fp8_attention(s: JobSpec) -> Iterator[Mistake]:
     """Attention in fp8 beside layers that are not, or by kernels that do not take it."""
     if not s.megatron.fp8_dot_product_attention:
         return
@@ -297,7 +297,7 @@ def _fp8_attention(s: Job) -> Iterator[Mistake]:
         )
 
 
-def _whole_rotation(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def _whole_rotation(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """What Megatron refuses beside one kernel for cut and rotation (attention.py, transformer_config.py)."""
     if not s.megatron.fused_single_qkv_rope:
         return
@@ -315,7 +315,7 @@ def _whole_rotation(s: Job, model: ModelSpec) -> Iterator[Mistake]:
             yield Mistake(s.where, key, "true", "false", hint)
 
 
-def _op_fuser(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def _op_fuser(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """What Transformer Engine's operation fuser does not take, or is simulated by another key."""
     key = "megatron.use_transformer_engine_op_fuser"
     if not s.megatron.use_transformer_engine_op_fuser:
@@ -333,7 +333,7 @@ def _op_fuser(s: Job, model: ModelSpec) -> Iterator[Mistake]:
             yield Mistake(s.where, key, "true", "false", hint)
 
 
-def _deferred_head(s: Job) -> Iterator[Mistake]:
+def _deferred_head(s: JobSpec) -> Iterator[Mistake]:
     """What Megatron refuses beside gradients of the head that come last, and what is not simulated beside them."""
     p, key = s.parallel, "megatron.defer_embedding_wgrad_compute"
     if not s.megatron.defer_embedding_wgrad_compute or p.pp == 1:
@@ -357,7 +357,7 @@ def _deferred_head(s: Job) -> Iterator[Mistake]:
         yield Mistake(s.where, key, "true", "false", hint)
 
 
-def refusals(s: Job) -> Iterator[Mistake]:
+def refusals(s: JobSpec) -> Iterator[Mistake]:
     """Backward passes in halves beside what needs whole ones."""
     p = s.parallel
     sharded, products = p.data_parallel in FSDP, s.training.recompute == "products"
@@ -377,7 +377,7 @@ def refusals(s: Job) -> Iterator[Mistake]:
         )
 
 
-def layers_beside(s: Job) -> int:
+def layers_beside(s: JobSpec) -> int:
     """In Megatron an embedding or a head that counts as a layer may be a stage by itself."""
     return s.megatron.account_for_embedding + s.megatron.account_for_loss
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from prestep.sim.errors import Mistake
 from prestep.workloads.frameworks import _pytorch_trainer, pytorch_eager
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.precision import precision
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from prestep.workloads.models.model import ModelSpec
 
 
-def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
+def lower(scenario: JobSpec, model: ModelSpec, site: Site) -> Lowered:
     """As eager PyTorch, with compiled blocks."""
     from prestep.workloads.torch.compiled import (
         compiled_block,  # it is what takes long to import
@@ -26,7 +26,7 @@ def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
     return pytorch_eager.lower(scenario, model, site, compiled_block)
 
 
-def _kernels(s: Job) -> Iterator[Mistake]:
+def _kernels(s: JobSpec) -> Iterator[Mistake]:
     hint = "compiled blocks have projections of their own, and no kernels in Triton"
     for key, value in _pytorch_trainer.stated(s, ("joined_qkv",)):
         yield Mistake(s.where, key, value, "nothing", hint)
@@ -38,7 +38,7 @@ def _kernels(s: Job) -> Iterator[Mistake]:
         yield Mistake(s.where, key, '"triton"', expected, hint)
 
 
-def _blocks(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def _blocks(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Blocks that are not compiled."""
     if model.kind == "transformer":
         return
@@ -49,7 +49,7 @@ def _blocks(s: Job, model: ModelSpec) -> Iterator[Mistake]:
     )
 
 
-def _quantized(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def _quantized(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Casts of split products, which torchao does in another way."""
     number = s.training.precision
     if not precision(number).quantized or s.parallel.tp == 1:
@@ -60,7 +60,7 @@ def _quantized(s: Job, model: ModelSpec) -> Iterator[Mistake]:
     yield Mistake(s.where, "training.precision", f'"{number}"', expected, hint)
 
 
-def _buckets(s: Job) -> Iterator[Mistake]:
+def _buckets(s: JobSpec) -> Iterator[Mistake]:
     """DDP cuts graphs where its buckets fill, which it refuses to do with split parameters."""
     way = s.parallel.data_parallel
     if s.parallel.tp == 1 or way not in ("ddp", "zero1"):
@@ -72,7 +72,7 @@ def _buckets(s: Job) -> Iterator[Mistake]:
     yield Mistake(s.where, key, f'"{way}"', expected, hint)
 
 
-def _adapters(s: Job) -> Iterator[Mistake]:
+def _adapters(s: JobSpec) -> Iterator[Mistake]:
     """Beside layers that are split, quantized or in four bits."""
     where, adapter = s.where, s.adapter
     if not adapter.on:
@@ -91,7 +91,7 @@ def _adapters(s: Job) -> Iterator[Mistake]:
         yield Mistake(where, "adapter.base", f'"{adapter.base}"', '"bf16"', hint)
 
 
-def _latent(s: Job, model: ModelSpec) -> Iterator[Mistake]:
+def _latent(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Adapters beside latent attention's projections."""
     if not s.adapter.on or model.kind != "transformer" or not model.latent:
         return

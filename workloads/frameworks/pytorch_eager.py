@@ -14,7 +14,7 @@ from prestep.workloads.frameworks import (
     foreign,
 )
 from prestep.workloads.frameworks._pytorch_trainer import FSDP
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import splits_backward
 from prestep.workloads.models import hybrid
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def lower(
-    scenario: Job, model: ModelSpec, site: Site, run_block: RunBlock | None = None
+    scenario: JobSpec, model: ModelSpec, site: Site, run_block: RunBlock | None = None
 ) -> Lowered:
     """Every simulated rank's step, recorded; `run_block` runs a block where its own operators do not."""
     from prestep.workloads.torch import lower  # it is what takes long to import
@@ -38,7 +38,7 @@ def marks(site: Site) -> Sequence[Hashable]:
     return site.speeds
 
 
-def refusals(s: Job) -> Iterator[Mistake]:
+def refusals(s: JobSpec) -> Iterator[Mistake]:
     """FSDP1 with experts of its own or split backward passes, and copies that would lack experts."""
     p = s.parallel
     way, sharded = f'"{p.data_parallel}"', p.data_parallel in FSDP
@@ -63,7 +63,7 @@ def refusals(s: Job) -> Iterator[Mistake]:
         yield Mistake(s.where, "parallel.fsdp_shards", found, expected, hint)
 
 
-def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
+def caveats(s: JobSpec, model: ModelSpec) -> Iterator[str]:
     """What rests on no measurement, and what a pipeline leaves out."""
     p = s.parallel
     if s.adapter.on and p.dp * p.pp * p.cp * p.tp > 1:

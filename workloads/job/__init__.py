@@ -15,7 +15,7 @@ from prestep.workloads.job.training import Training
 
 
 @dataclass(frozen=True)
-class Job:
+class JobSpec:
     """What a framework reads of a scenario, by its keys; `where`: the file it came from, for mistakes.
 
     What later stages are handed, once a step is lowered, is `prestep.sim.planning.job.Job`.

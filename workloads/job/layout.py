@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from prestep.workloads import schedules
 from prestep.workloads.frameworks import framework_of
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 
 
-def microbatches_of(job: Job) -> int:
+def microbatches_of(job: JobSpec) -> int:
     """Microbatches that each rank runs in a step, over all runs of the pipeline schedule.
 
     From training.microbatches and training.grad_accumulation, else global_batch / (micro_batch * dp), else 1.
@@ -21,7 +21,7 @@ def microbatches_of(job: Job) -> int:
     return max(1, training.global_batch // (training.micro_batch * job.parallel.dp))
 
 
-def grad_accumulation_of(job: Job) -> int:
+def grad_accumulation_of(job: JobSpec) -> int:
     """Accumulated backward passes per step; with a pipeline, runs of the schedule per step (1 if not said).
 
     Each run has `microbatches_of(job) // grad_accumulation_of(job)` microbatches: one without a pipeline.
@@ -31,7 +31,7 @@ def grad_accumulation_of(job: Job) -> int:
     return job.training.grad_accumulation or 1
 
 
-def axis_order(job: Job) -> tuple[str, ...]:
+def axis_order(job: JobSpec) -> tuple[str, ...]:
     """Parallel axes from the one on neighbouring ranks outwards; axes that were not named follow in the default order.
 
     PyTorch's meshes are written (dp, pp, tp), the last one innermost; Megatron-LM's default is tp-cp-ep-dp-pp.
@@ -42,12 +42,12 @@ def axis_order(job: Job) -> tuple[str, ...]:
     return first + tuple(axis for axis in default if axis not in first)
 
 
-def shards_parameters(job: Job) -> bool:
+def shards_parameters(job: JobSpec) -> bool:
     """Whether each replica keeps a part of the parameters: all of FSDP's ways, ZeRO 3."""
     return job.parallel.data_parallel in framework_of(job).sharded
 
 
-def splits_backward(job: Job) -> bool:
+def splits_backward(job: JobSpec) -> bool:
     """Whether the schedule runs backward passes in halves; one that cannot run is refused elsewhere."""
     p = job.parallel
     per_run = microbatches_of(job) // grad_accumulation_of(job)
@@ -58,7 +58,7 @@ def splits_backward(job: Job) -> bool:
     return schedules.splits_backward(p.schedule, p.pp, per_run, chunks)
 
 
-def stated_microbatches(job: Job) -> int | None:
+def stated_microbatches(job: JobSpec) -> int | None:
     """Microbatches per step as the job says them outright, or None."""
     training, parallel = job.training, job.parallel
     per_run = training.microbatches or parallel.microbatches

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.megatron import optimizer, torch_optimizer
 from prestep.workloads.megatron.fsdp2 import Fsdp2
@@ -69,11 +69,11 @@ class Engine:
     resident: Callable[[Rank], list[Storage]] = optimizer.resident
     optimize: Callable[[Rank], None] = optimizer.optimize
 
-    def trainer(self, scenario: Job) -> PyTorch | None:
+    def trainer(self, scenario: JobSpec) -> PyTorch | None:
         """PyTorch's switches, where layers are its modules and not Megatron's."""
         return scenario.pytorch if self.pipelines else None
 
-    def added(self, scenario: Job) -> float | None:
+    def added(self, scenario: JobSpec) -> float | None:
         """Bytes moved for an element of a weight's gradient beyond its GEMM; None: into Megatron's own buffer."""
         p = scenario.parallel
         if self.pipelines or (p.data_parallel == "zero2" and p.dp * p.cp > 1):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import axis_order
 from prestep.workloads.lowered import Layout, strides_of
 
@@ -126,7 +126,7 @@ def _joined(
     return tuple(sorted(tuple(sorted(team)) for team in teams.values()))
 
 
-def grid_of(scenario: Job) -> Grid:
+def grid_of(scenario: JobSpec) -> Grid:
     """Where the ranks of a Megatron run lie."""
     p = scenario.parallel
     etp = p.tp if p.etp is None else p.etp

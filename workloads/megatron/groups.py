@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.lowered import Place
 from prestep.workloads.megatron.folding import Kind
 from prestep.workloads.megatron.grid import Grid
@@ -91,7 +91,7 @@ class Groups:
         return [mine, *others]
 
     def spread(
-        self, scenario: Job, experts: int, stage: int = 0, replica: int = 0
+        self, scenario: JobSpec, experts: int, stage: int = 0, replica: int = 0
     ) -> Spread:
         """How experts lie over the ranks of a stage."""
         p, o = scenario.parallel, scenario.megatron

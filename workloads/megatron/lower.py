@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from prestep.sim.graph.opgraph import OpGraph
 from prestep.workloads.host_costs import host_costs
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.lowered import Lowered, Site
 from prestep.workloads.megatron.engine import MEGATRON, Engine
 from prestep.workloads.megatron.folding import Kind, kinds_of
@@ -22,7 +22,7 @@ from prestep.workloads.torch.tape import Tape
 
 
 def lower(
-    scenario: Job,
+    scenario: JobSpec,
     model: ModelSpec,
     site: Site,
     apart: bool = False,
@@ -66,7 +66,7 @@ def _recorded(models: Models, kinds: Sequence[Kind], shared: Shared) -> list[Sta
     return ranks
 
 
-def _host_costs(scenario: Job, site: Site) -> dict[str, float]:
+def _host_costs(scenario: JobSpec, site: Site) -> dict[str, float]:
     """Seconds of the host by operation; a step that one CUDA graph replays keeps it free of operators."""
     captured = "full_iteration" in scenario.megatron.cuda_graph_scope
     factor = 0.0 if captured else site.host_factor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.megatron.engine import Engine
 from prestep.workloads.megatron.folding import Kind
 from prestep.workloads.megatron.groups import Groups
@@ -22,7 +22,7 @@ Copies = tuple[tuple[int, ...], ...]
 class Step:
     """What all ranks of a step have in common; ``costs`` are the host's, in seconds by operation."""
 
-    scenario: Job
+    scenario: JobSpec
     model: ModelSpec
     groups: Groups
     costs: dict[str, float]

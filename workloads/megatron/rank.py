@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.megatron.alignment import Alignment
 from prestep.workloads.megatron.folding import Kind
 from prestep.workloads.megatron.groups import Groups
@@ -118,7 +118,7 @@ class Rank:
 
     def __init__(
         self,
-        scenario: Job,
+        scenario: JobSpec,
         model: Units,
         groups: Groups,
         place: Place,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import grad_accumulation_of, microbatches_of
 from prestep.workloads.megatron.pipeline import (
     Issued,
@@ -41,7 +41,7 @@ class Schedule:
 
 
 def schedule_of(
-    scenario: Job, of_torch: bool = False, serial: bool = False
+    scenario: JobSpec, of_torch: bool = False, serial: bool = False
 ) -> Schedule:
     """The schedule that a scenario asks for.
 
@@ -65,7 +65,7 @@ def schedule_of(
 
 
 def _of_torch(
-    scenario: Job, microbatches: int, chunks: int
+    scenario: JobSpec, microbatches: int, chunks: int
 ) -> Sequence[Sequence[Issued]]:
     """What each rank issues under PyTorch, halves of backward passes as they are run."""
     p = scenario.parallel
@@ -84,7 +84,7 @@ def _run(op: Operation) -> Iterator[Issued]:
 
 
 def _issued(
-    scenario: Job,
+    scenario: JobSpec,
     module: ModuleType,
     microbatches: int,
     chunks: int,
@@ -106,7 +106,7 @@ def _in_turns(microbatches: int) -> list[Issued]:
     return [Compute(0, kind, i) for i in range(microbatches) for kind in "FB"]
 
 
-def places(scenario: Job, layers: int, owner: tuple[int, ...]) -> list[Place]:
+def places(scenario: JobSpec, layers: int, owner: tuple[int, ...]) -> list[Place]:
     """The pipeline ranks, each with the layers of its stages; ``owner`` is the rank of every stage."""
     cuts = layers_by_stage(scenario, layers, len(owner))
     return [
@@ -115,7 +115,7 @@ def places(scenario: Job, layers: int, owner: tuple[int, ...]) -> list[Place]:
     ]
 
 
-def layers_by_stage(scenario: Job, layers: int, stages: int) -> list[range]:
+def layers_by_stage(scenario: JobSpec, layers: int, stages: int) -> list[range]:
     """Layers of each stage: by a layout of one's own, else evenly.
 
     An embedding or a head that counts as a layer takes the place of one at its end.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.megatron.alignment import alignment_of
 from prestep.workloads.megatron.deferred_head import DeferredHead
 from prestep.workloads.megatron.engine import Engine
@@ -31,7 +31,7 @@ class StageStep(Rank):
 
     def __init__(
         self,
-        scenario: Job,
+        scenario: JobSpec,
         model: Units,
         groups: Groups,
         place: Place,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.precision import precision
 
 FP32, NARROW = 4, 2
@@ -60,7 +60,7 @@ class StateTypes:
         return wide + 2 * (self.main + self.both_moments) + NARROW + read_too
 
 
-def state_types(scenario: Job) -> StateTypes:
+def state_types(scenario: JobSpec) -> StateTypes:
     """Those of a job."""
     o = scenario.megatron
     if not o.use_precision_aware_optimizer:

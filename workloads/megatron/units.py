@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import microbatches_of
 from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.megatron.adapter import freeze
@@ -38,7 +38,7 @@ class Units:
 
     def __init__(
         self,
-        scenario: Job,
+        scenario: JobSpec,
         m: ModelSpec,
         tp: Group,
         cp: Group | None,
@@ -202,7 +202,7 @@ def _forward(t: Tape, module: Module, x: Tensor) -> Tensor:
     return module.forward(t, x)  # type: ignore[attr-defined, no-any-return]
 
 
-def _again(scenario: Job) -> Again:
+def _again(scenario: JobSpec) -> Again:
     """What of every layer runs again."""
     recompute = scenario.training.recompute
     early = scenario.megatron.recompute_early_stop
@@ -210,7 +210,7 @@ def _again(scenario: Job) -> Again:
 
 
 def _shard(
-    scenario: Job,
+    scenario: JobSpec,
     tp: Group,
     cp: Group | None,
     spread: Spread | None,
@@ -234,7 +234,7 @@ def _shard(
     )
 
 
-def _numbers(scenario: Job, added: float | None) -> Numbers:
+def _numbers(scenario: JobSpec, added: float | None) -> Numbers:
     """How projections compute; ``added`` as in `Numbers`, where an engine accumulates gradients its own way."""
     o = scenario.megatron
     kept_cast = o.fp8_param_gather or scenario.adapter.fp8_weights

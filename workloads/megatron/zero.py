@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from math import ceil
 
 from prestep.workloads.host_costs import buckets
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import microbatches_of
 from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.host_optimizer import sums_of
@@ -30,7 +30,7 @@ BUCKETS = buckets("deepspeed")
 ADDED, ADDED_WIDE = 6.0, 2.0 + 6.0 + 6.0 + 12.0
 
 
-def added_by_buckets(scenario: Job) -> float:
+def added_by_buckets(scenario: JobSpec) -> float:
     """Bytes moved for an element of a weight's gradient beyond its GEMM."""
     return ADDED_WIDE if scenario.megatron.main_grads == "fp32" else ADDED
 

@@ -17,10 +17,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from prestep.workloads.job import Job
+    from prestep.workloads.job import JobSpec
     from prestep.workloads.models.model import ModelSpec
 
-J = TypeVar("J", bound="Job")
+J = TypeVar("J", bound="JobSpec")
 #: First release whose wheels' cuDNN is preferred, and on what: no workstation's Blackwell (12.0).
 PREFERRED, CAPABILITIES = (2, 11), ((9, 0), (10, 0), (10, 3))
 #: Widest heads: of cuDNN's kernels (`check_cudnn_tensor_shapes`), and of FlashAttention 2.
@@ -69,7 +69,7 @@ def fits_cudnn(capability: tuple[int, ...], query: int, value: int = 0) -> bool:
 
 
 def backend_of(
-    job: Job, model: ModelSpec, capability: tuple[int, ...], keys: Sequence[str]
+    job: JobSpec, model: ModelSpec, capability: tuple[int, ...], keys: Sequence[str]
 ) -> str:
     """Returns the kernel that PyTorch takes for a model's attention on this GPU; "" where the job names one.
 

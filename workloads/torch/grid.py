@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import axis_order
 from prestep.workloads.lowered import Layout, strides_of
 
@@ -50,7 +50,7 @@ class Grid(Layout):
         return replica * self.cp + part, p, t
 
 
-def grid_of(job: Job) -> Grid:
+def grid_of(job: JobSpec) -> Grid:
     """Where the ranks of a job lie."""
     p = job.parallel
     order = tuple(axis for axis in axis_order(job) if axis in AXES)

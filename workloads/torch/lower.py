@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from prestep.sim.graph.opgraph import OpGraph
 from prestep.workloads.host_costs import host_costs
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.lowered import Layout, Lowered
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.parallel.zero_redundancy import loads, representatives
@@ -20,7 +20,7 @@ Replicas = tuple[tuple[int, ...], ...]
 
 
 def lower(
-    scenario: Job,
+    scenario: JobSpec,
     model: ModelSpec,
     host_factor: float = 1.0,
     speeds: Sequence[Hashable] = (),
@@ -32,7 +32,7 @@ def lower(
 
     Parameters
     ----------
-    scenario : Job
+    scenario : JobSpec
     model : ModelSpec
     host_factor : float
         Scales the framework's host costs.
@@ -79,7 +79,7 @@ def _graph(
     )
 
 
-def _costs(scenario: Job, host_factor: float) -> dict[str, float]:
+def _costs(scenario: JobSpec, host_factor: float) -> dict[str, float]:
     """Seconds of host time by operation."""
     costs = host_costs(scenario.training.framework)
     return {name: time * host_factor for name, time in costs.items()}
@@ -107,14 +107,14 @@ def _parameters(layout: Layout, steps: Mapping[int, RankStep]) -> int:
     )
 
 
-def _in_parts(scenario: Job) -> bool:
+def _in_parts(scenario: JobSpec) -> bool:
     """Whether replicas meet in groups of some of them."""
     p = scenario.parallel
     some = p.fsdp_shards not in (None, p.dp * p.cp)
     return p.ep > 1 or p.cp > 1 or some
 
 
-def _deals_out_tensors(scenario: Job) -> bool:
+def _deals_out_tensors(scenario: JobSpec) -> bool:
     """Whether each rank updates tensors of its own; DeepSpeed's shares are all alike."""
     eager = scenario.training.framework != "deepspeed-eager"
     return eager and scenario.parallel.data_parallel == "zero1"
@@ -125,7 +125,7 @@ FEW = 16
 
 
 def _replicas(
-    scenario: Job,
+    scenario: JobSpec,
     layout: Layout,
     speeds: Sequence[Hashable],
     step_of: Callable[[int, Shared, Replicas], RankStep],

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import grad_accumulation_of, microbatches_of
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.optimizer import optimizer
@@ -39,7 +39,7 @@ class RankStep:
 
     Parameters
     ----------
-    job : Job
+    job : JobSpec
     model : ModelSpec
     layout : Grid
         Where the ranks lie.
@@ -53,7 +53,7 @@ class RankStep:
 
     def __init__(
         self,
-        job: Job,
+        job: JobSpec,
         model: ModelSpec,
         layout: Grid,
         tape: Tape,

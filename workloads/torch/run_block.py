@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.parallel.fsdp import FullyShard
 from prestep.workloads.torch.activation_checkpoint import checkpoint
 from prestep.workloads.torch.again import Again
@@ -33,7 +33,7 @@ class BlockRunner:
 
     Attributes
     ----------
-    job : Job
+    job : JobSpec
     tape : Tape
     run : RunBlock
         Runs a block whose parameters are there.
@@ -43,7 +43,7 @@ class BlockRunner:
         Size of DDP's buckets, bytes.
     """
 
-    job: Job
+    job: JobSpec
     tape: Tape
     run: RunBlock
     sharded: dict[Block, FullyShard] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import grad_accumulation_of
 from prestep.workloads.models.counts import stage_parameters
 from prestep.workloads.models.model import ModelSpec
@@ -56,7 +56,7 @@ class WrappedModel:
 
     def __init__(
         self,
-        job: Job,
+        job: JobSpec,
         model: ModelSpec,
         tape: Tape,
         rank: SimulatedRank,

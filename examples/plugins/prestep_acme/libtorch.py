@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from prestep.sim.errors import Mistake
 from prestep.workloads.frameworks import pytorch_eager
-from prestep.workloads.job import Job
+from prestep.workloads.job import JobSpec
 
 EAGER = pytorch_eager.FRAMEWORK
 
 
-def one_stage(job: Job) -> Iterator[Mistake]:
+def one_stage(job: JobSpec) -> Iterator[Mistake]:
     """`torch::distributed` has no pipelines."""
     stages = job.parallel.pp
     if stages > 1:
