@@ -1,9 +1,14 @@
-"""How tokens are spread over experts, as a job says it: a law, a preset (routings.toml), or what was recorded."""
+"""How tokens are spread over experts, as a job says it: a law, a preset (routings.toml), or what was recorded.
+
+For captured programs, whose scores nobody computes: which experts each token goes to.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 from math import gcd
 from pathlib import Path
@@ -153,3 +158,34 @@ def _relative(counts: Sequence[float]) -> Loads:
     """Over their mean."""
     mean = sum(counts) / len(counts)
     return tuple(count / mean for count in counts)
+
+
+Choices = tuple[tuple[int, ...], ...]
+
+
+@functools.cache
+def choices(rows: int, count: int, experts: int, busiest: float = 1.0) -> Choices:
+    """`count` different experts for each of `rows` tokens.
+
+    Expert 0 takes `busiest` times its share of all choices, at most one of every token; the others take turns. With 1,
+    all experts are chosen equally often.
+    """
+    if count >= experts:
+        return (tuple(range(experts)),) * rows
+    share = min(Fraction(1), Fraction(busiest) * count / experts)
+    return tuple(_choices_of(row, count, experts, share) for row in range(rows))
+
+
+def _choices_of(row: int, count: int, experts: int, share: Fraction) -> tuple[int, ...]:
+    before = int(row * share)
+    first = int((row + 1) * share) - before
+    turn = row * count - before
+    others = (1 + (turn + i) % (experts - 1) for i in range(count - first))
+    return *(0,) * first, *others
+
+
+def assumption(busiest: float) -> str:
+    """What is assumed, in words."""
+    if busiest == 1.0:
+        return "experts balanced"
+    return f"experts: the first has {busiest:g} times its share"

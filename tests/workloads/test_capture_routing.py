@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prestep.workloads.capture.routing import choices
+from prestep.workloads.routing import choices
 
 ROWS, EXPERTS = st.integers(1, 200), st.integers(1, 64)
 

@@ -168,28 +168,30 @@ def _sharding(draft: Draft, said: Document, kind: str) -> None:
         draft.lose(said, "fsdp", "offload", "parameters in the host's memory")
     key = "fsdp_config.fsdp_sharding_strategy"
     strategy = written(said.get(key, ""))
-    if kind == "fsdp" or named or strategy != "empty":
-        found = (
-            strategy
-            if strategy != "empty"
-            else next((n for n in named if n in WAYS), "full_shard")
-        )
-        key = key if strategy != "empty" else "fsdp"
+    if strategy != "empty":
+        _fsdp(draft, said, strategy, key)
+    elif kind == "fsdp" or named:
+        way = next((name for name in named if name in WAYS), "full_shard")
+        _fsdp(draft, said, way, "fsdp")
+    else:
+        draft.set("parallel.data_parallel", "ddp", "distributed_type", said)
+
+
+def _fsdp(draft: Draft, said: Document, strategy: str, key: str) -> None:
+    """FSDP by one of its strategies, which a key names."""
+    way = WAYS.get(strategy)
+    if way in ("fsdp", "ddp"):
+        draft.set("parallel.data_parallel", way, key, said)
+    elif way == "zero2":
+        draft.set("parallel.data_parallel", "fsdp", key, said)
+        draft.set("parallel.reshard_after_forward", False, key, said)
+    else:
+        draft.lose(said, key, strategy, "FULL_SHARD, SHARD_GRAD_OP or NO_SHARD")
+    if way != "ddp":
         version = written(said.get("fsdp_config.fsdp_version", 1))
-        way = WAYS.get(found)
-        if way in ("fsdp", "ddp"):
-            draft.set("parallel.data_parallel", way, key, said)
-        elif way == "zero2":
-            draft.set("parallel.data_parallel", "fsdp", key, said)
-            draft.set("parallel.reshard_after_forward", False, key, said)
-        else:
-            draft.lose(said, key, found, "FULL_SHARD, SHARD_GRAD_OP or NO_SHARD")
-        if way != "ddp":
-            draft.set("pytorch.fsdp", "2" if version == "2" else "1", "fsdp_version")
-        _reshard(draft, said)
-        draft.typed(said, OFFLOAD, "truth", False)
-        return
-    draft.set("parallel.data_parallel", "ddp", "distributed_type", said)
+        draft.set("pytorch.fsdp", "2" if version == "2" else "1", "fsdp_version")
+    _reshard(draft, said)
+    draft.typed(said, OFFLOAD, "truth", False)
 
 
 def _reshard(draft: Draft, said: Document) -> None:

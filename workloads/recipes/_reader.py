@@ -156,34 +156,40 @@ class Reader(Expressions):
             if self.shared.left < 0:
                 found, expected = "more statements than a recipe has", "a recipe"
                 raise InputError.of(str(self.path), "", found, expected)
-            if isinstance(node, ast.Return):
-                return True, self.value(node.value, env) if node.value else None
-            if isinstance(node, ast.Raise):
-                return True, unknown_of(node)
-            if isinstance(node, ast.Try):  # handlers are for what went wrong
-                returned, value = self._block([*node.body, *node.orelse], env)
-                if returned and isinstance(value, Unknown):
-                    self._left_open(node)
-                elif returned:
-                    return True, value
-                continue
-            if isinstance(node, ast.If | ast.For):
-                returned, value = (
-                    self._if(node, env)
-                    if isinstance(node, ast.If)
-                    else self._for(node, env)
-                )
-                if returned:
-                    return True, value
-            elif isinstance(node, ast.Assign | ast.AnnAssign):
-                self._assign(node, env)
-            elif isinstance(node, ast.AugAssign):
-                self._augmented(node, env)
-            elif isinstance(node, ast.Expr):
-                self._expression(node.value, env)
-            elif isinstance(node, OPEN):
-                self._left_open(node)
+            returned, value = self._statement(node, env)
+            if returned:
+                return True, value
         return False, None
+
+    def _statement(self, node: ast.stmt, env: dict[str, Any]) -> tuple[bool, Any]:
+        """Follows a statement; whether it returned, and what."""
+        if isinstance(node, ast.Return):
+            return True, self.value(node.value, env) if node.value else None
+        if isinstance(node, ast.Raise):
+            return True, unknown_of(node)
+        if isinstance(node, ast.Try):
+            return self._try(node, env)
+        if isinstance(node, ast.If):
+            return self._if(node, env)
+        if isinstance(node, ast.For):
+            return self._for(node, env)
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            self._assign(node, env)
+        elif isinstance(node, ast.AugAssign):
+            self._augmented(node, env)
+        elif isinstance(node, ast.Expr):
+            self._expression(node.value, env)
+        elif isinstance(node, OPEN):
+            self._left_open(node)
+        return False, None
+
+    def _try(self, node: ast.Try, env: dict[str, Any]) -> tuple[bool, Any]:
+        """A body that goes well: handlers are for what went wrong."""
+        returned, value = self._block([*node.body, *node.orelse], env)
+        if returned and isinstance(value, Unknown):
+            self._left_open(node)
+            return False, None
+        return returned, value
 
     def _for(self, node: ast.For, env: dict[str, Any]) -> tuple[bool, Any]:
         """A loop over a list that is written out."""
@@ -246,11 +252,7 @@ class Reader(Expressions):
             owner, key = self.value(target.value, env), self.value(target.slice, env)
             if isinstance(owner, Made) and isinstance(key, str):
                 owner.put(key, value, target.lineno)
-            elif (
-                isinstance(owner, list)
-                and type(key) is int
-                and -len(owner) <= key < len(owner)
-            ):
+            elif _values.has_item(owner, key):
                 owner[key] = value
             else:
                 self._left_open(target)

@@ -256,11 +256,7 @@ class Draft:
         if value is None and "null" not in rule.values:
             return
         if isinstance(value, str) and COMMAND.match(value):
-            if rule.key and decides(name, value):
-                hint = f"--set {rule.key}=... says it"
-                self.need(rule.key, document, name, shown(value), "a value", hint)
-            else:
-                self.strange(document, name, ())
+            self._leave_to_shell(document, rule, name)
             return
         if document.kind == "python" and _own(name, value):
             return  # set to itself: as it was
@@ -278,6 +274,15 @@ class Draft:
         elif rule.unsaid(name, value):
             what = rule.lost or f"one of {', '.join([*rule.values, *rule.harmless])}"
             self.lose(document, name, shown(value), what, rule.nearly)
+
+    def _leave_to_shell(self, document: Document, rule: Rule, name: str) -> None:
+        """A value that only a shell could say: needed where it decides what a step computes."""
+        value = document.entries[name].value
+        if rule.key and decides(name, value):
+            hint = f"--set {rule.key}=... says it"
+            self.need(rule.key, document, name, shown(value), "a value", hint)
+        else:
+            self.strange(document, name, ())
 
     def take(
         self, tables: Mapping[str, Mapping[str, Any]], said: str, where: Source

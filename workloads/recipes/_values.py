@@ -45,18 +45,18 @@ def key_of(value: Any) -> str | None:
 
 def item(owner: Any, index: Any, node: ast.AST) -> Any:
     """`owner[index]` of a known list or dictionary."""
-    if (
-        isinstance(owner, list)
-        and type(index) is int
-        and -len(owner) <= index < len(owner)
-    ):
+    if has_item(owner, index):
         return owner[index]
     key = key_of(index) if isinstance(owner, Made) and owner.name == "dict" else None
-    return (
-        owner.values[key]
-        if key is not None and key in owner.values
-        else unknown_of(node)
-    )
+    if key is None or key not in owner.values:
+        return unknown_of(node)
+    return owner.values[key]
+
+
+def has_item(owner: Any, index: Any) -> bool:
+    """Whether a value is a list with an item of that index."""
+    whole = isinstance(owner, list) and type(index) is int
+    return whole and -len(owner) <= index < len(owner)
 
 
 def known(value: Any) -> bool:
@@ -139,21 +139,15 @@ def built_in(node: ast.Call, args: list[Any]) -> Any:
     name = node.func.id if isinstance(node.func, ast.Name) else ""
     if name in ("deepcopy", "copy") and args:
         return args[0]
-    if name == "bool" and len(args) == 1 and known(args[0]):
-        return bool(args[0])
     if name == "cast" and len(args) == 2:
         return args[1]
     if name == "isinstance" and len(args) == 2 and known(args[0]):
         kind = KINDS.get(str(plain(args[1])))
         return None if kind is None else isinstance(args[0], kind)
-    if name in ("int", "str") and len(args) == 1 and plain_values(args[0], args[0]):
-        return _converted(name, args[0])
-    if name in ("list", "tuple") and len(args) == 1 and isinstance(args[0], list):
-        return list(args[0])
-    if name == "len" and len(args) == 1 and isinstance(args[0], list):
-        return len(args[0])
     if name in ATTRIBUTES and len(args) >= 2 and isinstance(args[0], Made):
         return _attribute(name, node, args)
+    if len(args) == 1 and (made := _converted(name, args[0])) is not None:
+        return made
     return _of_numbers(name, args)
 
 
@@ -185,6 +179,15 @@ def _of_numbers(name: str, args: list[Any]) -> Any:
 
 
 def _converted(name: str, value: Any) -> Any:
+    """What Python's own types and `len` make of a known value; None for anything else."""
+    if name == "bool" and known(value):
+        return bool(value)
+    if name == "len" and isinstance(value, list):
+        return len(value)
+    if name in ("list", "tuple") and isinstance(value, list):
+        return list(value)
+    if name not in ("int", "str") or not plain_values(value):
+        return None
     try:
         return int(value) if name == "int" else str(value)
     except ValueError:
@@ -221,17 +224,11 @@ def computed(node: ast.BinOp, left: Any, right: Any) -> Any:
 
 def _lists(node: ast.BinOp, left: Any, right: Any) -> Any:
     """Lists one after the other, or one several times."""
-    if (
-        isinstance(node.op, ast.Add)
-        and isinstance(left, list)
-        and isinstance(right, list)
-    ):
-        return (
-            [*left, *right] if len(left) + len(right) <= LONGEST else unknown_of(node)
-        )
+    both = isinstance(left, list) and isinstance(right, list)
+    if isinstance(node.op, ast.Add) and both and len(left) + len(right) <= LONGEST:
+        return [*left, *right]
     many, times = (left, right) if isinstance(left, list) else (right, left)
-    if isinstance(node.op, ast.Mult) and type(times) is int and isinstance(many, list):
-        return (
-            many * times if len(many) * max(0, times) <= LONGEST else unknown_of(node)
-        )
+    repeats = isinstance(node.op, ast.Mult) and type(times) is int
+    if repeats and len(many) * max(0, times) <= LONGEST:
+        return many * times
     return unknown_of(node)

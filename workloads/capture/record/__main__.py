@@ -29,8 +29,8 @@ from prestep.workloads.capture.record import (
 )
 from prestep.workloads.capture.record.dispatch import Recorder
 from prestep.workloads.capture.record.exchange import Exchange
-from prestep.workloads.capture.record.experts import Experts
 from prestep.workloads.capture.record.modes import Names
+from prestep.workloads.capture.record.values import Experts
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from prestep.workloads.capture.record import describe, experts, values
+from prestep.workloads.capture.record import describe, values
 
 BUILT_IN = ("aten", "prims")
 REAL = (torch.Tensor, torch.nn.Parameter)
@@ -300,6 +300,6 @@ def _places_written(function: Any, args: Any, options: Any) -> Iterator[int]:
 def _may_have_values(function: Any, tensors: list[Any], results: Any) -> bool:
     name = function._schema.name.partition("::")[2]
     asks = name in (*values.NEVER, *values.COMPARISONS, values.OVERFLOW)
-    chooses = experts.name_of(function) in experts.CHOOSING
+    chooses = values.name_of(function) in values.CHOOSING
     involved = (*tensors, *values.tensors_in(results))
     return asks or chooses or all(map(values.is_small, involved))

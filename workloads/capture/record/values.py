@@ -7,13 +7,14 @@ Every such answer is counted: the recording lists them as assumed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from prestep.workloads.capture.record import experts
+from prestep.workloads.routing import assumption, choices
 
 DEVICE = torch.device  # PyTorch's own, before another takes its name
 WRITABLE = 1 << 22  # elements of a stand-in that has memory of its own
@@ -75,8 +76,8 @@ def compute(function: Any, arguments: Any, options: Any, results: Any) -> None:
         outputs[0]._value = _noes(outputs[0])
     elif outputs and _computable(name, (arguments, options), outputs):
         _compute(function, arguments, options, results)
-    elif experts.name_of(function) in experts.CHOOSING:
-        experts.choose(arguments, results)
+    elif name_of(function) in CHOOSING:
+        choose_experts(arguments, results)
     elif name == OVERFLOW:
         return  # what says whether there was any keeps its value: none
     elif name in COMPARISONS and outputs and outputs[0].numel() == 1:
@@ -161,3 +162,38 @@ def on_host(argument: Any) -> Any:
     if isinstance(argument, DEVICE):
         return torch.device("cpu")
     return argument
+
+
+CHOOSING = ("aten::topk.default",)  # by which routers choose
+MOST_CHOICES = 1 << 20  # choices of an operation that are written down
+
+
+class Experts:
+    """What is assumed of experts, and how often it was.
+
+    Attributes
+    ----------
+    busiest
+        Tokens of the first expert over those of the mean one.
+    """
+
+    busiest: ClassVar[float] = 1.0
+    assumed: ClassVar[Counter[str]] = Counter()
+
+
+def name_of(function: Any) -> str:
+    return f"{function._schema.name}.{function._overloadname}"
+
+
+def choose_experts(arguments: Any, results: Any) -> None:
+    """Gives what `topk` chooses its values, where it chooses along the last dimension."""
+    scores, chosen = arguments[0], results[1]
+    along = arguments[2] if len(arguments) > 2 else -1
+    if along not in (-1, scores.dim() - 1) or not 0 < chosen.numel() <= MOST_CHOICES:
+        return
+    rows, count = chosen.numel() // chosen.shape[-1], chosen.shape[-1]
+    table = choices(rows, count, int(scores.shape[-1]), Experts.busiest)
+    if isinstance(chosen, FakeTensor):
+        value = torch.tensor(table, dtype=chosen.dtype, device="cpu")
+        chosen._value, chosen._assumed = value.reshape(tuple(chosen.shape)), True
+        Experts.assumed[assumption(Experts.busiest)] += 1
