@@ -5,7 +5,6 @@ For captured programs, whose scores nobody computes: which experts each token go
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -163,7 +162,7 @@ def _relative(counts: Sequence[float]) -> Loads:
 Choices = tuple[tuple[int, ...], ...]
 
 
-@functools.cache
+@cache
 def choices(rows: int, count: int, experts: int, busiest: float = 1.0) -> Choices:
     """`count` different experts for each of `rows` tokens.
 

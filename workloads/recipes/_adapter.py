@@ -101,13 +101,10 @@ def _targets(draft: Draft, document: Document, words: Words) -> None:
         found, what = ", ".join(map(str, names)), "projections that the model has"
         draft.lose(document, words.targets, found, what)
     known = tuple(each for each in known if each in here)
-    if {"fc1", "fc2"} & set(known) and model.experts:
-        if words.experts:
-            _experts(draft, document, names, model)
-        else:
-            what = "adapters of experts, which stay frozen"
-            draft.lose(document, words.targets, ", ".join(names), what)
+    if model.experts and {"fc1", "fc2"} & set(known):
+        if not words.experts:
             known = tuple(each for each in known if each not in ("fc1", "fc2"))
+        _experts(draft, document, words, names, model)
     if known:
         draft.set("adapter.targets", list(known), words.targets, document)
     else:
@@ -120,9 +117,17 @@ def _targets(draft: Draft, document: Document, words: Words) -> None:
 
 
 def _experts(
-    draft: Draft, document: Document, names: Sequence[object], model: ModelParts
+    draft: Draft,
+    document: Document,
+    words: Words,
+    names: Sequence[Any],
+    model: ModelParts,
 ) -> None:
     """Which adapters experts have, and of which rank."""
+    if not words.experts:
+        what = "adapters of experts, which stay frozen"
+        draft.lose(document, words.targets, ", ".join(names), what)
+        return
     if draft.get("training.framework") == "automodel":
         # Modules of all experts match "*" alone, or their own name (components/_peft/module_matcher.py).
         meant = any(str(name) == "*" or "experts" in str(name) for name in names)

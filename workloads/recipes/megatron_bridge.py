@@ -55,15 +55,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     if document.kind == "python":
         document, open_ones = _python.read_recipe(document, document.part)
     begun = str(document.get("recipe", "_pretrain_common()"))
-    whole = begun.startswith(CONTAINER)  # what it begins with was found and read, too
-    task = document.part if whole else begun
-    trains = not re.search("sft|peft|finetune|lora", task)
-    for key, value in (PRETRAIN if trains else FINETUNE).items():
-        draft.set(key, value)
-    if not whole:
-        draft.assume(
-            f"{begun}: its batch, distributed optimizer and gradients in fp32, as Megatron-Bridge has them"
-        )
+    trains = _begin(draft, document, begun)
     _core.read(draft, document)
     if not trains:
         draft.assume("fine-tuning: samples count as full sequences, each one document")
@@ -78,3 +70,17 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
         draft.gpus = int(gpus[1])
     draft.unknown += open_ones
     return draft.recipe()
+
+
+def _begin(draft: Draft, document: Document, begun: str) -> bool:
+    """Sets what such recipes begin with; whether this one trains a whole model, and does not fine-tune one."""
+    whole = begun.startswith(CONTAINER)  # what it begins with was found and read, too
+    task = document.part if whole else begun
+    trains = not re.search("sft|peft|finetune|lora", task)
+    for key, value in (PRETRAIN if trains else FINETUNE).items():
+        draft.set(key, value)
+    if not whole:
+        draft.assume(
+            f"{begun}: its batch, distributed optimizer and gradients in fp32, as Megatron-Bridge has them"
+        )
+    return trains

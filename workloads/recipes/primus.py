@@ -9,7 +9,6 @@ from typing import Any
 import yaml
 
 from prestep.sim import yaml_text
-from prestep.workloads.models.model import MODELS, read_model
 from prestep.workloads.recipes import (
     _adapter,
     _models,
@@ -175,22 +174,16 @@ def _megatron(
     entries, complete = _model_file(document, name, 0)
     adapter = {key for key in given.entries if key.startswith("lora.")}
     entries |= {key: one for key, one in given.entries.items() if key not in adapter}
-    inherited = False
     known = "" if complete else _models.model_named(name.removesuffix(".yaml"))
+    inherited = bool(known) and "num_layers" not in entries
     if known:
         draft.set("model.name", known, said, document)
-        layers = read_model(MODELS / f"{known}.toml").layers
-        inherited = "num_layers" not in entries
-        entries.setdefault("num_layers", Entry(layers))
+        entries.setdefault("num_layers", Entry(_models.part(draft, "layers")))
     elif not complete:
         _models.missing(draft, shown(name), said, document.place(said))
     patched = _own_pipeline(draft, document, entries)
-    arguments = {
-        key.rpartition(".")[2].replace("_", "-"): _words(entry.value)
-        for key, entry in entries.items()
-        if entry.value is not None
-    }
-    megatron.arguments(draft, _negated(arguments), document, named=not complete)
+    arguments = _negated(_arguments(entries))
+    megatron.arguments(draft, arguments, document, named=not complete)
     if draft.get("megatron.moe_router_fusion"):
         draft.assume(
             "Primus-Turbo's kernel for routing counts as Transformer Engine's two"
@@ -201,7 +194,7 @@ def _megatron(
     if adapter and written(given.get("lora.enabled", True)) == "true":
         _adapter.lora(draft, given, LORA, min(adapter))
         draft.drop("megatron.overlap_param_gather")
-    if known and inherited:
+    if inherited:
         draft.drop("model.layers")
     if not complete:
         for key in ("attention_dropout", "hidden_dropout"):
@@ -241,6 +234,15 @@ def _negated(arguments: dict[str, list[str]]) -> dict[str, list[str]]:
         if arguments.get(plain) == ["false"]:
             made[name] = []
     return made
+
+
+def _arguments(entries: dict[str, Entry]) -> dict[str, list[str]]:
+    """Keys as the arguments of Megatron's command line."""
+    return {
+        key.rpartition(".")[2].replace("_", "-"): _words(entry.value)
+        for key, entry in entries.items()
+        if entry.value is not None
+    }
 
 
 def _words(value: Any) -> list[str]:
