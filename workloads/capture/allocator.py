@@ -15,14 +15,8 @@ from dataclasses import dataclass
 
 MIB = 1 << 20
 #: kMinBlockSize, kSmallSize, kSmallBuffer, kMinLargeAlloc, kLargeBuffer, kRoundLarge.
-BLOCK, SMALL, SMALL_SEGMENT, LARGE, LARGE_SEGMENT, ROUND = (
-    512,
-    MIB,
-    2 * MIB,
-    10 * MIB,
-    20 * MIB,
-    2 * MIB,
-)
+BLOCK, SMALL, SMALL_SEGMENT = 512, MIB, 2 * MIB
+LARGE, LARGE_SEGMENT, ROUND = 10 * MIB, 20 * MIB, 2 * MIB
 
 Pool = tuple[int, bool]  # stream, whether of small blocks
 Segment = tuple[int, bool, list[tuple[int, int]]]  # stream, small, (bytes, storage)

@@ -275,17 +275,22 @@ class FullyShard:
         earlier = self.grad is not None  # of zero_grad, or of the microbatch before
         if not earlier:
             self.grad = Storage(t.memory, self.kept / self.group.size, "gradients")
+        self._scatter()
+        stream = self._sum_copies(self.reduced / self.group.size)
+        self._store(earlier, stream)
+        if self.host is not None:
+            self._send(self.host, stream)
+        context.reduced, context.done = t.record(REDUCE), t.record(stream)
+
+    def _scatter(self) -> None:
+        """Reduces the buffer to this rank's shard; a rank alone copies it."""
+        t = self.t
         if self.alone:
             t.wait(t.record(), REDUCE)
             elements = int(self.gradient / t.itemsize)
             t.launch(Kernel("copy", (elements,), bytes=2 * self.reduced), REDUCE)
         else:
             self.group.collective(t, "reduce_scatter", self.reduced, REDUCE)
-        stream = self._sum_copies(self.reduced / self.group.size)
-        self._store(earlier, stream)
-        if self.host is not None:
-            self._send(self.host, stream)
-        context.reduced, context.done = t.record(REDUCE), t.record(stream)
 
     def _add_up(self) -> None:
         """Adds whole gradients to those of microbatches before, in the type in which they will be reduced.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from prestep.workloads.megatron.pipeline_layout import pipeline_layout
 from prestep.workloads.recipes._documents import Document
@@ -38,21 +37,31 @@ def batch(
             draft.set("training.microbatches", local // size, local_key, document)
 
 
+#: Names of schedules in torch.distributed.pipelining -> schedule, stages of a rank.
+SCHEDULES = {
+    "1f1b": ("1f1b", 1),
+    "gpipe": ("gpipe", 1),
+    "interleaved1f1b": ("interleaved", 2),
+    "interleavedzerobubble": ("zero-bubble", 2),
+    "zbvzerobubble": ("zbv", 2),
+    "dualpipev": ("dualpipe", 2),
+}
+
+
 def schedule(
     draft: Draft,
     document: Document,
     key: str,
     layers_key: str,
-    schedules: Mapping[str, tuple[str, int]],
 ) -> None:
     """The schedule and how many stages each rank has."""
     pp = draft.get("parallel.pp", 1)
     if pp == 1:
         return
     said = str(document.get(key, "1F1B"))
-    known = schedules.get(said.lower())
+    known = SCHEDULES.get(said.lower())
     if known is None:
-        names = ", ".join(schedules)
+        names = ", ".join(SCHEDULES)
         draft.lose(document, key, shown(said), f"a schedule of {names}")
         return
     ours, stages = known

@@ -13,14 +13,6 @@ from prestep.workloads.recipes._rules import rules, written
 #: How people know such a recipe.
 LOOKS = "YAML with step_scheduler and distributed"
 RULES = Path(__file__).with_suffix(".toml")
-SCHEDULES = {
-    "1f1b": ("1f1b", 1),
-    "gpipe": ("gpipe", 1),
-    "interleaved1f1b": ("interleaved", 2),
-    "interleavedzerobubble": ("zero-bubble", 2),
-    "zbvzerobubble": ("zbv", 2),
-    "dualpipev": ("dualpipe", 2),
-}
 #: Its default of `attn_implementation` (nemo_automodel, components/_transformers/auto_model.py).
 #: transformers' modules of which a file says nothing (auto_model.py, DEFAULT_ATTN_IMPLEMENTATION).
 FLASH = "flash2", "which Automodel asks for where a file does not"
@@ -113,7 +105,7 @@ def _schedule(draft: Draft, document: Document) -> None:
         if f"{prefix}.pp_schedule" in document.entries:
             key = f"{prefix}.layers_per_stage"
             said = f"{prefix}.pp_schedule"
-            _pipeline.schedule(draft, document, said, key, SCHEDULES)
+            _pipeline.schedule(draft, document, said, key)
             _round_down(draft, document, prefix)
             return
 

@@ -13,15 +13,6 @@ from prestep.workloads.recipes._rules import rules, written
 LOOKS = "TOML with [parallelism], or [model] with a flavor; Python with functions that return a Trainer.Config"
 RULES = Path(__file__).with_suffix(".toml")
 OWN = {"parallelism", "activation_checkpoint", "lr_scheduler", "metrics", "profiling"}
-#: Names of its schedules (torch.distributed.pipelining) -> schedule, stages of a rank (0: as the layers say).
-SCHEDULES = {
-    "1f1b": ("1f1b", 1),
-    "gpipe": ("gpipe", 1),
-    "interleaved1f1b": ("interleaved", 2),
-    "interleavedzerobubble": ("zero-bubble", 2),
-    "zbvzerobubble": ("zbv", 2),
-    "dualpipev": ("dualpipe", 2),
-}
 ASYNC_TP = (
     "parallelism.enable_async_tensor_parallel",
     "experimental.enable_async_tensor_parallel",
@@ -313,4 +304,4 @@ def _reshard_key(document: Document) -> str:
 def _schedule(draft: Draft, document: Document) -> None:
     key = "parallelism.pipeline_parallel_schedule"
     stages = "parallelism.pipeline_parallel_layers_per_stage"
-    _pipeline.schedule(draft, document, key, stages, SCHEDULES)
+    _pipeline.schedule(draft, document, key, stages)
