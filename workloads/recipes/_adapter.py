@@ -80,7 +80,7 @@ def lora(draft: Draft, document: Document, words: Words, said: str) -> None:
 def _names(draft: Draft, document: Document, words: Words) -> Sequence[Any]:
     """Names of the modules that have adapters, or the usual ones."""
     stated = document.get(words.targets)
-    if words.everything and draft.typed(document, words.everything, "truth", False):
+    if words.everything and draft.is_on(document, words.everything):
         stated = "all-linear"
         draft.assume("no adapter beside the head")
     listed = stated.split(",") if isinstance(stated, str) else stated
@@ -137,7 +137,7 @@ def _experts(
         scaled, shares = "peft.normalize_moe_lora", "peft.share_expert_adapters"
         shared = draft.typed(document, shares, "truth", True)
         draft.set("adapter.experts", "shared" if shared else "each", shares, document)
-    if draft.typed(document, scaled, "truth", False):
+    if draft.is_on(document, scaled):
         rank = max(1, draft.get("adapter.rank") // max(1, model.experts_per_token))
         draft.set("adapter.expert_rank", rank, scaled, document)
 

@@ -30,7 +30,7 @@ def choose(draft: Draft, document: Document) -> None:
 def _layers(draft: Draft, document: Document) -> None:
     """Compiled layers, and how adapters are composed (components/_peft/lora.py)."""
     key = "distributed.enable_compile"
-    if draft.typed(document, key, "truth", False):
+    if draft.is_on(document, key):
         draft.set("pytorch.compiled_layers", True, key, document)
     if draft.get("adapter.kind", "none") != "none":
         draft.set("adapter.scaled", "inner")
@@ -102,7 +102,7 @@ def _adam(draft: Draft, document: Document) -> None:
     """One kernel for many tensors in Transformer Engine's FusedAdam, with moments in fp32, or where asked for."""
     key, fused = "optimizer._target_", "optimizer.fused"
     engine = "transformer_engine" in str(document.get(key, ""))
-    one = engine or draft.typed(document, fused, "truth", False)
+    one = engine or draft.is_on(document, fused)
     draft.set("pytorch.fused_optimizer", one, key, document)
     if engine:
         draft.set("pytorch.wide_moments", True, key, document)
@@ -112,5 +112,5 @@ def _experts(draft: Draft, document: Document) -> None:
     """Shared experts on a stream of their own; the benchmark's gate deals experts in turn."""
     draft.set("megatron.moe_shared_expert_overlap", True)
     key = f"{BACKEND}.fake_balanced_gate"
-    if draft.typed(document, key, "truth", False):
+    if draft.is_on(document, key):
         draft.set("parallel.routing", "consecutive", key, document)

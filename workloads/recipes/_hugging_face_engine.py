@@ -58,7 +58,7 @@ def choose(draft: Draft, said: Document, engines: list[Document]) -> None:
             draft.set("training.precision", precision)
         return
     _sharding(draft, said, kind)
-    compiled = draft.typed(said, "torch_compile", "truth", False)
+    compiled = draft.is_on(said, "torch_compile")
     backend = next(
         (k for k in ("dynamo_backend", "dynamo_config.dynamo_backend") if said.get(k)),
         "",
@@ -191,7 +191,7 @@ def _fsdp(draft: Draft, said: Document, strategy: str, key: str) -> None:
         version = written(said.get("fsdp_config.fsdp_version", 1))
         draft.set("pytorch.fsdp", "2" if version == "2" else "1", "fsdp_version")
     _reshard(draft, said)
-    draft.typed(said, OFFLOAD, "truth", False)
+    draft.is_on(said, OFFLOAD)
 
 
 def _reshard(draft: Draft, said: Document) -> None:
@@ -202,7 +202,7 @@ def _reshard(draft: Draft, said: Document) -> None:
         if written(said.get(key)) == "false":
             draft.set("parallel.reshard_after_forward", False, key, said)
     key = "fsdp_config.fsdp_activation_checkpointing"
-    if draft.typed(said, key, "truth", False):
+    if draft.is_on(said, key):
         draft.set("training.recompute", "full", key, said)
 
 

@@ -29,7 +29,7 @@ def liger(draft: Draft, said: Document) -> None:
     """The parts that are Liger's, where the layers are transformers'; elsewhere they are not simulated."""
     parts = _parts(draft, said)
     layer_norms = part(draft, "norm") == "layer"
-    if layer_norms and draft.typed(said, LAYER_NORMS, "truth", False):
+    if layer_norms and draft.is_on(said, LAYER_NORMS):
         what = "layer norms by Liger"
         draft.lose(said, LAYER_NORMS, "true", what)
     if not parts:
@@ -52,7 +52,7 @@ def liger(draft: Draft, said: Document) -> None:
 
 def _parts(draft: Draft, said: Document) -> dict[str, str]:
     """Parts of a model that are Liger's, with the key that says so."""
-    whole = next((key for key in WHOLE if draft.typed(said, key, "truth", False)), "")
+    whole = next((key for key in WHOLE if draft.is_on(said, key)), "")
     found = dict.fromkeys(USUAL, whole) if whole else {}
     for name, keys in PARTS.items():
         for key in keys:

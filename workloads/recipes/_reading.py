@@ -131,6 +131,13 @@ class Draft:
         place = _place(where, said) or self.where
         self.settings[key] = Setting(key, value, said or "default", place)
 
+    def set_all(
+        self, values: Mapping[str, Any], said: str = "", where: Source = ""
+    ) -> None:
+        """Decides several keys of the scenario."""
+        for key, value in values.items():
+            self.set(key, value, said, where)
+
     def get(self, key: str, default: Any = None) -> Any:
         """What was decided of a key."""
         setting = self.settings.get(key)
@@ -214,6 +221,10 @@ class Draft:
         except InputError as error:
             self.mistakes += error.mistakes
             return default
+
+    def is_on(self, document: Document, key: str) -> bool:
+        """Whether a switch is on; one that is not said is off."""
+        return bool(self.typed(document, key, "truth", False))
 
     def count(self, document: Document, key: str, default: int | None = None) -> Any:
         """A number of things, at least one, or `default`."""

@@ -83,7 +83,7 @@ def _tokens(draft: Draft, made: Document, entries: dict[str, Entry]) -> None:
         entries["training.global_batch_size"] = Entry(max(1, whole // length))
     for key in (TOKENS, STEP):
         entries.pop(key, None)
-    if not draft.typed(made, "training.disable_cuda_graphs", "truth", False):
+    if not draft.is_on(made, "training.disable_cuda_graphs"):
         draft.assume(
             "CUDA graphs of forward and backward, which this torchtitan turns on, are left out"
         )

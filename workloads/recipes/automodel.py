@@ -127,7 +127,7 @@ def _recompute(draft: Draft, document: Document) -> None:
         "distributed.activation_checkpointing",
         "parallelizer.activation_checkpointing",
     ):
-        if draft.typed(document, key, "truth", False):
+        if draft.is_on(document, key):
             draft.set("training.recompute", "full", key, document)
 
 
@@ -147,7 +147,7 @@ def _precision(draft: Draft, document: Document) -> None:
         else:
             draft.lose(document, recipe, name, "scales for blocks of a tensor")
     gather = "fp8.enable_fsdp_float8_all_gather"
-    if draft.typed(document, gather, "truth", False):
+    if draft.is_on(document, gather):
         draft.set("megatron.fp8_param_gather", True, gather, document)
 
 
@@ -206,7 +206,7 @@ def _plain_kernels(draft: Draft, document: Document) -> None:
     """PyTorch's modules, compiled or not."""
     keys = ("compile.enabled", "distributed.enable_compile")
     on = [key for key in keys if key in document.entries]
-    compiled = any(draft.typed(document, key, "truth", False) for key in on)
+    compiled = any(draft.is_on(document, key) for key in on)
     draft.set("pytorch.clip_gradients", True)
     said = on[0] if on else "compile.enabled"
     _compiled.choose(draft, compiled, said, document.place(said), FLASH)
@@ -253,7 +253,7 @@ def _adapters(draft: Draft, document: Document) -> None:
         return
     _adapter.lora(draft, document, _adapter.AUTOMODEL, key)
     other = "peft.use_dora"
-    if draft.typed(document, other, "truth", False):
+    if draft.is_on(document, other):
         draft.lose(document, other, "true", _adapter.LOST)
     other = "peft.exclude_modules"
     if document.get(other):

@@ -215,7 +215,7 @@ def _batch(draft: Draft, said: Document, engines: Sequence[Document]) -> None:
 def _options(draft: Draft, said: Document) -> None:
     """Number format, checkpointing, optimizer, and what replaces kernels."""
     _format(draft, said)
-    if draft.typed(said, "gradient_checkpointing", "truth", False):
+    if draft.is_on(said, "gradient_checkpointing"):
         draft.set("training.recompute", "full", "gradient_checkpointing", said)
     key = "optim"
     name = written(said.get(key, "adamw_torch"))
@@ -223,7 +223,7 @@ def _options(draft: Draft, said: Document) -> None:
         draft.set("training.optimizer", OPTIMIZERS[name], key, said)
     elif name not in ADAM:
         draft.lose(said, key, name, "another optimizer")
-    if draft.typed(said, "load_in_8bit", "truth", False):
+    if draft.is_on(said, "load_in_8bit"):
         draft.lose(said, "load_in_8bit", "true", "weights in 8 bits")
     if int(draft.typed(said, "tp_size", "whole", 1) or 1) > 1:
         draft.set("parallel.tp", draft.count(said, "tp_size"), "tp_size", said)
@@ -236,7 +236,7 @@ NESTED = ("use_bnb_nested_quant", "bnb_4bit_use_double_quant")
 def _four_bits(draft: Draft, said: Document) -> None:
     """Frozen weights in NF4 beside adapters (QLoRA), where every rank has them whole."""
     key = "load_in_4bit"
-    if not draft.typed(said, key, "truth", False):
+    if not draft.is_on(said, key):
         return
     kind = written(said.get("bnb_4bit_quant_type", "nf4"))
     plain = draft.get("training.framework") == "pytorch-eager"
@@ -246,7 +246,7 @@ def _four_bits(draft: Draft, said: Document) -> None:
         what = "weights in 4 bits, but for NF4 beside adapters of whole plain modules"
         draft.lose(said, key, "true", what)
         return
-    nested = any(draft.typed(said, name, "truth", False) for name in NESTED)
+    nested = any(draft.is_on(said, name) for name in NESTED)
     draft.set("adapter.base", "nf4-double" if nested else "nf4", key, said)
     draft.assume(
         "weights in four bits are written out by kernels as fast as their bytes (a guess: nobody published their times)"
@@ -257,7 +257,7 @@ def _format(draft: Draft, said: Document) -> None:
     made, key = "fp32", "bf16"
     for name in ("bf16", "fp16"):
         chosen = name == "bf16" and written(said.get(name)) == "auto"
-        if chosen or draft.typed(said, name, "truth", False):
+        if chosen or draft.is_on(said, name):
             made, key = name, name
     mixed = written(said.get("mixed_precision", "no"))
     if made == "fp32" and mixed in ("bf16", "fp16", "fp8"):
@@ -265,7 +265,7 @@ def _format(draft: Draft, said: Document) -> None:
     stored = next((n for n in ("torch_dtype", "dtype") if said.get(n)), "")
     if made == "fp32" and written(said.get(stored)) in ("bfloat16", "bf16"):
         made, key = "bf16", stored
-    if made == "fp32" and draft.typed(said, "tf32", "truth", False):
+    if made == "fp32" and draft.is_on(said, "tf32"):
         made, key = "tf32", "tf32"
     draft.set("training.precision", made, key, said)
 

@@ -77,8 +77,7 @@ def _begin(draft: Draft, document: Document, begun: str) -> bool:
     whole = begun.startswith(CONTAINER)  # what it begins with was found and read, too
     task = document.part if whole else begun
     trains = not re.search("sft|peft|finetune|lora", task)
-    for key, value in (PRETRAIN if trains else FINETUNE).items():
-        draft.set(key, value)
+    draft.set_all(PRETRAIN if trains else FINETUNE)
     if not whole:
         draft.assume(
             f"{begun}: its batch, distributed optimizer and gradients in fp32, as Megatron-Bridge has them"

@@ -73,8 +73,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """What the script and those that it sources export, over NeMo's defaults in these submissions."""
     script = _shell.read_exports(document.path, document.text)
     draft = Draft("mlperf", str(document.path))
-    for key, value in USUAL.items():
-        draft.set(key, value)
+    draft.set_all(USUAL)
     draft.assume(
         "NeMo with the distributed optimizer, gradients reduced in bf16, as the submissions' pretrain.py has it"
     )
@@ -155,8 +154,7 @@ def _benchmark(draft: Draft, script: Document) -> None:
 
 def _lora(draft: Draft, where: str) -> None:
     """What the benchmark and NVIDIA's train.py of it say of the adapters and of data parallelism."""
-    for key, value in LORA.items():
-        draft.set(key, value, "llama2_70b_lora", where)
+    draft.set_all(LORA, "llama2_70b_lora", where)
     draft.assume(
         "the benchmark of llama2_70b_lora: rank 16 with dropout 0.1 in attention, frozen weights in fp8"
     )

@@ -31,8 +31,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     open_ones: tuple[str, ...] = ()
     if document.kind == "python":
         document, open_ones = _python.read_recipe(document, document.part, FUNCTIONS)
-    for key, value in USUAL.items():
-        draft.set(key, value)
+    draft.set_all(USUAL)
     draft.assume(
         "the distributed optimizer, gradients in fp32, bf16, where nothing else is said"
     )

@@ -169,8 +169,7 @@ def _megatron(
     draft: Draft, document: Document, given: Document, name: str, said: str
 ) -> None:
     """Megatron's arguments: those of the model's file where it is there, and the overrides."""
-    for key, value in USUAL.items():
-        draft.set(key, value)
+    draft.set_all(USUAL)
     entries, complete = _model_file(document, name, 0)
     adapter = {key for key in given.entries if key.startswith("lora.")}
     entries |= {key: one for key, one in given.entries.items() if key not in adapter}
@@ -188,8 +187,7 @@ def _megatron(
         draft.assume(
             "Primus-Turbo's kernel for routing counts as Transformer Engine's two"
         )
-    for key, value in patched.items():
-        draft.set(key, value)
+    draft.set_all(patched)
     _pipeline.uneven(draft)
     if adapter and written(given.get("lora.enabled", True)) == "true":
         _adapter.lora(draft, given, LORA, min(adapter))

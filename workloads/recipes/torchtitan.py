@@ -13,6 +13,13 @@ from prestep.workloads.recipes._rules import rules, written
 LOOKS = "TOML with [parallelism], or [model] with a flavor; Python with functions that return a Trainer.Config"
 RULES = Path(__file__).with_suffix(".toml")
 OWN = {"parallelism", "activation_checkpoint", "lr_scheduler", "metrics", "profiling"}
+#: Its defaults (job_config.py).
+USUAL = {
+    "training.seq_len": 2048,
+    "pytorch.reduce_dtype": "fp32",
+    "pytorch.master_weights": True,
+    "pytorch.clip_gradients": True,
+}
 ASYNC_TP = (
     "parallelism.enable_async_tensor_parallel",
     "experimental.enable_async_tensor_parallel",
@@ -47,13 +54,7 @@ def recognise(document: Document) -> bool:
 def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """What the file says, over torchtitan's defaults (job_config.py)."""
     draft = Draft("torchtitan", str(document.path))
-    for key, value in (
-        ("training.seq_len", 2048),
-        ("pytorch.reduce_dtype", "fp32"),
-        ("pytorch.master_weights", True),
-        ("pytorch.clip_gradients", True),
-    ):
-        draft.set(key, value)
+    draft.set_all(USUAL)
     if document.kind == "python":
         document = _titan_registry.as_tables(draft, document)
     draft.read(document, rules(RULES))
