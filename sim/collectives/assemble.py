@@ -153,6 +153,7 @@ def assemble(
     channels = channels or call.channels
     pace = table.pace(algo, proto)
     delay = protocols.latency(work, group, between, proto, threads, pace, table)
+    # On networks with a rendezvous both sides agree on a large message before it is sent.
     wire_bytes = work.step * protocols.WIRE[proto]
     delay += work.remote_hops * group.network.agreed(proto, wire_bytes, channels)
     links, usage, data = _usage(call, flows)

@@ -75,12 +75,12 @@ def plan_of(
 def _limits(settings: Nccl) -> list[str]:
     """What NCCL takes for less than was asked for, with a line in its log."""
     most = settings.most_channels
-    said = {
+    limits = {
         "min_channels": settings.min_channels,
         "max_channels": settings.max_channels,
     }
     return [
         f"{key} = {value}: NCCL {settings.version} has at most {most} channels"
-        for key, value in said.items()
+        for key, value in limits.items()
         if value is not None and value > most
     ]

@@ -89,6 +89,7 @@ def plan(
         latency = max(latency + over.start, group.remote_latency)
     kinds, bandwidth = fabric.links.kind[links], fabric.links.bandwidth[links]
     reached = np.where(kinds == "nvlink", inside.nvlink, over.nic if several else 1)
+    # SMs and links work at once: the slower of the two decides the rate.
     narrowest = float(np.min(bandwidth * reached / data))
     return Plan(
         op,

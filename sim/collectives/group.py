@@ -181,6 +181,7 @@ def _build(fabric: Any, ranks: tuple[str, ...], settings: Nccl) -> Group:
     hosts = _hosts(fabric, ranks, settings)
     machines = {fabric.host_of(host[0]) for host in hosts}
     inside = reach.route(fabric, hosts, settings)
+    # Hosts that are pretended (NCCL_HOSTID) lie on one machine, and meet over its NICs.
     outside = (
         "net" if len(machines) < len(hosts) else reach.out(fabric, hosts, settings)
     )

@@ -47,14 +47,14 @@ def plan(
     if not measured(group, fabric, settings) or size <= 0:
         return None
     links = backends.plan_of(op, size, ranks, fabric, settings, False)
-    known = fabric.gpu_model in MEASURED and group.n <= max(curve()["ranks"])
+    measured_here = fabric.gpu_model in MEASURED and group.n <= max(curve()["ranks"])
     return replace(
         links,
         algo="hybridep",
         proto=tokens.way,
         channels=tokens.sms,
         rate_cap=bandwidth(group.n, tokens.way),
-        evidence="fitted" if known else "guess",
+        evidence="fitted" if measured_here else "guess",
     )
 
 

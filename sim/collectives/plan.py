@@ -108,13 +108,13 @@ def nccl_of(values: Mapping[str, Any], where: str = "nccl") -> Nccl:
     InputError
         With every setting that NCCL does not have.
     """
-    said = {key: value for key, value in values.items() if value is not None}
-    if "algo" in said:
-        said["algo"] = re.sub("[ -]", "_", str(said["algo"])).lower()
-    if "proto" in said:
+    stated = {key: value for key, value in values.items() if value is not None}
+    if "algo" in stated:
+        stated["algo"] = re.sub("[ -]", "_", str(stated["algo"])).lower()
+    if "proto" in stated:
         by_lower = {proto.lower(): proto for proto in PROTOS}
-        said["proto"] = by_lower.get(str(said["proto"]).lower(), said["proto"])
-    nccl = Nccl(**said)
+        stated["proto"] = by_lower.get(str(stated["proto"]).lower(), stated["proto"])
+    nccl = Nccl(**stated)
     check(nccl, where)
     return nccl
 
@@ -177,9 +177,9 @@ def _contradictions(nccl: Nccl, where: str) -> list[Mistake]:
     return mistakes
 
 
-def _ctas(said: Nccl | Ctas, prefix: str, where: str) -> list[Mistake]:
+def _ctas(ctas: Nccl | Ctas, prefix: str, where: str) -> list[Mistake]:
     """More CTAs at least than at most."""
-    low, high = said.min_ctas, said.max_ctas
+    low, high = ctas.min_ctas, ctas.max_ctas
     if low is None or high is None or low <= high:
         return []
     expected = f"at most max_ctas, {high}"

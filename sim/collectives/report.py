@@ -198,7 +198,7 @@ def settings_of(overrides: Sequence[str]) -> tuple[Nccl, dict[str, str], str]:
     InputError
         With every item that is none, and every setting that NCCL does not have or that has another type.
     """
-    said: dict[str, object] = {}
+    values: dict[str, object] = {}
     links: dict[str, str] = {}
     numa = LOCAL
     mistakes: list[Mistake] = []
@@ -209,15 +209,15 @@ def settings_of(overrides: Sequence[str]) -> tuple[Nccl, dict[str, str], str]:
             if name == NUMA:
                 numa = _numa(value)
             elif section == "nccl":
-                said[key] = assignments.read(Nccl, key, value)
+                values[key] = assignments.read(Nccl, key, value)
             else:
                 links[assignments.link_key(name, ("nccl", "cluster"))] = value
         except InputError as error:
             mistakes.extend(error.mistakes)
-    made, wrong = strict.build(Nccl, said, "--set", "nccl", {})
+    nccl, wrong = strict.build(Nccl, values, "--set", "nccl", {})
     if mistakes + wrong:
         raise InputError(mistakes + wrong)
-    return made, links, numa
+    return nccl, links, numa
 
 
 def _numa(value: str) -> str:

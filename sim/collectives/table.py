@@ -190,6 +190,7 @@ def sweep(
     backends.check(settings.backend, op)
     _check(fabric, ranks, min_bytes, max_bytes)
     group = tuple(gpus) or fabric.gpus[: ranks or len(fabric.gpus)]
+    # As nccl-tests steps with -f 2.
     sizes = [min_bytes]
     while sizes[-1] * 2 <= max_bytes:
         sizes.append(sizes[-1] * 2)
@@ -240,10 +241,10 @@ def _settings(
         "min_channels": channels,
         "max_channels": channels,
     }
-    said = {name: value for name, value in options.items() if value is not None}
+    overrides = {name: value for name, value in options.items() if value is not None}
     nccl = nccl or Nccl()
     check(nccl, "--set")
-    return nccl_of(vars(nccl) | said, "command line")
+    return nccl_of(vars(nccl) | overrides, "command line")
 
 
 def rounded(op: str, size: float, n: int) -> tuple[float, str]:

@@ -74,8 +74,8 @@ def plan(
     places = [call.ranks.index(gpu) for gpu in call.group.ranks]
     even = pairwise.messages_of(call)
     messages = Uneven(**vars(even), shares=shares[np.ix_(places, places)])
-    made = pairwise.planned(messages, call, messages.used(fabric))
-    return replace(made, evidence="guess")  # nobody measured uneven ones here
+    plan = pairwise.planned(messages, call, messages.used(fabric))
+    return replace(plan, evidence="guess")  # nobody measured uneven ones here
 
 
 @dataclass(frozen=True, eq=False)

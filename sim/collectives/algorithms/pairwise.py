@@ -169,8 +169,10 @@ class Messages:
 
     def _posting(self) -> float:
         """Seconds for which the busiest rank's proxy, one thread, posts parts after the first (in the hop already)."""
-        said = self.group.network.message
-        usual = self.table.tables["proxy"]["rdma"]["message"] if said is None else said
+        stated = self.group.network.message
+        usual = (
+            self.table.tables["proxy"]["rdma"]["message"] if stated is None else stated
+        )
         network, part = self.group.network, self.message / self.parts
         each = network.each(float(usual), part)
         more = network.each(0.0, part) if self._posted() else 0.0

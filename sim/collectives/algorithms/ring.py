@@ -67,8 +67,8 @@ def _flows(op: str, fabric: Any, group: Group, root: str, settings: Nccl) -> Byt
 def _bytes(op: str, fabric: Any, group: Group, root: str, settings: Nccl) -> Bytes:
     """Links of all cycles, and data bytes on each."""
     cross_nic = settings.cross_nic
-    found = rccl.orders(group, fabric) or orders.mesh_rings(group, fabric, settings)
-    cycles = found or orders.cycles(group, cross_nic)
+    searched = rccl.orders(group, fabric) or orders.mesh_rings(group, fabric, settings)
+    cycles = searched or orders.cycles(group, cross_nic)
     share = sent(op, group.n) / len(cycles)
     flows = [
         (a, b, share)

@@ -91,8 +91,8 @@ def cost(ranks: int, gpu: str = constants.REFERENCE) -> Cost:
 
 def seconds(ranks: int, first: bool = True, gpu: str = constants.REFERENCE) -> float:
     """Seconds until every rank has its communicator; `first`: the process has none yet and loads NCCL's kernels."""
-    made = cost(ranks, gpu)
-    return made.first if first else made.again
+    one = cost(ranks, gpu)
+    return one.first if first else one.again
 
 
 def counts(ranks: int) -> list[int]:
@@ -115,8 +115,8 @@ def render(costs: Sequence[Cost], explain: bool = False) -> str:
             )
             lines.append(f"           {parts}")
     evidence = ", ".join(sorted({one.evidence for one in costs}))
-    told = (
+    legend = (
         "first: a process's first communicator loads NCCL's kernels; again: another, or a split;\n"
         "on other machines: again, on the fastest and slowest that are known (drivers, CPUs, versions of NCCL)"
     )
-    return "\n".join([*lines, f"evidence: {evidence}", told])
+    return "\n".join([*lines, f"evidence: {evidence}", legend])

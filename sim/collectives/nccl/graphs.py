@@ -283,22 +283,22 @@ def _farthest(types: set[int], limit: int) -> int:
 
 def _types(ways: Sequence[Sequence[Way]]) -> tuple[int, int]:
     """The closest and the farthest that there is between different nodes."""
-    found = [way.type for row in ways for way in row if way.hops and way.type < DIS]
-    return (min(found), max(found)) if found else (LOC, LOC)
+    types = [way.type for row in ways for way in row if way.hops and way.type < DIS]
+    return (min(types), max(types)) if types else (LOC, LOC)
 
 
-def _doubled(found: Channels, capability: int) -> Channels:
+def _doubled(channels: Channels, capability: int) -> Channels:
     """Twice the channels at half the speed, where one channel would be too fast for one CTA."""
-    if not found.count or found.pattern == NVLS or found.inside < 25:
-        return found
-    if capability > 80 and found.inside < 50 and found.count > 4:
-        return found
-    count = min(2 * found.count, found.most)
-    share = -(-count // found.count)
+    if not channels.count or channels.pattern == NVLS or channels.inside < 25:
+        return channels
+    if capability > 80 and channels.inside < 50 and channels.count > 4:
+        return channels
+    count = min(2 * channels.count, channels.most)
+    share = -(-count // channels.count)
     return replace(
-        found,
-        orders=(found.orders * 2)[:count],
-        nets=(found.nets * 2)[:count],
-        inside=found.inside / share,
-        between=found.between / share,
+        channels,
+        orders=(channels.orders * 2)[:count],
+        nets=(channels.nets * 2)[:count],
+        inside=channels.inside / share,
+        between=channels.between / share,
     )

@@ -87,8 +87,8 @@ def _orders(group: Group, fabric: Any, settings: Nccl, pattern: str) -> Orders:
     if not is_mesh(group, fabric):
         return ()
     host = group.hosts[0]
-    found = getattr(searched.on_host(group, fabric, settings, host), pattern)
-    return tuple(tuple(host[place] for place in order) for order in found.orders)
+    channels = getattr(searched.on_host(group, fabric, settings, host), pattern)
+    return tuple(tuple(host[place] for place in order) for order in channels.orders)
 
 
 def on_busiest_link(work: Work, call: Call, flows: Bytes) -> tuple[Work, Call]:

@@ -166,10 +166,10 @@ def net_hop(between: float, proto: str, group: Group) -> float:
 
     A file says it for a ring. LL and LL128 take the same step under every algorithm; Simple keeps NCCL's proportions.
     """
-    said = group.network.hops.get(proto)
-    if said is None:
+    stated = group.network.hops.get(proto)
+    if stated is None:
         return between
-    return said if proto != "Simple" else said * between / ring_step(proto)
+    return stated if proto != "Simple" else stated * between / ring_step(proto)
 
 
 def ring_step(proto: str) -> float:

@@ -167,6 +167,7 @@ def _searched(group: Group, fabric: Any, settings: Nccl) -> Graph:
     count = min(ring.count, tree.count)
     channels = _channels(group, kind, count, ring.inside, settings)
     p2p, per_peer = _messages(group, settings, channels)
+    # Without NVLink a message has two channels at most, and LL128 is not trusted.
     near = ring.type_inside <= NVB
     near_nics = group.nodes == 1 or ring.type_between <= _trusted(kind, settings)
     graph = Graph(
@@ -198,17 +199,17 @@ def _trusted(kind: Generation, settings: Nccl) -> int:
     return PXN if recent else PXB
 
 
-def _slowest(found: Sequence[Channels]) -> Channels:
+def _slowest(hosts: Sequence[Channels]) -> Channels:
     """What all hosts can do: of each figure the least, each way the farthest (ncclCommInitRank)."""
-    fewest = min(found, key=lambda channels: channels.count)
+    fewest = min(hosts, key=lambda channels: channels.count)
     return replace(
         fewest,
-        pattern=max(channels.pattern for channels in found),
-        inside=min(channels.inside for channels in found),
-        between=min(channels.between for channels in found),
-        type_inside=max(channels.type_inside for channels in found),
-        type_between=max(channels.type_between for channels in found),
-        same=all(channels.same for channels in found),
+        pattern=max(channels.pattern for channels in hosts),
+        inside=min(channels.inside for channels in hosts),
+        between=min(channels.between for channels in hosts),
+        type_inside=max(channels.type_inside for channels in hosts),
+        type_between=max(channels.type_between for channels in hosts),
+        same=all(channels.same for channels in hosts),
     )
 
 

@@ -161,6 +161,7 @@ def system_of(
     _links(builder, fabric, names, kind)
     nics, nets = _nets(builder, fabric, names, group, host[0])
     gpus = [names[gpu] for gpu in host]
+    # One search from every end of a channel finds the ways to it from all other nodes.
     ways = {node: builder.ways(node) for node in (*gpus, *nets)}
     between, out, back = _ways(builder, gpus, nets, ways, group, pxn)
     return System(

@@ -167,9 +167,9 @@ class Walk:
                 continue
             self.nets[count][0] = net
             self.speed[net] -= speed
-            found = self.begin(net, count, back)
+            has_begun = self.begin(net, count, back)
             self.speed[net] += speed
-            if pattern == NVLS and found:
+            if pattern == NVLS and has_begun:
                 break
 
     def begin(self, net: int, count: int, back: int) -> bool:

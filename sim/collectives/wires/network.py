@@ -96,9 +96,9 @@ class Network:
         """Seconds of the proxy for a message of a ring or a tree."""
         return self.post_ll if proto == "LL" else self.post
 
-    def each(self, said: float, part: float) -> float:
-        """Seconds of the proxy for a part of a message between pairs: `said`, and more for the smallest."""
-        return said + (self.inject if part <= INJECTED else 0.0)
+    def each(self, usual: float, part: float) -> float:
+        """Seconds of the proxy for a part of a message between pairs: `usual`, and more for the smallest."""
+        return usual + (self.inject if part <= INJECTED else 0.0)
 
     def agreed(self, proto: str, amount: float, channels: int) -> float:
         """Seconds that a step between hosts takes longer when each of its channels sends `amount` bytes on the wire."""

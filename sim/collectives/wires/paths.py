@@ -22,7 +22,7 @@ class Index:
     order: dict[str, int] = field(default_factory=dict)
     groups: dict[Any, Any] = field(default_factory=dict)
     plans: dict[Any, Any] = field(default_factory=dict)
-    known: dict[Any, Any] = field(default_factory=dict)
+    values: dict[Any, Any] = field(default_factory=dict)
 
 
 def index_of(fabric: Any) -> Index:
@@ -36,10 +36,10 @@ def index_of(fabric: Any) -> Index:
 
 def once(fabric: Any, key: Any, make: Callable[[], T]) -> T:
     """What `make` returns, made once per fabric and key: what does not depend on the size of a collective."""
-    known = index_of(fabric).known
-    if key not in known:
-        known[key] = make()
-    return known[key]  # type: ignore[no-any-return]
+    values = index_of(fabric).values
+    if key not in values:
+        values[key] = make()
+    return values[key]  # type: ignore[no-any-return]
 
 
 def once_routed(fabric: Any, key: Any, make: Callable[[], T]) -> T:
@@ -98,8 +98,8 @@ def spreads(
     if len(pairs) > MANY:
         src, dst = zip(*pairs, strict=True)
         return fabric.spreads(fabric.positions(src), fabric.positions(dst))  # type: ignore[no-any-return]
-    known = _splits(fabric)
-    fabric.prefetch([pair for pair in pairs if pair not in known])
+    splits = _splits(fabric)
+    fabric.prefetch([pair for pair in pairs if pair not in splits])
     parts = [split(fabric, src, dst) for src, dst in pairs]
     number = np.repeat(np.arange(len(parts)), [len(links) for links, _ in parts])
     empty = [(np.empty(0, dtype=np.int64), np.empty(0))]
