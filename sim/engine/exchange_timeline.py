@@ -195,12 +195,13 @@ class ExchangeTimeline:
 
     def between(self, begin: float, end: float) -> Between:
         """What is done between two places; remembered where what is done by them is."""
-        found = self._between.get((begin, end))
-        if found is None:
-            found = Between.of(self.cycle, self.done(begin), self.done(end))
+        between = self._between.get((begin, end))
+        if between is None:
+            between = Between.of(self.cycle, self.done(begin), self.done(end))
+            # Only places that come again are remembered: see `done`.
             if begin in self._done and end in self._done:
-                self._between[begin, end] = found
-        return found
+                self._between[begin, end] = between
+        return between
 
     @cached_property
     def _between(self) -> dict[tuple[float, float], Between]:

@@ -69,10 +69,10 @@ class HostThread:
             return -1
         # The host waits for this one too, most often last; synchronisations end when it goes on.
         queued = g - self.limit
-        known = (
+        reached = (
             queued < 0 or self.end[queued] >= 0 or self._sync[queued % len(self._sync)]
         )
-        return blocked if known else queued
+        return blocked if reached else queued
 
     def advance(self) -> int:
         """Issues what it can by now; the operation whose end it waits for then, -1 once all are issued."""

@@ -165,11 +165,11 @@ class Meetings:
         """What communications at once have together: the same in every step."""
         batch = self._batches.get(comms)
         if batch is None:
-            plans, known = self.timed.plans, self.timed.graph.comms
+            plans, listed = self.timed.plans, self.timed.graph.comms
             batch = self._batches[comms] = _Batch(
                 frozenset([self._communicators[c] for c in comms]),
                 max([plans[c].channels for c in comms], default=0),
-                all(known[c].copied for c in comms),
+                all(listed[c].copied for c in comms),
             )
         return batch
 

@@ -133,14 +133,14 @@ def _alike(comms: Sequence[Comm]) -> tuple[int, ...]:
 # -- where rounds are -------------------------------------------------------------------------------
 def _rounds(graph: OpGraph, kinds: Sequence[np.ndarray]) -> tuple[Round, ...] | None:
     """The rounds of every rank, all of as many microbatches."""
-    found = []
+    rounds = []
     for program, mine in zip(graph.programs, kinds, strict=True):
         one = _longest(mine, program)
         if one is None:
             return None
-        found.append(one)
-    together = lcm(*(one.microbatches for one in found)) if found else 0
-    return tuple(one.of(together) for one in found) or None
+        rounds.append(one)
+    together = lcm(*(one.microbatches for one in rounds)) if rounds else 0
+    return tuple(one.of(together) for one in rounds) or None
 
 
 def _kinds(program: Program, alike: Sequence[int]) -> np.ndarray:
@@ -167,36 +167,36 @@ def _kinds(program: Program, alike: Sequence[int]) -> np.ndarray:
 def _numbers(values: Iterable[object]) -> np.ndarray:
     """The same number for the same value."""
     numbers: dict[object, int] = {}
-    found = [numbers.setdefault(one, len(numbers)) for one in values]
-    return np.array(found, dtype=np.int64)
+    column = [numbers.setdefault(one, len(numbers)) for one in values]
+    return np.array(column, dtype=np.int64)
 
 
 def _longest(kinds: np.ndarray, program: Program) -> Round | None:
     """The rounds of most microbatches: of those of about as many the first, with its shortest period."""
-    found, microbatch = [], program.microbatch
+    rounds, microbatch = [], program.microbatch
     for period in _periods(kinds, program):
         ahead = microbatch[period:] - microbatch[:-period]
         same = (kinds[period:] == kinds[:-period]) & (ahead > 0)
         for begin, length in _stretches(same, period):
             if (ahead[begin : begin + length] == ahead[begin]).all():
                 count = 1 + length // period
-                found.append(Round(begin, period, count, int(ahead[begin])))
-    most = max((one.covered for one in found), default=0)
-    long = [one for one in found if one.covered * LONGER >= most]
+                rounds.append(Round(begin, period, count, int(ahead[begin])))
+    most = max((one.covered for one in rounds), default=0)
+    long = [one for one in rounds if one.covered * LONGER >= most]
     return min(long, key=lambda one: (one.begin, one.period), default=None)
 
 
 def _periods(kinds: np.ndarray, program: Program) -> list[int]:
     """How far operations of later microbatches are that are like some in the middle of a program, in the same layer."""
-    n, found = len(kinds), set()
+    n, periods = len(kinds), set()
     microbatch, layer = program.microbatch, program.layer
     for place in PLACES:
         at = int(n * place)
         ahead = slice(at + 1, at + 1 + n // 3)
         like = (kinds[ahead] == kinds[at]) & (layer[ahead] == layer[at])
         like &= microbatch[ahead] > microbatch[at]
-        found.update((np.flatnonzero(like)[:NEXT] + 1).tolist())
-    return sorted(found)
+        periods.update((np.flatnonzero(like)[:NEXT] + 1).tolist())
+    return sorted(periods)
 
 
 def _stretches(same: np.ndarray, least: int) -> Iterator[tuple[int, int]]:
@@ -210,15 +210,15 @@ def _stretches(same: np.ndarray, least: int) -> Iterator[tuple[int, int]]:
 # -- a program without them -------------------------------------------------------------------------
 def _meetings(graph: OpGraph, alike: Sequence[int]) -> dict[int, list[int]] | None:
     """Communications that are alike, in their order; None where two ranks have them in different orders."""
-    found: dict[int, list[int]] = {}
+    meetings: dict[int, list[int]] = {}
     for program in graph.programs:
         mine = defaultdict(list)
         for c in _communications(program, range(len(program))):
             mine[alike[c]].append(c)
         for first, order in mine.items():
-            if found.setdefault(first, order) != order:
+            if meetings.setdefault(first, order) != order:
                 return None
-    return found
+    return meetings
 
 
 def _communications(program: Program, ops: Iterable[int]) -> list[int]:

@@ -202,13 +202,13 @@ class _Reading:
 
     def exchanges(self) -> list[Exchange]:
         """Every communication in its order."""
-        marks, made = self._marks, list[Exchange]()
+        marks, exchanges = self._marks, list[Exchange]()
         for at, op in enumerate(self.comms):
             after = self.after[at]
             computed = float(self.end[self.kernels[after - 1]]) if after else 0.0
             free = max(computed, self._ended(at))
-            made.append(self._exchange(op, marks.index(after), free))
-        return made
+            exchanges.append(self._exchange(op, marks.index(after), free))
+        return exchanges
 
     def _exchange(self, op: int, after: int, free: float) -> Exchange:
         """The communication of operation `op`, which could begin at `free` s."""

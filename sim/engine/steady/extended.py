@@ -207,27 +207,25 @@ class Extended:
                 self._same_as(now[r], then[r][at])
 
     def _ready(self, rank: int, places: list[_Places]) -> dict[int, float]:
-        found = {}
-        for g, shift, ready in self._comms(rank, places, self.short_run.ready[rank]):
-            found[g] = ready + shift
-        return found
+        ready = self.short_run.ready[rank]
+        return {g: at + later for g, later, at in self._comms(rank, places, ready)}
 
     def _exposed(
         self, rank: int, places: list[_Places]
     ) -> dict[int, Mapping[str, float]]:
         exposed = self.short_run.exposed[rank]
-        return {g: found for g, _, found in self._comms(rank, places, exposed)}
+        return {g: waits for g, _, waits in self._comms(rank, places, exposed)}
 
     def _comms(
         self, rank: int, places: list[_Places], of: Mapping[int, T]
     ) -> Iterator[tuple[int, float, T]]:
         """What is known of some operations of the short run, for all of the whole one that are like them."""
         n, m = len(self.short.graph.programs[rank]), len(self.short.kinds[rank])
-        known = np.zeros(n * len(places), dtype=bool)
-        known[list(of)] = True
+        has_value = np.zeros(n * len(places), dtype=bool)
+        has_value[list(of)] = True
         for step, (like, later) in enumerate(places):
             then = like + step * n
-            at = np.flatnonzero(known[then])
+            at = np.flatnonzero(has_value[then])
             yield from zip(
                 (at + step * m).tolist(),
                 later[at].tolist(),

@@ -90,12 +90,13 @@ class _Window:
         self, numbers: np.ndarray, at: list[int], under_way: list[np.ndarray]
     ) -> np.ndarray:
         """The activities of the round before by the numbers that those like them have in this one."""
-        found = numbers.copy()
-        found[under_way[0]] = under_way[1]
+        renumbered = numbers.copy()
+        renumbered[under_way[0]] = under_way[1]
         begun = np.arange(at[0], at[1])
-        found[begun] = begun + (at[1] - at[0])
-        found[under_way[1]] = under_way[2]
-        return found
+        renumbered[begun] = begun + (at[1] - at[0])
+        # Last: what is under way from one round into the next began in the round before.
+        renumbered[under_way[1]] = under_way[2]
+        return renumbered
 
     def _same_plans(self, numbered: np.ndarray) -> bool:
         """Whether activities that are like each other are of one plan."""
