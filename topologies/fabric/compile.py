@@ -193,7 +193,7 @@ class Compiler:
         self, edge: str, key: str, inner: Mapping[str, int], ports: Sequence[str]
     ) -> Ints:
         """Places in a host of the nodes at which cables begin or end; 0 for a node that is no host."""
-        unknown = [port for port in ports if port not in inner]
+        unknown = [str(port) for port in ports if port not in inner]
         if bool(inner) != bool(ports) or unknown:
             found = f'"{unknown[0]}"' if unknown else f"{len(ports)} names"
             expected = "names of nodes in the host" if inner else "none: it is no host"

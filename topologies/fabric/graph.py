@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import networkx as nx
+import numpy as np
 
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.units import parse_bandwidth, parse_duration
@@ -50,7 +51,7 @@ _GRADES = ("evidence", "latency_evidence")
 EDGE = ("kind", *_NUMBERS, "count", *_GRADES, "provenance", "source", "link", "stated")
 #: Of what NetworkX itself writes into the attributes of a graph.
 _OF_NETWORKX = ("node_default", "edge_default")
-_MOST_COUNT, _MOST_LINK = 2**20, 2**26
+_MOST_COUNT, _MOST_LINK, _MOST_COPIES = 2**20, 2**26, 2**18
 
 
 def to_graph(fabric: Fabric) -> nx.MultiDiGraph[str]:
@@ -154,22 +155,29 @@ def _gpus(graph: nx.Graph[Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield from ((label, data) for label in labels_of(str(node), data))
 
 
-def _compiler(reading: Reading, graph: nx.Graph[Any], traits: Traits) -> Compiler:
-    """A graph that was read, ready to be compiled; its patterns too."""
+def _compiler(
+    reading: Reading, graph: nx.Graph[Any], traits: Traits, is_host: bool = False
+) -> Compiler:
+    """A graph that was read, ready to be compiled; its patterns too, which are hosts."""
     compiler = Compiler(reading.where, traits)
-    nodes = list(_nodes(reading, graph))
+    nodes = list(_nodes(reading, graph, is_host))
+    rows = _rows(reading, graph, dict(nodes))
     for _, data in nodes:
         pattern = data.get("pattern")
         if pattern is not None and id(pattern) not in compiler.patterns:
-            compiler.patterns[id(pattern)] = _compiler(reading, pattern, traits)
+            compiler.patterns[id(pattern)] = _compiler(reading, pattern, traits, True)
+    # Only what is sound can be repeated; of single nodes and edges all else is checked too.
+    repeats = any(key in data for _, data in nodes for key in REPEATED)
+    if reading.mistakes and (is_host or repeats):
+        raise InputError(reading.mistakes)
     compiler.add_nodes(nodes)
-    compiler.add_rows(_rows(reading, graph, dict(nodes)))
+    compiler.add_rows(rows)
     compiler.add_cables(graph)
     return compiler
 
 
 def _nodes(
-    reading: Reading, graph: nx.Graph[Any]
+    reading: Reading, graph: nx.Graph[Any], is_host: bool
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """A graph's nodes by name, with the attributes that say what they stand for."""
     elements = [(f'node "{node}"', data) for node, data in graph.nodes.items()]
@@ -178,15 +186,21 @@ def _nodes(
         if not isinstance(node, str | int | tuple) or not str(node):
             expected = "a name: a text, a number or a tuple"
             reading.wrong(element, "", shown(node), expected)
-        stands_for = {key: data[key] for key in REPEATED if key in data}
-        if "copies" in data:
-            most = (0, _MOST_LINK)
-            stands_for["copies"] = reading.whole(element, data, "copies", 1, most)
-        pattern = data.get("pattern")
-        if pattern is not None:
-            if not isinstance(pattern, nx.Graph):
-                reading.wrong(element, "pattern", shown(pattern), "a NetworkX graph")
-                del stands_for["pattern"]
+        stands_for: dict[str, Any] = {
+            key: reading.whole(element, data, key, 0, (0, most))
+            for key, most in (("copies", _MOST_COPIES), ("link", _MOST_LINK))
+            if key in data
+        }
+        if "prefix" in data:
+            stands_for["prefix"] = reading.text(element, data, "prefix")
+        if "pattern" in data:
+            pattern = data["pattern"]
+            if isinstance(pattern, nx.Graph) and not is_host:
+                stands_for["pattern"] = pattern
+            else:
+                found = "a host in a host" if is_host else shown(pattern)
+                expected = "a NetworkX graph of one host"
+                reading.wrong(element, "pattern", found, expected)
             yield str(node), stands_for
             continue
         like = '"gpu" or "nvswitch"'
@@ -210,10 +224,7 @@ def _rows(
     cables = [(element, data) for element, _, _, data in edges if "spec" in data]
     reading.known("edge", cables, CABLE)
     for element, data in cables:
-        reading.kind(element, data, LINK_KINDS, '"nvlink" or "pcie"')
-        reading.whole(element, data, "count", 1, (1, _MOST_COUNT))
-        if not isinstance(data["spec"], LinkSpec):
-            reading.wrong(element, "spec", shown(data["spec"]), "a LinkSpec")
+        _check_cable(reading, element, data)
     plain = [edge for edge in edges if "spec" not in edge[3]]
     reading.known("edge", [(element, data) for element, _, _, data in plain], EDGE)
     rows = []
@@ -228,6 +239,27 @@ def _rows(
             rows.append({"src": dst, "dst": src, **row})
     rows.sort(key=lambda row: row["link"])
     return list(_merged(reading, rows))
+
+
+def _check_cable(reading: Reading, element: str, data: Mapping[str, Any]) -> None:
+    """Refuses what a cable cannot have; whether copies and nodes of hosts exist is the compiler's to say."""
+    reading.kind(element, data, LINK_KINDS, '"nvlink" or "pcie"')
+    if not isinstance(data["spec"], LinkSpec):
+        reading.wrong(element, "spec", shown(data["spec"]), "a LinkSpec")
+    for key, least, most in (("count", 1, _MOST_COUNT), ("link", 0, _MOST_LINK)):
+        value = data.get(key, least)
+        if type(value) is not int or not least <= value <= most:
+            expected = f"a whole number of at least {least}"
+            reading.wrong(element, key, shown(value), expected)
+    for key in ("tail_ports", "head_ports"):
+        ports = data.get(key, ())
+        if not isinstance(ports, list | tuple):
+            reading.wrong(element, key, shown(ports), "a list of names of nodes")
+    try:
+        np.array(data.get("pairs", []), dtype=np.int64).reshape(-1, 2)
+    except (OverflowError, TypeError, ValueError):
+        expected = "pairs of numbers of copies: [(0, 0), (1, 0)]"
+        reading.wrong(element, "pairs", shown(data["pairs"]), expected)
 
 
 def _row(reading: Reading, element: str, data: Mapping[str, Any]) -> dict[str, Any]:
