@@ -19,7 +19,7 @@ from prestep.sim.costs import interference, load_gpu
 from prestep.sim.engine import streams
 from prestep.sim.graph.opgraph import OpGraph
 from prestep.sim.planning import planned
-from prestep.sim.schema import Rows
+from prestep.sim.schema import Named
 from prestep.sim.spec.load import load_scenario, parse_scenario
 from prestep.sim.spec.sections import SECTIONS
 from prestep.sim.studies.whatif import compare
@@ -113,9 +113,9 @@ def test_a_toml_block_loads_as_what_it_is(text: str, tmp_path: Path) -> None:
     elif "inherits" in tables:
         assert not list(FRAMEWORK.mistakes("block", "", tables))
     elif _rows_with("moments", tables):
-        assert not list(Rows(optimizer.ROW).mistakes("block", "", tables))
+        assert not list(Named(optimizer.ROW).mistakes("block", "", tables))
     elif _rows_with("wire", tables):
-        assert not list(Rows(precision.ROW).mistakes("block", "", tables))
+        assert not list(Named(precision.ROW).mistakes("block", "", tables))
     elif "title" in tables:
         assert tables["rows"]
     elif tables.keys() >= REST.keys() or "jobs" in tables:
