@@ -55,7 +55,7 @@ class Table:
         """Mean absolute and signed errors by kind, of the fit and of the base."""
         kinds = sorted(
             {kind for kind, _ in self.errors},
-            key=lambda kind: -len(self.errors.get((kind, "fitted"), ())),
+            key=lambda kind: (-len(self.errors.get((kind, "fitted"), ())), kind),
         )
         lines = [
             f"{'kernels':24} {'rows':>5} {'base, held out':>16} {'fitted':>16} {'held out':>16}"
