@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from prestep.cli import main
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.errors import InputError
-from prestep.sim.planning.planned import _merged
+from prestep.sim.planning.plans import _merged
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario, parse_scenario
 from prestep.sim.spec.sections import Scenario
