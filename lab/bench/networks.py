@@ -22,7 +22,7 @@ from prestep.topologies.fabric.wiring import (
     join,
     new_graph,
 )
-from prestep.topologies.files.importers import astra_sim
+from prestep.topologies.foreign import astra_sim
 
 GIB = float(1 << 30)  # ASTRA-sim's analytical network takes a GB for 2^30 bytes
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from prestep.sim import files, yaml_text
 from prestep.sim.errors import InputError
 from prestep.topologies.files.importers._text import Source
-from prestep.topologies.files.importers._yaml import parse
+from prestep.topologies.foreign._yaml import parse
 from prestep.workloads.megatron.argument_files import read_shell
 from prestep.workloads.recipes._documents import read_yaml
 from prestep.workloads.recipes._modules import module_of

@@ -12,7 +12,7 @@ from prestep.sim.collectives.settings import Nccl
 from prestep.sim.costs import generation
 from prestep.sim.errors import InputError
 from prestep.topologies.files import importers
-from prestep.topologies.files.importers import nccl_xml
+from prestep.topologies.foreign import nccl_xml
 
 HOST = """<system version="1">
   <cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">

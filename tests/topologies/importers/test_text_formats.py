@@ -8,8 +8,8 @@ import pytest
 
 from prestep.sim.errors import InputError
 from prestep.topologies.files import importers
-from prestep.topologies.files.importers import ibnetdiscover, nvidia_smi, slurm
 from prestep.topologies.files.importers._text import Source
+from prestep.topologies.foreign import ibnetdiscover, nvidia_smi, slurm
 
 SMI = """
         GPU0    GPU1    GPU2    GPU3    NIC0    CPU Affinity    NUMA Affinity   GPU NUMA ID

@@ -1,4 +1,7 @@
-"""Reads clusters that other tools describe: one module per format with `sniff(text)` and `read(path)`.
+"""Reads clusters from files of any format: a module each with `sniff(text)` and `read(path)`.
+
+NetworkX's formats are here. Those of other tools come through the entry point group `prestep.importers`: the room
+`topologies/foreign`, and other distributions.
 
 >>> from prestep.topologies.files import importers
 >>> fabric = importers.read("topo.xml")

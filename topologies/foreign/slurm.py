@@ -14,9 +14,9 @@ from prestep.topologies.core.quantity import LinkSpec
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.fabric.wiring import add_node, join, new_graph
-from prestep.topologies.files.importers import _rates, _yaml
-from prestep.topologies.files.importers._hosts import add_assumed_host
 from prestep.topologies.files.importers._text import Source, text_of
+from prestep.topologies.foreign import _rates, _yaml
+from prestep.topologies.foreign._hosts import add_assumed_host
 from prestep.topologies.host import LINKS
 
 _LINE = re.compile(r"^\s*(SwitchName|BlockName)\s*=", re.IGNORECASE | re.MULTILINE)

@@ -9,13 +9,13 @@ from prestep.topologies.core.links import Links, Nodes
 from prestep.topologies.core.quantity import shown
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.attributes import with_attributes
-from prestep.topologies.files.importers import _infragraph_links
-from prestep.topologies.files.importers._infragraph_document import (
+from prestep.topologies.files.importers._text import Source
+from prestep.topologies.foreign import _infragraph_links
+from prestep.topologies.foreign._infragraph_document import (
     Device,
     Document,
     Link,
 )
-from prestep.topologies.files.importers._text import Source
 
 _Kinds = Mapping[str, tuple[str, str]]  # node -> (kind, host)
 _Pairs = Mapping[tuple[str, str], list[tuple[str, Link]]]

@@ -19,9 +19,9 @@ from prestep.topologies.fabric.wiring import (
     new_graph,
 )
 from prestep.topologies.files.host_models import HostModel
-from prestep.topologies.files.importers import _rates
-from prestep.topologies.files.importers._hosts import match
 from prestep.topologies.files.importers._text import Source, text_of
+from prestep.topologies.foreign import _rates
+from prestep.topologies.foreign._hosts import match
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _DEVICE = re.compile(r"(GPU\d+|NIC\d+|[a-z]+\w*\d\w*)")

@@ -16,9 +16,9 @@ from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.fabric.wiring import add_node, join, new_graph
 from prestep.topologies.files import host_models
 from prestep.topologies.files.host_models import HostModel
-from prestep.topologies.files.importers import _pci, _rates
-from prestep.topologies.files.importers._hosts import match
 from prestep.topologies.files.importers._text import Source, text_of
+from prestep.topologies.foreign import _pci, _rates
+from prestep.topologies.foreign._hosts import match
 from prestep.topologies.host import LINKS
 
 # What CPUID calls AMD, and NCCL with it.

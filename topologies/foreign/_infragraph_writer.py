@@ -8,7 +8,7 @@ from typing import Any
 
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.attributes import attributes_of
-from prestep.topologies.files.importers._infragraph_document import described
+from prestep.topologies.foreign._infragraph_document import described
 
 _CHOICES = {"gpu": "xpu", "cpu": "cpu", "nic": "nic", "memory": "memory"}
 _COLUMNS = (

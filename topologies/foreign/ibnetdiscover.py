@@ -13,9 +13,9 @@ from prestep.sim.errors import InputError
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.fabric.wiring import add_node, join, new_graph
-from prestep.topologies.files.importers import _rates
-from prestep.topologies.files.importers._hosts import add_assumed_host
 from prestep.topologies.files.importers._text import Source, text_of
+from prestep.topologies.foreign import _rates
+from prestep.topologies.foreign._hosts import add_assumed_host
 
 _NODE = re.compile(r'^(Switch|Ca|Rt)\s+(\d+)\s+"([^"]+)"\s*#\s*"([^"]*)"')
 _PORT = re.compile(

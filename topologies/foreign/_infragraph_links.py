@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from prestep.topologies.core.quantity import LinkSpec, Quantity
-from prestep.topologies.files.importers import _rates
-from prestep.topologies.files.importers._infragraph_document import Link
 from prestep.topologies.files.importers._text import Source
+from prestep.topologies.foreign import _rates
+from prestep.topologies.foreign._infragraph_document import Link
 
 # InfraGraph has no kinds of links: parts of names, and what they say.
 _WORDS = {

@@ -6,8 +6,8 @@ from xml.etree.ElementTree import Element
 
 from prestep.sim.errors import did_you_mean
 from prestep.topologies.core.quantity import LinkSpec
-from prestep.topologies.files.importers import _rates
 from prestep.topologies.files.importers._text import Source
+from prestep.topologies.foreign import _rates
 
 #: Models by PCI device id (pci.ids): NVIDIA's, and AMD's whose vendor is 0x1002.
 _MODELS = {

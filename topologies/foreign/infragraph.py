@@ -11,19 +11,19 @@ from pathlib import Path
 from prestep.sim import files
 from prestep.sim.errors import InputError
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.files.importers import (
+from prestep.topologies.files.importers._text import MOST, Source, text_of
+from prestep.topologies.foreign import (
     _infragraph_restore,
     _infragraph_writer,
     _yaml,
 )
-from prestep.topologies.files.importers._infragraph_document import (
+from prestep.topologies.foreign._infragraph_document import (
     Device,
     Edge,
     Link,
     document,
 )
-from prestep.topologies.files.importers._infragraph_links import kind_of
-from prestep.topologies.files.importers._text import MOST, Source, text_of
+from prestep.topologies.foreign._infragraph_links import kind_of
 
 _ELEMENT = re.compile(r"([\w\s()<>-]+?)\s*(?:\[([^\]]*)\])?")
 #: Devices within devices: more than any machine has.

@@ -16,8 +16,8 @@ from prestep.topologies.core.quantity import LinkSpec, Quantity
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.fabric.wiring import add_node, join, new_graph
-from prestep.topologies.files.importers import _ns3, _yaml
 from prestep.topologies.files.importers._text import Source, text_of
+from prestep.topologies.foreign import _ns3, _yaml
 
 _NAMES = {  # the old JSON's spelling -> today's
     "topologies-per-dim": "topology", "units-count": "npus_count", "link-bandwidth": "bandwidth",
