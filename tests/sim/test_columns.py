@@ -13,12 +13,12 @@ from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, transport
 from prestep.topologies import load_cluster, rail_optimized
 from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.compile import compile_graph
 
 
 def rails(hosts: int) -> Fabric:
-    return rail_optimized.build(
-        rail_optimized.Params(hosts=hosts, hosts_per_group=4, spines=2)
-    )
+    params = rail_optimized.Params(hosts=hosts, hosts_per_group=4, spines=2)
+    return compile_graph(rail_optimized.build(params))
 
 
 @pytest.mark.parametrize("relay", [True, False])
@@ -30,7 +30,7 @@ def test_an_all_to_all_by_classes_is_the_sum_of_its_messages(
     fabric = rails(5) if name == "rails" else load_cluster(name)
     gpus = fabric.gpus[:40]  # whole hosts of all of them
     group = group_of(fabric, gpus)
-    flows = pairwise._flows("all_to_all", group, gpus)
+    flows = pairwise.flows("all_to_all", gpus)
     total = np.zeros(len(fabric.links))
     for src, dst, amount in transport.relayed(flows, group) if relay else flows:
         rows, share = fabric.spread(src, dst)
