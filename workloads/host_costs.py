@@ -45,7 +45,7 @@ SCHEMA = Table(
 
 def table_names() -> list[str]:
     """Frameworks that have a table, sorted."""
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+    return sorted(_tables())
 
 
 @cache
@@ -82,12 +82,19 @@ def buckets(framework: str) -> dict[str, int]:
     }
 
 
+def _tables() -> dict[str, Path]:
+    """The table of each framework: one of prestep's, or beside the plug-in that another room or distribution brings."""
+    tables = {path.stem: path for path in FOLDER.glob("*.toml")}
+    for name, plugin in plugins.plugins_of(FRAMEWORKS).items():
+        if plugin.file is not None:
+            path = plugin.file.with_name(f"{name.replace('_', '-')}.toml")
+            if path.exists():
+                tables[path.stem] = path
+    return tables
+
+
 def _read(framework: str) -> dict[str, Any]:
-    plugin = plugins.plugins_of(FRAMEWORKS).get(framework.replace("-", "_"))
-    folder = plugin.file.parent if plugin and plugin.file else FOLDER
-    path = folder / f"{framework}.toml"
-    if not path.exists():
-        raise InputError(
-            unknown("scenario", "training.framework", framework, table_names())
-        )
-    return schema.read(path, SCHEMA)
+    tables = _tables()
+    if framework not in tables:
+        raise InputError(unknown("scenario", "training.framework", framework, tables))
+    return schema.read(tables[framework], SCHEMA)
