@@ -295,6 +295,7 @@ def test_topology_show_takes_hosts_and_changes(tmp_path: Path) -> None:
 
 def test_topology_show_prints_and_draws(tmp_path: Path) -> None:
     """What the cluster is made of on stdout, and the picture in the file."""
+    pytest.importorskip("matplotlib")  # the extra `plot`
     picture = tmp_path / "dgx.png"
     text = good("topology", "show", "dgx-h200", "--picture", str(picture))
     assert "nvswitch" in text.lower() and "nvlink.bandwidth" in text
