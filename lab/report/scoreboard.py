@@ -20,13 +20,13 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from lab.bench import peer_llm_analysis as peer
 from lab.report.cells import PEER_STEPS
-from lab.report.scoreboard_sources import Case, Source, sources
+from lab.report.scoreboard_sources import Case, Source, published_sets, sources
 from prestep.sim import files
 from prestep.sim.errors import PrestepError
 from prestep.validation.report.interface import Table
 from prestep.validation.report.report import markdown_table
 from prestep.validation.report.summary import rank_correlation
-from prestep.validation.sets.sets import folder_of, set_names
+from prestep.validation.sets.sets import folder_of
 
 ROOT = Path(__file__).parents[2]
 PAGE, PICTURE = ROOT / "docs" / "scoreboard.md", ROOT / "docs" / "scoreboard.svg"
@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--rows",
         type=Path,
         nargs="+",
-        default=[folder_of(name) / "rows.csv" for name in set_names("published")],
+        default=[folder_of(name) / "rows.csv" for name in published_sets()],
         help="The rows that it is of.",
     )
     parser.add_argument("-o", "--output", type=Path, default=PAGE)

@@ -17,7 +17,7 @@ from lab.sets.published import read
 from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake
 from prestep.validation.report.summary import Errors, errors_of
-from prestep.validation.sets.sets import set_names
+from prestep.validation.sets.sets import set_names, set_table
 
 PEERS = FOLDER / "peers.toml"
 
@@ -126,10 +126,15 @@ def _cases(path: Path) -> list[dict[str, Any]]:
     return cases
 
 
+def published_sets() -> list[str]:
+    """Sets whose rows have the columns of published steps; others of the kind name a format of their own."""
+    return [name for name in set_names("published") if "format" not in set_table(name)]
+
+
 def _published(report: Any) -> list[dict[str, Any]]:
     """The cases of a report of published steps; [] of another."""
     wanted = ("id", "measured", "predicted", "fitted", "assumed")
-    if not isinstance(report, dict) or report.get("set") not in set_names("published"):
+    if not isinstance(report, dict) or report.get("set") not in published_sets():
         return []
     cases = report.get("cases")
     if not isinstance(cases, list):

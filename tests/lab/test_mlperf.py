@@ -151,8 +151,8 @@ def test_a_submitters_rows_of_a_system_are_judged_or_fitted_together() -> None:
     table = set_table("mlperf")
     by_group: dict[str, set[bool]] = {}
     for row in SCRIPTED:
-        run = run_of(row)
-        case = Case(run.id, "", run.of(table["group"]), 1, 1, part=table["part"])
+        run = run_of(row, table["group"])
+        case = Case(run.id, "", run.group, 1, 1, part=table["part"])
         by_group.setdefault(case.group, set()).add(case.fitted)
     assert all(len(fitted) == 1 for fitted in by_group.values())
     assert {True, False} == set.union(*by_group.values())

@@ -19,7 +19,6 @@ from lab.report.cells import PEER_STEPS
 from lab.sets.published import read, run_of
 from prestep.sim.errors import InputError, PrestepError
 from prestep.sim.spec.load import parse_scenario
-from prestep.validation.sets.sets import set_names
 
 
 def case(
@@ -155,7 +154,10 @@ def test_sets_of_published_steps_share_the_table(tmp_path: Path) -> None:
         {"set": "h200", "cases": [case("other", 0.3)]},
     ]
     path.write_text(json.dumps(reports))
-    rows = [FOLDER.parent / name / "rows.csv" for name in set_names("published")]
+    rows = [
+        FOLDER.parent / name / "rows.csv"
+        for name in scoreboard_sources.published_sets()
+    ]
     by_name = {one.name: one for one in scoreboard_sources.sources(path, rows)}
     assert set(by_name) == {"MosaicML, H100", "MLPerf, Llama 3.1 405B"}
 
@@ -172,7 +174,7 @@ def test_every_source_of_peers_has_rows() -> None:
     """No pattern of peers.toml matches nothing, and every row falls into one."""
     rows = [
         row
-        for name in set_names("published")
+        for name in scoreboard_sources.published_sets()
         for row in read(FOLDER.parent / name / "rows.csv")
     ]
     entries = tomllib.loads(scoreboard_sources.PEERS.read_text(encoding="utf-8"))[
