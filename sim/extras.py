@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -27,6 +28,8 @@ def lazily() -> Iterator[None]:
     3
     """
     real = builtins.__import__
+    # Of the module with the block: another thread may import meanwhile. Between lie the frames of contextlib.
+    importing = sys._getframe(2).f_globals
 
     def deferring(
         name: str,
@@ -35,7 +38,8 @@ def lazily() -> Iterator[None]:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> Any:
-        if not fromlist or name.partition(".")[0] != "prestep":
+        of_prestep = name.partition(".")[0] == "prestep"
+        if globals is not importing or not fromlist or not of_prestep:
             return real(name, globals, locals, fromlist or (), level)
         modules = {part: _Waiting(f"{name}.{part}") for part in fromlist}
         return SimpleNamespace(**modules)
