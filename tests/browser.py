@@ -164,7 +164,8 @@ def browser() -> Iterator[Page]:
     """A browser with one page, which ends with the block."""
     to_browser, commands = os.pipe()
     replies, from_browser = os.pipe()
-    with tempfile.TemporaryDirectory() as folder:
+    # Its helper processes outlive it for a moment and may still write into its profile.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         # The protocol is spoken on descriptors 3 and 4; sh takes no number of two digits.
         shell = f'exec "$0" "$@" 3<&{to_browser} 4>&{from_browser}'
         command = [
