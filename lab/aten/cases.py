@@ -13,9 +13,9 @@ from typing import Any
 
 from lab.aten.results import results_of
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.kernels.rules import kernels_of
-from prestep.workloads.capture.kernels.tensors import contiguous
-from prestep.workloads.capture.operation import Argument, Operand, Operation
+from prestep.workloads.operation import Argument, Operand, Operation
+from prestep.workloads.operators.rules import kernels_of
+from prestep.workloads.operators.tensors import contiguous
 
 #: Layouts of operands that are not read in the order of the result.
 READ_ACROSS = ("row", "column", "strided", "transposed", "outer")

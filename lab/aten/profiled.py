@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.aten.results import results_of
-from prestep.workloads.capture.operation import Argument, Operand, Operation, words
+from prestep.workloads.operation import Argument, Operand, Operation, words
 
 #: The profiler's names of element types.
 DTYPES = {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prestep.workloads.capture.kernels import pointwise, reductions
-from prestep.workloads.capture.kernels.tensors import (
+from prestep.workloads.operation import Argument, Operand, Operation, words
+from prestep.workloads.operators import pointwise, reductions
+from prestep.workloads.operators.tensors import (
     argument,
     base,
     dense,
@@ -14,7 +15,6 @@ from prestep.workloads.capture.kernels.tensors import (
     strides_of,
     tensor,
 )
-from prestep.workloads.capture.operation import Argument, Operand, Operation, words
 
 #: Types in the order in which a mix of them becomes the later one.
 PROMOTED = words("bool uint8 int8 int16 int32 int64 bf16 fp16 fp32 fp64 complex64")

@@ -12,8 +12,8 @@ from lab.aten import profiled
 from lab.aten.profiled import Profiled
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.gpu import Gpu
-from prestep.workloads.capture.kernels.rules import kernels_of
-from prestep.workloads.capture.kernels.tensors import base
+from prestep.workloads.operators.rules import kernels_of
+from prestep.workloads.operators.tensors import base
 
 
 @dataclass

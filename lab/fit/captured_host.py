@@ -25,9 +25,9 @@ from typing import Any
 
 from prestep.workloads.capture import recording
 from prestep.workloads.capture.host import OF_SHARDING, VIEW, family
-from prestep.workloads.capture.kernels.rules import kernels_of
-from prestep.workloads.capture.kernels.tensors import base
 from prestep.workloads.capture.recording import Recording
+from prestep.workloads.operators.rules import kernels_of
+from prestep.workloads.operators.tensors import base
 
 LAUNCHES = ("Launch", "Memset", "MemcpyAsync")
 NAMESPACES, COMMUNICATION = ("aten", "fsdp"), "collective"

@@ -16,7 +16,7 @@ from prestep.sim.spec.load import load_scenario
 from prestep.validation.fit.machine_steps import NONE, SLOWER
 from prestep.validation.formats.rows import Row
 from prestep.workloads.capture import recording
-from prestep.workloads.capture.kernels.rules import kernels_of
+from prestep.workloads.operators.rules import kernels_of
 
 SLOW = 20.0  # a host factor at which the host alone bounds a step, as at SLOWER
 FIRST = 3  # steps, of which the least counts

@@ -11,8 +11,8 @@ pytest.importorskip("torch")
 
 from prestep import cli
 from prestep.workloads.capture import recording
-from prestep.workloads.capture.operation import Operand
 from prestep.workloads.capture.recorder import captured
+from prestep.workloads.operation import Operand
 
 pytestmark = pytest.mark.slow
 

@@ -18,9 +18,9 @@ from prestep.workloads.capture.fusion.compile import Compiled, Compiler
 from prestep.workloads.capture.fusion.graph import Step
 from prestep.workloads.capture.fusion.join import Launch
 from prestep.workloads.capture.fusion.regions import Region, arrange
-from prestep.workloads.capture.kernels.rules import kernels_of
-from prestep.workloads.capture.operation import Operand, Operation
 from prestep.workloads.capture.recording import Event
+from prestep.workloads.operation import Operand, Operation
+from prestep.workloads.operators.rules import kernels_of
 
 SIZE = 1024
 TENSOR = Operand("bf16", (SIZE, SIZE))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from prestep.workloads.capture.host import host_work
-from prestep.workloads.capture.kernels.rules import kernels_of
-from prestep.workloads.capture.operation import Argument, Operand, Operation
 from prestep.workloads.host_costs import host_costs
+from prestep.workloads.operation import Argument, Operand, Operation
+from prestep.workloads.operators.rules import kernels_of
 
 TENSOR = Operand("bf16", (64, 64))
 

@@ -10,15 +10,10 @@ from prestep.sim.costs import load_gpu as load
 from prestep.sim.costs.gpu import Gpu
 from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.kernels import rules
-from prestep.workloads.capture.kernels.rules import RULES, kernels_of
-from prestep.workloads.capture.kernels.tensors import layout_beside
-from prestep.workloads.capture.operation import (
-    ELEMENT_BYTES,
-    Argument,
-    Operand,
-    Operation,
-)
+from prestep.workloads.operation import ELEMENT_BYTES, Argument, Operand, Operation
+from prestep.workloads.operators import rules
+from prestep.workloads.operators.rules import RULES, kernels_of
+from prestep.workloads.operators.tensors import layout_beside
 
 GPUS = ("h100", "h200", "a100", "b200")
 SEQUENCE = Operand("bf16", (2, 2048, 1024))

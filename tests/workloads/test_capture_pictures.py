@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from prestep.sim.costs import load_gpu
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.kernels.rules import kernels_of
-from prestep.workloads.capture.operation import Argument, Operand, Operation
+from prestep.workloads.operation import Argument, Operand, Operation
+from prestep.workloads.operators.rules import kernels_of
 
 PICTURE = Operand("bf16", (8, 320, 64, 64))
 FILTER = Operand("bf16", (640, 320, 3, 3))

@@ -13,9 +13,9 @@ from prestep.sim.errors import InputError
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario
 from prestep.workloads.capture import recording
-from prestep.workloads.capture.operation import Operand, Operation
 from prestep.workloads.capture.recorder import captured
 from prestep.workloads.capture.recording import RankRecording, Recording
+from prestep.workloads.operation import Operand, Operation
 
 pytestmark = pytest.mark.slow
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.kernels import (
+from prestep.workloads.operation import Operation
+from prestep.workloads.operators import (
     attention,
     convolution,
     foreach,
     norms,
     products,
 )
-from prestep.workloads.capture.kernels.tensors import base
-from prestep.workloads.capture.operation import Operation
+from prestep.workloads.operators.tensors import base
 
 #: Families of operations that take the host longer than others, by their rules; names as in capture/captured.toml.
 FAMILIES = {

@@ -12,13 +12,13 @@ from prestep.workloads.capture.fusion.calls import CompiledCalls
 from prestep.workloads.capture.fusion.compile import Compiler
 from prestep.workloads.capture.groups import Groups, alike
 from prestep.workloads.capture.host import THREAD, host_work
-from prestep.workloads.capture.kernels.rules import kernels_of
-from prestep.workloads.capture.kernels.tensors import moved
 from prestep.workloads.capture.memory import DeviceMemory, handles, temporary
-from prestep.workloads.capture.operation import Operation
 from prestep.workloads.capture.recording import Event, RankRecording, Recording
 from prestep.workloads.capture.summary import model_flops
 from prestep.workloads.lowered import Layout, Lowered
+from prestep.workloads.operation import Operation
+from prestep.workloads.operators.rules import kernels_of
+from prestep.workloads.operators.tensors import moved
 from prestep.workloads.torch.recorder import PHASES, Recorder, Shared
 
 FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = range(4)

@@ -10,9 +10,9 @@ from math import prod
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.capture.allocator import Allocator
-from prestep.workloads.capture.kernels.tensors import base, strides_of
-from prestep.workloads.capture.operation import Operation
 from prestep.workloads.capture.recording import RankRecording
+from prestep.workloads.operation import Operation
+from prestep.workloads.operators.tensors import base, strides_of
 from prestep.workloads.torch.memory import Memory
 from prestep.workloads.torch.reductions import row_sum_scratch
 

@@ -20,8 +20,8 @@ from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake
 from prestep.workloads.capture.allocator import Segment
 from prestep.workloads.capture.groups import axis_of
-from prestep.workloads.capture.operation import Argument, Operand, Operation, words
 from prestep.workloads.capture.schema import wrong_in
+from prestep.workloads.operation import Argument, Operand, Operation, words
 
 FORMAT, VERSION = "prestep capture", 2
 EXPECTED = "a file that `prestep capture` wrote"

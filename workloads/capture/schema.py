@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any, TypeGuard
 
-from prestep.workloads.capture.operation import ELEMENT_BYTES
+from prestep.workloads.operation import ELEMENT_BYTES
 
 #: Key, what was found, what was expected.
 Wrong = tuple[str, str, str]

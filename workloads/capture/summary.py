@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.kernels.rules import kernels_of
-from prestep.workloads.capture.kernels.tensors import base
-from prestep.workloads.capture.operation import Operation
 from prestep.workloads.capture.recording import Event, RankRecording, Recording
+from prestep.workloads.operation import Operation
+from prestep.workloads.operators.rules import kernels_of
+from prestep.workloads.operators.tensors import base
 
 OPERATIONS = ("operate", "operate_compiled")
 #: Events in which the host waits, in words.

@@ -11,7 +11,7 @@ from prestep.workloads.capture.fusion.join import Joined, Launch, join
 from prestep.workloads.capture.fusion.nodes import nodes_of
 from prestep.workloads.capture.fusion.partition import Partition, partition
 from prestep.workloads.capture.fusion.regions import Region, storages
-from prestep.workloads.capture.operation import Operation
+from prestep.workloads.operation import Operation
 
 
 @dataclass(frozen=True)

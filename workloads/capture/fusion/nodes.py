@@ -18,9 +18,9 @@ from prestep.workloads.capture.fusion.graph import (
     Versions,
 )
 from prestep.workloads.capture.fusion.padding import padded
-from prestep.workloads.capture.kernels import pointwise, reductions
-from prestep.workloads.capture.kernels.tensors import base, stored
-from prestep.workloads.capture.operation import ELEMENT_BYTES, Operand, Operation, words
+from prestep.workloads.operation import ELEMENT_BYTES, Operand, Operation, words
+from prestep.workloads.operators import pointwise, reductions
+from prestep.workloads.operators.tensors import base, stored
 
 #: Longest rows that Inductor reduces in one go; it loops over longer ones (torch._inductor: persistent reductions).
 PERSISTENT = 1024

@@ -7,7 +7,7 @@ from math import prod
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.capture.fusion.graph import Node, Read, Space, Versions
-from prestep.workloads.capture.operation import ELEMENT_BYTES, Operand, Operation
+from prestep.workloads.operation import ELEMENT_BYTES, Operand, Operation
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 #: Layouts of products with unaligned rows, and multiplications for each element moved from which on they are padded

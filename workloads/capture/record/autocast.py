@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from prestep.workloads.capture.operation import words
+from prestep.workloads.operation import words
 
 KEY = "AutocastPrivateUse1"
 #: Operators that compute in halves.

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from prestep.workloads.capture.operation import words
 from prestep.workloads.capture.record.streams import Event, Log, Stream, Streams, Within
+from prestep.workloads.operation import words
 
 #: Functions that have nothing to do here.
 IDLE = words(

@@ -5,15 +5,15 @@ from __future__ import annotations
 from math import gcd, prod
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.kernels.copies import copied
-from prestep.workloads.capture.kernels.tensors import (
+from prestep.workloads.operation import ELEMENT_BYTES, Operand, Operation
+from prestep.workloads.operators.copies import copied
+from prestep.workloads.operators.tensors import (
     first,
     format_of,
     launched,
     strides_of,
     tensor,
 )
-from prestep.workloads.capture.operation import ELEMENT_BYTES, Operand, Operation
 
 #: Complex numbers, and what their parts are. A product of m x k by k x n complex numbers is one of real numbers, m x 2k
 #: by 2k x 2n: four multiplications for each, as in cuBLAS's CGEMM.

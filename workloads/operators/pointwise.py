@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.kernels.tensors import (
+from prestep.workloads.operation import Operand, Operation, words
+from prestep.workloads.operators.tensors import (
     base,
     first,
     launched,
@@ -11,7 +12,6 @@ from prestep.workloads.capture.kernels.tensors import (
     moved,
     on_gpu,
 )
-from prestep.workloads.capture.operation import Operand, Operation, words
 
 NAMES = words(
     "abs acos add addcdiv addcmul asin atan atan2 bernoulli bitwise_and bitwise_left_shift bitwise_not "

@@ -5,16 +5,16 @@ from __future__ import annotations
 from math import prod
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.kernels.convolution import memory_format
-from prestep.workloads.capture.kernels.copies import packed
-from prestep.workloads.capture.kernels.tensors import (
+from prestep.workloads.operation import Operation, words
+from prestep.workloads.operators.convolution import memory_format
+from prestep.workloads.operators.copies import packed
+from prestep.workloads.operators.tensors import (
     argument,
     first,
     integers,
     launched,
     tensor,
 )
-from prestep.workloads.capture.operation import Operation, words
 
 
 def _over_rows(operation: Operation, at: int, layout: str = "") -> tuple[Kernel, ...]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.kernels.tensors import launched, on_gpu
-from prestep.workloads.capture.operation import Argument, Operand, Operation, words
+from prestep.workloads.operation import Argument, Operand, Operation, words
+from prestep.workloads.operators.tensors import launched, on_gpu
 
 #: Lists that a fused optimizer reads and writes, over the bytes of the parameters; gradients are read alone.
 FUSED = ("_fused_adam", "_fused_adamw", "_fused_sgd", "_fused_adagrad")

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.kernels import (
+from prestep.workloads.operation import Operation, words
+from prestep.workloads.operators import (
     attention,
     convolution,
     copies,
@@ -19,8 +20,7 @@ from prestep.workloads.capture.kernels import (
     recurrent,
     reductions,
 )
-from prestep.workloads.capture.kernels.tensors import base, launched, on_gpu
-from prestep.workloads.capture.operation import Operation, words
+from prestep.workloads.operators.tensors import base, launched, on_gpu
 
 Rule = Callable[[Operation], tuple[Kernel, ...]]
 

@@ -6,7 +6,8 @@ from itertools import pairwise
 from math import prod
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.kernels.tensors import (
+from prestep.workloads.operation import Operand, Operation, words
+from prestep.workloads.operators.tensors import (
     argument,
     base,
     first,
@@ -14,7 +15,6 @@ from prestep.workloads.capture.kernels.tensors import (
     launched,
     strides_of,
 )
-from prestep.workloads.capture.operation import Operand, Operation, words
 
 #: Place of the dimensions among the arguments, where it is not the second.
 DIMENSIONS = {"linalg_vector_norm": 2, "norm": 2}

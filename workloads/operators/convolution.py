@@ -6,10 +6,11 @@ from dataclasses import replace
 from math import prod
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.kernels.copies import copied
-from prestep.workloads.capture.kernels.pointwise import elementwise
-from prestep.workloads.capture.kernels.reductions import reduction
-from prestep.workloads.capture.kernels.tensors import (
+from prestep.workloads.operation import Operand, Operation, words
+from prestep.workloads.operators.copies import copied
+from prestep.workloads.operators.pointwise import elementwise
+from prestep.workloads.operators.reductions import reduction
+from prestep.workloads.operators.tensors import (
     argument,
     contiguous,
     format_of,
@@ -18,7 +19,6 @@ from prestep.workloads.capture.kernels.tensors import (
     strides_of,
     tensor,
 )
-from prestep.workloads.capture.operation import Operand, Operation, words
 
 
 def memory_format(image: Operand) -> str:

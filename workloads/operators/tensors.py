@@ -6,12 +6,7 @@ from collections.abc import Iterable
 from math import prod
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.operation import (
-    ELEMENT_BYTES,
-    Argument,
-    Operand,
-    Operation,
-)
+from prestep.workloads.operation import ELEMENT_BYTES, Argument, Operand, Operation
 
 #: Layouts of an operand beside a result, from the quickest to the slowest to read.
 LAYOUTS = ("", "row", "column", "strided", "transposed")

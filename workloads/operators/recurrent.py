@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.kernels.tensors import argument, first, launched
-from prestep.workloads.capture.operation import Operand, Operation
+from prestep.workloads.operation import Operand, Operation
+from prestep.workloads.operators.tensors import argument, first, launched
 
 
 def _weights(operation: Operation) -> list[tuple[Operand, Operand]]:

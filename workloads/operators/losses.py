@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.kernels.copies import packed
-from prestep.workloads.capture.kernels.pointwise import elementwise
-from prestep.workloads.capture.kernels.reductions import reduction
-from prestep.workloads.capture.kernels.tensors import (
+from prestep.workloads.operation import ELEMENT_BYTES, Operand, Operation, words
+from prestep.workloads.operators.copies import packed
+from prestep.workloads.operators.pointwise import elementwise
+from prestep.workloads.operators.reductions import reduction
+from prestep.workloads.operators.tensors import (
     argument,
     first,
     integers,
@@ -15,7 +16,6 @@ from prestep.workloads.capture.kernels.tensors import (
     tensor,
     types,
 )
-from prestep.workloads.capture.operation import ELEMENT_BYTES, Operand, Operation, words
 
 
 def _over_rows(operation: Operation, at: int) -> tuple[Kernel, ...]:

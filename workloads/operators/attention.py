@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.kernels.tensors import argument, launched, tensor
-from prestep.workloads.capture.operation import Operand, Operation
+from prestep.workloads.operation import Operand, Operation
+from prestep.workloads.operators.tensors import argument, launched, tensor
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.kernels.convolution import memory_format
-from prestep.workloads.capture.kernels.copies import copied
-from prestep.workloads.capture.kernels.tensors import (
+from prestep.workloads.operation import ELEMENT_BYTES, Operand, Operation, words
+from prestep.workloads.operators.convolution import memory_format
+from prestep.workloads.operators.copies import copied
+from prestep.workloads.operators.tensors import (
     argument,
     base,
     first,
@@ -13,7 +14,6 @@ from prestep.workloads.capture.kernels.tensors import (
     launched,
     tensor,
 )
-from prestep.workloads.capture.operation import ELEMENT_BYTES, Operand, Operation, words
 
 POOLS = words(
     "max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d upsample_bicubic2d im2col col2im grid_sampler_2d"

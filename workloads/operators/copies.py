@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.kernels.tensors import (
+from prestep.workloads.operation import Operand, Operation, words
+from prestep.workloads.operators.tensors import (
     argument,
     base,
     contiguous,
@@ -17,7 +18,6 @@ from prestep.workloads.capture.kernels.tensors import (
     tensor,
     types,
 )
-from prestep.workloads.capture.operation import Operand, Operation, words
 
 
 def copied(source: Operand, target: Operand) -> tuple[Kernel, ...]:
