@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim import files
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.extras import lazily
 from prestep.validation.report import baseline, coverage, slices
 from prestep.validation.report import report as writers
@@ -43,13 +43,11 @@ def compare(
     chosen = list(dict.fromkeys(sets)) or [DEFAULT]
     if rows is not None:
         if len(chosen) > 1:
-            raise InputError(
-                Mistake(
-                    "command line",
-                    "--rows",
-                    f"{len(chosen)} sets",
-                    "one set, whose limits count",
-                )
+            raise InputError.of(
+                "command line",
+                "--rows",
+                f"{len(chosen)} sets",
+                "one set, whose limits count",
             )
         if not (rows.is_dir() and kind_of(chosen[0]) == "traces"):
             must_exist(
@@ -113,10 +111,8 @@ def write(
         If a picture of several sets is asked for, or a file cannot be written.
     """
     if plot is not None and len(reports) > 1:
-        raise InputError(
-            Mistake(
-                "command line", "--plot", f"{len(reports)} sets", "one set a picture"
-            )
+        raise InputError.of(
+            "command line", "--plot", f"{len(reports)} sets", "one set a picture"
         )
     if junit is not None:
         writers.write_junit(reports[0] if len(reports) == 1 else reports, junit)
@@ -157,13 +153,11 @@ def against_base(
 def check_exact(exact: bool, compare: str | None) -> None:
     """Raises InputError for --exact without a base to be the same as."""
     if exact and not compare:
-        raise InputError(
-            Mistake(
-                "command line",
-                "--exact",
-                "no --compare",
-                "--compare FILE or REVISION beside it",
-            )
+        raise InputError.of(
+            "command line",
+            "--exact",
+            "no --compare",
+            "--compare FILE or REVISION beside it",
         )
 
 
@@ -186,4 +180,4 @@ def worse(
 def must_exist(path: Path, expected: str) -> None:
     """Raises InputError if there is no such file."""
     if not path.is_file():
-        raise InputError(Mistake(str(path), "", "no such file", expected))
+        raise InputError.of(str(path), "", "no such file", expected)

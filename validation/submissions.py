@@ -160,7 +160,7 @@ def _predicted(
     key = json.dumps(row["scenario"], sort_keys=True)
     scenario = parse_scenario(dict(row["scenario"]), where)
     if scenario.jobs:
-        raise InputError(Mistake(where, "scenario.jobs", "several jobs", "one job"))
+        raise InputError.of(where, "scenario.jobs", "several jobs", "one job")
     if key not in predictions:
         predictions[key] = predict(scenario)
     return Checked(row, where, statistics.median(row["step_times"]), predictions[key])

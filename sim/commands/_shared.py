@@ -245,7 +245,7 @@ def talk(text: str) -> None:
 
 def misused(option: str, found: str, expected: str, hint: str = "") -> InputError:
     """The error of an option that does not go with the others."""
-    return InputError(Mistake("command line", option, found, expected, hint))
+    return InputError.of("command line", option, found, expected, hint)
 
 
 def check_new(output: Path, force: bool) -> None:

@@ -82,8 +82,8 @@ def _ranks(text: str) -> frozenset[int]:
             or (dash and int(last) < int(first))
         ):
             expected = f"ranks such as 0-7,16, below {RANKS}"
-            raise InputError(
-                Mistake("command line", "--trace-ranks", f'"{text[:60]}"', expected)
+            raise InputError.of(
+                "command line", "--trace-ranks", f'"{text[:60]}"', expected
             )
         ranks.update(range(int(first), int(last or first) + 1))
     return frozenset(ranks)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from prestep.sim.commands._shared import as_json, echo_json, explained
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.extras import lazily
 from prestep.sim.units import count, format_bandwidth, format_duration
 
@@ -137,5 +137,5 @@ def _sizes(shape: str) -> tuple[int, ...]:
     parts = shape.replace("x", ",").split(",")
     if not all(part.strip().isdecimal() for part in parts):
         expected = "whole numbers, such as 16384,8192,1280"
-        raise InputError(Mistake("command line", "SHAPE", f'"{shape}"', expected))
+        raise InputError.of("command line", "SHAPE", f'"{shape}"', expected)
     return tuple(int(part) for part in parts)

@@ -175,14 +175,12 @@ class Explorer:
         runs, own = runs_of_layers(changed), runs_of_layers(self.scenario)
         if layers * runs > max(MOST_RUNS, layers * own):
             found = f"{runs} microbatches of {layers} layers"
-            raise InputError(
-                Mistake(
-                    "explore",
-                    "training",
-                    found,
-                    f"at most {MOST_RUNS} layers in a step",
-                    "prestep run predicts larger ones",
-                )
+            raise InputError.of(
+                "explore",
+                "training",
+                found,
+                f"at most {MOST_RUNS} layers in a step",
+                "prestep run predicts larger ones",
             )
 
     @cached_property

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.sim.errors import InputError, PrestepError
 from prestep.sim.explorer import page
 from prestep.sim.explorer.answers import Explorer, once
 from prestep.sim.tools import crash
@@ -43,13 +43,11 @@ class Server(ThreadingHTTPServer):
         try:
             super().__init__((LOOPBACK, port), Handler)
         except OSError as error:
-            raise InputError(
-                Mistake(
-                    "command line",
-                    "--port",
-                    f"{port}: {error.strerror}",
-                    "a free port; 0 finds one",
-                )
+            raise InputError.of(
+                "command line",
+                "--port",
+                f"{port}: {error.strerror}",
+                "a free port; 0 finds one",
             ) from None
 
     @property

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 
 #: Devices that libraries read.
 DEVICES = ("/dev/null", "/dev/urandom")
@@ -30,7 +30,7 @@ def outside(path: str, roots: Iterable[str]) -> InputError:
     given = ", ".join(roots)
     expected = f"a file below {given}" if given else "a bundled name: no file was given"
     hint = "`prestep mcp PATH...` says which files tools may read"
-    return InputError(Mistake(path, "", "a file that was not given", expected, hint))
+    return InputError.of(path, "", "a file that was not given", expected, hint)
 
 
 def inside(path: str, roots: Iterable[str]) -> bool:

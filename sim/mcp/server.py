@@ -19,7 +19,7 @@ from mcp.server.stdio import stdio_server
 import prestep
 from prestep.sim import __version__
 from prestep.sim.commands._shared import EXIT_OUTSIDE
-from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.errors import InputError, unknown
 from prestep.sim.mcp import confined, tools
 
 INSTRUCTIONS = """\
@@ -74,10 +74,10 @@ class Calls:
             return [*self.roots], given
         if given.get("scenario") is not None:
             expected = f"one of scenario and {tools.INLINE}"
-            raise InputError(Mistake(tool.name, tools.INLINE, "both", expected))
+            raise InputError.of(tool.name, tools.INLINE, "both", expected)
         if not tools.is_text(text):
             expected = "a scenario (TOML) without zeros and halves of characters"
-            raise InputError(Mistake(tool.name, tools.INLINE, "others", expected))
+            raise InputError.of(tool.name, tools.INLINE, "others", expected)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         path = folder / "scenario.toml"
         path.write_text(text, encoding="utf-8")

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from prestep.sim import outputs, plugins
-from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.errors import InputError, unknown
 
 #: A scenario as text, for agents that have no file to name.
 INLINE = "scenario_toml"
@@ -199,12 +199,12 @@ def _words(tool: Tool, name: str, param: click.Parameter, value: Any) -> list[st
     values = value if isinstance(value, list) else [value]
     if not all(is_text(str(one)) for one in values):
         expected = "a text without zeros and halves of characters"
-        raise InputError(Mistake(tool.name, name, repr(value)[:60], expected))
+        raise InputError.of(tool.name, name, repr(value)[:60], expected)
     fits = [isinstance(one, bool) == flag for one in values]
     plain = [isinstance(one, str | int | float) for one in values]
     if not all(fits) or not all(plain) or (isinstance(value, list) and not several):
         expected = _schema(param).get("type", "a value")
-        raise InputError(Mistake(tool.name, name, repr(value)[:60], str(expected)))
+        raise InputError.of(tool.name, name, repr(value)[:60], str(expected))
     if not isinstance(param, click.Option):
         return [str(one) for one in values]
     option = max(param.opts, key=len)

@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 
 LARGEST_SHARE = 0.25  # of the replicas: a job that lost more waits
 MOST = 4096  # hosts in the table
@@ -37,10 +37,8 @@ def plain_speeds(
     replicas, rest = divmod(gpus, per_replica)
     if rest or replicas < 2:
         found = f"{gpus} GPUs in replicas of {per_replica}"
-        raise InputError(
-            Mistake(
-                where, "--replica-gpus", found, "two replicas or more, without a rest"
-            )
+        raise InputError.of(
+            where, "--replica-gpus", found, "two replicas or more, without a rest"
         )
     same_step = np.ones(largest_loss(replicas))
     return progress_by_hosts(replicas, per_host, per_replica, same_step)

@@ -102,10 +102,10 @@ def _rate(item: str, value: str, where: str, key: str) -> float:
     try:
         rate = float(value)
     except ValueError:
-        raise InputError(Mistake(where, key, f'"{item}"', expected)) from None
+        raise InputError.of(where, key, f'"{item}"', expected) from None
     if not (math.isfinite(rate) and rate >= 0):
         expected = f"{expected}, not negative"
-        raise InputError(Mistake(where, key, f'"{item}"', expected))
+        raise InputError.of(where, key, f'"{item}"', expected)
     return rate
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.predict import step_time
 from prestep.sim.reliability.degraded import largest_loss, progress_by_hosts
 from prestep.sim.spec.sections import Measured, Scenario
@@ -28,23 +28,16 @@ def simulated_speeds(
         found = (
             "one data-parallel replica" if p.dp < 2 else f"experts over {p.ep} replicas"
         )
-        raise InputError(
-            Mistake(
-                scenario.where, "faults.degraded", found, "two whole replicas or more"
-            )
+        raise InputError.of(
+            scenario.where, "faults.degraded", found, "two whole replicas or more"
         )
     if (
         scenario.placement.gpus
         or scenario.placement.hosts
         or scenario.placement.hostfile
     ):
-        raise InputError(
-            Mistake(
-                scenario.where,
-                "faults.degraded",
-                "a placement by name",
-                "ranks in order",
-            )
+        raise InputError.of(
+            scenario.where, "faults.degraded", "a placement by name", "ranks in order"
         )
     most = largest_loss(p.dp)
     points = sorted({1, most, round(math.sqrt(most))})

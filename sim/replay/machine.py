@@ -15,7 +15,7 @@ from prestep.sim.costs.interference import BUNDLED, Beside, laid_over
 from prestep.sim.costs.measured import gpu_of
 from prestep.sim.costs.spreads import slowest_of
 from prestep.sim.engine.engine import Timed
-from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.errors import InputError, unknown
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import Chain
 from prestep.sim.replay.network import plans_of
@@ -60,7 +60,7 @@ def fabric_of(job: Job, world: int, cluster: str, links: dict[str, str]) -> Fabr
             f"{len(fabric.gpus)} GPUs",
             f"at least {world}, one for each rank",
         )
-        raise InputError(Mistake(cluster, "", gpus, expected))
+        raise InputError.of(cluster, "", gpus, expected)
     return fabric
 
 
@@ -71,7 +71,7 @@ def _like(job: Job, world: int) -> str:
             return name
     ranks = f"{world} ranks on {job.device or 'a GPU that the traces do not name'}"
     hint = "name one: `prestep list clusters`"
-    raise InputError(Mistake("--cluster", "", ranks, "a cluster", hint))
+    raise InputError.of("--cluster", "", ranks, "a cluster", hint)
 
 
 def recorded_gpu(job: Job) -> Gpu | None:
@@ -99,8 +99,8 @@ def nccl_settings(job: Job, changed: dict[str, str]) -> Nccl:
         try:
             values[key] = _value(text, kinds[key])
         except ValueError:
-            raise InputError(
-                Mistake("--set", f"nccl.{key}", f'"{text}"', "a number")
+            raise InputError.of(
+                "--set", f"nccl.{key}", f'"{text}"', "a number"
             ) from None
     return nccl_of(values, "--set nccl")
 

@@ -13,7 +13,7 @@ import numpy as np
 from prestep.sim.costs import Gpu
 from prestep.sim.costs.measured import gpu_of
 from prestep.sim.engine.engine import Run, execute
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.replay.changed_gpus import change_gpus
 from prestep.sim.replay.machine import (
@@ -133,7 +133,7 @@ def _check_steps(job: Job) -> None:
         for work in job.works
     )
     expected = "steps that all ranks recorded"
-    raise InputError(Mistake("traces", "steps", recorded, expected))
+    raise InputError.of("traces", "steps", recorded, expected)
 
 
 def _mode(mode: Mode | None, cluster: str, asked: Changes) -> Mode:
@@ -141,7 +141,7 @@ def _mode(mode: Mode | None, cluster: str, asked: Changes) -> Mode:
     if mode == "recorded" and asked.communication:
         conflict = "recorded, with changes of the cluster or its communication"
         hint = "leave --comm out"
-        raise InputError(Mistake("--comm", "", conflict, "simulated", hint))
+        raise InputError.of("--comm", "", conflict, "simulated", hint)
     return mode or ("simulated" if cluster or asked.communication else "recorded")
 
 
@@ -170,7 +170,7 @@ def _scaling(gpu: Gpu | None, size: float) -> float:
     """Seconds that a gradient takes to be scaled into its bucket."""
     if gpu is None:
         limits = "one that prestep has no limits for"
-        raise InputError(Mistake("traces", "GPU", limits, "a known GPU"))
+        raise InputError.of("traces", "GPU", limits, "a known GPU")
     return gpu.duration(Kernel("div", (max(1, int(size / 2)),), bytes=2.0 * size))
 
 

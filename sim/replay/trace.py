@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim import files
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.replay.outcome import Outcome
 from prestep.workloads.traces.draft import Node
 from prestep.workloads.traces.work import GPU, MARK
@@ -39,8 +39,8 @@ def write_trace(outcome: Outcome, path: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             _save(path, _side_by_side(outcome))
     except OSError as error:
-        raise InputError(
-            Mistake(str(path), "", str(error.strerror), "a path that can be written")
+        raise InputError.of(
+            str(path), "", str(error.strerror), "a path that can be written"
         ) from None
 
 

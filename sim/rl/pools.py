@@ -105,7 +105,7 @@ def _check_precision(rl: Rl, gpu: Gpu, where: str) -> None:
         found = f'"{rl.generation_precision}"'
         hint = f"the {gpu.name} has no units for it"
         key, expected = "rl.generation_precision", f"one of {', '.join(gpu.peak)}"
-        raise InputError(Mistake(where, key, found, expected, hint))
+        raise InputError.of(where, key, found, expected, hint)
 
 
 def _slowest(fleet: Fleet) -> Gpu:

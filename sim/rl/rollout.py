@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.rl.decode import Engine
 from prestep.sim.rl.lengths import generated
 
@@ -117,7 +117,7 @@ def _check_room(engine: Engine) -> None:
     found = f"{max(0, math.floor(engine.room))} tokens beside the weights of an engine"
     expected = f"at least the longest rollout's {rl.max_length}"
     hint = "a larger generation_tp or generation_memory"
-    raise InputError(Mistake(where, "rl.generation_memory", found, expected, hint))
+    raise InputError.of(where, "rl.generation_memory", found, expected, hint)
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def _system(scenario: Scenario) -> System | None:
             raise InputError(wrong)
     if len(set(asked.values())) > 1:
         found, expected = " and ".join(asked.values()), "one storage system"
-        raise InputError(Mistake(where, "inference.reuse_from", found, expected))
+        raise InputError.of(where, "inference.reuse_from", found, expected)
     chosen = [
         load_system(name, where, f"inference.{key}") for key, name in asked.items()
     ]
@@ -185,6 +185,6 @@ def _check_room(p: Pools) -> None:
         )
         hint = 'a smaller decode_batch, more decode_tp, or tier = "cpu"'
         expected = f"at most {format_bytes(room)}, the memory of a decode worker"
-        raise InputError(
-            Mistake(p.scenario.where, "inference.decode_batch", found, expected, hint)
+        raise InputError.of(
+            p.scenario.where, "inference.decode_batch", found, expected, hint
         )

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from prestep.sim.engine.storage import Leg
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.graph.usage import by_link
 from prestep.sim.serving.pools import PATHS, Pools
 from prestep.sim.serving.requests import Sending
@@ -146,7 +146,7 @@ def _leave_host(fabric: Fabric, pairs: Pairs) -> bool:
 
 def _no_way(p: Pools, found: str, expected: str) -> InputError:
     found = f"{p.inference.path}: {found}"
-    return InputError(Mistake(p.scenario.where, "inference.path", found, expected))
+    return InputError.of(p.scenario.where, "inference.path", found, expected)
 
 
 def _leg(name: str, p: Pools, pairs: Pairs) -> Leg:

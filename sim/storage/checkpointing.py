@@ -195,7 +195,7 @@ def _interval(
         found = f"{every} steps, {format_duration(every * step)}"
         expected = f"longer than a save ({format_duration(busy)})"
         hint = f"every = {math.ceil(busy / step)} or more, or faster storage"
-        raise InputError(Mistake(where, "checkpoint.every", found, expected, hint))
+        raise InputError.of(where, "checkpoint.every", found, expected, hint)
     slower = max(0, min(background.steps, every)) * (background.step - step)
     extra = save.stall + slower
     return {

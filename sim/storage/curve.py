@@ -58,7 +58,7 @@ def way_of(
     """
     if transfer == "gpu_direct" and not system.gpudirect:
         expected = "cpu_only or cpu_gpu: GPUs do not reach this system"
-        raise InputError(Mistake(system.name, "--transfer", transfer, expected))
+        raise InputError.of(system.name, "--transfer", transfer, expected)
     used, stores = _of_first_host(fabric, gpus), system.at(fabric)
     memories = sorted({fabric.nearest(gpu, "memory") for gpu in used})
     ends = used if transfer == "gpu_direct" else memories

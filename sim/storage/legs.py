@@ -19,7 +19,7 @@ import numpy as np
 
 from prestep.sim.collectives.wires import processes
 from prestep.sim.engine.storage import Leg
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.planning.planned import Planned
 from prestep.sim.storage.contents import Contents
 from prestep.sim.storage.host import constants
@@ -196,7 +196,7 @@ class Writers:
             where, found = self.planned.job.where, "peer on one host"
             expected = "two hosts or more"
             hint = "a copy on the host that fails is lost with it"
-            raise InputError(Mistake(where, "checkpoint.mode", found, expected, hint))
+            raise InputError.of(where, "checkpoint.mode", found, expected, hint)
         here = hosts.index(self.planned.fabric.host_of(memory))
         following = hosts[(here + 1) % len(hosts)]
         other = next(

@@ -16,7 +16,7 @@ from prestep.sim.collectives.wires import processes
 from prestep.sim.engine.engine import execute
 from prestep.sim.engine.execution import Run
 from prestep.sim.engine.storage import Leg, play
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.planning.planned import Planned
 from prestep.sim.storage.contents import contents, pieces
 from prestep.sim.storage.evidence import rests_on
@@ -113,7 +113,7 @@ class Checkpointing:
             found = f"{format_bytes(need)} for {self.system.name}"
             expected = f"at most {format_bytes(room)}"
             hint = 'more hosts to write, content = "model", or another storage'
-            raise InputError(Mistake(where, key, found, expected, hint))
+            raise InputError.of(where, key, found, expected, hint)
 
     @property
     def _room(self) -> float | None:

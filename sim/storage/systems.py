@@ -130,7 +130,7 @@ class System:
         if request <= 0 or threads < 1:
             found = f"{request:g} bytes, {threads} threads"
             expected = "requests of at least a byte, at least one thread"
-            raise InputError(Mistake(self.name, "request", found, expected))
+            raise InputError.of(self.name, "request", found, expected)
         limits = [
             self.bandwidth(op),
             threads * request / (self.latency + request / self.thread),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.errors import InputError, unknown
 from prestep.topologies.core.kinds import TIERS
 from prestep.topologies.fabric import Fabric
 
@@ -25,13 +25,8 @@ def elements(fabric: Fabric, each: str, gpus: Sequence[str]) -> list[Element]:
         raise InputError(unknown("command line", "--each", each, EACH))
     chosen = EACH[each](fabric, gpus)
     if not chosen:
-        raise InputError(
-            Mistake(
-                "command line",
-                "--each",
-                f'"{each}"',
-                f"something that {fabric.name} has",
-            )
+        raise InputError.of(
+            "command line", "--each", f'"{each}"', f"something that {fabric.name} has"
         )
     return chosen
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.extras import MissingPackage
 from prestep.sim.tools.workers import Workers, start_server
 
@@ -34,22 +34,18 @@ def executor_of(name: str, jobs: int) -> Callable[[], AbstractContextManager[Exe
         return lambda: Workers(jobs, "forkserver")
     file = name.removeprefix("dask://")
     if file == name or not file:
-        raise InputError(
-            Mistake(
-                "command line",
-                "--executor",
-                f'"{name}"',
-                "processes, threads or dask://SCHEDULER_FILE",
-            )
+        raise InputError.of(
+            "command line",
+            "--executor",
+            f'"{name}"',
+            "processes, threads or dask://SCHEDULER_FILE",
         )
     if not Path(file).is_file():
-        raise InputError(
-            Mistake(
-                "command line",
-                "--executor",
-                f"no file {file}",
-                "the file of `dask scheduler --scheduler-file`",
-            )
+        raise InputError.of(
+            "command line",
+            "--executor",
+            f"no file {file}",
+            "the file of `dask scheduler --scheduler-file`",
         )
     try:
         from distributed import Client

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.files import toml
 from prestep.sim.spec.load import scenario_of
 from prestep.sim.studies.largest import largest_micro_batch
@@ -46,14 +46,12 @@ def text_of(job: Job) -> str:
         limit = largest_micro_batch(scenario_of(toml(one), Path("init")))
         if limit.divides:
             return _text(job, recompute, reduced, limit.divides)
-    raise InputError(
-        Mistake(
-            "init",
-            "training",
-            f"no room for one sample of {job.seq_len} tokens on each of {job.gpus} GPUs",
-            "more hosts, shorter samples, or a model split over GPUs",
-            "`prestep search` finds layouts with tensor and pipeline parallelism",
-        )
+    raise InputError.of(
+        "init",
+        "training",
+        f"no room for one sample of {job.seq_len} tokens on each of {job.gpus} GPUs",
+        "more hosts, shorter samples, or a model split over GPUs",
+        "`prestep search` finds layouts with tensor and pipeline parallelism",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from prestep.sim.analysis.cost import HOUR, KILOWATT_HOUR, Prices
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 
 TIME, ENERGY, COST = RANKS = ("time", "energy", "cost")
 
@@ -55,7 +55,5 @@ def objective_of(by: str, prices: Prices) -> Objective:
     """
     if by == COST and prices.gpu_hour is None and prices.kilowatt_hour is None:
         expected = "--price (of a GPU for an hour) or --price-per-kwh"
-        raise InputError(
-            Mistake("command line", "--rank-by", "cost, and no price", expected)
-        )
+        raise InputError.of("command line", "--rank-by", "cost, and no price", expected)
     return Objective(by, prices)

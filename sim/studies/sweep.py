@@ -194,7 +194,7 @@ def write_whole(path: Path, data: bytes) -> None:
 def _unusable(path: Path, error: OSError) -> InputError:
     """A place that cannot be written, and why."""
     expected = "a place that can be written"
-    return InputError(Mistake(str(path), "", error.strerror or str(error), expected))
+    return InputError.of(str(path), "", error.strerror or str(error), expected)
 
 
 def _table(wanted: Sequence[Spec], folder: Path) -> Path:

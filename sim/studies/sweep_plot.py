@@ -51,7 +51,7 @@ def plot(
     path = folder / "results.parquet" if folder.is_dir() else folder
     if not path.is_file():
         expected = "a folder of `prestep sweep`"
-        raise InputError(Mistake(str(folder), "", "no results.parquet", expected))
+        raise InputError.of(str(folder), "", "no results.parquet", expected)
     picture = output or folder / f"{y}.svg"
     runs = _read(path)
     if price is not None:
@@ -62,7 +62,7 @@ def plot(
         raise InputError(mistakes)
     runs = runs[(runs["error"] == "") & runs[y].notna()]
     if runs.empty:
-        raise InputError(Mistake(str(path), y, "no run that has it", "at least one"))
+        raise InputError.of(str(path), y, "no run that has it", "at least one")
     picture.parent.mkdir(parents=True, exist_ok=True)
     pictures.save(_figure(runs, x, y), picture)
     return picture
@@ -81,15 +81,15 @@ def _read(path: Path) -> pd.DataFrame:
         with path.open("rb") as file:  # Arrow takes names in UTF-8 alone
             runs = pd.read_parquet(file)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise InputError(Mistake(str(path), "", str(error)[:200], expected)) from None
+        raise InputError.of(str(path), "", str(error)[:200], expected) from None
     lists = [name for name in map(str, runs.columns) if _has_lists(runs[name])]
     if lists:
         found = f"lists in {', '.join(lists)}"
-        raise InputError(Mistake(str(path), "", found, expected))
+        raise InputError.of(str(path), "", found, expected)
     missing = [name for name in NEEDED if name not in runs.columns]
     if missing:
         found = f"no column {', '.join(missing)}"
-        raise InputError(Mistake(str(path), "", found, expected))
+        raise InputError.of(str(path), "", found, expected)
     return runs
 
 

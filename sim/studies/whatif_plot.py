@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from prestep.sim import files, pictures
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.studies.whatif_page import named
 from prestep.sim.units import format_duration
 
@@ -40,13 +40,11 @@ def plot(table: Table, path: Path) -> None:
 def check_suffix(path: Path) -> None:
     """Raises InputError for a file that `plot` cannot write."""
     if path.suffix not in (".svg", ".png", ".html"):
-        raise InputError(
-            Mistake(
-                "command line",
-                "--plot",
-                f'"{path}"',
-                "a file that ends in .svg, .png or .html",
-            )
+        raise InputError.of(
+            "command line",
+            "--plot",
+            f'"{path}"',
+            "a file that ends in .svg, .png or .html",
         )
 
 

@@ -108,7 +108,7 @@ def _read(path: Path, op: str) -> Run:
     if not nccl_log.is_log(text):
         start = text.strip().split("\n")[0][:60]
         expected = "nccl-tests' text or JSON, or NCCL_DEBUG=INFO lines"
-        raise InputError(Mistake(path.name, "", repr(start), expected))
+        raise InputError.of(path.name, "", repr(start), expected)
     return run
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.sim.errors import InputError, PrestepError
 from prestep.sim.replay.machine import CLUSTERS
 from prestep.topologies import cluster_names, load_cluster
 from prestep.validation.doctor.logs import Run
@@ -39,7 +39,7 @@ def recognised(run: Run) -> Any:
     candidates = f"several bundled clusters fit: {names}" if fits else "none fits"
     hint = "write a file of your own: `prestep topology`" if not fits else ""
     expected = f"--cluster NAME|FILE ({candidates})"
-    raise InputError(Mistake("log", "cluster", found, expected, hint))
+    raise InputError.of("log", "cluster", found, expected, hint)
 
 
 def _usual(run: Run) -> str:

@@ -161,9 +161,7 @@ def _shared(name: str, gpu: str) -> bool:
 
 def _gpu_of(rows: Sequence[Row]) -> str:
     if not rows:
-        raise InputError(
-            Mistake("calibrate", "", "no row that can be compared", FORMATS)
-        )
+        raise InputError.of("calibrate", "", "no row that can be compared", FORMATS)
     places = {(row.cluster, row.hosts, row.per_host, row.ranks): row for row in rows}
     reasons = [
         Mistake(row.where, "cluster", reason, "a cluster that fits")
@@ -174,8 +172,8 @@ def _gpu_of(rows: Sequence[Row]) -> str:
         raise InputError(reasons)
     found = sorted({str(cluster_of(row).gpu_model) for row in places.values()})
     if len(found) > 1:
-        raise InputError(
-            Mistake("calibrate", "cluster", ", ".join(found), "logs of one kind of GPU")
+        raise InputError.of(
+            "calibrate", "cluster", ", ".join(found), "logs of one kind of GPU"
         )
     return found[0]
 
@@ -220,21 +218,19 @@ def write(
         If the file exists and `force` is not set, or cannot be written.
     """
     if path.exists() and not force:
-        raise InputError(
-            Mistake(str(path), "", "a file", "a new one", "--force replaces it")
-        )
+        raise InputError.of(str(path), "", "a file", "a new one", "--force replaces it")
     if not result.fitted:
         why = "; ".join(result.overlap.words)
         found, expected = (
             "too few rows to fit anything",
             f"at least {2 * LEAST} sizes of a series",
         )
-        raise InputError(Mistake(str(path), "", found, expected, why))
+        raise InputError.of(str(path), "", found, expected, why)
     try:
         files.write_text(path, render(result, logs))
     except OSError as error:
-        raise InputError(
-            Mistake(str(path), "", error.strerror or str(error), "a place to write to")
+        raise InputError.of(
+            str(path), "", error.strerror or str(error), "a place to write to"
         ) from None
 
 

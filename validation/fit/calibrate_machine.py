@@ -19,7 +19,7 @@ from prestep.sim.costs.corrected import between
 from prestep.sim.costs.gpu import names as gpu_names
 from prestep.sim.costs.measured import gpu_of, load_file
 from prestep.sim.costs.measured_rows import write_rows
-from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.sim.errors import InputError, PrestepError
 from prestep.topologies import load_cluster
 from prestep.validation.fit import (
     machine_gpu,
@@ -200,9 +200,7 @@ def _refuse_nothing(fits: Fits, measured: Measured) -> None:
     reasons = {str(row.get("why", ""))[:80] for row in measured.rows("skipped")}
     hint = "; ".join(sorted(reasons))[:300]
     expected = "kernels, steps, copies or files"
-    raise InputError(
-        Mistake(measured.name, "", "nothing that was measured", expected, hint)
-    )
+    raise InputError.of(measured.name, "", "nothing that was measured", expected, hint)
 
 
 def _intervals(rows: Path, cluster: Path) -> dict[str, Estimate]:
@@ -287,7 +285,7 @@ def usual_cluster(measured: Measured) -> str:
     found = f'"{measured.model}"' if measured.model else "no GPU"
     expected = f"one of {', '.join(sorted(USUAL))}"
     hint = "--cluster NAME|FILE: a cluster like this machine, whose GPU lends what was not measured"
-    raise InputError(Mistake(measured.name, "gpus", found, expected, hint))
+    raise InputError.of(measured.name, "gpus", found, expected, hint)
 
 
 def known_gpu(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from prestep.sim.commands._shared import explained, misused, show_page
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.extras import lazily
 
 with lazily():  # scipy
@@ -86,8 +86,8 @@ def calibrate(
         expected = "a file of `prestep measure`"
         raise misused("--gpu-file", "logs of collectives", expected)
     if output.exists() and not force:  # before the work, not after
-        raise InputError(
-            Mistake(str(output), "", "a file", "a new one", "--force replaces it")
+        raise InputError.of(
+            str(output), "", "a file", "a new one", "--force replaces it"
         )
     rows, beside = logs.read_files(files, cluster, op)
     if network:

@@ -52,10 +52,10 @@ def _read_file(path: Path, cluster: str, op: str) -> tuple[list[Row], list[Overl
     if nccl_tests.is_log(text):
         if not cluster:
             expected = "--cluster: where these tests ran"
-            raise InputError(Mistake(path.name, "cluster", "nothing", expected))
+            raise InputError.of(path.name, "cluster", "nothing", expected)
         return nccl_tests.read(path, op, cluster), []
     if stranger := _stranger(text):
-        raise InputError(Mistake(path.name, "", *stranger))
+        raise InputError.of(path.name, "", *stranger)
     rows, overlaps = collective_reader.read_lines(path, cluster)
     return (
         [row for row in rows if not row.skip],

@@ -47,10 +47,10 @@ class Paths:
         """Raises InputError if the cluster's name is no .toml, or a file is there and `force` is not set."""
         if self.cluster.suffix != ".toml":
             ending, expected = self.cluster.suffix, "the name of a cluster file, .toml"
-            raise InputError(Mistake(str(self.cluster), "", f'"{ending}"', expected))
+            raise InputError.of(str(self.cluster), "", f'"{ending}"', expected)
         if not self.cluster.resolve().parent.is_dir():
             found, expected = "no such folder", "a folder that is there"
-            raise InputError(Mistake(str(self.cluster), "", found, expected))
+            raise InputError.of(str(self.cluster), "", found, expected)
         there = [
             path
             for path in (self.cluster, self.gpu, self.table, self.nccl, self.base)

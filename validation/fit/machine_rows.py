@@ -13,7 +13,7 @@ import numpy as np
 from prestep.sim.costs.corrected import CorrectedGpu, name_of
 from prestep.sim.costs.gpu import Gpu
 from prestep.sim.costs.tables import Row
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.validation.fit.bootstrap import of_ratios
 from prestep.validation.fit.kernel_rows import (
     FITTED,
@@ -127,7 +127,7 @@ def _micro(measured: Measured) -> list[Row]:
         return micro_rows(path)
     except (KeyError, TypeError, ValueError) as error:
         where, expected = f"{measured.name}: micro.jsonl", "rows of `measure`"
-        raise InputError(Mistake(where, "", str(error), expected)) from None
+        raise InputError.of(where, "", str(error), expected) from None
 
 
 @lru_cache(maxsize=64)
@@ -137,7 +137,7 @@ def _calls(name: str, path: Path) -> Sequence[Call]:
         return tuple(read_calls(path))
     except (*BROKEN, StopIteration, OSError, EOFError, zlib.error) as error:
         where, found = f"{name}: {path.name}", repr(error)[:200]
-        raise InputError(Mistake(where, "", found, "a Kineto trace")) from None
+        raise InputError.of(where, "", found, "a Kineto trace") from None
 
 
 def _known(row: Row, gpu: Gpu) -> bool:

@@ -171,16 +171,16 @@ def _manifest_object(path: Path, file: zipfile.ZipFile) -> dict[str, Any]:
     """The manifest as JSON, if it is one of `prestep measure`."""
     where = str(path)
     if MANIFEST not in file.namelist():
-        raise InputError(Mistake(where, "", f"no {MANIFEST} in it", EXPECTED))
+        raise InputError.of(where, "", f"no {MANIFEST} in it", EXPECTED)
     if file.getinfo(MANIFEST).file_size > LARGEST_MANIFEST:
-        raise InputError(Mistake(where, MANIFEST, "more than 16 MiB", EXPECTED))
+        raise InputError.of(where, MANIFEST, "more than 16 MiB", EXPECTED)
     try:
         about = files.json_of(file.read(MANIFEST))
     except ValueError as error:
-        raise InputError(Mistake(where, MANIFEST, str(error), "JSON")) from None
+        raise InputError.of(where, MANIFEST, str(error), "JSON") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         key = f"{MANIFEST}: format"
-        raise InputError(Mistake(where, key, repr(about)[:40], f'"{FORMAT}"'))
+        raise InputError.of(where, key, repr(about)[:40], f'"{FORMAT}"')
     return about
 
 
@@ -222,14 +222,12 @@ def _unpack(path: Path, file: zipfile.ZipFile, folder: Path) -> None:
     ]
     if strange or len(members) > MEMBERS:
         found = repr(strange[0][:80]) if strange else f"{len(members)} members"
-        raise InputError(
-            Mistake(str(path), "", found, "only what `prestep measure` writes")
-        )
+        raise InputError.of(str(path), "", found, "only what `prestep measure` writes")
     if sum(m.file_size for m in members) > LARGEST or any(
         m.file_size > files.LARGEST for m in members
     ):
-        raise InputError(
-            Mistake(str(path), "", "more than any measurement unpacks to", EXPECTED)
+        raise InputError.of(
+            str(path), "", "more than any measurement unpacks to", EXPECTED
         )
     for part in ("traces", "nccl"):
         (folder / part).mkdir()

@@ -16,7 +16,7 @@ from scipy.optimize import least_squares
 
 from prestep.sim import files
 from prestep.sim.collectives.planner import plan_collective
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.topologies.core.quantity import Quantity
 from prestep.validation.formats.collective_rows import IN_PLACE, Row, members
 from prestep.validation.sets.predict_collective import cluster_of, gpus_of
@@ -80,7 +80,7 @@ def fit(rows: Sequence[Row], fixed: dict[str, float] | None = None) -> NetworkFi
     rows = [row for row in rows if (row.hosts or 1) > 1]
     if not rows:
         found, expected = "no row of several hosts", "collectives across hosts"
-        raise InputError(Mistake("calibrate", "--network", found, expected))
+        raise InputError.of("calibrate", "--network", found, expected)
     fixed = fixed or {}
     used = [row for row in rows if not row.held_out]
     facts = fixed | _optimum(used, _keys(rows, fixed), fixed)

@@ -84,7 +84,7 @@ def read_lines(path: str | Path, cluster: str = "") -> tuple[list[Row], list[Ove
 
 def _kind(record: object, where: str) -> str:
     if not isinstance(record, Mapping):
-        raise InputError(Mistake(where, "", type(record).__name__, "an object"))
+        raise InputError.of(where, "", type(record).__name__, "an object")
     kind = str(record.get("kind", "nothing"))
     if kind not in KINDS:
         raise InputError(unknown(where, "kind", kind, KINDS))
@@ -107,10 +107,10 @@ class _Reader:
     def environment(self, record: Mapping[str, Any], where: str) -> None:
         env, version = record.get("env", {}), record.get("nccl")
         if not isinstance(env, Mapping):
-            raise InputError(Mistake(where, "env", repr(env), "variables by name"))
+            raise InputError.of(where, "env", repr(env), "variables by name")
         if version is not None and not re.match(r"2\.\d+", str(version)):
             expected = "a version of NCCL 2, such as 2.28.9"
-            raise InputError(Mistake(where, "nccl", repr(version), expected))
+            raise InputError.of(where, "nccl", repr(version), expected)
         named = {str(k): str(v) for k, v in env.items()}
         self.env[str(record.get("label", "default"))] = (
             named,

@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.topologies import load_cluster
 
 LABEL = re.compile(r"(\d+)x(\d+)-nic(\d+)-spine(\d+)")
@@ -36,7 +36,7 @@ def build(label: str) -> Any:
     hosts, gpus, port, spine = map(int, match.groups()) if match else (0, 0, 0, 0)
     if gpus not in CLUSTERS or not (hosts and port and spine):
         expected = "such as 4x1-nic16-spine8, with 1 or 2 GPUs a host"
-        raise InputError(Mistake("leaf-spine", "label", repr(label), expected))
+        raise InputError.of("leaf-spine", "label", repr(label), expected)
     rates = {"nic.bandwidth": port, "spine.bandwidth": spine}
     overrides = {key: f"{GOODPUT * gbits:.6g} GB/s" for key, gbits in rates.items()}
     return load_cluster(CLUSTERS[gpus], hosts, overrides, label)

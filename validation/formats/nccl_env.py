@@ -8,7 +8,7 @@ from typing import Any
 
 from prestep.sim.collectives.plan import nccl_of
 from prestep.sim.collectives.settings import Nccl
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.units import parse_nccl_size
 
 # Names of collectives in NCCL_ALGO and NCCL_PROTO ("allreduce:Ring").
@@ -141,13 +141,13 @@ def _level(name: str, value: str, known: tuple[str, ...], where: str) -> str:
     level = OLD_LEVELS.get(value.strip(), value.strip().upper())
     if level not in known:
         expected = f"one of {', '.join(known)}"
-        raise InputError(Mistake(where, name, repr(value), expected))
+        raise InputError.of(where, name, repr(value), expected)
     return level
 
 
 def _number(name: str, value: str, where: str) -> int:
     if not re.fullmatch(r"\d+", str(value).strip()):
-        raise InputError(Mistake(where, name, repr(value), "a whole number"))
+        raise InputError.of(where, name, repr(value), "a whole number")
     return int(value)
 
 
@@ -167,8 +167,6 @@ def _choice(
             )
         word = re.sub(r"[ _-]", "", words[0]).lower()
         if word not in known:
-            raise InputError(
-                Mistake(where, name, repr(value), f"one of {', '.join(known)}")
-            )
+            raise InputError.of(where, name, repr(value), f"one of {', '.join(known)}")
         chosen = known[word]
     return chosen

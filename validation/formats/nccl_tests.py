@@ -134,7 +134,7 @@ def _settings(run: Run, where: str) -> tuple[Nccl, tuple[str, ...]]:
         return settings_of(run.env, run.op, run.version, where)
     except Unpredictable as error:
         expected = "settings that [nccl] can say"
-        raise InputError(Mistake(where, "NCCL", str(error), expected)) from None
+        raise InputError.of(where, "NCCL", str(error), expected) from None
 
 
 def _from_text(text: str, path: Path) -> Parsed:
@@ -239,7 +239,7 @@ def _cut(
     """(size, side, s) of a row of a table that has these columns."""
     if len(words) <= max(columns["size"], columns["time"]):
         found, expected = f"{len(words)} columns", f"the {len(columns)} of the header"
-        raise InputError(Mistake(where, "", found, expected))
+        raise InputError.of(where, "", found, expected)
     size, time = (re.sub(r"[_,]", "", words[columns[key]]) for key in ("size", "time"))
     return int(size), SIDES[0], us(time, "time", where)
 
@@ -273,7 +273,7 @@ def _cells(words: Sequence[str], where: str) -> list[tuple[int, str, float]]:
     size, times = int(words[0]), words[5:]
     if len(times) < 4:
         expected = "size count type redop root, time algbw busbw #wrong"
-        raise InputError(Mistake(where, "", f"{len(words)} columns", expected))
+        raise InputError.of(where, "", f"{len(words)} columns", expected)
     # Four columns a side, eight with per-iteration timing; a time stamp may follow.
     step = 8 if len(times) >= 16 else 4
     sides = {SIDES[0]: times[:step], SIDES[1]: times[step : 2 * step]}

@@ -77,7 +77,7 @@ def us(value: Any, key: str, where: str) -> float:
         time = math.nan
     if not (math.isfinite(time) and time >= LEAST):
         expected = f"microseconds, more than 0, at least {LEAST:g}"
-        raise InputError(Mistake(where, key, repr(value), expected))
+        raise InputError.of(where, key, repr(value), expected)
     return time * 1e-6
 
 
@@ -103,7 +103,7 @@ def _report(text: str, path: Path) -> Mapping[str, Any]:
         where = f"{path.name}:{getattr(error, 'lineno', 1)}"
         found = getattr(error, "msg", str(error))
         expected = "a JSON report of nccl-tests (-J)"
-        raise InputError(Mistake(where, "", found, expected)) from None
+        raise InputError.of(where, "", found, expected) from None
     if not isinstance(report.get("results"), list):
         keys = ["version", "args", "env", "nccl_version", "config", "results"]
         expected = "a list under results, beside"
@@ -116,7 +116,7 @@ def _result(result: Any, where: str) -> list[tuple[int, str, float]]:
     size = result.get("size") if isinstance(result, Mapping) else None
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
         expected = "bytes, a whole number"
-        raise InputError(Mistake(where, "size", repr(result)[:60], expected))
+        raise InputError.of(where, "size", repr(result)[:60], expected)
     cells = []
     for side in SIDES:
         times = result.get(side)
@@ -136,7 +136,7 @@ def _run_of(report: Mapping[str, Any], where: str) -> Run:
     ranks = max(1, len(devices)) * per_process
     if ranks > MOST_RANKS:
         found, expected = f"{ranks} ranks", f"at most {MOST_RANKS}"
-        raise InputError(Mistake(where, "config", found, expected))
+        raise InputError.of(where, "config", found, expected)
     program = [*(_typed(report, "args", list, where) or []), ""][0]
     code = report.get("nccl_version")
     known = isinstance(code, int) and 0 < code < MOST_CODE
@@ -159,7 +159,7 @@ def _devices(table: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
                 f"devices[{at}]",
                 "a device: its rank, hostname and device_info",
             )
-            raise InputError(Mistake(where, key, repr(device)[:60], expected))
+            raise InputError.of(where, key, repr(device)[:60], expected)
     return devices
 
 
@@ -168,7 +168,7 @@ def _typed(table: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
     value = table.get(key)
     if value is not None and not isinstance(value, kind):
         expected = "a list" if kind is list else "a table"
-        raise InputError(Mistake(where, key, repr(value)[:60], expected))
+        raise InputError.of(where, key, repr(value)[:60], expected)
     return value
 
 

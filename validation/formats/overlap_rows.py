@@ -9,7 +9,7 @@ from typing import Any
 
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.costs.interference import BUNDLED
-from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.errors import InputError, unknown
 from prestep.sim.graph.kernel import Kernel
 from prestep.validation.formats.records import seconds, whole
 from prestep.validation.formats.usual import COLLECTIVES
@@ -74,7 +74,7 @@ def _kernel(compute: str, where: str) -> Kernel:
     kind, _, rest = compute.partition("_")
     if not rest or kind == "gemm":
         expected = "gemm_MxNxK, or an elementwise kernel (add_2^28_bf16)"
-        raise InputError(Mistake(where, "compute", repr(compute)[:60], expected))
+        raise InputError.of(where, "compute", repr(compute)[:60], expected)
     size = re.match(r"2\^(\d{1,2})(?!\d)|([1-9]\d{0,15})(?!\d)", rest)
     elements = 1 if size is None else 2 ** int(size[1]) if size[1] else int(size[2])
     # Its time is the row's; kind and size say how it disturbs a collective, and is disturbed.

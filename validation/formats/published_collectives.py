@@ -108,7 +108,7 @@ def to_fit(path: str | Path, cluster: str) -> list[Row]:
         expected = (
             f"rows of a machine with fitted_nodes in {MACHINES.name} and that cluster"
         )
-        raise InputError(Mistake(str(path), "--cluster", found, expected))
+        raise InputError.of(str(path), "--cluster", found, expected)
     return rows
 
 
@@ -171,7 +171,7 @@ def _hosts(extent: _Extent, machine: Machine, where: str) -> int | None:
     if few or max(gpus, nodes or 1) > MOST:
         found = f"{gpus:g}, {nodes}, {size:g}"
         expected = f"2 to {MOST} GPUs"
-        raise InputError(Mistake(where, "gpus, nodes, size_bytes", found, expected))
+        raise InputError.of(where, "gpus, nodes, size_bytes", found, expected)
     return int(nodes) if nodes is not None else -(-int(gpus) // machine.per_host)
 
 
@@ -197,7 +197,7 @@ def _number(text: str, key: str, where: str) -> float | None:
         value = -1.0
     if not 0 < value < BEYOND:
         expected = f"a number above 0 and below {BEYOND:g}, or nothing"
-        raise InputError(Mistake(where, key, repr(text), expected))
+        raise InputError.of(where, key, repr(text), expected)
     return value
 
 

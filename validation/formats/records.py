@@ -19,8 +19,8 @@ def text_of(path: Path) -> str:
     try:
         return files.written_text(path, LARGEST)
     except (OSError, ValueError) as error:
-        raise InputError(
-            Mistake(str(path), "", str(error), "rows of measured collectives")
+        raise InputError.of(
+            str(path), "", str(error), "rows of measured collectives"
         ) from None
 
 
@@ -29,9 +29,7 @@ def whole(record: Mapping[str, Any], key: str, where: str, low: int) -> int:
     value = record.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or value < low:
         found = "nothing" if value is None else repr(value)
-        raise InputError(
-            Mistake(where, key, found[:60], f"a whole number, at least {low}")
-        )
+        raise InputError.of(where, key, found[:60], f"a whole number, at least {low}")
     return value
 
 
@@ -40,7 +38,7 @@ def seconds(record: Mapping[str, Any], key: str, where: str) -> float:
     value = record.get(key)
     if not is_positive(value):
         found = "nothing" if value is None else repr(value)
-        raise InputError(Mistake(where, key, found[:60], "seconds, more than 0"))
+        raise InputError.of(where, key, found[:60], "seconds, more than 0")
     return float(value)  # type: ignore[arg-type]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim import files
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.validation.formats.records import is_positive, not_json, whole
 
 # What a case may say that changes neither the step nor how it is predicted.
@@ -191,15 +191,15 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            Mistake(str(path), "", str(error), "rows of measurements (JSON lines)")
+        raise InputError.of(
+            str(path), "", str(error), "rows of measurements (JSON lines)"
         ) from None
 
 
 def _row(record: object, where: str) -> Row:
     """The row of one JSON object."""
     if not isinstance(record, Mapping):
-        raise InputError(Mistake(where, "", type(record).__name__, "an object"))
+        raise InputError.of(where, "", type(record).__name__, "an object")
     identity = str(record.get("id", where))
     if "step_s_by_rank" not in record:
         return _failed(record, identity, where)
@@ -228,7 +228,7 @@ def _object(record: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any
     """A table of a record; empty where it has none."""
     value = record.get(key) or {}
     if not isinstance(value, Mapping):
-        raise InputError(Mistake(where, key, repr(value)[:60], "an object"))
+        raise InputError.of(where, key, repr(value)[:60], "an object")
     return value
 
 
@@ -236,7 +236,7 @@ def _bytes(record: Mapping[str, Any], key: str, where: str) -> float:
     """A size; 0 where it was not measured."""
     value = record.get(key) or 0.0
     if value and not is_positive(value):
-        raise InputError(Mistake(where, str(key), repr(value)[:60], "bytes"))
+        raise InputError.of(where, str(key), repr(value)[:60], "bytes")
     return float(value)
 
 
@@ -252,9 +252,9 @@ def _configuration(
     case, world = record.get("case"), record.get("world")
     if not isinstance(case, Mapping):
         expected = "the configuration, an object"
-        raise InputError(Mistake(where, "case", repr(case), expected))
+        raise InputError.of(where, "case", repr(case), expected)
     if not isinstance(world, int) or isinstance(world, bool) or world < 1:
-        raise InputError(Mistake(where, "world", repr(world), "the number of GPUs"))
+        raise InputError.of(where, "world", repr(world), "the number of GPUs")
     return case, world
 
 
@@ -263,7 +263,7 @@ def _failed(record: Mapping[str, Any], identity: str, where: str) -> Row:
     error = record.get("error")
     if error is None:
         expected = "seconds of each step by rank, or error"
-        raise InputError(Mistake(where, "step_s_by_rank", "nothing", expected))
+        raise InputError.of(where, "step_s_by_rank", "nothing", expected)
     world = whole({"world": 0, **record}, "world", where, 0)
     case = _object(record, "case", where)
     return Row(identity, where, case, world, error=str(error).strip())
@@ -276,7 +276,7 @@ def _cluster(value: object, where: str) -> Mapping[str, Any]:
     if value is None or isinstance(value, Mapping):
         return value or {}
     expected = "a cluster's name or file, or an object with keys of [cluster]"
-    raise InputError(Mistake(where, "cluster", repr(value), expected))
+    raise InputError.of(where, "cluster", repr(value), expected)
 
 
 def _steps(
@@ -285,12 +285,12 @@ def _steps(
     """Seconds of each step by rank."""
     if not isinstance(by_rank, Mapping) or not by_rank:
         expected = "seconds of each step by rank"
-        raise InputError(Mistake(where, name, repr(by_rank), expected))
+        raise InputError.of(where, name, repr(by_rank), expected)
     for rank, times in by_rank.items():
         if not (re.fullmatch(r"\d{1,7}", str(rank)) and _are_times(times)):
             key = f"{name}.{rank}"
             expected = "positive seconds, by number of rank"
-            raise InputError(Mistake(where, key, repr(times)[:60], expected))
+            raise InputError.of(where, key, repr(times)[:60], expected)
     return {int(rank): tuple(map(float, times)) for rank, times in by_rank.items()}
 
 

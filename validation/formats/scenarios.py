@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.spec.load import parse_scenario
 from prestep.sim.spec.sections import Scenario
 from prestep.topologies import cluster_names
@@ -116,7 +116,7 @@ def _measured_host(row: Row) -> tuple[int, str]:
     large_enough = [size for size in sorted(hosts) if size >= row.world]
     if not large_enough:
         expected = f"at most {max(hosts)} GPUs of one host"
-        raise InputError(Mistake(row.where, "world", str(row.world), expected))
+        raise InputError.of(row.where, "world", str(row.world), expected)
     return large_enough[0], hosts[large_enough[0]]
 
 
@@ -240,8 +240,8 @@ def _setting(variable: str, value: str) -> tuple[str, Any]:
     try:
         return key, kind(value)
     except ValueError:
-        raise InputError(
-            Mistake("env", variable, repr(value)[:60], "a whole number")
+        raise InputError.of(
+            "env", variable, repr(value)[:60], "a whole number"
         ) from None
 
 
@@ -253,8 +253,8 @@ def _faults(case: Mapping[str, Any]) -> dict[str, Any]:
         type(slow.get(key)) in (int, float) for key in ("rank", "cycles")
     )
     if not numbers:
-        raise InputError(
-            Mistake("case", "slow", repr(slow)[:60], '{"rank": 3, "cycles": 2000000}')
+        raise InputError.of(
+            "case", "slow", repr(slow)[:60], '{"rank": 3, "cycles": 2000000}'
         )
     return {
         "slow_rank": slow["rank"],

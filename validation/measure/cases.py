@@ -72,7 +72,7 @@ def load(path: Path) -> Asked:
         )
     except (ValueError, OSError) as error:
         expected = "a JSON list of cases, one JSON object a line, or a plan"
-        raise InputError(Mistake(str(path), "", str(error), expected)) from None
+        raise InputError.of(str(path), "", str(error), expected) from None
     mistakes: list[Mistake] = []
     records, series = (
         _of_plan(plan, path.name, mistakes) if isinstance(plan, dict) else (plan, [])

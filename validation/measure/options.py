@@ -173,7 +173,7 @@ def look(options: Options, env: Mapping[str, str] = os.environ) -> Place:
     count = options.gpus or (2 if options.rehearse else max(1, len(gpus)))
     if gpus and count > len(gpus):
         expected = f"at most {len(gpus)}, which this host has"
-        raise InputError(Mistake("command line", "--gpus", str(count), expected))
+        raise InputError.of("command line", "--gpus", str(count), expected)
     return replace(place, gpus=gpus[:count], world=count, local_world=count)
 
 
@@ -197,7 +197,7 @@ def _ranks(env: Mapping[str, str]) -> tuple[int, int, int, int]:
     rank, world, local, local_world = map(int, values)
     if rank >= world or local >= local_world or local_world > world:
         expected = "LOCAL_RANK < LOCAL_WORLD_SIZE <= WORLD_SIZE, RANK < WORLD_SIZE"
-        raise InputError(Mistake("environment", "RANK", ", ".join(values), expected))
+        raise InputError.of("environment", "RANK", ", ".join(values), expected)
     return rank, world, local, local_world
 
 

@@ -36,7 +36,7 @@ def load(source: str, sets: Sequence[str], rows: Path | None, jobs: int) -> Repo
     if Path(source).is_file():
         return read(Path(source))
     if Path(source).suffix == ".json":
-        raise InputError(Mistake(source, "", "no such file", EXPECTED))
+        raise InputError.of(source, "", "no such file", EXPECTED)
     return of_revision(source, sets, rows, jobs)
 
 
@@ -45,7 +45,7 @@ def check(source: str) -> None:
     if Path(source).is_file():
         read(Path(source))
     elif Path(source).suffix == ".json":
-        raise InputError(Mistake(source, "", "no such file", EXPECTED))
+        raise InputError.of(source, "", "no such file", EXPECTED)
     else:
         _commit(source)
 
@@ -68,7 +68,7 @@ def _refuse_other_repository() -> None:
     if not os.path.samefile(top, HOME):
         found = f"{HOME}, which is no repository of prestep's"
         hint = "give a file of `prestep validate --json`"
-        raise InputError(Mistake("--compare", "", found, EXPECTED, hint))
+        raise InputError.of("--compare", "", found, EXPECTED, hint)
 
 
 def read(path: Path) -> Reports:
@@ -82,7 +82,7 @@ def read(path: Path) -> Reports:
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(Mistake(str(path), "", str(error), EXPECTED)) from None
+        raise InputError.of(str(path), "", str(error), EXPECTED) from None
     return _checked(report, str(path))
 
 
@@ -174,10 +174,10 @@ def _git(*words: str, source: str) -> bytes:
             ["git", "-C", str(HOME), *words], capture_output=True, check=False
         )
     except OSError as error:
-        raise InputError(
-            Mistake("--compare", "", f"no git ({error.strerror})", EXPECTED)
+        raise InputError.of(
+            "--compare", "", f"no git ({error.strerror})", EXPECTED
         ) from None
     if done.returncode:
         found = f'"{source}", no file and no revision of {HOME}'
-        raise InputError(Mistake("--compare", "", found, EXPECTED))
+        raise InputError.of("--compare", "", found, EXPECTED)
     return done.stdout

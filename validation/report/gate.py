@@ -157,7 +157,7 @@ def _known_misses(path: Path) -> dict[str, float]:
     try:
         listed = files.toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(Mistake(str(path), "", str(error), expected)) from None
+        raise InputError.of(str(path), "", str(error), expected) from None
     wrong = [
         Mistake(str(path), name, repr(v), "a number")
         for name, v in listed.items()

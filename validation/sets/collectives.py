@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim import progress
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.validation.formats import collective_reader, published_collectives
 from prestep.validation.formats.collective_rows import Row
 from prestep.validation.formats.overlap_rows import Overlap
@@ -90,7 +90,7 @@ def _limits_file(name: str, table: Mapping[str, Any]) -> Path:
         where = str(folder_of(name) / "set.toml")
         expected = "limits.toml beside it, or limits = the file of another set"
         hint = 'such as "collectives/limits.toml"'
-        raise InputError(Mistake(where, "limits", f"no {path.name}", expected, hint))
+        raise InputError.of(where, "limits", f"no {path.name}", expected, hint)
     return path
 
 
@@ -135,7 +135,7 @@ def validate_set(
                 "no row of a collective",
                 "rows of kind collective or overlap",
             )
-            raise InputError(Mistake(str(path), "", found, expected))
+            raise InputError.of(str(path), "", found, expected)
         cases += _compared(alone, chosen, configurations, skips)
         skips += [Skip(row.name, row.where, row.skip) for row in beside if row.skip]
         cases += [

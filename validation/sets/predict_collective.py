@@ -15,7 +15,7 @@ from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.wires import network
 from prestep.sim.costs.interference import laid_over
-from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.sim.errors import InputError, PrestepError
 from prestep.topologies import load_cluster
 from prestep.validation.formats import leafspine
 from prestep.validation.formats.collective_rows import IN_PLACE, TESTED, Row, members
@@ -78,7 +78,7 @@ def gpus_of(row: Row, fabric: Any) -> Sequence[str]:
             f"{row.ranks} ranks",
             f"at most the {len(gpus)} GPUs of {fabric.name}",
         )
-        raise InputError(Mistake(row.where, "ranks", found, expected))
+        raise InputError.of(row.where, "ranks", found, expected)
     return gpus
 
 

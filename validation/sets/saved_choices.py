@@ -9,7 +9,7 @@ from typing import Any
 from prestep.sim import files
 from prestep.sim.collectives.algorithms import algorithms
 from prestep.sim.collectives.settings import Nccl
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.strict import build
 from prestep.validation.formats import nccl_log
 from prestep.validation.formats.nccl_log import Log
@@ -24,7 +24,7 @@ def read(path: Path) -> list[tuple[str, Log]]:
         if not log.cluster:
             hint = "put it above the log"
             expected = "a line `# cluster: NAME` (or a file)"
-            raise InputError(Mistake(path.name, "", "no cluster", expected, hint))
+            raise InputError.of(path.name, "", "no cluster", expected, hint)
         return [(path.stem, log)]
     expected = "an NCCL_DEBUG=INFO log, or JSON as the set's logs.json"
     try:
@@ -41,7 +41,7 @@ def read(path: Path) -> list[tuple[str, Log]]:
         RecursionError,
     ) as error:
         found = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise InputError(Mistake(path.name, "", found[:80], expected)) from None
+        raise InputError.of(path.name, "", found[:80], expected) from None
 
 
 def _log(entry: Mapping[str, Any], where: str) -> Log:

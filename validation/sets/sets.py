@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim import schema
-from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.errors import InputError, unknown
 from prestep.sim.schema import Items, Table, Text
 from prestep.validation.formats.rows import Row, read_rows
 from prestep.validation.report.gate import Tolerances
@@ -185,8 +185,8 @@ def set_table(name: str) -> dict[str, Any]:
     target = read_set(_file_of(str(where), "alias", table["alias"]))
     if "alias" in target:
         expected = "a set that is no other name itself"
-        raise InputError(
-            Mistake(str(where), "alias", table["alias"], expected, target["alias"])
+        raise InputError.of(
+            str(where), "alias", table["alias"], expected, target["alias"]
         )
     return target
 
@@ -246,7 +246,7 @@ def validate(
 def _of_rows(name: str, cluster: str) -> str:
     if not kinds()[kind_of(name)].placed:
         expected = "nothing: its rows say where they were measured"
-        raise InputError(Mistake(name, "--cluster", cluster, expected))
+        raise InputError.of(name, "--cluster", cluster, expected)
     return cluster
 
 
@@ -270,7 +270,7 @@ def cluster_of(path: Path, clusters: Mapping[str, str]) -> str:
         if part in path.name:
             return cluster
     expected = f"a name with one of {', '.join(clusters)}, or --cluster"
-    raise InputError(Mistake(str(path), "", "no machine in its name", expected))
+    raise InputError.of(str(path), "", "no machine in its name", expected)
 
 
 def load_set(name: str) -> MeasuredSet:

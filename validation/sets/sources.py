@@ -50,9 +50,7 @@ def kinds() -> Mapping[str, Kind]:
         for kind in table:
             if kind in homes:
                 expected = f"another name: {homes[kind]} has a kind of that name"
-                raise InputError(
-                    Mistake(f"{source}.sets.kinds", "KINDS", kind, expected)
-                )
+                raise InputError.of(f"{source}.sets.kinds", "KINDS", kind, expected)
             homes[kind] = source
     return {kind: one for table in tables.values() for kind, one in table.items()}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from prestep.sim import progress
 from prestep.sim.analysis import prediction
-from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.sim.errors import InputError, PrestepError
 from prestep.sim.predict import predict as predicted
 from prestep.sim.spec.sections import Scenario
 from prestep.sim.studies import shared_cluster
@@ -78,7 +78,7 @@ def _named(name: str, cluster: str, rows: str | Path | None) -> dict[str, str]:
         expected = (
             "nothing, or --rows too: the set's own rows say where they were measured"
         )
-        raise InputError(Mistake(name, "--cluster", cluster, expected))
+        raise InputError.of(name, "--cluster", cluster, expected)
     load_cluster(cluster)  # a wrong one is one mistake, not one of every row
     if cluster.endswith(".toml"):
         return {"file": str(Path(cluster).absolute())}

@@ -186,7 +186,7 @@ def _typed(key: str, text: str) -> Any:
     section, _, name = key.partition(".")
     if key in FREE and key not in KEYS and key != "training.global_batch":
         hint = "it follows from training.global_batch and the layout"
-        raise InputError(Mistake("--over", key, text, "a key of a layout", hint))
+        raise InputError.of("--over", key, text, "a key of a layout", hint)
     if section not in SECTIONS:
         assignments.link_key(key, SECTIONS)
         return text

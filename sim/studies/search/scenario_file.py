@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.files import write_text
 from prestep.sim.spec.sections import Scenario
 
@@ -18,16 +18,12 @@ UNITS = {"bytes": "B", "bandwidth": "B/s", "duration": "s"}
 def check_target(path: Path, source: Path) -> None:
     """Raises InputError if the file could not be written, or is the searched one: before the work, not after."""
     if not path.absolute().parent.is_dir():
-        raise InputError(
-            Mistake(
-                "command line", "--write", str(path), "a file in a folder that exists"
-            )
+        raise InputError.of(
+            "command line", "--write", str(path), "a file in a folder that exists"
         )
     if path.exists() and path.samefile(source):
-        raise InputError(
-            Mistake(
-                "command line", "--write", str(path), "another file than the scenario"
-            )
+        raise InputError.of(
+            "command line", "--write", str(path), "another file than the scenario"
         )
 
 

@@ -107,8 +107,8 @@ def _refuse_allocation(base: Scenario) -> None:
     keys = ("gpus", "hosts", "hostfile", "slots")
     if base.cluster.hostfile or any(getattr(base.placement, key) for key in keys):
         hint = "[cluster] gpus takes the first so many"
-        raise InputError(
-            Mistake(base.where, "placement", "an allocation", "the whole cluster", hint)
+        raise InputError.of(
+            base.where, "placement", "an allocation", "the whole cluster", hint
         )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim import progress
-from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.sim.errors import InputError, PrestepError
 from prestep.sim.replay.outcome import Mode
 from prestep.sim.replay.replay import replay_files
 from prestep.sim.units import format_duration
@@ -184,7 +184,7 @@ def runs_in(folder: Path) -> dict[str, list[Path]]:
     if not runs:
         expected = "a folder with traces (.json or .json.gz)"
         hint = "--rows FOLDER names one; prestep's own traces come with a checkout of its repository alone"
-        raise InputError(Mistake(str(folder), "", "no trace", expected, hint))
+        raise InputError.of(str(folder), "", "no trace", expected, hint)
     return runs
 
 
