@@ -20,7 +20,7 @@ from prestep.sim.lowering import lower
 from prestep.sim.planning.planned import KernelTimes, Planned, kernel_times, planned
 from prestep.sim.spec.jobs import refuse
 from prestep.sim.spec.sections import Scenario
-from prestep.sim.tools.stack import with_room
+from prestep.sim.tools.process import with_room
 from prestep.topologies import load_cluster
 from prestep.topologies.core.routing import Routing
 from prestep.topologies.fabric import Fabric

@@ -13,10 +13,9 @@ from prestep.sim.errors import InputError
 from prestep.sim.extras import lazily
 from prestep.validation.report import baseline, coverage, slices
 from prestep.validation.report import report as writers
-from prestep.validation.report.against import Comparison
+from prestep.validation.report.against import Comparison, against
 from prestep.validation.report.gate import Check, new_misses
 from prestep.validation.report.interface import Report
-from prestep.validation.report.matching import against
 from prestep.validation.report.page import page
 from prestep.validation.sets.sets import kind_of, validate
 

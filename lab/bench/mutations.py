@@ -25,8 +25,7 @@ from typing import Any
 from lab.fit.constants import NUMBER, Constant, every_constant, sampled
 from prestep.sim.errors import InputError, PrestepError, unknown
 from prestep.validation.report import baseline
-from prestep.validation.report.against import MOVED, Comparison
-from prestep.validation.report.matching import against
+from prestep.validation.report.against import MOVED, Comparison, against
 
 FACTOR = 1.1
 HARDWARE, CLUSTER = "sim/costs/hardware", "topologies/clusters/h200-host-4.toml"

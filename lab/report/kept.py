@@ -19,8 +19,8 @@ from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake, PrestepError
 from prestep.validation import command
 from prestep.validation.report import baseline
+from prestep.validation.report.against import against
 from prestep.validation.report.interface import Report
-from prestep.validation.report.matching import against
 
 Told = Mapping[str, Any]
 

@@ -16,8 +16,8 @@ from lab.report.figures_of_rows import Figure, FiguresReport, report_on
 from prestep.sim import files, progress
 from prestep.sim.errors import InputError, Mistake, PrestepError
 from prestep.sim.predict import predict
-from prestep.sim.storage.host import constants
 from prestep.sim.storage.sections import Checkpoint
+from prestep.sim.storage.systems import constants
 from prestep.validation.formats.records import text_of, whole
 from prestep.validation.formats.rows import read_rows
 from prestep.validation.formats.scenarios import scenario_of

@@ -32,7 +32,7 @@ from prestep.sim.costs.kinds import work
 from prestep.sim.engine.execution import Run
 from prestep.sim.graph.opgraph import KERNEL, OpGraph, Program
 from prestep.sim.planning.planned import Planned
-from prestep.sim.tools.stack import with_room
+from prestep.sim.tools.process import with_room
 from prestep.workloads.models.counts import attention_flops, idle_parameters
 from prestep.workloads.models.model import ModelSpec
 

@@ -25,7 +25,7 @@ from prestep.sim.engine.steady import rounds as steady_rounds
 from prestep.sim.engine.streams import Stream, streams_of
 from prestep.sim.errors import PrestepError
 from prestep.sim.graph.opgraph import KERNEL, Program
-from prestep.sim.tools.stack import with_room
+from prestep.sim.tools.process import with_room
 
 __all__ = ["Engine", "Run", "Stuck", "Timed", "execute", "execute_together"]
 

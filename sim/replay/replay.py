@@ -15,9 +15,9 @@ from prestep.sim.costs.measured import gpu_of
 from prestep.sim.engine.engine import Run, execute
 from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
-from prestep.sim.replay.changed_gpus import change_gpus
 from prestep.sim.replay.machine import (
     beside_communication,
+    change_gpus,
     fabric_of,
     nccl_settings,
     other_gpu,

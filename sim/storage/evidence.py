@@ -9,8 +9,7 @@ import numpy as np
 
 from prestep.sim.analysis.metrics import evidence_shares
 from prestep.sim.engine.storage import Leg
-from prestep.sim.storage import host
-from prestep.sim.storage.systems import REQUEST, THREADS, System
+from prestep.sim.storage.systems import REQUEST, THREADS, System, host_table
 from prestep.topologies.fabric import Fabric
 
 # Constants of sim/costs/checkpoint.toml behind each leg; where a leg has links, the slower of both binds it.
@@ -86,7 +85,7 @@ def _binding(
 def _worst(names: Sequence[str]) -> tuple[str, str, str]:
     """The least known of constants that work together."""
     order = ("measured", "fitted", "datasheet", "guess")
-    found = [(name, *host.table()[name][1:]) for name in names]
+    found = [(name, *host_table()[name][1:]) for name in names]
     return max(
         found, key=lambda one: order.index(one[1]), default=("nothing", "measured", "")
     )

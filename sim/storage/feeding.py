@@ -21,9 +21,8 @@ from prestep.sim.graph.usage import by_link
 from prestep.sim.planning.planned import Planned
 from prestep.sim.storage import dataload
 from prestep.sim.storage.dataload import Place, fed
-from prestep.sim.storage.host import constants
 from prestep.sim.storage.sections import Dataload
-from prestep.sim.storage.systems import System, load_system
+from prestep.sim.storage.systems import System, constants, load_system
 from prestep.sim.units import format_duration
 from prestep.topologies.fabric import Fabric
 

@@ -22,9 +22,8 @@ from prestep.sim.engine.storage import Leg
 from prestep.sim.errors import InputError
 from prestep.sim.planning.planned import Planned
 from prestep.sim.storage.contents import Contents
-from prestep.sim.storage.host import constants
 from prestep.sim.storage.sections import Checkpoint
-from prestep.sim.storage.systems import PART, REQUEST, THREADS, System
+from prestep.sim.storage.systems import PART, REQUEST, THREADS, System, constants
 from prestep.sim.storage.writing import Backlog, Saved, waits
 from prestep.topologies.fabric.stores import Stores
 

@@ -20,10 +20,9 @@ from prestep.sim.errors import InputError
 from prestep.sim.planning.planned import Planned
 from prestep.sim.storage.contents import contents, pieces
 from prestep.sim.storage.evidence import rests_on
-from prestep.sim.storage.host import constants
 from prestep.sim.storage.legs import Writers, hosts_of
 from prestep.sim.storage.sections import Checkpoint
-from prestep.sim.storage.systems import REQUEST, THREADS, System, load_system
+from prestep.sim.storage.systems import REQUEST, THREADS, System, constants, load_system
 from prestep.sim.storage.writing import Saved, backlog, saved
 from prestep.sim.units import format_bytes
 from prestep.workloads.optimizer import optimizer as kept_by

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from prestep.sim import data_files, schema
 from prestep.sim.errors import InputError, Mistake, unknown
@@ -22,11 +22,22 @@ from prestep.topologies.fabric.stores import Stores
 FOLDER = Path(__file__).parents[1] / "costs" / "storage"
 Op = Literal["read", "write"]
 FLAGS = ("page_cache", "gpudirect", "merges")
-_PARSE = {
+#: Python time of torch.distributed.checkpoint for each tensor, and for each tensor and writer.
+PYTHON = ("plan_tensor", "plan_writer", "item", "result_tensor", "result_writer")
+#: Quantities with units: of a system, and of the hosts and frameworks that save and load.
+_OF_SYSTEM = {
     **dict.fromkeys(("read", "write", "client", "thread"), parse_bandwidth),
     **dict.fromkeys(("latency", "metadata"), parse_duration),
     **dict.fromkeys(("capacity", "disk"), parse_bytes),
 }
+_OF_HOST = {
+    **dict.fromkeys(
+        ("copy", "fresh", "serialise", "load", "writeback", "pin"), parse_bandwidth
+    ),
+    **dict.fromkeys(("expire", "plan", "context", *PYTHON), parse_duration),
+    "memory": parse_bytes,
+}
+_PARSE = {**_OF_SYSTEM, **_OF_HOST}
 
 
 class _Flag:
@@ -38,7 +49,7 @@ class _Flag:
 
 
 _NUMBERS: dict[str, schema.Schema] = {
-    **{key: schema.Written(parse) for key, parse in _PARSE.items()},
+    **{key: schema.Written(parse) for key, parse in _OF_SYSTEM.items()},
     **dict.fromkeys(("iops", "write_iops"), schema.Number(above=True)),
     **dict.fromkeys(FLAGS, _Flag()),
     "threads": schema.Number(above=True, whole=True),
@@ -52,6 +63,13 @@ SCHEMA = schema.Table(
     },
     ("description", "attach", "latency", "metadata", "thread"),
 )
+#: What a host and a framework do to a checkpoint, apart from links and disks.
+HOST_FILE = FOLDER.parent / "checkpoint.toml"
+_HOST_KEYS: dict[str, schema.Schema] = {
+    **{key: schema.sourced(schema.Written(parse)) for key, parse in _OF_HOST.items()},
+    "dirty_share": schema.sourced(schema.Number(above=True, high=1.0)),
+}
+HOST_SCHEMA = schema.Table(_HOST_KEYS, _HOST_KEYS)
 REQUEST = 2.0**20  # of sequential access: what kernels merge and frameworks write
 PART = 2.0**23  # of uploads to an object store
 THREADS = 64  # requests in flight of a page cache that is written back, and of the gdsio runs that systems come from
@@ -175,11 +193,10 @@ def _bundled(path: Path) -> System:
 
 
 def _read(path: Path) -> System:
-    """The system of a file, every mistake in which is reported."""
+    """Reads the system of a file; every mistake in it is reported."""
     table = schema.read(path, SCHEMA)
     texts = {key: table.pop(key) for key in ("description", "attach")}
-    values = {key: entry["value"] for key, entry in table.items()}
-    values |= {key: _PARSE[key](values[key]) for key in _PARSE.keys() & values.keys()}
+    values = {key: _si(key, entry["value"]) for key, entry in table.items()}
     values |= {flag: bool(values[flag]) for flag in FLAGS if flag in values}
     return System(
         path.stem,
@@ -188,3 +205,23 @@ def _read(path: Path) -> System:
         evidence={key: entry["evidence"] for key, entry in table.items()},
         source={key: entry["source"] for key, entry in table.items()},
     )
+
+
+def _si(key: str, value: Any) -> Any:
+    """A value of a file in SI units."""
+    parse = _PARSE.get(key)
+    return parse(value, "", key) if parse else value
+
+
+@cache
+def host_table() -> dict[str, tuple[float, str, str]]:
+    """What a host and a framework do to a checkpoint, by key: number in SI units, grade and source."""
+    return {
+        key: (float(_si(key, entry["value"])), entry["evidence"], entry["source"])
+        for key, entry in schema.read(HOST_FILE, HOST_SCHEMA).items()
+    }
+
+
+def constants() -> dict[str, float]:
+    """The numbers of `host_table` alone."""
+    return {name: value for name, (value, _, _) in host_table().items()}

@@ -18,7 +18,7 @@ import numpy as np
 from prestep.sim.engine.execution import Run
 from prestep.sim.graph.opgraph import KERNEL
 from prestep.sim.planning.planned import Planned
-from prestep.sim.storage.host import constants
+from prestep.sim.storage.systems import constants
 
 AHEAD = 10_000_000  # bytes that PyTorch's writer copies ahead (per_thread_copy_ahead)
 

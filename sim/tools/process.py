@@ -9,6 +9,9 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any, ParamSpec, TypeVar
 
 #: What writing to a full disk, a quota, or a device that went away fails with.
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EBADF)
@@ -67,3 +70,27 @@ def keep_the_exit_code() -> None:
     """
     if hasattr(signal, "pthread_sigmask"):
         atexit.register(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT})
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+# Words of a frame of 32 KiB: Python takes a piece of twice as much for it, and calls have the other half.
+WORDS = 4096
+
+
+def _call(call: Callable[[], Any]) -> Any:
+    return call()
+
+
+_call.__code__ = _call.__code__.replace(co_stacksize=WORDS)
+
+
+def with_room(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, begun on a piece of the stack that has room for some hundred nested calls."""
+
+    @wraps(function)
+    def begun(*args: P.args, **kwargs: P.kwargs) -> R:
+        made: R = _call(partial(function, *args, **kwargs))
+        return made
+
+    return begun

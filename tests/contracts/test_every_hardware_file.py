@@ -19,7 +19,7 @@ from prestep.sim.costs import facts, generation, gpu_files, interference, spread
 from prestep.sim.errors import InputError
 from prestep.sim.planning import jitter
 from prestep.sim.reliability import failures
-from prestep.sim.storage import host, systems
+from prestep.sim.storage import systems
 from prestep.workloads import host_costs
 
 GPU_FILES = sorted(
@@ -32,7 +32,7 @@ FILES += [
     (path, host_costs.SCHEMA) for path in sorted(host_costs.FOLDER.glob("*.toml"))
 ]
 FILES += [(module.FILE, module.SCHEMA) for module in (interference, jitter, failures)]
-FILES += [(spreads.WIDTHS, spreads.SCHEMA), (host.FILE, host.SCHEMA)]
+FILES += [(spreads.WIDTHS, spreads.SCHEMA), (systems.HOST_FILE, systems.HOST_SCHEMA)]
 # A cluster's own constants of NCCL, by the GPU that they are laid over; the others are whole.
 LAID_OVER = {"alcf-polaris-tcp-nccl": "a100"}
 OWN_NCCL = sorted(

@@ -17,8 +17,7 @@ from prestep import cli
 from prestep.sim.errors import InputError, PrestepError
 from prestep.validation import command
 from prestep.validation.report import baseline
-from prestep.validation.report.against import MOVED, Comparison, Move
-from prestep.validation.report.matching import against
+from prestep.validation.report.against import MOVED, Comparison, Move, against
 from tests.conftest import ReportOf
 
 

@@ -17,7 +17,7 @@ from lab.sets import probes as probe_sets
 from lab.sets.answer import Answer
 from prestep import cli
 from prestep.sim.errors import InputError
-from prestep.validation.report.matching import against
+from prestep.validation.report.against import against
 
 QUICK = (
     questions.of_hosts,

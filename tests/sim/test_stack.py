@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from prestep.sim.tools.stack import with_room
+from prestep.sim.tools.process import with_room
 
 resource = pytest.importorskip("resource")
 CALLS = 3000

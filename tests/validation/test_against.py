@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prestep import cli
-from prestep.validation.report.against import CASE_SLACK, MOVED, SLICE_SLACK
-from prestep.validation.report.matching import against
+from prestep.validation.report.against import CASE_SLACK, MOVED, SLICE_SLACK, against
 from prestep.validation.report.summary import rank_correlation
 
 SET = "h200-straggler"

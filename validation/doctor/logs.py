@@ -12,8 +12,12 @@ from prestep.sim.errors import InputError, Mistake
 from prestep.validation.doctor.diagnosis import Sign
 from prestep.validation.formats import nccl_log, nccl_tests
 from prestep.validation.formats.collective_rows import Row
-from prestep.validation.formats.launcher_prefix import without_prefix
-from prestep.validation.formats.nccl_tests_run import Parsed, Timing, named
+from prestep.validation.formats.nccl_tests_run import (
+    Parsed,
+    Timing,
+    named,
+    without_prefix,
+)
 from prestep.validation.formats.records import text_of
 
 _SIZE = re.compile(r"nRanks (\d{1,7}) nNodes (\d{1,7})\b")

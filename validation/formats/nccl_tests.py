@@ -19,7 +19,6 @@ from typing import Any
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError, Mistake
 from prestep.validation.formats.collective_rows import IN_PLACE, Row
-from prestep.validation.formats.launcher_prefix import without_prefix
 from prestep.validation.formats.nccl_env import Unpredictable, settings_of
 from prestep.validation.formats.nccl_tests_run import (
     SIDES,
@@ -30,6 +29,7 @@ from prestep.validation.formats.nccl_tests_run import (
     named,
     us,
     version,
+    without_prefix,
 )
 from prestep.validation.formats.records import text_of
 

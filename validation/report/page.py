@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from prestep.sim.markup import Markup, box, element, horizontal, label, paragraph
 from prestep.sim.units import format_duration
 from prestep.validation.report import coverage
-from prestep.validation.report.colours import PALETTE
-from prestep.validation.report.interface import Cells, Point, Report, Table
+from prestep.validation.report.interface import PALETTE, Cells, Point, Report, Table
 from prestep.validation.report.report import (
     CHECK_HEAD,
     GROUP_HEAD,

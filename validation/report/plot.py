@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 
 from prestep.sim import pictures
 from prestep.validation.formats.rows import FAMILIES
-from prestep.validation.report.colours import PALETTE
-from prestep.validation.report.interface import Point, Report
+from prestep.validation.report.interface import PALETTE, Point, Report
 
 BANDS = ((0.15, "#EFEFEF"), (0.05, "#DCDCDC"))
 NAMED = 6  # the worst rows beyond the wider band carry their names

@@ -22,7 +22,7 @@ from prestep.sim.collectives.nccl.outcome import (
 from prestep.sim.collectives.nccl.system import System
 from prestep.sim.collectives.nccl.walk import Walk
 from prestep.sim.collectives.nccl.ways import DIS, LOC, NVL, PIX, PXN, SYS, Way
-from prestep.sim.tools.stack import with_room
+from prestep.sim.tools.process import with_room
 
 __all__ = ["BALANCED", "NVLS", "RING", "SPLIT", "TREE", "Channels", "compute"]
 # Budgets of one walk and of all of them.
