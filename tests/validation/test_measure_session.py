@@ -22,15 +22,14 @@ def test_a_group_that_does_not_end_is_ended(
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(launch, "AFTER_A_DEATH", 0.1)
+    monkeypatch.setattr(launch, "WORKER", "sleeper")
     for spec, codes in (
         (tmp_path / "s9.json", {0: None, 1: None}),
         (tmp_path / "s1.json", {0: None, 1: 3}),
     ):
         begin = time.time()
         until = begin + (0.5 if "9" in spec.name else 30)
-        ended = launch.run_group(
-            spec, place(2), 2, {}, tmp_path, until, 1, module="sleeper"
-        )
+        ended = launch.run_group(spec, place(2), 2, {}, tmp_path, until, 1)
         assert dict(ended.codes) == codes and not ended.good
         assert time.time() - begin < 10
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from prestep.sim.errors import Mistake, unknown
 from prestep.validation.formats.rows import ALONE, BOOKKEEPING, JOB_LABEL, Row
-from prestep.validation.formats.usual import REHEARSED
+from prestep.validation.formats.usual import MODES, REHEARSED
 from prestep.validation.formats.usual import SIZES as MEASURED_SIZES
 
 MODELS = {
@@ -30,7 +30,6 @@ SCHEDULES = {
     "interleaved": "interleaved",
     "zb": "zero-bubble",
 }
-MODES = ("single", "ddp", "ddp_nooverlap", "fsdp", "fsdptp", "tp", "pp", "ppdp")
 # Static graphs change DDP's first step only; `gpus` is read by nothing.
 KEYS = BOOKKEEPING | {
     "model",

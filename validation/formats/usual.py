@@ -18,6 +18,8 @@ COLLECTIVES = (
     "reduce",
     "sendrecv",
 )
+#: What a case may be: data, tensor and pipeline parallelism.
+MODES = ("single", "ddp", "ddp_nooverlap", "fsdp", "fsdptp", "tp", "pp", "ppdp")
 REHEARSED = ("tiny", "moetiny")
 # Hidden size, layers, heads, key and value heads, feed-forward size, vocabulary.
 SIZES = {

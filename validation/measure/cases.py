@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim.errors import InputError, Mistake, unknown
-from prestep.validation.formats.usual import COLLECTIVES, Case
+from prestep.validation.formats.usual import COLLECTIVES, MODES, Case
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,6 @@ class Series:
     sizes: tuple[int, ...]
 
 
-MODES = ("single", "ddp", "ddp_nooverlap", "fsdp", "fsdptp", "tp", "pp", "ppdp")
 OPS = (*COLLECTIVES, "send_0_1", "send_0_last")
 # Collectives of a step wait for the host's: these labels of rows are settings of NCCL.
 CHANNELS = "ch"

@@ -6,6 +6,7 @@ It changes no setting. `prestep calibrate` makes a cluster file of what it write
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -63,28 +64,13 @@ GROUP = "Your programs, traces and machines"
 @click.option("--force", is_flag=True, help="Replace the file.")
 @explained
 def command(
-    output: Path,
-    minutes: float,
-    gpus: int | None,
-    only: str,
-    without: str,
-    cases: Path | None,
-    no_nvls: bool,
-    rehearse: bool,
-    size_limit: float | None,
-    force: bool,
+    only: str, without: str, no_nvls: bool, size_limit: float | None, **options: Any
 ) -> None:
-    limit = size_limit * 2**20 if size_limit else None
-    options = chosen.Options(
-        output,
-        minutes,
-        gpus,
-        chosen.split(only),
-        chosen.split(without),
-        cases,
-        not no_nvls,
-        rehearse,
-        force,
-        limit,
+    asked = chosen.Options(
+        only=chosen.split(only),
+        without=chosen.split(without),
+        nvls=not no_nvls,
+        size_limit=size_limit * 2**20 if size_limit else None,
+        **options,
     )
-    controller.measure(options.checked(), talk)
+    controller.measure(asked.checked(), talk)

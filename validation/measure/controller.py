@@ -20,18 +20,17 @@ from prestep.validation.measure.plan import (
     HOST,
     Skip,
     Stage,
-    environment,
     load,
     probes,
     stages,
 )
 from prestep.validation.measure.session import Session
+from prestep.validation.measure.settings import environment
 
 PACKING = 8.0  # s kept for the end, at most a tenth of all
 LEAST = 6.0  # s that a group needs to start at all
 WORTH = 16.0  # s below which a group would do little but start: the last stages are left out rather than all cut short
 GRACE = 12.0  # s beyond its time before a group is ended
-COLLECT = "prestep.validation.measure.collect"
 Talk = Callable[[str], None]
 
 
@@ -98,10 +97,10 @@ class _Run:
 
     def _collect(self) -> None:
         """Brings the rows together: under torchrun every process has a folder of its own."""
-        spec = self._spec("collect", 0, {"folder": str(self.folder)})
+        spec = self._spec("collect", 0, {"folder": str(self.folder), "collect": True})
         port = launch.free_port(self.place, 4000)
         place, until = self.place, time.time() + 120
-        launch.run_group(spec, place, place.world, {}, self.logs, until, port, COLLECT)
+        launch.run_group(spec, place, place.world, {}, self.logs, until, port)
 
     def _watched(self, planned: Sequence[Stage]) -> Iterator[Stage]:
         """The stages, and on a terminal how much of the time for them has gone."""

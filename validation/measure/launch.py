@@ -48,12 +48,11 @@ def run_group(
     logs: Path,
     until: float,
     port: int,
-    module: str = WORKER,
 ) -> Ended:
     """Starts this controller's processes of a group and waits for them, at most until the time `until`."""
     mine = [place.rank] if place.torchrun else list(range(ranks))
     processes = {
-        rank: _start(spec, place, rank, ranks, env, logs, port, module)
+        rank: _start(spec, place, rank, ranks, env, logs, port)
         for rank in mine
         if rank < ranks
     }
@@ -85,13 +84,12 @@ def _start(
     env: Mapping[str, str],
     logs: Path,
     port: int,
-    module: str,
 ) -> subprocess.Popen[bytes]:
     """Starts the process of one rank; what it prints goes to its log."""
     log = (logs / f"{spec.stem}.rank{rank}.log").open("ab")
     with log:
         return subprocess.Popen(
-            [sys.executable, "-m", module, str(spec)],
+            [sys.executable, "-m", WORKER, str(spec)],
             env={**_variables(place, rank, ranks, port), **env},
             cwd=prestep.HOME,
             stdout=log,

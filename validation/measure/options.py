@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -213,50 +212,6 @@ def _asked() -> dict[str, Any]:
     return (
         dict(json.loads(lines[-1])) if lines else {"error": done.stderr.strip()[-300:]}
     )
-
-
-HELP_CASES = "training cases to run in place of the usual ones"
-HELP_REHEARSE = "tiny sizes on CPUs: tries the command"
-HELP_FOLDER = "keep rows and traces here too, unpacked, as they come"
-
-
-def parsed(arguments: Sequence[str] | None = None) -> Options:
-    """Options of `python -m prestep.validation.measure`, which needs no click."""
-    o = _parser().parse_args(arguments)
-    return Options(
-        o.output,
-        o.minutes,
-        o.gpus,
-        split(o.only),
-        split(o.without),
-        o.cases,
-        not o.no_nvls,
-        o.rehearse,
-        o.force,
-        o.size_limit * 2**20 if o.size_limit else None,
-        o.folder,
-    ).checked()
-
-
-def _parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m prestep.validation.measure",
-        description=(__doc__ or "").splitlines()[0],
-    )
-    add = parser.add_argument
-    add("-o", "--output", type=Path, required=True, help="zip file to write")
-    add("--minutes", type=float, default=5.0, help="time for everything (5)")
-    add("--gpus", type=int, help="GPUs of this host to use (all)")
-    add("--only", default="", help=f"probes, by comma: {', '.join(names())}")
-    add("--without", default="", help="probes to leave out, by comma")
-    add("--cases", type=Path, help=HELP_CASES)
-    add("--no-nvls", action="store_true", help="keep NVLink multicast off")
-    add("--rehearse", action="store_true", help=HELP_REHEARSE)
-    add("--force", action="store_true", help="replace the file")
-    add("--size-limit", type=float, metavar="MiB", help="leave out traces beyond")
-    add("--folder", type=Path, help=HELP_FOLDER)
-    return parser
 
 
 def split(text: str) -> tuple[str, ...]:

@@ -2,49 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from prestep.sim import plugins
 from prestep.sim.errors import PrestepError
 from prestep.validation.measure.options import PROBES, Options, Place
-
-SETTINGS = "prestep.validation.measure.settings"
+from prestep.validation.measure.settings import Variant, variants
 
 HOST = "host"  # runs in the controller
-MULTICAST_OFF = {
-    "NCCL_NVLS_ENABLE": "0",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-    "NVSHMEM_DISABLE_NVLS": "1",
-}
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A setting in which a probe runs: `env` before NCCL starts, on `ranks` processes (None: all).
-
-    Attributes
-    ----------
-    label : str
-        Series of its rows.
-    order : int
-        Stages run by order; those at 0 share one group of processes.
-    weight : float
-        Share of the time, against the others'.
-    cases : tuple of str
-        What of the probe's list it is for (a probe's own business).
-    """
-
-    label: str = "default"
-    env: Mapping[str, str] = field(default_factory=dict)
-    ranks: int | None = None
-    order: int = 0
-    weight: float = 1.0
-    cases: tuple[str, ...] = ()
-    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,7 +105,7 @@ def _on_gpus(here: Sequence[Probe], options: Options, place: Place) -> list[Stag
         (probe, variant)
         for probe in here
         if probe.needs != HOST
-        for variant in variants_of(probe, options, place)
+        for variant in variants(probe.name, options, place)
     ]
     usual = [pair for pair in settings if pair[1].order == 0]
     special = [pair for pair in settings if pair[1].order != 0]
@@ -182,20 +150,3 @@ def missing(probe: Probe, options: Options, place: Place) -> str:
     if probe.needs == "gpus" and place.world < 2:
         return "needs 2 GPUs, there is 1"
     return ""
-
-
-def variants_of(probe: Probe, options: Options, place: Place) -> Sequence[Variant]:
-    """Settings a probe runs in; one that says nothing runs once, as NCCL decides."""
-    if probe.name not in plugins.discover(SETTINGS):
-        return (Variant(),)
-    variants = plugins.load_function(SETTINGS, probe.name, "variants")
-    listed: Sequence[Variant] = variants(options, place)
-    return listed
-
-
-def environment(options: Options, variant: Variant) -> dict[str, str]:
-    """Variables of a group's processes, over those of this process."""
-    env = dict(variant.env)
-    if not options.nvls or os.environ.get("NCCL_NVLS_ENABLE") == "0":
-        env |= MULTICAST_OFF
-    return env

@@ -1,5 +1,5 @@
 """Probes, one file each: TITLE, NEEDS ("host", "gpu", "gpus"), WEIGHT (share of the time), measure(session).
 
-Optional: ORDER (place among the probes that share a group, 50), variants(options, place): the settings it runs in, each
-in a group of processes of its own.
+Optional: ORDER, the place among the probes that share a group of processes (50). A probe that runs in several settings,
+each in a group of its own, has them in `prestep.validation.measure.settings`.
 """

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from prestep.validation.measure.group import GroupSession
 from prestep.validation.measure.launch import names_of
-from prestep.validation.measure.settings.collectives import FULL
+from prestep.validation.measure.settings import FULL
 from prestep.validation.measure.timing import back_to_back
 
 TITLE, NEEDS, WEIGHT, ORDER = "collectives", "gpus", 30.0, 30
