@@ -130,11 +130,6 @@ def write(
         talk(f"wrote {path}")
 
 
-def check_base(source: str) -> None:
-    """Raises InputError if the base of a comparison is neither a file of reports nor a revision."""
-    baseline.check(source)
-
-
 def against_base(
     reports: Sequence[Report], source: str, rows: Path | None = None, jobs: int = 1
 ) -> Comparison:
@@ -147,17 +142,6 @@ def against_base(
     """
     base = baseline.load(source, [report.name for report in reports], rows, jobs)
     return against(base, [report.to_json() for report in reports], source)
-
-
-def check_exact(exact: bool, compare: str | None) -> None:
-    """Raises InputError for --exact without a base to be the same as."""
-    if exact and not compare:
-        raise InputError.of(
-            "command line",
-            "--exact",
-            "no --compare",
-            "--compare FILE or REVISION beside it",
-        )
 
 
 def worse(

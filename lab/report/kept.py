@@ -67,7 +67,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Prints what moved; 1 if a check fails that is no known miss, 2 for wrong input."""
     options = _options(words)
     try:
-        command.check_base(options.base)  # before the work, not after
+        baseline.check(options.base)  # before the work, not after
         base = baseline.load(options.base, options.sets, None, options.jobs)
         now = reports(options.folder, options.sets, options.jobs)
         compared = against(base, now, options.base)

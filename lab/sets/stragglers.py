@@ -13,7 +13,7 @@ from typing import Any
 from lab.report.figures_of_rows import Figure, FiguresReport, report_on
 from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.replay.stragglers import Analysis, analysed
+from prestep.sim.replay.stragglers import Analysis, analyse
 from prestep.sim.units import format_duration
 from prestep.validation.formats.records import text_of
 from prestep.validation.report.interface import Skip
@@ -50,7 +50,7 @@ def validate_set(
 def _figures(path: Path, _: list[Skip]) -> Iterator[Figure]:
     """What the trace and the authors say of a job, beside what is said here."""
     answers = _answers(path)
-    made = analysed(jobs.read(path))
+    made = analyse(jobs.read(path))
     job = path.stem.removeprefix("trace-")
     steps = zip(made.job.steps, made.recorded, made.replayed, made.ideal, strict=True)
     for step, recorded, replayed, ideal in steps:

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -161,16 +161,13 @@ def of_scenario(command: Command) -> Command:
         own += [place_of(cluster)] if cluster is not None else []
         return command(*arguments, overrides=(*own, *overrides), **options)
 
-    with_options: Command = changed
-    for option in (
+    return together(
         click.option(
-            "--lenient",
-            is_flag=True,
-            help="A recipe: leave out what is not simulated instead of refusing it.",
+            "--cluster",
+            metavar="NAME|FILE",
+            help="Cluster, by name or file (.toml, .graphml, .json), in place of the scenario's.",
         ),
-        click.option(
-            "--function", metavar="NAME", help="A recipe in Python: which function."
-        ),
+        scaled,
         click.option(
             "--with",
             "with_",
@@ -179,15 +176,15 @@ def of_scenario(command: Command) -> Command:
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             help="A recipe: one more file of the job. May be repeated.",
         ),
-        scaled,
         click.option(
-            "--cluster",
-            metavar="NAME|FILE",
-            help="Cluster, by name or file (.toml, .graphml, .json), in place of the scenario's.",
+            "--function", metavar="NAME", help="A recipe in Python: which function."
         ),
-    ):
-        with_options = option(with_options)
-    return with_options
+        click.option(
+            "--lenient",
+            is_flag=True,
+            help="A recipe: leave out what is not simulated instead of refusing it.",
+        ),
+    )(changed)
 
 
 def as_json(command: Command) -> Command:
@@ -255,6 +252,35 @@ def check_new(output: Path, force: bool) -> None:
         raise misused("--output", str(output), "a file that does not exist", hint)
 
 
+def options(
+    texts: Mapping[str | tuple[str, ...], str], **alike: Any
+) -> Callable[[Command], Command]:
+    """Options that differ in names and help alone; `alike` is what click is told of each of them.
+
+    Examples
+    --------
+    >>> counts = {"--spares": "Spare hosts.", ("--hosts", "--nodes"): "Hosts."}
+    >>> command = options(counts, type=int)(click.Command("run"))
+    >>> sorted(parameter.name for parameter in command.params)
+    ['hosts', 'spares']
+    """
+
+    def added(command: Command) -> Command:
+        for names, text in reversed(texts.items()):
+            declared = (names,) if isinstance(names, str) else names
+            command = click.option(*declared, help=text, **alike)(command)
+        return command
+
+    return added
+
+
+def together(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Several options as one decorator; help lists them in this order."""
+    return lambda command: functools.reduce(
+        lambda decorated, add: add(decorated), reversed(decorators), command
+    )
+
+
 def file_option(*names: str, text: str) -> Callable[[Command], Command]:
     """The option of a file, which is read or written."""
     return click.option(
@@ -271,20 +297,21 @@ def processes(text: str) -> Callable[[Command], Command]:
 
 def energy_prices(command: Command) -> Command:
     """`--price-per-kwh` and `--pue`."""
-    kwh = click.option(
-        "--price-per-kwh",
-        type=POSITIVE,
-        metavar="PRICE",
-        help="Of energy: GPUs, hosts and switches.",
-    )
-    pue = click.option(
-        "--pue",
-        type=click.FloatRange(1, 10),
-        default=1.0,
-        show_default=True,
-        help="Energy of the data centre over that of its machines.",
-    )
-    return kwh(pue(command))
+    return together(
+        click.option(
+            "--price-per-kwh",
+            type=POSITIVE,
+            metavar="PRICE",
+            help="Of energy: GPUs, hosts and switches.",
+        ),
+        click.option(
+            "--pue",
+            type=click.FloatRange(1, 10),
+            default=1.0,
+            show_default=True,
+            help="Energy of the data centre over that of its machines.",
+        ),
+    )(command)
 
 
 def rank_by(command: Command) -> Command:
@@ -299,6 +326,16 @@ def rank_by(command: Command) -> Command:
 def show_page(text: str) -> None:
     """Print a page on stdout."""
     click.echo(fitting(text, sys.stdout))
+
+
+def show_result(
+    json_: bool, table: Callable[[], object], page: Callable[[], str]
+) -> None:
+    """Prints a result on stdout: with --json its table, else its page for people."""
+    if json_:
+        echo_json(table())
+    else:
+        show_page(page())
 
 
 def fitting(text: str, stream: IO[str]) -> str:

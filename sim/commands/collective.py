@@ -9,11 +9,10 @@ import click
 from prestep.sim.commands._shared import (
     as_json,
     changes,
-    echo_json,
     explained,
     file_option,
     scaled,
-    show_page,
+    show_result,
 )
 from prestep.sim.extras import lazily
 
@@ -91,7 +90,4 @@ GROUP = "Predict"
 @explained
 def command(explain: bool, json_: bool, **choices: Any) -> None:
     prediction = report.collective(explain=explain, **choices)
-    if json_:
-        echo_json(prediction.to_json())
-    else:
-        show_page(prediction.render())
+    show_result(json_, prediction.to_json, prediction.render)

@@ -11,7 +11,14 @@ from typing import TypeVar
 
 import click
 
-from prestep.sim.commands._shared import Count, check_new, explained, misused, talk
+from prestep.sim.commands._shared import (
+    Count,
+    check_new,
+    explained,
+    misused,
+    options,
+    talk,
+)
 from prestep.sim.errors import InputError
 from prestep.sim.extras import lazily
 
@@ -27,19 +34,12 @@ GROUP = "Predict"
 Value = TypeVar("Value")
 Meaning = TypeVar("Meaning")
 #: Options that are whole numbers.
-COUNTS = {
+COUNTS: dict[str | tuple[str, ...], str] = {
     ("--hosts", "--nodes"): "Hosts of the cluster (also --nodes).",
-    ("--gpus",): "Instead of --hosts: GPUs of whole hosts.",
-    ("--seq-len",): "Tokens of a sample.",
-    ("--global-batch",): "Samples of a step.",
+    "--gpus": "Instead of --hosts: GPUs of whole hosts.",
+    "--seq-len": "Tokens of a sample.",
+    "--global-batch": "Samples of a step.",
 }
-
-
-def _counts(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of `COUNTS` to a command."""
-    for names, text in reversed(COUNTS.items()):
-        command = click.option(*names, type=Count(), help=text)(command)
-    return command
 
 
 @click.command(
@@ -55,7 +55,7 @@ def _counts(command: Callable[..., None]) -> Callable[..., None]:
     metavar="NAME|FILE",
     help="`prestep list clusters`, a GPU of theirs (h100), or a file.",
 )
-@_counts
+@options(COUNTS, type=Count())
 @click.option(
     "-o",
     "--output",

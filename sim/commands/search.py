@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -20,7 +21,6 @@ from prestep.sim.commands._shared import (
     EXIT_OUTSIDE,
     as_json,
     changes,
-    echo_json,
     energy_prices,
     explained,
     file_option,
@@ -28,8 +28,9 @@ from prestep.sim.commands._shared import (
     of_scenario,
     processes,
     rank_by,
-    show_page,
+    show_result,
     talk,
+    together,
 )
 from prestep.sim.extras import lazily
 
@@ -43,6 +44,21 @@ with lazily():
     from prestep.sim.tools import catalog
 
 GROUP = "Predict"
+
+
+#: How much is looked at, and what comes of it.
+_EFFORT = together(
+    click.option(
+        "--trials",
+        type=click.IntRange(1),
+        help="Look at so many layouts only, chosen by optuna.",
+    ),
+    processes("Processes."),
+    as_json,
+    file_option(
+        "--write", text="Write the best layout as a scenario that `prestep run` takes."
+    ),
+)
 
 
 @click.command(
@@ -72,16 +88,7 @@ GROUP = "Predict"
 )
 @energy_prices
 @rank_by
-@click.option(
-    "--trials",
-    type=click.IntRange(1),
-    help="Look at so many layouts only, chosen by optuna.",
-)
-@processes("Processes.")
-@as_json
-@file_option(
-    "--write", text="Write the best layout as a scenario that `prestep run` takes."
-)
+@_EFFORT
 @of_scenario
 @explained
 def command(
@@ -98,14 +105,14 @@ def command(
     json_: bool,
     write: Path | None,
 ) -> None:
-    path = catalog.find_scenario(scenario)
-    prices = _prices(price)
+    path, prices = catalog.find_scenario(scenario), _prices(price)
+    energy = cost.Prices(None, price_per_kwh, pue)
     if scenario_file.is_capture(path):
         _refuse_layouts(path, trials, write)
-        asked = clusters.asked(rank_by, prices, cost.Prices(None, price_per_kwh, pue))
+        asked = clusters.asked(rank_by, prices, energy)
         _clusters(path, over, overrides, asked, top, json_)
     else:
-        money = cost.Prices(_one_price(prices), price_per_kwh, pue)
+        money = replace(energy, gpu_hour=_one_price(prices))
         objective = ranking.objective_of(rank_by or ranking.TIME, money)
         values = axes.read_over(over, overrides)
         options = layouts.Options(top, values, jobs, trials, objective=objective)
@@ -130,10 +137,12 @@ def _layouts(
     if write is not None and best.ranked:
         best_file.write_scenario(best.ranked[0].candidate.scenario, write)
         talk(f"wrote {write}")
-    if json_:
-        echo_json(words.to_dict(best, options.objective))
-    else:
-        show_page(words.table(best, options.objective))
+    objective = options.objective
+    show_result(
+        json_,
+        lambda: words.to_dict(best, objective),
+        lambda: words.table(best, objective),
+    )
     if not best.ranked:
         sys.exit(EXIT_OUTSIDE)
 
@@ -152,10 +161,11 @@ def _clusters(
     places = list(
         progress.track(clusters.places(path, values, overrides), "clusters", count)
     )
-    if json_:
-        echo_json(clusters.to_dict(places, asked, top))
-    else:
-        show_page(clusters.table(places, asked, top))
+    show_result(
+        json_,
+        lambda: clusters.to_dict(places, asked, top),
+        lambda: clusters.table(places, asked, top),
+    )
     if not any(place.fits for place in places):
         sys.exit(EXIT_OUTSIDE)
 

@@ -23,6 +23,7 @@ from prestep.sim.commands._shared import (
     rank_by,
     show_page,
     talk,
+    together,
 )
 from prestep.sim.errors import EXIT_INPUT
 from prestep.sim.extras import lazily
@@ -38,6 +39,19 @@ with lazily():
 
 GROUP = "Predict"
 LONGEST = 20  # rows of the table
+
+
+#: What the best run has least of.
+_PRICED = together(
+    click.option(
+        "--price",
+        type=POSITIVE,
+        metavar="PRICE",
+        help="Of a GPU for an hour, for a cost per million tokens.",
+    ),
+    energy_prices,
+    rank_by,
+)
 
 
 @click.command(
@@ -67,14 +81,7 @@ LONGEST = 20  # rows of the table
     help="processes, threads, dask://FILE.",
 )
 @processes("Runs at a time.")
-@click.option(
-    "--price",
-    type=POSITIVE,
-    metavar="PRICE",
-    help="Of a GPU for an hour, for a cost per million tokens.",
-)
-@energy_prices
-@rank_by
+@_PRICED
 @of_scenario
 @explained
 def command(

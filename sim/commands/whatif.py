@@ -17,7 +17,7 @@ from prestep.sim.commands._shared import (
     file_option,
     misused,
     of_scenario,
-    show_page,
+    show_result,
     talk,
 )
 from prestep.sim.errors import InputError, unknown
@@ -94,10 +94,7 @@ def _side_by_side(
     for note in dict.fromkeys((*base.notes, *changed.notes)):
         talk(note)
     table = _compared(base, changed, overrides)
-    if json_:
-        echo_json(table)
-    else:
-        show_page(whatif_page.comparison_page(table))
+    show_result(json_, lambda: table, lambda: whatif_page.comparison_page(table))
 
 
 def _compared(

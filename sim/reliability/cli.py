@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -11,10 +10,11 @@ from prestep.sim.commands._shared import (
     MOST_REPLICAS,
     as_json,
     changes,
-    echo_json,
     explained,
     misused,
-    show_page,
+    options,
+    show_result,
+    together,
 )
 from prestep.sim.extras import lazily
 
@@ -28,9 +28,7 @@ with lazily():
 GROUP = "Predict"
 Options = dict[str, Any]
 
-#: Training stands still for a save, which is durable later; loading one.
-CHECKPOINT: Options = {"save": "2 s", "lag": "30 s", "load": "1 min"}
-GPUS, SPARES = 16384, 32
+GPUS = 16384
 GPUS_OF_HOST = GPUS_OF_REPLICA = 8
 
 _TIMES = {
@@ -44,51 +42,82 @@ _TIMES = {
     "--repair": "Until a broken host is a spare again.",
     "--notice": "Until a slow host is noticed.",
 }
+_REPLACED = {
+    "--replica-gpus": "Without a scenario: GPUs of a replica; default 8.",
+    "--host-gpus": "Without a scenario: GPUs of a host; default 8.",
+}
+#: Hosts that are slow and fail nothing.
+_SLOW_HOSTS = {
+    "--bad": "Share of GPUs that are slow from the start.",
+    "--slow-rate": "Hosts that become slow, per million GPU-hours.",
+    "--slowdown": "Factor on a step with a slow host; default 1.2.",
+    "--finds": "Share of slow hosts that the tests find; default: the level's.",
+}
 
 
-def _times(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of `_TIMES` to a command."""
-    for name, text in reversed(_TIMES.items()):
-        command = click.option(name, metavar="TIME", help=text)(command)
-    return command
-
-
-def _slow_hosts(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of hosts that are slow and fail nothing."""
-    texts = {
-        "--bad": "Share of GPUs that are slow from the start.",
-        "--slow-rate": "Hosts that become slow, per million GPU-hours.",
-        "--slowdown": "Factor on a step with a slow host; default 1.2.",
-        "--finds": "Share of slow hosts that the tests find; default: the level's.",
-    }
-    level = "Tests before every start: r1 to r4 of NVIDIA DCGM, or a time."
-    command = click.option("--preflight", metavar="LEVEL|TIME", help=level)(command)
-    for name, text in reversed(texts.items()):
-        command = click.option(name, type=float, help=text)(command)
-    return command
-
-
-def _replicas(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of how often to simulate."""
-    command = click.option(
-        "--optimal",
-        is_flag=True,
-        help="Also find the interval of the highest goodput.",
-    )(command)
-    command = click.option(
-        "--seed",
+#: What fails, how long that takes, and who stands in.
+_FAILURES = together(
+    options(_TIMES, metavar="TIME"),
+    click.option(
+        "--spares",
         type=click.IntRange(0),
-        default=0,
+        help="Spare hosts; default: the scenario's, else 32.",
+    ),
+    click.option(
+        "--degraded",
+        is_flag=True,
+        help="Without spares the job goes on with fewer data-parallel replicas.",
+    ),
+    options(_REPLACED, type=click.IntRange(1)),
+    click.option(
+        "--takes",
+        multiple=True,
+        metavar="NAME=HOSTS",
+        help="Hosts that a failure of a component takes out.",
+    ),
+    click.option(
+        "--rate",
+        "rates",
+        multiple=True,
+        metavar="NAME=RATE",
+        help="Failures per million GPU-hours.",
+    ),
+    click.option(
+        "--rate-scale",
+        type=float,
+        default=1.0,
         show_default=True,
-        help="Of the failures.",
-    )(command)
-    return click.option(
+        help="Factor on all default rates.",
+    ),
+    options(_SLOW_HOSTS, type=float),
+    click.option(
+        "--preflight",
+        metavar="LEVEL|TIME",
+        help="Tests before every start: r1 to r4 of NVIDIA DCGM, or a time.",
+    ),
+)
+
+
+#: How often the weeks are simulated.
+_SIMULATED = together(
+    click.option(
         "--replicas",
         type=click.IntRange(1, MOST_REPLICAS),
         default=100,
         show_default=True,
         help="Runs to simulate.",
-    )(command)
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="Of the failures.",
+    ),
+    click.option(
+        "--optimal", is_flag=True, help="Also find the interval of the highest goodput."
+    ),
+)
 
 
 @click.command(
@@ -108,49 +137,8 @@ def _replicas(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--days", type=float, default=54.0, show_default=True, help="Length of the run."
 )
-@_times
-@click.option(
-    "--spares",
-    type=click.IntRange(0),
-    help="Spare hosts; default: the scenario's, else 32.",
-)
-@click.option(
-    "--degraded",
-    is_flag=True,
-    help="Without spares the job goes on with fewer data-parallel replicas.",
-)
-@click.option(
-    "--replica-gpus",
-    type=click.IntRange(1),
-    help="Without a scenario: GPUs of a replica; default 8.",
-)
-@click.option(
-    "--host-gpus",
-    type=click.IntRange(1),
-    help="Without a scenario: GPUs of a host; default 8.",
-)
-@click.option(
-    "--takes",
-    multiple=True,
-    metavar="NAME=HOSTS",
-    help="Hosts that a failure of a component takes out.",
-)
-@click.option(
-    "--rate",
-    "rates",
-    multiple=True,
-    metavar="NAME=RATE",
-    help="Failures per million GPU-hours.",
-)
-@click.option(
-    "--rate-scale",
-    type=float,
-    default=1.0,
-    show_default=True,
-    help="Factor on all default rates.",
-)
-@_slow_hosts
-@_replicas
+@_FAILURES
+@_SIMULATED
 @as_json
 @explained
 def command(
@@ -160,9 +148,9 @@ def command(
     seed: int,
     optimal: bool,
     json_: bool,
-    **options: Any,
+    **stated: Any,
 ) -> None:
-    given = {name: value for name, value in options.items() if _is_given(value)}
+    given = {name: value for name, value in stated.items() if _is_given(value)}
     if scenario is None:
         settings = _without_scenario(given, overrides)
     else:
@@ -176,10 +164,7 @@ def command(
         # every interval is simulated, each in fewer replicas
         few = max(2, replicas // 5)
         table |= goodput.optimal(job, gpus, few, seed).to_json()
-    if json_:
-        echo_json(json_text.finite(table))
-    else:
-        show_page(goodput.render(table))
+    show_result(json_, lambda: json_text.finite(table), lambda: goodput.render(table))
 
 
 def _is_given(value: object) -> bool:
@@ -194,7 +179,8 @@ def _without_scenario(given: Options, overrides: tuple[str, ...]) -> Options:
     given = dict(given)
     host = given.pop("host_gpus", GPUS_OF_HOST)
     replica = given.pop("replica_gpus", GPUS_OF_REPLICA)
-    settings: Options = {"gpus": GPUS, "spares": SPARES} | CHECKPOINT | given
+    usual = {"gpus": GPUS, "spares": scenarios.SPARES} | scenarios.CHECKPOINT
+    settings: Options = usual | given
     if given.get("degraded"):
         settings["speeds"] = degraded.plain_speeds(settings["gpus"], host, replica)
     return settings

@@ -24,20 +24,24 @@ from prestep.sim.commands._shared import (
     explained,
     misused,
     show_page,
+    show_result,
     talk,
+    together,
 )
 from prestep.sim.extras import lazily
 
 with lazily():
-    from prestep.sim.replay import compared, job_changes, report, stragglers
-    from prestep.sim.replay import outcome as outcomes
+    from prestep.sim.replay import comparison as comparisons
+    from prestep.sim.replay import job_changes, report, stragglers
     from prestep.sim.replay import replay as replays
     from prestep.sim.replay import trace as tracks
     from prestep.sim.tools import catalog
-    from prestep.workloads.traces import jobs, operations
+    from prestep.workloads.traces import jobs
 
 GROUP = "Your programs, traces and machines"
-#: Options that a file of a whole job does not take, in the order of `replay`'s use of them, and why.
+#: Options that change the replay, which a comparison leaves as it was.
+CHANGES = ("--comm", "--ranks", "--free", "--trace")
+#: Options that a file of a whole job does not take, and why.
 REFUSED = {
     "--cluster": "no such option with a file of a whole job: it has no kernels and no sizes to place on a cluster",
     "--comm": "no such option with a file of a whole job: transfers have times and no bytes",
@@ -46,6 +50,33 @@ REFUSED = {
     "--compare": "no such option with a file of a whole job: it has no kernels to compare",
     "--trace": "no such option with a file of a whole job: it is one already",
 }
+
+
+#: Where the run is played again.
+_PLACE = together(
+    click.option(
+        "--cluster",
+        default="",
+        metavar="NAME|FILE",
+        help="Replay on this cluster; `prestep list clusters`.",
+    ),
+    click.option(
+        "--comm",
+        type=click.Choice(["recorded", "simulated"]),
+        help="Transfers as they were, or anew.",
+    ),
+    click.option(
+        "--clock",
+        type=click.Choice(["auto", "host", "gpu"]),
+        default="auto",
+        help="What counts the steps.",
+    ),
+    click.option(
+        "--ranks",
+        type=click.IntRange(1),
+        help="On so many data-parallel ranks: --set parallel.dp=N.",
+    ),
+)
 
 
 @click.command(
@@ -64,28 +95,7 @@ REFUSED = {
     type=click.Path(path_type=Path),
 )
 @changes
-@click.option(
-    "--cluster",
-    default="",
-    metavar="NAME|FILE",
-    help="Replay on this cluster; `prestep list clusters`.",
-)
-@click.option(
-    "--comm",
-    type=click.Choice(["recorded", "simulated"]),
-    help="Transfers as they were, or anew.",
-)
-@click.option(
-    "--clock",
-    type=click.Choice(["auto", "host", "gpu"]),
-    default="auto",
-    help="What counts the steps.",
-)
-@click.option(
-    "--ranks",
-    type=click.IntRange(1),
-    help="On so many data-parallel ranks: --set parallel.dp=N.",
-)
+@_PLACE
 @click.option(
     "--steps",
     default="",
@@ -111,62 +121,61 @@ REFUSED = {
 )
 @explained
 def command(
+    files: tuple[Path, ...], overrides: tuple[str, ...], json_: bool, **stated: Any
+) -> None:
+    if any(map(jobs.is_job, files)):
+        _refuse(stated, REFUSED)
+        _stragglers(files, overrides, stated["free"], json_)
+    elif stated["compare"] is not None:
+        _refuse(stated, dict.fromkeys(CHANGES, "no such option beside --compare"))
+        _compare(files, overrides, json_, **stated)
+    else:
+        _replay(files, overrides, json_, **stated)
+
+
+def _refuse(stated: Mapping[str, object], reasons: Mapping[str, str]) -> None:
+    """Refuses the first option that is stated and has a reason not to be."""
+    for option, expected in reasons.items():
+        if value := stated[option.removeprefix("--")]:
+            raise misused(option, str(value), expected)
+
+
+def _replay(
     files: tuple[Path, ...],
     overrides: tuple[str, ...],
+    json_: bool,
     cluster: str,
     comm: Any,
     clock: str,
     ranks: int | None,
     steps: str,
     free: bool,
-    compare: str | None,
-    json_: bool,
     trace: Path | None,
+    **_: Any,
 ) -> None:
-    if any(map(jobs.is_job, files)):
-        stated = (cluster, comm, ranks, steps, compare, trace)
-        _refuse_for_jobs(files, dict(zip(REFUSED, stated, strict=True)))
-        _stragglers(files[0], overrides, free, json_)
-        return
-    if compare is not None:
-        _refuse_changes(comm, ranks, free, trace)
-        _compare(files, compare, cluster, overrides, clock, steps, json_)
-        return
+    """Replays a run, writes its tracks where they are asked for, and prints it."""
     replicas = () if ranks is None else (f"parallel.dp={ranks}",)
     changes = (*overrides, *replicas)
     outcome = replays.replay_files(files, comm, cluster, changes, clock, free, steps)
-    _show(outcome, json_, trace)
-
-
-def _show(outcome: outcomes.Outcome, json_: bool, trace: Path | None) -> None:
-    """Writes the tracks of a replay where they are asked for, and prints it."""
     if trace is not None:
         tracks.write_trace(outcome, trace)
         talk(f"wrote {trace}")
-    if json_:
-        echo_json(report.as_json(outcome))
-    else:
-        show_page(report.as_text(outcome))
-
-
-def _refuse_for_jobs(files: tuple[Path, ...], stated: Mapping[str, object]) -> None:
-    """Options and files that do not go with a file of a whole job."""
-    for option, value in stated.items():
-        if value:
-            raise misused(option, str(value), REFUSED[option])
-    if len(files) > 1:
-        found = f"{len(files)} files, one of a whole job among them"
-        raise misused("FILE", found, "that file alone")
+    show_result(json_, lambda: report.as_json(outcome), lambda: report.as_text(outcome))
 
 
 def _stragglers(
-    file: Path, overrides: tuple[str, ...], free: bool, json_: bool
+    files: tuple[Path, ...], overrides: tuple[str, ...], free: bool, json_: bool
 ) -> None:
     """What slow ranks, stages and kinds of operations cost a job of which one file holds all ranks."""
-    job = jobs.read(file)
-    changes = job_changes.parsed(overrides, job)
-    analysis = stragglers.analysed(job, lambda times: changes.made(job, times))
-    rows = _freed(job, changes) if free else []
+    if len(files) > 1:
+        found = f"{len(files)} files, one of a whole job among them"
+        raise misused("FILE", found, "that file alone")
+    job = jobs.read(files[0])
+    changes = job_changes.parse_changes(overrides, job)
+    analysis = stragglers.analyse(job, lambda times: changes.applied(job, times))
+    rows = list[dict[str, Any]]()
+    if free:
+        rows = job_changes.free(job, changes.applied(job, stragglers.times_of(job)))
     if json_:
         table = stragglers.as_json(analysis) | {"changes": list(overrides)}
         echo_json(table | ({"free": rows} if free else {}))
@@ -176,40 +185,24 @@ def _stragglers(
         show_page(stragglers.free_text(rows))
 
 
-def _freed(
-    job: operations.Operations, changes: job_changes.JobChanges
-) -> list[dict[str, Any]]:
-    """The step if kinds of operations took no time, beside the changes."""
-    return job_changes.free(job, changes.made(job, stragglers.times_of(job)))
-
-
 def _compare(
     files: tuple[Path, ...],
-    scenario: str,
-    cluster: str,
     overrides: tuple[str, ...],
+    json_: bool,
+    compare: str,
+    cluster: str,
     clock: str,
     steps: str,
-    json_: bool,
+    **_: Any,
 ) -> None:
     """The run as it was, beside the prediction of its program."""
     outcome = replays.replay_files(files, clock=clock, steps=steps)
     key = "file" if cluster.endswith(".toml") else "name"
     place = (f"cluster.{key}={cluster}",) if cluster else ()
-    comparison = compared.compare(
-        outcome, catalog.find_scenario(scenario), (*place, *overrides)
+    path = catalog.find_scenario(compare)
+    comparison = comparisons.compare(outcome, path, (*place, *overrides))
+    show_result(
+        json_,
+        lambda: comparisons.as_json(comparison),
+        lambda: comparisons.as_text(comparison),
     )
-    if json_:
-        echo_json(compared.as_json(comparison))
-    else:
-        show_page(compared.as_text(comparison))
-
-
-def _refuse_changes(
-    comm: object, ranks: int | None, free: bool, trace: Path | None
-) -> None:
-    """Options that change the replay, which a comparison leaves as it was."""
-    stated = {"--comm": comm, "--ranks": ranks, "--free": free, "--trace": trace}
-    for option, value in stated.items():
-        if value:
-            raise misused(option, str(value), "no such option beside --compare")

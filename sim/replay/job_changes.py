@@ -33,13 +33,13 @@ class JobChanges:
     slow_rank: int | None = None
     slow_factor: float = 1.0
 
-    def made(self, job: Operations, times: Times) -> Times:
+    def applied(self, job: Operations, times: Times) -> Times:
         """The times of the job with these changes."""
         factors = np.ones((len(job.slots), 1, job.ranks))
         for name, factor in self.kinds:
-            factors[[named(slot.kind, name) for slot in job.slots]] *= factor
+            factors[[is_of_kind(slot.kind, name) for slot in job.slots]] *= factor
         if self.slow_rank is not None:
-            computes = [named(slot.kind, COMPUTE) for slot in job.slots]
+            computes = [is_of_kind(slot.kind, COMPUTE) for slot in job.slots]
             factors[computes, :, self.slow_rank] *= self.slow_factor
         return Times(
             times.duration * factors,
@@ -48,13 +48,13 @@ class JobChanges:
         )
 
 
-def named(kind: str, name: str) -> bool:
-    """Whether a name is that of a kind: its own, its family's, or all that computes or communicates."""
+def is_of_kind(kind: str, name: str) -> bool:
+    """Whether a name covers a kind of operation: its own, its family's, or one of all that computes or communicates."""
     group = MOVED if kind in COMMUNICATION else COMPUTE
     return name in (kind, family(kind), group)
 
 
-def parsed(items: Iterable[str], job: Operations) -> JobChanges:
+def parse_changes(items: Iterable[str], job: Operations) -> JobChanges:
     """Reads `--set` texts for a job.
 
     Raises
@@ -67,18 +67,16 @@ def parsed(items: Iterable[str], job: Operations) -> JobChanges:
     for text in items:
         key, equals, value = (part.strip().strip('"') for part in text.partition("="))
         key = SHORT.get(key, key)
+        kind = key.partition("kernels.")[2].replace("_", "-")
         if not equals or not value:
             mistakes.append(Mistake("--set", text, "no value", "KEY=VALUE"))
-        elif key.startswith("kernels."):
-            name = key.partition(".")[2].replace("_", "-")
-            mistakes += _no_kind(name, job)
-            kinds.append((name, factor_of(key, value, mistakes)))
+        elif kind:
+            mistakes += _no_kind(kind, job)
+            kinds.append((kind, factor_of(key, value, mistakes)))
         elif key in (HOST, SLOW_FACTOR, SLOW_RANK):
             keys[key] = factor_of(key, value, mistakes)
         else:
-            hint = f"{NOTHING}; `kernels.{COMPUTE}=0.8x` makes computing faster"
-            known = ("kernels.KIND", HOST, SLOW_RANK, SLOW_FACTOR)
-            mistakes.append(replace(unknown("--set", key, key, known), hint=hint))
+            mistakes.append(_no_key(key))
     mistakes += _no_rank(keys, job)
     if mistakes:
         raise InputError(mistakes)
@@ -88,20 +86,27 @@ def parsed(items: Iterable[str], job: Operations) -> JobChanges:
     )
 
 
+def _no_key(key: str) -> Mistake:
+    """A change that needs what the file does not have."""
+    hint = f"{NOTHING}; `kernels.{COMPUTE}=0.8x` makes computing faster"
+    keys = ("kernels.KIND", HOST, SLOW_RANK, SLOW_FACTOR)
+    return replace(unknown("--set", key, key, keys), hint=hint)
+
+
 def _no_kind(name: str, job: Operations) -> Iterator[Mistake]:
     """A name that no operation of the job has."""
     kinds = {slot.kind for slot in job.slots}
-    known = {COMPUTE, MOVED, *kinds, *map(family, kinds)}
-    if name not in known:
-        yield unknown("--set", "kernels", name, known)
+    names = {COMPUTE, MOVED, *kinds, *map(family, kinds)}
+    if name not in names:
+        yield unknown("--set", "kernels", name, names)
 
 
 def _no_rank(keys: dict[str, float], job: Operations) -> Iterator[Mistake]:
-    """A slow rank that the job has not, or of which only half is said."""
-    given = [key for key in (SLOW_RANK, SLOW_FACTOR) if key in keys]
-    if len(given) == 1:
+    """A slow rank that the job does not have, or a rank without its factor."""
+    stated = [key for key in (SLOW_RANK, SLOW_FACTOR) if key in keys]
+    if len(stated) == 1:
         expected = f"{SLOW_RANK} and {SLOW_FACTOR}"
-        yield Mistake("--set", given[0], f"{given[0]} alone", expected)
+        yield Mistake("--set", stated[0], f"{stated[0]} alone", expected)
     rank = keys.get(SLOW_RANK, 0.0)
     if rank != int(rank) or not 0 <= rank < job.ranks:
         expected = f"a data-parallel rank, 0 to {job.ranks - 1}"
@@ -112,12 +117,12 @@ def free(job: Operations, times: Times) -> list[dict[str, Any]]:
     """The step if each kind of operations, or the host, took no time: {"free", "step_time", "saved"}, most first."""
     base = float(step_times(job, times).mean())
     families = sorted({family(slot.kind) for slot in job.slots})
-    named_changes: Sequence[tuple[str, JobChanges]] = [
+    changes: Sequence[tuple[str, JobChanges]] = [
         *((name, JobChanges(((name, 0.0),))) for name in families),
         ("host", JobChanges(pauses=0.0)),
     ]
     rows = list[dict[str, Any]]()
-    for name, change in named_changes:
-        time = float(step_times(job, change.made(job, times)).mean())
+    for name, change in changes:
+        time = float(step_times(job, change.applied(job, times)).mean())
         rows.append({"free": name, "step_time": time, "saved": base - time})
     return sorted(rows, key=lambda row: -float(row["saved"]))

@@ -64,7 +64,7 @@ class Analysis:
         return float(np.max(np.abs(self.replayed / self.recorded - 1.0)))
 
 
-def analysed(
+def analyse(
     job: Operations, change: Callable[[Times], Times] = lambda times: times
 ) -> Analysis:
     """The what-ifs of a job, or of one whose times were changed.
@@ -77,11 +77,11 @@ def analysed(
     recorded = times_of(job)
     changed = change(recorded)
     eager = replace(changed, pause=np.zeros_like(changed.pause))
-    ideal = evened(job, eager)
+    ideal = without_stragglers(job, eager)
     best = step_times(job, ideal)
 
-    def kept(mask: np.ndarray) -> float:
-        """The ideal job in which some operations keep their times."""
+    def slowdown(mask: np.ndarray) -> float:
+        """The ideal job's, in which some operations keep their times."""
         times = Times(
             np.where(mask, eager.duration, ideal.duration),
             np.where(mask, eager.transfer, ideal.transfer),
@@ -96,21 +96,21 @@ def analysed(
         step_times(job, changed),
         best,
         float(step_times(job, eager).mean() / best.mean()),
-        _slowdowns(job, kept),
+        _slowdowns(job, slowdown),
     )
 
 
 def _slowdowns(
-    job: Operations, kept: Callable[[np.ndarray], float]
+    job: Operations, slowdown: Callable[[np.ndarray], float]
 ) -> dict[str, dict[str, float]]:
     """By rank, stage and kind, the most first."""
     ranks = np.arange(job.ranks)[None, None, :]
     stages = np.array([slot.stage for slot in job.slots])[:, None, None]
     named = np.array([family(slot.kind) for slot in job.slots])[:, None, None]
     by = {
-        "rank": {str(r): kept(ranks == r) for r in range(job.ranks)},
-        "stage": {str(s): kept(stages == s) for s in range(job.stages)},
-        "kind": {str(k): kept(named == k) for k in np.unique(named)},
+        "rank": {str(r): slowdown(ranks == r) for r in range(job.ranks)},
+        "stage": {str(s): slowdown(stages == s) for s in range(job.stages)},
+        "kind": {str(k): slowdown(named == k) for k in np.unique(named)},
     }
     return {
         name: dict(sorted(of.items(), key=lambda item: -item[1]))
@@ -143,7 +143,7 @@ def _clocked(times: np.ndarray) -> np.ndarray:
     return np.where(times <= -CLOCKS, 0.0, times)
 
 
-def evened(job: Operations, times: Times) -> Times:
+def without_stragglers(job: Operations, times: Times) -> Times:
     """Every operation takes what those of its kind take: kernels their mean, communication its median."""
     duration, transfer = times.duration.copy(), times.transfer.copy()
     kinds = np.array([slot.kind for slot in job.slots])

@@ -6,10 +6,9 @@ import click
 
 from prestep.sim.commands._shared import (
     as_json,
-    echo_json,
     explained,
     misused,
-    show_page,
+    show_result,
 )
 from prestep.sim.extras import lazily
 
@@ -64,10 +63,11 @@ def command(
 ) -> None:
     chosen = systems.load_system(system, "command line", "SYSTEM")
     way = _way(chosen, cluster, transfer, gpus)
-    if json_:
-        echo_json(curve.table_of(chosen, threads, way))
-    else:
-        show_page(curve.render(chosen, threads, way, transfer))
+    show_result(
+        json_,
+        lambda: curve.table_of(chosen, threads, way),
+        lambda: curve.render(chosen, threads, way, transfer),
+    )
 
 
 def _way(

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from prestep import cli
 from prestep.sim.errors import InputError
-from prestep.sim.replay.stragglers import analysed, step_times, times_of
+from prestep.sim.replay.stragglers import analyse, step_times, times_of
 from prestep.workloads.traces import jobs
 from prestep.workloads.traces.operations import (
     CLIP,
@@ -92,12 +92,12 @@ def test_recorded_steps_are_replayed_exactly(tmp_path: Path) -> None:
     job = jobs.read(path)
     assert step_times(job, times_of(job)) == pytest.approx(job.step_times)
     assert job.step_times == pytest.approx([6.8 + 3 * (f - 1) for f in (1.0, 1.5, 3.0)])
-    assert analysed(job).error < 1e-9
+    assert analyse(job).error < 1e-9
 
 
 def test_a_job_without_stragglers_has_no_slowdown(tmp_path: Path) -> None:
     """All operations of a kind take the same: the ideal step is the recorded one, and nothing costs anything."""
-    analysis = analysed(jobs.read(written(tmp_path, (1.0,), (1.0,))))
+    analysis = analyse(jobs.read(written(tmp_path, (1.0,), (1.0,))))
     assert analysis.ideal == pytest.approx(analysis.recorded)
     slowdowns = [v for of in analysis.by.values() for v in of.values()]
     assert [analysis.slowdown, *slowdowns] == pytest.approx(
@@ -107,7 +107,7 @@ def test_a_job_without_stragglers_has_no_slowdown(tmp_path: Path) -> None:
 
 def test_the_slow_stage_costs_what_it_takes(tmp_path: Path) -> None:
     """Means of both stages are ideal; the slow one keeps its times, the other is faster than the mean."""
-    analysis = analysed(jobs.read(written(tmp_path, (2.0,))))
+    analysis = analyse(jobs.read(written(tmp_path, (2.0,))))
     ideal = 6.8 - 6.0 + 2 * 1.5 + 2 * 3.0
     assert analysis.ideal == pytest.approx([ideal])
     assert analysis.slowdown == pytest.approx(9.8 / ideal)

@@ -11,10 +11,9 @@ import click
 from prestep.sim.commands._shared import (
     EXIT_OUTSIDE,
     as_json,
-    echo_json,
     explained,
     file_option,
-    show_page,
+    show_result,
     talk,
 )
 from prestep.sim.extras import lazily
@@ -41,10 +40,11 @@ def command(rows: Path, output: Path | None, json_: bool) -> None:
     if good and output is not None:
         files.write_text(output, submissions.text(checked))
         talk(f"wrote {output}: add it to a pull request")
-    if json_:
-        echo_json({"good": good, "rows": [one.to_json() for one in checked]})
-    else:
-        show_page("\n".join(_lines(checked)))
+    show_result(
+        json_,
+        lambda: {"good": good, "rows": [one.to_json() for one in checked]},
+        lambda: "\n".join(_lines(checked)),
+    )
     if not good:
         talk(
             "nothing is written: mend the rows, or say in the pull request why they are right"

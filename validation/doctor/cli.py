@@ -14,9 +14,9 @@ from prestep.sim.commands._shared import (
     EXIT_OUTSIDE,
     as_json,
     changes,
-    echo_json,
     explained,
-    show_page,
+    show_result,
+    together,
 )
 from prestep.sim.extras import lazily
 
@@ -48,12 +48,27 @@ def command(context: click.Context, json_: bool) -> None:
         return
     findings = doctor.examined()
     table = doctor.to_json(findings)
-    if json_:
-        echo_json(table)
-    else:
-        lines = (doctor.in_short(findings), "", *map(str, findings))
-        show_page("\n".join(lines))
+    lines = (doctor.in_short(findings), "", *map(str, findings))
+    show_result(json_, lambda: table, lambda: "\n".join(lines))
     sys.exit(0 if table["good"] else EXIT_OUTSIDE)
+
+
+#: What the logs may not say of their run.
+_RUN = together(
+    click.option(
+        "--cluster",
+        metavar="NAME|FILE",
+        help="What the log should have run on; default: recognised from the log.",
+    ),
+    click.option(
+        "--hosts",
+        type=click.IntRange(1),
+        help="Hosts of the run, where no log says it.",
+    ),
+    click.option(
+        "--op", default="", help="Operation, where no log says it: all_reduce."
+    ),
+)
 
 
 @command.command(
@@ -69,15 +84,7 @@ def command(context: click.Context, json_: bool) -> None:
     metavar="LOG...",
     type=click.Path(path_type=Path, dir_okay=False),
 )
-@click.option(
-    "--cluster",
-    metavar="NAME|FILE",
-    help="What the log should have run on; default: recognised from the log.",
-)
-@click.option(
-    "--hosts", type=click.IntRange(1), help="Hosts of the run, where no log says it."
-)
-@click.option("--op", default="", help="Operation, where no log says it: all_reduce.")
+@_RUN
 @changes
 @as_json
 @explained
@@ -102,10 +109,11 @@ def nccl(
     here = sweep.Situation(fabric, settings, sweep.series_of(run.rows))
     diagnosis = diagnoses.diagnosed(here, run.lines)
     name = fabric.name if fabric is not None else ""
-    if json_:
-        echo_json(page.as_json(diagnosis, run, name))
-    else:
-        show_page(page.as_text(diagnosis, run, name))
+    show_result(
+        json_,
+        lambda: page.as_json(diagnosis, run, name),
+        lambda: page.as_text(diagnosis, run, name),
+    )
     sys.exit(EXIT_OUTSIDE if diagnosis.abnormal else 0)
 
 
