@@ -24,7 +24,6 @@ from prestep.workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
     from prestep.workloads.models.model import ModelSpec
-from prestep.workloads.models.model import ModelSpec
 
 STREAM = "nccl tp"
 #: Weights whose columns are split over ranks; and those of latent attention that are, by heads.

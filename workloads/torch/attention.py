@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.parallel.context import Gradients, Shapes
-from prestep.workloads.torch import written_out
 from prestep.workloads.torch.tape import Tape, Tensor
+
+with lazily():
+    from prestep.workloads.parallel import context
+    from prestep.workloads.torch import written_out
 
 # Kernels of a rotary embedding on the halves of each head, with their layouts; a concatenation follows.
 ROPE_FORWARD = (
@@ -134,7 +137,7 @@ def _local_or_ring(
     k: Tensor,
     v: Tensor,
     kernels: Sequence[Kernel],
-    gradients: Gradients,
+    gradients: context.Gradients,
 ) -> Tensor:
     """Attention to this rank's keys or, with context parallelism, to those of all ranks block by block."""
     t.cpu("attention")
@@ -143,7 +146,7 @@ def _local_or_ring(
         for kernel in kernels:
             t.launch(kernel)
         return _attended(t, q, k, v, gradients)
-    ring, shapes = t.ring, Shapes.of(q, k, v)
+    ring, shapes = t.ring, context.Shapes.of(q, k, v)
     ring.forward(t, shapes, kernels)
 
     def around(t: Tape, *tensors: Tensor) -> list[Tensor]:
@@ -277,7 +280,7 @@ def _attended(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    gradients: Gradients,
+    gradients: context.Gradients,
 ) -> Tensor:
     """The output of an attention that was launched; `gradients` launches its backward."""
     b, h, s, _ = q.shape

@@ -10,10 +10,9 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Protocol
 
+from prestep.sim.extras import lazily
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch import functional as F
-from prestep.workloads.torch import liger
-from prestep.workloads.torch.adapter import Exchanges
 from prestep.workloads.torch.attention import (
     attention,
     heads_view,
@@ -22,10 +21,12 @@ from prestep.workloads.torch.attention import (
     split_joined,
     with_sinks,
 )
-from prestep.workloads.torch.latent_attention import LatentAttention, Whole
 from prestep.workloads.torch.modules import FeedForward, Linear, Module
-from prestep.workloads.torch.moe import MixtureOfExperts
 from prestep.workloads.torch.tape import Tape, Tensor
+
+with lazily():
+    from prestep.workloads.torch import adapter as adapters
+    from prestep.workloads.torch import latent_attention, liger, moe
 
 
 class Attention(Module):
@@ -184,9 +185,9 @@ class Block(Module):
         return [part for _, part in self.branches]
 
     @property
-    def experts(self) -> MixtureOfExperts | None:
+    def experts(self) -> moe.MixtureOfExperts | None:
         """Its layer of experts, if it has one."""
-        found = (p for p in self.parts if isinstance(p, MixtureOfExperts))
+        found = (p for p in self.parts if isinstance(p, moe.MixtureOfExperts))
         return next(found, None)
 
     @property
@@ -229,24 +230,25 @@ class BlockParallel:
     column: Linear = staticmethod(F.linear)
     row: Linear = staticmethod(F.linear)
 
-    #: What surrounds projections that every rank has whole.
-    whole_projections = Whole()
+    #: What surrounds projections that every rank has whole; None: nothing.
+    whole_projections: latent_attention.Whole | None = None
 
     def attention(
         self, t: Tape, m: ModelSpec, window: int
-    ) -> Attention | LatentAttention:
+    ) -> Attention | latent_attention.LatentAttention:
         """A block's attention: over this rank's heads, of so many tokens (0: all)."""
         if m.latent:
-            return LatentAttention(t, m, self.shards, self.whole_projections)
+            whole = self.whole_projections
+            return latent_attention.LatentAttention(t, m, self.shards, whole)
         return Attention(t, m, self.shards, window)
 
     def feed_forward(self, t: Tape, m: ModelSpec, experts: bool) -> Part:
         """A block's feed-forward part, with experts or dense."""
-        return MixtureOfExperts(t, m) if experts else FeedForward(t, m)
+        return moe.MixtureOfExperts(t, m) if experts else FeedForward(t, m)
 
-    def adapter(self, module: Module, w: Tensor, later: bool) -> Exchanges:
+    def adapter(self, module: Module, w: Tensor, later: bool) -> adapters.Exchanges:
         """What ranks exchange for an adapter beside a module's weight; ``later``: its output is summed with others."""
-        return Exchanges()
+        return adapters.Exchanges()
 
     def enter(self, t: Tape, x: Tensor) -> Tensor:
         """The embedding's output as the blocks hold it."""

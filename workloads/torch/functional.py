@@ -10,10 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.torch import written_out
-from prestep.workloads.torch.reductions import row_sum_scratch
 from prestep.workloads.torch.tape import Tape, Tensor
+
+with lazily():
+    from prestep.workloads.torch import reductions, written_out
 
 Step = Callable[[Tape, Tensor], Tensor]
 
@@ -118,7 +120,7 @@ class _Linear:
     def _bias_grad(self, g: Tensor, bias: Tensor) -> Tensor:
         grad = self.t.empty(bias.shape, self.x.itemsize)
         self.t.launch(Kernel("sum", (g.elements,), bytes=g.size))
-        self.t.scratch(row_sum_scratch(self.rows, self.w.shape[0]))
+        self.t.scratch(reductions.row_sum_scratch(self.rows, self.w.shape[0]))
         return grad
 
 

@@ -46,9 +46,3 @@ class HybridBlock(Block):
     def inner_norm(self) -> list[Tensor]:
         """There is no second norm."""
         return []
-
-
-def layer_of(t: Tape, m: ModelSpec, index: int, parallel: BlockParallel) -> Block:
-    """A model's layer: of a pattern, or a block of attention and feed-forward."""
-    build = HybridBlock if m.layer_pattern else Block
-    return build(t, m, index, parallel)

@@ -118,8 +118,3 @@ def _beside(
     out = t.parameter(outputs, choices.rank, itemsize=size, name="lora_b")
     t.adapters[w] = LowRank(into, out, choices, exchanges)
     return into, out
-
-
-def trained(parameters: list[Tensor]) -> list[Tensor]:
-    """Those that get a gradient."""
-    return [p for p in parameters if p.requires_grad]

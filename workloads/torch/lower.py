@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
+from prestep.sim.extras import lazily
 from prestep.sim.graph.opgraph import OpGraph
 from prestep.workloads.host_costs import host_costs
 from prestep.workloads.job import JobSpec
 from prestep.workloads.lowered import Layout, Lowered
 from prestep.workloads.models.model import ModelSpec
-from prestep.workloads.parallel.zero_redundancy import loads, representatives
 from prestep.workloads.torch.grid import grid_of
 from prestep.workloads.torch.rank_step import RankStep
 from prestep.workloads.torch.recorder import PHASES, Shared
 from prestep.workloads.torch.run_block import RunBlock
 from prestep.workloads.torch.tape import Tape
+
+with lazily():
+    from prestep.workloads.parallel import zero_redundancy
 
 Replicas = tuple[tuple[int, ...], ...]
 
@@ -166,8 +169,9 @@ def _by_share(
     for stage in range(layout.pp):
         step = step_of(layout.rank(0, stage, 0), Shared(), every)
         step.build()
-        of_stages.append(loads(step.model.parameters, layout.dp))
-    heaviest = representatives([sum(of, ()) for of in zip(*of_stages, strict=True)])
+        of_stages.append(zero_redundancy.loads(step.model.parameters, layout.dp))
+    loads = [sum(of, ()) for of in zip(*of_stages, strict=True)]
+    heaviest = zero_redundancy.representatives(loads)
     return tuple(
         (rank, *(d for d in every[0] if heaviest[d] == rank != d))
         for rank in dict.fromkeys(heaviest)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Protocol
 
+from prestep.sim.extras import lazily
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch import functional as F
-from prestep.workloads.torch import liger
 from prestep.workloads.torch.tape import Tape, Tensor
+
+with lazily():
+    from prestep.workloads.torch import liger
 
 
 class Linear(Protocol):
@@ -47,6 +50,11 @@ class Module:
     ) -> Tensor | None:
         """A parameter that not every model has."""
         return self.add(t, *shape, name=name) if wanted else None
+
+    @property
+    def trained(self) -> list[Tensor]:
+        """Parameters that get a gradient."""
+        return [p for p in self.parameters if p.requires_grad]
 
     @property
     def parameter_count(self) -> int:

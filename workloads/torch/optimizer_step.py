@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads import orthogonal
 from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.optimizer import Optimizer
-from prestep.workloads.orthogonal import Matrices, hidden
 from prestep.workloads.parallel.group import Group
-from prestep.workloads.parallel.offload import HostMemory
-from prestep.workloads.torch import trainer, updates
-from prestep.workloads.torch.loss_scaling import LossScaler
+from prestep.workloads.torch import trainer
 from prestep.workloads.torch.memory import Storage
 from prestep.workloads.torch.tape import Tape, Tensor
+
+with lazily():
+    from prestep.workloads import orthogonal
+    from prestep.workloads.parallel import offload
+    from prestep.workloads.torch import loss_scaling, updates
 
 ADAMW_MOMENTS = 2
 COUNTERS = 110  # step counters that one _foreach_add_ takes
@@ -48,10 +50,10 @@ class OptimizerStep:
     rule: Optimizer
     choices: PyTorch
     sharded: bool
-    scaler: LossScaler | None = None
+    scaler: loss_scaling.LossScaler | None = None
     shards: Group | None = None
     tensor: Group | None = None
-    host: HostMemory | None = None
+    host: offload.HostMemory | None = None
 
     @property
     def wide(self) -> int:
@@ -84,7 +86,7 @@ class OptimizerStep:
 
     def _moments(self, p: Tensor) -> int:
         """Values of optimizer state for each element of a parameter."""
-        by_rule = _matrices(p) or not self.rule.iterations
+        by_rule = not self.rule.iterations or _matrices(p)
         return self.rule.moments if by_rule else ADAMW_MOMENTS
 
     def update(self, stored: Sequence[Tensor]) -> None:
@@ -101,16 +103,17 @@ class OptimizerStep:
         matrices = [p for p in stored if iterations and _matrices(p)]
         rest = [p for p in stored if not (iterations and _matrices(p))]
         self._elementwise(rest)
-        orthogonal.update(
-            self.tape,
-            filter(None, map(_matrices, matrices)),
-            iterations,
-            self.wide,
-            self.shards,
-            self.tensor,
-        )
+        if matrices:
+            orthogonal.update(
+                self.tape,
+                filter(None, map(_matrices, matrices)),
+                iterations,
+                self.wide,
+                self.shards,
+                self.tensor,
+            )
 
-    def _update_on(self, host: HostMemory, stored: Sequence[Tensor]) -> None:
+    def _update_on(self, host: offload.HostMemory, stored: Sequence[Tensor]) -> None:
         """The same by the CPU."""
         if self.choices.clip_gradients:
             self.tape.cpu("elementwise_nograd", len(stored))
@@ -188,5 +191,5 @@ class OptimizerStep:
             self.tape.launch(Kernel("adamw", (count, len(tensors)), layout=layout))
 
 
-def _matrices(p: Tensor) -> Matrices | None:
-    return hidden(p.name, p.whole or p.shape)
+def _matrices(p: Tensor) -> orthogonal.Matrices | None:
+    return orthogonal.hidden(p.name, p.whole or p.shape)

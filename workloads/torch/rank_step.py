@@ -6,28 +6,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import grad_accumulation_of, microbatches_of
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.optimizer import optimizer
 from prestep.workloads.parallel.group import Group
-from prestep.workloads.parallel.pipeline import Line, Pipeline, Stage, layers_of_stages
-from prestep.workloads.parallel.zero3 import ShardedParameters
-from prestep.workloads.parallel.zero3_course import Course
 from prestep.workloads.precision import precision
-from prestep.workloads.schedules import checked, rank_of_stages
-from prestep.workloads.schedules.runtime import operations
 from prestep.workloads.torch.grid import Grid
-from prestep.workloads.torch.loss_scaling import LossScaler, scale
 from prestep.workloads.torch.memory import Storage
 from prestep.workloads.torch.optimizer_step import OptimizerStep
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.run_block import RunBlock, as_written
 from prestep.workloads.torch.simulated_rank import SimulatedRank
 from prestep.workloads.torch.tape import Tape, Tensor
-from prestep.workloads.torch.wide import in_32_bits
 from prestep.workloads.torch.wrapped_model import WrappedModel
+
+with lazily():
+    from prestep.workloads import schedules
+    from prestep.workloads.parallel import pipeline, zero3_course
+    from prestep.workloads.schedules import runtime
+    from prestep.workloads.torch import loss_scaling, wide
 
 # cuBLAS takes 32 MiB of workspace on Hopper for each thread that calls it, and backward has its own thread
 # (aten/src/ATen/cuda/CublasHandlePool.cpp).
@@ -67,7 +67,7 @@ class RankStep:
         tape.products, tape.itemsize = numbers.products, numbers.parameter
         if numbers.wide:
             tape.plain = numbers.name
-            tape.runs_as = partial(in_32_bits, products=numbers.name)
+            tape.runs_as = partial(wide.in_32_bits, products=numbers.name)
         tape.packed = job.training.packed
         if job.pytorch.bf16_layers:
             tape.last_quantized = model.layers - job.pytorch.bf16_layers - 1
@@ -125,21 +125,21 @@ class RankStep:
         groups = self.model.sharded
         return groups[0].group if groups else None
 
-    def _scaler(self) -> LossScaler | None:
+    def _scaler(self) -> loss_scaling.LossScaler | None:
         """What scales the loss, where the number format needs it."""
         if not precision(self.job.training.precision).scaled_loss:
             return None
         groups = [group.group for group in self.model.sharded[:1]]
         if self.job.parallel.tp > 1:
             groups.append(self.model.tp_group)
-        return LossScaler(tuple(groups))
+        return loss_scaling.LossScaler(tuple(groups))
 
     # -- without a pipeline -----------------------------------------------------------------------
     def _plain(self) -> Callable[[], None]:
         """Builds the whole model; what runs the step's microbatches on it."""
         forward = self.model.whole()
-        if isinstance(self.model.ddp, ShardedParameters):
-            self.model.ddp.follow(self._course())
+        if self.model.zero3 is not None:
+            self.model.zero3.follow(self._course())
         microbatches = grad_accumulation_of(self.job)
 
         def run() -> None:
@@ -154,7 +154,7 @@ class RankStep:
         """Parameters of the modules in the order of a microbatch, which ZeRO 3 records in the first step."""
         t, whole = self.tape, replace(self.job.parallel, data_parallel="none")
         first = Tape(t.rank, Shared(), t.costs)
-        course = first.hooks = Course(first)
+        course = first.hooks = zero3_course.Course(first)
         step = RankStep(
             replace(self.job, parallel=whole),
             self.model.spec,
@@ -174,7 +174,7 @@ class RankStep:
         loss = forward()
         t.phase = 1
         if precision(self.job.training.precision).scaled_loss:
-            scale(t)
+            loss_scaling.scale(t)
         t.cpu("backward_call")
         t.launch(Kernel("fill", (1,), bytes=2.0))
         t.backward(loss, Tensor(None, loss.shape))
@@ -187,11 +187,11 @@ class RankStep:
         t, par = self.tape, self.job.parallel
         runs = grad_accumulation_of(self.job)
         microbatches = microbatches_of(self.job) // runs
-        module, chunks = checked(
+        module, chunks = schedules.checked(
             par.schedule, par.pp, microbatches, par.vpp if par.vpp > 1 else None
         )
-        owner = rank_of_stages(module.PLACEMENT, par.pp, chunks)
-        line = Line(
+        owner = schedules.rank_of_stages(module.PLACEMENT, par.pp, chunks)
+        line = pipeline.Line(
             self.rank.stage,
             self.rank.pipeline(),
             owner,
@@ -201,14 +201,15 @@ class RankStep:
             runs,
             t.itemsize,
         )
-        pipeline = Pipeline(t, self._stages(owner), line, self.model.loss)
-        ops = operations(par.schedule, par.pp, microbatches, chunks, hooks=True)
+        stages = self._stages(owner)
+        pipe = pipeline.Pipeline(t, stages, line, self.model.loss)
+        ops = runtime.operations(par.schedule, par.pp, microbatches, chunks, hooks=True)
         mine = ops[self.rank.stage]
 
         def run() -> None:
             for _ in range(runs):
                 t.cpu("step_python")
-                pipeline.run(mine)
+                pipe.run(mine)
 
         return run
 
@@ -218,9 +219,9 @@ class RankStep:
         spread = par.cp * (par.tp if par.sequence_parallel else 1)
         return training.micro_batch, training.seq_len // spread, self.model.spec.hidden
 
-    def _stages(self, owner: Sequence[int]) -> dict[int, Stage]:
+    def _stages(self, owner: Sequence[int]) -> dict[int, pipeline.Stage]:
         """The stages of this rank by index; `owner` is the pipeline rank of every stage."""
-        cuts = layers_of_stages(self.model.spec.layers, len(owner))
+        cuts = pipeline.layers_of_stages(self.model.spec.layers, len(owner))
         return {
             index: self.model.stage(index, cuts)
             for index, rank in enumerate(owner)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.job import JobSpec
-from prestep.workloads.parallel.fsdp import FullyShard
-from prestep.workloads.torch.activation_checkpoint import checkpoint
-from prestep.workloads.torch.again import Again
 from prestep.workloads.torch.block import Block
 from prestep.workloads.torch.tape import Tape, Tensor
+
+with lazily():
+    from prestep.workloads.parallel import fsdp
+    from prestep.workloads.torch import activation_checkpoint, again
 
 
 class RunBlock(Protocol):
@@ -46,7 +48,7 @@ class BlockRunner:
     job: JobSpec
     tape: Tape
     run: RunBlock
-    sharded: dict[Block, FullyShard] = field(default_factory=dict)
+    sharded: dict[Block, fsdp.FullyShard] = field(default_factory=dict)
     bucket_cap: float | None = None
 
     def __call__(self, block: Block, x: Tensor) -> Tensor:
@@ -66,8 +68,12 @@ class BlockRunner:
             return self._plain(block, x)
         products_alone = self.job.training.recompute == "products"
         attention = self.job.pytorch.recompute_attention
-        again = Again(products=True, attention=attention) if products_alone else None
-        return checkpoint(self.tape, lambda y: self._plain(block, y), x, again)
+        rule = None
+        if products_alone:
+            rule = again.Again(products=True, attention=attention)
+        return activation_checkpoint.checkpoint(
+            self.tape, lambda y: self._plain(block, y), x, rule
+        )
 
     def _recomputed(self, block: Block) -> bool:
         how = self.job.training.recompute

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from prestep.sim.extras import lazily
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch import functional as F
-from prestep.workloads.torch import liger
 from prestep.workloads.torch.block import Block, BlockParallel, Norm
-from prestep.workloads.torch.further import Further
-from prestep.workloads.torch.hybrid_block import layer_of
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor
+
+with lazily():
+    from prestep.workloads.torch import further, hybrid_block, liger
 
 if TYPE_CHECKING:
     from prestep.workloads.parallel.fsdp import FullyShard
@@ -47,7 +48,9 @@ class Transformer(Module):
         self.embedding_norm = Norm(t, m) if embedded else None
         if self.embedding_norm is not None:
             self.parameters += self.embedding_norm.parameters
-        self.blocks = [layer_of(t, m, i, self.parallel) for i in layers]
+        # A pattern of a hybrid's names the part of each layer; other blocks have attention and feed-forward.
+        layer = hybrid_block.HybridBlock if m.layer_pattern else Block
+        self.blocks: list[Block] = [layer(t, m, i, self.parallel) for i in layers]
         for block in self.blocks:
             self.parameters += block.parameters
         self.norm = Norm(t, m) if last else None
@@ -55,8 +58,8 @@ class Transformer(Module):
         if self.norm is not None:
             self.parameters += self.norm.parameters
             self.head = self._head(t, m)
-        further = range(m.layers, m.layers + m.mtp_layers) if last else range(0)
-        self.further = [Further(t, m, i, self.parallel) for i in further]
+        later = range(m.layers, m.layers + m.mtp_layers) if last else range(0)
+        self.further = [further.Further(t, m, i, self.parallel) for i in later]
         for each in self.further:
             self.parameters += each.parameters
         #: FSDP's groups of the embedding, and of norm and head, where they have groups of their own.

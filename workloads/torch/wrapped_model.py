@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 
+from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import grad_accumulation_of
 from prestep.workloads.models.counts import stage_parameters
 from prestep.workloads.models.model import ModelSpec
-from prestep.workloads.parallel import ddp, fsdp, loss_parallel
-from prestep.workloads.parallel.context import Ring
-from prestep.workloads.parallel.offload import HostMemory
-from prestep.workloads.parallel.pipeline import Stage
-from prestep.workloads.parallel.sharded_module import ShardedModule, Sharding
-from prestep.workloads.parallel.tensor import ExpertParallel, TensorParallel
-from prestep.workloads.parallel.zero3 import ShardedParameters
-from prestep.workloads.parallel.zero_offload import OffloadedPartitions, OffloadedShards
-from prestep.workloads.parallel.zero_partitions import ZeroPartitions
-from prestep.workloads.parallel.zero_redundancy import ZeroRedundancy
+from prestep.workloads.parallel import ddp
+from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch import functional as F
-from prestep.workloads.torch import liger, low_rank, trainer, written_out
-from prestep.workloads.torch.autocast import Autocast
+from prestep.workloads.torch import trainer
 from prestep.workloads.torch.block import BlockParallel
-from prestep.workloads.torch.convnet import ResNet, broadcast_buffers
 from prestep.workloads.torch.memory import Storage
-from prestep.workloads.torch.mlp import MultilayerPerceptron
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.run_block import BlockRunner, RunBlock, as_written
 from prestep.workloads.torch.simulated_rank import SimulatedRank
 from prestep.workloads.torch.tape import Tape, Tensor
 from prestep.workloads.torch.transformer import Transformer
+
+with lazily():
+    # Of these a model has one kind of network, a job one kind of parallelism.
+    from prestep.workloads.parallel import (
+        context,
+        fsdp,
+        loss_parallel,
+        offload,
+        pipeline,
+        sharded_module,
+        tensor,
+        zero3,
+        zero_offload,
+        zero_partitions,
+        zero_redundancy,
+    )
+    from prestep.workloads.torch import (
+        autocast,
+        convnet,
+        liger,
+        low_rank,
+        mlp,
+        written_out,
+    )
 
 
 class WrappedModel:
@@ -46,6 +60,8 @@ class WrappedModel:
     averaged : list of Tensor
         Those that all data-parallel ranks share; empty: all.
     ddp : DistributedDataParallel, optional
+    partitions, zero3 : optional
+        The same as `ddp` where it is DeepSpeed's engine, of any stage and of stage 3.
     sharded : list of FullyShard
         FSDP's groups.
     whole_module : ShardedModule, optional
@@ -62,49 +78,61 @@ class WrappedModel:
         rank: SimulatedRank,
         run_block: RunBlock,
     ) -> None:
-        self.job, self.spec, self.tape = job, model, tape
+        self.job, self.spec, self.tape, self.rank = job, model, tape, rank
         self.choices, self.mode = job.pytorch, job.parallel.data_parallel
         self.run_block = BlockRunner(job, tape, run_block)
         self.dp_group = rank.data_parallel()
         self.tp_group = rank.tensor_parallel()
-        ep = job.parallel.ep
-        self.whole_experts = whole = job.parallel.etp == 1 and job.parallel.tp > 1
-        self.ep_group = rank.expert_parallel(ep, whole)
-        self.expert_copies = rank.expert_copies(ep, self.dp_group.size, whole)
-        self.host = self._host_memory(rank)
-        self.sharding = self._sharding(rank)
+        self.whole_experts = job.parallel.etp == 1 and job.parallel.tp > 1
+        self.host = self._host_memory()
         if job.parallel.cp > 1:
             around, way = rank.context_parallel(), job.pytorch.rotate_method
-            tape.ring = Ring(around, way, run_block is not as_written)
-        self.place = None if len(rank.replicas) == 1 else rank.where[0]
+            tape.ring = context.Ring(around, way, run_block is not as_written)
         self.sharded: list[fsdp.FullyShard] = []
-        self.whole_module: ShardedModule | None = None
-        self.redundancy: ZeroRedundancy | None = None
-        self.ddp: ddp.DistributedDataParallel | ZeroPartitions | None = None
+        self.whole_module: sharded_module.ShardedModule | None = None
+        self.redundancy: zero_redundancy.ZeroRedundancy | None = None
+        self.ddp: (
+            ddp.DistributedDataParallel | zero_partitions.ZeroPartitions | None
+        ) = None
+        self.partitions: zero_partitions.ZeroPartitions | None = None
+        self.zero3: zero3.ShardedParameters | None = None
         self.parameter_count = 0
         self.parameters: list[Tensor] = []
         self.averaged: list[Tensor] = []
         self.buffers: list[Tensor] = []
         self.resident: list[Storage] = []
         casts = job.pytorch.master_weights and not self._shards_parameters
-        self.autocast = Autocast(tape) if casts else None
+        self.autocast = autocast.Autocast(tape) if casts else None
 
-    def _host_memory(self, rank: SimulatedRank) -> HostMemory | None:
+    @cached_property
+    def ep_group(self) -> Group:
+        """The ranks that hold the other experts."""
+        ep = self.job.parallel.ep
+        return self.rank.expert_parallel(ep, self.whole_experts)
+
+    @cached_property
+    def expert_copies(self) -> Group:
+        """The ranks that hold the same experts."""
+        ep, among = self.job.parallel.ep, self.dp_group.size
+        return self.rank.expert_copies(ep, among, self.whole_experts)
+
+    def _host_memory(self) -> offload.HostMemory | None:
         """The host's memory of a rank that offloads to it."""
         if self.job.parallel.offload == "none":
             return None
         wide = 4 if self.choices.master_weights else self.tape.itemsize
         pinned = self.job.parallel.offload_pinned
-        return HostMemory(self.tape, rank.itself(), wide, pinned)
+        return offload.HostMemory(self.tape, self.rank.itself(), wide, pinned)
 
-    def _sharding(self, rank: SimulatedRank) -> Sharding:
+    @cached_property
+    def sharding(self) -> sharded_module.Sharding:
         """How FSDP shards modules, over all data-parallel ranks or over some of them (HSDP)."""
-        parallel = self.job.parallel
+        parallel, rank = self.job.parallel, self.rank
         shards = parallel.fsdp_shards or self.dp_group.size
         experts = None
         if parallel.ep > 1:
             experts = rank.expert_copies(parallel.ep, shards, self.whole_experts)
-        return Sharding(
+        return sharded_module.Sharding(
             self.tape,
             self.choices,
             parallel.reshards,
@@ -123,7 +151,7 @@ class WrappedModel:
             return self._transformer()
         return self._mlp() if self.spec.kind == "mlp" else self._resnet()
 
-    def stage(self, index: int, cuts: Sequence[range]) -> Stage:
+    def stage(self, index: int, cuts: Sequence[range]) -> pipeline.Stage:
         """A stage with its part of the model; `cuts` has the layers of every stage."""
         first, last = index == 0, index == len(cuts) - 1
         net = Transformer(
@@ -137,21 +165,20 @@ class WrappedModel:
         forward = partial(self._forward, net)
         if self._shards_parameters:
             module = self._sharded_module(net)
-            return Stage(index, net, forward, sharded=module)
-        wrapped = self._data_parallel(averaged, _without(own, averaged))
-        assert not isinstance(wrapped, ZeroPartitions)  # refused in a pipeline
-        return Stage(index, net, forward, wrapped)
+            return pipeline.Stage(index, net, forward, sharded=module)
+        wrapped = self._distributed(averaged, _without(own, averaged))
+        return pipeline.Stage(index, net, forward, wrapped)
 
     def _mlp(self) -> Callable[[], Tensor]:
         t, batch = self.tape, self.job.training.micro_batch
-        mlp = MultilayerPerceptron(t, self.spec)
+        net = mlp.MultilayerPerceptron(t, self.spec)
         self._keep_on_device(batch * (self.spec.sizes[0] + self.spec.sizes[-1]))
-        self._train(mlp)
-        return self._under_autocast(lambda: F.mse_loss(t, mlp.forward(t, batch)))
+        self._train(net)
+        return self._under_autocast(lambda: F.mse_loss(t, net.forward(t, batch)))
 
     def _resnet(self) -> Callable[[], Tensor]:
         t, batch = self.tape, self.job.training.micro_batch
-        net = ResNet(t, self.spec)
+        net = convnet.ResNet(t, self.spec)
         self.buffers = net.buffers
         self._keep_on_device(batch * 3 * self.spec.image_size**2)
         self._train(net)
@@ -189,12 +216,12 @@ class WrappedModel:
 
     def _under_autocast(self, forward: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """A forward pass that casts its weights first, where they are in fp32 and no FSDP casts them."""
-        autocast = self.autocast
-        if autocast is None:
+        casts = self.autocast
+        if casts is None:
             return forward
 
         def run() -> Tensor:
-            autocast.cast(self.parameters)
+            casts.cast(self.parameters)
             return forward()
 
         return run
@@ -205,20 +232,22 @@ class WrappedModel:
             sequence = self.job.parallel.sequence_parallel
             whole = self.whole_experts
             vocabulary = self.choices.vocabulary
-            return TensorParallel(self.tp_group, sequence, spread, whole, vocabulary)
+            return tensor.TensorParallel(
+                self.tp_group, sequence, spread, whole, vocabulary
+            )
         if self.spec.experts and spread is not None:
-            return ExpertParallel(spread)
+            return tensor.ExpertParallel(spread)
         return BlockParallel()
 
     def _adapted(self, net: Transformer) -> list[Tensor]:
         """The parameters that are trained: all, or adapters beside frozen ones."""
         if self.job.adapter.on:
             low_rank.adapt(self.tape, net, self.job.adapter)
-        return low_rank.trained(net.parameters)
+        return net.trained
 
     def _averaged(self, net: Transformer) -> list[Tensor]:
         """Trained parameters that all data-parallel ranks share: not the experts that are spread over them."""
-        own = low_rank.trained(net.parameters)
+        own = net.trained
         if self.job.parallel.ep == 1:
             return own
         layers = [b.experts for b in net.all_blocks if b.experts is not None]
@@ -232,26 +261,37 @@ class WrappedModel:
 
     def _data_parallel(
         self, parameters: list[Tensor], experts: Sequence[Tensor] = ()
-    ) -> ddp.DistributedDataParallel | ZeroPartitions | None:
-        if self._partitioned:
-            return self._partitions(parameters)
+    ) -> ddp.DistributedDataParallel | zero_partitions.ZeroPartitions | None:
+        if not self._partitioned:
+            return self._distributed(parameters, experts)
+        self.partitions = self._partitions(parameters)
+        return self.partitions
+
+    def _distributed(
+        self, parameters: list[Tensor], experts: Sequence[Tensor]
+    ) -> ddp.DistributedDataParallel | None:
+        """DDP over the parameters, if gradients are reduced while backward goes on."""
         if self.mode not in ("ddp", "zero1") or self.dp_group.size == 1:
             return None
         parallel, copies = self.job.parallel, self.expert_copies
         return ddp.wrap(self.tape, parallel, parameters, self.dp_group, experts, copies)
 
-    def _partitions(self, parameters: list[Tensor]) -> ZeroPartitions:
+    def _partitions(self, parameters: list[Tensor]) -> zero_partitions.ZeroPartitions:
         """DeepSpeed's partition, on the GPU or on its host."""
         t, group, host = self.tape, self.dp_group, self.host
         last = grad_accumulation_of(self.job) - 1
         if self.mode == "zero3":
             if host is None:
-                return ShardedParameters(t, parameters, group)
-            return OffloadedShards(t, parameters, group, host, last)
+                self.zero3 = zero3.ShardedParameters(t, parameters, group)
+            else:
+                self.zero3 = zero_offload.OffloadedShards(
+                    t, parameters, group, host, last
+                )
+            return self.zero3
         stage = 2 if self.mode == "zero2" else 1
         if host is None:
-            return ZeroPartitions(t, parameters, group, stage)
-        return OffloadedPartitions(t, parameters, group, stage, host, last)
+            return zero_partitions.ZeroPartitions(t, parameters, group, stage)
+        return zero_offload.OffloadedPartitions(t, parameters, group, stage, host, last)
 
     @property
     def _partitioned(self) -> bool:
@@ -275,7 +315,7 @@ class WrappedModel:
             module.forward(lambda: net.outputs(self.tape, tokens, self.run_block))
         )
 
-    def _sharded_module(self, net: Transformer) -> ShardedModule:
+    def _sharded_module(self, net: Transformer) -> sharded_module.ShardedModule:
         """A model or a stage under FSDP."""
         module = self.sharding.module(net)
         self.run_block.sharded |= module.blocks
@@ -328,7 +368,9 @@ class WrappedModel:
             return
         self.ddp.before_forward()
         if self.buffers:
-            broadcast_buffers(self.tape, self.buffers, self.dp_group, ddp.STREAM)
+            convnet.broadcast_buffers(
+                self.tape, self.buffers, self.dp_group, ddp.STREAM
+            )
 
     def after_backward(self) -> None:
         """What DDP and FSDP do when autograd has returned."""
@@ -386,20 +428,21 @@ class WrappedModel:
 
     def updated_parameters(self) -> list[Tensor]:
         """Tensors that this rank's optimizer updates: all that are stored, or its share (ZeRO 1)."""
-        if isinstance(self.ddp, ZeroPartitions):
+        if self.partitions is not None:
             return []  # its partition is its own
         if self.mode != "zero1" or self.dp_group.size == 1:
             return self.stored_parameters()
         if self.redundancy is None:
-            self.redundancy = ZeroRedundancy(
-                self.tape, self.parameters, self.dp_group, self.place
+            place = None if len(self.rank.replicas) == 1 else self.rank.where[0]
+            self.redundancy = zero_redundancy.ZeroRedundancy(
+                self.tape, self.parameters, self.dp_group, place
             )
         return self.redundancy.own
 
     def share_updates(self) -> None:
         """With ZeRO 1 every rank gets what the others have updated; DeepSpeed's engine takes its own step."""
-        if isinstance(self.ddp, ZeroPartitions):
-            self.ddp.step()
+        if self.partitions is not None:
+            self.partitions.step()
         if self.redundancy is not None:
             self.redundancy.broadcast()
 
