@@ -10,10 +10,10 @@ import logging
 from dataclasses import replace
 
 from prestep.sim.analysis.caveats import is_unsteady
+from prestep.sim.analysis.effects import step_time as time_of
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.report import report
 from prestep.sim.analysis.shadow_prices import affordable, shadow_prices
-from prestep.sim.analysis.step_time import step_time as time_of
 from prestep.sim.engine import engine
 from prestep.sim.engine.execution import Run
 from prestep.sim.lowering import lower

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from prestep.sim import predict
-from prestep.sim.analysis import step_time as times
+from prestep.sim.analysis import effects as times
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.report import report
 from prestep.sim.costs import Gpu

@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 
 from lab.sets.schedules import BASE, Row, rows_of
 from prestep.sim import predict
-from prestep.sim.analysis.step_time import step_time as time_of
+from prestep.sim.analysis.effects import step_time as time_of
 from prestep.sim.spec.load import load_scenario
 from prestep.validation.sets.sets import asked, folder_of
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from prestep.sim import predict
-from prestep.sim.analysis.step_time import step_time
+from prestep.sim.analysis.effects import step_time
 from prestep.sim.spec.load import parse_scenario
 from prestep.sim.studies.replicas import step_times
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from prestep.sim import plugins
 from prestep.sim.analysis.critical_path import CriticalPath
+from prestep.sim.analysis.step_times import by_rank, longest, median
 from prestep.sim.analysis.timeline import Timeline
 from prestep.sim.analysis.uncertainty import Uncertainty
 from prestep.sim.engine.execution import Run
@@ -84,6 +85,14 @@ def delays_of(planned: Planned, run: Run, computed: float) -> dict[str, Delay]:
             delays[name] = effect.delay(planned, run, section, computed)
             computed = delays[name].step_time
     return delays
+
+
+def step_time(planned: Planned, run: Run) -> float:
+    """Seconds of the last step with its delays: the longest of its ranks', with noise their median."""
+    times = by_rank(planned.graph, run).values()
+    computed = longest(times) if planned.noise is None else median(times)
+    delays = [*delays_of(planned, run, computed).values()]
+    return delays[-1].step_time if delays else computed
 
 
 def following(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,13 +12,17 @@ from prestep.sim.analysis import metrics
 from prestep.sim.analysis.prediction import Fallback
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.costs import Gpu
+from prestep.sim.costs.estimators import OWN
 from prestep.sim.costs.interference import is_known
 from prestep.sim.engine.execution import Run
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import COMM, KERNEL, Chain, Program
 from prestep.sim.planning.planned import Planned
+from prestep.sim.units import percent
 
 GROUNDED = ("measured", "fitted")
+#: Smaller shares of tables are not shown.
+LEAST_SHOWN = 0.005
 # Why something has no measurement or fit of its own: (what, grade).
 Reason = tuple[str, str]
 
@@ -47,6 +51,14 @@ def tables_of(planned: Planned, run: Run) -> dict[str, float]:
     whole = sum(times.values()) or 1.0
     shares = sorted(times.items(), key=lambda item: (-item[1], item[0]))
     return {name: time / whole for name, time in shares}
+
+
+def of_others(tables: Mapping[str, float]) -> str:
+    """As "library trtllm/1.3.0rc20 41 %, borrowed from h200 12 %, own 47 %"; "" where nearly all are the GPU's own."""
+    shown = {name: share for name, share in tables.items() if share >= LEAST_SHOWN}
+    if {*shown} <= {OWN}:
+        return ""
+    return ", ".join(f"{name} {percent(share)}" for name, share in shown.items())
 
 
 def _kernel_tables(planned: Planned, kernel: Kernel | Chain) -> dict[str, float]:

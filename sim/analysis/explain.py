@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim import files
-from prestep.sim.analysis.whose import of_others
+from prestep.sim.analysis.evidence import of_others
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.units import format_duration
 

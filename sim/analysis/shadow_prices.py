@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from prestep.sim.analysis.choices import changed_choices
-from prestep.sim.analysis.step_time import step_time
+from prestep.sim.analysis.effects import step_time
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.engine.engine import execute
 from prestep.sim.engine.execution import Run

@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from prestep.sim.analysis.effects import step_time
 from prestep.sim.analysis.prediction import Prediction
-from prestep.sim.analysis.step_time import step_time
 from prestep.sim.engine.execution import Run
 from prestep.sim.errors import InputError, Mistake, PrestepError, unknown
 from prestep.sim.explorer.knobs import Knob, grows, knobs, world

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from prestep.sim import files
+from prestep.sim.analysis.evidence import of_others
 from prestep.sim.analysis.prediction import Prediction
-from prestep.sim.analysis.whose import of_others
 from prestep.sim.exporters import _words as words
 from prestep.sim.units import format_bytes, format_duration, percent
 

@@ -16,8 +16,8 @@ from rich.text import Text
 from prestep.sim import files
 from prestep.sim.analysis.critical_path import CriticalPath, path_part
 from prestep.sim.analysis.effects import pages_of
+from prestep.sim.analysis.evidence import of_others
 from prestep.sim.analysis.prediction import Prediction
-from prestep.sim.analysis.whose import of_others
 from prestep.sim.exporters import _answers as answers
 from prestep.sim.exporters import _sections as sections_of
 from prestep.sim.exporters import _words as words

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prestep.sim.analysis.step_time import step_time
+from prestep.sim.analysis.effects import step_time
 from prestep.sim.collectives.wires import processes
 from prestep.sim.engine.engine import execute
 from prestep.sim.engine.execution import Run

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from prestep.sim.analysis.critical_path import HOST
+from prestep.sim.analysis.effects import step_time
 from prestep.sim.analysis.prediction import Prediction
-from prestep.sim.analysis.step_time import step_time
 from prestep.sim.analysis.summary import CAPTURED
 from prestep.sim.analysis.uncertainty import Part, Uncertainty
 from prestep.sim.costs.spreads import quantile, widths

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from prestep.sim.analysis.constants import Grounds, label
+from prestep.sim.analysis.effects import step_time
 from prestep.sim.analysis.prediction import Prediction
-from prestep.sim.analysis.step_time import step_time
 from prestep.sim.analysis.uncertainty import RUN, Part, difference
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.costs.spreads import NOMINAL, quantile

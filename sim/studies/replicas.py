@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from prestep.sim import progress
-from prestep.sim.analysis.step_time import step_time
+from prestep.sim.analysis.effects import step_time
 from prestep.sim.engine.engine import execute
 from prestep.sim.planning.jitter import jitter_of
 from prestep.sim.planning.noise import noise_of

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from prestep.sim import progress
 from prestep.sim.analysis.critical_path import IO
+from prestep.sim.analysis.effects import step_time
 from prestep.sim.analysis.prediction import Prediction
-from prestep.sim.analysis.step_time import step_time
 from prestep.sim.planning.planned import Planned
 from prestep.sim.predict import execute
 from prestep.sim.spec.sections import Scenario

@@ -11,8 +11,7 @@ import prestep.sim.predict
 import prestep.sim.spec.load
 import prestep.topologies.files.clusterfile
 import prestep.topologies.policies
-import prestep.workloads.torch.mlp
-import prestep.workloads.torch.transformer
+import prestep.workloads.torch.lower
 from prestep.sim import plugins
 from prestep.sim.tools import catalog
 

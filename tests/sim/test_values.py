@@ -8,8 +8,8 @@ from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 import numpy as np
 import pytest
 
+from prestep.sim.analysis.effects import step_time
 from prestep.sim.analysis.prediction import Prediction
-from prestep.sim.analysis.step_time import step_time
 from prestep.sim.engine.execution import Run, Timed
 from prestep.sim.planning.planned import Planned
 from prestep.sim.predict import execute, plan, predict, reported

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from prestep.sim import api
-from prestep.sim.analysis.step_time import step_time
+from prestep.sim.analysis.effects import step_time
 from prestep.sim.errors import InputError
 from prestep.sim.planning.host_memory import rate_of
 from prestep.sim.predict import execute

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Protocol
 
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -28,6 +29,25 @@ def with_hook(t: Tape, y: Tensor, before_backward: Callable[[], None]) -> Tensor
         return [g]
 
     return t.apply(Tensor(y.storage, y.shape, y.itemsize), [y], backward)
+
+
+class ModuleHooks(Protocol):
+    """What an engine hangs on every module (`torch.nn.Module.register_forward_pre_hook` and its kin).
+
+    A module is known by the parameters that it has itself, and not by its children.
+    """
+
+    def enter(self, parameters: Sequence[Tensor]) -> None:
+        """A module is about to run."""
+        ...
+
+    def take(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
+        """The input that it gets, whose gradient says that the module has run backward."""
+        ...
+
+    def leave(self, parameters: Sequence[Tensor], y: Tensor) -> Tensor:
+        """The output that it gives, whose gradient says that the module is about to run backward."""
+        ...
 
 
 @dataclass

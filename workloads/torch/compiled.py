@@ -22,9 +22,9 @@ from prestep.workloads.torch.block_units import (
 )
 from prestep.workloads.torch.compiled_graph import graph_of
 from prestep.workloads.torch.compiled_hybrid import compiled_layer, experts_between
-from prestep.workloads.torch.hybrid_block import HybridBlock
 from prestep.workloads.torch.modules import FeedForward
 from prestep.workloads.torch.moe import MixtureOfExperts
+from prestep.workloads.torch.scan_layers import HybridBlock
 from prestep.workloads.torch.tape import Tape, Tensor
 
 # torch.distributed._DEFAULT_FIRST_BUCKET_BYTES: the cut nearest the output comes early.

@@ -17,9 +17,9 @@ from prestep.workloads.torch.block_units import ATTENTION, DOWN, GATE, NORM, OUT
 from prestep.workloads.torch.compiled_graph import Compiled, graph_of
 from prestep.workloads.torch.compiled_latent import LatentUnits
 from prestep.workloads.torch.compiled_units import Grads, Late
-from prestep.workloads.torch.hybrid_block import HybridBlock
 from prestep.workloads.torch.modules import FeedForward
 from prestep.workloads.torch.moe import MixtureOfExperts
+from prestep.workloads.torch.scan_layers import HybridBlock
 from prestep.workloads.torch.tape import Tape, Tensor
 
 

@@ -10,10 +10,10 @@ from prestep.workloads.host_costs import host_costs
 from prestep.workloads.job import JobSpec
 from prestep.workloads.lowered import Layout, Lowered
 from prestep.workloads.models.model import ModelSpec
-from prestep.workloads.torch.grid import grid_of
 from prestep.workloads.torch.rank_step import RankStep
 from prestep.workloads.torch.recorder import PHASES, Shared
 from prestep.workloads.torch.run_block import RunBlock
+from prestep.workloads.torch.simulated_rank import grid_of
 from prestep.workloads.torch.tape import Tape
 
 with lazily():

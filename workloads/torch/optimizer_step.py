@@ -17,7 +17,7 @@ from prestep.workloads.torch.tape import Tape, Tensor
 with lazily():
     from prestep.workloads import orthogonal
     from prestep.workloads.parallel import offload
-    from prestep.workloads.torch import loss_scaling, updates
+    from prestep.workloads.torch import amp, updates
 
 ADAMW_MOMENTS = 2
 COUNTERS = 110  # step counters that one _foreach_add_ takes
@@ -50,7 +50,7 @@ class OptimizerStep:
     rule: Optimizer
     choices: PyTorch
     sharded: bool
-    scaler: loss_scaling.LossScaler | None = None
+    scaler: amp.LossScaler | None = None
     shards: Group | None = None
     tensor: Group | None = None
     host: offload.HostMemory | None = None

@@ -14,12 +14,11 @@ from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.optimizer import optimizer
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.precision import precision
-from prestep.workloads.torch.grid import Grid
 from prestep.workloads.torch.memory import Storage
 from prestep.workloads.torch.optimizer_step import OptimizerStep
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.run_block import RunBlock, as_written
-from prestep.workloads.torch.simulated_rank import SimulatedRank
+from prestep.workloads.torch.simulated_rank import Grid, SimulatedRank
 from prestep.workloads.torch.tape import Tape, Tensor
 from prestep.workloads.torch.wrapped_model import WrappedModel
 
@@ -27,7 +26,7 @@ with lazily():
     from prestep.workloads import schedules
     from prestep.workloads.parallel import pipeline, zero3_course
     from prestep.workloads.schedules import runtime
-    from prestep.workloads.torch import loss_scaling, wide
+    from prestep.workloads.torch import amp, wide
 
 # cuBLAS takes 32 MiB of workspace on Hopper for each thread that calls it, and backward has its own thread
 # (aten/src/ATen/cuda/CublasHandlePool.cpp).
@@ -125,14 +124,14 @@ class RankStep:
         groups = self.model.sharded
         return groups[0].group if groups else None
 
-    def _scaler(self) -> loss_scaling.LossScaler | None:
+    def _scaler(self) -> amp.LossScaler | None:
         """What scales the loss, where the number format needs it."""
         if not precision(self.job.training.precision).scaled_loss:
             return None
         groups = [group.group for group in self.model.sharded[:1]]
         if self.job.parallel.tp > 1:
             groups.append(self.model.tp_group)
-        return loss_scaling.LossScaler(tuple(groups))
+        return amp.LossScaler(tuple(groups))
 
     # -- without a pipeline -----------------------------------------------------------------------
     def _plain(self) -> Callable[[], None]:
@@ -174,7 +173,7 @@ class RankStep:
         loss = forward()
         t.phase = 1
         if precision(self.job.training.precision).scaled_loss:
-            loss_scaling.scale(t)
+            amp.scale(t)
         t.cpu("backward_call")
         t.launch(Kernel("fill", (1,), bytes=2.0))
         t.backward(loss, Tensor(None, loss.shape))

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from prestep.workloads.job.pytorch import PyTorch
     from prestep.workloads.parallel.context import Ring
+    from prestep.workloads.parallel.zero3_course import ModuleHooks
     from prestep.workloads.torch.adapter import LowRank
-    from prestep.workloads.torch.four_bits import FourBits
-    from prestep.workloads.torch.module_hooks import ModuleHooks
+    from prestep.workloads.torch.low_rank import FourBits
 
 Backward = Callable[["Tensor"], "list[Tensor | None]"]
 

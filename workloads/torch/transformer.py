@@ -13,7 +13,7 @@ from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor
 
 with lazily():
-    from prestep.workloads.torch import further, hybrid_block, liger
+    from prestep.workloads.torch import further, liger, scan_layers
 
 if TYPE_CHECKING:
     from prestep.workloads.parallel.fsdp import FullyShard
@@ -49,7 +49,7 @@ class Transformer(Module):
         if self.embedding_norm is not None:
             self.parameters += self.embedding_norm.parameters
         # A pattern of a hybrid's names the part of each layer; other blocks have attention and feed-forward.
-        layer = hybrid_block.HybridBlock if m.layer_pattern else Block
+        layer = scan_layers.HybridBlock if m.layer_pattern else Block
         self.blocks: list[Block] = [layer(t, m, i, self.parallel) for i in layers]
         for block in self.blocks:
             self.parameters += block.parameters

@@ -17,7 +17,6 @@ from prestep.workloads.torch import functional as F
 from prestep.workloads.torch import trainer
 from prestep.workloads.torch.block import BlockParallel
 from prestep.workloads.torch.memory import Storage
-from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.run_block import BlockRunner, RunBlock, as_written
 from prestep.workloads.torch.simulated_rank import SimulatedRank
 from prestep.workloads.torch.tape import Tape, Tensor
@@ -39,7 +38,7 @@ with lazily():
         zero_redundancy,
     )
     from prestep.workloads.torch import (
-        autocast,
+        amp,
         convnet,
         liger,
         low_rank,
@@ -81,10 +80,6 @@ class WrappedModel:
         self.job, self.spec, self.tape, self.rank = job, model, tape, rank
         self.choices, self.mode = job.pytorch, job.parallel.data_parallel
         self.run_block = BlockRunner(job, tape, run_block)
-        self.dp_group = rank.data_parallel()
-        self.tp_group = rank.tensor_parallel()
-        self.whole_experts = job.parallel.etp == 1 and job.parallel.tp > 1
-        self.host = self._host_memory()
         if job.parallel.cp > 1:
             around, way = rank.context_parallel(), job.pytorch.rotate_method
             tape.ring = context.Ring(around, way, run_block is not as_written)
@@ -102,7 +97,22 @@ class WrappedModel:
         self.buffers: list[Tensor] = []
         self.resident: list[Storage] = []
         casts = job.pytorch.master_weights and not self._shards_parameters
-        self.autocast = autocast.Autocast(tape) if casts else None
+        self.autocast = amp.Autocast(tape) if casts else None
+
+    @cached_property
+    def dp_group(self) -> Group:
+        """The ranks that hold the same parameters."""
+        return self.rank.data_parallel()
+
+    @cached_property
+    def tp_group(self) -> Group:
+        """The ranks that hold the other shards of its layers."""
+        return self.rank.tensor_parallel()
+
+    @property
+    def whole_experts(self) -> bool:
+        """Whether tensor parallelism leaves experts whole."""
+        return self.job.parallel.etp == 1 and self.job.parallel.tp > 1
 
     @cached_property
     def ep_group(self) -> Group:
@@ -116,7 +126,8 @@ class WrappedModel:
         ep, among = self.job.parallel.ep, self.dp_group.size
         return self.rank.expert_copies(ep, among, self.whole_experts)
 
-    def _host_memory(self) -> offload.HostMemory | None:
+    @cached_property
+    def host(self) -> offload.HostMemory | None:
         """The host's memory of a rank that offloads to it."""
         if self.job.parallel.offload == "none":
             return None
@@ -147,9 +158,8 @@ class WrappedModel:
     # -- what a rank holds ----------------------------------------------------------------------
     def whole(self) -> Callable[[], Tensor]:
         """Builds the whole model; what runs it forward, to its loss."""
-        if self.spec.kind == "transformer":
-            return self._transformer()
-        return self._mlp() if self.spec.kind == "mlp" else self._resnet()
+        transformer = self.spec.kind == "transformer"
+        return self._transformer() if transformer else self._network()
 
     def stage(self, index: int, cuts: Sequence[range]) -> pipeline.Stage:
         """A stage with its part of the model; `cuts` has the layers of every stage."""
@@ -169,31 +179,22 @@ class WrappedModel:
         wrapped = self._distributed(averaged, _without(own, averaged))
         return pipeline.Stage(index, net, forward, wrapped)
 
-    def _mlp(self) -> Callable[[], Tensor]:
-        t, batch = self.tape, self.job.training.micro_batch
-        net = mlp.MultilayerPerceptron(t, self.spec)
-        self._keep_on_device(batch * (self.spec.sizes[0] + self.spec.sizes[-1]))
-        self._train(net)
-        return self._under_autocast(lambda: F.mse_loss(t, net.forward(t, batch)))
-
-    def _resnet(self) -> Callable[[], Tensor]:
-        t, batch = self.tape, self.job.training.micro_batch
-        net = convnet.ResNet(t, self.spec)
-        self.buffers = net.buffers
-        self._keep_on_device(batch * 3 * self.spec.image_size**2)
-        self._train(net)
-        return self._under_autocast(lambda: F.cross_entropy(t, net.forward(t, batch)))
-
-    def _keep_on_device(self, elements: int) -> None:
-        """Inputs that stay on the device for the whole run."""
-        size = float(self.tape.itemsize * elements)
-        self.resident.append(Storage(self.tape.memory, size, "buffers"))
-
-    def _train(self, module: Module) -> None:
-        """Data parallelism over all parameters of a module."""
-        self.parameter_count = module.parameter_count
-        self.parameters = module.parameters
-        self.ddp = self._data_parallel(module.parameters)
+    def _network(self) -> Callable[[], Tensor]:
+        """A network that is no transformer; its inputs stay on the device for the whole run."""
+        t, m, batch = self.tape, self.spec, self.job.training.micro_batch
+        net: mlp.MultilayerPerceptron | convnet.ResNet
+        loss: Callable[[Tape, Tensor], Tensor]
+        if m.kind == "mlp":
+            net, loss = mlp.MultilayerPerceptron(t, m), F.mse_loss
+            sample = m.sizes[0] + m.sizes[-1]
+        else:
+            net, loss = convnet.ResNet(t, m), F.cross_entropy
+            self.buffers, sample = net.buffers, 3 * m.image_size**2
+        inputs = float(t.itemsize * batch * sample)
+        self.resident.append(Storage(t.memory, inputs, "buffers"))
+        self.parameter_count, self.parameters = net.parameter_count, net.parameters
+        self.ddp = self._data_parallel(net.parameters)
+        return self._under_autocast(lambda: loss(t, net.forward(t, batch)))
 
     def _transformer(self) -> Callable[[], Tensor]:
         t, m = self.tape, self.spec

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from prestep.sim.analysis.effects import step_time
 from prestep.sim.analysis.energy import energy_of, host_power, shares_of
 from prestep.sim.analysis.kernels import kernel_uses
 from prestep.sim.analysis.memory import needed
 from prestep.sim.analysis.prediction import Prediction
-from prestep.sim.analysis.step_time import step_time
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.draw import wall
 from prestep.sim.engine.execution import Run
