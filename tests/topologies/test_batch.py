@@ -207,9 +207,11 @@ def test_a_way_within_a_host_is_that_of_the_router(name: str) -> None:
     ]
     for a in ends:
         for b in ends[::3]:
-            assert fabric._batch.route(a, b).tolist() == list(
-                fabric._router.route(a, b)
+            ways, expected = (
+                [(rows.tolist(), share) for rows, share in one.routes(a, b)]
+                for one in (fabric._batch, fabric._router)
             )
+            assert ways == expected
 
 
 def test_a_way_within_a_host_does_not_ask_the_router_of_the_cluster() -> None:

@@ -250,7 +250,7 @@ class Fabric:
 
         Fewest hops; then NVLink before PCIe before the network; then lowest latency, most physical links, link order.
         """
-        return self._batch.route(self.node_index(src), self.node_index(dst))
+        return self.routes(src, dst)[0][0]
 
     def routes(self, src: str, dst: str) -> list[tuple[Ints, float]]:
         """All equally good paths with the share of the bytes each carries, such as those over four NVSwitches.
@@ -258,7 +258,7 @@ class Fabric:
         Hardware spreads addresses over physical links without looking at their speed, so shares go by the number of
         physical links: 5/18, 4/18, 4/18, 5/18 on a DGX H100, also when one of them is slow.
         """
-        return self._router.routes(self.node_index(src), self.node_index(dst))
+        return self._batch.routes(self.node_index(src), self.node_index(dst))
 
     def spread(self, src: str, dst: str) -> tuple[Ints, Floats]:
         """`routes` added up by link: (rows of `links`, bytes on that link per byte sent), both of the same length.
@@ -305,8 +305,7 @@ class Fabric:
         InputError
             If there is none of that kind in reach.
         """
-        routes = self._batch if self._in_columns else self._router
-        nearest = routes.nearest(self.node_index(node), kind)
+        nearest = self._router.nearest(self.node_index(node), kind)
         if not len(nearest):
             found = f"no node of kind {kind} in reach of {node}"
             hint = did_you_mean(kind, set(self.nodes.kinds) - {kind})

@@ -17,7 +17,6 @@ from prestep.topologies.core.kinds import NETWORK, rank_of
 from prestep.topologies.core.links import Bools, Floats, Ints, Links, Nodes, groups
 from prestep.topologies.routes.doors import Doors, Gates
 from prestep.topologies.routes.fans import Fan, fans_of
-from prestep.topologies.routes.nearest import Nearest
 from prestep.topologies.routes.net import Net, some_links, some_nodes
 from prestep.topologies.routes.pieces import Core, Piece, add_in_order, add_loads
 from prestep.topologies.routes.pieces import columns as in_columns
@@ -207,18 +206,18 @@ class Batch:
         from_door = host.home[0, end].min(initial=FAR)
         return int(self._inner(host).hops(start)[end]) >= int(to_door + from_door) + 2
 
-    def route(self, src: int, dst: int) -> Ints:
-        """`Router.route`; within a host that of the first of its pattern."""
+    def routes(self, src: int, dst: int) -> list[tuple[Ints, float]]:
+        """`Router.routes`; within a host those of the first of its pattern."""
         ends = np.array([src]), np.array([dst])
         if self._in_patterns(*ends).all() and self._same_host(*ends).all():
             stubs = self.stubs
             host = stubs.patterns[int(stubs.pattern[src])]
             start, end = int(stubs.local[src]), int(stubs.local[dst])
             if not self._is_left(host, start, end) or self._stays(host, src, dst):
-                places = self._inner(host).route(start, end)
-                rows: Ints = host.rows[stubs.member[src]][places]
-                return rows
-        return self._router.route(src, dst)
+                rows = host.rows[stubs.member[src]]
+                paths = self._inner(host).routes(start, end)
+                return [(rows[places], share) for places, share in paths]
+        return self._router.routes(src, dst)
 
     def _stays(self, host: Pattern, src: int, dst: int) -> bool:
         """Whether no way out of this very host and back is as good as those within, by the switches at its doors.
@@ -231,17 +230,6 @@ class Batch:
         fewest = self.gates.choice(host, host, np.array([src]), np.array([dst])).fewest
         start, end = self.stubs.local[[src, dst]].tolist()
         return int(self._inner(host).hops(start)[end]) <= int(fewest[0])
-
-    def nearest(self, src: int, kind: str) -> Ints:
-        """`Router.nearest`, within a host where that is certain."""
-        found = self._nearest.of(src, kind)
-        return self._router.nearest(src, kind) if found is None else found
-
-    @cached_property
-    def _nearest(self) -> Nearest:
-        stubs = self.stubs
-        inner = {host: self._inner(host) for host in stubs.patterns}
-        return Nearest(self._nodes, stubs, inner)
 
     def _inner(self, host: Pattern) -> Router:
         """Routes within the first host of a pattern, by places of its nodes and rows."""

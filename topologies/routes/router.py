@@ -348,10 +348,6 @@ class Router:
             self._paths[key] = [(paths[at], width[at] / sum(width)) for at in order]
         return self._paths[key]
 
-    def route(self, src: int, dst: int) -> Ints:
-        """The first of `routes`."""
-        return self.routes(src, dst)[0][0]
-
     def spread(self, src: int, dst: int) -> tuple[Ints, Floats]:
         """Rows in link order, and the bytes each carries per byte sent."""
         key = (src, dst)
@@ -361,18 +357,22 @@ class Router:
 
     def nearest(self, src: int, kind: str) -> Ints:
         """The reachable nodes of a kind with the fewest hops, ascending; empty when there is none."""
-        if kind not in self._of_kind:
-            found = [at for at, other in enumerate(self._nodes.kinds) if other == kind]
-            self._of_kind[kind] = np.array(found, dtype=np.int64)
-        nodes, hops = self._of_kind[kind], self.hops(src)
-        if not len(nodes) or hops[nodes].min() >= FAR:
-            return nodes[:0]
-        nearest: Ints = nodes[hops[nodes] == hops[nodes].min()]
-        return nearest
-
-    @cached_property
-    def _of_kind(self) -> dict[str, Ints]:
-        return {}
+        starts, counts, ends = self._fan
+        kinds = self._nodes.kinds
+        seen, edge = {src}, [src]
+        # Hop by hop, to the first that are of the kind: what is near a GPU is in its host, however large the cluster.
+        while edge:
+            nearest = sorted(node for node in edge if kinds[node] == kind)
+            if nearest:
+                return np.array(nearest, dtype=np.int64)
+            beyond: set[int] = set()
+            for node in edge:
+                if node == src or kinds[node] not in ENDPOINTS:
+                    start = starts[node]
+                    beyond.update(ends[start : start + counts[node]].tolist())
+            edge = [*(beyond - seen)]
+            seen |= beyond
+        return np.empty(0, dtype=np.int64)
 
 
 def _led_by(row: int, lines: Ints) -> Ints:
