@@ -19,7 +19,7 @@ from prestep.sim.planning import host_memory
 from prestep.sim.planning.job import Machine
 from prestep.topologies.core.links import Ints
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.routes.images import Images
+from prestep.topologies.routes.symmetry import Symmetry
 from prestep.workloads.lowered import Layout
 
 # What the plan of a communication depends on: not on who is simulated, nor on who begins.
@@ -167,39 +167,39 @@ def planned_once(
     what
         All that the plan depends on beside the fabric and the GPUs.
     """
-    images = fabric.images
-    if images is None:
+    symmetry = fabric.symmetry
+    if symmetry is None:
         return make()
     memory = paths.once(fabric, ("plans of GPUs that lie alike",), _Memory)
-    nodes, mark = _marked(fabric, images, memory, gpus)
+    nodes, mark = _marked(fabric, symmetry, memory, gpus)
     if mark is None:
         return make()
     key = (what, tuple(map(len, gpus)), mark)
     first = memory.first.get(key)
-    moved = _moved(images, first, nodes, gpus) if first else None
+    moved = _moved(symmetry, first, nodes, gpus) if first else None
     if moved is not None:
         return moved
     plan = make()
-    if first is None and images.settled(nodes):
+    if first is None and symmetry.settled(nodes):
         memory.first[key] = _Planned(nodes, plan)
     return plan
 
 
 def _marked(
-    fabric: Fabric, images: Images, memory: _Memory, gpus: Gpus
+    fabric: Fabric, symmetry: Symmetry, memory: _Memory, gpus: Gpus
 ) -> tuple[Ints, bytes | None]:
     """Positions of the GPUs, and how they lie."""
     key = tuple(map(tuple, gpus))
     if key not in memory.marks:
         nodes = fabric.positions(list(chain.from_iterable(gpus)))
-        memory.marks[key] = nodes, images.mark(nodes)
+        memory.marks[key] = nodes, symmetry.mark(nodes)
     return memory.marks[key]
 
 
-def _moved(images: Images, first: _Planned, nodes: Ints, gpus: Gpus) -> Plan | None:
+def _moved(symmetry: Symmetry, first: _Planned, nodes: Ints, gpus: Gpus) -> Plan | None:
     """The plan on the links of GPUs that lie like those for which it was made; None where a link has no image."""
     plan = first.plan
-    rows = images.rows(plan.links, first.nodes, nodes)
+    rows = symmetry.rows(plan.links, first.nodes, nodes)
     if rows is None:
         return None
     order = np.argsort(rows)

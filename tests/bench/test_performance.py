@@ -47,13 +47,13 @@ def test_a_collective_of_4096_ranks(
 ) -> None:
     """No more pairs are looked at than a few for each rank, and routes are asked for within one host alone."""
     seen: list[int] = []
-    doors = Batch.doors
+    ports = Batch.ports
 
     def counted(batch: Batch, first: Any, second: Any, src: Any, dst: Any) -> Any:
         seen.append(len(src))
-        return doors(batch, first, second, src, dst)
+        return ports(batch, first, second, src, dst)
 
-    monkeypatch.setattr(Batch, "doors", counted)
+    monkeypatch.setattr(Batch, "ports", counted)
     fabric = load_cluster("rail-h100", 512)
     plan = benchmark.pedantic(
         lambda: plan_collective(op, 2.0**28, fabric.gpus, fabric), rounds=1

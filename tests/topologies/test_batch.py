@@ -156,7 +156,7 @@ def test_an_exchange_of_thousands_makes_no_pairs(
         rail_optimized.build(rail_optimized.Params(hosts=64, hosts_per_group=8))
     )
     gpus, seen = fabric.positions(fabric.gpus), []
-    resolve, doors = Batch.resolve, Batch.doors
+    resolve, ports = Batch.resolve, Batch.ports
 
     def counted(batch: Batch, src: Ints, dst: Ints) -> Any:
         seen.append(len(src))
@@ -166,10 +166,10 @@ def test_an_exchange_of_thousands_makes_no_pairs(
         batch: Batch, first: Any, second: Any, src: Ints, dst: Ints, nth: int = 0
     ) -> Any:
         seen.append(len(src))
-        return doors(batch, first, second, src, dst, nth)
+        return ports(batch, first, second, src, dst, nth)
 
     monkeypatch.setattr(Batch, "resolve", counted)
-    monkeypatch.setattr(Batch, "doors", looked)
+    monkeypatch.setattr(Batch, "ports", looked)
     fabric.exchange(gpus, gpus, 1.0)
     assert sum(seen) == 64 * 8 * 8 + (8 * 8) ** 2
 

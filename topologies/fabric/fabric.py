@@ -20,8 +20,8 @@ from prestep.topologies.core.quantity import Quantity
 from prestep.topologies.core.routing import ADAPTIVE, Routing
 from prestep.topologies.routes.batch import Batch
 from prestep.topologies.routes.exchange import exchange
-from prestep.topologies.routes.images import Images
 from prestep.topologies.routes.router import Paths, Router, summed
+from prestep.topologies.routes.symmetry import Symmetry
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -168,9 +168,11 @@ class Fabric:
         return Batch(self.nodes, self.links, self._router)
 
     @cached_property
-    def images(self) -> Images | None:
+    def symmetry(self) -> Symmetry | None:
         """Which groups of nodes lie alike; None where routes do not follow from the wiring alone."""
-        return Images(self.nodes, self.links, self._batch) if self._in_columns else None
+        return (
+            Symmetry(self.nodes, self.links, self._batch) if self._in_columns else None
+        )
 
     @property
     def ends(self) -> tuple[Ints, Ints]:
@@ -354,7 +356,7 @@ class Fabric:
     def with_network_of(self, other: Fabric) -> Fabric:
         """Shares all that was derived from the network with another fabric: with one of other GPUs alone."""
         self.__dict__["memory"] = other.memory
-        self.__dict__["images"] = other.images
+        self.__dict__["symmetry"] = other.symmetry
         return self.with_routes_of(other)
 
     def with_routing(self, routing: Routing) -> Fabric:

@@ -1,8 +1,8 @@
-"""Many routes at once, in columns: the same bytes on the same links as the router's, pair by pair (`router`).
+"""Routes of whole arrays of pairs; `router` finds the same paths for one pair, and does so where nothing here applies.
 
-A way inside a host is found once for all hosts that are alike; a way between hosts is the way out of one, the paths
-between two switches, and the way into the other (`stubs`). Pairs for which that cannot be shown, from hop counts, to
-be all of the shortest paths are left to the router.
+A path inside a host is found once for all hosts of one pattern. A path between hosts is one out of a host, one between
+two switches, and one into the other host (`stubs`). Pairs for which hop counts do not show that these are all of the
+shortest paths are left to the router.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import numpy as np
 
 from prestep.topologies.core.kinds import NETWORK, rank_of
 from prestep.topologies.core.links import Bools, Floats, Ints, Links, Nodes, groups
-from prestep.topologies.routes.doors import Doors, Gates
-from prestep.topologies.routes.fans import Fan, fans_of
+from prestep.topologies.routes.fan_out import FanOut, fan_outs
 from prestep.topologies.routes.net import Net, some_links, some_nodes
 from prestep.topologies.routes.pieces import Core, Piece, add_in_order, add_loads
 from prestep.topologies.routes.pieces import columns as in_columns
+from prestep.topologies.routes.ports import HostPorts, Ports
 from prestep.topologies.routes.router import MAX_PATHS, STRIDE, Router
 from prestep.topologies.routes.stubs import FAR, Pattern, Stubs, find
 
 _CHUNK = 1 << 18  # pairs at a time: bounds the memory
-# Several numbers packed into one key: this many bits are enough for a pattern, a place in a host, and a door.
+# Several numbers packed into one key: this many bits are enough for a pattern, a place in a host, and a port.
 _BITS = 20
 _TWICE = 2 * _BITS
 _MASK = (1 << _BITS) - 1
@@ -32,7 +32,7 @@ _MASK = (1 << _BITS) - 1
 
 @dataclass(frozen=True, eq=False)
 class _Trips:
-    """Pairs with one way alone to the switches.
+    """Pairs with exactly one path to the switches.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class _Trips:
     width
         Physical links of the narrowest part in the two hosts.
     pieces
-        The parts in the hosts, doors included.
+        The parts in the hosts, ports included.
     """
 
     pairs: Ints
@@ -76,9 +76,9 @@ class Batch:
         return Net(self._nodes, self._links, self._router.ends, self.stubs.outside)
 
     @cached_property
-    def gates(self) -> Gates:
-        """The doors between hosts."""
-        return Gates(self.stubs, self.net)
+    def host_ports(self) -> HostPorts:
+        """The ports between hosts."""
+        return HostPorts(self.stubs, self.net)
 
     def loads(self, src: Ints, dst: Ints, amount: Floats) -> Floats:
         """Bytes on every row of `links` when `amount[i]` bytes go from `src[i]` to `dst[i]`."""
@@ -96,7 +96,7 @@ class Batch:
         return in_columns([*pieces, *(core.piece() for core in cores), *fans])
 
     def spread(self, src: int, dst: int) -> tuple[Ints, Floats]:
-        """`Router.spread`; by the pattern of the host, or the doors, where these are clear."""
+        """Returns `Router.spread`, derived from the host's pattern or the ports where these decide."""
         key = (src, dst)
         if key not in self._router.spreads:
             ends = np.array([src]), np.array([dst])
@@ -106,7 +106,7 @@ class Batch:
         return self._router.spread(src, dst)
 
     def prefetch(self, src: Ints, dst: Ints) -> None:
-        """Keep `spread` of all pairs where it follows from the host's pattern, or from doors that are clear."""
+        """Keeps `spread` of all pairs where it follows from the host's pattern or from the ports."""
         ends = zip(src.tolist(), dst.tolist(), strict=True)
         new = np.array([key not in self._router.spreads for key in ends], dtype=bool)
         if not new.any():
@@ -125,7 +125,7 @@ class Batch:
     def resolve(
         self, src: Ints, dst: Ints
     ) -> tuple[list[Piece], list[Core], list[Piece]]:
-        """The links of all pairs: in hosts, and between switches; and those of pairs with several ways to the net."""
+        """Returns the links of pairs: in hosts, between switches, and all of those with several paths to a switch."""
         moves = src != dst
         in_patterns = self._in_patterns(src, dst) & moves
         near = in_patterns & self._same_host(src, dst)
@@ -201,13 +201,13 @@ class Batch:
         return self._inner(host).spread(start, end)
 
     def _is_left(self, host: Pattern, start: int, end: int) -> bool:
-        """Whether a way out of a host may be as short as those between two of its nodes."""
-        to_door = host.away[0, start].min(initial=FAR)
-        from_door = host.home[0, end].min(initial=FAR)
-        return int(self._inner(host).hops(start)[end]) >= int(to_door + from_door) + 2
+        """Whether a path out of a host and back may be as short as those between two of its nodes."""
+        to_port = host.away[0, start].min(initial=FAR)
+        from_port = host.home[0, end].min(initial=FAR)
+        return int(self._inner(host).hops(start)[end]) >= int(to_port + from_port) + 2
 
     def routes(self, src: int, dst: int) -> list[tuple[Ints, float]]:
-        """`Router.routes`; within a host those of the first of its pattern."""
+        """Returns `Router.routes`; within a host those of the first host of its pattern, moved to this one."""
         ends = np.array([src]), np.array([dst])
         if self._in_patterns(*ends).all() and self._same_host(*ends).all():
             stubs = self.stubs
@@ -220,14 +220,16 @@ class Batch:
         return self._router.routes(src, dst)
 
     def _stays(self, host: Pattern, src: int, dst: int) -> bool:
-        """Whether no way out of this very host and back is as good as those within, by the switches at its doors.
+        """Whether no path out of this very host and back is as good as those within, by the switches at its ports.
 
-        Of ways with as many hops those without a link of the network are better.
+        Of paths with as many hops those without a link of the network are better.
         """
         network = rank_of(self._links.kind[host.rows[0]]).max(initial=0) >= NETWORK
-        if network or not self.gates.joined(host, host):
+        if network or not self.host_ports.joined(host, host):
             return False
-        fewest = self.gates.choice(host, host, np.array([src]), np.array([dst])).fewest
+        fewest = self.host_ports.choice(
+            host, host, np.array([src]), np.array([dst])
+        ).fewest
         start, end = self.stubs.local[[src, dst]].tolist()
         return int(self._inner(host).hops(start)[end]) <= int(fewest[0])
 
@@ -244,20 +246,20 @@ class Batch:
         return {}
 
     def _trips(self, src: Ints, dst: Ints, pairs: Ints) -> tuple[list[_Trips], Ints]:
-        """Ways between hosts by the doors they take; and the pairs that do not have exactly one way to the net."""
+        """Ways between hosts by the ports they take; and the pairs that do not have exactly one way to the net."""
         trips = []
         left = [np.empty(0, dtype=np.int64)]
         for hosts, at in self._by_patterns(src, dst, pairs):
-            doors = self.doors(*hosts, src[at], dst[at])
-            good = doors.single & (doors.best == 1)
+            ports = self.ports(*hosts, src[at], dst[at])
+            good = ports.single & (ports.best == 1)
             left.append(at[~good])
-            trips.append(self._by_doors(hosts, src, dst, at[good], doors.of(good)))
+            trips.append(self._by_ports(hosts, src, dst, at[good], ports.of(good)))
         return trips, np.concatenate(left)
 
-    def _fans(self, src: Ints, dst: Ints, pairs: Ints) -> Iterator[Fan]:
-        """Pairs of which it is clear by which of several doors their bytes go, by those doors."""
+    def _fans(self, src: Ints, dst: Ints, pairs: Ints) -> Iterator[FanOut]:
+        """Pairs of which it is clear by which of several ports their bytes go, by those ports."""
         for hosts, at in self._by_patterns(src, dst, pairs):
-            yield from fans_of(self.gates, hosts, src[at], dst[at], at)
+            yield from fan_outs(self.host_ports, hosts, src[at], dst[at], at)
 
     def _by_patterns(
         self, src: Ints, dst: Ints, pairs: Ints
@@ -269,44 +271,44 @@ class Batch:
             hosts = stubs.patterns[value >> _BITS], stubs.patterns[value & _MASK]
             yield hosts, pairs[which]
 
-    def _by_doors(
+    def _by_ports(
         self,
         hosts: tuple[Pattern, Pattern],
         src: Ints,
         dst: Ints,
         at: Ints,
-        doors: Doors,
+        ports: Ports,
     ) -> _Trips:
-        """The ways of some pairs between hosts of two patterns, by the doors that each takes."""
-        out, width_out = self.ways(hosts[0], src, at, doors.leave, True)
-        into, width_in = self.ways(hosts[1], dst, at, doors.enter, False)
-        first, last = self.switches(hosts, src[at], dst[at], doors)
+        """The ways of some pairs between hosts of two patterns, by the ports that each takes."""
+        out, width_out = self.ways(hosts[0], src, at, ports.leave, True)
+        into, width_in = self.ways(hosts[1], dst, at, ports.enter, False)
+        first, last = self.switches(hosts, src[at], dst[at], ports)
         width = np.minimum(width_out, width_in)
         return _Trips(at, first, last, width, out + into)
 
     def switches(
-        self, hosts: tuple[Pattern, Pattern], src: Ints, dst: Ints, doors: Doors
+        self, hosts: tuple[Pattern, Pattern], src: Ints, dst: Ints, ports: Ports
     ) -> tuple[Ints, Ints]:
-        """The switch behind the door out of each pair, and the one behind its door in."""
+        """The switch behind the port out of each pair, and the one behind its port in."""
         member = self.stubs.member
-        first = hosts[0].ends[0][member[src], doors.leave]
-        last = hosts[1].ends[1][member[dst], doors.enter]
+        first = hosts[0].ends[0][member[src], ports.leave]
+        last = hosts[1].ends[1][member[dst], ports.enter]
         return first, last
 
-    def doors(
+    def ports(
         self, first: Pattern, second: Pattern, src: Ints, dst: Ints, nth: int = 0
-    ) -> Doors:
-        """The doors that each pair takes; of several that are as good, the ``nth``."""
-        return self.gates.doors(first, second, src, dst, nth)
+    ) -> Ports:
+        """The ports that each pair takes; of several that are as good, the ``nth``."""
+        return self.host_ports.ports(first, second, src, dst, nth)
 
     def ways(
-        self, pattern: Pattern, node: Ints, at: Ints, door: Ints, out: bool
+        self, pattern: Pattern, node: Ints, at: Ints, port: Ints, out: bool
     ) -> tuple[list[Piece], Ints]:
-        """The rows from nodes to their doors (or back), doors included; and the narrowest of each."""
+        """The rows from nodes to their ports (or back), ports included; and the narrowest of each."""
         local, member = self.stubs.local[node[at]], self.stubs.member[node[at]]
         pieces = []
         width = np.zeros(len(at), dtype=np.int64)
-        for value, which in groups((local << _BITS) + door):
+        for value, which in groups((local << _BITS) + port):
             number = value & _MASK
             inner = pattern.way(value >> _BITS, number, out)
             width[which] = pattern.width_of(inner, number, out)

@@ -1,6 +1,6 @@
 """Everybody to everybody: bytes on links of a complete exchange, counted by classes of nodes.
 
-Nodes in the same place of like hosts under the same switches use the same doors and the same paths between switches.
+Nodes in the same place of like hosts under the same switches use the same ports and the same paths between switches.
 So one pair stands for all pairs of two classes, and what is left is to count: how many receivers there are that are
 not in the sender's own host.
 """
@@ -13,8 +13,8 @@ import numpy as np
 
 from prestep.topologies.core.links import Floats, Ints, distinct, groups
 from prestep.topologies.routes.batch import Batch
-from prestep.topologies.routes.doors import Doors
 from prestep.topologies.routes.pieces import Piece
+from prestep.topologies.routes.ports import Ports
 from prestep.topologies.routes.router import MAX_PATHS
 from prestep.topologies.routes.stubs import Pattern
 
@@ -62,7 +62,7 @@ def _host(batch: Batch, nodes: Ints) -> Ints:
 def _far(batch: Batch, senders: Ints, receivers: Ints, amount: float) -> Floats:
     """The part between hosts, of nodes of one pattern each."""
     sides = _sides(batch, senders, receivers)
-    ways = _equal_doors(batch, sides)
+    ways = _equal_ports(batch, sides)
     if ways is None:
         return _pair_by_pair(batch, senders, receivers, amount, between=True)
     pairs = _pairs_by_class(sides[0])
@@ -108,12 +108,12 @@ class _Side:
 
 @dataclass(frozen=True, eq=False)
 class _Way:
-    """How every two classes go by one of their best doors.
+    """How every two classes go by one of their best ports.
 
     Attributes
     ----------
     first, last : array
-        The switches behind the doors.
+        The switches behind the ports.
     width, count : array
         Physical links of the narrowest part in the hosts, and paths between the switches.
     pieces : list of (Piece, array)
@@ -127,7 +127,7 @@ class _Way:
     pieces: list[tuple[Piece, Floats]]
 
     def like(self, other: _Way) -> bool:
-        """Whether it carries as much as another door."""
+        """Whether it carries as much as another port."""
         equal = np.array_equal
         return equal(self.count, other.count) and equal(self.width, other.width)
 
@@ -142,22 +142,22 @@ class _Way:
             total[rows] += share * pairs[at]
 
 
-def _equal_doors(batch: Batch, sides: tuple[_Side, _Side]) -> list[_Way] | None:
-    """The ways by each of the best doors; None where classes do not show that all carry equal shares."""
+def _equal_ports(batch: Batch, sides: tuple[_Side, _Side]) -> list[_Way] | None:
+    """The ways by each of the best ports; None where classes do not show that all carry equal shares."""
     src, dst = _one_of_each(*sides)
     hosts = _pattern(batch, src), _pattern(batch, dst)
-    doors = batch.doors(*hosts, src, dst)
-    best = int(doors.best[0])
-    if not doors.single.all() or (doors.best != best).any():
+    ports = batch.ports(*hosts, src, dst)
+    best = int(ports.best[0])
+    if not ports.single.all() or (ports.best != best).any():
         return None
     ways: list[_Way] = []
     for nth in range(best):
-        doors = batch.doors(*hosts, src, dst, nth) if nth else doors
-        way = _way(batch, sides, doors, *batch.switches(hosts, src, dst, doors))
+        ports = batch.ports(*hosts, src, dst, nth) if nth else ports
+        way = _way(batch, sides, ports, *batch.switches(hosts, src, dst, ports))
         ways.append(way)
         # Of more paths than are kept, which ones are depends on the pair.
         beyond = way.count.max(initial=0) * best > MAX_PATHS
-        if beyond or not doors.single.all() or not way.like(ways[0]):
+        if beyond or not ports.single.all() or not way.like(ways[0]):
             return None
     return ways
 
@@ -175,13 +175,13 @@ def _pattern(batch: Batch, nodes: Ints) -> Pattern:
 
 
 def _way(
-    batch: Batch, sides: tuple[_Side, _Side], doors: Doors, first: Ints, last: Ints
+    batch: Batch, sides: tuple[_Side, _Side], ports: Ports, first: Ints, last: Ints
 ) -> _Way:
     away, home = sides
     shape = home.strangers.shape[1], away.strangers.shape[1]
     pieces: list[tuple[Piece, Floats]] = []
-    out = _in_host(batch, away, doors.leave.reshape(shape), pieces)
-    into = _in_host(batch, home, doors.enter.reshape(shape).T, pieces)
+    out = _in_host(batch, away, ports.leave.reshape(shape), pieces)
+    into = _in_host(batch, home, ports.enter.reshape(shape).T, pieces)
     ends = zip(first.tolist(), last.tolist(), strict=True)
     count = np.array([batch.net.count(one, other) for one, other in ends])
     return _Way(first, last, np.minimum(out, into.T).ravel(), count, pieces)
@@ -207,20 +207,20 @@ def _strangers(batch: Batch, nodes: Ints, others: Ints, labels: Ints) -> Floats:
 
 
 def _in_host(
-    batch: Batch, side: _Side, door: Ints, pieces: list[tuple[Piece, Floats]]
+    batch: Batch, side: _Side, port: Ints, pieces: list[tuple[Piece, Floats]]
 ) -> Ints:
-    """Adds the ways between nodes and doors, by the class beyond them; returns the narrowest of each two classes."""
+    """Adds the ways between nodes and ports, by the class beyond them; returns the narrowest of each two classes."""
     pattern = _pattern(batch, side.nodes)
-    doors = pattern.doors[0 if side.out else 1]
-    width = np.zeros(door.shape, dtype=np.int64)
-    for number in range(len(doors)):
-        through = door == number
+    ports = pattern.ports[0 if side.out else 1]
+    width = np.zeros(port.shape, dtype=np.int64)
+    for number in range(len(ports)):
+        through = port == number
         weight = (side.strangers * through[side.labels]).sum(axis=1)
         at = np.flatnonzero(weight)
-        gates = np.full(len(at), number)
-        parts, narrowest = batch.ways(pattern, side.nodes, at, gates, side.out)
+        numbers = np.full(len(at), number)
+        parts, narrowest = batch.ways(pattern, side.nodes, at, numbers, side.out)
         pieces += [(piece, weight[piece.pairs]) for piece in parts]
-        by_class = np.zeros(len(door), dtype=np.int64)
+        by_class = np.zeros(len(port), dtype=np.int64)
         by_class[side.labels[at]] = narrowest
         width += through * by_class[:, None]
     return width

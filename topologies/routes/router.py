@@ -1,4 +1,4 @@
-"""Routes: breadth-first, deterministic, made when asked for and kept.
+"""Routes: breadth-first, deterministic, found when they are first needed and cached.
 
 A path goes through switches, CPUs and NICs, never through a GPU, a memory or a disk. Paths are compared by number of
 hops, then by their worst kind of link as NCCL does (NVLink before PCIe before sockets before the network), so that two
@@ -35,7 +35,7 @@ STRIDE = 7919  # a prime above the numbers of switches in a tier
 
 
 def chosen(total: int, shift: int) -> list[int]:
-    """Numbers of the paths that are kept of `total`; `shift` is any number that the two ends make."""
+    """Returns which of `total` paths are used; `shift`, a number derived from the two ends, varies the choice."""
     if total <= MAX_PATHS:
         return list(range(total))
     # One from every stretch of equal length, at a place of its own: even at the first switch and at the last.
@@ -47,7 +47,7 @@ def chosen(total: int, shift: int) -> list[int]:
 
 
 def summed(paths: Paths) -> tuple[Ints, Floats]:
-    """What every link carries of all paths: rows in link order, and the share on each."""
+    """Adds paths up by link: rows in link order, and the share of the bytes on each."""
     load: dict[int, float] = {}
     for path, share in paths:
         for row in path.tolist():
@@ -142,7 +142,7 @@ class Router:
         return entering
 
     @cached_property
-    def _fan(self) -> tuple[Ints, Ints, Ints]:
+    def _adjacency(self) -> tuple[Ints, Ints, Ints]:
         """Rows that leave each node, as starts, counts and the nodes that they enter."""
         src, dst = self.ends
         order = np.argsort(src, kind="stable")
@@ -157,7 +157,7 @@ class Router:
 
     def hops(self, src: int) -> Ints:
         """Hops from `src` to every node; very many to one that it cannot reach."""
-        starts, count, ends = self._fan
+        starts, count, ends = self._adjacency
         hops = np.full(len(self._nodes), FAR, dtype=np.int64)
         hops[src] = 0
         edge = np.array([src])
@@ -357,7 +357,7 @@ class Router:
 
     def nearest(self, src: int, kind: str) -> Ints:
         """The reachable nodes of a kind with the fewest hops, ascending; empty when there is none."""
-        starts, counts, ends = self._fan
+        starts, counts, ends = self._adjacency
         kinds = self._nodes.kinds
         seen, edge = {src}, [src]
         # Hop by hop, to the first that are of the kind: what is near a GPU is in its host, however large the cluster.

@@ -15,7 +15,7 @@ import numpy as np
 from prestep.topologies.core.kinds import ENDPOINTS, NETWORK, rank_of
 from prestep.topologies.core.links import Bools, Ints, Links, Nodes
 
-MOST_DOORS = 128  # links out of a host, beyond which it is a network of its own
+MOST_PORTS = 128  # links out of a host, beyond which it is a network of its own
 FAR = 1 << 20  # hops to what cannot be reached
 
 
@@ -32,14 +32,14 @@ class Pattern:
     ends : array (hosts, out), array (hosts, into)
         Positions, among the nodes outside every host, that rows leave to and come from.
     away, home : array (nodes, out or into) of hops, of CPUs, and of the number of best ways
-        From a node to where an out row begins; from where an into row ends to a node.
+        From a node to the node at which an out row begins; from the node at which an into row ends.
     """
 
     kinds: list[str]
     inner: list[tuple[int, int]]
-    doors: tuple[list[int], list[int]]
+    ports: tuple[list[int], list[int]]
     width: list[int]
-    door_width: tuple[list[int], list[int]]
+    port_width: tuple[list[int], list[int]]
     hosts: list[int]
     nodes: Ints = field(init=False)
     rows: Ints = field(init=False)
@@ -53,19 +53,19 @@ class Pattern:
     @property
     def enters(self) -> Ints:
         """Of every into row: 1 where it enters a CPU."""
-        entered = [self.kinds[door] == "cpu" for door in self.doors[1]]
+        entered = [self.kinds[port] == "cpu" for port in self.ports[1]]
         return np.array(entered, dtype=np.int64)
 
     def survey(self) -> None:
-        """Hops, CPUs and ways between every node and every door."""
-        self.away = self._table(self.doors[0], out=True)
-        self.home = self._table(self.doors[1], out=False)
+        """Computes hops, CPUs and number of best paths between every node and every port."""
+        self.away = self._table(self.ports[0], out=True)
+        self.home = self._table(self.ports[1], out=False)
 
-    def _table(self, doors: list[int], out: bool) -> Ints:
-        if not doors:
+    def _table(self, ports: list[int], out: bool) -> Ints:
+        if not ports:
             return np.zeros((3, len(self.kinds), 0), dtype=np.int64)
         near = self._edges(out)
-        floods = [_flood(self.kinds, near, door, out) for door in doors]
+        floods = [_flood(self.kinds, near, port, out) for port in ports]
         columns = [(flood.hops, flood.cpus, flood.ways) for flood in floods]
         return np.array(columns, dtype=np.int64).transpose(1, 2, 0)
 
@@ -76,18 +76,18 @@ class Pattern:
             near[dst if out else src].append((src if out else dst, row))
         return near
 
-    def way(self, node: int, door: int, out: bool) -> list[int]:
-        """Inner rows of the only best way between a node and a door (its number), and nothing for the door's node."""
-        key = node, door, out
+    def way(self, node: int, port: int, out: bool) -> list[int]:
+        """Returns the inner rows of the best path between a node and a port; empty at the port's own node."""
+        key = node, port, out
         if key not in self._ways:
-            self._ways[key] = self._way(node, door, out)
+            self._ways[key] = self._way(node, port, out)
         return self._ways[key]
 
-    def _way(self, node: int, door: int, out: bool) -> list[int]:
+    def _way(self, node: int, port: int, out: bool) -> list[int]:
         near = self._edges(not out)
         table = self.away if out else self.home
-        hops, cpus = table[0, :, door].tolist(), table[1, :, door].tolist()
-        target = self.doors[0 if out else 1][door]
+        hops, cpus = table[0, :, port].tolist(), table[1, :, port].tolist()
+        target = self.ports[0 if out else 1][port]
         rows = []
         at = node
         while at != target:
@@ -101,21 +101,21 @@ class Pattern:
                     break
         return rows
 
-    def width_of(self, rows: list[int], door: int, out: bool) -> int:
-        """Physical links of the narrowest of these rows and the door's."""
+    def width_of(self, rows: list[int], port: int, out: bool) -> int:
+        """Returns the fewest physical links of any of these rows and the port."""
         widths = [self.width[row] for row in rows]
-        return min([self.door_width[0 if out else 1][door], *widths])
+        return min([self.port_width[0 if out else 1][port], *widths])
 
-    def rows_of(self, hosts: Ints, inner: list[int], door: int, out: bool) -> Ints:
-        """Rows of the fabric, for each of some hosts, on a way by inner rows and a door."""
-        doors = self.out if out else self.into
-        last = doors[hosts, door][:, None]
+    def rows_of(self, hosts: Ints, inner: list[int], port: int, out: bool) -> Ints:
+        """Returns the fabric's rows on a path by inner rows and a port, for each of some hosts."""
+        ports = self.out if out else self.into
+        last = ports[hosts, port][:, None]
         return np.concatenate([self.rows[hosts][:, inner], last], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
 class _Flood:
-    """Between every node of a host and one door: hops, CPUs entered, and number of best ways."""
+    """Between every node of a host and one port: hops, CPUs entered, and number of best ways."""
 
     kinds: list[str]
     out: bool
@@ -124,7 +124,7 @@ class _Flood:
     ways: list[int]
 
     def reach(self, node: int, other: int) -> None:
-        """Takes the step between two neighbours into account, `node` being the one nearer the door."""
+        """Takes the step between two neighbours into account, `node` being the one nearer the port."""
         # Out of the host, the step enters `node`; into it, `other`.
         entered = node if self.out else other
         cpus = self.cpus[node] + (self.kinds[entered] == "cpu")
@@ -138,13 +138,13 @@ class _Flood:
 
 
 def _flood(
-    kinds: list[str], near: list[list[tuple[int, int]]], door: int, out: bool
+    kinds: list[str], near: list[list[tuple[int, int]]], port: int, out: bool
 ) -> _Flood:
-    """Breadth first from a door; no way leads through a GPU, a memory or a disk."""
+    """Breadth first from a port; no way leads through a GPU, a memory or a disk."""
     size = len(kinds)
     flood = _Flood(kinds, out, [FAR] * size, [0] * size, [0] * size)
-    flood.hops[door], flood.ways[door] = 0, 1
-    edge = [door]
+    flood.hops[port], flood.ways[port] = 0, 1
+    edge = [port]
     while edge:
         following = []
         for node in edge:
@@ -189,7 +189,7 @@ def find(nodes: Nodes, links: Links, src: Ints, dst: Ints) -> Stubs:
     for number in range(survey.hosts):
         if number in odd:
             continue
-        if survey.doors(number) > MOST_DOORS:
+        if survey.ports(number) > MOST_PORTS:
             odd.add(number)
             continue
         mark = survey.mark(number)
@@ -201,7 +201,7 @@ def find(nodes: Nodes, links: Links, src: Ints, dst: Ints) -> Stubs:
 
 @dataclass(frozen=True, eq=False)
 class _Survey:
-    """What tells hosts apart: kinds of their nodes, and their links within, out and in.
+    """What distinguishes hosts: kinds of their nodes, and their links within, out and in.
 
     Attributes
     ----------
@@ -253,12 +253,12 @@ class _Survey:
         ends = np.concatenate([a[across], b[across], np.maximum(a, b)[inward]])
         return set(ends.tolist())
 
-    def doors(self, number: int) -> int:
+    def ports(self, number: int) -> int:
         """Rows out of a host or into it, whichever are more."""
         return max(len(self.out.of(number)), len(self.into.of(number)))
 
     def mark(self, number: int) -> bytes:
-        """The same for hosts that are alike, and for no others."""
+        """Returns a key that is equal for hosts of the same pattern alone."""
         parts = (
             self.kind[self.members.of(number)],
             self.table[:, self.inner.of(number)],
@@ -268,7 +268,7 @@ class _Survey:
         return b"|".join(part.tobytes() for part in parts)
 
     def pattern(self, number: int) -> Pattern:
-        """The pattern of a host, as yet without any host."""
+        """Returns the pattern of a host, which has no members yet."""
         inner = self.table[:, self.inner.of(number)].tolist()
         out = self.table[:, self.out.of(number)].tolist()
         into = self.table[:, self.into.of(number)].tolist()
@@ -346,8 +346,8 @@ def _transit(pattern: Pattern) -> int:
     exits, entries = pattern.ends
     fewest = FAR
     for leave in range(pattern.out.shape[1]):
-        for enter, door in enumerate(pattern.doors[1]):
-            hops = int(pattern.away[0, door, leave]) + 2
+        for enter, port in enumerate(pattern.ports[1]):
+            hops = int(pattern.away[0, port, leave]) + 2
             if hops < fewest and (exits[:, leave] != entries[:, enter]).any():
                 fewest = hops
     return fewest

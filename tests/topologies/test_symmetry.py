@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from prestep.topologies import load_cluster
 from prestep.topologies.core.links import Ints
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.routes.images import Images
+from prestep.topologies.routes.symmetry import Symmetry
 from tests.topologies.test_batch import SMALL
 
 FABRICS = SMALL | {
@@ -22,9 +22,9 @@ FABRICS = SMALL | {
 }
 
 
-def images_of(fabric: Fabric) -> Images:
-    assert fabric.images is not None
-    return fabric.images
+def symmetry_of(fabric: Fabric) -> Symmetry:
+    assert fabric.symmetry is not None
+    return fabric.symmetry
 
 
 def moved(group: list[str], hosts: list[str], fabric: Fabric) -> list[str]:
@@ -45,7 +45,7 @@ def hops_of(fabric: Fabric, nodes: Ints) -> list[tuple[Ints, np.ndarray]]:
 def test_routes_of_groups_that_lie_alike(name: str, data: st.DataObject) -> None:
     """What stands for the links of a route is the route between those who stand for its ends, with the same shares."""
     fabric = FABRICS[name]
-    images, hosts = images_of(fabric), list(fabric.gpus_by_host)
+    symmetry, hosts = symmetry_of(fabric), list(fabric.gpus_by_host)
     gpus = st.lists(st.sampled_from(fabric.gpus), min_size=2, max_size=5, unique=True)
     group = data.draw(gpus)
     places = st.permutations(hosts) | st.integers(1, len(hosts) - 1).map(
@@ -56,15 +56,15 @@ def test_routes_of_groups_that_lie_alike(name: str, data: st.DataObject) -> None
         group, [order[h] for h in dict.fromkeys(map(fabric.host_of, group))], fabric
     )
     nodes, elsewhere = fabric.positions(group), fabric.positions(others)
-    mark = images.mark(nodes)
+    mark = symmetry.mark(nodes)
     assert mark is not None
-    if mark != images.mark(elsewhere):
+    if mark != symmetry.mark(elsewhere):
         return
     routes = hops_of(fabric, nodes), hops_of(fabric, elsewhere)
-    if not images.settled(nodes):
+    if not symmetry.settled(nodes):
         return
     for (links, share), (theirs, their_share) in zip(*routes, strict=True):
-        rows = images.rows(links, nodes, elsewhere)
+        rows = symmetry.rows(links, nodes, elsewhere)
         if rows is None:
             continue
         order_of = np.argsort(rows)
@@ -75,10 +75,10 @@ def test_routes_of_groups_that_lie_alike(name: str, data: st.DataObject) -> None
 def test_hosts_under_other_switches_lie_alike() -> None:
     """Neighbours of one group of rails lie as neighbours of the next do, and not as two of different groups."""
     fabric = load_cluster("rail-h100", hosts=64)
-    images = images_of(fabric)
+    symmetry = symmetry_of(fabric)
 
     def mark(*hosts: int) -> bytes | None:
-        return images.mark(fabric.positions([f"host{host}/gpu0" for host in hosts]))
+        return symmetry.mark(fabric.positions([f"host{host}/gpu0" for host in hosts]))
 
     assert mark(0, 1) == mark(33, 40) != mark(0, 32)
     assert mark(0, 32) == mark(40, 7)
@@ -88,9 +88,9 @@ def test_hosts_under_other_switches_lie_alike() -> None:
 def test_a_changed_host_lies_like_no_other(changed: str) -> None:
     """A host of which a link was changed has no image but itself."""
     fabric = load_cluster("rail-h100", hosts=4, overrides={changed: "0.5x"})
-    images = images_of(fabric)
+    symmetry = symmetry_of(fabric)
     marks = [
-        images.mark(fabric.positions([f"host{host}/gpu{k}" for k in range(8)]))
+        symmetry.mark(fabric.positions([f"host{host}/gpu{k}" for k in range(8)]))
         for host in range(4)
     ]
     assert marks[0] == marks[2] == marks[3] != marks[1]
@@ -101,15 +101,15 @@ def test_nothing_is_moved_where_one_cable_is_slow() -> None:
     fabric = load_cluster(
         "rail-h100", hosts=64, overrides={"spine[0].bandwidth": "0.5x"}
     )
-    assert images_of(fabric).mark(fabric.positions(fabric.gpus[:2])) is None
+    assert symmetry_of(fabric).mark(fabric.positions(fabric.gpus[:2])) is None
 
 
 def test_a_storage_fabric_is_in_nobodys_way() -> None:
     """Uneven links to storage, over which no GPU sends to another, leave GPUs alike."""
     fabric = load_cluster("dgx-h100-superpod", hosts=128)
-    images = images_of(fabric)
+    symmetry = symmetry_of(fabric)
     marks = [
-        images.mark(fabric.positions([f"host{host}/gpu{k}" for k in range(8)]))
+        symmetry.mark(fabric.positions([f"host{host}/gpu{k}" for k in range(8)]))
         for host in range(128)
     ]
     assert None not in marks and len(set(marks)) < 16
@@ -118,7 +118,7 @@ def test_a_storage_fabric_is_in_nobodys_way() -> None:
 def test_a_choice_among_too_many_paths_is_not_moved() -> None:
     """Which of more paths than are kept are taken depends on the two ends: such routes are found one by one."""
     fabric = FABRICS["more paths than are kept"]
-    images = images_of(fabric)
+    symmetry = symmetry_of(fabric)
     far = fabric.positions([fabric.gpus[0], fabric.gpus[-1]])
     fabric.spread(fabric.gpus[0], fabric.gpus[-1])
-    assert not images.settled(far)
+    assert not symmetry.settled(far)

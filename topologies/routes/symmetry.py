@@ -1,6 +1,6 @@
-"""Groups of nodes that lie alike, and the links that are to one group what other links are to another.
+"""Symmetry of the network: groups of nodes in equivalent places, and which links correspond.
 
-Routes follow from the wiring alone: from the places of nodes in their hosts, the switches behind the doors of these
+Routes follow from the wiring alone: from the places of nodes in their hosts, the switches behind the ports of these
 hosts, and the paths between those switches. Where all of that is alike for two groups, the shortest paths of the one,
 moved link by link to the other, are shortest paths there; and they are all of them where there are as many.
 """
@@ -22,8 +22,8 @@ from prestep.topologies.routes.stubs import Pattern, Stubs
 TRAITS = ("kind", "count", "bandwidth", "raw", "latency")
 
 
-class Images:
-    """Which groups of nodes of a cluster lie alike."""
+class Symmetry:
+    """Finds which groups of nodes of a cluster are in equivalent places."""
 
     def __init__(self, nodes: Nodes, links: Links, batch: Batch) -> None:
         self._nodes, self._links, self._batch = nodes, links, batch
@@ -79,7 +79,7 @@ class Images:
         return labels
 
     def mark(self, nodes: Ints) -> bytes | None:
-        """The same for groups of nodes, in their order, that lie alike; None where that cannot be said."""
+        """Returns a key that equivalent groups of nodes (in order) share; None where equivalence cannot be shown."""
         stubs = self._stubs
         pattern, member = stubs.pattern[nodes], stubs.member[nodes]
         if (pattern < 0).any() or not self._even:
@@ -105,16 +105,16 @@ class Images:
         return _bytes(hosts.pattern, np.array(labels), number, kind, between)
 
     def _switches(self, hosts: _Hosts) -> Ints:
-        """The switches behind all doors of some hosts, out of and into each."""
+        """The switches behind all ports of some hosts, out of and into each."""
         if len(one := np.unique(hosts.pattern)) == 1:
             out, into = self._stubs.patterns[int(one[0])].ends
             return np.hstack([out[hosts.member], into[hosts.member]]).ravel()
         ends = [self._stubs.patterns[p].ends for p, _ in hosts.pairs]
-        doors = [
+        ports = [
             np.concatenate([out[m], into[m]])
             for (out, into), (_, m) in zip(ends, hosts.pairs, strict=True)
         ]
-        return np.concatenate(doors)
+        return np.concatenate(ports)
 
     def _between(self, classes: Ints, switches: Ints, kind: Ints) -> Ints:
         """Hops and paths between switches of every two classes: from the first of each to the last."""
@@ -126,9 +126,9 @@ class Images:
         return np.array(tables, dtype=np.int64).ravel()
 
     def settled(self, nodes: Ints) -> bool:
-        """Whether no route between switches of these nodes had to choose among too many paths, or was unclear.
+        """Whether no route between switches of these nodes depends on where exactly its ends are.
 
-        Which paths are chosen depends on the positions of the two ends.
+        Routes do where there are more paths than are used, or where hop counts do not decide.
         """
         hosts = _Hosts.of(self._stubs.pattern[nodes], self._stubs.member[nodes])
         if not self._net.chosen:
@@ -137,7 +137,7 @@ class Images:
         return not any(a in classes and b in classes for a, b in self._net.chosen)
 
     def rows(self, links: Ints, nodes: Ints, others: Ints) -> Ints | None:
-        """The links that are to `others` what `links` are to `nodes`, which lie alike; None where some are not."""
+        """Returns the links of `others` that correspond to `links` of `nodes`; None where some have no counterpart."""
         walk = self._walk(nodes, others)
         if not walk.all_found(links):
             return None
@@ -146,12 +146,12 @@ class Images:
         return rows if alike else None
 
     def _same(self, links: Ints, others: Ints) -> bool:
-        """Whether links have the traits of others, one by one."""
+        """Whether links have the same traits as others, one by one."""
         columns = [getattr(self._links, name) for name in TRAITS]
         return all(np.array_equal(column[links], column[others]) for column in columns)
 
     def _walk(self, nodes: Ints, others: Ints) -> _Walk:
-        """What is known before any path is followed: the hosts, and the switches behind their doors."""
+        """The correspondence of the hosts and the switches behind their ports, before any path is followed."""
         stubs, outside = self._stubs, self._stubs.outside
         row = np.full(len(self._links), -1)
         node = np.full(len(self._nodes), -1)
@@ -240,14 +240,14 @@ class _Side:
 
 @dataclass(frozen=True, eq=False)
 class _Walk:
-    """The links and nodes of one group as those of another; -1 where it is not known yet."""
+    """The counterpart of each link and node of one group in another; -1 where it is not known yet."""
 
     sides: tuple[_Side, _Side]
     row: Ints
     node: Ints
 
     def all_found(self, links: Ints) -> bool:
-        """Finds what stands for every link, going on from ends that have been found."""
+        """Finds the counterpart of every link, going on from nodes whose counterpart is known."""
         rest = links[self.row[links] < 0]
         while len(rest):
             for side in self.sides:
@@ -263,7 +263,7 @@ class _Walk:
         )
 
     def _follow(self, side: _Side, links: Ints) -> None:
-        """Finds links by their place at a node that has been found, where their far ends agree."""
+        """Finds links by their place at a node whose counterpart is known, where their far ends agree."""
         open_ = links[(self.row[links] < 0) & (self.node[side.near[links]] >= 0)]
         rows = side.same(open_, self.node[side.near[open_]])
         beyond, known = side.far[rows], self.node[side.far[open_]]

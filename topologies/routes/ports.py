@@ -1,4 +1,4 @@
-"""Doors: the links by which pairs of nodes leave one host and enter another."""
+"""Ports: the links by which routes leave one host and enter another."""
 
 from __future__ import annotations
 
@@ -14,38 +14,48 @@ from prestep.topologies.routes.stubs import FAR, Pattern, Stubs
 _COST = 1 << 10  # more CPUs than any path passes
 
 
-class Doors(NamedTuple):
-    """Of every pair: its row out and its row in, whether they have one way alone, and how many are as good."""
+class Ports(NamedTuple):
+    """The ports that each pair of nodes takes.
+
+    Attributes
+    ----------
+    leave, enter : array (pairs,)
+        Number of the port out of the one host, and of the port into the other.
+    single : array (pairs,)
+        Whether there is exactly one path to the port and from it.
+    best : array (pairs,)
+        How many combinations of ports are as good as this one.
+    """
 
     leave: Ints
     enter: Ints
     single: Bools
     best: Ints
 
-    def of(self, which: Ints) -> Doors:
-        """The doors of some pairs."""
+    def of(self, which: Ints) -> Ports:
+        """Returns the ports of some of the pairs."""
         leave, enter, single, best = self
-        return Doors(leave[which], enter[which], single[which], best[which])
+        return Ports(leave[which], enter[which], single[which], best[which])
 
 
-def no_doors(pairs: int) -> Doors:
-    """For pairs of hosts that the network does not join, or not by doors alone."""
+def no_ports(pairs: int) -> Ports:
+    """Returns the ports of pairs whose hosts the network does not join, or not through ports alone: none."""
     zeros = np.zeros(pairs, dtype=np.int64)
-    return Doors(zeros, zeros, np.zeros(pairs, dtype=bool), zeros)
+    return Ports(zeros, zeros, np.zeros(pairs, dtype=bool), zeros)
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The doors among which pairs choose.
+    """The ports among which pairs choose.
 
     Attributes
     ----------
-    away, home : array (3, pairs, doors)
-        Hops, CPUs and number of best ways from the first node to each door, and from each door to the second.
-    distance : array (pairs, doors out, doors in)
-        Hops between the switches behind the doors.
-    enters : array (doors in)
-        1 where a door leads into a CPU.
+    away, home : array (3, pairs, ports)
+        Hops, CPUs and number of best ways from the first node to each port, and from each port to the second.
+    distance : array (pairs, ports out, ports in)
+        Hops between the switches behind the ports.
+    enters : array (ports in)
+        1 where a port leads into a CPU.
     transit : int
         Fewest hops through a host from one switch to another.
     """
@@ -56,8 +66,8 @@ class Choice:
     enters: Ints
     transit: int
 
-    def cheapest(self, nth: int) -> Doors:
-        """The doors with the fewest hops, then with the fewest CPUs; of several as good the ``nth``."""
+    def cheapest(self, nth: int) -> Ports:
+        """Returns the ports with the fewest hops, then the fewest CPUs; the ``nth`` of several that are as good."""
         cost = self._cost()
         pairs = np.arange(len(cost))
         least = cost.min(axis=1)
@@ -69,10 +79,10 @@ class Choice:
         single = self.away[2][pairs, leave] == 1
         single &= self.home[2][pairs, enter] == 1
         single &= self._direct(least) & _plain(cost, least)
-        return Doors(leave, enter, single, best)
+        return Ports(leave, enter, single, best)
 
     def best(self) -> tuple[Bools, Bools]:
-        """Of every pair: which combinations of doors are as good as any, and whether these have all the best ways."""
+        """Returns which combinations of ports are as good as any, and whether all best paths go through these."""
         cost = self._cost()
         least = cost.min(axis=1)
         as_good = cost == least[:, None]
@@ -84,35 +94,35 @@ class Choice:
 
     @property
     def fewest(self) -> Ints:
-        """Of every pair: no way by doors has fewer hops, directly or through a third host."""
+        """A lower bound on the hops of each pair, directly or through a third host."""
         direct = (self._cost().min(axis=1)) // _COST
-        to_door, from_door = self.away[0].min(axis=1), self.home[0].min(axis=1)
-        fewest: Ints = np.minimum(direct, to_door + from_door + 2 + self.transit)
+        to_port, from_port = self.away[0].min(axis=1), self.home[0].min(axis=1)
+        fewest: Ints = np.minimum(direct, to_port + from_port + 2 + self.transit)
         return fewest
 
     def _cost(self) -> Ints:
-        """Hops and CPUs of every pair by every two doors, as one number."""
+        """Hops and CPUs of each pair through each combination of ports, as one number."""
         out = (self.away[0] + 2) * _COST + self.away[1]
         back = self.home[0] * _COST + self.home[1] + self.enters
         cost: Ints = out[:, :, None] + back[:, None, :]
-        # In place: racks have 72 doors each, so a pair has thousands of ways.
+        # In place: racks have 72 ports each, so a pair has thousands of combinations.
         cost += self.distance * _COST
         return cost.reshape(len(cost), -1)
 
     def _direct(self, least: Ints) -> Bools:
-        """Whether no way through a third host is as short."""
+        """Whether no path through a third host is as short."""
         hops = least // _COST
-        to_door = self.away[0].min(axis=1)
-        from_door = self.home[0].min(axis=1)
-        around = to_door + from_door + 2 + self.transit
+        to_port = self.away[0].min(axis=1)
+        from_port = self.home[0].min(axis=1)
+        around = to_port + from_port + 2 + self.transit
         direct: Bools = (hops < around) & (hops < FAR)
         return direct
 
 
 def _plain(cost: Ints, least: Ints) -> Bools:
-    """Whether CPUs do not matter: the best way has none, or every way has some.
+    """Whether CPUs do not matter: the best path passes none, or every path passes some.
 
-    Where there are ways with a CPU and without, the router chooses: it may prefer a longer one.
+    Where only some paths pass a CPU, the router chooses: it may prefer a longer one.
     """
     reachable = cost // _COST < FAR
     by_cpu = np.where(reachable, cost % _COST > 0, True).all(axis=1)
@@ -121,26 +131,26 @@ def _plain(cost: Ints, least: Ints) -> Bools:
 
 
 @dataclass(frozen=True, eq=False)
-class Gates:
-    """The doors of all hosts, and the switches behind them."""
+class HostPorts:
+    """The ports of all hosts, and the switches that they lead to."""
 
     stubs: Stubs
     net: Net
 
     def joined(self, first: Pattern, second: Pattern) -> bool:
-        """Whether doors alone lead from hosts of one pattern to those of another."""
-        return bool(first.doors[0] and second.doors[1] and self.stubs.transit)
+        """Whether routes lead from hosts of one pattern to those of another through ports alone."""
+        return bool(first.ports[0] and second.ports[1] and self.stubs.transit)
 
     def alike(
         self, first: Pattern, second: Pattern, src: Ints, dst: Ints
     ) -> tuple[Ints, Ints]:
-        """One of all pairs in the same places under the same switches, which take the same doors; and which of them."""
+        """Groups pairs in the same places under the same switches, which take the same ports: examples and groups."""
         places = self.stubs.local[np.stack([src, dst], axis=1)]
         exits, entries = self._switches(first, second, src, dst)
         return distinct(np.hstack([places, exits, entries]))
 
     def choice(self, first: Pattern, second: Pattern, src: Ints, dst: Ints) -> Choice:
-        """The doors among which pairs choose."""
+        """Returns the ports among which pairs choose."""
         local = self.stubs.local
         distance = self.net.distance(*self._switches(first, second, src, dst))
         away, home = first.away[:, local[src]], second.home[:, local[dst]]
@@ -149,16 +159,16 @@ class Gates:
     def _switches(
         self, first: Pattern, second: Pattern, src: Ints, dst: Ints
     ) -> tuple[Ints, Ints]:
-        """The switches behind all doors out of the first of each pair, and behind all doors into the second."""
+        """Switches that the ports out of the first of each pair lead to, and those that lead into the second."""
         member = self.stubs.member
         return first.ends[0][member[src]], second.ends[1][member[dst]]
 
-    def doors(
+    def ports(
         self, first: Pattern, second: Pattern, src: Ints, dst: Ints, nth: int
-    ) -> Doors:
-        """The doors that each pair takes; of several that are as good, the ``nth``."""
+    ) -> Ports:
+        """Returns the ports that each pair takes; the ``nth`` of several that are as good."""
         if not self.joined(first, second):
-            return no_doors(len(src))
+            return no_ports(len(src))
         one, which = self.alike(first, second, src, dst)
         choice = self.choice(first, second, src[one], dst[one])
         return choice.cheapest(nth).of(which)
