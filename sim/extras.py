@@ -18,7 +18,8 @@ def lazily() -> Iterator[None]:
     """Modules of prestep that are imported in it, `from package import module`, wait until something of them is used.
 
     For commands: their help, completion and mistakes on the command line do without the simulator, which is slow to
-    import. The statements are as any others to a reader, a type checker and the tests of what imports what.
+    import. And for what a module chooses by a scenario's keys: most jobs do without experts, FSDP or Gloo. The
+    statements are as any others to a reader, a type checker and the tests of what imports what.
 
     Examples
     --------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prestep.sim.costs.library_table import Stack
+from prestep.sim.costs.facts import Stack
 
 HEAD = """\
 # Written by lab/fit/library_steps.py; do not edit. Seconds, bytes. Grade: fitted on an H200 (products and

@@ -18,10 +18,11 @@ from lab import CASES
 from lab.formats import library_rows
 from lab.formats.published_kernels import published, rows_of
 from prestep.sim.costs.estimators.library import LibrarySteps, rows_of_library
+from prestep.sim.costs.facts import Stack
 from prestep.sim.costs.gpu import Gpu
 from prestep.sim.costs.kinds import work
 from prestep.sim.costs.library_families import PRODUCTS
-from prestep.sim.costs.library_table import Library, Stack
+from prestep.sim.costs.library_table import Library
 from prestep.sim.graph.kernel import Kernel
 
 LONG = 100e-6  # s at peak: shorter products are starts and tails, not clocks

@@ -29,11 +29,12 @@ from prestep.sim.costs.estimators.library import (
     elements_read,
     rows_of_library,
 )
+from prestep.sim.costs.facts import Stack
 from prestep.sim.costs.gemm import TileModel
 from prestep.sim.costs.gpu import Gpu, parts
 from prestep.sim.costs.gpu_files import HARDWARE, aten_of, rows_of
 from prestep.sim.costs.library_families import ATTENTION, PRODUCTS, Family
-from prestep.sim.costs.library_table import Library, LibraryTable, Stack
+from prestep.sim.costs.library_table import Library, LibraryTable
 from prestep.sim.graph.kernel import Kernel
 
 SOURCE, KERNEL = "trtllm/1.3.0rc20", "torch_flow"

@@ -18,8 +18,6 @@ from prestep.sim.collectives.wires import paths, sharp
 from prestep.sim.engine.execution import Run
 from prestep.sim.graph.opgraph import Comm, OpGraph
 from prestep.sim.planning import host_memory
-from prestep.sim.planning.jitter import NAMES as JITTERS
-from prestep.sim.planning.jitter import PAUSE
 from prestep.sim.planning.planned import Planned
 from prestep.sim.units import percent
 from prestep.workloads.job.faults import Faults
@@ -70,7 +68,7 @@ def _contradictions(planned: Planned) -> tuple[str, ...]:
 
 def _jitter_keys(faults: Faults) -> list[str]:
     """The stated keys of noise, which replicas alone draw."""
-    names = [f"jitter_{name}" for name in (*JITTERS, PAUSE)]
+    names = [key.name for key in fields(faults) if key.name.startswith("jitter_")]
     drawn = [name for name in names if getattr(faults, name) is not None]
     stated = ["jitter"] if faults.jitter != 1.0 else []
     return [f"faults.{name}" for name in (*stated, *drawn)]

@@ -19,15 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from prestep.sim.analysis.choices import changed_choices
 from prestep.sim.analysis.effects import step_time
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.engine.engine import execute
 from prestep.sim.engine.execution import Run
+from prestep.sim.extras import lazily
 from prestep.sim.planning.planned import Planned, on_links
 from prestep.topologies.core.links import Links
 from prestep.topologies.edit.overrides import with_overrides
 from prestep.topologies.fabric import Fabric
+
+with lazily():
+    from prestep.sim.analysis import choices
 
 MORE = 0.01
 # A faster kind that costs no more than this part of the step costs nothing: the order of transfers alone does as much.
@@ -107,11 +110,11 @@ def _with_faster(planned: Planned, kind: str) -> Planned:
 
 def _cause(planned: Planned, faster: Planned) -> str:
     """Why a step is slower on faster links."""
-    choices = changed_choices(planned, faster)
-    if not choices:
+    changed = choices.changed_choices(planned, faster)
+    if not changed:
         return "transfers that start earlier meet others"
-    more = f", and {len(choices) - 1} more" if len(choices) > 1 else ""
-    return f"NCCL then runs {choices[0]}{more}"
+    more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
+    return f"NCCL then runs {changed[0]}{more}"
 
 
 def _equals(share: np.ndarray) -> Iterator[np.ndarray]:

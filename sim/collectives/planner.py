@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from prestep.sim.collectives import backends, deepep, hybridep
+from prestep.sim.collectives import backends
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
+from prestep.sim.extras import lazily
 from prestep.sim.graph.opgraph import Tokens
 
-KERNELS = {"deepep": deepep.plan, "hybridep": hybridep.plan}
+with lazily():
+    from prestep.sim.collectives import deepep, hybridep
+
+KERNELS = {"deepep": deepep, "hybridep": hybridep}
 
 
 def plan_collective(
@@ -52,7 +56,8 @@ def plan_collective(
     if key not in plans:
         own = None
         if tokens is not None:
-            own = KERNELS[tokens.kernel](op, size, ranks, fabric, settings, tokens)
+            kernel = KERNELS[tokens.kernel]
+            own = kernel.plan(op, size, ranks, fabric, settings, tokens)
         plans[key] = own or backends.plan_of(
             op, size, ranks, fabric, settings, in_place
         )

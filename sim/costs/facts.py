@@ -16,7 +16,6 @@ from prestep.sim.costs.estimators.attention import Ratios, Widths
 from prestep.sim.costs.estimators.optimizer import Adamw
 from prestep.sim.costs.gemm import SAME, TileModel
 from prestep.sim.costs.kinds import DTYPE_BYTES, KINDS, SCANS
-from prestep.sim.costs.library_table import Stack
 from prestep.sim.costs.power import Power
 from prestep.sim.schema import Items, Number, Schema, Table, Text
 
@@ -77,6 +76,40 @@ class Correction:
 def _each(read: Callable[[Any], Any]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Reads every value of a table."""
     return lambda table: {key: read(value) for key, value in table.items()}
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Which library's table steps take for a family in a number format, and what to take off its times.
+
+    Attributes
+    ----------
+    source, kernel
+        The stack and its kernel, as the table names them.
+    call
+        Seconds of a call beyond the kernel's.
+    moved
+        Bytes of memory traffic beside the kernel's, of each element that it reads.
+    share
+        Time of the kernel in a step over what is left of the library's.
+    nn, tn
+        The same of products that are data and weight gradients.
+    error
+        Median error of what steps take, on shapes of measured steps that no constant was fitted to.
+    """
+
+    source: str
+    kernel: str
+    call: float
+    moved: float
+    share: float
+    nn: float
+    tn: float
+    error: float
+
+    def share_of(self, layout: str) -> float:
+        """Of a layout of products; anything else is as the forward pass."""
+        return {"nn": self.nn, "tn": self.tn}.get(layout, self.share)
 
 
 def _made(cls: Callable[..., Any]) -> Callable[[Mapping[str, Any]], Any]:

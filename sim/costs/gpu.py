@@ -11,7 +11,7 @@ from typing import Any
 from prestep.sim.costs import aten, gemm, generated, padding, sustained, terms
 from prestep.sim.costs.counterparts import InModels, in_models
 from prestep.sim.costs.draw import Draw
-from prestep.sim.costs.estimators import Basis, Estimate, Estimator, sibling, tiles
+from prestep.sim.costs.estimators import Basis, Estimate, Estimator, tiles
 from prestep.sim.costs.estimators.chain import chain_of
 from prestep.sim.costs.estimators.library import LibrarySteps
 from prestep.sim.costs.estimators.operations import AtenTables
@@ -23,7 +23,11 @@ from prestep.sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows
 from prestep.sim.costs.kinds import check, work
 from prestep.sim.costs.power import BUSY_ABOVE, FILLS_ABOVE, Power
 from prestep.sim.costs.tables import REACH, Row
+from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
+
+with lazily():
+    from prestep.sim.costs.estimators import sibling
 
 # Waves; measured: GEMMs of <= 1.94 waves have no memset in the traces, of >= 3.88 all have.
 DYNAMIC_ABOVE = 2.0
@@ -246,8 +250,10 @@ class Gpu:
 
     def measured_ratio(self, kernel: Kernel) -> float | None:
         """Time of an operation here over that on the GPU that it is like; None where not both were measured."""
+        if self.like is None:
+            return None
         if kernel not in self._ratios:
-            self._ratios[kernel] = sibling.measured_ratio(self, kernel)
+            self._ratios[kernel] = sibling.measured_ratio(self, self.like, kernel)
         return self._ratios[kernel]
 
     # What times rest on.

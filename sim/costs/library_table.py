@@ -42,40 +42,6 @@ class Library:
     variant: str = ""
 
 
-@dataclass(frozen=True)
-class Stack:
-    """Which library's table steps take for a family in a number format, and what to take off its times.
-
-    Attributes
-    ----------
-    source, kernel
-        The stack and its kernel, as the table names them.
-    call
-        Seconds of a call beyond the kernel's.
-    moved
-        Bytes of memory traffic beside the kernel's, of each element that it reads.
-    share
-        Time of the kernel in a step over what is left of the library's.
-    nn, tn
-        The same of products that are data and weight gradients.
-    error
-        Median error of what steps take, on shapes of measured steps that no constant was fitted to.
-    """
-
-    source: str
-    kernel: str
-    call: float
-    moved: float
-    share: float
-    nn: float
-    tn: float
-    error: float
-
-    def share_of(self, layout: str) -> float:
-        """Of a layout of products; anything else is as the forward pass."""
-        return {"nn": self.nn, "tn": self.tn}.get(layout, self.share)
-
-
 class LibraryTable:
     """Kernels of one library on one GPU in one format.
 

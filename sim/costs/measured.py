@@ -25,13 +25,16 @@ from typing import Any
 
 from prestep.sim import files
 from prestep.sim.costs import load_gpu
-from prestep.sim.costs.corrected import CorrectedGpu
 from prestep.sim.costs.facts import NEEDED, SCHEMA, gpu_facts
 from prestep.sim.costs.gpu import Gpu, parts
 from prestep.sim.costs.gpu_files import aten_of, laid_over
 from prestep.sim.costs.tables import Row
 from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.extras import lazily
 from prestep.sim.schema import Number
+
+with lazily():
+    from prestep.sim.costs import corrected
 
 FORMAT = 1
 FACTS = tuple(SCHEMA.keys)
@@ -61,7 +64,7 @@ def load_file(path: str) -> Gpu:
     factors = {
         name: float(entry["value"]) for name, entry in table.get("factor", {}).items()
     }
-    return CorrectedGpu(known, own, factors) if own or factors else known
+    return corrected.CorrectedGpu(known, own, factors) if own or factors else known
 
 
 def _known(where: Path, table: Mapping[str, Any]) -> Gpu:

@@ -15,7 +15,6 @@ import numpy as np
 
 from prestep.sim import progress
 from prestep.sim.costs.power import Meter
-from prestep.sim.engine import stuck
 from prestep.sim.engine.clock import Clock
 from prestep.sim.engine.execution import Run, Timed
 from prestep.sim.engine.fluid import Network
@@ -24,8 +23,12 @@ from prestep.sim.engine.rendezvous import Meetings
 from prestep.sim.engine.steady import rounds as steady_rounds
 from prestep.sim.engine.streams import Stream, streams_of
 from prestep.sim.errors import PrestepError
+from prestep.sim.extras import lazily
 from prestep.sim.graph.opgraph import KERNEL, Program
 from prestep.sim.tools.process import with_room
+
+with lazily():
+    from prestep.sim.engine import stuck
 
 __all__ = ["Engine", "Run", "Stuck", "Timed", "execute", "execute_together"]
 

@@ -19,9 +19,12 @@ from prestep.sim.analysis.effects import pages_of
 from prestep.sim.analysis.evidence import of_others
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.exporters import _answers as answers
-from prestep.sim.exporters import _sections as sections_of
 from prestep.sim.exporters import _words as words
+from prestep.sim.extras import lazily
 from prestep.sim.units import format_bytes, format_duration, percent
+
+with lazily():
+    from prestep.sim.exporters import _sections as sections_of
 
 if TYPE_CHECKING:
     from prestep.sim.studies.shared_cluster import Together

@@ -9,14 +9,17 @@ from typing import Any
 from prestep.sim.collectives.plan import mistakes_of
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError, Mistake
+from prestep.sim.extras import lazily
 from prestep.sim.spec.placing import allotted, placements
 from prestep.sim.spec.rules.layout import check_layout, too_many_gpus
 from prestep.sim.spec.sections import Scenario
 from prestep.topologies import load_cluster
-from prestep.workloads import schedules
 from prestep.workloads.frameworks import framework_of
 from prestep.workloads.job.layout import grad_accumulation_of, microbatches_of
 from prestep.workloads.models.model import load_model
+
+with lazily():
+    from prestep.workloads import schedules
 
 
 def wrong_keys(mistakes: Sequence[Mistake]) -> set[str]:

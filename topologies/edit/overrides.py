@@ -18,11 +18,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.extras import lazily
 from prestep.sim.units import parse_bandwidth, parse_duration, parse_power, parse_rate
 from prestep.topologies.core.links import Floats, Ints, Links
-from prestep.topologies.edit import switched
 from prestep.topologies.edit.selectors import Selection, missing, resolve
 from prestep.topologies.fabric import Fabric, GpuChange
+
+with lazily():
+    from prestep.topologies.edit import switched
 
 LINK_ATTRIBUTES = ("bandwidth", "latency")
 GPU_ATTRIBUTES = ("flops", "hbm_bandwidth", "clock", "power_limit")

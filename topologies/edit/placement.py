@@ -8,8 +8,11 @@ from itertools import zip_longest
 from typing import Protocol
 
 from prestep.sim.errors import InputError, Mistake, did_you_mean
-from prestep.topologies.edit.hostfile import Line, expand, read
+from prestep.sim.extras import lazily
 from prestep.topologies.fabric import Fabric
+
+with lazily():
+    from prestep.topologies.edit import hostfile
 
 
 class Wanted(Protocol):
@@ -111,13 +114,15 @@ def _too_many(ranks: int, gpus: int, hosts: int, where: str) -> Mistake:
     return Mistake(where, "", found, f"at most {gpus} ranks", hint)
 
 
-def _lines(wanted: Wanted, where: str) -> list[Line]:
+def _lines(wanted: Wanted, where: str) -> list[hostfile.Line]:
     """The hosts that are named, in a hostfile or in the scenario."""
     if wanted.hostfile is not None:
-        return list(read(wanted.hostfile))
+        return list(hostfile.read(wanted.hostfile))
     said = f"{where}.hosts"
-    names = [host for text in wanted.hosts or () for host in expand(text, said)]
-    return [Line(host, wanted.slots, said) for host in names]
+    names = [
+        host for text in wanted.hosts or () for host in hostfile.expand(text, said)
+    ]
+    return [hostfile.Line(host, wanted.slots, said) for host in names]
 
 
 def leaves_of(fabric: Fabric) -> dict[str, str]:
@@ -195,7 +200,7 @@ def _wrong_gpus(
         rank_on.setdefault(gpu, rank)
 
 
-def _all_slots(hosts: Hosts, lines: Sequence[Line]) -> list[Slots]:
+def _all_slots(hosts: Hosts, lines: Sequence[hostfile.Line]) -> list[Slots]:
     found: list[Slots] = []
     mistakes: list[Mistake] = []
     for line in lines:
@@ -208,7 +213,7 @@ def _all_slots(hosts: Hosts, lines: Sequence[Line]) -> list[Slots]:
     return found
 
 
-def _slots(hosts: Hosts, line: Line) -> Slots:
+def _slots(hosts: Hosts, line: hostfile.Line) -> Slots:
     if line.host not in hosts:
         names = list(hosts)
         listed = ", ".join(names if len(names) <= 8 else [*names[:3], "...", names[-1]])
@@ -235,14 +240,14 @@ def _slots(hosts: Hosts, line: Line) -> Slots:
     )
 
 
-def _one_rank_a_line(lines: Sequence[Line]) -> bool:
+def _one_rank_a_line(lines: Sequence[hostfile.Line]) -> bool:
     """Bare lines that repeat a host: a rank each, in that order, as Slurm's arbitrary distribution has it."""
     return all(line.slots is None for line in lines) and len(
         {line.host for line in lines}
     ) < len(lines)
 
 
-def _by_line(hosts: Hosts, lines: Sequence[Line]) -> list[str]:
+def _by_line(hosts: Hosts, lines: Sequence[hostfile.Line]) -> list[str]:
     used: dict[str, int] = {}
     places: list[str] = []
     for line in lines:

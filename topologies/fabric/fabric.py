@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prestep.sim.errors import InputError, Mistake, did_you_mean, unknown
+from prestep.sim.extras import lazily
 from prestep.sim.plugins import load_function
 from prestep.topologies.core.checks import check
 from prestep.topologies.core.facts import ClusterFacts, cluster_facts
@@ -19,9 +20,11 @@ from prestep.topologies.core.links import Floats, Ints, Links, Nodes
 from prestep.topologies.core.quantity import Quantity
 from prestep.topologies.core.routing import ADAPTIVE, Routing
 from prestep.topologies.routes.batch import Batch
-from prestep.topologies.routes.exchange import exchange
 from prestep.topologies.routes.router import Paths, Router, summed
 from prestep.topologies.routes.symmetry import Symmetry
+
+with lazily():
+    from prestep.topologies.routes import exchange as exchanges
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -213,7 +216,7 @@ class Fabric:
     def exchange(self, senders: Ints, receivers: Ints, amount: float) -> Floats:
         """`loads` when every sender (positions of nodes) sends `amount` bytes to every receiver but itself."""
         if self._in_columns:
-            return exchange(self._batch, senders, receivers, amount)
+            return exchanges.exchange(self._batch, senders, receivers, amount)
         src, dst = np.repeat(senders, len(receivers)), np.tile(receivers, len(senders))
         return self.loads(
             src[src != dst], dst[src != dst], np.full(int((src != dst).sum()), amount)

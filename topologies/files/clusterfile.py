@@ -30,15 +30,14 @@ from typing import Any
 import numpy as np
 
 from prestep.sim.errors import InputError, Mistake
+from prestep.sim.extras import lazily
 from prestep.topologies.core.checks import components
 from prestep.topologies.core.facts import FILES
 from prestep.topologies.core.kinds import ENDPOINTS
 from prestep.topologies.core.quantity import Quantity
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.compile import compile_graph
-from prestep.topologies.files import host_models, importers
 from prestep.topologies.files.bundled import CLUSTERS
-from prestep.topologies.files.gpu_links import contradictions
 from prestep.topologies.files.tables import (
     Reader,
     Table,
@@ -47,6 +46,9 @@ from prestep.topologies.files.tables import (
     merged,
     where_of,
 )
+
+with lazily():
+    from prestep.topologies.files import gpu_links, host_models, importers
 
 # Of anything that a family counts, and of GPUs: so many take 1.3 GB.
 MOST = 2**18
@@ -81,7 +83,7 @@ def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
 
 def _doubted(fabric: Fabric) -> Fabric:
     """The cluster with a note for every link that its GPUs do not have."""
-    said = contradictions(fabric)
+    said = gpu_links.contradictions(fabric)
     if not said:
         return fabric
     doubts = {

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prestep.sim.errors import Mistake
+from prestep.sim.extras import lazily
 from prestep.workloads.job import JobSpec
-from prestep.workloads.megatron.pipeline_layout import pipeline_layout
 from prestep.workloads.models.model import ModelSpec
+
+with lazily():
+    from prestep.workloads.megatron import pipeline_layout
 
 #: Keys of a model whose layers only Megatron's have.
 OWN = ("compress_ratios", "streams", "hash_layers")
@@ -108,6 +111,6 @@ def _first_stage(s: JobSpec, model: ModelSpec) -> int | None:
     if text is None:
         return model.layers // (p.pp * p.vpp)
     try:
-        return len(pipeline_layout(text).layers[0])
+        return len(pipeline_layout.pipeline_layout(text).layers[0])
     except ValueError:
         return None

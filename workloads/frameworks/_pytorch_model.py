@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prestep.sim.errors import Mistake
+from prestep.sim.extras import lazily
 from prestep.workloads.frameworks._pytorch_trainer import MEGATRON, stated
 from prestep.workloads.job import JobSpec
 from prestep.workloads.models import hybrid
 from prestep.workloads.models.model import ModelSpec
-from prestep.workloads.models.projections import projections_of
 from prestep.workloads.optimizer import optimizer
 from prestep.workloads.precision import precision
+
+with lazily():
+    from prestep.workloads.models import projections
 
 #: Numbers in fp32 that memory-efficient attention reads at once (sdp_utils.cpp).
 WHOLE_VECTOR = 4
@@ -166,7 +169,7 @@ def grouped(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
 
 def _adapted(model: ModelSpec) -> tuple[str, ...]:
     """Projections beside which adapters can be; in latent attention "qkv" stands for all but the output's."""
-    names = projections_of(model)
+    names = projections.projections_of(model)
     return ("qkv", *names) if "kv_down" in names else names
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from prestep.workloads import schedules
+from prestep.sim.extras import lazily
 from prestep.workloads.frameworks import framework_of
 from prestep.workloads.job import JobSpec
+
+with lazily():
+    from prestep.workloads import schedules
 
 
 def microbatches_of(job: JobSpec) -> int:

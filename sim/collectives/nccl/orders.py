@@ -16,10 +16,13 @@ import numpy as np
 
 from prestep.sim.collectives.assemble import Bytes, Call
 from prestep.sim.collectives.group import Group
-from prestep.sim.collectives.nccl import searched
 from prestep.sim.collectives.nccl.protocols import Work
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep.sim.collectives.nccl import searched
 
 Orders = tuple[tuple[str, ...], ...]
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from prestep.sim.collectives.group import Group
-from prestep.sim.collectives.nccl import searched
 from prestep.sim.collectives.nccl.outcome import Channels
 from prestep.sim.collectives.nccl.ways import NVB, NVL, PXB, PXN
 from prestep.sim.collectives.settings import Nccl
@@ -23,6 +22,10 @@ from prestep.sim.collectives.wires.nics import PCIE
 from prestep.sim.collectives.wires.transport import between
 from prestep.sim.costs.generation import Generation
 from prestep.sim.costs.gpu_files import generation_of
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep.sim.collectives.nccl import searched
 
 __all__ = [
     "Graph",

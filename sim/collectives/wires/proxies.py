@@ -17,9 +17,13 @@ from typing import Any, NamedTuple
 from prestep.sim.collectives import machine
 from prestep.sim.collectives.algorithms import algorithms, tree
 from prestep.sim.collectives.group import Group
-from prestep.sim.collectives.nccl import orders, protocols, search, searched
+from prestep.sim.collectives.nccl import orders, protocols, search
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep.sim.collectives.nccl import searched
 
 CHUNK_SLOTS = 4  # FIFO slots of a ring's Simple chunk, in two slices
 LEAST = 2 / 32  # FIFO slots of the smallest slice: a thirty-second of the largest

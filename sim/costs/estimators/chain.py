@@ -15,17 +15,19 @@ from prestep.sim.costs.estimators.operations import MeasuredOperations
 from prestep.sim.costs.estimators.optimizer import FusedAdamw
 from prestep.sim.costs.estimators.roofline import Limits, ShareOfPeak
 from prestep.sim.costs.estimators.scans import Scans
-from prestep.sim.costs.estimators.sibling import Sibling
 from prestep.sim.costs.estimators.stand_ins import Batch, InModels, Stated
 from prestep.sim.costs.estimators.table import OwnTable
 from prestep.sim.costs.estimators.tiles import SlowerFormat, Tiles
+from prestep.sim.extras import lazily
 
 if TYPE_CHECKING:
     from prestep.sim.costs.gpu import Gpu
 
+with lazily():
+    from prestep.sim.costs.estimators import sibling
+
 #: Kernels whose time follows that of others on the same GPU, and operations of PyTorch that were measured.
 STAND_INS = (Stated, InModels, Batch, InFp8, WideHeads, MeasuredOperations)
-#: The last one answers every kernel.
 TABLES = (
     Scans,
     FusedAdamw,
@@ -33,12 +35,13 @@ TABLES = (
     SlowerFormat,
     LibraryProducts,
     OwnTable,
-    Sibling,
-    Tiles,
-    Limits,
 )
+#: The last one answers every kernel.
+MODELS = (Tiles, Limits)
 
 
 def chain_of(gpu: Gpu) -> tuple[Estimator, ...]:
     """The estimators of a GPU in the order in which they are asked."""
-    return tuple(estimator(gpu) for estimator in (*STAND_INS, *TABLES))
+    lenders = () if gpu.like is None else (sibling.Sibling,)
+    estimators = (*STAND_INS, *TABLES, *lenders, *MODELS)
+    return tuple(estimator(gpu) for estimator in estimators)

@@ -17,16 +17,13 @@ import numpy as np
 from prestep.sim.costs import gemm
 from prestep.sim.costs.estimators import EXTRAPOLATED, Basis, Estimator, tiles
 from prestep.sim.costs.estimators.roofline import Roofline
+from prestep.sim.costs.facts import Stack
 from prestep.sim.costs.gpu_files import HARDWARE
-from prestep.sim.costs.library_families import ATTENTION, PRODUCTS, Family
-from prestep.sim.costs.library_table import (
-    Library,
-    LibraryTable,
-    Process,
-    Stack,
-    nearest,
-)
+from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
+
+with lazily():
+    from prestep.sim.costs import library_families, library_table
 
 #: Octaves from a measured shape within which a table reaches.
 REACH = 2.0
@@ -34,7 +31,7 @@ SAME = 1e-3  # octaves within which two shapes are one
 #: Least share of a call that must be its kernel's, for the call to say something of that.
 CLEAR = 0.3
 #: Of a library's products over a tile model (chosen with kernels of an H200's steps in view: docs/costs.md).
-ABOUT_TILES = Process(2.0, 0.12, 0.1)
+ABOUT_TILES = 2.0, 0.12, 0.1
 KINDS = {
     "gemm": "products",
     "gemm_bias": "products",
@@ -96,7 +93,7 @@ class LibrarySteps:
     def _load(self, key: str) -> ProductTable | AttentionTable:
         family, _, dtype = key.partition("_")
         stack = self._stacks[key]
-        who = Library(self._gpu, dtype, stack.source, stack.kernel)
+        who = library_table.Library(self._gpu, dtype, stack.source, stack.kernel)
         if family == "products":
             return ProductTable(who, stack, self._roofline, self._tile_time)
         return AttentionTable(who, stack, self._roofline)
@@ -107,29 +104,30 @@ class ProductTable:
 
     def __init__(
         self,
-        who: Library,
+        who: library_table.Library,
         stack: Stack,
         roofline: Roofline,
         tile_time: Callable[[Kernel], float],
     ) -> None:
         self._tile_time, self._dtype = tile_time, who.dtype
-        shapes, seconds = rows_of_library(PRODUCTS, who)
+        shapes, seconds = rows_of_library(library_families.PRODUCTS, who)
         moved = stack.moved / roofline.bandwidth * shapes[:, 0] * shapes[:, 2]
         net = seconds - stack.call - moved
         clear = net > CLEAR * seconds
         self._shapes, self._net = shapes[clear], net[clear]
-        self._points = PRODUCTS.axes(self._shapes.astype(float))
+        self._points = library_families.PRODUCTS.axes(self._shapes.astype(float))
 
     def seconds(self, kernel: Kernel) -> float:
         """Of the forward product of a shape."""
-        near, to_rows = nearest(self._point(kernel), self._points)
+        near, to_rows = library_table.nearest(self._point(kernel), self._points)
         over = [self._over_tiles(row) for row in near[0]]
-        correction = ABOUT_TILES.mean(self._points[near], np.array([over]), to_rows)
+        about_tiles = library_table.Process(*ABOUT_TILES)
+        correction = about_tiles.mean(self._points[near], np.array([over]), to_rows)
         return self._tile_time(kernel) * math.exp(correction[0])
 
     def octaves(self, kernel: Kernel) -> float:
         """To the measured shape that is nearest."""
-        return float(nearest(self._point(kernel), self._points)[1].min())
+        return float(library_table.nearest(self._point(kernel), self._points)[1].min())
 
     def _over_tiles(self, row: int) -> float:
         shape = tuple(map(int, self._shapes[row]))
@@ -137,16 +135,20 @@ class ProductTable:
         return math.log(self._net[row] / tiles)
 
     def _point(self, kernel: Kernel) -> np.ndarray:
-        return PRODUCTS.axes(np.array([kernel.shape], dtype=float))
+        return library_families.PRODUCTS.axes(np.array([kernel.shape], dtype=float))
 
 
 class AttentionTable:
     """A library's causal attention, without what it does around it."""
 
-    def __init__(self, who: Library, stack: Stack, roofline: Roofline) -> None:
+    def __init__(
+        self, who: library_table.Library, stack: Stack, roofline: Roofline
+    ) -> None:
         self._stack, self._bandwidth = stack, roofline.bandwidth
-        rows = rows_of_library(ATTENTION, who)
-        self._table = LibraryTable(ATTENTION, *rows, roofline, who.dtype)
+        rows = rows_of_library(library_families.ATTENTION, who)
+        self._table = library_table.LibraryTable(
+            library_families.ATTENTION, *rows, roofline, who.dtype
+        )
 
     def seconds(self, kernel: Kernel) -> float:
         """Of the forward pass."""
@@ -176,7 +178,7 @@ def attention_sizes(kernel: Kernel) -> np.ndarray:
 
 
 def rows_of_library(
-    family: Family, who: Library, folder: Path = HARDWARE
+    family: library_families.Family, who: library_table.Library, folder: Path = HARDWARE
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sizes and seconds of a library's packaged rows."""
     import pyarrow.parquet  # takes 0.2 s, which only GPUs with libraries need

@@ -14,11 +14,13 @@ import numpy as np
 
 from prestep.sim.costs.estimators import EXTRAPOLATED, OWN, Basis, Estimator
 from prestep.sim.costs.estimators.library import rows_of_library
-from prestep.sim.costs.estimators.sibling import least_over
 from prestep.sim.costs.kinds import SCANS
-from prestep.sim.costs.library_families import SCANS as FAMILY
-from prestep.sim.costs.library_table import Library, LibraryTable
+from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
+
+with lazily():
+    from prestep.sim.costs import library_families, library_table
+    from prestep.sim.costs.estimators import sibling
 
 if TYPE_CHECKING:
     from prestep.sim.costs.gpu import Gpu
@@ -79,7 +81,7 @@ def share(kernel: Kernel, gpu: Gpu) -> float:
         return gpu.facts.scans[name]
     if gpu.like is None:
         return 1.0
-    return share(kernel, gpu.like) * least_over(gpu, gpu.like, kernel)
+    return share(kernel, gpu.like) * sibling.least_over(gpu, gpu.like, kernel)
 
 
 def octaves(kernel: Kernel) -> float:
@@ -92,12 +94,15 @@ def _sizes(kernel: Kernel) -> np.ndarray:
 
 
 @cache
-def _table(kind: str) -> LibraryTable:
+def _table(kind: str) -> library_table.LibraryTable:
     """Rows of a kind about the limits of the GPU that they were measured on."""
     from prestep.sim.costs.gpu import load  # which reads scans itself
 
     name, way = KINDS[kind]
     variant = f"training {DIRECTIONS[way]}"
-    who = Library(MEASURED_ON, "bf16", SOURCES[name], name, variant)
-    sizes, times = rows_of_library(FAMILY, who)
-    return LibraryTable(FAMILY, sizes, times, load(MEASURED_ON).roofline, "bf16")
+    who = library_table.Library(MEASURED_ON, "bf16", SOURCES[name], name, variant)
+    family = library_families.SCANS
+    sizes, times = rows_of_library(family, who)
+    return library_table.LibraryTable(
+        family, sizes, times, load(MEASURED_ON).roofline, "bf16"
+    )

@@ -92,11 +92,8 @@ def least_over(gpu: Gpu, like: Gpu, kernel: Kernel) -> float:
     return here.bound(kernel) / least if least > 0 else 1.0
 
 
-def measured_ratio(gpu: Gpu, kernel: Kernel) -> float | None:
+def measured_ratio(gpu: Gpu, like: Gpu, kernel: Kernel) -> float | None:
     """Time of an operation on `gpu` over that on the GPU that it is like; None where not both were measured."""
-    like = gpu.like
-    if like is None:
-        return None
     if kernel.kind in ATTENTIONS:
         return _ratio_of_attention(gpu, like, kernel)
     operation = counterpart(kernel)

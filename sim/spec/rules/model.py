@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prestep.sim.errors import Mistake
+from prestep.sim.extras import lazily
 from prestep.sim.spec.rules import experts
 from prestep.sim.spec.sections import Scenario
 from prestep.workloads.frameworks import Rule, framework_of
 from prestep.workloads.models.model import ModelSpec
-from prestep.workloads.schedules import chunks_of
+
+with lazily():
+    from prestep.workloads import schedules
 
 
 def _layers(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
@@ -24,7 +27,7 @@ def _layers(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
         if ends
         else str(model.layers)
     )
-    least = s.parallel.pp * chunks_of(s.parallel.schedule, s.parallel.vpp)
+    least = s.parallel.pp * schedules.chunks_of(s.parallel.schedule, s.parallel.vpp)
     if s.parallel.pp > 1 and counted < max(stages, least):
         needed = f"pp * vpp = {stages}" if least <= stages else str(least)
         yield Mistake(
