@@ -10,7 +10,7 @@ import pytest
 
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl.graphs import BALANCED, RING, Channels, compute
-from prestep.sim.collectives.nccl.renumbered import renumbered
+from prestep.sim.collectives.nccl.searched import renumbered
 from prestep.sim.collectives.nccl.system import System, system_of
 from prestep.sim.collectives.nccl.ways import Way
 from prestep.sim.collectives.settings import Nccl
