@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from prestep import cli
+from tests.sample import together
 from tests.workloads.recipe_examples import EXAMPLES, text_with
 
 SMALL = """
@@ -160,7 +161,7 @@ def test_files_of_one_job_are_read_together(tmp_path: Path) -> None:
         assert line in made.stdout
 
 
-@pytest.mark.parametrize(
+@together(
     ("name", "text", "said"),
     [
         ("a.yaml", "model: [1, 2\nother: 3", "a.yaml:2"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 
-import pytest
 from click.testing import CliRunner
 
 from prestep import cli
+from tests.sample import together
 
 LONG = "x" * 3000
 COLLECTIVE = "collective --cluster h200-host-4"
@@ -96,9 +96,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("line", "said"), REFUSED, ids=[f"{line[:70]}: {said}" for line, said in REFUSED]
-)
+@together(("line", "said"), REFUSED)
 def test_what_is_wrong_is_refused_in_words(line: str, said: str) -> None:
     """stderr says what was found, and what to write instead."""
     result = CliRunner().invoke(cli.main, shlex.split(line))

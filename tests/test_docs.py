@@ -33,6 +33,7 @@ from prestep.workloads.models.model import load_model
 from prestep.workloads.parallel import ddp
 from prestep.workloads.torch import rank_step
 from tests import pages
+from tests.sample import together
 from tests.sim.synthetic import EXPECTED, result
 
 ROOT = Path(cli.__file__).parent
@@ -76,7 +77,7 @@ def blocks(language: str, pages: list[Path]) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+@together("section", SECTIONS)
 def test_every_key_of_a_section_is_on_the_page(section: str) -> None:
     """Under the section's own heading."""
     rows = (
@@ -125,11 +126,10 @@ def test_a_toml_block_loads_as_what_it_is(text: str, tmp_path: Path) -> None:
         parse_scenario(REST | tables, "block")
 
 
-@pytest.mark.parametrize(
+@together(
     "path",
     # Those of the distribution are installed in tests/contracts/test_distributions.py.
     sorted({*EXAMPLES.rglob("*.toml")} - {*(EXAMPLES / "plugins").rglob("*.toml")}),
-    ids=lambda path: path.stem,
 )
 def test_an_example_file_loads(path: Path) -> None:
     """Scenarios, and the cluster files that they name; examples/README.md shows each."""
@@ -140,9 +140,7 @@ def test_an_example_file_loads(path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "page", PAGES, ids=lambda page: f"{page.parent.name}-{page.name}"
-)
+@together("page", PAGES)
 def test_a_file_that_a_page_names_exists(page: Path) -> None:
     """Links, and paths in backticks that begin with a folder of this tree; NAME and * stand for any."""
     text = text_of(page)
@@ -207,7 +205,7 @@ def test_exit_codes_are_as_the_page_has_them(
     assert bool(done.stdout) == (code != _shared.EXIT_INPUT)
 
 
-@pytest.mark.parametrize(
+@together(
     ("change", "key", "value"),
     [
         ("training.seq_len=4096", "training.seq_len", 4096),

@@ -25,6 +25,7 @@ from tests import pages
 from tests.contracts import test_every_schedule as contract
 from tests.contracts import test_every_topology as topology
 from tests.distribution import install_example
+from tests.sample import together
 from tests.sim.synthetic import EXPECTED, US, result
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
@@ -76,7 +77,7 @@ def test_an_example_predicts(path: Path) -> None:
     assert f"]({path.name})" in (EXAMPLES / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+@together("path", SCENARIOS)
 def test_what_an_example_suggests_runs(path: Path) -> None:
     """Every `--set` of its comment can be tried, those that stand together at once."""
     comment = (
@@ -178,7 +179,7 @@ def test_without_the_files_there_are_no_such_plugins() -> None:
     assert "gpipe-lifo" not in schedules.names()
 
 
-@pytest.mark.parametrize("path", PLUGINS, ids=lambda path: path.stem)
+@together("path", PLUGINS)
 def test_extending_shows_the_plugin_as_it_is(path: Path) -> None:
     """The page has the whole file, word for word."""
     assert path.read_text(encoding="utf-8").strip() in EXTENDING.read_text(
@@ -186,7 +187,7 @@ def test_extending_shows_the_plugin_as_it_is(path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@together("page", PAGES)
 def test_links_lead_somewhere(page: Path) -> None:
     """Files exist, and a heading for every anchor."""
     for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):

@@ -32,7 +32,7 @@ def test_the_list_is_sorted_and_has_every_test_once() -> None:
 
 
 def test_each_test_has_cases_by_day() -> None:
-    """The longest go to the night until the others take 20 s; one case alone stays, and what did not run keeps its line."""
+    """The longest go to the night until the others take 10 s; one case alone stays, and what did not run keeps its line."""
     taken = {"a[1]": 19.0, "a[2]": 5.0, "a[3]": 2.0, "b[1]": 90.0, "b[2]": 91.0}
     assert timed.longest(frozenset({"a[3]", "c[1]"}), taken) == ["a[1]", "b[2]", "c[1]"]
 
@@ -44,10 +44,10 @@ def test_what_is_left_to_the_night_is_slow() -> None:
 
 def test_the_table_adds_up() -> None:
     """Quick and slow tests apart, by file, and the sum of all: by hand."""
-    taken = {"a.py::x[1]": 0.25, "a.py::x[2]": 0.5, "a.py::y": 3.0, "b.py::z": 4.0}
+    taken = {"a.py::x[1]": 0.25, "a.py::x[2]": 0.25, "a.py::y": 3.0, "b.py::z": 4.0}
     assert [line.split() for line in timed.table(taken).splitlines()] == [
         ["quick", "slow", "tests"],
-        ["0.8", "7.0", "4", "all"],
+        ["0.5", "7.0", "4", "all"],
         ["0.0", "4.0", "1", "b.py"],
-        ["0.8", "3.0", "3", "a.py"],
+        ["0.5", "3.0", "3", "a.py"],
     ]

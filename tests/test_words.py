@@ -18,6 +18,7 @@ from prestep.sim.commands.list import KINDS as LISTED
 from prestep.sim.errors import MOST_NAMES, MOST_SUGGESTIONS, did_you_mean, unknown
 from prestep.sim.spec.sections import SECTIONS
 from prestep.sim.tools import catalog
+from tests.sample import together
 
 TABLE = tomllib.loads(words.FILE.read_text(encoding="utf-8"))
 KINDS = ("clusters", "models", "scenarios", "sets", "storage", "precisions",
@@ -53,7 +54,7 @@ def test_examples_of_the_module() -> None:
     assert doctest.testmod(words).failed == 0
 
 
-@pytest.mark.parametrize(
+@together(
     ("item", "hint"),
     [
         ("hosts=16", 'did you mean "cluster.hosts=16"?'),
@@ -115,7 +116,7 @@ def test_suggestions_and_lists_are_short() -> None:
     assert "pod-0, pod-1" in str(unknown("file", "key", "pod", names[:3]))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@together("kind", KINDS)
 def test_everything_listed_says_what_it_is(kind: str) -> None:
     """`prestep list KIND --long` has a line about every name."""
     lines = catalog.summaries(kind)

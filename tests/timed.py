@@ -1,7 +1,7 @@
-"""A plug-in of pytest that writes down which tests take more than half a second of a processor: `make test` leaves them out.
+"""A plug-in of pytest that writes down which tests take more than 0.3 s of a processor: `make test` leaves them out.
 
 `make timed` runs all tests with it. Tests that did not run keep their lines in slow.txt; children's time counts. Of a test
-whose cases together take more than 20 s, the longest are left to the night (night.txt, `make night`): CI runs the others.
+whose cases together take more than 10 s, the longest are left to the night (night.txt, `make night`): CI runs the others.
 What each file takes is written to seconds.txt: where to look when the suite has become slow.
 """
 
@@ -20,9 +20,9 @@ NIGHT = Path(__file__).with_name("night.txt")
 #: Seconds of a processor by file, the longest first.
 SECONDS = Path(__file__).with_name("seconds.txt")
 #: Seconds of a processor.
-MOST = 0.5
+MOST = 0.3
 #: The same, for all cases of one test.
-MOST_OF_ONE = 20.0
+MOST_OF_ONE = 10.0
 PROPERTY = "seconds of a processor"
 _BEGUN = pytest.StashKey[float]()
 _TAKEN: dict[str, float] = {}
@@ -48,7 +48,7 @@ def updated(before: frozenset[str], taken: dict[str, float]) -> list[str]:
 
 
 def longest(before: frozenset[str], taken: dict[str, float]) -> list[str]:
-    """The list of the night after a run: of each test the longest cases, such that the others take 20 s; never all of them.
+    """The list of the night after a run: of each test the longest cases, such that the others take 10 s; never all of them.
 
     Examples
     --------

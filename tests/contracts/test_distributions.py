@@ -7,12 +7,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from prestep.sim import data_files, entry_points, plugins
 from prestep.sim.errors import InputError
+from tests import in_turn
 from tests.distribution import ROOT, install, install_example
 
 DAY = 86_400
@@ -28,6 +30,16 @@ def prestep(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
+
+
+@pytest.fixture(scope="module")
+def acme(tmp_path_factory: pytest.TempPathFactory) -> Iterator[in_turn.Commands]:
+    """The commands of a prestep beside which the example is installed."""
+    folder = install_example(tmp_path_factory.mktemp("acme"))
+    path = os.pathsep.join((str(folder), str(ROOT)))
+    env = {**os.environ, "PYTHONPATH": path}
+    with in_turn.commands(sys.executable, folder / "printed", ROOT, env) as commands:
+        yield commands
 
 
 def distribution(folder: Path, name: str, group: str, plugin: str, value: str) -> Path:
@@ -58,45 +70,37 @@ def test_entry_points_are_those_of_importlib(
         assert {(e.name, e.value) for e in listed if e.foreign} == expected
 
 
-def test_an_installed_command_is_listed_and_runs(tmp_path: Path) -> None:
+def test_an_installed_command_is_listed_and_runs(acme: in_turn.Commands) -> None:
     """`days` is in `--help`, and agrees with the step of `run`: tokens over tokens a day."""
-    folder = install_example(tmp_path)
-    assert "days" in prestep(folder, "--help").stdout
-    assert "--tokens" in prestep(folder, "days", "--help").stdout
-    step = json.loads(prestep(folder, "run", "llama1b-ddp4", "--json").stdout)
+    assert "days" in acme.run("--help")
+    assert "--tokens" in acme.run("days", "--help")
+    step = json.loads(acme.run("run", "llama1b-ddp4", "--json"))
     rate = step["tokens_per_second_per_gpu"] * step["scenario"]["gpus"]
-    made = prestep(folder, "days", "llama1b-ddp4", "--tokens", "1e12")
-    assert float(made.stdout) == pytest.approx(1e12 / rate / DAY, rel=1e-3)
+    made = acme.run("days", "llama1b-ddp4", "--tokens", "1e12")
+    assert float(made) == pytest.approx(1e12 / rate / DAY, rel=1e-3)
 
 
 def test_an_installed_cluster_and_gpu_are_used_by_every_command(
-    tmp_path: Path,
+    acme: in_turn.Commands, tmp_path: Path
 ) -> None:
     """A cluster of installed GPUs: listed, shown, run, changed, swept; its memory is that of its datasheet."""
-    folder = install_example(tmp_path)
-    assert "acme-hall" in prestep(folder, "list", "clusters").stdout.split()
-    assert "acme-gpu" in prestep(folder, "list", "gpus").stdout.split()
+    assert "acme-hall" in acme.run("list", "clusters").split()
+    assert "acme-gpu" in acme.run("list", "gpus").split()
     job = '[cluster]\nname = "acme-hall"\nhosts = 1\n[model]\nname = "llama3.2-1b"\nlayers = 2\n[parallel]\ndp = 8\n'
     scenario = tmp_path / "job.toml"
     scenario.write_text(job, encoding="utf-8")
-    run = prestep(folder, "run", str(scenario), "--json")
-    assert run.returncode == 0, run.stderr
-    step = json.loads(run.stdout)
+    step = json.loads(acme.run("run", str(scenario), "--json"))
     assert step["scenario"]["gpu"] == "acme-gpu"
-    faster = prestep(folder, "whatif", str(scenario), "--set=nvlink.bandwidth=2x")
-    assert faster.returncode == 0, faster.stderr
-    swept = prestep(
-        folder,
-        *("sweep", str(scenario), "--grid", "model.layers=1,2"),
-        *("-o", str(tmp_path / "swept")),
-    )
-    assert swept.returncode == 0, swept.stderr
-    assert prestep(folder, "topology", "show", "acme-hall").returncode == 0
+    acme.run("whatif", str(scenario), "--set=nvlink.bandwidth=2x")
+    grid = ("--grid", "model.layers=1,2", "-o", str(tmp_path / "swept"))
+    acme.run("sweep", str(scenario), *grid, "--executor", "threads")
+    acme.run("topology", "show", "acme-hall")
 
 
-def test_an_opened_file_is_a_scenario_on_every_path(tmp_path: Path) -> None:
+def test_an_opened_file_is_a_scenario_on_every_path(
+    acme: in_turn.Commands, tmp_path: Path
+) -> None:
     """A plan runs as the scenario that says the same does; changes, what-ifs and sweeps take it, a wrong one is told."""
-    folder = install_example(tmp_path)
     plan, scenario = tmp_path / "job.plan", tmp_path / "job.toml"
     plan.write_text("llama3.2-1b on 8 of dgx-h100\n", encoding="utf-8")
     scenario.write_text(
@@ -104,48 +108,43 @@ def test_an_opened_file_is_a_scenario_on_every_path(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     steps = [
-        json.loads(prestep(folder, "run", str(path), "--json", *change).stdout)
+        json.loads(acme.run("run", str(path), "--json", *change))
         for path in (plan, scenario)
         for change in ((), ("--set=training.micro_batch=2",))
     ]
     times = [step["step_time"] for step in steps]
     assert times[:2] == times[2:] and times[0] != times[1]
-    for words in (
-        ("whatif", str(plan), "--set=nvlink.bandwidth=2x"),
-        (*("sweep", str(plan), "--grid", "model.layers=1,2"), "-o", f"{plan}.swept"),
-    ):
-        done = prestep(folder, *words)
-        assert done.returncode == 0, done.stderr
+    acme.run("whatif", str(plan), "--set=nvlink.bandwidth=2x")
+    acme.run("sweep", str(plan), "--grid", "model.layers=1,2", "-o", f"{plan}.swept")
     plan.write_text("as many as you like", encoding="utf-8")
-    wrong = prestep(folder, "run", str(plan))
-    assert wrong.returncode == 2 and "MODEL on GPUS of CLUSTER" in wrong.stderr
+    code, _, err = acme.end("run", str(plan))
+    assert code == 2 and "MODEL on GPUS of CLUSTER" in err
 
 
-def test_an_installed_section_is_read_on_every_path(tmp_path: Path) -> None:
+def test_an_installed_section_is_read_on_every_path(
+    acme: in_turn.Commands, tmp_path: Path
+) -> None:
     """`[evaluation]` makes every step longer by its part, in a file, by --set, in what-ifs and sweeps; the schema has it."""
-    folder = install_example(tmp_path)
     stated = "--set=evaluation.time=10 s"
-    plain = json.loads(prestep(folder, "run", "mlp-ddp4", "--json").stdout)
-    done = prestep(folder, "run", "mlp-ddp4", "--json", stated)
-    assert done.returncode == 0, done.stderr
-    step = json.loads(done.stdout)
+    plain = json.loads(acme.run("run", "mlp-ddp4", "--json"))
+    step = json.loads(acme.run("run", "mlp-ddp4", "--json", stated))
     assert step["step_time"] == pytest.approx(plain["step_time"] + 0.1)
     assert step["evaluation"]["waits"] == pytest.approx(0.1)
     assert "evaluation" not in plain and step["breakdown"]["io"] == pytest.approx(0.1)
     scenario = tmp_path / "job.toml"
     text = (ROOT / "workloads" / "scenarios" / "mlp-ddp4.toml").read_text("utf-8")
     scenario.write_text(f'{text}\n[evaluation]\ntime = "20 s"\nevery = 200\n', "utf-8")
-    page = prestep(folder, "run", str(scenario)).stdout
+    page = acme.run("run", str(scenario))
     assert "Evaluation" in page and "a step waits" in page
-    compared = prestep(folder, "whatif", "mlp-ddp4", stated, "--json")
-    assert json.loads(compared.stdout)["difference"] == pytest.approx(0.1)
+    compared = acme.run("whatif", "mlp-ddp4", stated, "--json")
+    assert json.loads(compared)["difference"] == pytest.approx(0.1)
     grid = ("--grid", "evaluation.every=10,100", "-o", str(tmp_path / "swept"))
-    swept = prestep(folder, "sweep", str(scenario), *grid)
-    assert swept.returncode == 0 and "evaluation.every" in swept.stdout
-    schema = json.loads(prestep(folder, "schema").stdout)
+    swept = acme.run("sweep", str(scenario), *grid, "--executor", "threads")
+    assert "evaluation.every" in swept
+    schema = json.loads(acme.run("schema"))
     assert set(schema["properties"]["evaluation"]["properties"]) == {"every", "time"}
-    wrong = prestep(folder, "run", "mlp-ddp4", "--set=evaluation.every=5")
-    assert wrong.returncode == 2 and "evaluation.time" in wrong.stderr
+    code, _, err = acme.end("run", "mlp-ddp4", "--set=evaluation.every=5")
+    assert code == 2 and "evaluation.time" in err
 
 
 def test_a_section_of_nobody_is_refused_with_the_nearest(tmp_path: Path) -> None:

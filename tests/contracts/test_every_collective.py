@@ -17,6 +17,7 @@ from prestep.sim.plugins import load, providers
 from prestep.topologies import cluster_names, load_cluster
 from prestep.topologies.core.quantity import Quantity
 from prestep.topologies.fabric import Fabric
+from tests.sample import together
 
 ALGORITHMS = sorted(
     name
@@ -106,7 +107,7 @@ def least(algorithm: str, op: str, n: int) -> tuple[float, float]:
     return (host.get(op, n - 1.0),) * 2
 
 
-@pytest.mark.parametrize(("algorithm", "op", "name"), CASES)
+@together(("algorithm", "op", "name"), CASES)
 def test_no_plan_sends_less_than_the_operation_needs(
     algorithm: str, op: str, name: str
 ) -> None:
@@ -131,7 +132,7 @@ def test_no_plan_sends_less_than_the_operation_needs(
         assert algorithm.startswith(IN_NETWORK) or out == pytest.approx(into)
 
 
-@pytest.mark.parametrize(("algorithm", "op", "name"), CASES + cases(OTHERS))
+@together(("algorithm", "op", "name"), CASES + cases(OTHERS))
 def test_every_plan_takes_time(algorithm: str, op: str, name: str) -> None:
     """Positive latency, channels and rate; never faster than its links; more bytes cost more; it says its evidence."""
     bandwidth = cluster(name).links.bandwidth

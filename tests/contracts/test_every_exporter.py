@@ -9,6 +9,7 @@ import pytest
 from prestep.sim.errors import InputError
 from prestep.sim.exporters import name_for, write
 from prestep.sim.plugins import load, providers
+from tests.sample import together
 from tests.sim.synthetic import result, timeline
 
 NAMES = sorted(providers("prestep.sim.exporters", "write"))
@@ -27,7 +28,7 @@ def written(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize(("name", "suffix"), FILES)
+@together(("name", "suffix"), FILES)
 def test_an_exporter_writes_where_it_is_told(
     name: str, suffix: str, tmp_path: Path
 ) -> None:

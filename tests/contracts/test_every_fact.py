@@ -21,6 +21,7 @@ from prestep.topologies import load_cluster
 from prestep.topologies.core.facts import KINDS, ClusterFacts
 from prestep.topologies.core.quantity import Quantity
 from prestep.topologies.files.clusterfile import read
+from tests.sample import together
 
 ROOT = Path(__file__).parents[2]
 FACTS = {entry.name for entry in fields(ClusterFacts)}
@@ -102,7 +103,7 @@ def test_facts_of_every_family_are_read_typed_only() -> None:
         assert keys <= {"gpus", "nvlinks"}, "a parameter of which family?"
 
 
-@pytest.mark.parametrize("key", sorted(KINDS))
+@together("key", sorted(KINDS))
 def test_a_fact_in_a_file_is_the_typed_one(key: str, tmp_path: Path) -> None:
     """Each fact of a file arrives under its name and with its type; what the file leaves out is None."""
     examples = {
@@ -171,7 +172,7 @@ def test_every_fact_that_a_gpus_file_may_state_is_read() -> None:
     assert stated - within <= set().union(*map(gpu_facts_read, trees))
 
 
-@pytest.mark.parametrize("name", names())
+@together("name", names())
 def test_a_stated_fact_is_the_typed_one(name: str) -> None:
     """Each number of a GPU's own file arrives under its name, as the file has it."""
     table = tomllib.loads((HARDWARE / f"{name}.toml").read_text(encoding="utf-8"))

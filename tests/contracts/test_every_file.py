@@ -21,7 +21,7 @@ from prestep.workloads import host_costs
 from prestep.workloads.job.model import Model
 from prestep.workloads.models.counts import stage_parameters
 from prestep.workloads.models.model import load_model
-from tests.sample import sample
+from tests.sample import sample, together
 
 COSTS = Path(prestep.sim.costs.__file__).parent
 SCENARIOS = Path(__file__).parents[2] / "workloads" / "scenarios"
@@ -45,7 +45,7 @@ def test_a_scenario_predicts(name: str) -> None:
     assert scenario.measured.step_time is None or scenario.measured.source
 
 
-@pytest.mark.parametrize("name", names("scenarios"))
+@together("name", names("scenarios"))
 def test_a_scenario_says_whether_its_measured_run_was_fitted_to(name: str) -> None:
     """As the list of measured runs has it."""
     measured = load_scenario(SCENARIOS / f"{name}.toml").measured
@@ -105,7 +105,7 @@ def test_a_gpu_has_its_limits(name: str) -> None:
         assert gpu.evidence(kernel) in GRADES
 
 
-@pytest.mark.parametrize("path", [*HARDWARE, *FRAMEWORKS], ids=lambda path: path.name)
+@together("path", [*HARDWARE, *FRAMEWORKS])
 def test_every_constant_says_what_it_rests_on(path: Path) -> None:
     """A grade beside the number, or on its table, or for the whole file in the lines before the first number or beside each."""
     text = path.read_text(encoding="utf-8")
@@ -124,7 +124,7 @@ def test_every_constant_says_what_it_rests_on(path: Path) -> None:
             assert GRADE.search(comment) or INLINE.search(line), f"{path.name}: {line}"
 
 
-@pytest.mark.parametrize("path", HARDWARE, ids=lambda path: path.name)
+@together("path", HARDWARE)
 def test_every_hardware_file_names_a_source(path: Path) -> None:
     """A datasheet, a measurement, or the program that wrote it, before the first number or beside each."""
     text = path.read_text(encoding="utf-8")

@@ -21,6 +21,7 @@ from prestep.sim.planning import jitter
 from prestep.sim.reliability import failures
 from prestep.sim.storage import systems
 from prestep.workloads import host_costs
+from tests.sample import together
 
 GPU_FILES = sorted(
     path
@@ -73,9 +74,7 @@ def misspelt(table: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
     return {**table, name: misspelt(table[name], tuple(rest))}
 
 
-@pytest.mark.parametrize(
-    ("path", "rules"), FILES, ids=lambda value: getattr(value, "name", "")
-)
+@together(("path", "rules"), FILES)
 def test_a_misspelt_key_is_reported_with_its_name_and_place(
     path: Path, rules: schema.Schema
 ) -> None:

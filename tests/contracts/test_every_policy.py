@@ -10,6 +10,7 @@ from prestep.sim.tools.catalog import names
 from prestep.topologies import load_cluster
 from prestep.topologies.core.routing import Routing
 from prestep.topologies.fabric import Fabric
+from tests.sample import together
 
 SMALL = {
     "dgx-h100-superpod": 64,
@@ -35,8 +36,8 @@ def pairs(fabric: Fabric) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("name", FABRICS)
-@pytest.mark.parametrize("policy", POLICIES)
+@together("name", FABRICS)
+@together("policy", POLICIES)
 def test_every_byte_arrives(policy: str, name: str) -> None:
     """What leaves the sender arrives at the receiver, and nothing stays or is made on the way."""
     fabric = FABRICS[name].with_routing(Routing(policy, seed=3, flows=4))

@@ -21,6 +21,7 @@ from prestep.workloads.models.model import MODELS
 from prestep.workloads.recipes import _models
 from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._rules import Rule, rules
+from tests.sample import together
 from tests.workloads.recipe_examples import CLUSTER, EXAMPLES, Example, text_with
 
 FOLDER = Path(recipes.__file__).parent
@@ -49,14 +50,14 @@ def test_every_format_has_an_example() -> None:
     assert set(recipes.formats()) == set(EXAMPLES)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@together("name", NAMES)
 def test_a_format_says_how_its_files_look(name: str) -> None:
     """`LOOKS` is for the reader of an error; the docstring is for `prestep list`."""
     module = plugins.load("prestep.workloads.recipes", name)
     assert module.LOOKS and module.__doc__
 
 
-@pytest.mark.parametrize("name", NAMES)
+@together("name", NAMES)
 def test_one_format_knows_a_file(name: str, tmp_path: Path) -> None:
     """No two formats recognise one file, so their order does not matter."""
     document = recipes.document_of(written(tmp_path, EXAMPLES[name]))
@@ -70,7 +71,7 @@ def test_one_format_knows_a_file(name: str, tmp_path: Path) -> None:
     assert known == [name]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@together("name", NAMES)
 def test_a_recipe_is_the_scenario_that_a_person_would_write(
     name: str, tmp_path: Path
 ) -> None:
@@ -80,7 +81,7 @@ def test_a_recipe_is_the_scenario_that_a_person_would_write(
     assert bare(loaded(written(tmp_path, example), example)) == bare(by_hand)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if EXAMPLES[n].lost])
+@together("name", [n for n in NAMES if EXAMPLES[n].lost])
 def test_what_is_not_simulated_is_refused_unless_that_is_allowed(
     name: str, tmp_path: Path
 ) -> None:
@@ -96,7 +97,7 @@ def test_what_is_not_simulated_is_refused_unless_that_is_allowed(
     assert any("not simulated" in note for note in lenient.notes)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if EXAMPLES[n].strange])
+@together("name", [n for n in NAMES if EXAMPLES[n].strange])
 def test_a_key_that_nobody_knows_is_named(name: str, tmp_path: Path) -> None:
     """It changes nothing, and a note has its name."""
     example = EXAMPLES[name]
@@ -154,10 +155,9 @@ def test_a_damaged_recipe_is_an_explained_mistake(
         assert all(mistake.where and mistake.expected for mistake in error.mistakes)
 
 
-@pytest.mark.parametrize(
+@together(
     ("table", "rule"),
     RULES,
-    ids=lambda one: one if isinstance(one, str) else one.names[0],
 )
 def test_a_rule_says_one_thing_of_keys_that_scenarios_have(
     table: str, rule: Rule

@@ -12,6 +12,7 @@ from prestep.sim.predict import predict
 from prestep.sim.spec.load import parse_scenario
 from prestep.workloads import schedules
 from prestep.workloads.schedules import Action, check, find, needs, placement, schedule
+from tests.sample import together
 
 SIZES = list(itertools.product((1, 2, 3, 4), (1, 2, 4, 6, 8), (1, 2)))
 
@@ -80,7 +81,7 @@ def test_a_schedule_is_a_pure_function(name: str) -> None:
     assert rows[-1] == tuple(module.actions(ranks - 1, ranks, microbatches, chunks))
 
 
-@pytest.mark.parametrize("name", schedules.names())
+@together("name", schedules.names())
 def test_only_a_split_backward_pass_is_refused_under_sharded_megatron(
     name: str,
 ) -> None:

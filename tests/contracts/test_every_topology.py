@@ -14,6 +14,7 @@ from prestep.topologies import cluster_names, load_cluster
 from prestep.topologies.core.quantity import GRADES
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.compile import compile_graph
+from tests.sample import together
 
 FAMILIES = sorted(plugins.providers("prestep.topologies", "build"))
 
@@ -37,7 +38,7 @@ def test_a_family_builds_a_checked_fabric_from_its_parameters(name: str) -> None
     )
 
 
-@pytest.mark.parametrize("name", cluster_names())
+@together("name", cluster_names())
 def test_a_cluster_is_usable(name: str) -> None:
     """Positive bandwidths with grades, GPUs that reach each other both ways, and every number with its source."""
     fabric = load_cluster(name)

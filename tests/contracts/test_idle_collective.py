@@ -33,7 +33,7 @@ from prestep.workloads.job.model import Model
 from prestep.workloads.job.parallel import Parallel
 from prestep.workloads.lowered import Layout, Lowered
 from prestep.workloads.models.model import load_model
-from tests.sample import sample
+from tests.sample import sample, together
 from tests.sim.graphs import Op, graph
 
 FAMILIES = sorted(plugins.providers("prestep.topologies", "build"))
@@ -128,7 +128,7 @@ def agree(
     assert interval.low < alone < interval.high
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@together("family", FAMILIES)
 def test_serving_reduces_in_the_time_of_the_table(family: str) -> None:
     """The all-reduces of a tensor-parallel worker, of few tokens and of many."""
     fabric = small(family)

@@ -14,6 +14,7 @@ from prestep.sim import api
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.gpu_files import names
 from prestep.sim.graph.kernel import Kernel
+from tests.sample import together
 
 CAPTURE = Path(__file__).parent / "data" / "llama-1b.capture"
 HEADS = (2, 32, 8, 4096, 128)
@@ -111,7 +112,7 @@ IN_BURSTS = ("addmm", "bmm", "grouped", "convolution")
 
 
 @pytest.mark.parametrize("name", names())
-@pytest.mark.parametrize("what", SAME)
+@together("what", SAME)
 def test_an_operation_takes_as_long_as_the_kernel_of_a_model(
     name: str, what: str
 ) -> None:
@@ -121,10 +122,10 @@ def test_an_operation_takes_as_long_as_the_kernel_of_a_model(
     if twice and what.startswith(IN_BURSTS):
         pytest.skip("both were measured: docs/costs.md has by how much they differ")
     gpu = load_gpu(name)
-    for together in (False, True):
-        alone = sum(gpu.in_step(kernel, together) for kernel in kernels)
+    for crowded in (False, True):
+        alone = sum(gpu.in_step(kernel, crowded) for kernel in kernels)
         alone += (len(kernels) - 1) * gpu.gap
-        assert gpu.in_step(operation, together) == pytest.approx(alone, rel=0.01)
+        assert gpu.in_step(operation, crowded) == pytest.approx(alone, rel=0.01)
     if not twice:
         burst = sum(map(gpu.duration, kernels)) + (len(kernels) - 1) * gpu.gap
         assert gpu.duration(operation) == pytest.approx(burst, rel=0.01)

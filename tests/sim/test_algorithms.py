@@ -15,6 +15,7 @@ from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
 from prestep.topologies import load_cluster
+from tests.sample import together
 from tests.sim import transfers
 from tests.sim.hosts import cluster
 from tests.sim.transfers import replay, traffic, whole
@@ -359,7 +360,7 @@ FORCED = [
 ]
 
 
-@pytest.mark.parametrize(("algo", "hosts", "busbw"), FORCED)
+@together(("algo", "hosts", "busbw"), FORCED)
 def test_forced_algorithms_across_hosts(algo: str, hosts: int, busbw: float) -> None:
     """Within 15 % of what was published; constants of other machines and guesses, so no closer is promised."""
     fabric = cluster(hosts, gpu="b200", facts=("sharp",), nvlink=(50e9, 41.4e9))

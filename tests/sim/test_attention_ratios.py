@@ -9,6 +9,7 @@ import pytest
 from prestep.sim.costs import Kernel, load_gpu
 from prestep.sim.costs.estimators.attention import fp8_share, widened
 from prestep.sim.costs.kinds import ATTENTIONS
+from tests.sample import together
 
 TOKENS = (512, 2048, 4096, 6000, 8192, 16384, 65536)
 FP8 = ("h100", "h200", "b200", "b300", "gb200", "gb300")
@@ -18,8 +19,8 @@ def attention(kind: str, tokens: int, dtype: str = "bf16") -> Kernel:
     return Kernel(kind, (1, 64, 8, tokens, 128), dtype)
 
 
-@pytest.mark.parametrize("kind", ATTENTIONS)
-@pytest.mark.parametrize("gpu", FP8)
+@together("kind", ATTENTIONS)
+@together("gpu", FP8)
 def test_fp8_follows_16_bits_by_what_was_measured(gpu: str, kind: str) -> None:
     """The ratio of both times is within those measured at any length, and the same whatever was asked before."""
     made = load_gpu(gpu)

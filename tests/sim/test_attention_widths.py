@@ -17,6 +17,7 @@ from prestep.sim.costs.estimators.attention import (
     widths_of,
 )
 from prestep.sim.costs.kinds import ATTENTIONS
+from tests.sample import together
 
 HOPPERS = ("h100", "h200", "h800", "gh200")
 OTHERS = ("a100", "b200", "gb200", "gb300", "mi300x")
@@ -26,8 +27,8 @@ def attention(kind: str, width: int, tokens: int = 4096, layout: str = "") -> Ke
     return Kernel(kind, (1, 16, 16, tokens, width), layout=layout)
 
 
-@pytest.mark.parametrize("kind", ATTENTIONS)
-@pytest.mark.parametrize("gpu", (*HOPPERS, *OTHERS))
+@together("kind", ATTENTIONS)
+@together("gpu", (*HOPPERS, *OTHERS))
 def test_wider_heads_are_never_faster(gpu: str, kind: str) -> None:
     made = load_gpu(gpu)
     for tokens in (512, 4096, 30000):
@@ -38,8 +39,8 @@ def test_wider_heads_are_never_faster(gpu: str, kind: str) -> None:
         assert all(narrow <= wide for narrow, wide in pairwise(times))
 
 
-@pytest.mark.parametrize("kind", ATTENTIONS)
-@pytest.mark.parametrize("gpu", HOPPERS)
+@together("kind", ATTENTIONS)
+@together("gpu", HOPPERS)
 def test_a_hopper_computes_tiles_as_wide_as_the_next(gpu: str, kind: str) -> None:
     """Heads of 80 take what heads of 128 take, those of 160 what those of 192 take."""
     made = load_gpu(gpu)
@@ -48,8 +49,8 @@ def test_a_hopper_computes_tiles_as_wide_as_the_next(gpu: str, kind: str) -> Non
         assert narrow_time == made.duration(attention(kind, tile))
 
 
-@pytest.mark.parametrize("kind", ATTENTIONS)
-@pytest.mark.parametrize("gpu", OTHERS)
+@together("kind", ATTENTIONS)
+@together("gpu", OTHERS)
 def test_elsewhere_wide_heads_take_time_as_their_products_do(
     gpu: str, kind: str
 ) -> None:
@@ -62,8 +63,8 @@ def test_elsewhere_wide_heads_take_time_as_their_products_do(
     assert made.basis(wide).reason
 
 
-@pytest.mark.parametrize("kind", ATTENTIONS)
-@pytest.mark.parametrize("gpu", (*HOPPERS, *OTHERS))
+@together("kind", ATTENTIONS)
+@together("gpu", (*HOPPERS, *OTHERS))
 def test_latent_attention_lies_between_its_widths(gpu: str, kind: str) -> None:
     """With queries of 192 and values of 128 it takes longer than heads of 128 and less than heads of 192."""
     made = load_gpu(gpu)

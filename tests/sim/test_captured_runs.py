@@ -25,6 +25,7 @@ from prestep.topologies.files.clusterfile import read
 from prestep.workloads.capture import recording
 from prestep.workloads.capture.recorder import device
 from prestep.workloads.traces.work import family
+from tests.sample import together
 from tests.workloads.test_capture_recording import COMPUTE, all_reduce, tables
 
 
@@ -81,9 +82,7 @@ def test_hosts_that_were_counted_are_not_more(tmp_path: Path) -> None:
         load_scenario(job(tmp_path, 64), ["cluster.name=rail-h100", "cluster.hosts=4"])
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in cluster_names() if several_hosts(name)]
-)
+@together("name", [name for name in cluster_names() if several_hosts(name)])
 def test_several_hosts_are_hosts_of_the_same_gpus(name: str) -> None:
     """The cluster that a host's file names has its GPU, and as many of them in a host."""
     one, several = read(name), read(several_hosts(name))

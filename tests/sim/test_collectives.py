@@ -25,6 +25,7 @@ from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
 from prestep.topologies import load_cluster
 from prestep.validation.formats import collective_reader, collective_rows
+from tests.sample import together
 from tests.sim import transfers
 from tests.sim.transfers import replay
 
@@ -43,7 +44,7 @@ def seconds(op: str, size: float, name: str = "h200-host-4", **nccl: Any) -> flo
     )
 
 
-@pytest.mark.parametrize(("op", "name"), [*itertools.product(OPS, FABRICS)])
+@together(("op", "name"), [*itertools.product(OPS, FABRICS)])
 def test_what_is_sent_is_received(op: str, name: str) -> None:
     """Bytes into every NVSwitch equal bytes out, and the GPUs send what the GPUs receive."""
     fabric = cluster(name)
@@ -133,7 +134,7 @@ def test_more_bytes_are_never_faster_within_one_choice(
         assert large.duration(bandwidth) >= small.duration(bandwidth) * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("op", OPS)
+@together("op", OPS)
 def test_more_bandwidth_is_never_slower(op: str) -> None:
     """Twice the NVLink bandwidth makes no size slower under one protocol (NCCL's own choice is only an estimate)."""
     faster = load_cluster("h200-host-4", overrides={"nvlink.bandwidth": "2x"})
@@ -223,7 +224,7 @@ def test_all_to_all_delivers_every_chunk_once(n: int) -> None:
     assert all(len({s.dst for s in sends}) == n for sends in rounds)
 
 
-@pytest.mark.parametrize("n", range(2, 65))
+@together("n", range(2, 65))
 def test_ranks_are_inner_in_one_tree_only(n: int) -> None:
     """In the two trees no rank has children in both, but for roots, and no rank more than two."""
     first = tree.binary_tree(n)
@@ -301,8 +302,8 @@ def errors() -> dict[tuple[str, bool], list[float]]:
     return found
 
 
-@pytest.mark.parametrize("held_out", [False, True])
-@pytest.mark.parametrize(
+@together("held_out", [False, True])
+@together(
     ("series", "tolerance"),
     [
         ("default, 1 MiB and more", 0.05),
@@ -356,8 +357,8 @@ def test_the_cases_are_there() -> None:
     )
 
 
-@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "all_to_all"])
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@together("op", ["all_gather", "reduce_scatter", "all_to_all"])
+@together("ranks", [2, 3, 4])
 def test_parts_that_are_not_aligned_are_slower(op: str, ranks: int) -> None:
     """A CTA copies element by element where a rank's part does not begin at a multiple of 16 bytes."""
     fabric = cluster("h200-host-4")

@@ -16,6 +16,7 @@ from prestep.sim.costs.kinds import KINDS, STREAM_PASSES
 from prestep.sim.costs.tables import Curve, Kriged, Row, read_rows
 from prestep.sim.costs.terms import LINEAR, group
 from prestep.sim.errors import InputError
+from tests.sample import together
 
 GPUS = ("h200", "h100", "a100")
 H200 = load_gpu("h200")
@@ -69,7 +70,7 @@ def test_never_faster_than_the_roofline(gpu: str, kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("gpu", GPUS)
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@together("kind", sorted(KINDS))
 def test_every_kind_has_a_time_and_its_evidence(gpu: str, kind: str) -> None:
     """Every listed kind runs on every GPU and says what its time rests on."""
     machine, kernel = load_gpu(gpu), _example(kind)
@@ -119,7 +120,7 @@ def test_rows_that_are_not_aligned_cost_more() -> None:
     assert odd > 1.5 * padded
 
 
-@pytest.mark.parametrize("kind", sorted(LINEAR))
+@together("kind", sorted(LINEAR))
 def test_doubling_rows_or_tokens_never_saves_time(kind: str) -> None:
     """Kinds with a parametric model grow with their first size over the range that models use."""
     first, *rest = _example(kind).shape
@@ -264,7 +265,7 @@ def test_a_gpu_without_operations_of_its_own_differs_by_its_limits() -> None:
     assert a100.evidence(stream) == "guess"
 
 
-@pytest.mark.parametrize(
+@together(
     "gpu", sorted(path.stem for path in HARDWARE.glob("*.toml") if "-" not in path.stem)
 )
 def test_no_format_stands_on_fp64(gpu: str) -> None:

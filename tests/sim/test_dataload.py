@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from prestep.cli import main
+from tests.sample import together
 
 RUN = ["run", "resnet50-ddp4", "--json"]
 
@@ -111,7 +112,7 @@ def test_without_workers_reading_adds_up_but_for_the_lead() -> None:
     assert 0 < wait <= 0.128 + 1e-9 and not level["dataload"]["input_bound"]
 
 
-@pytest.mark.parametrize(
+@together(
     ("changes", "told"),
     [
         (("workers=4",), "dataload.batch_time"),

@@ -20,6 +20,7 @@ from prestep.sim.graph.opgraph import Tokens
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
 from prestep.workloads.megatron.spread import distinct
+from tests.sample import together
 
 EXPERTS, CHOSEN, WIDE = 256, 8, 7168
 
@@ -102,8 +103,8 @@ def test_slower_links(hosts: int, kind: str) -> None:
     assert plan.duration(slow.links.bandwidth) > 2 * alone
 
 
-@pytest.mark.parametrize("way", deepep.WAYS)
-@pytest.mark.parametrize("gpu", deepep.GPUS)
+@together("way", deepep.WAYS)
+@together("gpu", deepep.GPUS)
 def test_exchanges_that_were_held_out(gpu: str, way: str) -> None:
     """On one host the law is 4 to 7 % off in the median where nothing was fitted."""
     rows = rows_of(ROWS / "exchanges.parquet")[gpu, way].on(deepep.PER_HOST)

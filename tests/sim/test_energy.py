@@ -19,6 +19,7 @@ from prestep.sim.costs import load_gpu
 from prestep.sim.costs.changed import Speed, changed
 from prestep.sim.costs.draw import Draw
 from prestep.sim.costs.gpu_files import names
+from tests.sample import together
 
 SCENARIO = "llama1b-ddp4"
 SHARE = st.floats(0.1, 10)
@@ -125,7 +126,7 @@ def test_a_quicker_gpu_takes_the_same_joules_for_its_work(name: str) -> None:
     assert all(joules < model.draw.flop[kind] for kind, joules in slower.flop.items())
 
 
-@pytest.mark.parametrize("name", names())
+@together("name", names())
 def test_every_gpu_says_what_it_draws(name: str) -> None:
     """Each bundled GPU has a limit above its idle power, and a figure for every number format that it computes in."""
     gpu = load_gpu(name)

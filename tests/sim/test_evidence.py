@@ -14,6 +14,7 @@ from prestep.sim.costs import Kernel, load_gpu
 from prestep.sim.costs.interference import is_known, slowdown
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import parse_scenario
+from tests.sample import together
 
 H200 = load_gpu("h200")
 MLP = {"kind": "mlp", "sizes": [1024, 1024, 1024, 1]}
@@ -44,7 +45,7 @@ def test_what_was_measured_is_no_fallback() -> None:
     assert run(PLAIN, {"name": "h200-host-4", "gpus": 1}).fallbacks == ()
 
 
-@pytest.mark.parametrize(
+@together(
     ("kernel", "instead"),
     [
         (Kernel("copy", (2**24,)), ""),

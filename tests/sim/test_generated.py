@@ -10,6 +10,7 @@ from lab.fit.generated import EVIDENCE, GPUS, operations, times
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.generated import OPERATIONS, SEPARATOR
 from prestep.sim.graph.kernel import Kernel
+from tests.sample import together
 
 ELEMENTS = 1 << 26
 FUNCTIONS = st.lists(st.sampled_from(sorted(OPERATIONS)), max_size=4)
@@ -33,14 +34,14 @@ def test_arithmetic_never_makes_a_kernel_quicker(
     assert plain <= some <= more
 
 
-@pytest.mark.parametrize("name", sorted(OPERATIONS))
+@together("name", sorted(OPERATIONS))
 def test_what_arithmetic_bounds_is_as_quick_on_either_memory(name: str) -> None:
     """H100 and H200 have the same SMs, so kernels without bytes to speak of take the same time."""
     kernel = generated((name,), 1.0, ELEMENTS)
     assert load_gpu("h100").duration(kernel) == load_gpu("h200").duration(kernel)
 
 
-@pytest.mark.parametrize("evidence", EVIDENCE, ids=lambda e: e.function)
+@together("evidence", EVIDENCE)
 def test_constants_are_those_of_the_measured_kernels(evidence: object) -> None:
     """Each function's operations are within a twentieth of the quickest GPU's largest measured kernel."""
     largest = [max(operations(gpu, evidence).items()) for gpu in GPUS]  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from prestep.cli import main
 from prestep.sim.planning.jitter import NAMES, PAUSE, Pauses, jitter_of
 from prestep.sim.planning.noise import _lognormal, _slowest
 from prestep.workloads.job.faults import Faults
+from tests.sample import together
 
 RUN = ["run", "llama1b-ddp4", "--json", "--set", "model.layers=2"]
 
@@ -135,7 +136,7 @@ def test_what_is_said_has_its_own_grade() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@together(
     ("arguments", "expected"),
     [
         (["--replicas", "0"], "--replicas"),

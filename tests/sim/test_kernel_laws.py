@@ -14,6 +14,7 @@ from prestep.sim.costs.gpu import Gpu, names
 from prestep.sim.costs.kinds import OVER_PCIE, work
 from prestep.sim.costs.tables import Row
 from prestep.sim.graph.kernel import Kernel
+from tests.sample import together
 
 ROWS = (1, 16, 64, 128, 192, 224, 256, 320, 384, 448, 512, 768, 1024, 2048, 8192)
 ELEMENTS = tuple(2**power for power in range(8, 31, 2))
@@ -174,7 +175,7 @@ def largest_rows(gpu: Gpu) -> dict[tuple[str, str, str], Row]:
 ONE_BLOCK = ("nll_loss_fwd", "nll_loss_bwd")
 
 
-@pytest.mark.parametrize("name", names())
+@together("name", names())
 def test_far_outside_a_table_the_roofline_holds(name: str) -> None:
     """At 64 times the largest measured size no kernel is faster than the limits, or slower than a 20th of them.
 
@@ -191,7 +192,7 @@ def test_far_outside_a_table_the_roofline_holds(name: str) -> None:
             assert share >= 0.05, group
 
 
-@pytest.mark.parametrize("name", names())
+@together("name", names())
 def test_tables_have_no_step_where_the_roofline_takes_over(name: str) -> None:
     """Around eight times the largest measured size, a thousandth more work takes at most a hundredth more time."""
     gpu = load_gpu(name)

@@ -14,6 +14,7 @@ from prestep.sim.errors import InputError
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import parse_scenario
 from prestep.sim.spec.sections import SECTIONS
+from tests.sample import together
 
 SMALL: dict[str, Any] = {
     "cluster": {"name": "dgx-h100"},
@@ -34,7 +35,7 @@ def _with(**tables: dict[str, Any]) -> dict[str, Any]:
     return {name: SMALL.get(name, {}) | tables.get(name, {}) for name in SMALL | tables}
 
 
-@pytest.mark.parametrize(("key", "most"), BOUNDED)
+@together(("key", "most"), BOUNDED)
 def test_a_size_beyond_its_bound_is_refused(key: str, most: float) -> None:
     """One more than the most that a key takes: its name, the number and the bound are in the message."""
     section, _, name = key.partition(".")

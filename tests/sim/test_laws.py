@@ -24,6 +24,7 @@ from prestep.sim.predict import load_fabric
 from prestep.sim.spec.sections import Scenario
 from prestep.topologies.fabric import Fabric
 from tests.executed import Executed, executed, reported
+from tests.sample import together
 from tests.workloads.small import EXPERTS, MLP, TRANSFORMER, scenario
 
 GOLDEN = Path(__file__).parent / "goldens" / "mlp-ddp2.txt"
@@ -139,7 +140,7 @@ def test_less_latency_is_never_slower(way: str) -> None:
     assert all(b <= a * (1 + 1e-9) for a, b in pairwise(times)), times
 
 
-@every_way
+@together("way", WAYS)
 def test_never_faster_than_the_roofline(way: str) -> None:
     """Not than all model flops at the peak of all GPUs; nor than a rank's kernels' bytes and flops."""
     d = done(way)
@@ -154,7 +155,7 @@ def test_never_faster_than_the_roofline(way: str) -> None:
     ).all()
 
 
-@every_way
+@together("way", WAYS)
 def test_never_faster_than_its_busiest_stream(way: str) -> None:
     """The run takes at least the time of any stream's operations alone: kernels, alpha-beta times of transfers."""
     d = done(way)
@@ -172,7 +173,7 @@ def test_never_faster_than_its_busiest_stream(way: str) -> None:
         assert d.run.finished >= len(start) * alone.max() + LAUNCH_LATENCY
 
 
-@every_way
+@together("way", WAYS)
 def test_no_transfer_is_faster_than_its_alpha_beta_time(way: str) -> None:
     """From the last arrival to the end: latency and size over the narrowest link, and its share of that link only."""
     d = done(way)
@@ -312,7 +313,7 @@ def test_bytes_sent_are_bytes_received(way: str) -> None:
     assert set(sent.values()) == {activation * (s.parallel.microbatches or 0)}
 
 
-@every_spread_way
+@together("way", SPREAD)
 def test_links_carry_the_bytes_of_all_transfers(way: str) -> None:
     """What the links carried in three steps is what the plans put on them, and every plan uses its links."""
     d = done(way)
@@ -349,7 +350,7 @@ def test_links_count_the_data_of_rings(cluster: str, proto: str) -> None:
     assert (added > 1.0).all()
 
 
-@every_spread_way
+@together("way", SPREAD)
 def test_data_is_no_more_than_what_links_carry(way: str) -> None:
     """Everything but copies has flags or headers; links of other hosts that stand for the same count both alike."""
     run = done(way).run

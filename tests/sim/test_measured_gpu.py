@@ -13,6 +13,7 @@ from prestep.sim.costs.tables import Row
 from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
 from prestep.topologies import load_cluster
+from tests.sample import together
 
 KERNEL = Kernel("gemm", (4096, 4096, 4096), layout="nt")
 SLOWER = 1.15 * load_gpu("h200").duration(KERNEL)
@@ -56,7 +57,7 @@ def test_a_factor_moves_what_was_not_measured(tmp_path: Path) -> None:
     assert mine.memory == 7e10
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "word"),
     [
         ('format = 2\nbase = "h200"\ntable = "t.parquet"\n', "format"),

@@ -15,6 +15,7 @@ from prestep.sim.record import measured_runs as measured
 from prestep.sim.record.identity import key_of, kind_of
 from prestep.sim.spec.load import load_scenario, parse_scenario
 from prestep.sim.spec.sections import Scenario
+from tests.sample import together
 from tests.sim.synthetic import result
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
@@ -65,7 +66,7 @@ def test_groups_outside_the_blocks_make_another_run(outside: dict[str, object]) 
     assert key_of(scenario(parallel=outside)) == key_of(scenario())
 
 
-@pytest.mark.parametrize(
+@together(
     "changed",
     [
         {"cluster": {"name": "dgx-h200", "gpus": 4}},

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, Rendezvous
+from tests.sample import together
 from tests.sim.graphs import Op, all_reduce, graph
 from tests.sim.test_laws import WAYS, done
 
@@ -62,14 +63,14 @@ def test_columns_are_equally_long_and_point_into_their_tables(way: str) -> None:
         assert (p.host >= 0).all()
 
 
-@every_way
+@together("way", WAYS)
 def test_an_operation_waits_for_earlier_ones_only(way: str) -> None:
     """Of this step those issued before it, of the step before any: so one rank alone cannot be stuck."""
     for p in done(way).lowered.graph.programs:
         assert all(-len(p) <= d < i for i, deps in enumerate(p.deps) for d in deps)
 
 
-@every_way
+@together("way", WAYS)
 def test_as_many_operations_arrive_as_a_communication_waits_for(way: str) -> None:
     """No communication is left over, and none gets more than its arrivals."""
     made = done(way).lowered.graph
@@ -77,7 +78,7 @@ def test_as_many_operations_arrive_as_a_communication_waits_for(way: str) -> Non
     assert dict(arrived) == {c: x.arrivals for c, x in enumerate(made.comms)}
 
 
-@every_way
+@together("way", WAYS)
 def test_every_rank_is_simulated_or_represented_once(way: str) -> None:
     """The simulated ranks stand for all ranks of the layout, each for itself among others."""
     d = done(way)

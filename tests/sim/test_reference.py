@@ -10,6 +10,7 @@ import pytest
 from lab.report.scenario_keys import BEGIN, END, main, tables, written
 from prestep.sim.errors import PrestepError
 from prestep.sim.spec.sections import SECTIONS
+from tests.sample import together
 
 PAGE = Path(__file__).parents[2] / "docs" / "scenarios.md"
 
@@ -20,7 +21,7 @@ def test_the_page_has_the_tables_of_this_tree() -> None:
     assert written(page) == page
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+@together("section", SECTIONS)
 def test_every_key_is_listed_with_its_meaning(section: str) -> None:
     """A row for each key, under its section."""
     part = tables().partition(f"### [{section}]\n")[2].partition("\n### [")[0]

@@ -27,6 +27,7 @@ from prestep.sim.rl.section import Rl
 from prestep.sim.rl.step import RlStep, predict
 from prestep.sim.spec.load import load_scenario, parse_scenario
 from prestep.workloads.models.model import load_model
+from tests.sample import together
 
 SCENARIO = """
 [cluster]
@@ -268,7 +269,7 @@ def test_a_constant_that_is_slower_makes_the_step_slower(path: Path) -> None:
         assert step_of(slower, learned).step_time > base
 
 
-@pytest.mark.parametrize(
+@together(
     ("change", "told"),
     [
         ("rl.generations=0", "at least 1"),

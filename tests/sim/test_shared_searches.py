@@ -17,6 +17,7 @@ from prestep.sim.collectives.settings import Nccl
 from prestep.sim.costs import generation
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
+from tests.sample import together
 
 
 def last_host(fabric: Fabric, gpus: Sequence[str], kind: str) -> System:
@@ -73,8 +74,8 @@ def test_numbers_of_links_do_not_count(host: System) -> None:
     assert other != host and renumbered(other) == renumbered(host)
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("pattern", [RING, BALANCED])
+@together("seed", range(4))
+@together("pattern", [RING, BALANCED])
 def test_new_numbers_change_no_answer(host: System, seed: int, pattern: int) -> None:
     """Channels, speeds, hops and orders are those of the host as it was, in whatever order its NICs are."""
     other = shuffled(host, random.Random(seed), nets=True)

@@ -25,6 +25,7 @@ from prestep.sim.spec.load import (
 )
 from prestep.workloads.job.model import Model
 from prestep.workloads.models.model import load_model, model_names
+from tests.sample import together
 
 SCENARIOS = sorted(
     (Path(__file__).parents[2] / "workloads" / "scenarios").glob("*.toml")
@@ -70,7 +71,7 @@ def test_quantities_are_si_after_loading() -> None:
     assert (scenario.parallel.bucket_cap, scenario.faults.slow_per_layer) == (1e6, 1e-3)
 
 
-@pytest.mark.parametrize(
+@together(
     ("section", "table", "key", "text"),
     [
         (
@@ -196,7 +197,7 @@ def test_axes_have_ctas_of_their_own_unless_the_environment_says_how_many() -> N
     assert forced.of("dp") == forced.of("cp") == Nccl(min_ctas=16, max_ctas=32)
 
 
-@pytest.mark.parametrize(
+@together(
     "item",
     [
         "nccl.dp.max_ctas=many",
@@ -364,7 +365,7 @@ def test_heads_and_experts_divide_over_their_ranks() -> None:
         assert "no experts" in mistakes["parallel.imbalance"]
 
 
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+@together("path", SCENARIOS)
 def test_bundled_scenarios_are_good(path: Path) -> None:
     """Each fits its model and four GPUs, and says what was measured."""
     scenario = parse_scenario(tomllib.loads(path.read_text()), path.name)
@@ -428,7 +429,7 @@ def test_only_sections_that_say_something_are_in_use() -> None:
     assert list(made.extensions) == ["checkpoint"]
 
 
-@pytest.mark.parametrize("name", model_names())
+@together("name", model_names())
 def test_named_models_are_complete(name: str) -> None:
     """Every model that comes with prestep loads."""
     assert load_model(Model(name=name)).name == name

@@ -15,6 +15,7 @@ from prestep.sim.predict import predict as predict_one
 from prestep.sim.spec.load import load_scenario, parse_scenario
 from prestep.sim.studies import shared_cluster
 from prestep.sim.studies.shared_cluster import predict
+from tests.sample import together
 
 MLP = {"kind": "mlp", "sizes": [1024, 1024, 1024, 1]}
 ON = {
@@ -145,7 +146,7 @@ def test_jobs_that_name_no_hosts_take_what_is_left() -> None:
     assert "host1/nic0 -> leaf0" in links and "host2/nic0 -> leaf1" in links
 
 
-@pytest.mark.parametrize(
+@together(
     ("tables", "told"),
     [
         (jobs(["host0", "host2"], ["host2", "host3"]), "host2/gpu0, of another job"),

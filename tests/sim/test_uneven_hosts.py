@@ -27,7 +27,7 @@ def found(fabric: Fabric, *hosts: Sequence[str]) -> tuple[Group, Graph]:
     return group, search(group, fabric.gpu_model, Nccl(), fabric)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.integers(1, 18), st.integers(1, 8), st.integers(0, 3))
 @example(72, 3, 1)
 def test_the_first_rack_does_not_decide(many: int, few: int, skipped: int) -> None:

@@ -19,6 +19,7 @@ from prestep.sim.units import (
     parse_duration,
     parse_nccl_size,
 )
+from tests.sample import together
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_durations_are_seconds(text: str, duration: float) -> None:
 
 
 @pytest.mark.parametrize("parse", [parse_bytes, parse_bandwidth, parse_duration])
-@pytest.mark.parametrize(
+@together(
     "wrong",
     [
         "5",

@@ -25,6 +25,7 @@ from prestep.sim.tools.catalog import find_scenario
 from prestep.topologies import load_cluster
 from prestep.topologies.edit.overrides import with_overrides
 from tests.executed import executed, of, step_time
+from tests.sample import together
 
 STEP = """
 [cluster]
@@ -254,7 +255,7 @@ def test_the_tornado_is_sorted_and_agrees_with_runs(leafspine: str) -> None:
     )
 
 
-@pytest.mark.parametrize("word", list(EACH))
+@together("word", list(EACH))
 def test_every_word_of_each_has_elements(word: str) -> None:
     """On a cluster with hosts, leaves and spines, and each of them can be changed."""
     fabric = load_cluster("dgx-h100-superpod", hosts=2)
@@ -292,7 +293,7 @@ def test_a_set_beside_each_changes_the_base(leafspine: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@together(
     ("arguments", "told"),
     [
         ([], "--set or --each"),

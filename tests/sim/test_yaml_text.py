@@ -17,6 +17,7 @@ from prestep.workloads.megatron.argument_files import read_shell
 from prestep.workloads.recipes._documents import read_yaml
 from prestep.workloads.recipes._modules import module_of
 from prestep.workloads.recipes._shell import read_exports
+from tests.sample import together
 
 WIDE = "a: &a [" + "1, " * 9000 + "]\n" + "".join(f"k{n}: *a\n" for n in range(3000))
 LAUGHS = "a: &a0 {x: 1}\n" + "".join(
@@ -45,7 +46,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("recipe", [True, False])
+@together("recipe", [True, False])
 def test_hostile_yaml_is_a_mistake_of_the_file(name: str, recipe: bool) -> None:
     """As a recipe and as a cluster: the file is named, with what was found."""
     text, told = HOSTILE[name]

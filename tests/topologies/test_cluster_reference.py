@@ -11,6 +11,7 @@ from lab.report import cluster_keys as reference
 from prestep.sim.errors import PrestepError
 from prestep.topologies.core.facts import KINDS, MEANINGS
 from prestep.topologies.core.quantity import LinkSpec
+from tests.sample import together
 
 PAGE = Path(__file__).parents[2] / "docs" / "cluster-files.md"
 
@@ -21,7 +22,7 @@ def test_the_page_has_the_tables_of_this_tree() -> None:
     assert reference.written(page) == page
 
 
-@pytest.mark.parametrize("name", sorted(reference.families()))
+@together("name", sorted(reference.families()))
 def test_every_key_of_a_family_is_listed_with_its_meaning(name: str) -> None:
     """In the family's own table, or in that of `host` where it has the same default."""
     part = (
@@ -49,7 +50,7 @@ def test_links_say_what_one_of_them_does() -> None:
     assert LinkSpec.__name__ not in reference.tables()
 
 
-@pytest.mark.parametrize("key", KINDS)
+@together("key", KINDS)
 def test_every_fact_is_explained(key: str) -> None:
     """A fact's meaning is a sentence, and the page prints it."""
     assert MEANINGS[key].endswith(".") and MEANINGS[key] in reference.tables()

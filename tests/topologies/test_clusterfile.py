@@ -9,6 +9,7 @@ import pytest
 from prestep.sim.collectives.wires import transport
 from prestep.sim.errors import InputError
 from prestep.topologies import cluster_names, load_cluster
+from tests.sample import together
 
 GOOD = """
 extends = "dgx-h100"
@@ -67,7 +68,7 @@ def test_a_bandwidth_that_is_replaced_is_replaced_both_ways(tmp_path: Path) -> N
     assert set(fabric.links.bandwidth[list(both)]) == {110e9}
 
 
-@pytest.mark.parametrize("name", cluster_names())
+@together("name", cluster_names())
 def test_no_gpu_has_a_narrower_way_to_its_adapter_than_the_adapter(name: str) -> None:
     """The GPUs that share a NIC reach it, together and both ways, as fast as it sends."""
     fabric = load_cluster(name)

@@ -6,10 +6,9 @@ import importlib
 import re
 from typing import Any
 
-import pytest
-
 from prestep.sim.plugins import providers
 from prestep.topologies.fabric.compile import compile_graph
+from tests.sample import together
 
 # What the picture in the docstring shows, where it is not the family's default; how many routes are spelled out.
 SHOWN: dict[str, dict[str, Any]] = {
@@ -21,7 +20,7 @@ SHOWN: dict[str, dict[str, Any]] = {
 ROUTES = {"aws_p5": 2, "grace": 2, "host": 2, "nvl72": 2}
 
 
-@pytest.mark.parametrize("family", sorted(providers("prestep.topologies", "build")))
+@together("family", sorted(providers("prestep.topologies", "build")))
 def test_the_routes_in_the_docstring_are_the_routes(family: str) -> None:
     """The picture and the code say the same."""
     module = importlib.import_module(f"topologies.{family}")

@@ -15,6 +15,7 @@ from prestep.topologies.core.quantity import GRADES, Quantity
 from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.host import Params
 from prestep.topologies.show.measures import bisection
+from tests.sample import together
 
 PARAMS = st.builds(
     Params,
@@ -100,7 +101,7 @@ def test_the_measured_host_has_the_measured_rates() -> None:
     assert set(links.evidence[fabric.links.of_kind("pcie")]) == {"measured"}
 
 
-@pytest.mark.parametrize("name", cluster_names())
+@together("name", cluster_names())
 def test_every_number_of_a_bundled_cluster_says_where_it_comes_from(name: str) -> None:
     """A grade and a source, no path of somebody's machine."""
     fabric = load_cluster(name)

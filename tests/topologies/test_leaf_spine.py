@@ -10,6 +10,7 @@ from prestep.sim.errors import InputError
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.leaf_spine import Params, build
+from tests.sample import together
 
 
 @pytest.mark.parametrize(("hosts", "leaves"), [(2, 2), (4, 2), (6, 3), (8, 4)])
@@ -61,8 +62,8 @@ def test_token_buckets_hide_pauses_but_no_bytes() -> None:
         assert shaped.duration(fabric.links.bandwidth) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", ["h200-leafspine-4x1", "h200-leafspine-2x2"])
-@pytest.mark.parametrize("megabytes", [8, 25, 64, 1000])
+@together("name", ["h200-leafspine-4x1", "h200-leafspine-2x2"])
+@together("megabytes", [8, 25, 64, 1000])
 def test_shaping_ports_changes_neither_the_choice_nor_which_is_faster(
     name: str, megabytes: int
 ) -> None:

@@ -15,6 +15,7 @@ from prestep.topologies import host
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.fabric.wiring import add_hosts, join, new_graph
+from tests.sample import together
 
 PARAMS = host.Params()
 FAMILIES = sorted(plugins.providers("prestep.topologies", "build"))
@@ -28,7 +29,7 @@ def same(one: Fabric, other: Fabric) -> bool:
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@together("family", FAMILIES)
 def test_a_family_compiles_to_the_graph_that_is_written_out(family: str) -> None:
     """Compiled, read as any graph, and written out and read again: one cluster."""
     module: Any = plugins.load("prestep.topologies", family)
@@ -61,7 +62,7 @@ def test_a_written_out_host_is_a_pattern_too() -> None:
 Change = Callable[[Any], object]
 
 
-@pytest.mark.parametrize(
+@together(
     ("change", "mistake"),
     [
         (lambda g: g.edges["host", "leaf", 0].update(tail_ports=["nic9"]), "nic9"),

@@ -14,6 +14,7 @@ from prestep.sim.errors import InputError
 from prestep.topologies import load_cluster
 from prestep.topologies.edit.hostfile import expand, read
 from prestep.topologies.edit.placement import leaves_of, place
+from tests.sample import together
 
 RAIL = load_cluster("rail-h100", hosts=4)
 POD = load_cluster("dgx-h100-superpod", hosts=96)
@@ -123,7 +124,7 @@ def test_hostfiles_of_mpirun_and_slurm(
     assert list(place(RAIL, 3, Asked(hostfile=str(file)))) == placed
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "told"),
     [
         ("host0\nhots1 slots=2\n", 'hosts:2: found host "hots1"'),
@@ -157,7 +158,7 @@ def test_all_wrong_lines_are_told_at_once(tmp_path: Path) -> None:
         read(tmp_path / "none")
 
 
-@pytest.mark.parametrize(
+@together(
     ("asked", "told"),
     [
         (Asked(gpus=("host0/gpu0", "host0/gpu9")), "gpus, rank 1"),

@@ -9,6 +9,7 @@ from prestep.sim.errors import InputError
 from prestep.topologies import load_cluster
 from prestep.topologies.edit.overrides import with_overrides
 from prestep.topologies.edit.selectors import resolve
+from tests.sample import together
 
 # Without the storage network, which would still join the hosts.
 POD = load_cluster("dgx-h100-superpod", hosts=4, overrides={"storage_nic": "off"})
@@ -38,7 +39,7 @@ def test_a_link_between_two_leaves_is_the_spine() -> None:
     assert set(LEAFSPINE.links.kind[resolve(LEAFSPINE, "leaf").rows]) == {"nic"}
 
 
-@pytest.mark.parametrize(
+@together(
     ("selector", "nodes"),
     [
         ("gpu[17]", ["host2/gpu1"]),
@@ -136,7 +137,7 @@ def test_what_cuts_ranks_off_is_an_error_that_names_them(key: str, ranks: str) -
     )
 
 
-@pytest.mark.parametrize(
+@together(
     ("key", "value", "told"),
     [
         ("nvlik.bandwidth", "2x", 'did you mean "nvlink"?'),

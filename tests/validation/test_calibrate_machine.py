@@ -28,6 +28,7 @@ from prestep.validation.fit.machine_gpu import held_out
 from prestep.validation.fit.measurement import opened
 from prestep.validation.formats.kineto_kernels import Call
 from prestep.validation.formats.rows import Row
+from tests.sample import together
 from tests.sim.test_measured_gpu import FACTS
 
 SLOWER, HOST = 1.2, 1.7
@@ -223,7 +224,7 @@ def test_a_third_is_held_out() -> None:
     assert held_out(listed) == [k % 3 == 2 for k in range(12)]
 
 
-@pytest.mark.parametrize(
+@together(
     ("change", "word"),
     [
         ({"format": "other"}, "format"),

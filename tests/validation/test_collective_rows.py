@@ -12,6 +12,7 @@ from prestep.sim.errors import InputError
 from prestep.validation.formats import collective_rows
 from prestep.validation.formats.collective_reader import read_lines
 from prestep.validation.formats.nccl_env import Unpredictable, settings_of
+from tests.sample import together
 from tests.validation.collective_cases import line
 from tests.validation.lines import written
 
@@ -36,7 +37,7 @@ def test_an_environment_holds_for_the_lines_after_it(tmp_path: Path) -> None:
     assert rows[1].name == "odd/all_reduce/n4/8388608#2"
 
 
-@pytest.mark.parametrize(
+@together(
     ("bad", "key"),
     [
         (line(op="all_redcue"), "op"),
@@ -100,7 +101,7 @@ def test_a_variant_in_place_is_the_operation(tmp_path: Path) -> None:
     assert collective_rows.members(rows[2], gpus) == ("send", gpus)
 
 
-@pytest.mark.parametrize(
+@together(
     ("env", "op", "expected"),
     [
         (

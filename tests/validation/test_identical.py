@@ -57,13 +57,12 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> str:
     return asked(HOME, tmp_path_factory.mktemp("here"), PYTHONHASHSEED="0")
 
 
-@pytest.mark.parametrize("seed", ["1", "4242"])
 def test_neither_hashes_nor_the_working_folder_move_a_prediction(
-    answers: str, seed: str, tmp_path: Path
+    answers: str, tmp_path: Path
 ) -> None:
     """Another seed of hashes, another folder, another language: the same bytes."""
     (tmp_path / "sim.toml").write_text("x = 1\n")
-    assert asked(HOME, tmp_path, PYTHONHASHSEED=seed, LC_ALL="C") == answers
+    assert asked(HOME, tmp_path, PYTHONHASHSEED="4242", LC_ALL="C") == answers
 
 
 def test_a_changed_file_elsewhere_does_not_move_a_prediction(

@@ -18,6 +18,7 @@ from prestep.sim import plugins
 from prestep.sim.errors import InputError
 from prestep.validation.measure import bundle, plan, settings
 from prestep.validation.measure.options import PROBES, Options, Place, look, names
+from tests.sample import together
 from tests.validation.machines import place
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +65,7 @@ def records_of(path: Path, name: str) -> list[dict[str, Any]]:
         ]
 
 
-@pytest.mark.parametrize("name", names())
+@together("name", names())
 def test_every_probe_says_what_it_is_without_being_imported(name: str) -> None:
     """A probe is a file with TITLE, NEEDS, WEIGHT and measure(session)."""
     probe = plan.probes()[name]

@@ -16,6 +16,7 @@ from prestep.validation.formats.usual import SIZES
 from prestep.validation.measure import cases
 from prestep.workloads.job.model import Model
 from prestep.workloads.models.model import load_model
+from tests.sample import together
 
 
 def write(path: Path, *records: Any) -> Path:
@@ -99,8 +100,8 @@ def test_a_wrong_case_is_refused_with_its_line(
     assert "c.jsonl:2" in str(error.value) and word in str(error.value)
 
 
-@pytest.mark.parametrize("world", [1, 2, 4, 8, 16])
-@pytest.mark.parametrize("memory", [16e9, 80e9, 141e9])
+@together("world", [1, 2, 4, 8, 16])
+@together("memory", [16e9, 80e9, 141e9])
 def test_the_usual_cases_can_be_predicted(world: int, memory: float) -> None:
     """Every case that is measured without being asked for is one that a scenario can say, on this many GPUs."""
     listed = usual.usual(world, memory)

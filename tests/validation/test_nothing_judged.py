@@ -27,6 +27,7 @@ from prestep.validation.sets.choices import ChoiceReport
 from prestep.validation.sets.sets import load_set, set_names, set_table
 from prestep.validation.sets.sources import CASES, kinds
 from prestep.validation.sets.steps import Report
+from tests.sample import together
 
 EMPTY = {
     "steps": lambda: Report("h200", (), load_set("h200").tolerances),
@@ -108,7 +109,7 @@ def validate(name: str, rows: Path, *more: str) -> Result:
     )
 
 
-@pytest.mark.parametrize("kind", kinds())
+@together("kind", kinds())
 def test_a_report_without_rows_fails(kind: str) -> None:
     """Of every kind of set, with a reason."""
     report = EMPTY[kind]()
@@ -117,7 +118,7 @@ def test_a_report_without_rows_fails(kind: str) -> None:
     assert not check.excusable
 
 
-@pytest.mark.parametrize("name", set_names())
+@together("name", set_names())
 def test_every_bundled_set_is_of_a_kind_that_is_tested(name: str) -> None:
     """A new kind of set needs a row here."""
     assert set_table(name).get("kind", "steps") in EMPTY

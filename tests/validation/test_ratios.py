@@ -19,6 +19,7 @@ from prestep.validation.formats.scenarios import scenario_of
 from prestep.validation.sets.ratios import base_of, by_step
 from prestep.validation.sets.sources import CASES
 from prestep.validation.sets.steps import validate_set
+from tests.sample import together
 from tests.sim.synthetic import result
 
 CASE = {"model": "seedmlp_512", "mode": "ddp", "mbs": 4}
@@ -36,7 +37,7 @@ def row(label: str, world: int = 4, **case: Any) -> Row:
     )
 
 
-@pytest.mark.parametrize(
+@together(
     ("label", "others", "base"),
     [
         (

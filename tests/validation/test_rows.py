@@ -10,6 +10,7 @@ import pytest
 from prestep.sim.errors import InputError
 from prestep.validation.formats.rows import FAMILIES, Row, read_rows
 from prestep.validation.sets.sets import load_set
+from tests.sample import together
 from tests.validation.lines import written
 
 CASE = {"id": "a", "model": "llama1b", "mode": "ddp", "mbs": 2}
@@ -71,7 +72,7 @@ def test_rows_with_an_error_are_kept_apart(tmp_path: Path) -> None:
     assert not row.steps
 
 
-@pytest.mark.parametrize(
+@together(
     ("bad", "key"),
     [
         (record(step_s_by_rank={}), "step_s_by_rank"),

@@ -15,6 +15,7 @@ from prestep.validation.formats.rows import Row, read_rows
 from prestep.validation.formats.scenarios import scenario_of
 from prestep.validation.sets.sources import CASES
 from prestep.workloads.models.model import load_model
+from tests.sample import together
 
 ROWS = [
     row
@@ -40,9 +41,7 @@ def row(
     )
 
 
-@pytest.mark.parametrize(
-    "measured", ROWS, ids=lambda measured: f"{measured.where}-{measured.name}"
-)
+@together("measured", ROWS)
 def test_every_bundled_row_is_a_valid_scenario(measured: Row) -> None:
     """Every bundled row fits its cluster and its model."""
     scenario = scenario_of(measured)
@@ -55,7 +54,7 @@ def test_every_bundled_row_is_a_valid_scenario(measured: Row) -> None:
         )
 
 
-@pytest.mark.parametrize(
+@together(
     ("case", "degrees", "data_parallel"),
     [
         ({"mode": "single"}, (1, 1, 1), "none"),
@@ -128,7 +127,7 @@ def test_clusters(world: int, name: str, gpus: int | None) -> None:
     assert (cluster.name, cluster.gpus) == (name, gpus)
 
 
-@pytest.mark.parametrize(
+@together(
     ("given", "key"),
     [
         ({"mode": "dpp"}, "case.mode"),

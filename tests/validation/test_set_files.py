@@ -20,6 +20,7 @@ from prestep.validation.report import collectives as collective_report
 from prestep.validation.report.collectives import Limits
 from prestep.validation.report.gate import TOLERANCES, Tolerances
 from prestep.validation.sets import sets, sources
+from tests.sample import together
 
 CASES = sources.CASES
 LIMITS = [path for one in (CASES, lab.CASES) for path in sorted(one.glob("*/*.toml"))]
@@ -57,9 +58,7 @@ def misspelt(table: Any, path: tuple[str | int, ...]) -> Any:
     return {f"{key}x" if key == name else key: value for key, value in table.items()}
 
 
-@pytest.mark.parametrize(
-    ("path", "rules"), FILES, ids=[f"{p.parent.name}/{p.name}" for p, _ in FILES]
-)
+@together(("path", "rules"), FILES)
 def test_a_misspelt_key_is_a_mistake_with_its_place(
     path: Path, rules: schema.Schema
 ) -> None:

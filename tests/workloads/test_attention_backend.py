@@ -12,6 +12,7 @@ from prestep.sim.lowering import lowered_on
 from prestep.sim.predict import load_fabric
 from prestep.sim.spec.load import load_scenario
 from prestep.workloads.torch.attention_backend import default_backend
+from tests.sample import together
 
 SCENARIO = Path(__file__).parents[2] / "workloads" / "scenarios" / "llama1b-ddp4.toml"
 HOPPER, BLACKWELL, ULTRA, WORKSTATION = (9, 0), (10, 0), (10, 3), (12, 0)
@@ -20,7 +21,7 @@ AMPERE, ADA, VOLTA, AMD = (8, 0), (8, 9), (7, 0), (9, 4)
 
 # From aten/src/ATen/native/transformers/cuda/sdp_utils.cpp of each release (`check_prefer_cudnn_attention`,
 # `check_cudnn_tensor_shapes`, `check_head_dim_size_flash`) and the nvidia-cudnn that its wheel on PyPI requires.
-@pytest.mark.parametrize(
+@together(
     ("version", "capability", "query", "value", "kernel"),
     [
         ("2.5.0", HOPPER, 128, 0, "cudnn"),  # 9.1.0.70: `dprops->major >= 9`

@@ -9,6 +9,7 @@ import pytest
 from prestep.sim.errors import InputError
 from prestep.sim.predict import step_time
 from prestep.sim.spec.load import load_scenario, parse_scenario
+from tests.sample import together
 
 RECIPE = """
 recipe: BenchmarkingRecipeForNextTokenPrediction
@@ -101,7 +102,7 @@ def test_a_recipe_is_the_scenario_by_hand(recipe: Path) -> None:
     assert step_time(read) == step_time(hand)
 
 
-@pytest.mark.parametrize(
+@together(
     ("found", "instead", "key", "value"),
     [
         ("rope_fusion: false", "rope_fusion: true", "megatron.rope_fusion", True),

@@ -14,6 +14,7 @@ from prestep.workloads.operation import ELEMENT_BYTES, Argument, Operand, Operat
 from prestep.workloads.operators import rules
 from prestep.workloads.operators.rules import RULES, kernels_of
 from prestep.workloads.operators.tensors import layout_beside
+from tests.sample import together
 
 GPUS = ("h100", "h200", "a100", "b200")
 SEQUENCE = Operand("bf16", (2, 2048, 1024))
@@ -378,7 +379,7 @@ def test_latent_attention_takes_less_than_heads_as_wide_as_its_queries() -> None
 
 
 @pytest.mark.parametrize("gpu", GPUS)
-@pytest.mark.parametrize("dtype", sorted(ELEMENT_BYTES))
+@together("dtype", sorted(ELEMENT_BYTES))
 def test_products_of_every_element_type_take_time(gpu: str, dtype: str) -> None:
     left, right = Operand(dtype, (4, 64, 32)), Operand(dtype, (4, 32, 128))
     results = (Operand(dtype, (4, 64, 128)),)

@@ -26,6 +26,7 @@ from prestep.workloads.capture.groups import alike, axis_of, copies
 from prestep.workloads.capture.lower import lower
 from prestep.workloads.capture.summary import ranges
 from prestep.workloads.host_costs import host_costs
+from tests.sample import together
 
 SIZE = 4096
 
@@ -429,7 +430,7 @@ def test_products_of_a_program_share_the_gpu_with_communication_as_those_of_mode
     assert len(factors) == 1
 
 
-@pytest.mark.parametrize(
+@together(
     ("description", "axis"),
     [
         ("mesh_tp", "tp"),

@@ -16,6 +16,7 @@ from prestep.workloads.lowered import Lowered
 from prestep.workloads.models.model import load_model
 from prestep.workloads.torch.compiled import compiled_block
 from prestep.workloads.torch.lower import lower
+from tests.sample import together
 from tests.workloads import test_low_rank as eager
 from tests.workloads.small import EXPERTS, HIDDEN, LAYERS, SEQ, TRANSFORMER, ops, volume
 from tests.workloads.test_low_rank import LORA, RANK, WIDTHS, products, work
@@ -181,7 +182,7 @@ def test_matrices_in_fp32_are_converted_and_inputs_are_not() -> None:
         | {"layer_pattern": "*-*-"},
     ],
 )
-@pytest.mark.parametrize(
+@together(
     "keys",
     [{}, {"dp": 2, "data_parallel": "ddp"}, {"pp": 2, "training": {"microbatches": 2}}],
 )

@@ -37,6 +37,7 @@ from prestep.workloads.models.counts import (
 from prestep.workloads.models.model import ModelSpec, load_model
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape
+from tests.sample import together
 
 SEQ = 4096
 SMALL: dict[str, Any] = {
@@ -118,8 +119,8 @@ def forward_flops(unit: Unit, kinds: tuple[str, ...] = PRODUCTS) -> float:
     return sum(work(k)[0] for k in kernels(unit.forward.uncut) if k.kind in kinds)
 
 
-@pytest.mark.parametrize("layer", range(5))
-@pytest.mark.parametrize("streams", [1, 2, 4])
+@together("layer", range(5))
+@together("streams", [1, 2, 4])
 def test_a_unit_has_the_parameters_of_its_layer(layer: int, streams: int) -> None:
     """Of every ratio, and of multi-token prediction."""
     m, made = spec(streams=streams), units(SMALL | {"streams": streams})
@@ -308,7 +309,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "key"), WRONG, ids=str)
+@together(("changes", "key"), WRONG)
 def test_keys_that_do_not_fit(changes: dict[str, Any], key: str) -> None:
     model = {k: v for k, v in (SMALL | changes).items() if v is not None}
     assert key in refused(tables(model))

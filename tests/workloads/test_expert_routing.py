@@ -16,6 +16,7 @@ from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario, parse_scenario
 from prestep.workloads import histogram, routing
 from prestep.workloads.megatron.spread import busiest
+from tests.sample import together
 
 EXPERTS = 16
 COUNTS = st.lists(st.integers(0, 10_000), min_size=EXPERTS, max_size=EXPERTS).filter(
@@ -177,7 +178,7 @@ def test_a_file_of_layers(tmp_path: Path) -> None:
     assert of([uneven]) == pytest.approx(every, rel=1e-9)
 
 
-@pytest.mark.parametrize(
+@together(
     ("name", "text", "said"),
     [
         ("a.csv", "expert,tokens\n0,x\n", "line 2"),

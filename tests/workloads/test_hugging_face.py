@@ -11,6 +11,7 @@ import pytest
 from prestep.sim.errors import InputError
 from prestep.workloads.job.model import Model
 from prestep.workloads.models.model import ModelSpec, load_model
+from tests.sample import together
 
 LLAMA = {
     "hidden_act": "silu",
@@ -193,7 +194,7 @@ def read(folder: Path, config: dict[str, Any]) -> ModelSpec:
     return load_model(Model(file=str(path)))
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@together("name", CONFIGS)
 def test_a_config_is_the_named_model(tmp_path: Path, name: str) -> None:
     """Both say the same layers, so parameters and work are those of the checkpoint."""
     found, named = (

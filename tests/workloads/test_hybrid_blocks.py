@@ -25,6 +25,7 @@ from prestep.workloads.models import hybrid
 from prestep.workloads.models.counts import flops_per_token, total_parameters
 from prestep.workloads.models.model import ModelSpec, load_model
 from tests.executed import executed
+from tests.sample import together
 from tests.workloads.small import (
     HIDDEN,
     SEQ,
@@ -136,8 +137,8 @@ def test_each_scan_runs_once_each_way(framework: str, pattern: str) -> None:
             assert found[f"{name}_{way}"] == pattern.count(letter)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("pattern", list(hybrid.LETTERS))
+@together("framework", FRAMEWORKS)
+@together("pattern", list(hybrid.LETTERS))
 def test_a_rank_holds_what_is_counted(framework: str, pattern: str) -> None:
     said = model(pattern)
     low = step(said, framework)

@@ -18,6 +18,7 @@ from prestep.workloads.models import hybrid
 from prestep.workloads.models.counts import active_parameters, total_parameters
 from prestep.workloads.models.model import ModelSpec, load_model
 from tests.executed import executed
+from tests.sample import together
 
 SMALL: dict[str, Any] = {
     "kind": "transformer",
@@ -138,7 +139,7 @@ def test_an_expert_of_narrower_tokens_is_smaller() -> None:
     assert total_parameters(wide) - total_parameters(narrow) == saved
 
 
-@pytest.mark.parametrize(
+@together(
     ("keys", "found"),
     [
         ({"layer_pattern": "M-X"}, "layer_pattern"),

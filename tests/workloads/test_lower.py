@@ -18,6 +18,7 @@ from prestep.workloads.torch.rank_step import RankStep
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape
 from tests.executed import executed
+from tests.sample import together
 from tests.workloads.small import (
     EXPERTS,
     HIDDEN,
@@ -131,7 +132,7 @@ def test_every_layout_predicts(name: str) -> None:
     )
 
 
-@every_layout
+@together("name", LAYOUTS)
 def test_operations_wait_for_earlier_ones(name: str) -> None:
     """Dependencies point to earlier operations, or into the previous step; never to themselves or the future."""
     for p in low(name).graph.programs:
@@ -139,7 +140,7 @@ def test_operations_wait_for_earlier_ones(name: str) -> None:
         assert all(-n <= d < i for i, deps in enumerate(p.deps) for d in deps)
 
 
-@every_layout
+@together("name", LAYOUTS)
 def test_who_meets_is_simulated(name: str) -> None:
     """A communication waits for exactly as many operations as take part in it; its ranks exist and differ."""
     graph: OpGraph = low(name).graph
@@ -156,7 +157,7 @@ def test_who_meets_is_simulated(name: str) -> None:
     assert world == list(range(len(world)))
 
 
-@every_layout
+@together("name", LAYOUTS)
 def test_the_step_frees_what_it_allocates(name: str) -> None:
     """After the step parameters, their optimizer state and lasting buffers are alive; the peak held all of them."""
     model, training, parallel = LAYOUTS[name]
@@ -310,7 +311,7 @@ def test_work_is_the_same_however_it_is_spread() -> None:
         assert flops(name, samples) == pytest.approx(one), name
 
 
-@pytest.mark.parametrize(
+@together(
     ("model", "parallel", "key"),
     [
         (MLP, {"tp": 2}, "parallel.tp"),

@@ -32,6 +32,7 @@ from prestep.workloads.models.model import load_model
 from prestep.workloads.routing import layers_of
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape
+from tests.sample import together
 
 SMALL: dict[str, Any] = {
     "kind": "transformer",
@@ -103,7 +104,7 @@ def flops(unit: Unit) -> tuple[float, float]:
     return of(unit.forward.uncut), of(unit.backward.uncut)
 
 
-@pytest.mark.parametrize(
+@together(
     "keys",
     [
         {},
@@ -112,11 +113,8 @@ def flops(unit: Unit) -> tuple[float, float]:
         LATENT,
         {"moe_ffn": 512, **LATENT},
     ],
-    ids=str,
 )
-@pytest.mark.parametrize(
-    ("tp", "ep", "etp"), [(1, 1, None), (1, 4, None), (2, 2, None), (2, 4, 1)]
-)
+@together(("tp", "ep", "etp"), [(1, 1, None), (1, 4, None), (2, 2, None), (2, 4, 1)])
 def test_a_layer_computes_what_its_formula_says(
     keys: dict[str, Any], tp: int, ep: int, etp: int | None
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from prestep.sim.errors import InputError
 from prestep.workloads.job.model import Model
 from prestep.workloads.models.model import ModelSpec, load_model
+from tests.sample import together
 
 LLAMA = {
     "model_type": "llama",
@@ -68,7 +69,7 @@ def test_a_mixtral_config_has_experts(tmp_path: Path) -> None:
     assert (spec.experts, spec.experts_per_token, spec.gated) == (16, 2, True)
 
 
-@pytest.mark.parametrize(
+@together(
     ("change", "text"),
     [
         ({"model_type": "lama"}, 'did you mean "llama"'),
@@ -148,7 +149,7 @@ def test_inline_defaults_are_a_llama_s() -> None:
     assert spec.rotary and not spec.bias and not spec.tied_embeddings
 
 
-@pytest.mark.parametrize(
+@together(
     ("section", "keys"),
     [
         (
@@ -175,8 +176,8 @@ def test_an_impossible_model_is_refused(section: Model, keys: set[str]) -> None:
     assert {mistake.key for mistake in caught.value.mistakes} == keys
 
 
-@pytest.mark.parametrize("text", [None, "{", "[]", "kind = "])
-@pytest.mark.parametrize("name", ["config.json", "model.toml"])
+@together("text", [None, "{", "[]", "kind = "])
+@together("name", ["config.json", "model.toml"])
 def test_a_model_file_that_cannot_be_read_is_an_input_error(
     tmp_path: Path, name: str, text: str | None
 ) -> None:

@@ -16,6 +16,7 @@ from prestep.workloads.models.counts import (
     total_parameters,
 )
 from prestep.workloads.models.model import ModelSpec, load_model, model_names
+from tests.sample import together
 
 # Elements of the published checkpoints (Hugging Face, "model size" of the safetensors or sum over the index's tensors).
 CHECKPOINTS = {
@@ -126,13 +127,13 @@ def named(name: str, **changes: object) -> ModelSpec:
     return load_model(Model(name=name, **changes))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("name", "count"), CHECKPOINTS.items())
+@together(("name", "count"), CHECKPOINTS.items())
 def test_parameters_are_those_of_the_checkpoint(name: str, count: int) -> None:
     """To the last one."""
     assert total_parameters(named(name)) == count
 
 
-@pytest.mark.parametrize(("name", "printed"), PRINTED.items())
+@together(("name", "printed"), PRINTED.items())
 def test_parameters_are_those_printed(name: str, printed: tuple[float, float]) -> None:
     """To the digit printed."""
     assert total_parameters(named(name)) / 1e9 == pytest.approx(
@@ -161,7 +162,7 @@ def test_flops_of_compressed_attention_are_those_published(
         assert counted == pytest.approx(published, rel=0.01)
 
 
-@pytest.mark.parametrize(("name", "printed"), ACTIVE.items())
+@together(("name", "printed"), ACTIVE.items())
 def test_active_parameters_are_those_printed(
     name: str, printed: tuple[float, float]
 ) -> None:
@@ -220,7 +221,7 @@ def test_multi_token_prediction_adds_a_layer() -> None:
     assert flops_per_token(more, 4096) > flops_per_token(m, 4096)
 
 
-@pytest.mark.parametrize(
+@together(
     "name",
     [n for n in model_names() if load_model(Model(name=n)).kind == "transformer"],
 )

@@ -13,6 +13,7 @@ from prestep.sim.predict import load_fabric
 from prestep.sim.spec.load import parse_scenario
 from prestep.workloads.lowered import Lowered
 from prestep.workloads.torch.memory import Memory
+from tests.sample import together
 
 HIDDEN, LAYERS, FFN, VOCAB, DP = 1024, 4, 4096, 32000, 4
 #: A Llama of four layers, counted by hand: four square projections and three of the gated feed-forward part, two norms;
@@ -129,7 +130,7 @@ WAYS: list[tuple[str, str, Mapping[str, Any], tuple[float, float, float]]] = [
 
 
 @pytest.mark.parametrize("microbatches", [1, 3])
-@pytest.mark.parametrize(("framework", "way", "sections", "each"), WAYS)
+@together(("framework", "way", "sections", "each"), WAYS)
 def test_states_are_the_bytes_of_their_types(
     framework: str,
     way: str,

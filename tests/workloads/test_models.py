@@ -18,6 +18,7 @@ from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape, Tensor
 from prestep.workloads.torch.transformer import Transformer
+from tests.sample import together
 from tests.workloads.recorded import (
     ATTENTION,
     ATTENTION_BACK,
@@ -35,7 +36,7 @@ from tests.workloads.recorded import (
 )
 
 
-@pytest.mark.parametrize("name", STEPS)
+@together("name", STEPS)
 def test_gradients_arrive_once_and_memory_returns(name: str) -> None:
     """Every parameter gets one gradient of its own shape; without gradients, memory is back where it began."""
     step = STEPS[name]()

@@ -17,6 +17,7 @@ from prestep.sim.predict import plan, predict
 from prestep.sim.spec.load import load_scenario, parse_scenario
 from prestep.sim.spec.sections import Scenario
 from prestep.workloads import recipes
+from tests.sample import together
 
 MODEL: dict[str, Any] = {
     "kind": "transformer",
@@ -130,9 +131,9 @@ def test_sums_over_microbatches_cross_pcie_in_each(
     assert returned == pytest.approx(sent * each * own, rel=1e-4)
 
 
-@pytest.mark.parametrize("rounds", [1, 4])
-@pytest.mark.parametrize("dp", [1, 4])
-@pytest.mark.parametrize("framework", ["deepspeed", "deepspeed-eager"])
+@together("rounds", [1, 4])
+@together("dp", [1, 4])
+@together("framework", ["deepspeed", "deepspeed-eager"])
 def test_stage_3_has_parts_of_parameters_on_the_gpu_alone(
     framework: str, dp: int, rounds: int
 ) -> None:
@@ -242,7 +243,7 @@ def test_what_is_not_simulated_is_refused(
 SFT = "model_name_or_path: meta-llama/Llama-3.2-1B\nbf16: true\nmax_seq_length: 1024\nper_device_train_batch_size: 2\n"
 
 
-@pytest.mark.parametrize(
+@together(
     ("zero", "kept", "pinned"),
     [
         ({"stage": 1, "offload_optimizer": {"device": "cpu"}}, "optimizer", True),

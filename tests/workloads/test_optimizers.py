@@ -18,6 +18,7 @@ from prestep.workloads.torch.optimizer_step import OptimizerStep
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape, Tensor
 from tests.executed import executed
+from tests.sample import together
 from tests.workloads.small import TRANSFORMER, ops, scenario
 
 MATRIX, VECTOR = (512, 1024), (1024,)
@@ -132,7 +133,7 @@ def test_shards_share_an_update() -> None:
     assert 4 * part == pytest.approx(whole, rel=0.02)
 
 
-@pytest.mark.parametrize("name", names())
+@together("name", names())
 def test_every_optimizer_trains(name: str) -> None:
     assert predict(scenario(training={"optimizer": name}, dp=2)).step_time > 0
 

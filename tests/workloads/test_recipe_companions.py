@@ -9,6 +9,7 @@ import pytest
 from prestep.sim.errors import InputError
 from prestep.workloads import recipes
 from prestep.workloads.recipes._reading import Recipe
+from tests.sample import together
 from tests.workloads.recipe_examples import EXAMPLES, text_with
 
 ACCELERATE = """
@@ -77,7 +78,7 @@ def test_a_trainer_shards_as_the_file_beside_it_says(
 
 
 @pytest.mark.parametrize("name", BESIDE)
-@pytest.mark.parametrize("form", sorted(EXAMPLES))
+@together("form", sorted(EXAMPLES))
 def test_no_file_is_dropped(form: str, name: str, tmp_path: Path) -> None:
     """Beside a recipe of any format it changes what is read, or an error names it."""
     example = EXAMPLES[form]

@@ -11,6 +11,7 @@ from prestep.sim.spec.load import load_scenario
 from prestep.sim.spec.sections import Scenario
 from prestep.workloads.recipes._key_words import decides
 from prestep.workloads.recipes._rules import Rule
+from tests.sample import together
 from tests.workloads.recipe_examples import CLUSTER, EXAMPLES, text_with
 
 LENIENT = "recipe.lenient=true"
@@ -44,7 +45,7 @@ FORMS = sorted(
 
 
 @pytest.mark.parametrize("key", DECIDING)
-@pytest.mark.parametrize("form", FORMS)
+@together("form", FORMS)
 def test_what_decides_a_step_is_never_passed_over(
     form: str, key: str, tmp_path: Path
 ) -> None:
@@ -58,14 +59,14 @@ def test_what_decides_a_step_is_never_passed_over(
 
 
 @pytest.mark.parametrize("key", PASSING)
-@pytest.mark.parametrize("form", FORMS)
+@together("form", FORMS)
 def test_what_decides_nothing_is_named(form: str, key: str, tmp_path: Path) -> None:
     """Logs, seeds and paths are a note."""
     notes = loaded(tmp_path, form, key).notes
     assert any(key in note.lower().replace("-", "_") for note in notes)
 
 
-@pytest.mark.parametrize(
+@together(
     ("key", "value", "decided"),
     [
         ("model.num_new_heads", 8, True),

@@ -9,6 +9,7 @@ import pytest
 
 from prestep.workloads import recipes
 from prestep.workloads.models.hugging_face import left_out
+from tests.sample import together
 from tests.workloads.recipe_examples import EXAMPLES, text_with
 
 LLAMA = "model_name_or_path: meta-llama/Llama-3.2-1B\n"
@@ -33,7 +34,7 @@ def test_a_tower_is_not_dropped_in_silence(name: str, tmp_path: Path) -> None:
     assert any("sees or hears" in one.hint for one in recipe.lost)
 
 
-@pytest.mark.parametrize("form", sorted(EXAMPLES))
+@together("form", sorted(EXAMPLES))
 def test_models_of_text_have_none(form: str, tmp_path: Path) -> None:
     """No example of a text model's training is taken for another one."""
     example = EXAMPLES[form]

@@ -12,6 +12,7 @@ from prestep.sim.spec.load import load_scenario
 from prestep.workloads import recipes
 from prestep.workloads.recipes._models import model_named
 from prestep.workloads.recipes._reading import Recipe
+from tests.sample import together
 
 
 def read(folder: Path, name: str, text: str, part: str = "") -> Recipe:
@@ -30,7 +31,7 @@ def said(recipe: Recipe) -> dict[str, object]:
     return {setting.key: setting.value for setting in recipe.settings}
 
 
-@pytest.mark.parametrize(
+@together(
     ("name", "model"),
     [
         ("meta-llama/Meta-Llama-3-8B", "llama3-8b"),

@@ -12,6 +12,7 @@ from lab.formats.mlperf_scripts import FILES, apart
 from prestep.sim.errors import InputError
 from prestep.sim.spec.load import load_scenario
 from prestep.sim.studies.search.scenario_file import text_beside
+from tests.sample import together
 
 SCRIPTS: dict[str, dict[str, Any]] = {
     name: entry
@@ -34,7 +35,7 @@ def written(folder: Path, *lines: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@together("name", SCRIPTS)
 def test_every_script_becomes_a_scenario_that_is_read_again(
     name: str, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from prestep.workloads.models.counts import stage_parameters
 from prestep.workloads.models.model import load_model
 from prestep.workloads.torch.lower import lower
 from tests.executed import executed
+from tests.sample import together
 from tests.workloads.small import (
     LAYERS,
     SEQ,
@@ -166,7 +167,7 @@ def test_fp8_is_of_the_blocks_alone() -> None:
     assert kinds == {(True, "fp8"), (False, "bf16")}
 
 
-@pytest.mark.parametrize(
+@together(
     ("tables", "key"),
     [
         (

@@ -12,6 +12,7 @@ from prestep.sim.predict import plan, predict, step_time
 from prestep.sim.spec.load import Scenario, parse_scenario
 from prestep.workloads.megatron.core_attention import softmax_is_fused
 from tests.executed import executed
+from tests.sample import together
 
 MODEL = {
     "kind": "transformer",
@@ -212,7 +213,7 @@ def test_a_pause_after_every_kernel_lengthens_the_step() -> None:
     assert found == sorted(found) and found[2] > found[0] * 1.05
 
 
-@pytest.mark.parametrize(
+@together(
     ("batches", "columns", "fused"),
     [
         (2, 1024, False),

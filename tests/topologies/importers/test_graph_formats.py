@@ -18,6 +18,7 @@ from prestep.topologies.files.bundled import cluster_names
 from prestep.topologies.files.differences import differences
 from prestep.topologies.files.importers._text import Source
 from prestep.topologies.foreign import _yaml, astra_sim, infragraph
+from tests.sample import together
 
 CLOS: dict[str, Any] = {
     "name": "clos",
@@ -115,7 +116,7 @@ def test_json_and_graphml_lose_nothing(tmp_path: Path, name: str, suffix: str) -
 
 
 @pytest.mark.parametrize("format", interchange.writers())
-@pytest.mark.parametrize("name", cluster_names())
+@together("name", cluster_names())
 def test_every_format_carries_every_bundled_cluster(
     tmp_path: Path, name: str, format: str
 ) -> None:
@@ -205,7 +206,7 @@ def test_infragraph_expands_slices_schemes_and_devices_in_devices(
     )
 
 
-@pytest.mark.parametrize(
+@together(
     ("old", "new", "message"),
     [
         (

@@ -10,11 +10,12 @@ from prestep.sim import plugins
 from prestep.sim.errors import InputError
 from prestep.topologies import load_cluster
 from prestep.topologies.files import importers, interchange
+from tests.sample import together
 
 PACKAGE = "prestep.topologies.files.importers"
 
 
-@pytest.mark.parametrize("name", importers.formats())
+@together("name", importers.formats())
 def test_every_importer_sniffs_and_reads(name: str, tmp_path: Path) -> None:
     """Both functions, no format takes an empty file for its own, and a missing file is an error that names it."""
     assert plugins.load_function(PACKAGE, name, "sniff")("") is False

@@ -13,6 +13,7 @@ from prestep.sim.costs import generation
 from prestep.sim.errors import InputError
 from prestep.topologies.files import importers
 from prestep.topologies.foreign import nccl_xml
+from tests.sample import together
 
 HOST = """<system version="1">
   <cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
@@ -129,7 +130,7 @@ def test_hosts_of_two_vendors_are_noted(tmp_path: Path) -> None:
     assert any("one vendor of CPUs" in note for note in importers.notes(fabric))
 
 
-@pytest.mark.parametrize(
+@together(
     ("old", "new", "message"),
     [
         ('busid="0000:0f:00.0" ', "", r'<pci>: found no attribute "busid"'),

@@ -10,6 +10,7 @@ from prestep.sim.errors import InputError
 from prestep.topologies.files import importers
 from prestep.topologies.files.importers._text import Source
 from prestep.topologies.foreign import ibnetdiscover, nvidia_smi, slurm
+from tests.sample import together
 
 SMI = """
         GPU0    GPU1    GPU2    GPU3    NIC0    CPU Affinity    NUMA Affinity   GPU NUMA ID
@@ -173,7 +174,7 @@ def test_slurm_host_lists_expand_as_slurms_do() -> None:
             slurm.expand(source, "line 1", wrong)
 
 
-@pytest.mark.parametrize(
+@together(
     ("text", "message"),
     [
         (
