@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
@@ -25,7 +26,7 @@ OPTIONS = (
     *("--disable-background-networking", "--disable-component-update"),
     "--remote-debugging-pipe",
 )
-PATIENCE = 60.0  # s: until a page has loaded or a script has ended, on a busy machine
+PATIENCE = 180.0  # s: until a page has loaded or a script has ended, on a busy machine
 
 
 @dataclass
@@ -56,16 +57,19 @@ class Page:
         os.write(self.commands, json.dumps(asked).encode() + b"\0")
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
-            told = self._read()
+            told = self._read(until)
             if told.get("id") == self.number:
                 if "error" in told:
                     raise RuntimeError(f"{method}: {told['error']}")
                 return dict(told["result"])
         raise TimeoutError(method)
 
-    def _read(self) -> dict[str, Any]:
-        """The next message; errors of the page's are kept."""
+    def _read(self, until: float) -> dict[str, Any]:
+        """The next message, which has to come until then; errors of the page's are kept."""
         while b"\0" not in self.rest:
+            left = max(0.0, until - time.monotonic())
+            if not select.select([self.replies], [], [], left)[0]:
+                raise TimeoutError("the browser is silent")
             part = os.read(self.replies, 1 << 20)
             if not part:
                 raise RuntimeError("the browser ended")
@@ -192,5 +196,5 @@ def browser() -> Iterator[Page]:
         finally:
             os.close(commands)
             os.close(replies)
-            child.terminate()
-            child.wait(timeout=PATIENCE)
+            child.kill()  # nothing of it is kept
+            child.wait()

@@ -51,7 +51,7 @@ def _redirected(
     line = f'exec "$@" {shell}'
     called = ["bash", "-c", line, "bash", *COMMAND, *arguments]
     return subprocess.run(
-        called, capture_output=True, text=True, cwd=HERE, env=given, timeout=120
+        called, capture_output=True, text=True, cwd=HERE, env=given, timeout=6000
     )
 
 
@@ -88,7 +88,7 @@ def test_ctrl_c_ends_as_signals_do() -> None:
     )
     assert process.stderr is not None and process.stderr.readline()  # it is at work
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == EXIT_INTERRUPT
     assert "Traceback" not in said
 
@@ -193,7 +193,7 @@ def test_files_are_written_though_the_reader_of_stdout_is_gone(tmp_path: Path) -
     read, write = os.pipe()
     os.close(read)
     command = [*COMMAND, "run", "mlp-ddp4", *map(str, options)]
-    ended = subprocess.run(command, cwd=HERE, stdout=write, timeout=120)
+    ended = subprocess.run(command, cwd=HERE, stdout=write, timeout=6000)
     os.close(write)
     assert ended.returncode == 141
     assert {path.name for path in tmp_path.iterdir()} == set(asked.values())

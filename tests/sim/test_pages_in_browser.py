@@ -88,7 +88,7 @@ def explorer() -> Iterator[str]:
         thread.start()
         yield server.address
         server.shutdown()
-        thread.join(10)
+        thread.join()
 
 
 def is_readable(page: Page, wide: int) -> None:

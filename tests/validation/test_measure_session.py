@@ -18,7 +18,7 @@ def test_a_group_that_does_not_end_is_ended(
 ) -> None:
     """Processes get the time they were given; when one dies, the others are ended soon."""
     (tmp_path / "sleeper.py").write_text(
-        "import os, sys, time\nif os.environ['RANK'] == sys.argv[1][-6]: sys.exit(3)\ntime.sleep(60)"
+        "import os, sys, time\nif os.environ['RANK'] == sys.argv[1][-6]: sys.exit(3)\ntime.sleep(900)"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(launch, "AFTER_A_DEATH", 0.1)
@@ -27,11 +27,10 @@ def test_a_group_that_does_not_end_is_ended(
         (tmp_path / "s9.json", {0: None, 1: None}),
         (tmp_path / "s1.json", {0: None, 1: 3}),
     ):
-        begin = time.time()
-        until = begin + (0.5 if "9" in spec.name else 30)
+        until = time.time() + (0.5 if "9" in spec.name else 300)
         ended = launch.run_group(spec, place(2), 2, {}, tmp_path, until, 1)
         assert dict(ended.codes) == codes and not ended.good
-        assert time.time() - begin < 10
+        assert time.time() < until + 300  # sooner than the sleepers end
 
 
 def test_a_case_that_ended_a_process_is_not_tried_again(tmp_path: Path) -> None:
