@@ -1,4 +1,4 @@
-"""Executes an operation graph on a cluster: events call streams, and host threads go on as streams need them.
+"""Executes an operation graph on a cluster: every stream and every host thread is a SimPy process.
 
 A GPU operation starts when the host has launched it, its stream is free and the operations it depends
 on have ended. A communication starts when every rank has arrived, after waiting for free SMs, and then
@@ -62,6 +62,8 @@ class Engine:
         for transfer in timed.background:
             self.network.begin(transfer)
         for rank in self.ranks:
+            self.env.process(rank.host.run())
+        for rank in self.ranks:
             self._start(rank, start)
 
     def _rank(self, program: Program, start: float) -> Rank:
@@ -91,8 +93,6 @@ class Engine:
 
     def check(self) -> None:
         """Raises Stuck if operations are left though nothing can happen any more."""
-        for rank in self.ranks:
-            rank.host.advance()  # synchronisations that no operation comes after
         if any(end < 0 for rank in self.ranks for end in rank.end):
             raise Stuck(stuck.explain(self.graph, self.ranks, self.meetings.opened))
 

@@ -1,18 +1,20 @@
 """The host thread of a rank: issues operations in program order, ahead of the GPU up to a limit.
 
-When it issues an operation follows from what has ended before. So it has no events of its own: whoever needs an
-operation has it go on as far as is known by then, and waits for what it waits for.
+It is a SimPy process whose own clock runs ahead of the simulated time: as long as nothing blocks the thread, launch
+times are sums of host costs, and no event is needed to add them up. It yields where the thread would block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+
+import simpy
 
 from prestep.sim.graph.opgraph import SYNC, Program
 
 
 class HostThread:
-    """Computes launch times; waits only where the real thread would.
+    """Host thread of a rank; ``env.process(thread.run())`` issues its operations.
 
     The thread blocks when ``limit`` launches are outstanding (the CUDA launch queue is full) and at
     explicit synchronisations. Between those its clock adds up host costs.
@@ -24,6 +26,8 @@ class HostThread:
     launch, start, end
         Seconds of every operation, counted over steps; an end is negative until it is known. Launches are written here,
         and starts and ends of synchronisations.
+    ended
+        Event of the end of an operation that has not ended.
     limit
         Launches that may be outstanding.
     begin
@@ -32,83 +36,84 @@ class HostThread:
         A factor on each host cost, shape (steps * operations,).
     """
 
-    __slots__ = (
-        "_clock",
-        "_cost",
-        "_program",
-        "_sync",
-        "end",
-        "issued",
-        "launch",
-        "limit",
-        "noise",
-        "start",
-    )
-
     def __init__(
         self,
+        env: simpy.Environment,
         program: Program,
         launch: list[float],
         start: list[float],
         end: list[float],
+        ended: Callable[[int], simpy.Event],
         limit: int,
         begin: float = 0.0,
         noise: Sequence[float] | None = None,
     ) -> None:
+        self.env, self.ended = env, ended
         self.launch, self.start, self.end = launch, start, end
         self.limit, self.noise = limit, noise
         self.issued = 0  # operations whose launch is decided
-        self._clock, self._program = begin, program
+        self._begin, self._program = begin, program
         self._cost = program.host.tolist()
         self._sync = (program.kind == SYNC).tolist()
+        self._awaits = -1  # operation for whose end it waits
+        # Events of operations that streams wait to be issued, and the event of the next such request.
+        self._requests: dict[int, simpy.Event] = {}
+        self._request = env.event()
 
-    def awaits(self, g: int) -> int:
-        """An operation that has to end before the host issues operation `g`; -1: it has issued it."""
-        blocked = self.advance()
-        if self.issued > g:
-            return -1
-        # The host waits for this one too, most often last; synchronisations end when it goes on.
-        queued = g - self.limit
-        reached = (
-            queued < 0 or self.end[queued] >= 0 or self._sync[queued % len(self._sync)]
-        )
-        return blocked if reached else queued
+    @property
+    def blocked(self) -> bool:
+        """Whether the thread cannot go on now."""
+        return self._awaits >= 0 and self.end[self._awaits] < 0
 
-    def advance(self) -> int:
-        """Issues what it can by now; the operation whose end it waits for then, -1 once all are issued."""
+    def issue(self, g: int) -> simpy.Event:
+        """Event of operation `g` being issued, which has not been yet; wakes the thread."""
+        event = self._requests[g] = self.env.event()
+        if not self._request.triggered:
+            self._request.succeed()
+        return event
+
+    def run(self) -> Generator[simpy.Event, None, None]:
+        """The SimPy process: issues every operation of all steps."""
         launch, end, cost, noise = self.launch, self.end, self._cost, self.noise
-        n, clock = len(cost), self._clock
-        blocked = -1
-        for g in range(self.issued, len(launch)):
-            queued, i = g - self.limit, g % n
+        n, clock = len(cost), self._begin
+        for g in range(len(launch)):
+            i, queued = g % n, g - self.limit
             if queued >= 0:
-                if end[queued] < 0:
-                    blocked = queued
-                    break
+                while end[queued] < 0:
+                    yield self._room(queued, self._sync[i])
                 clock = max(clock, end[queued])
             launched = clock + (cost[i] if noise is None else cost[i] * noise[g])
             if self._sync[i]:
-                blocked = self._unfinished(g)
-                if blocked >= 0:
-                    break
+                awaited = self._awaited(g)
+                for self._awaits in awaited:
+                    if end[self._awaits] < 0:
+                        yield self.ended(self._awaits)
                 self.start[g] = launched
-                self.end[g] = clock = self._synchronized(g, launched)
+                end[g] = clock = max([launched, *(end[a] for a in awaited)])
             else:
                 clock = launched
             launch[g] = launched
             self.issued = g + 1
-            self._clock = clock
-        return blocked
+            if self._requests and g in self._requests:
+                self._requests.pop(g).succeed()
+
+    def _room(self, queued: int, is_sync: bool) -> simpy.Event:
+        """Waits while the launch queue is full, at least until operation `queued` has ended.
+
+        A thread that went on with every kernel that ends would take an event for each. As launch times follow from ends
+        that are known, it sleeps until half of the queue is free, or enough for the next operation that a stream waits
+        for. Another request wakes it.
+        """
+        self._awaits = queued
+        requests = [g - self.limit for g in self._requests]
+        last = min([queued + self.limit // 2, *requests])
+        if is_sync or last <= queued or self.end[last] >= 0:
+            return self.ended(queued)
+        if self._request.triggered:
+            self._request = self.env.event()
+        return self.ended(last) | self._request
 
     def _awaited(self, g: int) -> list[int]:
         """The operations that synchronisation `g` waits for, counted over steps."""
         i = g % len(self._cost)
         return [g - i + d for d in self._program.deps[i] if g - i + d >= 0]
-
-    def _unfinished(self, g: int) -> int:
-        """The first operation that synchronisation `g` waits for still; -1: none."""
-        return next((a for a in self._awaited(g) if self.end[a] < 0), -1)
-
-    def _synchronized(self, g: int, clock: float) -> float:
-        """When the thread goes on (s) that begins to wait for synchronisation `g` at `clock`."""
-        return max([clock, *(self.end[a] for a in self._awaited(g))])

@@ -88,9 +88,8 @@ class Rank:
         self.end = [-1.0] * total
         # Seconds of the power budget that were left when an operation began.
         self.budget = [0.0] * total
-        self.host = HostThread(
-            program, self.launch, self.start, self.end, limit, begin, noise
-        )
+        columns = self.launch, self.start, self.end
+        self.host = HostThread(env, program, *columns, self.ended, limit, begin, noise)
         # When the last peer of a communication had arrived.
         self.ready: Moments = {}
         # Of chains, seconds by axis in which their computation waited for their own exchanges.

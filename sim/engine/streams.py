@@ -102,9 +102,10 @@ class Stream:
     def _awaited(self, base: int, g: int, deps: tuple[int, ...]) -> simpy.Event | None:
         """What operation `g` still waits for: its launch, or another operation's end."""
         rank = self.rank
-        if rank.host.issued <= g and (before := rank.host.awaits(g)) >= 0:
-            rank.rest(self.number)
-            return rank.ended(before)
+        if rank.host.issued <= g:
+            if rank.host.blocked:
+                rank.rest(self.number)
+            return rank.host.issue(g)
         for d in deps:
             before = base + d
             if before >= 0 and rank.end[before] < 0:

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simpy import Event
 
 from prestep.sim.analysis.arrow import to_arrow
 from prestep.sim.analysis.spans import timeline_of
 from prestep.sim.analysis.timeline import check
 from prestep.sim.engine.clock import Clock
 from prestep.sim.engine.engine import Run, Stuck, execute
-from prestep.sim.engine.rank import Rank
+from prestep.sim.engine.host_thread import HostThread
 from prestep.sim.graph.opgraph import SYNC, Comm, OpGraph
 from tests.sim.graphs import US, Op, all_reduce, beside, graph, timed
 
@@ -423,15 +424,14 @@ def test_launch_times_follow_from_host_costs_and_ends(made: OpGraph) -> None:
 @few
 @given(programs())
 def test_when_launch_times_are_worked_out_changes_nothing(made: OpGraph) -> None:
-    """At the end of every operation, as the thread does, or when a stream asks: all times are the same."""
-    lazily, finish = run(made, steps=3), Rank.finish
+    """With every kernel that ends, as the thread does, or when much can be issued: all times are the same."""
+    lazily = run(made, steps=3)
 
-    def finish_and_launch(rank: Rank, g: int, time: float) -> None:
-        finish(rank, g, time)
-        rank.host.advance()
+    def one_by_one(host: HostThread, queued: int, is_sync: bool) -> Event:
+        return host.ended(queued)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Rank, "finish", finish_and_launch)
+        patched.setattr(HostThread, "_room", one_by_one)
         at_once = run(made, steps=3)
     for column in ("launch", "start", "end"):
         pairs = zip(getattr(lazily, column), getattr(at_once, column), strict=True)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from prestep.sim.engine.clock import Clock
 from prestep.sim.engine.host_thread import HostThread
 from prestep.sim.engine.steady.window import Uneven, same, streams
 from prestep.sim.graph.opgraph import SYNC, Program
@@ -79,8 +80,9 @@ def launched(
     launch, starts = [0.0] * end.size, start.ravel().tolist()
     # The thread itself finds when its synchronisations end.
     ends = np.where(program.kind == SYNC, -1.0, end).ravel().tolist()
-    host = HostThread(program, launch, starts, ends, limit)
-    if host.advance() >= 0:
+    env = Clock()
+    host = HostThread(env, program, launch, starts, ends, lambda _: env.event(), limit)
+    if next(host.run(), None) is not None:
         raise Uneven
     same(np.array(ends), end.ravel(), tolerance)
     return np.array(launch).reshape(end.shape), np.array(starts).reshape(end.shape)
