@@ -147,7 +147,7 @@ def execute_all(
     """From full power budgets, with every step and round executed though it is like the one before."""
     engine = Engine(timed, steps)
     if watch is not None:
-        watch.begin(engine.ranks)
+        watch(engine.ranks)
     with progress.watch("executing", lambda: ended(engine.ranks)):
         engine.run()
     return _run_of(engine)
@@ -194,9 +194,7 @@ def _run_of(engine: Engine) -> Run:
         ready=tuple(rank.ready for rank in ranks),
         exposed=tuple(rank.exposed for rank in ranks),
         plans=engine.timed.plans,
-        carried=network.carried,
-        everywhere=network.everywhere,
-        data=network.data,
+        **network.bytes._asdict(),
         traffic=network.traffic,
         events=engine.env.events,
         solves=network.solves,

@@ -22,7 +22,7 @@ from prestep.sim.engine.clock import LAST, Clock
 from prestep.sim.engine.crowding import Crowding
 from prestep.sim.engine.fair_share import max_min_rates
 from prestep.sim.engine.sharing import Sharing
-from prestep.sim.engine.traffic import Traffic
+from prestep.sim.engine.traffic import LinkBytes, Traffic
 
 if TYPE_CHECKING:
     from prestep.sim.collectives.plan import Plan
@@ -112,8 +112,8 @@ class Network:
         self._plans: list[Plan] = []
         self.chains = Crowding(self.sharing, self.active)
         self._busy: dict[int, float] = {}  # of flows at a mean rate: see `flow`
-        self._moved: dict[int, float] = {}  # payload bytes of what has ended, by shape
-        self._copies: dict[int, float] = {}  # of each shape: see Plan
+        # Payload bytes of what has ended, and its plan, by shape.
+        self._moved: dict[int, tuple[Plan, float]] = {}
         self._log = _Log()
         self._changed: dict[
             int, Activity
@@ -149,37 +149,18 @@ class Network:
         self._count(shape, plan, size)
 
     def _count(self, shape: int, plan: Plan, size: float) -> None:
-        self._moved[shape] = self._moved.get(shape, 0.0) + size
-        self._copies[shape] = plan.copies
+        _, before = self._moved.get(shape, (plan, 0.0))
+        self._moved[shape] = plan, before + size
+
+    @property
+    def bytes(self) -> LinkBytes:
+        """Bytes of every link for transfers that have ended."""
+        return LinkBytes.of(self._moved.values(), len(self.bandwidth))
 
     @property
     def carried(self) -> np.ndarray:
         """Bytes that every link has carried for transfers that have ended."""
-        total = np.zeros(len(self.bandwidth))
-        for shape, size in self._moved.items():
-            plan = self.sharing.shapes.plans[shape]
-            np.add.at(total, plan.links, plan.usage * size)
-        return total
-
-    @property
-    def everywhere(self) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes that every link has carried with those that stand for the same, and how many these are."""
-        total, copies = np.zeros((2, len(self.bandwidth)))
-        for shape, size in self._moved.items():
-            plan, times = self.sharing.shapes.plans[shape], self._copies[shape]
-            np.add.at(total, plan.links, plan.usage * size * times)
-            np.maximum.at(copies, plan.links, times)
-        return total, copies
-
-    @property
-    def data(self) -> tuple[np.ndarray, np.ndarray]:
-        """The same bytes without flags and headers: of every link, and with those that stand for the same."""
-        own, every = np.zeros((2, len(self.bandwidth)))
-        for shape, size in self._moved.items():
-            plan, times = self.sharing.shapes.plans[shape], self._copies[shape]
-            np.add.at(own, plan.links, plan.data_usage * size)
-            np.add.at(every, plan.links, plan.data_usage * size * times)
-        return own, every
+        return self.bytes.carried
 
     @property
     def traffic(self) -> Traffic:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,42 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+
+class LinkBytes(NamedTuple):
+    """Bytes that every link has carried; arrays of shape (links,).
+
+    Attributes
+    ----------
+    carried
+        For the simulated transfers.
+    everywhere
+        With those that stand for the same, and how many these are.
+    data
+        What of either is data, without the flags and headers that links carry beside it.
+    """
+
+    carried: Floats
+    everywhere: tuple[Floats, Floats]
+    data: tuple[Floats, Floats]
+
+    @classmethod
+    def of(cls, moved: Iterable[tuple[Plan, float]], links: int) -> LinkBytes:
+        """From plans and the payload bytes that have moved by each."""
+        carried, everywhere, copies, data, copied = np.zeros((5, links))
+        for plan, size in moved:
+            np.add.at(carried, plan.links, plan.usage * size)
+            np.add.at(everywhere, plan.links, plan.usage * size * plan.copies)
+            np.maximum.at(copies, plan.links, plan.copies)
+            np.add.at(data, plan.links, plan.data_usage * size)
+            np.add.at(copied, plan.links, plan.data_usage * size * plan.copies)
+        return cls(carried, (everywhere, copies), (data, copied))
+
+    def plus(self, other: LinkBytes) -> LinkBytes:
+        """With what has been carried besides, for transfers of the same plans."""
+        everywhere = self.everywhere[0] + other.everywhere[0], self.everywhere[1]
+        data = self.data[0] + other.data[0], self.data[1] + other.data[1]
+        return LinkBytes(self.carried + other.carried, everywhere, data)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from prestep.sim.engine.execution import Run, Timed
 from prestep.sim.engine.steady.traffic import extended
 from prestep.sim.engine.steady.waits import launched, waits
 from prestep.sim.engine.steady.window import HOST, SAME, Uneven, Window, same, streams
-from prestep.sim.engine.traffic import Traffic
+from prestep.sim.engine.traffic import LinkBytes, Traffic
 from prestep.sim.graph.opgraph import COMM, KERNEL, Program
 from prestep.sim.graph.rounds import Shortened
 
@@ -58,7 +58,6 @@ class Extended:
         for r in ranks:
             self._same_waits(r, places[r], (launch[r], start[r], end[r]))
         self._same_meetings(places, start)
-        carried, everywhere, data = self._bytes()
         # budgets are levels, not times: they come later without growing
         levels = [[_Places(p.like, 0.0 * p.later) for p in mine] for mine in places]
         return replace(
@@ -69,9 +68,7 @@ class Extended:
             ready=tuple(self._ready(r, places[r]) for r in ranks),
             exposed=tuple(self._exposed(r, places[r]) for r in ranks),
             plans=self.timed.plans,
-            carried=carried,
-            everywhere=(everywhere, run.everywhere[1]),
-            data=data,
+            **self._bytes()._asdict(),
             traffic=self._traffic(),
             finished=max((float(e.max()) for e in end if e.size), default=0.0),
             budget=tuple(_moved(run.budget[r], levels[r]) for r in ranks),
@@ -97,21 +94,15 @@ class Extended:
             raise Uneven
         return traffic
 
-    def _bytes(self) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
-        """Bytes of every link with the rounds that were left out: of one group, of all copies, and of data alone."""
+    def _bytes(self) -> LinkBytes:
+        """Bytes of every link with the rounds that were left out."""
         run = self.short_run
-        carried, everywhere = run.carried.copy(), run.everywhere[0].copy()
-        data, copied = (one.copy() for one in run.data)
         sizes: dict[int, tuple[Plan, float]] = {}
         for plan, size in self._left_out():
             _, before = sizes.get(id(plan), (plan, 0.0))
             sizes[id(plan)] = plan, before + run.steps * size
-        for plan, size in sizes.values():
-            np.add.at(carried, plan.links, plan.usage * size)
-            np.add.at(everywhere, plan.links, plan.usage * size * plan.copies)
-            np.add.at(data, plan.links, plan.data_usage * size)
-            np.add.at(copied, plan.links, plan.data_usage * size * plan.copies)
-        return carried, everywhere, (data, copied)
+        left_out = LinkBytes.of(sizes.values(), len(run.carried))
+        return LinkBytes(run.carried, run.everywhere, run.data).plus(left_out)
 
     def _left_out(self) -> Iterator[tuple[Plan, float]]:
         """Plans, and the bytes that the short run has not moved by them in a step."""

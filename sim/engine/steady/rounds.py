@@ -12,9 +12,9 @@ left out, and what comes after it is that much later. It is only done where noth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -33,27 +33,24 @@ MANY = 400
 _KNOWN: WeakKeyDictionary[OpGraph, Shortened | None] = WeakKeyDictionary()
 
 
-class Executor(Protocol):
-    """Executes every operation; `watch` sees the ranks before the first one."""
-
-    def __call__(self, timed: Timed, steps: int, watch: Watch) -> Run: ...
+# Looks at a run's ranks before it begins.
+Watch = Callable[[Sequence[Rank]], None]
 
 
-class Watch(Protocol):
-    """Is told of a run's ranks before it begins."""
+def executed(
+    timed: Timed, steps: int, execute: Callable[[Timed, int, Watch], Run]
+) -> Run | None:
+    """A run by fewer rounds; None where the rounds are not the same, or too few.
 
-    def begin(self, ranks: Sequence[Rank]) -> None: ...
-
-
-def executed(timed: Timed, steps: int, execute: Executor) -> Run | None:
-    """A run by fewer rounds; None where the rounds are not the same, or too few."""
+    `execute` executes every operation of a graph.
+    """
     short = _shortened(timed)
     if short is None:
         return None
-    fewer = {"graph": short.graph, "plans": tuple(timed.plans[c] for c in short.comms)}
-    same = {one.name: getattr(timed, one.name) for one in fields(Timed)}
+    plans = tuple(timed.plans[c] for c in short.comms)
     try:
-        run = execute(Timed(**{**same, **fewer}), steps, _Watch(short))
+        fewer = replace(timed, graph=short.graph, plans=plans)
+        run = execute(fewer, steps, partial(_watch, short))
         return Extended(timed, short, run).run()
     except (Uneven, PrestepError):  # what is wrong is said of the whole run
         return None
@@ -73,36 +70,29 @@ def _shortened(timed: Timed) -> Shortened | None:
     return short if same else None
 
 
-class _Watch:
-    """Ends the short run in its first step already, once it is known that the rounds are not the same."""
+def _watch(short: Shortened, ranks: Sequence[Rank]) -> None:
+    """Looks at a short run when the last round that every rank is in has ended, in its first step.
 
-    def __init__(self, short: Shortened) -> None:
-        self.short = short
+    A run whose rounds are not the same ends there.
+    """
+    rank, one = short.fewest
+    last = one.begin + (one.count - short.left_out) * one.period - 1
+    waiter = ranks[rank].ended(last)
+    waiter.callbacks.append(lambda _: _check_window(short, ranks))
 
-    def begin(self, ranks: Sequence[Rank]) -> None:
-        """Looks at the run when the last round that every rank is in has ended."""
-        rank, one = self.short.fewest
-        last = one.begin + (one.count - self.short.left_out) * one.period - 1
-        waiter = ranks[rank].ended(last)
-        waiter.callbacks.append(lambda _: self._look(ranks))
 
-    def _look(self, ranks: Sequence[Rank]) -> None:
-        n = [len(rank.program) for rank in ranks]
-        start, end, budget = (
-            [
-                np.array(getattr(rank, column)[:m])
-                for rank, m in zip(ranks, n, strict=True)
-            ]
-            for column in ("start", "end", "budget")
-        )
-        for times in (*start, *end):
-            times[times < 0] = np.inf
-        tolerance = SAME * float(max(one[np.isfinite(one)].max() for one in end))
-        window = Window.of(self.short, start, tolerance)
-        for rank, program in enumerate(self.short.graph.programs):
-            for stream, ops in streams(program).items():
-                if stream != HOST:
-                    window.of_stream(
-                        *(start[rank][ops], end[rank][ops], budget[rank][ops]),
-                        tolerance,
-                    )
+def _check_window(short: Shortened, ranks: Sequence[Rank]) -> None:
+    """Raises Uneven where the last two rounds of the first step are not the same."""
+    start, end, budget = (
+        [np.array(getattr(rank, column)[: len(rank.program)]) for rank in ranks]
+        for column in ("start", "end", "budget")
+    )
+    for times in (*start, *end):
+        times[times < 0] = np.inf
+    tolerance = SAME * float(max(one[np.isfinite(one)].max() for one in end))
+    window = Window.of(short, start, tolerance)
+    for rank, program in enumerate(short.graph.programs):
+        for stream, ops in streams(program).items():
+            if stream != HOST:
+                columns = start[rank][ops], end[rank][ops], budget[rank][ops]
+                window.of_stream(*columns, tolerance)
