@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from prestep.sim.graph.opgraph import OpGraph
-from prestep.workloads.torch.memory import Memory
+from prestep.workloads.memory.account import Memory
 
 
 def strides_of(order: Sequence[str], degrees: Mapping[str, int]) -> dict[str, int]:

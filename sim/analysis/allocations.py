@@ -10,9 +10,7 @@ import numpy as np
 from prestep.sim.engine.execution import Run
 from prestep.sim.graph.opgraph import KERNEL, Program
 from prestep.sim.planning.planned import Planned
-from prestep.workloads.torch.memory import OWNERS, Memory
-
-Entry = tuple[int, str, float]  # number of the next operation, owner, bytes
+from prestep.workloads.memory.account import OWNERS, Memory, Row
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +62,9 @@ class Allocations:
         owners = {owner: state[:, k] for k, owner in enumerate(OWNERS)}
         return Changes(start[shown_at], owners, float(start.min()), float(end.max()))
 
-    def _log(self) -> list[Entry]:
+    def _log(self) -> list[Row]:
         """The log of the step; what was freed after its last operation went with the symbolic model itself."""
-        return [entry for entry in self.memory.log if entry[0] < len(self.program)]
+        return [entry for entry in self.memory.log if entry.issued < len(self.program)]
 
 
 def allocations_of(planned: Planned, run: Run) -> dict[int, Allocations]:
@@ -80,18 +78,18 @@ def allocations_of(planned: Planned, run: Run) -> dict[int, Allocations]:
     }
 
 
-def _deltas(log: Sequence[Entry]) -> np.ndarray:
+def _deltas(log: Sequence[Row]) -> np.ndarray:
     """Bytes that every entry adds, (entries, owners)."""
     deltas = np.zeros((len(log), len(OWNERS)))
-    owners = [OWNERS.index(owner) for _, owner, _ in log]
-    deltas[np.arange(len(log)), owners] = [size for *_, size in log]
+    owners = [OWNERS.index(entry.owner) for entry in log]
+    deltas[np.arange(len(log)), owners] = [entry.size for entry in log]
     return deltas
 
 
-def _operations(log: Sequence[Entry]) -> np.ndarray:
+def _operations(log: Sequence[Row]) -> np.ndarray:
     """The operation that each entry was issued with, (1 + entries,): before the first entry, operation 0.
 
     Operations that were taken back (recomputation ends early) leave numbers that come again.
     """
-    numbers = np.array([0, *(entry[0] for entry in log)])
+    numbers = np.array([0, *(entry.issued for entry in log)])
     return np.minimum.accumulate(numbers[::-1])[::-1]

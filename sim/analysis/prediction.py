@@ -15,6 +15,7 @@ from prestep.sim.analysis.json_text import text_of
 from prestep.sim.analysis.link_use import Link, LinkKind, LinkLoad
 from prestep.sim.analysis.timeline import Timeline
 from prestep.sim.analysis.uncertainty import Uncertainty
+from prestep.workloads.memory.account import Memory as Account
 
 # Reserved over allocated memory of PyTorch's caching allocator at its peak: the median over ranks of the training runs
 # in validation/cases/h200 that allocate more than 1 GB (1.00 to 1.46; measured on one machine, other models differ).
@@ -147,10 +148,8 @@ class Prediction:
         Of a step that does not fit and recomputes nothing: what it would need if it did. None: nobody asked.
     outside : mapping
         By rank, bytes beside those of the allocator: "context", "communication".
-    reserved : mapping
-        By rank, bytes that PyTorch's allocator holds; empty where its blocks are not simulated.
-    modules : mapping
-        By rank, bytes at the peak by the module that asked for them; empty where that is not known.
+    accounts : mapping
+        By rank, what came and went in the step; ranks that do the same share one.
     links : tuple of Link
         The busiest first.
     link_kinds : tuple of LinkKind
@@ -201,8 +200,9 @@ class Prediction:
     hosts: Mapping[int, str] = field(default_factory=dict)
     host_capacity: float | None = None
     outside: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    reserved: Mapping[int, float] = field(default_factory=dict)
-    modules: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    accounts: Mapping[int, Account] = field(
+        default_factory=dict, repr=False, compare=False
+    )
     links: tuple[Link, ...] = ()
     link_kinds: tuple[LinkKind, ...] = ()
     evidence: Mapping[str, float] = field(default_factory=dict)
@@ -246,6 +246,15 @@ class Prediction:
     def owners(self, rank: int) -> dict[str, float]:
         """Bytes of a rank's memory at its peak, by owner: the allocator's, and those beside it."""
         return {**self.peak_memory[rank].owners, **self.outside.get(rank, {})}
+
+    def reserved_by(self, rank: int) -> float:
+        """The same of one rank; 0 where its blocks are not simulated."""
+        return self.accounts[rank].reserved if rank in self.accounts else 0.0
+
+    @cached_property
+    def reserved(self) -> dict[int, float]:
+        """By rank, bytes that PyTorch's allocator holds; empty where its blocks are not simulated."""
+        return {r: size for r in self.accounts if (size := self.reserved_by(r))}
 
     @property
     def out_of_memory(self) -> MemoryVerdict | None:
@@ -296,7 +305,7 @@ class Prediction:
             capacity=capacity,
             largest_owner=max(owners, key=owners.__getitem__),
             outside=outside,
-            usual=self.reserved.get(rank, FRAGMENTATION * allocated) + outside,
+            usual=(self.reserved_by(rank) or FRAGMENTATION * allocated) + outside,
             nominal=self.nominal_memory,
             recomputed=self.recomputed,
         )
@@ -363,17 +372,20 @@ class Prediction:
             str(rank): dict(tables[id(memory)])
             for rank, memory in sorted(self.peak_memory.items())
         }
+        # Of those that share an account the first.
+        last_first = sorted(self.accounts.items(), reverse=True)
+        first = {id(account): rank for rank, account in last_first}
         verdict = self.out_of_memory
         return {
             "peak_memory": peaks,
-            "reserved_memory": {
-                str(rank): size for rank, size in self.reserved.items()
+            "reserved_memory": {str(r): size for r, size in self.reserved.items()},
+            "memory_by_module": {
+                str(rank): dict(self.accounts[rank].modules)
+                for rank in sorted(first.values())
+                if self.accounts[rank].modules
             },
-            "memory_by_module": {str(r): dict(m) for r, m in self.modules.items()},
             "out_of_memory": None if verdict is None else asdict(verdict),
-            "host_memory": {
-                str(rank): dict(owners) for rank, owners in self.on_host.items()
-            },
+            "host_memory": {str(r): dict(kept) for r, kept in self.on_host.items()},
         }
 
     def to_json(self) -> str:

@@ -137,16 +137,13 @@ def _memory(planned: Planned, step: float) -> dict[str, Any]:
     """The fields of a prediction that say what memory a step of so many seconds takes."""
     allocated = peaks(planned.lowered, planned.job.warmup, step)
     memory = planned.lowered.memory
-    reserved = {rank: one.reserved for rank, one in memory.items() if one.reserved}
-    modules = {rank: one.modules for rank, one in memory.items() if one.modules}
     return {
         "peak_memory": _of_every_rank(planned.graph, allocated),
         "outside": _of_every_rank(planned.graph, outside(planned)),
         "memory_capacity": planned.gpu.memory,
         "nominal_memory": planned.gpu.nominal_memory,
         **_host_memory(planned),
-        "reserved": _of_every_rank(planned.graph, reserved),
-        "modules": _of_every_rank(planned.graph, modules),
+        "accounts": _of_every_rank(planned.graph, memory),
     }
 
 

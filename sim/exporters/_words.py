@@ -268,11 +268,12 @@ def memory(result: Prediction) -> Iterator[tuple[str, float]]:
 def allocator(result: Prediction, most: int = 5) -> Iterator[tuple[str, float]]:
     """What the allocator of the fullest rank holds, and modules with most bytes at its peak; layers are joined."""
     rank = result.fullest_rank
-    if rank is None or rank not in result.reserved:
+    if rank is None or rank not in result.accounts:
         return
-    yield "reserved by PyTorch", result.reserved[rank]
+    if reserved := result.reserved_by(rank):
+        yield "reserved by PyTorch", reserved
     joined: dict[str, float] = {}
-    for path, size in result.modules.get(rank, {}).items():
+    for path, size in result.accounts[rank].modules.items():
         name = re.sub(r"\b\d+\b", "*", path)
         joined[name] = joined.get(name, 0.0) + size
     yield from sorted(joined.items(), key=lambda item: -item[1])[:most]

@@ -56,7 +56,10 @@ def _breakdown(result: Prediction) -> str:
 
 def _memory(result: Prediction) -> str:
     rows = [(owner, format_bytes(size)) for owner, size in words.memory(result)]
-    return f"{words.memory_verdict(result)}.\n\n{_table(('owner', 'size'), rows)}"
+    parts = [f"{words.memory_verdict(result)}.", _table(("owner", "size"), rows)]
+    if blocks := [(name, format_bytes(size)) for name, size in words.allocator(result)]:
+        parts.append(_table(("allocator, and modules at the peak", "size"), blocks))
+    return "\n\n".join(parts)
 
 
 def _fallbacks(result: Prediction) -> str:

@@ -135,9 +135,13 @@ STEP = table(
     uncertainty=INTERVAL,
     breakdown=BREAKDOWN,
     peak_memory=named(named(number("bytes")), "rank -> owner -> bytes at the peak"),
-    reserved_memory=named(number("bytes"), "of a captured program: rank -> bytes"),
+    reserved_memory=named(
+        number("bytes"),
+        "rank -> bytes that PyTorch's allocator holds, where its blocks are simulated",
+    ),
     memory_by_module=named(
-        named(number("bytes")), "of a captured program: rank -> module -> bytes"
+        named(number("bytes")),
+        "rank, the first of those that do the same -> module -> bytes at the peak",
     ),
     out_of_memory=VERDICT,
     host_memory=named(

@@ -119,9 +119,10 @@ def sides(
     script, recording = folder / "train.py", folder / "job.capture"
     script.write_text(TRAIN)
     captured((str(script), json.dumps(case)), recording, stop=True, quiet=True)
-    by_hand = plan(scenario_of(Row("case", "case", case, 1)))
-    cluster = f"cluster.name={by_hand.scenario.cluster.name}"
-    return side(by_hand), side(plan(load_scenario(recording, [cluster])))
+    scenario = scenario_of(Row("case", "case", case, 1))
+    cluster = f"cluster.name={scenario.cluster.name}"
+    program = load_scenario(recording, [cluster])
+    return side(plan(scenario)), side(plan(program))
 
 
 def test_operations_are_as_many(sides: tuple[Side, Side]) -> None:

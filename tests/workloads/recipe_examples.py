@@ -55,6 +55,7 @@ mode = "full"
             "attention": "flash2",
             "master_weights": True,
             "clip_gradients": True,
+            "expandable_segments": True,
             "reduce_dtype": "fp32",
             "loss": "fp32",
         },

@@ -14,16 +14,16 @@ from prestep.sim.costs import generation
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario
 from prestep.workloads.capture import recording
-from prestep.workloads.capture.allocator import (
+from prestep.workloads.capture.lower import lower
+from prestep.workloads.capture.recording import Recording
+from prestep.workloads.host_costs import host_costs
+from prestep.workloads.memory.allocator import (
     BLOCK,
     MIB,
     Allocator,
     rounded,
     segment_size,
 )
-from prestep.workloads.capture.lower import lower
-from prestep.workloads.capture.recording import Recording
-from prestep.workloads.host_costs import host_costs
 from prestep.workloads.torch.reductions import row_sum_scratch
 from tests.workloads.test_capture_recording import COMPUTE, tables
 

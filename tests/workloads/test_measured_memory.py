@@ -192,13 +192,15 @@ components = ["model", "loss"]
 def test_qwen3_of_torchtitan_reserves_what_was_printed(
     tmp_path: Path, hosts: int, batch: int, tp: int, reserved: float
 ) -> None:
-    """Shards in fp32, and the loss by parts of the vocabulary; the allocator's usual share on top."""
+    """Shards in fp32, the loss by parts of the vocabulary, and segments that grow, one of each of FSDP's streams."""
     path = tmp_path / "qwen3.toml"
     compiled = "true" if tp == 1 else "false"
     path.write_text(QWEN3.format(batch=batch, tp=tp, compiled=compiled))
     cluster = ["cluster.name=rail-h100-500w", f"cluster.hosts={hosts}"]
     scenario = load_scenario(path, cluster)
-    assert FRAGMENTATION * peak(scenario) == pytest.approx(reserved, rel=0.1)
+    memory = lowered_on(scenario, load_fabric(scenario)).memory
+    held = max(account.reserved for account in memory.values())
+    assert held / GIB == pytest.approx(reserved, rel=0.08 if tp == 1 else 0.01)
 
 
 #: Megatron's steps by their published recipes, as the readers of recipes give them.

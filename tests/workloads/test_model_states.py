@@ -12,7 +12,7 @@ from prestep.sim.lowering import lowered_on
 from prestep.sim.predict import load_fabric
 from prestep.sim.spec.load import parse_scenario
 from prestep.workloads.lowered import Lowered
-from prestep.workloads.torch.memory import Memory
+from prestep.workloads.memory.account import Memory
 from tests.sample import together
 
 HIDDEN, LAYERS, FFN, VOCAB, DP = 1024, 4, 4096, 32000, 4
@@ -228,8 +228,8 @@ def test_the_host_adds_what_it_waited_for() -> None:
 def most_gradients(memory: Memory) -> float:
     """Most bytes of gradients at once."""
     alive = most = memory.before["gradients"]
-    for _, owner, size in memory.log:
-        if owner == "gradients":
-            alive += size
+    for row in memory.log:
+        if row.owner == "gradients":
+            alive += row.size
             most = max(most, alive)
     return most

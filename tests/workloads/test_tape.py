@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import KERNEL
+from prestep.workloads.memory.account import Memory, Storage
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.activation_checkpoint import checkpoint
-from prestep.workloads.torch.memory import Memory, Storage
 from prestep.workloads.torch.recorder import Recorder, Shared
 from prestep.workloads.torch.tape import Tape, Tensor
 

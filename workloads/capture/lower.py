@@ -146,7 +146,7 @@ class _RankProgram:
         for event in self.calls.events:
             self._host(event)
             PLAY[event.kind](self, event.values)
-        self.memory.finish()
+        self.memory.memory.end_step()
 
     def _host(self, event: Event) -> None:
         """Python before the event."""
@@ -176,7 +176,7 @@ class _RankProgram:
 
     def _leave(self, values: Mapping[str, Any]) -> None:
         for number in self.residence.end(values["number"]):
-            self.memory.give_back(number)
+            self.memory.memory.give_back(number)
 
     def _piece(self, values: Mapping[str, Any]) -> None:
         """The kernels of compiled operations, one after the other."""
@@ -324,7 +324,7 @@ class _RankProgram:
 
     def _free(self, values: Mapping[str, Any]) -> None:
         if self.residence.gives_back(values["storage"]):
-            self.memory.give_back(values["storage"])
+            self.memory.memory.give_back(values["storage"])
 
 
 def _in_line(events: Sequence[Event]) -> frozenset[int]:

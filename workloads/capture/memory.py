@@ -9,22 +9,24 @@ from collections.abc import Sequence
 from math import prod
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.allocator import Allocator
 from prestep.workloads.capture.recording import RankRecording
+from prestep.workloads.memory.account import Memory
+from prestep.workloads.memory.allocator import Allocator
 from prestep.workloads.operation import Operation
 from prestep.workloads.operators.tensors import base, strides_of
-from prestep.workloads.torch.memory import Memory
 from prestep.workloads.torch.reductions import row_sum_scratch
 
 #: Kinds that cuBLAS runs.
 PRODUCTS = ("aten mm", "aten addmm", "aten bmm", "aten baddbmm")
 OPERATIONS = ("operate", "operate_compiled")
-#: Who has what the step allocates, and what it found and nobody claims.
+#: Owners of memory: allocated during the step, or present before it with no known owner.
 STEP, FOUND = "activations", "buffers"
+#: The number of what is no storage of the program's.
+PASSING = -(2**31)
 
 
 class DeviceMemory:
-    """Storages of one rank as they come and go.
+    """Storages of one rank as they come and go, in the account of its memory.
 
     Where functions are compiled, the steps before the recorded one did not leave what was reserved then: it follows
     from what is alive alone.
@@ -43,49 +45,22 @@ class DeviceMemory:
         workspace: float,
     ) -> None:
         self.rank, self.memory = rank, memory
-        self._sizes: dict[int, float] = {}
-        self._log: list[tuple[int, float]] = []
-        self._peak, self._at_peak = 0.0, 0
         compiled = any(event.kind == "region" for event in rank.events)
-        self.allocator = Allocator.of(() if compiled else rank.segments)
+        memory.allocator = Allocator.of(() if compiled else rank.segments)
         for number, size in sorted(rank.alive.items()):
-            self._hold(number, size, 0)
+            self.take(number, size, 0)
         for handle, stream in enumerate(workspaces, 1):
-            size = self.allocator.take(-handle, workspace, stream)
-            memory.allocate(size, "workspace")
+            memory.take(workspace, "workspace", -handle, stream)
         memory.reset_peak()
-        self._peak = memory.now
 
     def take(self, number: int, size: float, stream: int) -> None:
         """A storage that the step allocates."""
-        self._hold(number, size, stream)
-
-    def give_back(self, number: int) -> None:
-        size = self._sizes.pop(number)
-        self.allocator.give_back(number)
-        self.memory.release(size, self._owner(number))
-        self._log.append((number, -size))
+        module = self.rank.modules.get(number, "")
+        self.memory.take(size, self._owner(number), number, stream, module)
 
     def pass_through(self, size: float, stream: int) -> None:
         """What an operation takes and gives back while it runs."""
-        taken = self.allocator.take(0, size, stream)
-        self.memory.allocate(taken, STEP)
-        self.memory.release(taken, STEP)
-        self.allocator.give_back(0)
-
-    def finish(self) -> None:
-        """The step is over: what was reserved, and whose the bytes at the peak were by module."""
-        self.memory.reserved = float(self.allocator.reserved)
-        self.memory.modules = self._modules()
-
-    def _hold(self, number: int, size: float, stream: int) -> None:
-        held = self.allocator.size_of(number)
-        taken = float(held or self.allocator.take(number, size, stream))
-        self._sizes[number] = taken
-        self.memory.allocate(taken, self._owner(number))
-        self._log.append((number, taken))
-        if self.memory.now > self._peak:
-            self._peak, self._at_peak = self.memory.now, len(self._log)
+        self.memory.give_back(self.memory.take(size, STEP, PASSING, stream))
 
     def _owner(self, number: int) -> str:
         if not self.rank.owners:
@@ -93,15 +68,6 @@ class DeviceMemory:
         return self.rank.owners.get(
             number, FOUND if number in self.rank.alive else STEP
         )
-
-    def _modules(self) -> dict[str, float]:
-        """Bytes at the peak of what modules asked for, by their paths."""
-        bytes_of: dict[str, float] = {}
-        for number, size in self._log[: self._at_peak]:
-            name = self.rank.modules.get(number)
-            if name:
-                bytes_of[name] = bytes_of.get(name, 0.0) + size
-        return {name: size for name, size in sorted(bytes_of.items()) if size > 0}
 
 
 def handles(

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake
-from prestep.workloads.capture.allocator import Segment
 from prestep.workloads.capture.groups import axis_of
 from prestep.workloads.capture.schema import wrong_in
+from prestep.workloads.memory.allocator import Segment
 from prestep.workloads.operation import Argument, Operand, Operation, words
 
 FORMAT, VERSION = "prestep capture", 2
@@ -82,7 +82,7 @@ class RankRecording:
     alive
         Bytes of every storage that the step found, by number.
     segments
-        What PyTorch's allocator had reserved then, after the steps before (`prestep.workloads.capture.allocator`).
+        What PyTorch's allocator had reserved then, after the steps before (`prestep.workloads.memory.allocator`).
     owners
         "parameters", "gradients", "optimizer" or "buffers", by storages that last longer than a step needs them.
     modules

@@ -92,6 +92,10 @@ class PyTorch:
         "roots take as much memory as the parameters",
     )
     clip_gradients: bool = shared(False, "gradients are scaled by their norm")
+    expandable_segments: bool = key(
+        False,
+        "memory: PyTorch's allocator lets its segments grow (PYTORCH_ALLOC_CONF), and reserves less",
+    )
     fsdp: Literal["2", "1"] = key(
         "2", "fully_shard, or FullyShardedDataParallel with flat parameters"
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from prestep.workloads.megatron.passes import NOTHING, Pass
-from prestep.workloads.torch.memory import Storage
+from prestep.workloads.memory.account import Storage
 
 if TYPE_CHECKING:
     from prestep.workloads.megatron.stage import StageStep

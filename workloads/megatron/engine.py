@@ -13,7 +13,7 @@ from prestep.workloads.megatron.rank import DataParallel, Rank
 from prestep.workloads.megatron.replicated import Replicated
 from prestep.workloads.megatron.sharded import FullySharded
 from prestep.workloads.megatron.zero import Zero, Zero2, added_by_buckets
-from prestep.workloads.torch.memory import Storage
+from prestep.workloads.memory.account import Storage
 
 FSDP = ("fsdp", "zero3")
 

@@ -28,9 +28,9 @@ from prestep.workloads.megatron.passes import Pass
 from prestep.workloads.megatron.rank import DataParallel, Held, Rank, split
 from prestep.workloads.megatron.sharded import cut
 from prestep.workloads.megatron.unit import Unit
+from prestep.workloads.memory.account import Storage
 from prestep.workloads.parallel.fsdp import COPY_IN, GATHER, REDUCE
 from prestep.workloads.parallel.group import Group
-from prestep.workloads.torch.memory import Storage
 
 Place = tuple[int, int]  # stage, and the number of a layer in it
 COMPUTED = 2  # bytes of a parameter, and of its gradient, as layers have them

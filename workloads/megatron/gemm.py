@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.megatron.elementwise import pass_over, unsaved
+from prestep.workloads.memory.account import Storage
 from prestep.workloads.torch.functional import launch_gemm
-from prestep.workloads.torch.memory import Storage
 from prestep.workloads.torch.tape import Tape, Tensor
 
 # Bytes an element that quantizing moves: read, written and written transposed; with dynamic scales the largest value is

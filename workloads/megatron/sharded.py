@@ -26,8 +26,8 @@ from prestep.workloads.megatron.host_optimizer import sums_of
 from prestep.workloads.megatron.passes import Pass
 from prestep.workloads.megatron.rank import DataParallel, Held, Rank, Weights, split
 from prestep.workloads.megatron.unit import Unit
+from prestep.workloads.memory.account import Storage
 from prestep.workloads.parallel.group import Group
-from prestep.workloads.torch.memory import Storage
 
 GATHER, REDUCE = "nccl all-gather", "nccl reduce-scatter"
 SHARD, SHARD_WIDE = 2, 4  # bytes of a parameter of a shard, in 16 bits or in fp32

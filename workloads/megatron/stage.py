@@ -18,8 +18,8 @@ from prestep.workloads.megatron.rank import Place, Rank
 from prestep.workloads.megatron.transfers import Transfers
 from prestep.workloads.megatron.unit import Unit
 from prestep.workloads.megatron.units import Units
+from prestep.workloads.memory.account import Storage
 from prestep.workloads.schedules.runtime import Batch, Compute, Wait
-from prestep.workloads.torch.memory import Storage
 from prestep.workloads.torch.tape import Tape
 
 PAIRED = ("layer", "further")  # units with tokens that travel

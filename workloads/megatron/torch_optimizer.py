@@ -5,7 +5,7 @@ from __future__ import annotations
 from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.optimizer import ADAMW_MOMENTS, states_of
 from prestep.workloads.megatron.rank import Rank
-from prestep.workloads.torch.memory import Storage
+from prestep.workloads.memory.account import Storage
 from prestep.workloads.torch.trainer import ADAM_BYTES
 
 NORM = "nccl norm"

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.memory.account import storages
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch.functional import launch_elementwise
-from prestep.workloads.torch.memory import Storage
 from prestep.workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
@@ -60,12 +60,20 @@ class DistributedDataParallel:
         self.members: list[Tensor] = []
         self.sync = True
         self.parameters = parameters
-        size = sum(p.stored_size for p in parameters)
-        self.flat = Storage(t.memory, size, "gradients" if view else "buffers")
-        others = beside.flat.size if beside is not None else 0.0
-        t.memory.first_buckets = self.flat.size + others
+        owner = "gradients" if view else "buffers"
+        self.buckets = storages(t.memory, self._sizes(), owner)
+        t.memory.rebuilt += [bucket.block for bucket in self.buckets]
         for p in parameters:
             p.on_grad = self._ready
+
+    def _sizes(self) -> list[float]:
+        """Bytes of the buckets: gradients become ready from the last parameter on."""
+        sizes = [0.0]
+        for p in reversed(self.parameters):
+            sizes[-1] += p.stored_size
+            if sizes[-1] >= (self.first if len(sizes) == 1 else self.cap):
+                sizes.append(0.0)
+        return [size for size in sizes if size]
 
     @property
     def sync(self) -> bool:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.memory.account import Storage
 from prestep.workloads.parallel.fsdp import ALL_REDUCE, Context, FullyShard
 from prestep.workloads.parallel.group import Group
-from prestep.workloads.torch.memory import Storage
 from prestep.workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
@@ -64,6 +64,10 @@ class FlatShard(FullyShard):
         # Bytes of a sharded parameter and of its gradient.
         self.wide = 4 if options.master_weights else t.itemsize
 
+    def _keep_shards(self) -> list[Storage]:
+        size = self.stored / self.group.size
+        return [Storage(self.t.memory, size, "parameters")]
+
     # -- parameters -----------------------------------------------------------------------------
     def unshard(self, copy_in: str = UNSHARD) -> None:
         if self.unsharded is not None or self.gathered is not None:
@@ -72,8 +76,8 @@ class FlatShard(FullyShard):
         if self.options.limit_all_gathers and len(self.freed) >= IN_FLIGHT:
             t.synchronize(event=self.freed.pop(0))
         t.cpu("fsdp_unshard")
-        self.gathered = Storage(t.memory, self.full, "buffers")
         with t.on_stream(copy_in):
+            self.gathered = Storage(t.memory, self.full, "buffers")
             if self.options.master_weights:
                 n = self.elements // self.group.size
                 t.launch(Kernel("fused", (n,), bytes=6.0 * n))
@@ -86,7 +90,8 @@ class FlatShard(FullyShard):
         t = self.t
         t.cpu("fsdp_wait")
         t.wait(self.ready)
-        self.unsharded, self.gathered = self.gathered, None
+        self.unsharded = None if self.gathered is None else [self.gathered]
+        self.gathered = None
 
     def reshard(self) -> None:
         if self.unsharded is not None and self.options.limit_all_gathers:

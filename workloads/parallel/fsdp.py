@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.memory.account import Storage, storages
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.parallel.offload import HostMemory
-from prestep.workloads.torch.memory import Storage
 from prestep.workloads.torch.tape import Tape, Tensor
 
 COPY_IN, GATHER, REDUCE = "fsdp copy-in", "nccl all-gather", "nccl reduce-scatter"
@@ -62,7 +62,7 @@ class FullyShard:
         Those that are not frozen: they alone have gradients, of `gradient` bytes, and are updated.
     kept, reduced : float
         Bytes of their gradients as shards keep them, in the type of the parameters, and as they are reduced.
-    sums : Storage, optional
+    sums : list of Storage
         Whole gradients of earlier microbatches that wait to be reduced, where that is not their own type.
     open : bool
         Whether the module has run forward, and nobody has told the group yet that it has run backward.
@@ -93,16 +93,28 @@ class FullyShard:
         self.sent, self.cast = self.full, 0  # bytes gathered, elements of them in fp8
         for p in parameters:
             p.storage = None
-        here = 0.0 if host else self.stored / group.size
-        self.sharded = Storage(t.memory, here, "parameters")
+        self.shards_here = [] if host else self._keep_shards()
         if host is not None:
             host.keep("parameters", self.full / t.itemsize / group.size)
             host.keep("gradients", self.gradient / t.itemsize / group.size)
-        self.unsharded: Storage | None = None
+        self.unsharded: list[Storage] | None = None
         self.gathered: Storage | None = None
         self.grad: Storage | None = None
-        self.sums: Storage | None = None
+        self.sums: list[Storage] = []
         self.keep = self.sent_gradients = False
+
+    def _keep_shards(self) -> list[Storage]:
+        """Memory of this rank's part of every parameter."""
+        sizes = [p.stored_size / self.group.size for p in self.parameters]
+        return storages(self.t.memory, sizes, "parameters")
+
+    def _whole(self) -> list[Storage]:
+        """Memory of every parameter as the module computes with it: of those that are cast in 8 bits."""
+        sizes = [
+            p.size - p.elements * (self.cast > 0 and len(p.shape) == 2)
+            for p in self.parameters
+        ]
+        return storages(self.t.memory, sizes, "buffers")
 
     def _measure(self, parameters: list[Tensor]) -> None:
         """Bytes of the parameters and of their gradients, as they are kept and as they travel."""
@@ -176,7 +188,7 @@ class FullyShard:
             return
         t.wait(t.record(GATHER))
         self.context.gathered = None
-        self.unsharded = Storage(t.memory, self.sent, "buffers")
+        self.unsharded = self._whole()
         t.launch(Kernel("copy_h2d", (4096,), bytes=32768.0))
         elements = int(self.sent / t.itemsize)
         t.launch(Kernel("split_with_sizes_copy", (elements,), bytes=2 * self.sent))
@@ -194,7 +206,7 @@ class FullyShard:
     def _copy_out_alone(self) -> None:
         t = self.t
         self._fetch(t.stream)
-        self.unsharded, self.gathered = Storage(t.memory, self.full, "buffers"), None
+        self.unsharded, self.gathered = self._whole(), None
         for p in self.parameters:
             t.launch(Kernel("copy", (p.elements,), bytes=2 * p.size))
 
@@ -274,7 +286,8 @@ class FullyShard:
         context.reduce_input = self._copy_in()
         earlier = self.grad is not None  # of zero_grad, or of the microbatch before
         if not earlier:
-            self.grad = Storage(t.memory, self.kept / self.group.size, "gradients")
+            with t.on_stream(REDUCE):
+                self.grad = Storage(t.memory, self.kept / self.group.size, "gradients")
         self._scatter()
         stream = self._sum_copies(self.reduced / self.group.size)
         self._store(earlier, stream)
@@ -298,12 +311,13 @@ class FullyShard:
         Where it is the type in which backward makes them, autograd has added them up itself; and there is nothing to
         add to where every microbatch reduces (FSDPParam.to_accumulated_grad_if_needed).
         """
-        begins, fresh = self.sums is None, [p for p in self.trained if p.grad]
+        begins, fresh = not self.sums, [p for p in self.trained if p.grad]
         if self.reduced == self.gradient or not fresh or (self.reduces and begins):
             return
-        if begins:
-            self.sums = Storage(self.t.memory, self.reduced, "gradients")
         wide = self.reduced / self.gradient
+        if begins:
+            sizes = [wide * p.size for p in self.trained]
+            self.sums = storages(self.t.memory, sizes, "gradients")
         for p in fresh:
             moved = p.size * (1.0 + wide * (1 if begins else 2))
             self.t.launch(Kernel("add", (p.elements,), bytes=moved))
@@ -339,12 +353,12 @@ class FullyShard:
 
     def _copy_in(self) -> Storage:
         """Copies the gradients, or their sums, into the buffer that is reduced, in its type, and frees them."""
-        t, read = self.t, self.gradient if self.sums is None else self.reduced
+        t, read = self.t, self.reduced if self.sums else self.gradient
         t.launch(Kernel("copy_h2d", (4096,), bytes=426000.0))
         buffer = Storage(t.memory, self.reduced, "buffers")
         elements = int(self.gradient / t.itemsize)
         t.launch(Kernel("chunk_cat", (elements,), bytes=read + self.reduced))
-        self.sums = None
+        self.sums = []
         for p in self.trained:
             p.grad = None
         return buffer
@@ -361,7 +375,8 @@ class FullyShard:
             t.launch(Kernel("copy", (n,), bytes=moved), stream)
         if not earlier:
             return
-        new = Storage(t.memory, self.kept / ranks, "gradients")
+        with t.on_stream(REDUCE):
+            new = Storage(t.memory, self.kept / ranks, "gradients")
         for p in self.trained:
             n = -(-p.elements // ranks)
             t.launch(Kernel("add", (n,), bytes=3.0 * p.stored * n), stream)
@@ -377,16 +392,3 @@ class FullyShard:
         if not self.keep:
             self.grad = None
         self.context.reduce_input, self.sent_gradients = None, self.keep
-
-
-def finish_backward(t: Tape, context: Context) -> None:
-    """After the last group: the compute stream waits until its gradients are reduced."""
-    t.cpu("fsdp_finalize")
-    t.wait(context.done)
-    if context.on_host and context.done:
-        t.synchronize(event=context.done)
-    context.reduced = context.done = ()
-    context.begun = False
-    context.reduce_input = None
-    context.gathered = None
-    context.order.clear()

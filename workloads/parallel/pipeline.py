@@ -8,6 +8,7 @@ from itertools import pairwise
 from math import prod
 
 from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.memory.account import Storage
 from prestep.workloads.parallel.ddp import DistributedDataParallel
 from prestep.workloads.parallel.group import transfer
 from prestep.workloads.parallel.sharded_module import ShardedModule
@@ -21,7 +22,6 @@ from prestep.workloads.schedules.runtime import (
     Wait,
     executed,
 )
-from prestep.workloads.torch.memory import Storage
 from prestep.workloads.torch.tape import Backward, Tape, Tensor
 from prestep.workloads.torch.trainer import weighed
 from prestep.workloads.torch.transformer import Transformer

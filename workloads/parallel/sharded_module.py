@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from prestep.workloads.parallel import fsdp
 from prestep.workloads.parallel.flat import FlatContext, FlatShard
 from prestep.workloads.parallel.fsdp import Context, FullyShard
 from prestep.workloads.parallel.group import Group
@@ -104,7 +103,7 @@ class ShardedModule:
         self.tape.layer = -1
         if self.root is not None:
             self.root.post_backward()
-        fsdp.finish_backward(self.tape, self.context)
+        finish_backward(self.tape, self.context)
 
     # -- as a stage of a pipeline -----------------------------------------------------------------
     def hold(self) -> None:
@@ -139,9 +138,22 @@ class ShardedModule:
             t.layer = layers.get(id(group), -1)
             group.post_backward()
         t.layer = -1
-        fsdp.finish_backward(t, self.context)
+        finish_backward(t, self.context)
         t.layer = layer
         self.hold()
+
+
+def finish_backward(t: Tape, context: Context) -> None:
+    """After the last group: the compute stream waits until its gradients are reduced."""
+    t.cpu("fsdp_finalize")
+    t.wait(context.done)
+    if context.on_host and context.done:
+        t.synchronize(event=context.done)
+    context.reduced = context.done = ()
+    context.begun = False
+    context.reduce_input = None
+    context.gathered = None
+    context.order.clear()
 
 
 @dataclass(frozen=True)

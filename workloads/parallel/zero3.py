@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.memory.account import Storage
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.parallel.zero3_course import Coordinator, with_hook
 from prestep.workloads.parallel.zero_partitions import (
@@ -23,7 +24,6 @@ from prestep.workloads.parallel.zero_partitions import (
     SCALED,
     ZeroPartitions,
 )
-from prestep.workloads.torch.memory import Storage
 from prestep.workloads.torch.tape import Tape, Tensor
 from prestep.workloads.torch.written_out import NARROWED, WIDENED
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from functools import partial
 
 from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.memory.account import Storage
 from prestep.workloads.parallel.ddp import STREAM
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.parallel.offload import HostMemory
@@ -37,7 +38,6 @@ from prestep.workloads.parallel.zero_partitions import (
     WIDE,
     ZeroPartitions,
 )
-from prestep.workloads.torch.memory import Storage
 from prestep.workloads.torch.tape import Tape, Tensor
 from prestep.workloads.torch.written_out import WIDENED
 

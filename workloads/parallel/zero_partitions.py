@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.host_costs import buckets
+from prestep.workloads.memory.account import Storage
 from prestep.workloads.parallel.ddp import STREAM
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch.functional import launch_elementwise
-from prestep.workloads.torch.memory import Storage
 from prestep.workloads.torch.tape import Tape, Tensor
 from prestep.workloads.torch.written_out import NARROWED, WIDENED, Operation
 

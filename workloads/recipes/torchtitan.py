@@ -13,8 +13,9 @@ from prestep.workloads.recipes._rules import rules, written
 LOOKS = "TOML with [parallelism], or [model] with a flavor; Python with functions that return a Trainer.Config"
 RULES = Path(__file__).with_suffix(".toml")
 OWN = {"parallelism", "activation_checkpoint", "lr_scheduler", "metrics", "profiling"}
-#: Its defaults (job_config.py).
+#: Its defaults (job_config.py), and what its launcher says to PyTorch (run_train.sh).
 USUAL = {
+    "pytorch.expandable_segments": True,
     "training.seq_len": 2048,
     "pytorch.reduce_dtype": "fp32",
     "pytorch.master_weights": True,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from prestep.workloads.memory.account import Storage
 from prestep.workloads.torch.again import Again, Kept
-from prestep.workloads.torch.memory import Storage
 from prestep.workloads.torch.tape import Tape, Tensor
 
 

@@ -35,6 +35,8 @@ class Attention(Module):
     Where the output is gated, the queries' projection makes the gates too (transformers, Qwen3NextAttention).
     """
 
+    label = "attention"
+
     def __init__(self, t: Tape, m: ModelSpec, shards: int = 1, window: int = 0) -> None:
         super().__init__()
         self.window = window
@@ -207,15 +209,22 @@ class Block(Module):
     def _branches(self, t: Tape, x: Tensor) -> Tensor:
         p = self.parallel
         for norm, part in self.branches:
-            y = part.forward(t, norm.forward(t, x), p.column, p.row)
+            with t.within(part.label):
+                y = part.forward(t, _normed(t, norm, x), p.column, p.row)
             x = F.add(t, x, y)
             del y
         return x
 
 
+def _normed(t: Tape, norm: Norm, x: Tensor) -> Tensor:
+    with t.within("norm"):
+        return norm.forward(t, x)
+
+
 class Part(Protocol):
     """What stands behind a norm: attention, a feed-forward network, experts, or a scan."""
 
+    label: str
     parameters: list[Tensor]
 
     def forward(

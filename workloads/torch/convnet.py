@@ -130,8 +130,9 @@ class ResNet(Module):
         t.cpu("module", 3)
         images = Tensor(None, (batch, 3, self.image, self.image))
         x = C.max_pool2d(t, C.relu_(t, self.stem.forward(t, images)))
-        for block in self.blocks:
-            x = block.forward(t, x)
+        for index, block in enumerate(self.blocks):
+            with t.within(f"blocks.{index}"):
+                x = block.forward(t, x)
         return F.linear(t, C.mean_pool(t, x), self.head, self.head_bias)
 
 

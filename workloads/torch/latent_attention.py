@@ -51,6 +51,8 @@ class Whole:
 class LatentAttention(Module):
     """Attention over ``heads / shards`` heads of ``head_dim + rope_head_dim`` elements, values of ``v_head_dim``."""
 
+    label = "attention"
+
     def __init__(
         self, t: Tape, m: ModelSpec, shards: int = 1, whole: Whole | None = None
     ) -> None:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.job.adapter import Adapter, Target
+from prestep.workloads.memory.account import Storage
 from prestep.workloads.torch.adapter import FP32, Exchanges, LowRank
 from prestep.workloads.torch.block import Attention, Block
 from prestep.workloads.torch.latent_attention import LatentAttention
-from prestep.workloads.torch.memory import Storage
 from prestep.workloads.torch.modules import FeedForward, Module
 from prestep.workloads.torch.moe import MixtureOfExperts
 from prestep.workloads.torch.scan_layers import Scan

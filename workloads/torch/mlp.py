@@ -35,5 +35,6 @@ class MultilayerPerceptron(Module):
             t.cpu("module")
             if i > 0:
                 x = F.activation(t, self.activation, x)
-            x = F.linear(t, x, w, bias)
+            with t.within(f"layers.{i}"):
+                x = F.linear(t, x, w, bias)
         return x

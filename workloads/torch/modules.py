@@ -23,7 +23,12 @@ class Linear(Protocol):
 
 
 class Module:
-    """Parameters in registration order, plus what parallel wrappers hang on to a module."""
+    """Parameters in registration order, plus what parallel wrappers hang on to a module.
+
+    `label` is its name in a block.
+    """
+
+    label = "ffn"
 
     def __init__(self) -> None:
         self.parameters: list[Tensor] = []

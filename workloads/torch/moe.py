@@ -42,6 +42,8 @@ class MixtureOfExperts(Module):
         Gathers them, where they are a group of FSDP's own.
     """
 
+    label = "experts"
+
     def __init__(
         self, t: Tape, m: ModelSpec, group: Group | None = None, parts: int = 1
     ) -> None:

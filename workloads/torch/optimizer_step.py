@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.job.pytorch import PyTorch
+from prestep.workloads.memory.account import Storage
 from prestep.workloads.optimizer import Optimizer
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch import trainer
-from prestep.workloads.torch.memory import Storage
 from prestep.workloads.torch.tape import Tape, Tensor
 
 with lazily():

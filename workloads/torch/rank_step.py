@@ -10,11 +10,11 @@ from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import grad_accumulation_of, microbatches_of
+from prestep.workloads.memory.account import Storage
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.optimizer import optimizer
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.precision import precision
-from prestep.workloads.torch.memory import Storage
 from prestep.workloads.torch.optimizer_step import OptimizerStep
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.run_block import RunBlock, as_written
@@ -81,6 +81,9 @@ class RankStep:
         run = self.build()
         optimizer = self._optimizer()
         self.optimizer_state = optimizer.state(model.updated_parameters())
+        t.memory.by_update = [state.block for state in self.optimizer_state]
+        t.memory.in_blocks = True
+        t.memory.expandable = self.job.pytorch.expandable_segments
         if not self.job.training.set_to_none:
             model.keep_gradients()
         t.memory.reset_peak()
@@ -97,6 +100,7 @@ class RankStep:
         t.cpu("zero_grad")
         optimizer.cpu("zero_grad_param", len(stored))
         model.zero_gradients(stored)
+        t.memory.end_step()
         del workspace
 
     def build(self) -> Callable[[], None]:

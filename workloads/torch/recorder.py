@@ -12,7 +12,7 @@ import numpy as np
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, Program, Rendezvous
-from prestep.workloads.torch.memory import Memory, Peak
+from prestep.workloads.memory.account import Memory, Moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +78,7 @@ class _Moment:
     counts: dict[str, float]
     host_pending: float
     waits: dict[str, dict[int, None]]
-    memory: Peak | None = None
+    memory: Moment | None = None
 
 
 class Recorder:
@@ -129,6 +129,7 @@ class Recorder:
         self.host_pending = 0.0
         self.columns = Columns()
         self.memory = Memory()
+        self.memory.stream = self.stream
         self.memory.issued = self.columns.kind
         self._parts: list[tuple[int, ...]] = []
         self._last: dict[str, int] = {}
@@ -276,10 +277,21 @@ class Recorder:
     def on_stream(self, stream: str) -> Iterator[None]:
         """Kernels are launched on another stream."""
         before, self.stream = self.stream, stream
+        self.memory.stream = stream
         try:
             yield
         finally:
-            self.stream = before
+            self.stream = self.memory.stream = before
+
+    @contextmanager
+    def within(self, name: str) -> Iterator[None]:
+        """A module runs forward, of this name in the one around it."""
+        memory = self.memory
+        before, memory.module = memory.module, f"{memory.module}.{name}".lstrip(".")
+        try:
+            yield
+        finally:
+            memory.module = before
 
     @contextmanager
     def launching_by(self, operation: str) -> Iterator[None]:

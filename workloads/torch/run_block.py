@@ -85,4 +85,5 @@ class BlockRunner:
         if faults.slow_per_layer and faults.slow_rank == self.tape.rank:
             nanoseconds = round(faults.slow_per_layer * 1e9)
             self.tape.launch(Kernel("spin", (nanoseconds,)))
-        return self.run(self.tape, block, x, self.bucket_cap)
+        with self.tape.within(f"layers.{block.index}"):
+            return self.run(self.tape, block, x, self.bucket_cap)

@@ -34,7 +34,7 @@ WIDE = 4  # bytes of a decay
 class MambaWeights(Module):
     """Parameters of Mamba-2 with so many heads: one projection in, convolution, steps and decays, norm, and back."""
 
-    chunk = MAMBA_CHUNK
+    label, chunk = "scan", MAMBA_CHUNK
 
     def __init__(self, t: Tape, m: ModelSpec, own: Sizes) -> None:
         super().__init__()
@@ -54,6 +54,7 @@ class DeltaWeights(Module):
     """Parameters of a delta rule with so many heads; how projections in are joined is the layer's own business."""
 
     part, kernel, chunk = hybrid.DELTA, "gdn", DELTA_CHUNK
+    label = "scan"
 
     def __init__(self, t: Tape, m: ModelSpec, own: Sizes) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.torch.memory import Storage
+from prestep.workloads.memory.account import Storage
 from prestep.workloads.torch.recorder import Recorder, Shared
 
 if TYPE_CHECKING:

@@ -147,9 +147,10 @@ class Transformer(Module):
     def _entered(self, t: Tape, x: Tensor | tuple[int, int]) -> Tensor:
         """What the first block takes; the embedding is gathered for it, where it is a group of its own."""
         group = self.embedding_group
-        if group is None:
-            return self._embedded(t, x)
-        return group.forward(None, lambda _: self._embedded(t, x))
+        with t.within("embedding"):
+            if group is None:
+                return self._embedded(t, x)
+            return group.forward(None, lambda _: self._embedded(t, x))
 
     def _embedded(self, t: Tape, x: Tensor | tuple[int, int]) -> Tensor:
         """What the first block takes."""
@@ -195,7 +196,8 @@ class Transformer(Module):
         return group.forward(h, gathered)
 
     def _logits(self, t: Tape, h: Tensor, norm: Norm, head: Tensor) -> Tensor:
-        if t.by_liger("fused_linear_cross_entropy"):
-            h = norm.forward(t, self.parallel.leave(t, h))
-            return liger.linear_cross_entropy(t, h, head)
-        return self.parallel.logits(t, h, norm, head)
+        with t.within("head"):
+            if t.by_liger("fused_linear_cross_entropy"):
+                h = norm.forward(t, self.parallel.leave(t, h))
+                return liger.linear_cross_entropy(t, h, head)
+            return self.parallel.logits(t, h, norm, head)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.memory.account import Storage
 from prestep.workloads.optimizer import Optimizer
-from prestep.workloads.torch.memory import Storage
 from prestep.workloads.torch.tape import Tape, Tensor
 
 #: Passes over a tensor by each kernel of Lion without a fused one (lion-pytorch, update_fn): the parameter decayed; the

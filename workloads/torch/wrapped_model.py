@@ -9,6 +9,7 @@ from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import grad_accumulation_of
+from prestep.workloads.memory.account import Storage
 from prestep.workloads.models.counts import stage_parameters
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.parallel import ddp
@@ -16,7 +17,6 @@ from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch import trainer
 from prestep.workloads.torch.block import BlockParallel
-from prestep.workloads.torch.memory import Storage
 from prestep.workloads.torch.run_block import BlockRunner, RunBlock, as_written
 from prestep.workloads.torch.simulated_rank import SimulatedRank
 from prestep.workloads.torch.tape import Tape, Tensor
@@ -335,6 +335,10 @@ class WrappedModel:
 
     def loss(self, logits: Tensor) -> Tensor:
         """Cross entropy of the head's output."""
+        with self.tape.within("loss"):
+            return self._cross_entropy(logits)
+
+    def _cross_entropy(self, logits: Tensor) -> Tensor:
         t = self.tape
         if t.by_liger("fused_linear_cross_entropy"):
             return logits  # it is the loss: the head's product was in it

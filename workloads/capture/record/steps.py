@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from prestep.workloads.capture.allocator import Segment
 from prestep.workloads.capture.record import host_arithmetic, owners
 from prestep.workloads.capture.record.dispatch import Recorder
 from prestep.workloads.capture.record.marks import Marks
@@ -20,6 +19,7 @@ from prestep.workloads.capture.record.modes import Names
 from prestep.workloads.capture.record.regions import parts
 from prestep.workloads.capture.record.streams import Log
 from prestep.workloads.capture.record.values import Experts
+from prestep.workloads.memory.allocator import Segment
 
 #: Python that runs because a program is recorded: no program's host runs it.
 OURS = (

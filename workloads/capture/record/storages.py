@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from prestep.workloads.capture.allocator import Allocator
 from prestep.workloads.capture.record.owners import asking
 from prestep.workloads.capture.record.streams import Log, Streams
+from prestep.workloads.memory.allocator import Allocator
 
 
 class Storages:

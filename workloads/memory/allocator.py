@@ -5,12 +5,15 @@ from segments of 2 MiB, up to 10 MiB from segments of 20 MiB, larger ones have a
 Segments belong to the stream that asked first. The smallest free block that is large enough is taken, the lowest
 address of equals; what is left of it stays free where it is worth it (512 bytes of a small block, more than 1 MiB of a
 large one). Free neighbours are joined. Nothing is given back to the device.
+
+Where segments are expandable (PYTORCH_ALLOC_CONF), each stream has one of small blocks, which grows by 2 MiB, and one
+of others, by 20 MiB; what is left of a block always stays free, and the last one counts as large as it may become.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Set
 from dataclasses import dataclass
 
 MIB = 1 << 20
@@ -18,8 +21,10 @@ MIB = 1 << 20
 BLOCK, SMALL, SMALL_SEGMENT = 512, MIB, 2 * MIB
 LARGE, LARGE_SEGMENT, ROUND = 10 * MIB, 20 * MIB, 2 * MIB
 
-Pool = tuple[int, bool]  # stream, whether of small blocks
-Segment = tuple[int, bool, list[tuple[int, int]]]  # stream, small, (bytes, storage)
+Pool = tuple[Hashable, bool]  # stream, whether of small blocks
+Segment = tuple[
+    Hashable, bool, list[tuple[int, int]]
+]  # stream, small, (bytes, storage)
 
 
 def rounded(size: float) -> int:
@@ -57,13 +62,15 @@ class Allocator:
         Bytes asked of the device, and bytes of blocks in use; `peak` the most that were in use.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, expandable: bool = False) -> None:
+        self.expandable = expandable
         self.reserved = self.allocated = self.peak = 0
         self._free: dict[Pool, list[tuple[int, int, Block]]] = {}
         self._used: dict[int, Block] = {}
         self._first: list[Block] = []  # of every segment
+        self._last: dict[Pool, Block] = {}  # of an expandable segment
 
-    def take(self, storage: int, size: float, stream: int) -> int:
+    def take(self, storage: int, size: float, stream: Hashable) -> int:
         """A request for so many bytes; returns those of its block. Of none there is no block."""
         if size <= 0:
             return 0
@@ -71,13 +78,18 @@ class Allocator:
         pool = stream, wanted <= SMALL
         block = self._best(pool, wanted) or self._new(pool, wanted)
         left = block.size - wanted
-        if left >= BLOCK if pool[1] else left > SMALL:
+        if left >= BLOCK if pool[1] or self.expandable else left > SMALL:
             self._cut(block, wanted)
         block.storage = storage
         self._used[storage] = block
         self.allocated += block.size
         self.peak = max(self.peak, self.allocated)
         return block.size
+
+    @property
+    def storages(self) -> Set[int]:
+        """Numbers of those that have a block."""
+        return self._used.keys()
 
     def size_of(self, storage: int) -> int:
         """Bytes of a storage's block; 0 for one that has none."""
@@ -128,12 +140,36 @@ class Allocator:
     def _best(self, pool: Pool, size: int) -> Block | None:
         free = self._free.get(pool, [])
         place = bisect.bisect_left(free, (size, 0))
-        return free.pop(place)[2] if place < len(free) else None
+        if place == len(free):
+            return None
+        if self.expandable and free[place][2].after is None and place + 1 < len(free):
+            place += 1  # the last block counts as large as it may become
+        return free.pop(place)[2]
 
     def _new(self, pool: Pool, size: int) -> Block:
+        if self.expandable:
+            return self._expanded(pool, size)
         block = Block(self.reserved, segment_size(size), pool)
         self._first.append(block)
         self.reserved += block.size
+        return block
+
+    def _expanded(self, pool: Pool, size: int) -> Block:
+        """The end of the pool's only segment, which grows by as many pages as are missing."""
+        last, page = self._last.get(pool), SMALL_SEGMENT if pool[1] else LARGE_SEGMENT
+        if last is not None and not last.storage:
+            self._withdraw(last)
+            block = last
+        else:
+            block = Block(last.address + last.size if last else 0, 0, pool, 0, last)
+            if last is None:
+                self._first.append(block)
+            else:
+                last.after = block
+            self._last[pool] = block
+        grown = -(-(size - block.size) // page) * page
+        block.size += grown
+        self.reserved += grown
         return block
 
     def _cut(self, block: Block, size: int) -> None:
@@ -141,6 +177,8 @@ class Allocator:
         rest.before, rest.after = block, block.after
         if block.after is not None:
             block.after.before = rest
+        elif self.expandable:
+            self._last[block.pool] = rest
         block.size, block.after = size, rest
         self._offer(rest)
 
@@ -152,6 +190,8 @@ class Allocator:
         first.after = second.after
         if second.after is not None:
             second.after.before = first
+        elif self.expandable:
+            self._last[first.pool] = first
         return first
 
     def _offer(self, block: Block) -> None:
