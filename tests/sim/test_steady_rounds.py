@@ -197,7 +197,7 @@ def steps(draw: st.DrawFn) -> Planned:
 
 
 @settings(
-    max_examples=15,
+    max_examples=6,
     deadline=None,
     phases=[Phase.reuse, Phase.generate],
     # To draw is to plan a step, and some layouts are refused.
