@@ -46,6 +46,11 @@ class EntryPoint(NamedTuple):
         return self.value.partition(":")[0]
 
     @property
+    def attribute(self) -> str:
+        """The object of the module that the value names; "" of a module."""
+        return self.value.partition(":")[2]
+
+    @property
     def foreign(self) -> bool:
         """Whether it belongs to another distribution."""
         return not self.source.startswith(OWN)

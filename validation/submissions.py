@@ -18,6 +18,7 @@ from typing import Any
 from prestep.sim import __version__, files, schema
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.errors import InputError, Mistake
+from prestep.sim.outputs import words
 from prestep.sim.predict import predict
 from prestep.sim.schema import Anything, Items, Named, Number, Table, Text
 from prestep.sim.spec.load import parse_scenario
@@ -40,6 +41,28 @@ NEEDED = tuple(key for key in KEYS if key != "checked")
 FEWEST, UNSTEADY = 5, 0.1
 #: Measured over predicted from where on another unit, job or machine is likelier than a bad prediction.
 FAR = 3.0
+
+
+SCHEMA = words.titled(
+    "Measurements that others send: `prestep submit --json`.",
+    words.table(
+        "",
+        good=words.flag("whether no row has doubts"),
+        rows=words.items(
+            words.table(
+                "",
+                id=words.text("the same for the same measurement"),
+                where=words.text("file and line"),
+                measured=words.number("s: the median of the steps"),
+                predicted=words.SECONDS,
+                signed_error=words.number("(predicted - measured) / measured"),
+                low=words.or_null(words.SECONDS),
+                high=words.or_null(words.number("s: nine in ten steps lie between")),
+                doubts=words.items(words.text(), "why it can hardly be true"),
+            )
+        ),
+    ),
+)
 
 
 @dataclass(frozen=True)

@@ -37,13 +37,13 @@ class Cost:
     Attributes
     ----------
     gpus, energy
-        Of a step; None where there is no price.
+        Their price for a step; None where there is none.
     step
         Of a step, all together.
     million_tokens
         Of a million tokens (samples, where the model has no tokens); nan where nobody knows how many a step has.
     kilowatt_hours
-        Of a thousand steps, with what the data centre adds.
+        Energy of a thousand steps, with what the data centre adds.
     """
 
     gpus: float | None

@@ -13,10 +13,12 @@ class Link:
 
     Attributes
     ----------
+    name : str
+        "from -> to".
     utilisation : float
         Share of what it could have carried, 0 to 1: what protocols add to the data counts.
     bytes : float
-        The data that it carried, without what protocols add: flags (LL, LL128) and packet headers.
+        Bytes of data that it carried over the run, without what protocols add: flags (LL, LL128) and packet headers.
     shadow_price : float or None
         Seconds of step time that a relative gain of its bandwidth would save, per unit (0.01 s: 1 % more saves 100 us),
         together with the links that are as tight as it (`tied` in all): one of several equally tight links alone saves
@@ -52,7 +54,7 @@ class LinkKind:
     utilisation : float
         Of the busiest of them, 0 to 1.
     bytes : float
-        The data that all of them carried.
+        Bytes of data that all of them carried over the run.
     held : float
         Seconds of the last step in which a full link of the kind held a transfer back.
     shadow_price : float or None

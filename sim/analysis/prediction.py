@@ -13,97 +13,27 @@ from prestep.sim.analysis.details import Details
 from prestep.sim.analysis.energy import Energy
 from prestep.sim.analysis.json_text import text_of
 from prestep.sim.analysis.link_use import Link, LinkKind, LinkLoad
+from prestep.sim.analysis.memory import FRAGMENTATION, Memory, MemoryVerdict, Recomputed
 from prestep.sim.analysis.timeline import Timeline
 from prestep.sim.analysis.uncertainty import Uncertainty
 from prestep.workloads.memory.account import Memory as Account
-
-# Reserved over allocated memory of PyTorch's caching allocator at its peak: the median over ranks of the training runs
-# in validation/cases/h200 that allocate more than 1 GB (1.00 to 1.46; measured on one machine, other models differ).
-FRAGMENTATION = 1.12
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Peak of allocated device memory of a rank in bytes, and what it is made of at that moment."""
-
-    parameters: float = 0.0
-    gradients: float = 0.0
-    optimizer: float = 0.0
-    activations: float = 0.0
-    buffers: float = 0.0
-    workspace: float = 0.0
-
-    @property
-    def owners(self) -> dict[str, float]:
-        return dict(
-            vars(self)
-        )  # `asdict` takes ten times as long, and there are many ranks
-
-    @property
-    def total(self) -> float:
-        return math.fsum(self.owners.values())
-
-    @property
-    def largest_owner(self) -> str:
-        owners = self.owners
-        return max(owners, key=owners.__getitem__)
-
-
-@dataclass(frozen=True)
-class MemoryVerdict:
-    """Whether the fullest rank fits, or the fullest host.
-
-    `needed` and `capacity` are in bytes (capacity None: not known, so it fits). `host` is the host whose memory is too
-    small for what its ranks keep there; None: it is the rank's GPU's. `outside` of what is needed is not PyTorch's
-    allocator's (CUDA's context, NCCL's buffers); `usual` is what is needed with the memory that the allocator usually
-    holds without using it (it gives some of that back before it gives up). The driver leaves programs `capacity` of
-    the `nominal` memory of a GPU. `recomputed`: whether it would fit if activations were computed again.
-    """
-
-    fits: bool
-    rank: int
-    needed: float
-    capacity: float | None
-    largest_owner: str
-    outside: float = 0.0
-    usual: float = 0.0
-    host: str | None = None
-    nominal: float | None = None
-    recomputed: Recomputed | None = None
-
-    @property
-    def where(self) -> str:
-        """Whose memory it is, in words."""
-        if self.host is None:
-            return f"on rank {self.rank}"
-        return f"in the memory of host {self.host}"
-
-    @property
-    def tight(self) -> bool:
-        """It fits, but not with the usual fragmentation."""
-        return self.fits and self.capacity is not None and self.usual > self.capacity
-
-
-@dataclass(frozen=True)
-class Recomputed:
-    """What the fullest rank would need if activations were computed again: `way` of `training.recompute`.
-
-    `ways`: bytes needed by every way that was looked at, the weakest first; the last one fits, or none does.
-    """
-
-    way: str
-    needed: float
-    fits: bool
-    ways: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Fallback:
     """Something that no measurement or fit for this hardware covers: a guess, a datasheet's figure, an extrapolation.
 
-    `what` ("kernel conv_fwd: no table", "all_reduce ring Simple"), its evidence `grade`, how often a step has it on the
-    simulated ranks (`count`), and the `share` of the time of kernels and communications that it takes (of the host's
-    speed: the share of the step in which GPUs wait for it).
+    Attributes
+    ----------
+    what
+        "kernel conv_fwd: no table", "all_reduce ring Simple", ...
+    grade
+        What it rests on.
+    count
+        How often a step has it on the simulated ranks.
+    share
+        Of the time of kernels and communications, 0 to 1; of the host's speed the share of the step in which GPUs
+        wait for it.
     """
 
     what: str

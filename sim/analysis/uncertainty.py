@@ -30,7 +30,16 @@ METHOD = "linearised over the critical path; errors of one constant count togeth
 class Part:
     """Seconds of the critical path that rest on one constant, and its relative standard deviation.
 
-    `octaves` is how far past the measured sizes it is used: 1 is twice the largest (0: not noteworthy).
+    Attributes
+    ----------
+    constant
+        What is not known exactly.
+    seconds
+        Seconds of the step that rest on it.
+    spread
+        Its own standard deviation, of the logarithm.
+    octaves
+        How far past the measured sizes it is used: 1 is twice the largest (0: not noteworthy).
     """
 
     constant: str
@@ -59,6 +68,8 @@ class Uncertainty:
         Share of the critical path that rests on guesses, 0 to 1.
     parts : tuple of Part
         What adds to it, the largest contribution first.
+    nominal : float
+        Probability of the interval.
     """
 
     low: float

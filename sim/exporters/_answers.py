@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prestep.sim.analysis.beside import grown, kernels_instead, waiting_instead
-from prestep.sim.analysis.prediction import MemoryVerdict, Prediction, Recomputed
+from prestep.sim.analysis.memory import MemoryVerdict, Recomputed
+from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.exporters._words import shares
 from prestep.sim.units import format_bytes, format_duration, percent
 

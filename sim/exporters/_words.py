@@ -10,7 +10,8 @@ from typing import Any
 from prestep.sim.analysis.critical_path import HOST
 from prestep.sim.analysis.energy import Energy
 from prestep.sim.analysis.link_use import Link
-from prestep.sim.analysis.prediction import MemoryVerdict, Prediction
+from prestep.sim.analysis.memory import MemoryVerdict
+from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.uncertainty import GUESS, Uncertainty
 from prestep.sim.units import count, format_bytes, format_duration, percent
 

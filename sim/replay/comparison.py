@@ -11,6 +11,7 @@ from typing import Any
 from prestep.sim.analysis.path_walk import family_of
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.step_times import median
+from prestep.sim.outputs import words
 from prestep.sim.predict import predict
 from prestep.sim.replay.machine import recorded_gpu
 from prestep.sim.replay.outcome import Outcome
@@ -133,6 +134,24 @@ def _by_time(one: Mapping[str, float], other: Mapping[str, float]) -> list[str]:
 def _row(name: str, one: float, other: float) -> str:
     ratio = percent(other / one - 1.0, True) if one > 0 else ""
     return f"{name:<30} {format_duration(one):>12} {format_duration(other):>12} {ratio:>12}"
+
+
+TIME_BY_SHARE = words.named(words.SECONDS, "share -> s")
+
+_SIDE = words.table(
+    "",
+    step_time=words.SECONDS,
+    breakdown=TIME_BY_SHARE,
+    families=words.named(words.SECONDS),
+)
+
+SCHEMA = words.table(
+    "the run beside the prediction of its program (--compare)",
+    cluster=words.text(),
+    signed_error=words.number("(predicted - measured) / measured"),
+    measured=_SIDE,
+    predicted=_SIDE,
+)
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:

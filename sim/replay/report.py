@@ -8,6 +8,8 @@ from statistics import mean
 from typing import Any
 
 from prestep.sim.analysis.critical_path import path_part
+from prestep.sim.outputs import run, words
+from prestep.sim.replay import compared, stragglers
 from prestep.sim.replay.answers import overlap, path
 from prestep.sim.replay.outcome import Outcome, StepTime
 from prestep.sim.replay.shares import SHARES, breakdown, families
@@ -18,6 +20,62 @@ CLOCKS = {
     "gpu": "ends of its GPU work",
     "host": "the profiler's annotation on the host",
 }
+
+
+_TIMES = words.named(stragglers.BY_STEP, "rank -> step -> s")
+
+REPLAYED = words.table(
+    "as it was, or with changes",
+    measured_step_time=_TIMES,
+    simulated_step_time=_TIMES,
+    step_time=words.or_null(words.SECONDS),
+    mean_error=words.or_null(words.number("share; null: something was changed")),
+    worst_error=words.or_null(words.number("share")),
+    clock=words.text("what counts the steps: host or gpu"),
+    clocks=words.named(words.table("", measured=_TIMES, simulated=_TIMES)),
+    comm=words.text("recorded or simulated"),
+    cluster=words.or_null(words.text()),
+    changes=words.items(words.text(), "in words"),
+    breakdown=words.table(
+        "", measured=compared.TIME_BY_SHARE, simulated=compared.TIME_BY_SHARE
+    ),
+    families=words.named(words.SECONDS, "kernel family -> s"),
+    overlap=words.table(
+        "", measured=compared.TIME_BY_SHARE, simulated=compared.TIME_BY_SHARE
+    ),
+    residual=words.named(
+        words.SECONDS, "what the simulated step has more than the measured"
+    ),
+    critical_path=run.CRITICAL_PATH,
+    free=words.items(
+        words.table(
+            "", free=words.text(), step_time=words.SECONDS, saved=words.SECONDS
+        ),
+        "the step if that took no time (--free)",
+    ),
+    reports=words.named(words.whole(), "what the reader noticed -> how often"),
+    dropped=words.items(
+        words.table(
+            "",
+            rank=words.whole(),
+            what=words.text(),
+            why=words.text(),
+            count=words.whole(),
+        ),
+        "what the reader left out",
+    ),
+    operations=words.whole(),
+)
+
+SCHEMA = words.titled(
+    "A recorded run, replayed: `prestep replay --json`.",
+    words.either(
+        "a replay, a comparison, or the stragglers of a job",
+        REPLAYED,
+        compared.SCHEMA,
+        stragglers.SCHEMA,
+    ),
+)
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:

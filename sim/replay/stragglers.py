@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from prestep.sim.outputs import words
 from prestep.sim.units import format_duration
 from prestep.workloads.traces.operations import (
     COMMUNICATION,
@@ -179,6 +180,34 @@ def _meet(
         met = come.max(1, keepdims=True) if i in graph.meets_dp else come
         carried = i in graph.transfers
         end[i] = met + times.transfer[i] if carried else start + times.duration[i]
+
+
+BY_STEP = words.named(words.or_null(words.SECONDS), "step -> s")
+
+SCHEMA = words.table(
+    "a whole job: what slow ranks and stages cost",
+    measured_step_time=BY_STEP,
+    simulated_step_time=BY_STEP,
+    worst_error=words.number("share"),
+    ideal_step_time=words.number("s, if all operations of a kind took the same"),
+    slowdown=words.number("the recorded step over that"),
+    slowdown_by=words.named(
+        words.named(words.number()), "rank, stage, kind -> name -> slowdown"
+    ),
+    stages=words.whole(),
+    ranks=words.whole(),
+    changes=words.items(words.text(), "--set, as typed"),
+    free=words.maybe(
+        words.items(
+            words.table(
+                "--free: the step if a kind, or the host, took no time",
+                free=words.text(),
+                step_time=words.SECONDS,
+                saved=words.SECONDS,
+            )
+        )
+    ),
+)
 
 
 def as_json(analysis: Analysis) -> dict[str, Any]:

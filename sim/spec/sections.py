@@ -245,8 +245,7 @@ class _Sections(Mapping[str, type]):
             return CORE[name]
         module = plugins.imported_plugin(plugin)
         assert plugin.entry is not None  # only files of a package have none
-        attribute = plugin.entry.value.partition(":")[2]
-        cls = getattr(module, attribute, None)
+        cls = getattr(module, plugin.entry.attribute, None)
         expected = CORE.get(name, object)
         if isinstance(cls, type) and issubclass(cls, expected):
             return cls

@@ -10,6 +10,7 @@ from typing import Any
 from prestep.sim.analysis.timeline import SAVE, WRITER, Timeline
 from prestep.sim.engine.execution import Run
 from prestep.sim.errors import InputError, Mistake
+from prestep.sim.outputs import words
 from prestep.sim.planning.planned import Planned
 from prestep.sim.storage.evidence import shares
 from prestep.sim.storage.saving import Checkpointing, Save, Work
@@ -87,6 +88,58 @@ def rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         step = format_duration(report["step_time_with"])
         rows.append((f"every {report['every']} steps", f"{step} a step"))
     return rows
+
+
+SCHEMA = words.table(
+    "of [checkpoint]",
+    mode=words.text(),
+    storage=words.text(),
+    bytes=words.number(),
+    writers=words.whole(),
+    save_stall=words.number("s that training stands still"),
+    background=words.maybe(words.SECONDS),
+    steps_beside=words.maybe(words.number("steps beside an asynchronous save")),
+    step_time_beside=words.maybe(words.SECONDS),
+    background_slowdown=words.maybe(words.or_null(words.number())),
+    time_until_durable=words.SECONDS,
+    load_time=words.SECONDS,
+    legs=words.named(words.SECONDS),
+    rests_on=words.items(
+        words.table(
+            "",
+            leg=words.text(),
+            seconds=words.SECONDS,
+            what=words.text(),
+            evidence=words.GRADE,
+            source=words.text(),
+        )
+    ),
+    evidence=words.EVIDENCE,
+    later=words.table(
+        "saves after the first, which find what that one made",
+        save_stall=words.SECONDS,
+        background=words.SECONDS,
+        steps_beside=words.whole(),
+        step_time_beside=words.SECONDS,
+        time_until_durable=words.SECONDS,
+    ),
+    saving_step=words.table(
+        "the step that saves first",
+        step_time=words.number("s, with the part of the save that training waits for"),
+        step_time_without=words.SECONDS,
+        foreground=words.number("s that training waits"),
+        background=words.number("s of writing beside the steps that follow"),
+        breakdown=words.named(
+            words.SECONDS, "io has the foreground; sums to `step_time`"
+        ),
+    ),
+    every=words.maybe(words.or_null(words.whole("steps between saves"))),
+    interval=words.maybe(words.or_null(words.SECONDS)),
+    io_per_step=words.maybe(
+        words.or_null(words.number("s that training waits for saves, a step"))
+    ),
+    step_time_with=words.maybe(words.or_null(words.number("s, saves included"))),
+)
 
 
 def report_of(

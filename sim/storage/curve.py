@@ -14,6 +14,7 @@ import numpy as np
 
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.graph.usage import by_link
+from prestep.sim.outputs import words
 from prestep.sim.storage.systems import THREADS, Op, System
 from prestep.sim.units import format_bandwidth, format_bytes
 from prestep.topologies.fabric import Fabric
@@ -109,6 +110,26 @@ def throughput(
         each = system.latency + request / system.thread + request / way.copy
         limits.append(threads * request / each)
     return min(limits)
+
+
+_RATE = words.number("bytes/s")
+
+SCHEMA = words.titled(
+    "A storage system by size of request: `prestep storage --json`.",
+    words.items(
+        words.table(
+            "",
+            request=words.number("bytes"),
+            threads=words.whole("of one host"),
+            read_sequential=_RATE,
+            read_random=_RATE,
+            write_sequential=_RATE,
+            write_random=_RATE,
+            random_iops=words.number("requests/s"),
+        ),
+        "one object a size of request",
+    ),
+)
 
 
 def table_of(

@@ -18,6 +18,7 @@ from prestep.sim.engine.execution import Run
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.graph.opgraph import SYNC
 from prestep.sim.graph.usage import by_link
+from prestep.sim.outputs import words
 from prestep.sim.planning.planned import Planned
 from prestep.sim.storage import dataload
 from prestep.sim.storage.dataload import Place, fed
@@ -37,6 +38,25 @@ def mistakes_of(asked: Dataload, where: str) -> list[Mistake]:
     except InputError as error:
         wrong += error.mistakes
     return wrong
+
+
+SCHEMA = words.table(
+    "of [dataload]",
+    batch_time=words.number("s that a worker takes for a microbatch"),
+    batches=words.whole("a step"),
+    prefetched=words.whole("batches that lie ready"),
+    first_batch=words.SECONDS,
+    read_time=words.number("s between batches of the storage and the workers"),
+    copy_time=words.number("s of the copies to the GPU"),
+    gpu_time=words.SECONDS,
+    readers_time=words.number("s a step, if nothing but the readers counted"),
+    exposed=words.number("s of a step that wait for data"),
+    share=words.number("of the step, 0 to 1"),
+    input_bound=words.flag("whether the readers decide the step"),
+    bound_by=words.text("workers or storage"),
+    step_time_without=words.SECONDS,
+    step_time_with=words.SECONDS,
+)
 
 
 def delay(planned: Planned, run: Run, asked: Dataload, computed: float) -> Reading:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from prestep.sim.analysis.memory import outside, peaks
-from prestep.sim.analysis.prediction import FRAGMENTATION, Memory
+from prestep.sim.analysis.memory import FRAGMENTATION, Memory, outside, peaks
 from prestep.sim.costs import load_gpu
 from prestep.sim.lowering import lowered_on
 from prestep.sim.predict import load_fabric, plan

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
-from prestep.sim.analysis.memory import peaks
-from prestep.sim.analysis.prediction import Recomputed
+from prestep.sim.analysis.memory import Recomputed, peaks
 from prestep.sim.errors import InputError
 from prestep.sim.lowering import lowered_on
 from prestep.sim.planning.planned import Planned

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from prestep.sim.analysis.choices import Choice
-from prestep.sim.analysis.prediction import MemoryVerdict
+from prestep.sim.analysis.memory import MemoryVerdict
 from prestep.sim.exporters._answers import of_comparison
 from prestep.sim.exporters._words import share_name
 from prestep.sim.units import format_bytes, format_duration, percent

@@ -15,6 +15,7 @@ from typing import Any
 import prestep
 from prestep.sim import __version__
 from prestep.sim.extras import EXTRAS, Extra
+from prestep.sim.outputs import words
 
 OLDEST = (3, 11)
 EXTRA = re.compile(r"""extra == ['"]([\w-]+)""")
@@ -72,6 +73,19 @@ def extras() -> list[str]:
     ]
     named = [match[1] for line in optional if (match := REQUIREMENT.match(line))]
     return list(dict.fromkeys([*EXTRAS, *named]))
+
+
+SCHEMA = words.titled(
+    "This environment: `prestep doctor --json`.",
+    words.table(
+        "",
+        good=words.flag("whether nothing is wrong"),
+        findings=words.items(
+            words.of_class(Finding, ""),
+            "versions, packages in the way, what is missing",
+        ),
+    ),
+)
 
 
 def to_json(findings: list[Finding]) -> dict[str, Any]:

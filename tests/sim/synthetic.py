@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from prestep.sim.analysis.link_use import Link
-from prestep.sim.analysis.prediction import Memory, Prediction
+from prestep.sim.analysis.memory import Memory
+from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.timeline import Timeline
 
 US = 1e-6

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prestep.sim.analysis.prediction import Memory, Prediction
+from prestep.sim.analysis.memory import Memory
+from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.timeline import SPANS
 from prestep.sim.errors import InputError, PrestepError
 from prestep.sim.exporters import (

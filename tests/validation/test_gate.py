@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prestep.sim.analysis.prediction import Memory, Prediction
+from prestep.sim.analysis.memory import Memory
+from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.errors import InputError, PrestepError
 from prestep.sim.spec.sections import Scenario
 from prestep.validation import command

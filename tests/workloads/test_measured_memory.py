@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from prestep.sim.analysis.memory import fullest
-from prestep.sim.analysis.prediction import FRAGMENTATION
+from prestep.sim.analysis.memory import FRAGMENTATION, fullest
 from prestep.sim.lowering import lowered_on
 from prestep.sim.predict import load_fabric
 from prestep.sim.spec.load import load_scenario, parse_scenario

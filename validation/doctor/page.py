@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from prestep.sim.collectives.table import bus_factor
+from prestep.sim.outputs import words
 from prestep.sim.units import format_bandwidth, format_bytes, format_duration, percent
 from prestep.validation.doctor.causes import causes
 from prestep.validation.doctor.diagnosis import Diagnosis, Sign, Suspect
@@ -15,6 +16,89 @@ from prestep.validation.doctor.sweep import Size, Sweep
 from prestep.validation.formats.collective_rows import nccl_op
 
 HEAD = f"{'size':>10} {'measured':>10} {'busbw':>12} {'should take':>23}  {'algorithm':<18}"
+
+
+_SIGNS = words.items(words.named(words.text()), "lines of the log, and what they say")
+
+SCHEMA = words.titled(
+    "Whether a log of NCCL is normal: `prestep doctor nccl --json`.",
+    words.table(
+        "",
+        normal=words.flag("no part is slower than good machines are"),
+        verdict=words.text(
+            "normal, cannot tell (good machines differ too much) or abnormal"
+        ),
+        cluster=words.text("what the log was held against"),
+        ranks=words.whole(),
+        hosts=words.whole(),
+        sweeps=words.items(
+            words.table(
+                "an operation",
+                op=words.text(),
+                ranks=words.whole(),
+                sizes=words.items(
+                    words.table(
+                        "",
+                        bytes=words.number(),
+                        measured=words.SECONDS,
+                        busbw=words.number("bytes/s"),
+                        expected=words.SECONDS,
+                        low=words.SECONDS,
+                        high=words.number("s: good machines lie between"),
+                        slow=words.flag(),
+                        algo=words.text(),
+                        proto=words.text(),
+                        channels=words.whole(),
+                    )
+                ),
+            )
+        ),
+        parts=words.items(
+            words.table(
+                "sizes that one thing bounds",
+                place=words.text(),
+                bound_by=words.text(),
+                sizes=words.items(words.number("bytes")),
+                excess=words.number("measured over expected"),
+                limit=words.number("from where on it is abnormal"),
+                abnormal=words.flag(),
+                ratio=words.number(
+                    "measured over predicted time, middle over the sizes"
+                ),
+                low=words.number("of the fastest good machines"),
+                high=words.number("of the slowest good machines"),
+            )
+        ),
+        causes=words.items(
+            words.items(
+                words.table(
+                    "",
+                    cause=words.text(),
+                    supported=words.flag(
+                        "a line shows it, or it predicts the times of the log"
+                    ),
+                    title=words.text(),
+                    change=words.text(
+                        "what is changed to simulate it, as --set takes it"
+                    ),
+                    explained=words.or_null(
+                        words.number("share of the excess that it explains")
+                    ),
+                    distance=words.or_null(
+                        words.number("of its times to the measured ones")
+                    ),
+                    check=words.text("what to look at"),
+                    signs=_SIGNS,
+                    times=words.items(words.SECONDS),
+                )
+            ),
+            "that predict the log, the likeliest first; those of a group predict the same",
+        ),
+        ruled_out=words.named(_SIGNS),
+        signs=words.named(_SIGNS),
+        skipped=words.items(words.text(), "lines that could not be read"),
+    ),
+)
 
 
 def as_json(diagnosis: Diagnosis, run: Run, cluster: str) -> dict[str, Any]:

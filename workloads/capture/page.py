@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from prestep.sim.outputs import words
 from prestep.sim.units import format_bytes
 from prestep.workloads.capture.recording import Recording
 from prestep.workloads.capture.summary import (
@@ -19,6 +20,38 @@ from prestep.workloads.capture.summary import (
 WIDTH, MOST = 80, 15
 Heading = str
 Section = tuple[Heading, list[str]]
+
+
+SCHEMA = words.titled(
+    "What a recording has: `prestep capture show --json`.",
+    words.table(
+        "",
+        world=words.whole("ranks of the program"),
+        step=words.whole("which step was recorded"),
+        gpu=words.text("what the program was told it has"),
+        parameters=words.or_null(words.whole()),
+        command=words.items(words.text()),
+        versions=words.named(words.text()),
+        compiled=words.items(words.anything(), "compiled functions"),
+        assumed=words.named(words.anything(), "what nobody computed -> how often"),
+        ranks=words.items(
+            words.open_table(
+                "a rank that was run, counted",
+                rank=words.whole(),
+                represents=words.items(words.whole(), "ranks that it stands for"),
+                operations=words.items(words.anything()),
+                communications=words.items(words.anything()),
+                waits=words.named(
+                    words.whole(), "what the host waits for -> how often"
+                ),
+                host=words.items(words.anything()),
+                regions=words.whole(),
+                events=words.whole(),
+                alive=words.whole("bytes that the step found"),
+            )
+        ),
+    ),
+)
 
 
 def as_tables(recording: Recording, summaries: Sequence[Summary]) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Any
 from prestep.sim.analysis import metrics
 from prestep.sim.analysis.critical_path import CriticalPath, path_part
 from prestep.sim.analysis.kernels import KernelUse
-from prestep.sim.analysis.prediction import MemoryVerdict, Prediction
+from prestep.sim.analysis.memory import MemoryVerdict
+from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.exporters import _words as words
 from prestep.sim.exporters._html import (
     pictures,

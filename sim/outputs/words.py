@@ -1,7 +1,9 @@
-"""The words that schemas of outputs are written in; each makes a piece of JSON Schema."""
+"""The words that schemas of outputs are written in: each makes a piece of JSON Schema."""
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import fields
 from typing import Any
 
 Schema = dict[str, Any]
@@ -63,6 +65,40 @@ def more(base: Schema, **keys: Schema) -> Schema:
     }
 
 
+def of_class(cls: type, doc: str, **own: Schema) -> Schema:
+    """A table with the fields of a dataclass as its docstring describes them; `own`: keys that it says otherwise.
+
+    Examples
+    --------
+    >>> from prestep.sim.analysis.cost import Cost
+    >>> of_class(Cost, "")["properties"]["step"]
+    {'type': 'number', 'description': 'Of a step, all together.'}
+    """
+    docs = _described(inspect.getdoc(cls) or "")
+    keys = {}
+    for field in fields(cls):
+        name, null = str(field.type).removesuffix(" | None"), " | None" in field.type
+        if field.name not in own:
+            key = _of(_TYPES[name], docs.get(field.name, ""))
+            keys[field.name] = or_null(key) if null else key
+    return table(doc, **keys, **own)
+
+
+_TYPES = {"float": "number", "int": "integer", "str": "string", "bool": "boolean"}
+
+
+def _described(docstring: str) -> dict[str, str]:
+    """What a docstring's Attributes say of each name."""
+    texts: dict[str, str] = {}
+    names: list[str] = []
+    for line in docstring.partition("Attributes\n----------\n")[2].splitlines():
+        if line[:1].strip():
+            names = line.partition(" : ")[0].split(", ")
+        for name in names if line[:1] == " " else ():
+            texts[name] = f"{texts.get(name, '')} {line.strip()}".strip()
+    return texts
+
+
 def or_null(schema: Schema) -> Schema:
     """That, or null where there is nothing to say."""
     return {**schema, "type": [schema["type"], "null"]}
@@ -78,9 +114,32 @@ def either(doc: str, *shapes: Schema) -> Schema:
     return {"description": doc, "anyOf": list(shapes)}
 
 
+def titled(title: str, schema: Schema) -> Schema:
+    """The whole of an output, with the sentence that names its command."""
+    return {"title": title, **schema}
+
+
 def _of(kind: str, doc: str) -> Schema:
     return {"type": kind, "description": doc} if doc else {"type": kind}
 
 
 def _without_mark(key: Schema) -> Schema:
     return {name: value for name, value in key.items() if name != OPTIONAL}
+
+
+# Keys that many outputs have.
+SECONDS = number("s")
+BREAKDOWN = named(number("s"), "share of the step -> s; they sum to the step time")
+EVIDENCE = named(number("0 to 1"), "grade -> share of the time that rests on it")
+GRADE = text("measured, fitted, datasheet or guess")
+
+
+def interval(doc: str, **own: Schema) -> Schema:
+    """An interval of seconds, with what else it has or says otherwise."""
+    keys = {
+        "low": SECONDS,
+        "high": SECONDS,
+        "spread": number("standard deviation of the logarithm"),
+        "nominal": number("probability: 0.9"),
+    }
+    return table(doc, **keys | own)
