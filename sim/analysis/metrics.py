@@ -31,7 +31,7 @@ AXES = ("tp", "cp", "ep", "pp", "dp")
 PIPELINE = ("pp", "p2p")
 # Axes whose ranks share a stage: who waits for the others waits for no pipeline.
 WITHIN = ("tp", "cp", "ep", "dp")
-IO_PHASES = ("io", "dataload", "checkpoint")
+IO_PHASES = ("io", "checkpoint")
 Intervals = tuple[np.ndarray, np.ndarray]
 
 

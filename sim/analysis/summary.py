@@ -13,19 +13,18 @@ from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import KERNEL, Chain, Program
 from prestep.sim.planning.job import Degrees
 from prestep.sim.planning.planned import Planned
+from prestep.workloads.models.model import PROGRAM
 from prestep.workloads.precision import precision
 
 PRODUCTS = ("gemm", "attention", "bmm")
-#: The kind of model that a recorded program is.
-CAPTURED = "captured"
 #: What a throughput counts, by kind of model.
-SAMPLES = {"transformer": "tokens", "resnet": "images", CAPTURED: "steps"}
+SAMPLES = {"transformer": "tokens", "resnet": "images", PROGRAM: "steps"}
 
 
 def summary_of(planned: Planned) -> dict[str, object]:
     """What was run, in the order to print."""
     job, world = planned.job, planned.lowered.layout.world
-    captured = planned.model.kind == CAPTURED  # its program decides, and does not say
+    decided = planned.model.kind == PROGRAM  # it has these, and does not say them
     return {
         "name": job.where,
         "cluster": planned.fabric.name,
@@ -33,11 +32,11 @@ def summary_of(planned: Planned) -> dict[str, object]:
         "gpus": world,
         "model": planned.model.name,
         "parameters": planned.lowered.parameters,
-        "layout": _ranks(world) if captured else _layout(job.degrees),
+        "layout": _ranks(world) if decided else _layout(job.degrees),
         "data_parallel": job.data_parallel,
         "framework": job.framework,
-        "precision": "" if captured else job.precision,
-        "peak": "" if captured else _format_words(formats_of(planned)),
+        "precision": "" if decided else job.precision,
+        "peak": "" if decided else _format_words(formats_of(planned)),
         "sample": SAMPLES.get(planned.model.kind, "samples"),
     }
 

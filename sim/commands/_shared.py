@@ -19,10 +19,12 @@ import click
 from prestep.sim import progress, renamed
 from prestep.sim.errors import EXIT_INPUT, InputError, Mistake, PrestepError
 from prestep.sim.extras import missing
+from prestep.sim.spec import openers
 from prestep.sim.strict import whole_number_meant
 from prestep.sim.tools import crash, process
 from prestep.topologies.files.bundled import place_of
 
+EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 POSITIVE = click.FloatRange(0, 1e9, min_open=True)
 #: Of a step or a run: more say nothing new of their distribution.
 MOST_REPLICAS = 10_000
@@ -141,50 +143,40 @@ def changes(command: Command) -> Command:
 
 
 def of_scenario(command: Command) -> Command:
-    """Options for where a scenario runs, and of recipes (docs/how-to/run-your-recipe.md): changes made before --set."""
+    """Options for where a scenario runs, and those of openers (`sim/spec/openers.py`): changes made before --set."""
+    declared = {key.replace(".", "_"): key for key in openers.options()}
 
     @functools.wraps(command)
     def changed(
         *arguments: Any,
         cluster: str | None,
         hosts: int | None,
-        with_: tuple[Path, ...],
-        function: str | None,
-        lenient: bool,
         overrides: tuple[str, ...],
         **options: Any,
     ) -> Any:
-        own = [f"recipe.with={file}" for file in with_]
-        own += [f"recipe.function={function}"] if function else []
-        own += ["recipe.lenient=true"] if lenient else []
+        own = []
+        for name, key in declared.items():
+            value = options.pop(name)
+            values = value if isinstance(value, tuple) else (value,)
+            own += [f"{key}={'true' if one is True else one}" for one in values if one]
         own += [f"cluster.hosts={hosts}"] if hosts is not None else []
         own += [place_of(cluster)] if cluster is not None else []
         return command(*arguments, overrides=(*own, *overrides), **options)
 
-    return together(
+    own_options = [
         click.option(
-            "--cluster",
-            metavar="NAME|FILE",
-            help="Cluster, by name or file (.toml, .graphml, .json), in place of the scenario's.",
-        ),
-        scaled,
-        click.option(
-            "--with",
-            "with_",
-            multiple=True,
-            metavar="FILE",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="A recipe: one more file of the job. May be repeated.",
-        ),
-        click.option(
-            "--function", metavar="NAME", help="A recipe in Python: which function."
-        ),
-        click.option(
-            "--lenient",
-            is_flag=True,
-            help="A recipe: leave out what is not simulated instead of refusing it.",
-        ),
-    )(changed)
+            f"--{key.partition('.')[2]}",
+            key.replace(".", "_"),
+            type=EXISTING if keywords.get("metavar") == "FILE" else None,
+            **keywords,
+        )
+        for key, keywords in openers.options().items()
+    ]
+    text = (
+        "Cluster, by name or file (.toml, .graphml, .json), in place of the scenario's."
+    )
+    cluster_option = click.option("--cluster", metavar="NAME|FILE", help=text)
+    return together(cluster_option, scaled, *own_options)(changed)
 
 
 def as_json(command: Command) -> Command:

@@ -12,9 +12,10 @@ import click
 
 from prestep.sim.commands._shared import echo_json, explained
 from prestep.sim.extras import lazily
+from prestep.sim.tools import catalog
 
 with lazily():
-    from prestep.sim.tools import catalog, support
+    from prestep.sim.tools import support
 
 GROUP = "Understand a result"
 LEAST = 30  # columns of text beside a name, however narrow the terminal
@@ -24,7 +25,6 @@ KINDS = {
     "models": "models with their sizes ([model] name)",
     "scenarios": "bundled jobs that `prestep run` takes by name",
     "frameworks": "who runs the step ([training] framework)",
-    "recipes": "trainers whose own files `prestep run` takes",
     "schedules": "pipeline schedules ([parallel] schedule)",
     "precisions": "number formats ([training] precision)",
     "optimizers": "optimizers ([training] optimizer)",
@@ -35,10 +35,9 @@ KINDS = {
     "routings": "how a network chooses among ways",
     "storage": "storage systems, for checkpoints and data",
     "sets": "measurements that `prestep validate` compares with",
-    "probes": "what `prestep measure` can measure",
     "exporters": "formats of a result",
     "extensions": "what adds commands, sections, readers, ... to prestep",
-}
+} | catalog.kinds_of_extensions()
 
 
 @click.command(help=__doc__, epilog="Example: prestep list clusters --long")

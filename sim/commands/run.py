@@ -34,7 +34,7 @@ from prestep.sim.extras import lazily
 with lazily():
     from prestep.sim import exporters
     from prestep.sim import predict as steps
-    from prestep.sim.analysis import cost, json_text, prediction, summary
+    from prestep.sim.analysis import cost, json_text, prediction
     from prestep.sim.exporters import _run_files, terminal
     from prestep.sim.planning import planned as plans
     from prestep.sim.record import expected_error
@@ -42,6 +42,7 @@ with lazily():
     from prestep.sim.studies import host_effect, room
     from prestep.sim.studies import replicas as spreads
     from prestep.sim.tools import catalog
+    from prestep.workloads.models import model as models
 
 GROUP = "Predict"
 
@@ -195,7 +196,7 @@ def command(
     kind = _kind(loaded, max_micro_batch)
     _check_options(kind, asked, len(loaded.jobs))
     if max_micro_batch:
-        _refuse_capture(path)
+        _refuse_program(path)
         jobs.refuse(loaded, "--max-micro-batch")
     if kind is None:
         outcome = _step(loaded, json_, **asked)
@@ -241,9 +242,9 @@ def _check_options(kind: Kind | None, asked: Mapping[str, Any], jobs: int) -> No
         raise InputError([mistake for error in wrong for mistake in error.mistakes])
 
 
-def _refuse_capture(path: Path) -> None:
+def _refuse_program(path: Path) -> None:
     """A recorded program has its batch."""
-    if scenario_file.is_capture(path):
+    if models.is_program(path):
         hint = "change it in the program and capture it again"
         expected = "a scenario's model: a program decides its micro batch"
         raise misused("--max-micro-batch", str(path), expected, hint)
@@ -334,7 +335,7 @@ def _asks_for_room(result: prediction.Prediction, planned: plans.Planned) -> boo
     """Whether a step does not fit on its GPUs, whose layout the program does not decide for itself."""
     verdict = result.out_of_memory
     on_gpu = verdict is not None and not verdict.fits and verdict.host is None
-    return on_gpu and planned.model.kind != summary.CAPTURED
+    return on_gpu and planned.model.kind != models.PROGRAM
 
 
 def _predicted(
@@ -348,7 +349,7 @@ def _predicted(
     result = host_effect.with_host(
         loaded, planned, steps.reported(planned, executed, prices=True)
     )
-    if planned.model.kind != summary.CAPTURED:
+    if planned.model.kind != models.PROGRAM:
         near = expected_error.expected_error(loaded, planned.fabric.gpu_model)
         result = replace(result, expected_error=near)
     if replicas is None:

@@ -42,6 +42,7 @@ with lazily():
     from prestep.sim.studies.search import axes, clusters, words
     from prestep.sim.studies.search import scenario_file as best_file
     from prestep.sim.tools import catalog
+    from prestep.workloads.models import model as models
 
 GROUP = "Predict"
 
@@ -107,7 +108,7 @@ def command(
 ) -> None:
     path, prices = catalog.find_scenario(scenario), _prices(price)
     energy = cost.Prices(None, price_per_kwh, pue)
-    if scenario_file.is_capture(path):
+    if models.is_program(path):
         _refuse_layouts(path, trials, write)
         asked = clusters.asked(rank_by, prices, energy)
         _clusters(path, over, overrides, asked, top, json_)

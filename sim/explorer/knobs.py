@@ -15,7 +15,7 @@ from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
 from prestep.workloads.job.parallel import Parallel
 from prestep.workloads.job.training import Training
-from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.models.model import PROGRAM, ModelSpec
 
 FACTORS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 4.0, 8.0)
 MOST_GPUS = 1024
@@ -51,7 +51,7 @@ def knobs(scenario: Scenario, fabric: Fabric, model: ModelSpec) -> tuple[Knob, .
 
     A recorded program has its layout, its batch and its ways; only the cluster is left to change.
     """
-    if model.kind == "captured":
+    if model.kind == PROGRAM:
         return tuple(_links(scenario, fabric))
     made = [
         *_links(scenario, fabric),

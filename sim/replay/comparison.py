@@ -18,8 +18,8 @@ from prestep.sim.replay.outcome import Outcome
 from prestep.sim.replay.shares import SHARES, breakdown, families
 from prestep.sim.spec.load import load_scenario
 from prestep.sim.spec.overrides import GPU, placing
-from prestep.sim.spec.scenario_file import is_capture
 from prestep.sim.units import format_duration, percent
+from prestep.workloads.models.model import is_program
 
 COMMUNICATION, COMPILED = "communication", "compiled"
 WAITS = ("bubble", "straggler")
@@ -58,7 +58,7 @@ def compare(outcome: Outcome, path: Path, overrides: Sequence[str] = ()) -> Comp
     """
     items = tuple(overrides)
     gpu = recorded_gpu(outcome.replay.job)
-    if is_capture(path) and gpu is not None and not placing(items):
+    if is_program(path) and gpu is not None and not placing(items):
         items = (f"{GPU}={gpu.name}", *items)
     result = predict(load_scenario(path, items))
     return Comparison(_measured(outcome), _predicted(result), _cluster(result))

@@ -9,7 +9,7 @@ from typing import Any
 
 from prestep.sim.analysis.critical_path import path_part
 from prestep.sim.outputs import run, words
-from prestep.sim.replay import compared, stragglers
+from prestep.sim.replay import comparison, stragglers
 from prestep.sim.replay.answers import overlap, path
 from prestep.sim.replay.outcome import Outcome, StepTime
 from prestep.sim.replay.shares import SHARES, breakdown, families
@@ -37,11 +37,11 @@ REPLAYED = words.table(
     cluster=words.or_null(words.text()),
     changes=words.items(words.text(), "in words"),
     breakdown=words.table(
-        "", measured=compared.TIME_BY_SHARE, simulated=compared.TIME_BY_SHARE
+        "", measured=comparison.TIME_BY_SHARE, simulated=comparison.TIME_BY_SHARE
     ),
     families=words.named(words.SECONDS, "kernel family -> s"),
     overlap=words.table(
-        "", measured=compared.TIME_BY_SHARE, simulated=compared.TIME_BY_SHARE
+        "", measured=comparison.TIME_BY_SHARE, simulated=comparison.TIME_BY_SHARE
     ),
     residual=words.named(
         words.SECONDS, "what the simulated step has more than the measured"
@@ -72,7 +72,7 @@ SCHEMA = words.titled(
     words.either(
         "a replay, a comparison, or the stragglers of a job",
         REPLAYED,
-        compared.SCHEMA,
+        comparison.SCHEMA,
         stragglers.SCHEMA,
     ),
 )

@@ -4,15 +4,21 @@ An opener is a module under the entry point group `prestep.openers` with `ENDING
 `opens(path)`, the tables of a scenario, or None for a file that is not of its kind. It may also have
 
 * `completed(tables, path, overrides)`: the tables with what the command line decides, such as the cluster; with
-  `OPTIONS = True` its overrides are also those that begin with `recipe.`, which no scenario has;
+  `OPTIONS` its overrides are also those that the options become;
 * `unchanged(tables, overrides)`: overrides that are no change but part of the file's own run, as `whatif` has them;
 * `settled(scenario)`: the scenario of a model of its kind, once it was read and before it is checked;
-* `NEEDS_CLUSTER = True`: the file is no scenario before a cluster is named.
+* `FILES`: what its files are called where another one was found, such as "a recipe";
+* `OPTIONS`: options of all commands that take a scenario, as `click.option` has them, by the key of the override that
+  each becomes: `{"recipe.with": {...}}` makes `--with FILE` the override `recipe.with=FILE`;
+* `NEEDS_CLUSTER = True`: the file is no scenario before a cluster is named;
+* `PROGRAMS = True`: the file is a program, whose layout and batch nobody can change.
+
+What is not a function is a literal, which is read without importing the module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -25,8 +31,6 @@ if TYPE_CHECKING:
     from prestep.sim.spec.sections import Scenario
 
 GROUP = "prestep.openers"
-#: Overrides for an opener: one more file of the job, a function of it, and to go on without what is not simulated.
-OPTION, LENIENT = "recipe.", "recipe.lenient"
 
 
 class Tables(dict[str, Any]):
@@ -44,6 +48,22 @@ class Completed:
     tables: Mapping[str, Any]
     overrides: tuple[str, ...]
     notes: tuple[str, ...] = ()
+
+
+def options() -> dict[str, dict[str, Any]]:
+    """Returns the options of all openers by the keys of their overrides."""
+    tables = (literals.get("OPTIONS", {}) for literals in _literals())
+    return {key: keywords for table in tables for key, keywords in table.items()}
+
+
+def files() -> list[str]:
+    """Returns what the files of openers are called."""
+    return [literals["FILES"] for literals in _literals() if "FILES" in literals]
+
+
+def _literals() -> Iterator[Mapping[str, Any]]:
+    for plugin in plugins.plugins_in(GROUP).values():
+        yield plugins.outline_of(plugin).constants
 
 
 def opened(path: Path) -> Tables | None:
@@ -82,18 +102,26 @@ def completed(
         With every mistake that the opener finds, and for its options where it has none.
     """
     opener, rest = opener_of(tables), tuple(overrides)
-    if not getattr(opener, "OPTIONS", False):
-        keys = {item: item.partition("=")[0].strip() for item in overrides}
-        options = [item for item in overrides if keys[item].startswith(OPTION)]
-        if wrong := [item for item in options if keys[item] != LENIENT]:
-            value = wrong[0].partition("=")[2].strip().strip("\"'")
-            expected = "a recipe: this is a scenario"
-            raise InputError(Mistake(str(path), keys[wrong[0]], value, expected))
-        rest = tuple(item for item in overrides if item not in options)
+    if not hasattr(opener, "OPTIONS"):
+        rest = tuple(_without_options(overrides, path))
     if opener is None or not hasattr(opener, "completed"):
         return Completed(tables, rest)
     made: Completed = opener.completed(tables, path, rest)
     return made
+
+
+def _without_options(overrides: Sequence[str], path: Path) -> Iterator[str]:
+    """Overrides without options of openers, which the file has no use for; flags are for all files at once."""
+    declared = options()
+    rooms = {key.partition(".")[0] for key in declared}
+    for item in overrides:
+        key = item.partition("=")[0].strip()
+        if key.partition(".")[0] not in rooms:
+            yield item
+        elif not declared.get(key, {}).get("is_flag"):
+            value = item.partition("=")[2].strip().strip("\"'")
+            expected = f"a {key.partition('.')[0]}: this is a scenario"
+            raise InputError(Mistake(str(path), key, value, expected))
 
 
 def unchanged(tables: Mapping[str, Any], overrides: Sequence[str]) -> tuple[str, ...]:

@@ -5,20 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from prestep.sim import files
+from prestep.sim import files, plugins
 from prestep.sim.errors import InputError, Mistake, did_you_mean
 from prestep.sim.spec import openers
 from prestep.sim.tools import catalog
 
-#: What recorded programs are called.
-CAPTURE = ".capture"
-#: Tables that scenarios have and no recipe has.
-SCENARIO = {"cluster", "parallel", "jobs", "rl"}
-
-
-def is_capture(path: Path) -> bool:
-    """Whether a scenario's file is a recorded program."""
-    return path.suffix == CAPTURE
+#: Tables that scenarios have and files of other tools do not, beside sections that ask for no training step.
+SCENARIO = ("cluster", "parallel", "jobs")
 
 
 def tables_of(path: Path) -> dict[str, Any]:
@@ -31,10 +24,11 @@ def tables_of(path: Path) -> dict[str, Any]:
     """
     if path.suffix.lower() != ".toml" and (opened := openers.opened(path)):
         return opened
-    expected = "a scenario file (TOML), a recorded program (.capture) or a recipe"
+    *most, last = ("a scenario file (TOML)", *openers.files())
+    expected = " or ".join(filter(None, (", ".join(most), last)))
     try:
         tables = files.toml(files.written_text(path))
-        is_scenario = SCENARIO & tables.keys()
+        is_scenario = tables.keys() & {*SCENARIO, *plugins.plugins_in("prestep.runs")}
         return tables if is_scenario else openers.opened(path) or tables
     except FileNotFoundError:
         hints = (

@@ -9,7 +9,6 @@ from typing import Any
 from prestep.sim.analysis.critical_path import HOST
 from prestep.sim.analysis.effects import step_time
 from prestep.sim.analysis.prediction import Prediction
-from prestep.sim.analysis.summary import CAPTURED
 from prestep.sim.analysis.uncertainty import Part, Uncertainty
 from prestep.sim.costs.spreads import quantile, widths
 from prestep.sim.errors import InputError
@@ -135,8 +134,7 @@ class _Again:
     def framework(self, name: str) -> float | None:
         """Seconds with a framework that starts the same kernels otherwise; None where it cannot."""
         scenario = self.scenario
-        captured = self.planned.model.kind == CAPTURED
-        if captured or scenario.training.framework != EAGER:
+        if scenario.training.framework != EAGER:
             return None
         training = replace(scenario.training, framework=name)
         try:

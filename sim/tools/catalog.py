@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim import data_files, plugins
-from prestep.sim.entry_points import OWN, PREFIX, EntryPoint, sources
+from prestep.sim.entry_points import OWN, PREFIX, EntryPoint, entry_points, sources
 from prestep.sim.errors import InputError, unknown
 
 # Data files: kind -> (package, folder in it). Other distributions add folders under `prestep.<kind>`.
@@ -37,9 +37,9 @@ _PLUGINS = {
     "exporters": ("prestep.sim.exporters", "write"),
     "routings": ("prestep.topologies.policies", "spread"),
     "frameworks": ("prestep.workloads.frameworks", ""),
-    "recipes": ("prestep.workloads.recipes", "recognise"),
-    "probes": ("prestep.validation.measure.probes", ""),
 }
+#: Kinds of extensions: packages of plug-ins, whose `LISTED` says what they are; with the function where one counts.
+LISTS = "prestep.lists"
 # Names listed among a kind's although they lie elsewhere: kind -> {name: package}.
 # Making a communicator has no plan of bytes: it takes time before the first one.
 _BESIDE = {"collectives": {"creation": "prestep.sim.collectives.nccl"}}
@@ -60,11 +60,11 @@ def names(kind: str) -> list[str]:
         return sorted(_table(data_files.home(package) / file))
     if kind in _FILES or kind in _FOLDERS:
         return sorted(_paths(kind))
-    if kind in _PLUGINS:
+    if kind in _plugins():
         return sorted(_outlines(kind))
     if kind == "extensions":
         return list(extensions())
-    kinds = [*_FILES, *_FOLDERS, *_ROWS, *_PLUGINS, "schedules", "extensions"]
+    kinds = [*_FILES, *_FOLDERS, *_ROWS, *_plugins(), "schedules", "extensions"]
     raise InputError(unknown("list", "", kind, kinds))
 
 
@@ -80,7 +80,7 @@ def summaries(kind: str) -> dict[str, str]:
         return dict(_schedules().summaries())
     if kind == "extensions":
         return extensions()
-    if kind not in _PLUGINS:
+    if kind not in _plugins():
         return {}
     return {name: outline.summary for name, outline in _outlines(kind).items()}
 
@@ -135,9 +135,26 @@ def _paths(kind: str) -> dict[str, Path]:
     }
 
 
+def _plugins() -> dict[str, tuple[str, str]]:
+    """Package and function of each kind of plug-in, those of extensions too."""
+    lists = {
+        entry.name: (entry.module, entry.attribute) for entry in entry_points(LISTS)
+    }
+    return {**_PLUGINS, **lists}
+
+
+def kinds_of_extensions() -> dict[str, str]:
+    """Kinds that extensions list, with what they say of them."""
+    outlines = {
+        kind: plugins.outline_of(plugin)
+        for kind, plugin in plugins.plugins_in(LISTS).items()
+    }
+    return {kind: one.constants.get("LISTED", "") for kind, one in outlines.items()}
+
+
 def _outlines(kind: str) -> dict[str, plugins.Outline]:
     """The plug-ins of a kind; none is imported."""
-    package, function = _PLUGINS[kind]
+    package, function = _plugins()[kind]
     outlines = {
         name: outline
         for name, outline in plugins.outlines(package).items()

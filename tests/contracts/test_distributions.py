@@ -147,6 +147,22 @@ def test_an_installed_section_is_read_on_every_path(
     assert code == 2 and "evaluation.time" in err
 
 
+def test_an_installed_run_is_predicted_and_described(tmp_path: Path) -> None:
+    """`[booking]` is answered instead of a step, with its page; `prestep schema run` has it beside the others."""
+    folder, scenario = install_example(tmp_path), tmp_path / "job.toml"
+    text = (ROOT / "workloads" / "scenarios" / "mlp-ddp4.toml").read_text("utf-8")
+    scenario.write_text(f"{text}\n[booking]\ndays = 2\n", "utf-8")
+    booked = json.loads(prestep(folder, "run", str(scenario), "--json").stdout)
+    assert booked == {"gpu_hours": 4 * 48, "price": 4 * 48 * 2.0}
+    assert "192 GPU hours cost 384.00." in prestep(folder, "run", str(scenario)).stdout
+    for words in (("--strict",), ("--set=booking.days=0",)):
+        wrong = prestep(folder, "run", str(scenario), *words)
+        assert wrong.returncode == 2 and "booking" in wrong.stderr
+    schema = json.loads(prestep(folder, "schema", "run").stdout)
+    shapes = [set(shape["properties"]) for shape in schema["anyOf"]]
+    assert set(booked) in shapes and "evaluation" in shapes[0]
+
+
 def test_a_section_of_nobody_is_refused_with_the_nearest(tmp_path: Path) -> None:
     """Without the distribution its section is unknown, as a misspelt one is; a class of another kind names who brings it."""
     scenario = tmp_path / "job.toml"

@@ -41,7 +41,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ROOT / package, place / package, copy_function=os.link, ignore=ignored
         )
     shutil.copy(ROOT / "cli.py", place / "cli.py")
-    assert PROJECT and len(EXAMPLES) == 10
+    assert PROJECT and len(EXAMPLES) == 11
     written = tmp_path_factory.mktemp("acme")
     package = shutil.copytree(EXAMPLE / "prestep_acme", written / "prestep_acme")
     for name, code in EXAMPLES.items():

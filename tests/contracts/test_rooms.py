@@ -15,6 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from prestep import cli
+from prestep.sim.entry_points import entry_points
+from prestep.sim.spec import openers
 from tests.contracts.test_house import PACKAGES, ROOT, imports_of, modules
 
 #: Rooms that declare what they add, and one that others read traces with.
@@ -78,6 +80,48 @@ def test_the_core_imports_no_room_of_an_extension(room: Path) -> None:
         if any(within(name, name_of(room)) for name in imported(statements))
     }
     assert not importers
+
+
+#: Rooms of the core that read scenarios, and words that it has of its own: a section, a span's phase, systems.
+READERS = (
+    "sim",
+    "topologies",
+    "workloads/frameworks",
+    "workloads/job",
+    "workloads/models",
+)
+OWN_WORDS = {"faults", "checkpoint", "storage"}
+
+
+def names_of_rooms() -> set[str]:
+    """What rooms call their sections, frameworks, files and options."""
+    groups = ("sections", "effects", "runs", "frameworks", "openers", "lists")
+    entries = [e for group in groups for e in entry_points(f"prestep.{group}")]
+    constants = [openers.options(), {".capture": ()}]
+    return {entry.name for entry in entries}.union(*constants) - OWN_WORDS
+
+
+def constants_of(path: Path) -> set[str]:
+    """Texts in the code of a module, without its docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    texts = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+    return {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in texts
+    }
+
+
+def test_the_core_names_nothing_of_an_extension() -> None:
+    """Neither a section, a framework, the ending of a file nor an option of one stands in the core's code."""
+    names = names_of_rooms()
+    assert {"rl", "inference", "dataload", "captured", "recipe.with"} <= names
+    readers = [place for room in READERS for place in (ROOT / room).rglob("*.py")]
+    core = [p for p in readers if not any(p.is_relative_to(ROOT / r) for r in ROOMS)]
+    named = {str(path.relative_to(ROOT)): constants_of(path) & names for path in core}
+    assert not {path: words for path, words in named.items() if words}
 
 
 def copied(place: Path, rooms: Iterable[Path]) -> Path:

@@ -25,6 +25,8 @@ from prestep.topologies.fabric import Fabric
 from prestep.workloads.capture import recording
 
 ENDINGS = (".capture",)
+FILES = "a recorded program (.capture)"
+PROGRAMS = True
 #: Sections that say what a program does.
 PROGRAM = ("model", "training", "parallel", "megatron")
 

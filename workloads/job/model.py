@@ -23,7 +23,7 @@ class Model:
         "TOML model, Hugging Face config.json, Megatron arguments or a recorded program (.capture), relative to the "
         "scenario",
     )
-    kind: Literal["transformer", "mlp", "resnet", "captured"] | None = key(
+    kind: Literal["transformer", "mlp", "resnet", "program"] | None = key(
         None, "family, for a model written inline"
     )
     hidden: int | None = key(

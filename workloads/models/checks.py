@@ -84,7 +84,7 @@ _OWN = {
     - {"sizes", "image_size", "classes"},
     "mlp": {"sizes", "activation", "bias"},
     "resnet": {"layers", "image_size", "classes"},
-    "captured": set(),
+    "program": set(),
 }
 
 

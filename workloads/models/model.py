@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from prestep.sim import data_files, files, strict
+from prestep.sim import data_files, files, plugins, strict
 from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.workloads.job.model import Model
 from prestep.workloads.models import checks, compressed, hybrid
@@ -24,13 +24,15 @@ __all__ = [
 ]
 
 MODELS = Path(__file__).parent
+#: The kind of a model that is a program, which its framework reads from a file that nobody can change.
+PROGRAM = "program"
 ARGUMENTS = (".txt", ".sh", ".yaml", ".yml", ".args")
 
 _REQUIRED = {
     "transformer": ("hidden", "layers", "heads", "ffn", "vocab"),
     "mlp": ("sizes",),
     "resnet": ("layers",),
-    "captured": (),
+    PROGRAM: (),
 }
 
 
@@ -206,10 +208,17 @@ def load_model(section: Model, where: str = "scenario") -> ModelSpec:
     return _complete(replace(base, **inline), name, where if inline else place)
 
 
+def is_program(path: Path) -> bool:
+    """Whether a file is a program: it has an ending of an opener with `PROGRAMS = True`."""
+    openers = plugins.plugins_in("prestep.openers").values() if path.suffix else ()
+    literals = (plugins.outline_of(opener).constants for opener in openers)
+    return any(o.get("PROGRAMS") and path.suffix in o["ENDINGS"] for o in literals)
+
+
 def read_model(path: Path) -> Model:
     """The keys in a TOML model, a Hugging Face config.json or a file of Megatron's arguments."""
-    if path.suffix == ".capture":
-        return Model(kind="captured")  # its framework reads it
+    if is_program(path):
+        return Model(kind=PROGRAM)
     expected = "a TOML model, a Hugging Face config.json or Megatron's arguments (.txt, .sh, .yaml)"
     arguments = path.suffix in ARGUMENTS
     try:
@@ -276,17 +285,13 @@ def _complete(section: Model, name: str, where: str) -> ModelSpec:
         "transformer": _transformer,
         "mlp": _mlp,
         "resnet": _resnet,
-        "captured": _captured,
+        PROGRAM: lambda *_: (ModelSpec(name=name, kind=PROGRAM), []),
     }[kind]
     spec, mistakes = complete(section, name, where)
     mistakes += checks.foreign(section, spec, where)
     if mistakes:
         raise InputError(mistakes)
     return spec
-
-
-def _captured(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]]:
-    return ModelSpec(name=name, kind="captured"), []
 
 
 # Keys of a transformer that are taken as they are said; nothing said is 0 or false.

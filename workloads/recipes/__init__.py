@@ -19,6 +19,7 @@ from prestep.workloads.recipes import _companions, _documents, _towers
 from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._reading import Recipe
 
+LISTED = "trainers whose own files `prestep run` takes"
 _TREES = {
     ".toml": _documents.read_toml,
     ".json": _documents.read_json,

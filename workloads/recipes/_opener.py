@@ -1,7 +1,5 @@
 """Opens files of trainers as recipes: their tables, on the cluster that the command line or the recipe names.
 
-Overrides that begin with `recipe.` are not the scenario's: `recipe.with=FILE` is one more file of the job,
-`recipe.function=NAME` a function of a Python recipe, `recipe.lenient=true` predicts without what is not simulated.
 The number of data-parallel replicas is what the GPUs leave.
 """
 
@@ -17,7 +15,7 @@ from typing import Any
 
 from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.spec.openers import LENIENT, OPTION, Completed
+from prestep.sim.spec.openers import Completed
 from prestep.topologies import cluster_names, load_cluster, several_hosts
 from prestep.topologies.fabric import Fabric
 from prestep.workloads import recipes
@@ -26,10 +24,27 @@ from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._reading import Recipe
 
 ENDINGS = (".yaml", ".yml", ".json", ".sh", ".txt", ".args", ".py", ".toml")
-OPTIONS = NEEDS_CLUSTER = True
+FILES = "a recipe"
+NEEDS_CLUSTER = True
+OPTIONS = {
+    "recipe.with": {
+        "multiple": True,
+        "metavar": "FILE",
+        "help": "A recipe: one more file of the job. May be repeated.",
+    },
+    "recipe.function": {
+        "metavar": "NAME",
+        "help": "A recipe in Python: which function.",
+    },
+    "recipe.lenient": {
+        "is_flag": True,
+        "help": "A recipe: leave out what is not simulated instead of refusing it.",
+    },
+}
 #: The table of a file that is a recipe.
 TABLE = "recipe"
-WITH, FUNCTION = "recipe.with", "recipe.function"
+OPTION, WITH = "recipe.", "recipe.with"
+FUNCTION, LENIENT = "recipe.function", "recipe.lenient"
 #: GPUs and number formats whose products need no transposed operands.
 BLACKWELL, QUANTIZED = re.compile(r"g?b[1-3]00"), ("fp8", "nvfp4")
 #: Keys of [pytorch] that a job without FSDP does not have.

@@ -10,11 +10,17 @@ from prestep.sim.analysis.critical_path import IO, CriticalPath, Segment
 from prestep.sim.analysis.uncertainty import Uncertainty
 from prestep.sim.engine.execution import Run
 from prestep.sim.errors import Mistake
+from prestep.sim.outputs import words
 from prestep.sim.planning.planned import Planned
 from prestep.sim.strict import key
 from prestep.sim.units import format_duration
 
 TITLE = "Evaluation"
+SCHEMA = words.table(
+    "of [evaluation]",
+    waits=words.number("s that a step waits on average"),
+    share=words.number("of the step, 0 to 1"),
+)
 
 
 @dataclass(frozen=True)

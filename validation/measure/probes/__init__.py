@@ -3,3 +3,5 @@
 Optional: ORDER, the place among the probes that share a group of processes (50). A probe that runs in several settings,
 each in a group of its own, has them in `prestep.validation.measure.settings`.
 """
+
+LISTED = "what `prestep measure` can measure"
