@@ -41,6 +41,7 @@ def key(
     was: tuple[str, ...] = (),
     of: str = "",
     wants: str | None = "",
+    parts: str = "",
 ) -> Any:
     """A key of a section: default, meaning, unit ("bytes", "bandwidth", "duration"), and bounds, `above` exclusive.
 
@@ -48,7 +49,7 @@ def key(
     new value. `was` are names that the key had: files with them are read, with a warning (`prestep.sim.renamed`).
     `of`: families of frameworks that read it, where they are not its section's (`prestep.workloads.frameworks`).
     `wants`: what there has to be for it to count (`prestep.sim.spec.rules.idle`), joined by "; "; None: that is found
-    out otherwise.
+    out otherwise. `parts`: what it is a choice of ("fsdp"), which a step may do without; see `keys_of`.
     """
     metadata = {
         "doc": doc,
@@ -60,8 +61,15 @@ def key(
         "was": was,
         "of": of,
         "wants": wants,
+        "parts": parts.split(),
     }
     return field(default=default, metadata=metadata)
+
+
+def keys_of(section: type, part: str) -> tuple[str, ...]:
+    """Returns the keys of a section that are choices of a part of a framework."""
+    keys = fields(section)
+    return tuple(key.name for key in keys if part in key.metadata["parts"])
 
 
 def table(doc: str, wants: str = "") -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from prestep.sim.errors import Mistake
+from prestep.sim.strict import keys_of
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.adapter import Adapter
 from prestep.workloads.job.layout import axis_order
@@ -16,16 +17,6 @@ FSDP = ("fsdp", "zero2", "zero3")
 #: Updates that a CPU has as well (torch.optim on tensors of the host).
 ON_CPU = ("adam", "sgd", "lion")
 MEGATRON = 'training.framework = "megatron"'
-OF_FSDP = (
-    "fsdp",
-    "reduce_dtype",
-    "reduce_every_microbatch",
-    "prefetch",
-    "limit_all_gathers",
-)
-OF_FP8 = ("fp8_scaling", "fp8_param_gather")
-OF_FORMATS = (*OF_FP8, "bf16_layers")
-OF_FLAT_PARAMETERS = ("prefetch", "limit_all_gathers")
 
 
 def stated(s: JobSpec, names: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -42,7 +33,7 @@ def trainer(s: JobSpec) -> Iterator[Mistake]:
         for key, value in stated(s, ("metrics", "modules")):
             yield Mistake(s.where, key, value, "nothing", "not simulated with pp")
     if s.parallel.data_parallel not in FSDP:
-        for key, value in stated(s, OF_FSDP):
+        for key, value in stated(s, keys_of(PyTorch, "fsdp")):
             yield Mistake(
                 s.where,
                 key,
@@ -51,7 +42,7 @@ def trainer(s: JobSpec) -> Iterator[Mistake]:
                 "it is a choice of FSDP's",
             )
     elif s.pytorch.fsdp == "2":
-        for key, value in stated(s, OF_FLAT_PARAMETERS):
+        for key, value in stated(s, keys_of(PyTorch, "flat_parameters")):
             yield Mistake(s.where, key, value, 'pytorch.fsdp = "1"')
 
 
@@ -122,12 +113,12 @@ def formats(s: JobSpec) -> Iterator[Mistake]:
     """Keys of quantized layers where there are none, or where they are not compiled."""
     number = precision(s.training.precision)
     if not number.quantized:
-        for key, value in stated(s, OF_FORMATS):
+        for key, value in stated(s, keys_of(PyTorch, "formats")):
             hint = 'training.precision = "fp8" or "nvfp4" quantizes layers'
             yield Mistake(s.where, key, value, "nothing", hint)
         return
     if number.name != "fp8" or s.training.framework != "pytorch-compiled":
-        for key, value in stated(s, OF_FP8):
+        for key, value in stated(s, keys_of(PyTorch, "fp8")):
             hint = 'for precision = "fp8" with framework = "pytorch-compiled"'
             yield Mistake(s.where, key, value, "nothing", hint)
         return
@@ -295,7 +286,7 @@ def adapters(s: JobSpec) -> Iterator[Mistake]:
     """What is not simulated beside frozen weights, and keys of Megatron's adapters."""
     if not s.adapter.on:
         return
-    for key in ("fp8_weights", "all_to_all", "experts", "expert_rank"):
+    for key in keys_of(Adapter, "megatron"):
         value, usual = getattr(s.adapter, key), getattr(Adapter(), key)
         if value != usual:
             yield Mistake(

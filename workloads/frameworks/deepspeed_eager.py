@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from prestep.sim.errors import Mistake
+from prestep.sim.strict import keys_of
 from prestep.workloads.frameworks import pytorch_eager
 from prestep.workloads.frameworks._megatron_optimizer import offloaded, offloaded_caveat
 from prestep.workloads.frameworks._pytorch_trainer import (
-    OF_FSDP,
     no_root,
     offload,
     root,
@@ -17,6 +17,7 @@ from prestep.workloads.frameworks._pytorch_trainer import (
     zero2,
 )
 from prestep.workloads.job import JobSpec
+from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.models.model import ModelSpec
 
 EAGER = pytorch_eager.FRAMEWORK
@@ -55,7 +56,7 @@ def _stage3(s: JobSpec) -> Iterator[Mistake]:
     if s.parallel.data_parallel != "zero3":
         return
     hint = 'FSDP is training.framework = "pytorch-eager"'
-    for key, value in stated(s, OF_FSDP):
+    for key, value in stated(s, keys_of(PyTorch, "fsdp")):
         yield Mistake(s.where, key, f'"{value}"', "nothing with zero3", hint)
     shards = s.parallel.fsdp_shards
     if shards is not None:

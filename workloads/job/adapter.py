@@ -87,21 +87,25 @@ class Adapter:
         "shared",
         "adapters of fc1 and fc2 in layers of experts: one for all experts of a rank (share_expert_adapters), one for "
         "each expert, or none",
+        parts="megatron",
     )
     expert_rank: int | None = key(
         None,
         "rank beside experts (normalize_moe_lora, moe_rank_scaling), where it is another",
         low=1,
+        parts="megatron",
     )
     fp8_weights: bool = key(
         False,
         "frozen weights of layers are kept in 8 bits (fp8_params), with training in fp8",
         wants="quantized",
+        parts="megatron",
     )
     all_to_all: bool = key(
         True,
         "behind a row of tensor-parallel ranks, outputs change from columns to parts of the sequence by an all-to-all "
         "(a2a_experimental); else they are gathered and cut",
+        parts="megatron",
     )
 
     @property

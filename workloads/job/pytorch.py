@@ -97,10 +97,12 @@ class PyTorch:
         "memory: PyTorch's allocator lets its segments grow (PYTORCH_ALLOC_CONF), and reserves less",
     )
     fsdp: Literal["2", "1"] = key(
-        "2", "fully_shard, or FullyShardedDataParallel with flat parameters"
+        "2",
+        "fully_shard, or FullyShardedDataParallel with flat parameters",
+        parts="fsdp",
     )
     reduce_dtype: Literal["bf16", "fp32"] = shared(
-        "bf16", "type in which FSDP reduces gradients"
+        "bf16", "type in which FSDP reduces gradients", parts="fsdp"
     )
     experts_reduce_dtype: Literal["bf16", "fp32"] | None = automodel(
         None,
@@ -112,25 +114,34 @@ class PyTorch:
         False,
         "gradients are reduced in every microbatch, not in the last alone",
         wants="accumulated",
+        parts="fsdp",
     )
     prefetch: Literal["before", "after"] = key(
         "before",
         "fsdp = 1: the next gather is issued before or after a module's backward pass",
+        parts="fsdp flat_parameters",
     )
     limit_all_gathers: bool = key(
-        True, "fsdp = 1: the host waits until the module before the last is freed"
+        True,
+        "fsdp = 1: the host waits until the module before the last is freed",
+        parts="fsdp flat_parameters",
     )
-
     fp8_scaling: Literal["dynamic", "rowwise", "mx"] = key(
         "dynamic",
         "precision = fp8 in compiled blocks: one scale for a tensor (tensorwise), each row (slower casts) or 32 "
         "elements (MXFP8), all found first (torchao)",
+        parts="fp8 formats",
     )
     fp8_param_gather: bool = key(
-        False, "FSDP gathers the weights of fp8 layers in fp8 (float8 all-gather)"
+        False,
+        "FSDP gathers the weights of fp8 layers in fp8 (float8 all-gather)",
+        parts="fp8 formats",
     )
     bf16_layers: int = key(
-        0, "so many last blocks compute in 16 bits where others are quantized", low=0
+        0,
+        "so many last blocks compute in 16 bits where others are quantized",
+        low=0,
+        parts="formats",
     )
 
     eager_operators: tuple[Literal["norm", "activation"], ...] = automodel(

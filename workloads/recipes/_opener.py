@@ -16,9 +16,11 @@ from typing import Any
 from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.spec.openers import Completed
+from prestep.sim.strict import keys_of
 from prestep.topologies import cluster_names, load_cluster, several_hosts
 from prestep.topologies.fabric import Fabric
 from prestep.workloads import recipes
+from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.models.model import MODELS, read_model
 from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._reading import Recipe
@@ -47,8 +49,6 @@ OPTION, WITH = "recipe.", "recipe.with"
 FUNCTION, LENIENT = "recipe.function", "recipe.lenient"
 #: GPUs and number formats whose products need no transposed operands.
 BLACKWELL, QUANTIZED = re.compile(r"g?b[1-3]00"), ("fp8", "nvfp4")
-#: Keys of [pytorch] that a job without FSDP does not have.
-OF_FSDP = ("fsdp", "reduce_dtype", "reduce_every_microbatch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,7 +332,7 @@ def _alone(tables: Mapping[str, dict[str, Any]], axes: Mapping[str, int]) -> Non
     if parallel["dp"] * axes["cp"] == 1 and "data_parallel" in parallel:
         parallel["data_parallel"] = "none"
     if parallel.get("data_parallel") not in ("fsdp", "zero2", "zero3"):
-        for key in OF_FSDP:
+        for key in keys_of(PyTorch, "fsdp"):
             tables.get("pytorch", {}).pop(key, None)
     if axes["tp"] == 1:
         parallel.pop("sequence_parallel", None)
