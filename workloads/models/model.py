@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from prestep.sim import data_files, files, plugins, strict
 from prestep.sim.errors import InputError, Mistake, unknown
@@ -25,7 +25,7 @@ __all__ = [
 
 MODELS = Path(__file__).parent
 #: The kind of a model that is a program, which its framework reads from a file that nobody can change.
-PROGRAM = "program"
+PROGRAM: Final = "program"
 ARGUMENTS = (".txt", ".sh", ".yaml", ".yml", ".args")
 
 _REQUIRED = {
