@@ -55,6 +55,11 @@ def open_table(doc: str = "", **keys: Schema) -> Schema:
     return {**table(doc, **keys), "additionalProperties": True}
 
 
+def each(schema: Schema, *names: str) -> dict[str, Schema]:
+    """Keys of a table that are alike."""
+    return dict.fromkeys(names, schema)
+
+
 def more(base: Schema, **keys: Schema) -> Schema:
     """A table with the keys of another and these."""
     added = table("", **keys)

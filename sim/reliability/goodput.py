@@ -55,10 +55,7 @@ SCHEMA = words.titled(
         shares=words.named(_SHARE, "what the time goes to"),
         interval=words.number("s of work between saves"),
         young_daly=words.or_null(words.number("s: the interval of that formula")),
-        save_stall=words.SECONDS,
-        restart=words.SECONDS,
-        load_time=words.SECONDS,
-        step_time=words.SECONDS,
+        **words.each(words.SECONDS, "save_stall", "restart", "load_time", "step_time"),
         effective_step_time=words.or_null(
             words.number("s: all of the time over the steps that count")
         ),

@@ -81,15 +81,11 @@ SCHEMA = words.table(
     ),
     evidence=words.named(words.GRADE, "phase -> grade"),
     constants=words.named(words.GRADE, "constant of sim/rl/constants.toml -> grade"),
-    algorithm=words.text(),
-    off_policy_steps=words.whole(),
+    **words.each(words.text(), "algorithm", "model", "cluster", "gpu"),
+    **words.each(
+        words.whole(), "off_policy_steps", "training_gpus", "generation_gpus", "engines"
+    ),
     gpus=words.whole("of the step"),
-    training_gpus=words.whole(),
-    generation_gpus=words.whole(),
-    engines=words.whole(),
-    model=words.text(),
-    cluster=words.text(),
-    gpu=words.text(),
 )
 
 

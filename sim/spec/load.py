@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from prestep.sim import strict
+from prestep.sim import files, strict
 from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.extras import lazily
 from prestep.sim.spec import jobs, openers
-from prestep.sim.spec.arguments import with_arguments
 from prestep.sim.spec.lookup import (
     cluster_of,
     job_mistakes,
@@ -29,6 +29,10 @@ from prestep.sim.spec.scenario_file import tables_of
 from prestep.sim.spec.sections import CORE, SECTIONS, Measured, Scenario
 from prestep.workloads import histogram
 from prestep.workloads.job.layout import grad_accumulation_of, microbatches_of
+from prestep.workloads.models.model import ARGUMENTS
+
+with lazily():
+    from prestep.workloads.megatron import arguments  # few models are such files
 
 __all__ = [
     "Scenario",
@@ -61,7 +65,7 @@ def scenario_of(
     where, folder = str(path), Path(path).parent
     completed = openers.completed(tables, Path(path), overrides)
     overrides = completed.overrides
-    tables = with_arguments(completed.tables, folder, overrides)
+    tables = _with_arguments(completed.tables, folder, overrides)
     scenario, mistakes = _collect(tables, where, overrides)
     scenario = openers.settled(_located(scenario, folder, overrides))
     notes = (*completed.notes, *_towers(scenario), *scenario.notes)
@@ -100,7 +104,7 @@ def load_open(
     where, folder = str(path), Path(path).parent
     completed = openers.completed(tables_of(Path(path)), Path(path), overrides)
     overrides = completed.overrides
-    tables = with_arguments(completed.tables, folder, overrides)
+    tables = _with_arguments(completed.tables, folder, overrides)
     batch = _samples(_collect(tables, where, overrides)[0])
     fixed = [o for o in overrides if o.partition("=")[0].strip() not in free]
     scenario, mistakes = _collect(_without(tables, free), where, fixed, free)
@@ -170,7 +174,7 @@ def parse_scenario(
 ) -> Scenario:
     """A scenario from tables already read; neither model nor cluster is looked up (see `check_layout`)."""
     return _checked(
-        *_collect(with_arguments(mapping, Path(), overrides), where, overrides)
+        *_collect(_with_arguments(mapping, Path(), overrides), where, overrides)
     )
 
 
@@ -283,3 +287,27 @@ def _checked(scenario: Scenario, mistakes: list[Mistake]) -> Scenario:
     if mistakes:
         raise InputError(mistakes)
     return scenario
+
+
+def _with_arguments(
+    mapping: Mapping[str, Any], folder: Path, overrides: Sequence[str]
+) -> dict[str, Any]:
+    """The tables, over those of a file of Megatron's arguments that [model] file may name (the model's stay in it)."""
+    model = mapping.get("model")
+    named = [
+        item.partition("=")[2].strip().strip("\"'")
+        for item in overrides
+        if item.startswith("model.file=")
+    ]
+    own_file = model.get("file") if isinstance(model, Mapping) else None
+    file = named[-1] if named else own_file
+    known = isinstance(file, str) and Path(file).suffix in ARGUMENTS
+    if not known or not (folder / str(file)).is_file():
+        return dict(mapping)
+    tables = dict(mapping)
+    text = files.read_text(folder / str(file))
+    for section, keys in arguments.sections_of(text, str(folder / str(file))).items():
+        own = mapping.get(section, {})
+        if section != "model" and isinstance(own, Mapping):
+            tables[section] = {**keys, **own}
+    return tables

@@ -117,11 +117,14 @@ SCHEMA = words.table(
     evidence=words.EVIDENCE,
     later=words.table(
         "saves after the first, which find what that one made",
-        save_stall=words.SECONDS,
-        background=words.SECONDS,
+        **words.each(
+            words.SECONDS,
+            "save_stall",
+            "background",
+            "step_time_beside",
+            "time_until_durable",
+        ),
         steps_beside=words.whole(),
-        step_time_beside=words.SECONDS,
-        time_until_durable=words.SECONDS,
     ),
     saving_step=words.table(
         "the step that saves first",

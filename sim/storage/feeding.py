@@ -45,17 +45,16 @@ SCHEMA = words.table(
     batch_time=words.number("s that a worker takes for a microbatch"),
     batches=words.whole("a step"),
     prefetched=words.whole("batches that lie ready"),
-    first_batch=words.SECONDS,
+    **words.each(
+        words.SECONDS, "first_batch", "gpu_time", "step_time_without", "step_time_with"
+    ),
     read_time=words.number("s between batches of the storage and the workers"),
     copy_time=words.number("s of the copies to the GPU"),
-    gpu_time=words.SECONDS,
     readers_time=words.number("s a step, if nothing but the readers counted"),
     exposed=words.number("s of a step that wait for data"),
     share=words.number("of the step, 0 to 1"),
     input_bound=words.flag("whether the readers decide the step"),
     bound_by=words.text("workers or storage"),
-    step_time_without=words.SECONDS,
-    step_time_with=words.SECONDS,
 )
 
 

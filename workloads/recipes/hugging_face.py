@@ -16,7 +16,6 @@ from prestep.workloads.recipes import (
 )
 from prestep.workloads.recipes import _hugging_face_engine as _engine
 from prestep.workloads.recipes._documents import Document, read_json, read_yaml
-from prestep.workloads.recipes._liger import liger
 from prestep.workloads.recipes._reading import Draft, Recipe
 from prestep.workloads.recipes._rules import Rule, rules, written
 
@@ -105,7 +104,7 @@ def of_files(
     if draft.get("training.framework") == "deepspeed":
         _engine.around_modules(draft, said)
     _compiled.stand_in(draft)
-    liger(draft, said)
+    _engine.liger(draft, said)
     _engine.settle_zero3(draft, said)
     _four_bits(draft, said)
     if draft.get("parallel.offload"):

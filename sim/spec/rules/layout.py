@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Sequence
 
 from prestep.sim.errors import Mistake
 from prestep.sim.spec.rules import adapter
-from prestep.sim.spec.rules import experts as layout_experts
 from prestep.sim.spec.rules import model as layout_model
 from prestep.sim.spec.sections import Scenario
 from prestep.topologies import larger_cluster
@@ -362,7 +361,7 @@ _RULES: list[Rule] = [
     ("parallel parallel.schedule parallel.vpp parallel.pp", _schedule),
     (
         "parallel parallel.dp parallel.cp parallel.tp parallel.ep parallel.etp",
-        layout_experts.ranks,
+        layout_model.expert_ranks,
     ),
     (
         "training parallel training.seq_len parallel.cp parallel.tp parallel.sequence_parallel",

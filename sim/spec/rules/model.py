@@ -6,13 +6,51 @@ from collections.abc import Iterator
 
 from prestep.sim.errors import Mistake
 from prestep.sim.extras import lazily
-from prestep.sim.spec.rules import experts
 from prestep.sim.spec.sections import Scenario
 from prestep.workloads.frameworks import Rule, framework_of
 from prestep.workloads.models.model import ModelSpec
 
 with lazily():
     from prestep.workloads import schedules
+
+#: Tokens spread over experts alike.
+EVEN = "uniform"
+
+
+def expert_ranks(s: Scenario) -> Iterator[Mistake]:
+    p, whole = s.parallel, s.parallel.etp == 1 and s.parallel.tp > 1
+    room = p.dp * p.cp * (p.tp if whole else 1)
+    if room % p.ep:
+        hint = "expert parallelism takes its ranks from dp and cp"
+        if not whole and room * p.tp % p.ep == 0:
+            hint += "; with parallel.etp = 1 from tp too"
+        name = "dp * cp * tp" if whole else "dp * cp"
+        yield Mistake(
+            s.where, "parallel.ep", str(p.ep), f"a divisor of {name} = {room}", hint
+        )
+    if p.etp not in (None, 1, p.tp):
+        yield Mistake(s.where, "parallel.etp", str(p.etp), f"1 or tp = {p.tp}")
+
+
+def experts(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
+    if s.parallel.imbalance != EVEN and not model.experts:
+        yield Mistake(
+            s.where,
+            "parallel.imbalance",
+            str(s.parallel.imbalance)[:60],
+            f'"{EVEN}": the model has no experts',
+        )
+    if s.parallel.ep > 1 and not model.experts:
+        yield Mistake(
+            s.where, "parallel.ep", str(s.parallel.ep), "1: the model has no experts"
+        )
+    elif model.experts % s.parallel.ep:
+        yield Mistake(
+            s.where,
+            "parallel.ep",
+            str(s.parallel.ep),
+            f"a divisor of the model's {model.experts} experts",
+        )
 
 
 def _layers(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
@@ -118,7 +156,7 @@ RULES: list[Rule] = [
     ),
     (
         "parallel.ep parallel.tp parallel.etp parallel.imbalance model.experts",
-        experts.experts,
+        experts,
     ),
     (
         "parallel.tp parallel.pp parallel.cp parallel.data_parallel model.kind",
