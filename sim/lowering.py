@@ -21,7 +21,7 @@ from prestep.sim.planning.fleet import Fleet, fleet_of
 from prestep.sim.planning.host_speed import HostSpeed
 from prestep.sim.planning.job import Batch, Degrees, Job, Machine, Remarks
 from prestep.sim.planning.symmetry import unlike
-from prestep.sim.spec.placing import allotted, placements
+from prestep.sim.spec.lookup import allotted, placements
 from prestep.sim.spec.rules.idle import idle
 from prestep.sim.spec.rules.layout import check_layout, countable
 from prestep.sim.spec.sections import Scenario

@@ -38,7 +38,7 @@ with lazily():
     from prestep.sim.exporters import _run_files, terminal
     from prestep.sim.planning import planned as plans
     from prestep.sim.record import expected_error
-    from prestep.sim.spec import jobs, load, scenario_file, sections
+    from prestep.sim.spec import jobs, load, openers, sections
     from prestep.sim.studies import host_effect, room
     from prestep.sim.studies import replicas as spreads
     from prestep.sim.tools import catalog
@@ -190,7 +190,7 @@ def command(
 ) -> None:
     part = trace_part(trace, report, each, trace_window, trace_ranks)
     path = catalog.find_scenario(scenario)
-    loaded = load.scenario_of(scenario_file.tables_of(path), path, overrides)
+    loaded = load.scenario_of(openers.tables_of(path), path, overrides)
     files = {"trace": trace, "part": part, "report": report, "each": each}
     asked = files | asked
     kind = _kind(loaded, max_micro_batch)

@@ -36,7 +36,7 @@ from prestep.sim.extras import lazily
 
 with lazily():
     from prestep.sim.analysis import cost
-    from prestep.sim.spec import load, openers, scenario_file, sections
+    from prestep.sim.spec import load, openers, sections
     from prestep.sim.studies import grid, ranking
     from prestep.sim.studies import search as layouts
     from prestep.sim.studies.search import axes, clusters, words
@@ -215,7 +215,7 @@ def _ranking(
 
 def _keys(path: Path, overrides: Iterable[str], over: Iterable[str]) -> set[str]:
     """Keys of [training] in the file, and those of the command line."""
-    tables = scenario_file.tables_of(path)
+    tables = openers.tables_of(path)
     in_file = openers.completed(tables, path, tuple(overrides)).tables.get(
         "training", {}
     )

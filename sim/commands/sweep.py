@@ -31,7 +31,7 @@ from prestep.sim.units import format_duration
 
 with lazily():
     from prestep.sim.analysis import cost
-    from prestep.sim.spec import load, openers, scenario_file
+    from prestep.sim.spec import load, openers
     from prestep.sim.studies import executors, ranking
     from prestep.sim.studies import grid as grids
     from prestep.sim.studies import sweep as study
@@ -102,7 +102,7 @@ def command(
     path = catalog.find_scenario(scenario)
     values = grids.grid_of(grid)
     pool = executors.executor_of(executor, jobs)
-    opener = openers.opener_of(scenario_file.tables_of(path))
+    opener = openers.opener_of(openers.tables_of(path))
     # Mistakes of the file are told once, not for every run; the cluster of a recipe may be what is swept.
     if not getattr(opener, "NEEDS_CLUSTER", False):
         load.load_scenario(path)

@@ -24,7 +24,7 @@ from prestep.sim.errors import InputError, unknown
 from prestep.sim.extras import lazily
 
 with lazily():
-    from prestep.sim.spec import load, openers, scenario_file, sections
+    from prestep.sim.spec import load, openers, sections
     from prestep.sim.studies import elements, tornado, whatif_page, whatif_plot
     from prestep.sim.studies import whatif as study
     from prestep.sim.tools import catalog
@@ -83,7 +83,7 @@ def _side_by_side(
     """The scenario as it is, and with changes."""
     path = catalog.find_scenario(scenario)
     # A recorded program, or a recipe, has no cluster: the named one is no change, but that of both sides.
-    tables = scenario_file.tables_of(path)
+    tables = openers.tables_of(path)
     base = load.load_scenario(path, openers.unchanged(tables, overrides))
     if picture is not None:
         raise misused("--plot", "--plot alone", "--each, whose bars it draws")

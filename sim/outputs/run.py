@@ -59,9 +59,7 @@ VERDICT = or_null(
 CRITICAL_PATH = or_null(
     table(
         "what the step's end waited for, back through all ranks",
-        begin=SECONDS,
-        end=SECONDS,
-        length=SECONDS,
+        **each(SECONDS, "begin", "end", "length"),
         parts=items(
             table(
                 "",
@@ -153,10 +151,8 @@ REPLICAS = table(
     replicas=whole(),
     seed=whole(),
     confidence=number("of `low` and `high`, 0 to 1"),
-    mean=SECONDS,
+    **each(SECONDS, "mean", "min", "max"),
     **each(or_null(SECONDS), "half_width", "low", "high", "std"),
-    min=SECONDS,
-    max=SECONDS,
     percentiles=named(SECONDS),
     slower=number("mean over the step without noise, less 1"),
     jitter=named(table("", value=number(), evidence=text())),

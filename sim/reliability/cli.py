@@ -22,7 +22,7 @@ with lazily():
     from prestep.sim.analysis import json_text
     from prestep.sim.reliability import degraded, goodput
     from prestep.sim.reliability import scenario as scenarios
-    from prestep.sim.spec import scenario_file
+    from prestep.sim.spec import openers
     from prestep.sim.tools import catalog
 
 GROUP = "Predict"
@@ -155,7 +155,7 @@ def command(
         settings = _without_scenario(given, overrides)
     else:
         # A wrong name is told before the simulator is imported.
-        scenario_file.tables_of(catalog.find_scenario(scenario))
+        openers.tables_of(catalog.find_scenario(scenario))
         settings = scenarios.settings_of(scenario, overrides, given)
     job = goodput.job_of(settings)
     gpus = settings["gpus"]

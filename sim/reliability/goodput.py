@@ -41,9 +41,7 @@ SCHEMA = words.titled(
             "useful time over all of it, 0 to 1: the mean of the replicas"
         ),
         confidence=words.number("of `low` and `high`, 0 to 1"),
-        half_width=words.or_null(_SHARE),
-        low=words.or_null(_SHARE),
-        high=words.or_null(_SHARE),
+        **words.each(words.or_null(_SHARE), "half_width", "low", "high"),
         worst=_SHARE,
         best=_SHARE,
         replicas=words.whole(),

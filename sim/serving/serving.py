@@ -103,14 +103,12 @@ SCHEMA = words.table(
     "prefill and decode of requests",
     time_to_first_token=words.named(words.SECONDS, "mean, min, median, p99 -> s"),
     parts=words.named(words.SECONDS, "what a first token waits for -> s"),
-    time_per_output_token=words.SECONDS,
-    prefill_time=words.SECONDS,
+    **words.each(words.SECONDS, "time_per_output_token", "prefill_time", "seconds"),
     transfer_alone=words.or_null(words.SECONDS),
     kv_bytes=words.number("bytes of a prompt's KV cache"),
     paths=words.items(words.text()),
     tier=words.text("where the cache lies"),
     requests=words.whole(),
-    seconds=words.SECONDS,
     requests_per_second=words.number(),
     tokens_per_second=words.number(),
     links=words.items(
@@ -124,9 +122,7 @@ SCHEMA = words.table(
     ),
     all_reduces=words.named(words.text(), "prefill, decode -> algorithm and protocol"),
     evidence=words.named(words.GRADE),
-    model=words.text(),
-    cluster=words.text(),
-    gpu=words.text(),
+    **words.each(words.text(), "model", "cluster", "gpu"),
     transfer_bandwidth=words.maybe(words.or_null(words.number("bytes/s"))),
 )
 

@@ -23,9 +23,9 @@ from prestep.sim.spec.lookup import (
     place_mistakes,
     wrong_keys,
 )
+from prestep.sim.spec.openers import tables_of
 from prestep.sim.spec.overrides import overridden
 from prestep.sim.spec.rules.layout import check_layout, check_scenario, too_many_gpus
-from prestep.sim.spec.scenario_file import tables_of
 from prestep.sim.spec.sections import CORE, SECTIONS, Measured, Scenario
 from prestep.workloads import histogram
 from prestep.workloads.job.layout import grad_accumulation_of, microbatches_of

@@ -24,13 +24,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from prestep.sim import plugins
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim import files, plugins
+from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.tools import catalog
 
 if TYPE_CHECKING:
     from prestep.sim.spec.sections import Scenario
 
 GROUP = "prestep.openers"
+
+
+#: Tables that scenarios have and files of other tools do not, beside sections that ask for no training step.
+SCENARIO = ("cluster", "parallel", "jobs")
 
 
 class Tables(dict[str, Any]):
@@ -56,7 +61,7 @@ def options() -> dict[str, dict[str, Any]]:
     return {key: keywords for table in tables for key, keywords in table.items()}
 
 
-def files() -> list[str]:
+def file_kinds() -> list[str]:
     """Returns what the files of openers are called."""
     return [literals["FILES"] for literals in _literals() if "FILES" in literals]
 
@@ -140,3 +145,36 @@ def settled(scenario: Scenario) -> Scenario:
         if "settled" in outline.functions and ending in outline.constants["ENDINGS"]:
             scenario = plugins.function_of(plugin, "settled")(scenario)
     return scenario
+
+
+def tables_of(path: Path) -> dict[str, Any]:
+    """The tables of a scenario's file.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, or it is no TOML.
+    """
+    if path.suffix.lower() != ".toml" and (tables := opened(path)):
+        return tables
+    *most, last = ("a scenario file (TOML)", *file_kinds())
+    expected = " or ".join(filter(None, (", ".join(most), last)))
+    try:
+        tables = files.toml(files.written_text(path))
+        is_scenario = tables.keys() & {*SCENARIO, *plugins.plugins_in("prestep.runs")}
+        return tables if is_scenario else opened(path) or tables
+    except FileNotFoundError:
+        hints = (
+            did_you_mean(path.name, catalog.names("scenarios")),
+            "`prestep list scenarios`",
+        )
+        hint = " ".join(filter(None, hints))
+        raise InputError(
+            Mistake(str(path), "", "no such file", expected, hint)
+        ) from None
+    except OSError as error:
+        raise InputError(
+            Mistake(str(path), "", (error.strerror or str(error)).lower(), expected)
+        ) from None
+    except ValueError as error:  # not UTF-8, or not TOML
+        raise InputError(Mistake(str(path), "", str(error), expected)) from None

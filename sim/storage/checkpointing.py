@@ -107,11 +107,9 @@ SCHEMA = words.table(
     rests_on=words.items(
         words.table(
             "",
-            leg=words.text(),
+            **words.each(words.text(), "leg", "what", "source"),
             seconds=words.SECONDS,
-            what=words.text(),
             evidence=words.GRADE,
-            source=words.text(),
         )
     ),
     evidence=words.EVIDENCE,

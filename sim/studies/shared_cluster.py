@@ -19,7 +19,7 @@ from prestep.sim.engine.engine import Run, execute, execute_together
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.planning.planned import Planned
 from prestep.sim.predict import STEPS, load_fabric, plan
-from prestep.sim.spec.placing import placements
+from prestep.sim.spec.lookup import placements
 from prestep.sim.spec.sections import Scenario
 from prestep.topologies.fabric import Fabric
 

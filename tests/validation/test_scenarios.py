@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prestep.sim.errors import InputError
-from prestep.sim.spec.placing import allotted, placements
+from prestep.sim.spec.lookup import allotted, placements
 from prestep.sim.spec.rules.layout import check_layout
 from prestep.topologies import load_cluster
 from prestep.validation.formats.rows import Row, read_rows

@@ -9,8 +9,7 @@ import pytest
 from prestep.sim.errors import InputError
 from prestep.sim.spec.load import load_scenario
 from prestep.sim.spec.sections import Scenario
-from prestep.workloads.recipes._key_words import decides
-from prestep.workloads.recipes._rules import Rule
+from prestep.workloads.recipes._rules import Rule, decides
 from tests.sample import together
 from tests.workloads.recipe_examples import CLUSTER, EXAMPLES, text_with
 

@@ -40,10 +40,8 @@ SCHEMA = words.titled(
                     words.table(
                         "",
                         bytes=words.number(),
-                        measured=words.SECONDS,
+                        **words.each(words.SECONDS, "measured", "expected", "low"),
                         busbw=words.number("bytes/s"),
-                        expected=words.SECONDS,
-                        low=words.SECONDS,
                         high=words.number("s: good machines lie between"),
                         slow=words.flag(),
                         algo=words.text(),

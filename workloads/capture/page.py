@@ -37,7 +37,7 @@ SCHEMA = words.titled(
         ranks=words.items(
             words.open_table(
                 "a rank that was run, counted",
-                rank=words.whole(),
+                **words.each(words.whole(), "rank", "regions", "events"),
                 represents=words.items(words.whole(), "ranks that it stands for"),
                 operations=words.items(words.anything()),
                 communications=words.items(words.anything()),
@@ -45,8 +45,6 @@ SCHEMA = words.titled(
                     words.whole(), "what the host waits for -> how often"
                 ),
                 host=words.items(words.anything()),
-                regions=words.whole(),
-                events=words.whole(),
                 alive=words.whole("bytes that the step found"),
             )
         ),

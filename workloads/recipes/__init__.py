@@ -15,7 +15,7 @@ from typing import Any
 
 from prestep.sim import plugins
 from prestep.sim.errors import InputError, Mistake
-from prestep.workloads.recipes import _companions, _documents, _towers
+from prestep.workloads.recipes import _companions, _documents
 from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._reading import Recipe
 
@@ -88,7 +88,7 @@ def read(document: Document, beside: Sequence[Document] = ()) -> Recipe:
         _companions.check(job, getattr(module, "BESIDE", ()))
     made: Recipe = module.read(job.recipe, job.companions(_companions.PARTS))
     for one in (job.recipe, *job.companions((_companions.MODEL,))):
-        made = _towers.check(made, one)
+        made = _companions.check_text_model(made, one)
     return _companions.complete(job, made, document.path.parent)
 
 

@@ -24,7 +24,7 @@ from prestep.sim.extras import lazily
 
 with lazily():
     from prestep.sim import files
-    from prestep.sim.spec import load, openers, scenario_file
+    from prestep.sim.spec import load, openers
     from prestep.sim.studies.search import scenario_file as texts
     from prestep.workloads.recipes import _opener, _reading
 
@@ -52,7 +52,7 @@ def command(
 ) -> None:
     if output is not None:
         check_new(output, force)
-    tables = scenario_file.tables_of(recipe)
+    tables = openers.tables_of(recipe)
     opened = openers.completed(tables, recipe, overrides)
     if not isinstance(opened, _opener.Placed):
         expected = "a trainer's recipe: this is a scenario already"

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake, unknown
-from prestep.workloads.recipes._documents import Document, Entry
-from prestep.workloads.recipes._modules import functions_of
+from prestep.workloads.recipes._documents import Document, Entry, functions_of
 from prestep.workloads.recipes._reader import Reader
 from prestep.workloads.recipes._values import Made, called, plain
 

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim.errors import InputError
-from prestep.workloads.recipes import _modules, _values
-from prestep.workloads.recipes._documents import text_of
+from prestep.workloads.recipes import _documents, _values
+from prestep.workloads.recipes._documents import (
+    functions_of,
+    imported_by,
+    module_of,
+    text_of,
+)
 from prestep.workloads.recipes._expressions import Expressions, Function
-from prestep.workloads.recipes._key_words import decides
-from prestep.workloads.recipes._modules import functions_of, imported_by, module_of
+from prestep.workloads.recipes._rules import decides
 from prestep.workloads.recipes._values import Made, Unknown, plain, unknown_of
 
 #: Statements that are followed, and calls in calls.
@@ -88,9 +92,9 @@ class Reader(Expressions):
             return None
         return other._written(source.name, depth + 1)
 
-    def _imported(self, source: _modules.Source) -> Reader | None:
+    def _imported(self, source: _documents.Source) -> Reader | None:
         """The reader of a file that this one imports from, if it is there."""
-        file = _modules.file_of(self.path, source)
+        file = _documents.file_of(self.path, source)
         if file is None:
             return None
         readers = self.shared.readers

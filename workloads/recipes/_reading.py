@@ -9,8 +9,7 @@ from typing import Any
 
 from prestep.sim.errors import InputError, Mistake
 from prestep.workloads.recipes._documents import Document
-from prestep.workloads.recipes._key_words import decides, nearest
-from prestep.workloads.recipes._rules import Rule, typed, written
+from prestep.workloads.recipes._rules import Rule, decides, nearest, typed, written
 
 #: What only a shell could say.
 COMMAND = re.compile(r"\$\(|`|\$\{")
@@ -45,7 +44,7 @@ class Recipe:
     assumed : tuple of str
         What it leaves open, and what was taken.
     unknown : tuple of str
-        Its keys that are not understood, with place, whose words say nothing of a step (`_key_words.py`).
+        Its keys that are not understood, with place, whose words say nothing of a step (`_rules.decides`).
     passed : tuple of str
         Its keys that no time of a step depends on.
     lost : tuple of Mistake

@@ -33,9 +33,8 @@ from prestep.workloads.recipes._core import (
     without_fp8,
 )
 from prestep.workloads.recipes._documents import Document, Entry
-from prestep.workloads.recipes._key_words import decides
 from prestep.workloads.recipes._reading import Draft, Recipe
-from prestep.workloads.recipes._rules import rules, written
+from prestep.workloads.recipes._rules import decides, rules, written
 
 #: How people know such a recipe.
 LOOKS = "a script or YAML with --num-layers or --tensor-model-parallel-size"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from prestep.sim.errors import Mistake
-from prestep.sim.spec.rules import adapter
 from prestep.sim.spec.rules import model as layout_model
 from prestep.sim.spec.sections import Scenario
 from prestep.topologies import larger_cluster
@@ -373,18 +372,21 @@ _RULES: list[Rule] = [
         _channels,
     ),
     ("megatron megatron.attention_dropout megatron.hidden_dropout", _dropout),
-    ("adapter adapter.targets", adapter.targets),
-    ("adapter adapter.dropout", adapter.dropout),
-    ("adapter training training.framework training.precision", adapter.fp32),
+    ("adapter adapter.targets", layout_model.adapter_targets),
+    ("adapter adapter.dropout", layout_model.adapter_dropout),
+    (
+        "adapter training training.framework training.precision",
+        layout_model.adapter_fp32,
+    ),
     (
         "adapter training training.framework training.precision parallel parallel.tp "
         "parallel.data_parallel",
-        adapter.base,
+        layout_model.adapter_base,
     ),
-    ("adapter training training.framework", adapter.framework),
+    ("adapter training training.framework", layout_model.adapter_framework),
     (
         "training training.packed training.seq_len training.framework megatron",
-        adapter.packed,
+        layout_model.packed,
     ),
 ]
 _GPU_RULES: list[Rule] = [
