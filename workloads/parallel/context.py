@@ -144,11 +144,7 @@ class Ring:
     ) -> list[Tensor]:
         """Gradients of queries, keys and values; `gradients` launches the backward pass of one block."""
         self._ordered(t, s)
-        buffer = self._buffer(t, s)
-        sums = [t.empty((count,), WIDE) for count in (s.queries, s.keys, s.values)]
-        if not self.fused:
-            for x in sums:
-                self._launch(t, x.elements, x.size)
+        buffer, sums = self._buffer(t, s), self._sums(t, s)
         arriving: Tensor | None = None
         for step in self.steps:
             self._rotate(t, s, step)
@@ -163,11 +159,17 @@ class Ring:
                 self._launch(t, s.queries, size)
             del block
         t.wait(t.record(STREAM))
-        narrow = float(s.itemsize + WIDE)
         if s.itemsize != WIDE:
-            self._launch(t, s.both, s.both * narrow)
+            self._launch(t, s.both, s.both * float(s.itemsize + WIDE))
         del buffer, sums, arriving
         return [t.empty(x.shape, x.itemsize) for x in tensors]
+
+    def _sums(self, t: Tape, s: Shapes) -> list[Tensor]:
+        """Where gradients of queries, keys and values are added up; fused kernels write the first."""
+        sums = [t.empty((count,), WIDE) for count in (s.queries, s.keys, s.values)]
+        for x in () if self.fused else sums:
+            self._launch(t, x.elements, x.size)
+        return sums
 
     def _sums_of_keys(self, s: Shapes, step: int) -> Iterator[float]:
         """Bytes of the kernels that add a step's gradients of keys and values to those that travel, and join both."""

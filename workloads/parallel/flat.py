@@ -132,16 +132,21 @@ class FlatShard(FullyShard):
         t.launch(Kernel("div", (self.elements,), bytes=2.0 * size * self.elements))
         for p in self.parameters:
             p.grad = None
-        self.group.collective(t, "reduce_scatter", float(size * self.elements), STREAM)
-        stream = STREAM
-        if self.between is not None:
-            with t.on_stream(STREAM):
-                shard = float(size * self.elements) / self.group.size
-                self.between.collective(t, "all_reduce", shard, ALL_REDUCE)
-            stream = ALL_REDUCE
+        stream = self._reduce(float(size * self.elements))
         self._add_shard(size, stream)
         context.reduce_input = buffer
         context.reduced, context.done = t.record(STREAM), t.record(stream)
+
+    def _reduce(self, size: float) -> str:
+        """Sums gradients of so many bytes over the ranks, those with the same shard too; the stream it ends on."""
+        t = self.t
+        self.group.collective(t, "reduce_scatter", size, STREAM)
+        if self.between is None:
+            return STREAM
+        with t.on_stream(STREAM):
+            shard = size / self.group.size
+            self.between.collective(t, "all_reduce", shard, ALL_REDUCE)
+        return ALL_REDUCE
 
     def _free_in_backward(self) -> None:
         """SHARD_GRAD_OP keeps parameters while gradients only add up (_should_free_in_backward)."""

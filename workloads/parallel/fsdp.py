@@ -93,10 +93,7 @@ class FullyShard:
         self.sent, self.cast = self.full, 0  # bytes gathered, elements of them in fp8
         for p in parameters:
             p.storage = None
-        self.shards_here = [] if host else self._keep_shards()
-        if host is not None:
-            host.keep("parameters", self.full / t.itemsize / group.size)
-            host.keep("gradients", self.gradient / t.itemsize / group.size)
+        self.shards_here = self._keep_shards()
         self.unsharded: list[Storage] | None = None
         self.gathered: Storage | None = None
         self.grad: Storage | None = None
@@ -104,7 +101,12 @@ class FullyShard:
         self.keep = self.sent_gradients = False
 
     def _keep_shards(self) -> list[Storage]:
-        """Memory of this rank's part of every parameter."""
+        """Memory of this rank's part of every parameter; none where its host keeps them."""
+        host = self.host
+        if host is not None:
+            host.keep("parameters", self.full / self.t.itemsize / self.group.size)
+            host.keep("gradients", self.gradient / self.t.itemsize / self.group.size)
+            return []
         sizes = [p.stored_size / self.group.size for p in self.parameters]
         return storages(self.t.memory, sizes, "parameters")
 

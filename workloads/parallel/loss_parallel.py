@@ -7,6 +7,8 @@ are kept; the backward pass makes the gradient of the logits at once, and exchan
 
 from __future__ import annotations
 
+from functools import partial
+
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch.tape import Tape, Tensor
@@ -18,45 +20,51 @@ NUMBER = 4.0  # bytes of a number that ranks agree on, in fp32
 def cross_entropy(t: Tape, logits: Tensor, group: Group) -> Tensor:
     """The loss of this rank's part of the logits, in the type that they have."""
     tokens, wide = logits.elements // logits.shape[-1], logits.itemsize
-    shape, n = logits.shape, logits.elements
-
-    def over(passes: int, kind: str = "fused") -> None:
-        t.cpu("elementwise")
-        t.launch(Kernel(kind, (n,), bytes=float(passes * wide * n)))
-
-    def agree() -> None:
-        size = NUMBER * tokens
-        group.collective(t, "all_reduce", size, STREAM, "functional_collective")
-        t.wait(t.record(STREAM))
-
+    agree = partial(_agree, t, group, NUMBER * tokens)
+    over = partial(_over, t, logits.elements, wide)
     t.cpu("loss")
     over(1, "fused_reduction")  # the largest
     agree()
     over(2)
-    shifted = t.empty(shape, wide)
+    shifted = t.empty(logits.shape, wide)
     over(2)
-    powers = t.empty(shape, wide)
+    powers = t.empty(logits.shape, wide)
     over(1, "fused_reduction")  # their sum
     del powers
     agree()
     over(2)
-    kept = t.empty(shape, wide)
+    logp = t.empty(logits.shape, wide)
     del shifted
     t.launch(Kernel("fused", (tokens,), bytes=4 * NUMBER * tokens))  # the target's
     agree()
+    return t.apply(t.empty((1,), wide), [logits], partial(_backward, t, logp))
 
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("loss_backward")
-        over(1)
-        picked = t.empty(shape, wide)  # zeros, but for targets
-        over(2)
-        powers = t.empty(kept.shape, wide)
-        over(3)
-        both = t.empty(shape, wide)
-        del powers
-        over(2)
-        gradient = t.empty(shape, wide)
-        del both, picked
-        return [gradient]
 
-    return t.apply(t.empty((1,), wide), [logits], backward)
+def _backward(t: Tape, logp: Tensor, _: Tensor) -> list[Tensor | None]:
+    """The gradient of the logits from their log-probabilities."""
+    shape, wide = logp.shape, logp.itemsize
+    over = partial(_over, t, logp.elements, wide)
+    t.cpu("loss_backward")
+    over(1)
+    picked = t.empty(shape, wide)  # zeros, but for targets
+    over(2)
+    powers = t.empty(shape, wide)
+    over(3)
+    both = t.empty(shape, wide)
+    del powers
+    over(2)
+    gradient = t.empty(shape, wide)
+    del both, picked
+    return [gradient]
+
+
+def _over(t: Tape, n: int, wide: int, passes: int, kind: str = "fused") -> None:
+    """An operation that reads or writes each of `n` numbers of `wide` bytes so often."""
+    t.cpu("elementwise")
+    t.launch(Kernel(kind, (n,), bytes=float(passes * wide * n)))
+
+
+def _agree(t: Tape, group: Group, size: float) -> None:
+    """So many bytes summed over the ranks."""
+    group.collective(t, "all_reduce", size, STREAM, "functional_collective")
+    t.wait(t.record(STREAM))

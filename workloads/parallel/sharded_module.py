@@ -17,6 +17,7 @@ from prestep.workloads.parallel.fsdp import Context, FullyShard
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.parallel.offload import HostMemory
 from prestep.workloads.torch.block import Block
+from prestep.workloads.torch.modules import without
 from prestep.workloads.torch.tape import Tape, Tensor
 from prestep.workloads.torch.transformer import Transformer
 
@@ -197,14 +198,13 @@ class Sharding:
         context.on_host = self.host is not None
         blocks, inner = dict[Block, FullyShard](), dict[Block, FullyShard]()
         for block in net.all_blocks:
-            layer, apart = block.experts, list[Tensor]()
-            if self.experts is not None and layer is not None:
-                apart = layer.expert_parameters
+            layer = block.experts if self.experts is not None else None
+            apart = [] if layer is None else layer.expert_parameters
+            if layer is not None:
                 inner[block] = layer.sharded = self._group(
                     apart, context, self.reshards, self.experts
                 )
-            ids = set(map(id, apart))
-            shared = [p for p in block.parameters if id(p) not in ids]
+            shared = without(block.parameters, apart)
             blocks[block] = self._group(shared, context, self.reshards)
         module = ShardedModule(self.tape, context, blocks, inner=inner)
         self._shard_root(net, module)
@@ -223,8 +223,7 @@ class Sharding:
             return
         if lookup:
             module.embedding = self._group(lookup, module.context, self.reshards)
-        ids = set(map(id, lookup))
-        if last := [p for p in rest if id(p) not in ids]:
+        if last := without(rest, lookup):
             module.head = self._group(last, module.context, self.reshards_root)
         net.embedding_group, net.head_group = module.embedding, module.head
 

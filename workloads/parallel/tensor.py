@@ -273,12 +273,11 @@ class WholeExperts(MixtureOfExperts):
         return super()._shared(t, m, self.parallel.shards)
 
     def _seen_by_all(
-        self, t: Tape, shared: FeedForward, x: Tensor, shape: tuple[int, int, int]
+        self, t: Tape, shared: FeedForward, x: Tensor, shape: tuple[int, ...]
     ) -> Tensor:
         rows = x.shape
         gathered = self.parallel.whole(t, reshape(t, x, shape))
-        b, s, h = gathered.shape
-        y = super()._seen_by_all(t, shared, gathered, (b, s, h))
+        y = super()._seen_by_all(t, shared, gathered, gathered.shape)
         return reshape(t, self.parallel.summed(t, y), rows)
 
 

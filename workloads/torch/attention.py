@@ -333,8 +333,7 @@ def with_sinks(t: Tape, x: Tensor, sinks: Tensor) -> Tensor:
 
     The share is a number a row, sigmoid(lse - sink), in fp32 (torchtitan, models/gpt_oss/model/model.py).
     """
-    rows, columns = x.elements // x.shape[-1], x.shape[-1]
-    shape, itemsize, of_sinks = x.shape, x.itemsize, (sinks.shape, sinks.itemsize)
+    rows = x.elements // x.shape[-1]
     for moved in (8.0, 8.0, 6.0):  # difference, sigmoid, in 16 bits
         t.cpu("elementwise")
         t.launch(Kernel("fused", (rows,), bytes=moved * rows))
@@ -342,21 +341,25 @@ def with_sinks(t: Tape, x: Tensor, sinks: Tensor) -> Tensor:
     t.cpu("elementwise")
     t.launch(Kernel("mul", (x.elements,), layout="row"))
     t.saves()
+    backward = partial(_sinks_backward, t, x, share, (sinks.shape, sinks.itemsize))
+    return t.apply(t.empty(x.shape, x.itemsize), [x, sinks], backward)
 
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("elementwise_backward", 6)
-        t.launch(Kernel("mul", (g.elements,), bytes=3 * g.size))
-        product = t.empty(shape, itemsize)
-        t.launch(Kernel("sum", (rows * columns,), layout="row", bytes=g.size))
-        t.launch(Kernel("mul", (g.elements,), layout="row"))
-        grad = t.empty(shape, itemsize)
-        del product
-        for moved in (6.0, 12.0, 4.0):  # in 32 bits, sigmoid, summed for each head
-            t.launch(Kernel("fused", (rows,), bytes=moved * rows))
-        _ = (x, share)
-        return [grad, t.empty(*of_sinks)]
 
-    return t.apply(t.empty(shape, itemsize), [x, sinks], backward)
+def _sinks_backward(
+    t: Tape, x: Tensor, share: Tensor, sinks: tuple[tuple[int, ...], int], g: Tensor
+) -> list[Tensor | None]:
+    """Gradients of attention's output `x`, and of the sinks, of which shape and bytes of a number are given."""
+    t.cpu("elementwise_backward", 6)
+    t.launch(Kernel("mul", (g.elements,), bytes=3 * g.size))
+    product = t.empty(x.shape, x.itemsize)
+    t.launch(Kernel("sum", (x.elements,), layout="row", bytes=g.size))
+    t.launch(Kernel("mul", (g.elements,), layout="row"))
+    grad = t.empty(x.shape, x.itemsize)
+    del product
+    rows = share.elements
+    for moved in (6.0, 12.0, 4.0):  # in 32 bits, sigmoid, summed for each head
+        t.launch(Kernel("fused", (rows,), bytes=moved * rows))
+    return [grad, t.empty(*sinks)]
 
 
 def split_joined(t: Tape, joined: Tensor, widths: list[int]) -> list[Tensor]:

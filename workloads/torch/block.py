@@ -110,25 +110,26 @@ class Attention(Module):
             # With sequence parallelism the result is longer than x.
             return column(t, x, w, self.biases.get(w))
 
-        def heads(y: Tensor, count: int) -> Tensor:
-            return heads_view(t, y, y.shape[0], y.shape[1], count, self.head_dim)
-
         counts = (self.heads, self.kv, self.kv)
         widths = [count * self.head_dim for count in counts]
         gates = widths[:1] if self.gated else []
         if self.joined is not None:
             parts = split_joined(t, project(self.joined), [*widths, *gates])
-            by_head = [heads(p, n) for p, n in zip(parts, counts, strict=False)]
+            by_head = [self._cut(t, p, n) for p, n in zip(parts, counts, strict=False)]
             return by_head + parts[len(counts) :]
         # Each is cut into heads before the next is made: backward merges them in this order.
         q = project(self.wq)
         gate: list[Tensor] = []
         if gates:
             q, *gate = split_joined(t, q, [*widths[:1], *gates])
-        by_head = [heads(q, self.heads)]
+        by_head = [self._cut(t, q, self.heads)]
         del q
-        by_head += [heads(project(w), self.kv) for w in (self.wk, self.wv)]
+        by_head += [self._cut(t, project(w), self.kv) for w in (self.wk, self.wv)]
         return by_head + gate
+
+    def _cut(self, t: Tape, x: Tensor, count: int) -> Tensor:
+        """A projection's output as (batch, heads, seq, head_dim)."""
+        return heads_view(t, x, x.shape[0], x.shape[1], count, self.head_dim)
 
 
 class Norm(Module):

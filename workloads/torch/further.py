@@ -24,12 +24,10 @@ class Further(Module):
         self, t: Tape, m: ModelSpec, index: int, parallel: BlockParallel
     ) -> None:
         super().__init__()
-        self.state_norm, self.word_norm, self.last_norm = (Norm(t, m) for _ in range(3))
-        for norm in (self.state_norm, self.word_norm, self.last_norm):
-            self.parameters += norm.parameters
+        norms = (self.child(Norm(t, m)) for _ in range(3))
+        self.state_norm, self.word_norm, self.last_norm = norms
         self.projection = self.add(t, m.hidden, 2 * m.hidden, name="eh_proj")
-        self.block = Block(t, m, index, parallel, experts=bool(m.experts))
-        self.parameters += self.block.parameters
+        self.block = self.child(Block(t, m, index, parallel, bool(m.experts)))
 
     def forward(
         self,

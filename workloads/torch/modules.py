@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from prestep.sim.extras import lazily
 from prestep.workloads.models.model import ModelSpec
@@ -20,6 +20,15 @@ class Linear(Protocol):
     def __call__(
         self, t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None
     ) -> Tensor: ...
+
+
+def without(tensors: list[Tensor], others: list[Tensor]) -> list[Tensor]:
+    """Those tensors that are not among others."""
+    ids = set(map(id, others))
+    return [p for p in tensors if id(p) not in ids]
+
+
+M = TypeVar("M", bound="Module")
 
 
 class Module:
@@ -55,6 +64,11 @@ class Module:
     ) -> Tensor | None:
         """A parameter that not every model has."""
         return self.add(t, *shape, name=name) if wanted else None
+
+    def child(self, module: M) -> M:
+        """A module inside this one, whose parameters are registered here too."""
+        self.parameters += module.parameters
+        return module
 
     @property
     def trained(self) -> list[Tensor]:

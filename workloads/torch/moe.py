@@ -8,6 +8,7 @@ rows picked in that order, sent to their experts, and added back with the gate's
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prestep.workloads.models.model import ModelSpec
@@ -61,67 +62,71 @@ class MixtureOfExperts(Module):
         self.corrected = m.router_bias and not m.bias
         self.gate = self.project(t, m.experts, m.hidden, "gate", trained)
         # Where experts see narrower tokens, two projections that are no expert's (Nemotron 3 Super).
-        self.down = self.add_if(
-            t, bool(m.moe_latent), m.moe_latent, m.hidden, name="latent_down"
-        )
-        self.up = self.add_if(
-            t, bool(m.moe_latent), m.hidden, m.moe_latent, name="latent_up"
-        )
+        narrow = m.moe_latent
+        self.down = self.add_if(t, narrow > 0, narrow, m.hidden, name="latent_down")
+        self.up = self.add_if(t, narrow > 0, m.hidden, narrow, name="latent_up")
         self.count = m.experts // self.shards
-        routed = replace(m, hidden=m.routed_hidden)
-        grouped = t.choices is not None and t.choices.experts == "grouped"
-        self.grouped = (
-            GroupedFeedForward(t, routed, self.count, parts) if grouped else None
-        )
-        self.local = [] if grouped else self._apart(t, routed, parts)
-        networks = [self.grouped] if self.grouped is not None else self.local
-        self.expert_parameters = [p for each in networks for p in each.parameters]
-        self.parameters += self.expert_parameters
+        self.grouped: GroupedFeedForward | None = None
+        self.local: list[FeedForward] = []  # experts that run one after the other
+        self.expert_parameters = self._routed(t, m, parts)
         self.shared = self._shared(t, m, parts) if m.shared_experts else None
 
-    def _apart(self, t: Tape, m: ModelSpec, parts: int) -> list[FeedForward]:
-        """Experts that run one after the other."""
-        one = replace(m, ffn=m.moe_ffn)
-        return [FeedForward(t, one, parts, m.clamped) for _ in range(self.count)]
+    def _routed(self, t: Tape, m: ModelSpec, parts: int) -> list[Tensor]:
+        """Builds the experts that tokens are routed to, together or apart; their parameters."""
+        m, before = replace(m, hidden=m.routed_hidden), len(self.parameters)
+        if t.choices is not None and t.choices.experts == "grouped":
+            self.grouped = self.child(GroupedFeedForward(t, m, self.count, parts))
+        else:
+            one = replace(m, ffn=m.moe_ffn)
+            self.local = [
+                self.child(FeedForward(t, one, parts, m.clamped))
+                for _ in range(self.count)
+            ]
+        return self.parameters[before:]
 
     def _shared(self, t: Tape, m: ModelSpec, parts: int) -> FeedForward:
         """Experts that see every token: one feed-forward network as wide as all of them, without biases."""
         width = m.moe_ffn * m.shared_experts
-        layer = FeedForward(t, replace(m, ffn=width, bias=False), parts)
-        self.parameters += layer.parameters
-        return layer
+        return self.child(FeedForward(t, replace(m, ffn=width, bias=False), parts))
 
     def forward(
         self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear
     ) -> Tensor:
-        b, s, h = x.shape
+        shape = x.shape
         t.cpu("module")
-        flat = reshape(t, x, (b * s, h))
+        flat = reshape(t, x, (x.elements // shape[-1], shape[-1]))
         del x
         probabilities = self._scores(t, flat)
-        tokens = I.integer(t, "arange", b * s)
+        tokens = I.integer(t, "arange", flat.shape[0])
         order = I.argsort(t, self._assigned(t, tokens))
-
-        def experts(x: Tensor | None) -> Tensor:
-            if x is None:
-                raise TypeError("experts need an input")
-            return self._run_experts(t, self._dispatch(t, x, order), column, row)
-
-        sharded = self.sharded
-        seen = flat if self.down is None else F.linear(t, flat, self.down)
-        out = experts(seen) if sharded is None else sharded.forward(seen, experts)
+        seen = _projected(t, flat, self.down)
+        out = self._results(t, seen, order, column, row)
         zeros = _zeros_like(t, seen)  # onto which the experts' results are added
         weights = self._weights(t, probabilities, tokens, order)
         where = I.integer(t, "floor_divide", order.elements)
         y = I.index_add(t, zeros.shape[0], I.scale_rows(t, out, weights), where)
-        if self.up is not None:
-            y = F.linear(t, y, self.up)
+        y = _projected(t, y, self.up)
         if self.shared is not None:
-            y = F.add(t, y, self._seen_by_all(t, self.shared, flat, (b, s, h)))
-        return reshape(t, y, (b, s, h))
+            y = F.add(t, y, self._seen_by_all(t, self.shared, flat, shape))
+        return reshape(t, y, shape)
+
+    def _results(
+        self, t: Tape, x: Tensor, order: Tensor, column: Linear, row: Linear
+    ) -> Tensor:
+        """What the routed experts make of tokens; their parameters are gathered for it where they are sharded."""
+        experts = partial(self._experts_of, t, order, column, row)
+        return experts(x) if self.sharded is None else self.sharded.forward(x, experts)
+
+    def _experts_of(
+        self, t: Tape, order: Tensor, column: Linear, row: Linear, x: Tensor | None
+    ) -> Tensor:
+        """What the routed experts make of tokens, whose rows go to them in this order."""
+        if x is None:
+            raise TypeError("experts need an input")
+        return self._run_experts(t, self._dispatch(t, x, order), column, row)
 
     def _seen_by_all(
-        self, t: Tape, shared: FeedForward, x: Tensor, shape: tuple[int, int, int]
+        self, t: Tape, shared: FeedForward, x: Tensor, shape: tuple[int, ...]
     ) -> Tensor:
         """What shared experts make of every token; ``shape``: samples, tokens and width of ``x``."""
         first, factor = (
@@ -215,6 +220,11 @@ class MixtureOfExperts(Module):
 
         t.cpu("custom_function")
         return t.apply(send(x), [x], backward)
+
+
+def _projected(t: Tape, x: Tensor, w: Tensor | None) -> Tensor:
+    """A value by a projection that not every model has."""
+    return x if w is None else F.linear(t, x, w)
 
 
 def _zeros_like(t: Tape, x: Tensor) -> Tensor:

@@ -91,33 +91,31 @@ class Delta(DeltaWeights):
 
     def _prepared(self, t: Tape, x: Tensor, rates: list[Tensor]) -> Tensor:
         """Norms of queries and keys; decays in fp32 and strengths; keys repeated for the values that share them."""
-        own = self.sizes
-        tokens = x.elements // x.shape[-1]
-        key = tokens * own.key_width
-        decays = tokens * self.decay_width
-        repeated = tokens * own.values * own.key_dim if self._repeats else 0
-
-        def launch(kernels: int, elements: int, moved: float) -> None:
-            for _ in range(kernels if elements else 0):
-                t.launch(Kernel("fused", (elements,), bytes=moved))
-
-        def work(passes: int, gates: int) -> None:
-            launch(NORMS, key, passes * float(key * x.itemsize))
-            launch(NORMS, repeated, float((key + repeated) * x.itemsize))
-            launch(gates, decays, float(decays * (x.itemsize + WIDE)))
-
-        copies = NORMS if repeated else 0
+        copies = NORMS if self._repeats else 0
         forward, backward = self.gates
         t.cpu("elementwise", NORMS + copies + forward)
-        work(2, forward)
+        self._prepare(t, x, 2, forward)
         inputs = [x, *rates, *self.decays]
 
         def back(g: Tensor) -> list[Tensor | None]:
             t.cpu("elementwise_backward", NORMS + copies + backward)
-            work(3, backward)
+            self._prepare(t, x, 3, backward)
             return [t.empty(each.shape, each.itemsize) for each in inputs]
 
         return t.apply(t.empty(x.shape, x.itemsize), inputs, back)
+
+    def _prepare(self, t: Tape, x: Tensor, passes: int, gates: int) -> None:
+        """Launches the kernels of norms, which pass over keys so often, of repeated keys, and of decays."""
+        own, tokens = self.sizes, x.elements // x.shape[-1]
+        key, decays = tokens * own.key_width, tokens * self.decay_width
+        repeated = tokens * own.values * own.key_dim if self._repeats else 0
+        for kernels, elements, moved in (
+            (NORMS, key, float(passes * key * x.itemsize)),
+            (NORMS, repeated, float((key + repeated) * x.itemsize)),
+            (gates, decays, float(decays * (x.itemsize + WIDE))),
+        ):
+            for _ in range(kernels if elements else 0):
+                t.launch(Kernel("fused", (elements,), bytes=moved))
 
     @property
     def _repeats(self) -> bool:
@@ -228,9 +226,8 @@ class HybridBlock(Block):
         Module.__init__(self)
         self.index, self.parallel = index, parallel
         self.letter = m.part_of(index)
-        self.norm1 = Norm(t, m)
-        self.part = self._part(t, m)
-        self.parameters = self.norm1.parameters + self.part.parameters
+        self.norm1 = self.child(Norm(t, m))
+        self.part = self.child(self._part(t, m))
 
     def _part(self, t: Tape, m: ModelSpec):  # type: ignore[no-untyped-def]
         if self.letter in LAYERS:

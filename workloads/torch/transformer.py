@@ -9,7 +9,7 @@ from prestep.sim.extras import lazily
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.block import Block, BlockParallel, Norm
-from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.modules import Module, without
 from prestep.workloads.torch.tape import Tape, Tensor
 
 with lazily():
@@ -45,23 +45,18 @@ class Transformer(Module):
         self.token = self._tokens(t, m) if first else None
         self.position = self._positions(t, m) if first else None
         embedded = first and m.embedding_norm
-        self.embedding_norm = Norm(t, m) if embedded else None
-        if self.embedding_norm is not None:
-            self.parameters += self.embedding_norm.parameters
+        self.embedding_norm = self.child(Norm(t, m)) if embedded else None
         # A pattern of a hybrid's names the part of each layer; other blocks have attention and feed-forward.
         layer = scan_layers.HybridBlock if m.layer_pattern else Block
-        self.blocks: list[Block] = [layer(t, m, i, self.parallel) for i in layers]
-        for block in self.blocks:
-            self.parameters += block.parameters
-        self.norm = Norm(t, m) if last else None
-        self.head: Tensor | None = None
-        if self.norm is not None:
-            self.parameters += self.norm.parameters
-            self.head = self._head(t, m)
-        later = range(m.layers, m.layers + m.mtp_layers) if last else range(0)
-        self.further = [further.Further(t, m, i, self.parallel) for i in later]
-        for each in self.further:
-            self.parameters += each.parameters
+        self.blocks: list[Block] = [
+            self.child(layer(t, m, i, self.parallel)) for i in layers
+        ]
+        self.norm = self.child(Norm(t, m)) if last else None
+        self.head = self._head(t, m) if last else None
+        self.further = [
+            self.child(further.Further(t, m, m.layers + i, self.parallel))
+            for i in range(m.mtp_layers if last else 0)
+        ]
         #: FSDP's groups of the embedding, and of norm and head, where they have groups of their own.
         self.embedding_group: FullyShard | None = None
         self.head_group: FullyShard | None = None
@@ -108,8 +103,8 @@ class Transformer(Module):
     @property
     def root_parameters(self) -> list[Tensor]:
         """Parameters outside the blocks."""
-        inside = {id(p) for b in self.all_blocks for p in b.parameters}
-        return [p for p in self.parameters if id(p) not in inside]
+        inside = [p for b in self.all_blocks for p in b.parameters]
+        return without(self.parameters, inside)
 
     def forward(
         self,

@@ -17,6 +17,7 @@ from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch import trainer
 from prestep.workloads.torch.block import BlockParallel
+from prestep.workloads.torch.modules import without
 from prestep.workloads.torch.run_block import BlockRunner, RunBlock, as_written
 from prestep.workloads.torch.simulated_rank import SimulatedRank
 from prestep.workloads.torch.tape import Tape, Tensor
@@ -81,8 +82,7 @@ class WrappedModel:
         self.choices, self.mode = job.pytorch, job.parallel.data_parallel
         self.run_block = BlockRunner(job, tape, run_block)
         if job.parallel.cp > 1:
-            around, way = rank.context_parallel(), job.pytorch.rotate_method
-            tape.ring = context.Ring(around, way, run_block is not as_written)
+            tape.ring = self._ring(run_block is not as_written)
         self.sharded: list[fsdp.FullyShard] = []
         self.whole_module: sharded_module.ShardedModule | None = None
         self.redundancy: zero_redundancy.ZeroRedundancy | None = None
@@ -98,6 +98,11 @@ class WrappedModel:
         self.resident: list[Storage] = []
         casts = job.pytorch.master_weights and not self._shards_parameters
         self.autocast = amp.Autocast(tape) if casts else None
+
+    def _ring(self, fused: bool) -> context.Ring:
+        """The ranks with the other parts of a sequence, whose keys come around."""
+        around, way = self.rank.context_parallel(), self.job.pytorch.rotate_method
+        return context.Ring(around, way, fused)
 
     @cached_property
     def dp_group(self) -> Group:
@@ -176,7 +181,7 @@ class WrappedModel:
         if self._shards_parameters:
             module = self._sharded_module(net)
             return pipeline.Stage(index, net, forward, sharded=module)
-        wrapped = self._distributed(averaged, _without(own, averaged))
+        wrapped = self._distributed(averaged, without(own, averaged))
         return pipeline.Stage(index, net, forward, wrapped)
 
     def _network(self) -> Callable[[], Tensor]:
@@ -206,7 +211,7 @@ class WrappedModel:
         if self._shards_parameters:
             return self._fully_sharded(net, tokens)
         self.averaged = self._averaged(net)
-        experts = _without(self.parameters, self.averaged)
+        experts = without(self.parameters, self.averaged)
         self.ddp = self._data_parallel(self.averaged, experts)
         self.run_block.bucket_cap = self.ddp.cap if self.ddp is not None else None
         return self._under_autocast(
@@ -253,7 +258,7 @@ class WrappedModel:
             return own
         layers = [b.experts for b in net.all_blocks if b.experts is not None]
         spread = [p for layer in layers for p in layer.expert_parameters]
-        return _without(own, spread)
+        return without(own, spread)
 
     def _count(self, net: Transformer) -> int:
         """Parameters of the whole model that this rank's stage stands for (sharded ones counted in full)."""
@@ -406,7 +411,7 @@ class WrappedModel:
         averaged = self.averaged or self.parameters
         average = self.job.parallel.pp == 1
         ddp.reduce_each(self.tape, averaged, self.dp_group, average=average)
-        experts, copies = _without(self.parameters, averaged), self.expert_copies
+        experts, copies = without(self.parameters, averaged), self.expert_copies
         if experts and copies.size > 1:
             ddp.reduce_each(self.tape, experts, copies, average, ddp.EXPERTS)
 
@@ -462,8 +467,3 @@ class WrappedModel:
         elements = sum(p.elements for p in stored)
         size = sum(p.stored_size for p in stored)
         self.tape.launch(Kernel("fill", (elements,), bytes=size))  # _foreach_zero_
-
-
-def _without(tensors: list[Tensor], others: list[Tensor]) -> list[Tensor]:
-    out = set(map(id, others))
-    return [p for p in tensors if id(p) not in out]

@@ -10,6 +10,7 @@ Kernels are ATen operations, whose times were measured on H100 and H200 (`preste
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.torch.tape import Tape, Tensor
@@ -47,31 +48,34 @@ def rms_norm(t: Tape, x: Tensor, weight: Tensor) -> Tensor:
     """LlamaRMSNorm: keeps its input in fp32, a statistic a row and, for the weight's gradient, the normed input."""
     columns = x.shape[-1]
     rows, n = x.elements // columns, x.elements
-    shape, itemsize = x.shape, x.itemsize
     _over(t, n, NORM_BEFORE)
     _by_rows(t, "mean", rows, columns)
     for _ in ("epsilon", "reciprocal root"):
         _small(t, rows)
-    kept = [t.empty(shape, WIDE), t.empty((rows,), WIDE)]
+    kept = [t.empty(x.shape, WIDE), t.empty((rows,), WIDE)]
     _over(t, n, NORM_AFTER)
-    trains = weight.requires_grad
-    if trains:
-        kept.append(t.empty(shape, itemsize))
+    if weight.requires_grad:
+        kept.append(t.empty(x.shape, x.itemsize))
     t.saves()
+    backward = partial(_norm_backward, t, kept, weight, x.itemsize)
+    return t.apply(t.empty(x.shape, x.itemsize), [x, weight], backward)
 
-    def backward(g: Tensor) -> list[Tensor | None]:
-        _ = kept
-        grad = _weight_gradient(t, g, weight) if trains else None
-        _over(t, n, BACK_BEFORE, back=True)
-        _by_rows(t, "sum", rows, columns, back=True)
-        for _ in range(SMALL):
-            _small(t, rows, back=True)
-        wide = [t.empty(shape, WIDE) for _ in range(2)]
-        _over(t, n, BACK_AFTER, back=True)
-        del wide
-        return [t.empty(shape, itemsize), grad]
 
-    return t.apply(t.empty(shape, itemsize), [x, weight], backward)
+def _norm_backward(
+    t: Tape, kept: list[Tensor], weight: Tensor, itemsize: int, g: Tensor
+) -> list[Tensor | None]:
+    """Gradients of a norm's input and weight from what it has kept, which stays alive meanwhile."""
+    wide, statistics = kept[:2]
+    n, rows = wide.elements, statistics.elements
+    grad = _weight_gradient(t, g, weight) if weight.requires_grad else None
+    _over(t, n, BACK_BEFORE, back=True)
+    _by_rows(t, "sum", rows, n // rows, back=True)
+    for _ in range(SMALL):
+        _small(t, rows, back=True)
+    sums = [t.empty(wide.shape, WIDE) for _ in range(2)]
+    _over(t, n, BACK_AFTER, back=True)
+    del sums
+    return [t.empty(wide.shape, itemsize), grad]
 
 
 def _weight_gradient(t: Tape, g: Tensor, weight: Tensor) -> Tensor:
@@ -137,22 +141,26 @@ def cross_entropy(t: Tape, logits: Tensor) -> Tensor:
     logp = t.empty(shape, WIDE)
     del widened
     t.launch(Kernel("nll_loss_fwd", rows, bytes=32.0 * rows[0]))
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        del g
-        t.cpu("loss_backward")
-        t.launch(Kernel("aten fill", (n,), "fp32", bytes=wide))
-        picked = t.empty(logp.shape, WIDE)
-        t.launch(Kernel("nll_loss_bwd", rows, bytes=32.0 * rows[0]))
-        name = "aten _log_softmax_backward_data"
-        t.launch(Kernel(name, rows, "fp32", bytes=3 * wide))
-        gradient = t.empty(logp.shape, WIDE)
-        del picked
-        _over(t, n, [NARROWED], back=True)
-        del gradient
-        return [t.empty(shape, itemsize)]
-
+    backward = partial(_loss_backward, t, logp, itemsize)
     return t.apply(t.empty((1,), WIDE), [logits], backward)
+
+
+def _loss_backward(
+    t: Tape, logp: Tensor, itemsize: int, _: Tensor
+) -> list[Tensor | None]:
+    """The gradient of logits of so many bytes each, by way of one in fp32."""
+    rows = (logp.elements // logp.shape[-1], logp.shape[-1])
+    t.cpu("loss_backward")
+    t.launch(Kernel("aten fill", (logp.elements,), "fp32", bytes=logp.size))
+    picked = t.empty(logp.shape, WIDE)
+    t.launch(Kernel("nll_loss_bwd", rows, bytes=32.0 * rows[0]))
+    name = "aten _log_softmax_backward_data"
+    t.launch(Kernel(name, rows, "fp32", bytes=3 * logp.size))
+    gradient = t.empty(logp.shape, WIDE)
+    del picked
+    _over(t, logp.elements, [NARROWED], back=True)
+    del gradient
+    return [t.empty(logp.shape, itemsize)]
 
 
 def _over(
