@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -245,7 +245,7 @@ def check_new(output: Path, force: bool) -> None:
 
 
 def options(
-    texts: Mapping[str | tuple[str, ...], str], **alike: Any
+    texts: dict[str, str] | dict[str | tuple[str, ...], str], **alike: Any
 ) -> Callable[[Command], Command]:
     """Options that differ in names and help alone; `alike` is what click is told of each of them.
 
