@@ -15,8 +15,8 @@ import pandas as pd
 
 from lab import CASES
 from lab.formats import library_rows
+from lab.formats.packaged import WHO
 from prestep.sim.costs.gpu_files import HARDWARE
-from prestep.sim.costs.libraries import WHO
 from prestep.sim.costs.library_families import FAMILIES, Family
 
 SAMPLE = 8

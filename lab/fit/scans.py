@@ -14,10 +14,10 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from lab.fit.libraries import ROWS, split, write
+from lab.formats.packaged import libraries, library_table
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.estimators.scans import MEASURED_ON, SOURCES
 from prestep.sim.costs.gpu_files import HARDWARE
-from prestep.sim.costs.libraries import libraries, library_table
 from prestep.sim.costs.library_families import SCANS
 from prestep.sim.costs.library_table import Library
 

@@ -15,10 +15,10 @@ from lab import CASES
 from lab.fit import library_errors
 from lab.fit.libraries import newest, split
 from lab.formats import library_rows
+from lab.formats.packaged import libraries, library_table
 from lab.sets.kernels import validate_set
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.gpu_files import HARDWARE
-from prestep.sim.costs.libraries import libraries, library_table
 from prestep.sim.costs.library_families import (
     ATTENTION,
     EXCHANGES,

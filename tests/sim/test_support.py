@@ -1,9 +1,8 @@
-"""What predictions of each GPU rest on: the page and the command."""
+"""What predictions of each GPU rest on, as the command lists it."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from click.testing import CliRunner
 
@@ -12,14 +11,6 @@ from prestep.sim.costs import load_gpu
 from prestep.sim.costs.gpu import names
 from prestep.sim.tools import support
 from prestep.sim.units import percent
-
-PAGE = Path(cli.__file__).parent / "docs" / "gpus.md"
-
-
-def test_the_page_is_what_the_command_writes() -> None:
-    """Tables of the page are those of this tree's GPUs."""
-    text = PAGE.read_text(encoding="utf-8")
-    assert support.written(text) == text
 
 
 def test_every_gpu_is_listed_with_what_it_rests_on() -> None:

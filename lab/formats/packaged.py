@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from prestep.sim.costs.estimators.library import rows_of_library
 from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.gpu_files import HARDWARE
 from prestep.sim.costs.library_families import Family
@@ -32,7 +33,6 @@ def libraries(
 
 def library_table(family: Family, library: Library, roofline: Roofline) -> LibraryTable:
     """The packaged table of a library (a key of `libraries`), on a GPU of these limits."""
-    rows = libraries(family)[library]
-    sizes = rows[list(family.sizes)].to_numpy()
-    seconds = rows["us"].to_numpy(dtype=float) * 1e-6
-    return LibraryTable(family, sizes, seconds, roofline, library.dtype)
+    return LibraryTable(
+        family, *rows_of_library(family, library), roofline, library.dtype
+    )
