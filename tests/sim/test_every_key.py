@@ -173,7 +173,6 @@ def test_no_key_is_dropped_in_silence(section: str) -> None:
     assert not _silent("ddp", section)
 
 
-@pytest.mark.daily
 @pytest.mark.slow
 @pytest.mark.parametrize("base", ["ddp", "stages", "experts"])
 @pytest.mark.parametrize("section", OF_A_STEP)
