@@ -89,10 +89,12 @@ class Place:
         """The copies that share hosts with ``mine``; all of them where the fabric blocks."""
         if self.blocking:
             return list(groups)
-        hosts = {rank // self.gpus_per_host for rank in mine}
-        return [
-            g for g in groups if any(rank // self.gpus_per_host in hosts for rank in g)
-        ]
+        each = self.gpus_per_host
+        hosts = {rank // each for rank in mine}
+        near = {
+            rank for host in hosts for rank in range(host * each, (host + 1) * each)
+        }
+        return [group for group in groups if not near.isdisjoint(group)]
 
 
 @dataclass(frozen=True)

@@ -81,16 +81,14 @@ def plan(
     if not measured(group, fabric, settings, tokens) or size <= 0:
         return None
     inside, over = curve(fabric.gpu_model, tokens.way), curve(HOSTS, tokens.way)
-    several = group.nodes > 1
-    links, data = _bytes(group, fabric, tokens)
-    work = seconds_of_sms(inside, tokens) * (over.work if several else 1.0)
     latency = inside.start + inside.start_byte * tokens.size
-    if several:
+    work, nic = seconds_of_sms(inside, tokens), 1.0
+    if group.nodes > 1:
         latency = max(latency + over.start, group.remote_latency)
-    kinds, bandwidth = fabric.links.kind[links], fabric.links.bandwidth[links]
-    reached = np.where(kinds == "nvlink", inside.nvlink, over.nic if several else 1)
+        work, nic = work * over.work, over.nic
+    links, data = _bytes(group, fabric, tokens)
     # SMs and links work at once: the slower of the two decides the rate.
-    narrowest = float(np.min(bandwidth * reached / data))
+    rate = min(size / work, _narrowest(fabric, links, data, inside.nvlink, nic))
     return Plan(
         op,
         size,
@@ -101,10 +99,19 @@ def plan(
         latency,
         links,
         data / wires(links, fabric, machine.of(fabric).wire),
-        min(size / work, narrowest),
+        rate,
         "fitted" if group.nodes <= MEASURED else "guess",
         data=data,
     )
+
+
+def _narrowest(
+    fabric: Any, links: np.ndarray, data: np.ndarray, nvlink: float, nic: float
+) -> float:
+    """Bytes/s of a rank that the fullest link lets pass, of which kernels reach the share `nvlink` or `nic`."""
+    kinds, bandwidth = fabric.links.kind[links], fabric.links.bandwidth[links]
+    reached = np.where(kinds == "nvlink", nvlink, nic)
+    return float(np.min(bandwidth * reached / data))
 
 
 def measured(group: Group, fabric: Any, settings: Nccl, tokens: Tokens) -> bool:

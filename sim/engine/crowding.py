@@ -3,55 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from prestep.sim.engine.fair_share import EQUAL
-from prestep.sim.engine.sharing import REMEMBERED, OnLinks, Shapes, Sharing
+from prestep.sim.engine.sharing import REMEMBERED, OnLinks, Sharing
 
 if TYPE_CHECKING:
-    from prestep.sim.collectives.plan import Plan
+    from prestep.sim.engine.chain_run import ChainRun
+    from prestep.sim.engine.fluid import Activity
 
 # Shapes under way, with the payload bytes/s of each.
 _Others = tuple[tuple[int, float], ...]
 
 
-class Chained(Protocol):
-    """A chain under way; `transfer` is the number of its own transfer under way, -1: none."""
-
-    @property
-    def flowing(self) -> bool: ...
-    @property
-    def transfer(self) -> int: ...
-    def disturb(self) -> None: ...
-
-
-class Moving(Protocol):
-    """A transfer under way."""
-
-    number: int
-    shape: int
-    plan: Plan
-
-
 class Crowding:
     """The chains under way, and the transfers beside them."""
 
-    def __init__(self, sharing: Sharing, active: Mapping[int, Moving]) -> None:
+    def __init__(self, sharing: Sharing, active: Mapping[int, Activity]) -> None:
         self.shapes, self.bandwidth = sharing.shapes, sharing.bandwidth
         self.active = active
-        self._chains: dict[Chained, int] = {}  # with the shapes of all they exchange
-        self._narrowest = _Narrowest(self.shapes, self.bandwidth)
+        self._chains: dict[ChainRun, int] = {}  # with the shapes of all they exchange
+        self._narrowest = cache(self._pass)
         # Whether a chain of a shape is crowded beside others: the same few come again and again.
         self._crowded: dict[tuple[int, _Others], bool] = {}
 
-    def enter(self, chain: Chained, uses: OnLinks) -> None:
+    def enter(self, chain: ChainRun, uses: OnLinks) -> None:
         """A chain begins that puts at most ``uses`` bytes/s on links; all there are disturbed if that is too much."""
         self._chains[chain] = self.shapes.of(uses)
         self.disturb_near(self._chains[chain])
 
-    def leave(self, chain: Chained) -> None:
+    def leave(self, chain: ChainRun) -> None:
         """A chain has ended."""
         del self._chains[chain]
 
@@ -65,7 +49,7 @@ class Crowding:
             if chain.flowing and self.crowded(chain):
                 chain.disturb()
 
-    def crowded(self, chain: Chained) -> bool:
+    def crowded(self, chain: ChainRun) -> bool:
         """Whether any link that a chain uses would be overfull if all that is under way there came at once."""
         own = self._chains[chain]
         others = (*self._transfers(own), *self._other_chains(chain, own))
@@ -86,12 +70,12 @@ class Crowding:
             return []
         of_chains = {other.transfer for other in self._chains}
         return [
-            (one.shape, min(one.plan.rate_cap, self._narrowest[one.shape]))
+            (one.shape, min(one.plan.rate_cap, self._narrowest(one.shape)))
             for one in reached
             if one.number not in of_chains
         ]
 
-    def _other_chains(self, chain: Chained, own: int) -> list[tuple[int, float]]:
+    def _other_chains(self, chain: ChainRun, own: int) -> list[tuple[int, float]]:
         """Chains that share links with a chain of the shape `own`."""
         near = self.shapes.near[own]
         return [
@@ -111,17 +95,9 @@ class Crowding:
             np.add.at(load, at[common], other.usage[common] * pace)
         return bool((load > self.bandwidth[mine.links] * (1 + EQUAL)).any())
 
-
-class _Narrowest(dict[int, float]):
-    """Payload bytes/s that the links of each shape let pass."""
-
-    def __init__(self, shapes: Shapes, bandwidth: np.ndarray) -> None:
-        super().__init__()
-        self.shapes, self.bandwidth = shapes, bandwidth
-
-    def __missing__(self, shape: int) -> float:
+    def _pass(self, shape: int) -> float:
+        """Payload bytes/s that the links of a shape let pass."""
         plan = self.shapes.plans[shape]
         with np.errstate(divide="ignore"):
             widths = self.bandwidth[plan.links] / plan.usage
-        narrowest = self[shape] = float(widths.min(initial=float("inf")))
-        return narrowest
+        return float(widths.min(initial=float("inf")))

@@ -21,7 +21,7 @@ import simpy
 from prestep.sim.engine.clock import LAST, Clock
 from prestep.sim.engine.crowding import Crowding
 from prestep.sim.engine.fair_share import max_min_rates
-from prestep.sim.engine.sharing import Sharing
+from prestep.sim.engine.sharing import BY_NUMBER, Sharing
 from prestep.sim.engine.traffic import LinkBytes, Traffic
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class Network:
             heappop(self._ends)
             over.append(self.active.pop(first.number))
         if len(over) > 1:
-            over.sort(key=_number)
+            over.sort(key=BY_NUMBER)
         for activity in over:
             self._count(activity.shape, activity.plan, activity.plan.size)
             self._log.rows.append((self.env.now, activity.number, -1, 0.0))
@@ -261,7 +261,3 @@ class Network:
         # Nothing else is left to happen at this moment but what comes last: see LAST.
         for activity in over:
             activity.done.succeed()
-
-
-def _number(activity: Activity) -> int:
-    return activity.number

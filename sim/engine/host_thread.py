@@ -84,12 +84,8 @@ class HostThread:
                 clock = max(clock, end[queued])
             launched = clock + (cost[i] if noise is None else cost[i] * noise[g])
             if self._sync[i]:
-                awaited = self._awaited(g)
-                for self._awaits in awaited:
-                    if end[self._awaits] < 0:
-                        yield self.ended(self._awaits)
-                self.start[g] = launched
-                end[g] = clock = max([launched, *(end[a] for a in awaited)])
+                yield from self._synchronize(g, launched)
+                clock = end[g]
             else:
                 clock = launched
             launch[g] = launched
@@ -112,6 +108,15 @@ class HostThread:
         if self._request.triggered:
             self._request = self.env.event()
         return self.ended(last) | self._request
+
+    def _synchronize(self, g: int, begin: float) -> Generator[simpy.Event, None, None]:
+        """Waits from `begin` on until what synchronisation `g` waits for has ended."""
+        awaited, end = self._awaited(g), self.end
+        for self._awaits in awaited:
+            if end[self._awaits] < 0:
+                yield self.ended(self._awaits)
+        self.start[g] = begin
+        end[g] = max([begin, *(end[a] for a in awaited)])
 
     def _awaited(self, g: int) -> list[int]:
         """The operations that synchronisation `g` waits for, counted over steps."""

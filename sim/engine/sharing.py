@@ -7,16 +7,22 @@ those with which it shares links, directly or through others; ten thousand trans
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from prestep.sim.engine.fair_share import Incidence, rates
 
+if TYPE_CHECKING:
+    from prestep.sim.engine.fluid import Activity
+
 # From so many transfers at once on, columns find what is connected faster than pairs do.
 MANY = 48
 # Solutions remembered; a run with noise never asks for the same twice, and forgets them all when they are so many.
 REMEMBERED = 10_000
+# Transfers in the order in which they began.
+BY_NUMBER = attrgetter("number")
 
 
 class OnLinks(Protocol):
@@ -30,15 +36,6 @@ class OnLinks(Protocol):
     def data_usage(self) -> np.ndarray: ...
 
 
-class Sharer(Protocol):
-    """A transfer in flight; `number` is its place in the order in which they began."""
-
-    number: int
-    shape: int
-    cap: float
-
-
-T = TypeVar("T", bound=Sharer)
 Solution = tuple[list[float], list[int]]
 
 
@@ -95,14 +92,17 @@ class Sharing:
         self.solves = 0
         self._solutions: dict[tuple[tuple[int, float], ...], Solution] = {}
 
-    def leaves_room(self, shape: int, active: Mapping[int, T]) -> bool:
+    def leaves_room(self, shape: int, active: Mapping[int, Activity]) -> bool:
         """Whether any of those in flight may share a link with a shape."""
         near = self.shapes.near[shape]
         return len(active) > MANY or any(near[a.shape] for a in active.values())
 
     def reached(
-        self, active: Mapping[int, T], changed: Iterable[T], left: Iterable[int]
-    ) -> list[list[T]]:
+        self,
+        active: Mapping[int, Activity],
+        changed: Iterable[Activity],
+        left: Iterable[int],
+    ) -> list[list[Activity]]:
         """Those in flight that share links with what changed, or with shapes that left, directly or through others.
 
         Returns
@@ -116,12 +116,12 @@ class Sharing:
         for seed in self._seeds(rest, changed, left):
             if seed in rest:
                 group, rest = self._connected(seed, rest)
-                groups.append(sorted(group, key=_number) if len(group) > 1 else group)
+                groups.append(sorted(group, key=BY_NUMBER) if len(group) > 1 else group)
         return groups
 
     def _seeds(
-        self, active: list[T], changed: Iterable[T], left: Iterable[int]
-    ) -> list[T]:
+        self, active: list[Activity], changed: Iterable[Activity], left: Iterable[int]
+    ) -> list[Activity]:
         """What changed, and those that shared a link with a shape that left."""
         seeds = list(changed)
         for shape in left:
@@ -129,7 +129,9 @@ class Sharing:
             seeds += [a for a in active if near[a.shape]]
         return seeds
 
-    def _connected(self, seed: T, active: list[T]) -> tuple[list[T], list[T]]:
+    def _connected(
+        self, seed: Activity, active: list[Activity]
+    ) -> tuple[list[Activity], list[Activity]]:
         """Those that share links with the seed, directly or through others; and the rest."""
         rest = [a for a in active if a is not seed]
         group, todo = [seed], [seed]
@@ -142,8 +144,8 @@ class Sharing:
         return group, rest
 
     def _reached_of_many(
-        self, active: list[T], changed: Iterable[T], left: Iterable[int]
-    ) -> list[list[T]]:
+        self, active: list[Activity], changed: Iterable[Activity], left: Iterable[int]
+    ) -> list[list[Activity]]:
         """`reached`, in columns and in one group."""
         numbers = {a.number for a in changed}
         reached = np.fromiter((a.number in numbers for a in active), bool, len(active))
@@ -154,11 +156,11 @@ class Sharing:
         group = [active[at] for at in np.flatnonzero(reached).tolist()]
         return [group] if group else []
 
-    def _uses(self, sharers: Sequence[Sharer]) -> Incidence:
+    def _uses(self, sharers: Sequence[Activity]) -> Incidence:
         plans = [self.shapes.plans[a.shape] for a in sharers]
         return Incidence.of([p.links for p in plans], [p.usage for p in plans])
 
-    def rates(self, sharers: Sequence[Sharer]) -> Solution:
+    def rates(self, sharers: Sequence[Activity]) -> Solution:
         """Payload bytes/s of all that share links, and what holds each: a link, or -1 for its own cap."""
         if len(sharers) > MANY:
             return self._solved(sharers)
@@ -170,7 +172,7 @@ class Sharing:
             solution = self._solutions[key] = self._solved(sharers)
         return solution
 
-    def _solved(self, sharers: Sequence[Sharer]) -> Solution:
+    def _solved(self, sharers: Sequence[Activity]) -> Solution:
         self.solves += 1
         if len(sharers) == 1:
             return self._alone(self.shapes.plans[sharers[0].shape], sharers[0].cap)
@@ -197,7 +199,3 @@ def _spread(uses: Incidence, reached: np.ndarray, touched: np.ndarray) -> None:
         on_touched = activity[touched[uses.links]]
         reached |= np.bincount(on_touched, minlength=len(reached)) > 0
         touched[uses.links[reached[activity]]] = True
-
-
-def _number(sharer: Sharer) -> int:
-    return sharer.number

@@ -25,6 +25,9 @@ LONGER = 1.1
 # Periods are looked for from these places of a program on, to so many operations that are like the one there.
 NEXT = 8
 PLACES = (0.3, 0.5, 0.7)
+# Arrays of a program with an entry for each operation; those that may be None.
+COLUMNS = ("kind", "stream", "payload", "host", "phase", "layer", "microbatch")
+OPTIONAL = ("gap", "latency")
 
 
 @dataclass(frozen=True)
@@ -82,14 +85,9 @@ def shortened(graph: OpGraph) -> Shortened | None:
     """The graph without most of its rounds; None where it has none, or few."""
     alike = _alike(graph.comms)
     kinds = tuple(_kinds(program, alike) for program in graph.programs)
-    rounds = _rounds(graph, kinds)
-    if rounds is None:
-        return None
-    left_out = min(one.count for one in rounds) - KEPT
-    saved = sum(left_out * one.period for one in rounds)
-    if left_out <= 0 or saved < LEAST_SAVED * graph.operations:
-        return None
-    meetings = _meetings(graph, alike)
+    rounds = _rounds(graph, kinds) or ()
+    left_out = _left_out(graph, rounds)
+    meetings = _meetings(graph, alike) if left_out else None
     if meetings is None:
         return None
     cut = [
@@ -143,6 +141,13 @@ def _rounds(graph: OpGraph, kinds: Sequence[np.ndarray]) -> tuple[Round, ...] | 
     return tuple(one.of(together) for one in rounds) or None
 
 
+def _left_out(graph: OpGraph, rounds: Sequence[Round]) -> int:
+    """How many rounds need not be executed; 0 where that is not worth it."""
+    left_out = min((one.count for one in rounds), default=0) - KEPT
+    saved = sum(left_out * one.period for one in rounds)
+    return left_out if saved >= max(1, LEAST_SAVED * graph.operations) else 0
+
+
 def _kinds(program: Program, alike: Sequence[int]) -> np.ndarray:
     """Numbers that are equal for operations that are alike."""
     batches = [tuple([alike[c] for c in part]) for part in program.parts]
@@ -161,14 +166,9 @@ def _kinds(program: Program, alike: Sequence[int]) -> np.ndarray:
         nothing if program.latency is None else program.latency.tolist(),
         strict=True,
     )
-    return _numbers(columns)
-
-
-def _numbers(values: Iterable[object]) -> np.ndarray:
-    """The same number for the same value."""
     numbers: dict[object, int] = {}
-    column = [numbers.setdefault(one, len(numbers)) for one in values]
-    return np.array(column, dtype=np.int64)
+    kinds = [numbers.setdefault(one, len(numbers)) for one in columns]
+    return np.array(kinds, dtype=np.int64)
 
 
 def _longest(kinds: np.ndarray, program: Program) -> Round | None:
@@ -258,34 +258,32 @@ class _Cut:
         meetings: dict[int, list[int]],
         numbers: dict[int, int],
     ) -> Program:
-        """What is left; the first of its communications of a kind is the first of all, and so on."""
+        """What is left of the program.
+
+        Parameters
+        ----------
+        alike, meetings
+            Of every communication the first that is like it, and of that all, in their order.
+        numbers
+            Of communications in the shortened graph, by those in the whole one.
+        """
         whole, kept = self.whole, self.kept
-        met: defaultdict[int, int] = defaultdict(int)
-        parts: list[tuple[int, ...]] = []
-        payload = whole.payload[kept]
-        for at, op in enumerate(kept):
-            if whole.kind[op] == COMM:
-                batch = []
-                for c in whole.parts[int(whole.payload[op])]:
-                    batch.append(numbers[meetings[alike[c]][met[alike[c]]]])
-                    met[alike[c]] += 1
-                payload[at] = len(parts)
-                parts.append(tuple(batch))
-        return replace(
-            whole,
-            kind=whole.kind[kept],
-            stream=whole.stream[kept],
-            payload=payload,
-            host=whole.host[kept],
-            deps=tuple(tuple([self._moved(d) for d in whole.deps[i]]) for i in kept),
-            phase=whole.phase[kept],
-            layer=whole.layer[kept],
-            microbatch=whole.microbatch[kept],
-            parts=tuple(parts),
-            names=tuple([whole.names[i] for i in kept]),
-            gap=None if whole.gap is None else whole.gap[kept],
-            latency=None if whole.latency is None else whole.latency[kept],
+        columns = {name: getattr(whole, name) for name in (*COLUMNS, *OPTIONAL)}
+        cut = {
+            name: None if column is None else column[kept]
+            for name, column in columns.items()
+        }
+        # The first of its communications of a kind is the first of all, and so on.
+        orders = {first: iter(order) for first, order in meetings.items()}
+        communicates = np.flatnonzero(cut["kind"] == COMM)
+        parts = tuple(
+            tuple([numbers[next(orders[alike[c]])] for c in whole.parts[batch]])
+            for batch in cut["payload"][communicates].tolist()
         )
+        cut["payload"][communicates] = np.arange(len(parts))
+        deps = tuple(tuple([self._moved(d) for d in whole.deps[i]]) for i in kept)
+        names = tuple([whole.names[i] for i in kept])
+        return replace(whole, **cut, deps=deps, parts=parts, names=names)
 
     def _moved(self, dep: int) -> int:
         """Where an operation is now; of one that was left out, the one like it in the round before."""

@@ -211,8 +211,9 @@ def _by_host(fabric: Fabric, communicators: Gpus) -> list[list[Sequence[str]]]:
     hosts: list[list[Sequence[str]]] = []
     before = ""
     for gpus in communicators:
-        around = {fabric.host_of(gpu) for gpu in gpus}
-        host = around.pop() if len(around) == 1 else ""
+        host = fabric.host_of(gpus[0])
+        if any(fabric.host_of(gpu) != host for gpu in gpus):
+            host = ""
         if host and host == before:
             hosts[-1].append(gpus)
         else:

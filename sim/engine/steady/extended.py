@@ -58,21 +58,28 @@ class Extended:
         for r in ranks:
             self._same_waits(r, places[r], (launch[r], start[r], end[r]))
         self._same_meetings(places, start)
-        # budgets are levels, not times: they come later without growing
-        levels = [[_Places(p.like, 0.0 * p.later) for p in mine] for mine in places]
         return replace(
             run,
             launch=launch,
             start=start,
             end=end,
-            ready=tuple(self._ready(r, places[r]) for r in ranks),
-            exposed=tuple(self._exposed(r, places[r]) for r in ranks),
             plans=self.timed.plans,
             **self._bytes()._asdict(),
             traffic=self._traffic(),
             finished=max((float(e.max()) for e in end if e.size), default=0.0),
-            budget=tuple(_moved(run.budget[r], levels[r]) for r in ranks),
+            **self._of_ranks(places),
         )
+
+    def _of_ranks(self, places: list[list[_Places]]) -> dict[str, tuple[Any, ...]]:
+        """When peers had arrived, waits for exchanges within chains, and power budgets, by rank."""
+        # Budgets are levels, not times: they come later without growing.
+        levels = [[_Places(p.like, 0.0 * p.later) for p in mine] for mine in places]
+        pairs = zip(self.short_run.budget, levels, strict=True)
+        return {
+            "ready": tuple(self._ready(r, mine) for r, mine in enumerate(places)),
+            "exposed": tuple(self._exposed(r, mine) for r, mine in enumerate(places)),
+            "budget": tuple(_moved(budget, mine) for budget, mine in pairs),
+        }
 
     def _begun(
         self, places: list[list[_Places]], end: Sequence[np.ndarray]

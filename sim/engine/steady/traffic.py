@@ -11,8 +11,6 @@ from prestep.sim.engine.traffic import Traffic
 # Rates are the same up to this share.
 SAME_RATE = 1e-9
 
-Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-
 
 def extended(
     traffic: Traffic,
@@ -66,25 +64,33 @@ class _Window:
             for n, edge in zip(self.numbers, edges, strict=True)
         ]
 
+    @property
+    def begun(self) -> int:
+        """Activities that begin in the round."""
+        return self.numbers[2] - self.numbers[1]
+
     def repeats(self, tolerance: float) -> bool:
         """Whether the rows are those of the round before."""
         t, (before, begin, end) = self.traffic, self.rows
-        earlier, now = slice(before, begin), slice(begin, end)
         if not all(self.ordered) or begin - before != end - begin:
             return False
-        if (np.abs(t.time[earlier] + self.length - t.time[now]) > tolerance).any():
-            return False
-        if (t.bound[earlier] != t.bound[now]).any():
-            return False
-        apart = np.abs(t.rate[earlier] - t.rate[now])
-        if (apart > SAME_RATE * t.rate[now]).any():
+        if not self._same_rates(tolerance):
             return False
         if any(len(one) != len(self.under_way[0]) for one in self.under_way):
             return False
         there = np.arange(len(t.plans))
         numbered = self._renumbered(there, self.numbers, self.under_way)
-        then = numbered[t.activity[earlier]]
-        return bool((then == t.activity[now]).all()) and self._same_plans(numbered)
+        then = numbered[t.activity[before:begin]]
+        same = (then == t.activity[begin:end]).all()
+        return bool(same) and self._same_plans(numbered)
+
+    def _same_rates(self, tolerance: float) -> bool:
+        """Whether rates change at the same times, to the same values and for the same reason."""
+        t, (before, begin, end) = self.traffic, self.rows
+        earlier, now = slice(before, begin), slice(begin, end)
+        late = np.abs(t.time[earlier] + self.length - t.time[now]) > tolerance
+        other = np.abs(t.rate[earlier] - t.rate[now]) > SAME_RATE * t.rate[now]
+        return not (late | other | (t.bound[earlier] != t.bound[now])).any()
 
     def _renumbered(
         self, numbers: np.ndarray, at: list[int], under_way: list[np.ndarray]
@@ -107,48 +113,51 @@ class _Window:
     def put_in(self, times: int) -> Traffic:
         """The traffic with this round `times` more times."""
         t, (_, begin, end) = self.traffic, self.rows
-        (_, old, new), size = self.numbers, self.numbers[2] - self.numbers[1]
-        parts: list[Rows] = [_rows(t, slice(0, end), 0.0)]
-        number = np.arange(len(t.plans))
-        for copy in range(1, times + 1):
-            time, activity, bound, rate = _rows(
-                t, slice(begin, end), copy * self.length
-            )
-            mine = number.copy()
-            mine[old:new] += copy * size
-            mine[self.under_way[1]] = self.under_way[2] + (copy - 1) * size
-            parts.append((time, mine[activity], bound, rate))
-        time, activity, bound, rate = _rows(
-            t, slice(end, len(t.time)), times * self.length
+        _, old, new = self.numbers
+        # Rows, how many copies of the round lie before them, and the numbers that activities have there.
+        pieces = [
+            (slice(0, end), 0, np.arange(len(t.plans))),
+            *(
+                (slice(begin, end), copy, self._numbers_in(copy))
+                for copy in range(1, times + 1)
+            ),
+            (slice(end, None), times, self._numbers_after(times)),
+        ]
+        return Traffic(
+            plans=(*t.plans[:new], *t.plans[old:new] * times, *t.plans[new:]),
+            time=np.concatenate(
+                [t.time[rows] + copies * self.length for rows, copies, _ in pieces]
+            ),
+            activity=np.concatenate(
+                [numbers[t.activity[rows]] for rows, _, numbers in pieces]
+            ),
+            bound=np.concatenate([t.bound[rows] for rows, _, _ in pieces]),
+            rate=np.concatenate([t.rate[rows] for rows, _, _ in pieces]),
+            busy=self._busy(times),
         )
-        mine = number.copy()
-        mine[old:] += times * size
-        parts.append((time, mine[activity], bound, rate))
-        plans = (*t.plans[:new], *t.plans[old:new] * times, *t.plans[new:])
-        times_of, activities, bounds, rates = (
-            np.concatenate(column) for column in zip(*parts, strict=True)
-        )
-        busy = self._busy(times, size)
-        return Traffic(plans, times_of, activities, bounds, rates, busy)
 
-    def _busy(self, times: int, size: int) -> dict[int, float]:
+    def _numbers_in(self, copy: int) -> np.ndarray:
+        """The numbers that activities of the round have in one of its copies, counted from 1."""
+        (_, old, new), size = self.numbers, self.begun
+        numbers = np.arange(len(self.traffic.plans))
+        numbers[old:new] += copy * size
+        # What was under way when the round began, began in the copy before it.
+        numbers[self.under_way[1]] = self.under_way[2] + (copy - 1) * size
+        return numbers
+
+    def _numbers_after(self, times: int) -> np.ndarray:
+        """The numbers that activities have behind all copies."""
+        numbers = np.arange(len(self.traffic.plans))
+        numbers[self.numbers[1] :] += times * self.begun
+        return numbers
+
+    def _busy(self, times: int) -> dict[int, float]:
+        """Shares of mean rates, by the numbers of all copies."""
         _, old, new = self.numbers
         busy: dict[int, float] = {}
         for one, share in self.traffic.busy.items():
-            if one < new:
-                busy[one] = share
-            if old <= one < new:
-                for copy in range(1, times + 1):
-                    busy[one + copy * size] = share
-            if one >= new:
-                busy[one + times * size] = share
+            copies = range(times + 1) if one >= old else range(1)
+            if one >= new:  # it comes behind all copies
+                copies = range(times, times + 1)
+            busy |= {one + copy * self.begun: share for copy in copies}
         return busy
-
-
-def _rows(traffic: Traffic, rows: slice, later: float) -> Rows:
-    return (
-        traffic.time[rows] + later,
-        traffic.activity[rows],
-        traffic.bound[rows],
-        traffic.rate[rows],
-    )
