@@ -170,3 +170,13 @@ def test_growing_segments_reserve_no_more_than_blocks_and_pages(
     for number in range(1, len(sizes) + 1):
         allocator.give_back(number)
     assert [len(row) for *_, row in allocator.segments()] == [1]
+
+
+def test_megatrons_layers_say_which_part_keeps_what() -> None:
+    """They stand for many blocks, so nothing is reserved; what waits for backward is told part by part."""
+    step = scenario("zero1", "megatron")
+    for memory in lowered_on(step, load_fabric(step)).memory.values():
+        assert memory.reserved == 0
+        parts = {"layer.attention", "layer.mlp", "embedding", "head"}
+        assert parts <= memory.modules.keys()
+        assert 0 < sum(memory.modules.values()) <= memory.at_peak["activations"]

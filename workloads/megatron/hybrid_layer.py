@@ -53,9 +53,10 @@ class HybridLayer(Module):
     def _run(self, t: Tape, x: Tensor) -> Tensor:
         part = self.part
         name = {hybrid.FEED_FORWARD: "mlp", hybrid.EXPERTS: "moe"}.get(self.letter)
-        if name in self.s.options.recompute_modules:
-            return again(t, lambda given: part.forward(t, given), x)
-        return part.forward(t, x)
+        with t.within(name or type(part).__name__.lower()):
+            if name in self.s.options.recompute_modules:
+                return again(t, lambda given: part.forward(t, given), x)
+            return part.forward(t, x)
 
 
 def _bias(part: Part) -> Tensor | None:

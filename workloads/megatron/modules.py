@@ -86,7 +86,8 @@ class Layer(Module):
         t.cpu("module", 4)
         with t.capture("attn" in o.cuda_graph_scope):
             y, join = self._enter(t, x, 0)
-            y = self.attention.forward(t, self._norm(t, self.norm1, y))
+            with t.within("attention"):
+                y = self.attention.forward(t, self._norm(t, self.norm1, y))
             x = join(y, self.attention.proj_bias)
         if isinstance(self.ffn, Experts):
             with self._captured(t, "moe_router"):
@@ -123,9 +124,10 @@ class Layer(Module):
         )
 
     def _feed_forward(self, t: Tape, x: Tensor, module: RecomputedModule) -> Tensor:
-        if module in self.s.options.recompute_modules:
-            return again(t, lambda given: self.ffn.forward(t, given), x)
-        return self.ffn.forward(t, x)
+        with t.within(module):
+            if module in self.s.options.recompute_modules:
+                return again(t, lambda given: self.ffn.forward(t, given), x)
+            return self.ffn.forward(t, x)
 
 
 _PARTS = ("attention", "feed-forward")

@@ -42,7 +42,7 @@ class StageStep(Rank):
         super().__init__(scenario, model, groups, place, tape, kind)
         self.engine = engine
         self.transfers = Transfers(self, engine.pipelines, engine.unpacked)
-        self.stashed: dict[tuple[int, int], Storage] = {}
+        self.stashed: dict[tuple[int, int], list[Storage]] = {}
         self.put_off: dict[tuple[int, int], Storage] = {}
         self.data = engine.data_parallel(self)
         self.deferred = DeferredHead(self)
@@ -105,6 +105,16 @@ class StageStep(Rank):
         """Memory of activations that is held as long as this value."""
         return Storage(self.tape.memory, size, "activations")
 
+    def _keep(self, parts: Iterable[Part]) -> list[Storage]:
+        """What forward passes keep, each module's in one."""
+        stash = []
+        for unit, times in parts:
+            with self.tape.within(unit.name):
+                for module, size in unit.kept.items():
+                    with self.tape.within(module):
+                        stash.append(self._activations(size * times))
+        return stash
+
     def _forward(self, stage: int, microbatch: int) -> None:
         self.tape.phase = 0
         self.tape.cpu("pp_action")
@@ -112,8 +122,7 @@ class StageStep(Rank):
             self.transfers.gather()
         self.data.before(stage)
         self.data.forward(stage)
-        stash = _stash(self.parts(stage))
-        self.stashed[stage, microbatch] = self._activations(stash)
+        self.stashed[stage, microbatch] = self._keep(self.parts(stage))
 
     def _pair(self, pair: Pair) -> None:
         """A forward and a backward pass whose tokens travel beside the other's computation, layer by layer."""
@@ -135,7 +144,7 @@ class StageStep(Rank):
         t.cpu("backward_call")
         ahead = list(self.parts(f.stage, aside=True))
         back = list(self.parts(b.stage, aside=True))
-        self.stashed[f.stage, f.microbatch] = self._activations(_stash(ahead))
+        self.stashed[f.stage, f.microbatch] = self._keep(ahead)
         transient = self._activations(self._transient(b.stage))
         self._interleave(ahead, back[::-1])
         self.data.after(b.stage)
@@ -215,11 +224,6 @@ def _gradient_passes(operations: Sequence[Issued]) -> Counter[int]:
         if isinstance(one, Compute) and one.kind in "BW":
             passes[one.stage] += 1
     return passes
-
-
-def _stash(parts: Iterable[Part]) -> float:
-    """Bytes that forward passes keep."""
-    return sum(unit.stash * times for unit, times in parts)
 
 
 def _without_partner(ahead: list[Part], back: list[Part]) -> list[Part] | None:

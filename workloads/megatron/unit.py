@@ -19,7 +19,7 @@ from prestep.workloads.torch.tape import Tape, Tensor
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """A layer: both passes, and its bytes: ``stash`` kept from forward to backward, ``transient`` above that at most.
+    """A layer: both passes, and its bytes: ``kept`` from forward to backward by module, ``transient`` at most beside.
 
     ``parameters`` counts this rank's trained parameters by name, ``frozen`` those that stay as they are; ``matrices``
     are those that an orthogonal update takes. ``reads`` has the first operation of the forward pass that may read a
@@ -29,7 +29,7 @@ class Unit:
     name: str
     forward: Pass
     backward: Pass
-    stash: float
+    kept: dict[str, float]
     transient: float
     parameters: dict[str, int]
     reads: dict[str, int]
@@ -37,6 +37,11 @@ class Unit:
     split: Callable[[], Halves] | None = None
     matrices: tuple[Matrices, ...] = ()
     frozen: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def stash(self) -> float:
+        """Bytes that are kept from forward to backward."""
+        return sum(self.kept.values())
 
     @cached_property
     def halves(self) -> Halves:
@@ -54,7 +59,8 @@ def record(source: Source, again: Again) -> Unit:
     """
     results = Kept(again.products) if again.products else None
     t, module, _, y, before = forward(source, results)
-    cut, stash = t.issued, t.memory.now - before
+    cut, kept = t.issued, t.memory.kept()
+    stash = t.memory.now - before
     if again.shortened:
         _repeat(t, source, module, again)
     t.phase = 1
@@ -62,7 +68,7 @@ def record(source: Source, again: Again) -> Unit:
     transient = max(0.0, t.memory.peak - before - stash)
     if again:
         waiting = y.size + (0.0 if results is None else results.size)
-        stash, transient = waiting, transient + max(0.0, stash + y.size - waiting)
+        kept, transient = {"": waiting}, transient + max(0.0, stash + y.size - waiting)
     whole, name = t.program(), source.name
     ahead = part(whole, 0, cut)
     back = part(whole, 0 if again.from_input else cut, len(whole))
@@ -70,7 +76,7 @@ def record(source: Source, again: Again) -> Unit:
         name,
         pass_of(f"{name} forward", ahead, t.shared),
         pass_of(f"{name} backward", back, t.shared),
-        stash,
+        kept,
         transient,
         _parameter_counts(module, trained=True),
         {p.name: t.reads[p.name] for p in module.parameters if p.name in t.reads},

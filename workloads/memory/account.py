@@ -200,17 +200,12 @@ class Memory:
     @cached_property
     def modules(self) -> dict[str, float]:
         """Bytes at the peak by the path of the module that asked for them, where that is known."""
-        alive = dict(self.found)
-        for row in _moves(self.log[: self._peak_at]):
-            if row.size > 0:
-                alive[row.block] = row
-            else:
-                alive.pop(row.block, None)
-        bytes_of: dict[str, float] = {}
-        for row in alive.values():
-            if row.module:
-                bytes_of[row.module] = bytes_of.get(row.module, 0.0) + row.size
-        return dict(sorted(bytes_of.items()))
+        at_peak = _by_module(dict(self.found), self.log[: self._peak_at])
+        return {name: size for name, size in sorted(at_peak.items()) if name}
+
+    def kept(self) -> dict[str, float]:
+        """Bytes that came in the step and are alive now, by module."""
+        return _by_module({}, self.log)
 
     @cached_property
     def reserved(self) -> float:
@@ -219,16 +214,25 @@ class Memory:
             return float(self.allocator.reserved)
         if not self.in_blocks:
             return 0.0
-        allocator = Allocator(self.expandable)
+        allocator, cut = Allocator(self.expandable), self._update_at
+        before = list(_moves(self.log[:cut]))
+        update = list(_moves(self.log[cut : self._end]))
         later = set(self.by_update)
         self._find(allocator, (block for block in self.found if block not in later))
         for step in range(STEPS):
-            before = allocator.reserved
+            held = allocator.reserved
             if step == 1:
                 # A watchdog thread holds DDP's first buckets for a while, on some of the ranks.
                 self._find(allocator, self.rebuilt, -1)
-            self._play(allocator, first=step == 0)
-            if step > 1 and allocator.reserved == before:
+            _request(allocator, before)
+            if step == 0:
+                self._find(allocator, self.by_update)
+            _request(allocator, update)
+            # A step leaves what it found.
+            for block in sorted(allocator.storages - self.found.keys()):
+                allocator.give_back(block)
+            self._find(allocator, sorted(self.found.keys() - allocator.storages))
+            if step and allocator.reserved == held:
                 break
         return float(allocator.reserved)
 
@@ -238,24 +242,26 @@ class Memory:
             row = self.found[block]
             allocator.take(sign * block, row.size, row.stream)
 
-    def _play(self, allocator: Allocator, first: bool) -> None:
-        """The requests of a step; in the first one the update makes the optimizer's state."""
-        cut = self._update_at
-        self._request(allocator, self.log[:cut])
-        if first:
-            self._find(allocator, self.by_update)
-        self._request(allocator, self.log[cut : self._end])
-        # A step leaves what it found.
-        for block in allocator.storages - self.found.keys():
-            allocator.give_back(block)
-        self._find(allocator, self.found.keys() - allocator.storages)
 
-    def _request(self, allocator: Allocator, rows: Sequence[Row]) -> None:
-        for row in _moves(rows):
-            if row.size > 0:
-                allocator.take(row.block, row.size, row.stream)
-            elif row.size < 0:
-                allocator.give_back(row.block)
+def _request(allocator: Allocator, rows: Sequence[Row]) -> None:
+    for _, _, size, block, stream, _ in rows:
+        if size > 0:
+            allocator.take(block, size, stream)
+        elif size < 0:
+            allocator.give_back(block)
+
+
+def _by_module(alive: dict[int, Row], rows: Sequence[Row]) -> dict[str, float]:
+    """Bytes of what is alive after these rows, by the module that asked for it."""
+    for row in _moves(rows):
+        if row.size > 0:
+            alive[row.block] = row
+        else:
+            alive.pop(row.block, None)
+    bytes_of: dict[str, float] = {}
+    for row in alive.values():
+        bytes_of[row.module] = bytes_of.get(row.module, 0.0) + row.size
+    return bytes_of
 
 
 def _moves(rows: Sequence[Row]) -> Iterator[Row]:

@@ -287,7 +287,7 @@ class Recorder:
     def within(self, name: str) -> Iterator[None]:
         """A module runs forward, of this name in the one around it."""
         memory = self.memory
-        before, memory.module = memory.module, f"{memory.module}.{name}".lstrip(".")
+        before, memory.module = memory.module, f"{memory.module}.{name}".strip(".")
         try:
             yield
         finally:
