@@ -49,7 +49,8 @@ class Allocations:
 
         The allocator counts what the host has asked for. It is shown where the GPU computes what was issued with it.
         """
-        log = self._log()
+        # What was freed after the last operation went with the symbolic model itself.
+        log = [row for row in self.memory.log if row.issued < len(self.program)]
         rows = np.flatnonzero(
             (self.program.kind == KERNEL) & (self.program.stream == self.compute)
         )
@@ -61,10 +62,6 @@ class Allocations:
         start, end = self.start[step][rows], self.end[step][rows]
         owners = {owner: state[:, k] for k, owner in enumerate(OWNERS)}
         return Changes(start[shown_at], owners, float(start.min()), float(end.max()))
-
-    def _log(self) -> list[Row]:
-        """The log of the step; what was freed after its last operation went with the symbolic model itself."""
-        return [entry for entry in self.memory.log if entry.issued < len(self.program)]
 
 
 def allocations_of(planned: Planned, run: Run) -> dict[int, Allocations]:

@@ -136,11 +136,8 @@ class _RankProgram:
         self.calls = CompiledCalls(rank, compiler)
         self.residence = self.calls.residence
         self.in_line = _in_line(self.calls.events)
-        self.memory = self._memory(workspace)
-
-    def _memory(self, workspace: float) -> DeviceMemory:
         held = handles(self.rank, self.kernels)
-        return DeviceMemory(self.rank, self.recorder.memory, held, workspace)
+        self.memory = DeviceMemory(rank, recorder.memory, held, workspace)
 
     def replay(self) -> None:
         for event in self.calls.events:

@@ -63,11 +63,9 @@ class DeviceMemory:
         self.memory.give_back(self.memory.take(size, STEP, PASSING, stream))
 
     def _owner(self, number: int) -> str:
-        if not self.rank.owners:
-            return "parameters" if number in self.rank.alive else STEP
-        return self.rank.owners.get(
-            number, FOUND if number in self.rank.alive else STEP
-        )
+        found = FOUND if self.rank.owners else "parameters"
+        nobody = found if number in self.rank.alive else STEP
+        return self.rank.owners.get(number, nobody)
 
 
 def handles(

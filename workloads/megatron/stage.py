@@ -109,10 +109,9 @@ class StageStep(Rank):
         """What forward passes keep, each module's in one."""
         stash = []
         for unit, times in parts:
-            with self.tape.within(unit.name):
-                for module, size in unit.kept.items():
-                    with self.tape.within(module):
-                        stash.append(self._activations(size * times))
+            for module, size in unit.kept.items():
+                with self.tape.within(f"{unit.name}.{module}"):
+                    stash.append(self._activations(size * times))
         return stash
 
     def _forward(self, stage: int, microbatch: int) -> None:

@@ -210,10 +210,8 @@ class Memory:
     @cached_property
     def reserved(self) -> float:
         """Bytes that the allocator holds after some steps; 0 where rows are no blocks."""
-        if self.allocator is not None:
-            return float(self.allocator.reserved)
-        if not self.in_blocks:
-            return 0.0
+        if self.allocator is not None or not self.in_blocks:
+            return float(self.allocator.reserved) if self.allocator else 0.0
         allocator, cut = Allocator(self.expandable), self._update_at
         before = list(_moves(self.log[:cut]))
         update = list(_moves(self.log[cut : self._end]))
@@ -238,9 +236,8 @@ class Memory:
 
     def _find(self, allocator: Allocator, blocks: Iterable[int], sign: int = 1) -> None:
         """Requests for blocks that the step finds; of a negative `sign`: for others as large."""
-        for block in blocks:
-            row = self.found[block]
-            allocator.take(sign * block, row.size, row.stream)
+        rows = map(self.found.__getitem__, blocks)
+        _request(allocator, [row._replace(block=sign * row.block) for row in rows])
 
 
 def _request(allocator: Allocator, rows: Sequence[Row]) -> None:

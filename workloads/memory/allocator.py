@@ -59,12 +59,12 @@ class Allocator:
     Attributes
     ----------
     reserved, allocated
-        Bytes asked of the device, and bytes of blocks in use; `peak` the most that were in use.
+        Bytes asked of the device, and bytes of blocks in use.
     """
 
     def __init__(self, expandable: bool = False) -> None:
         self.expandable = expandable
-        self.reserved = self.allocated = self.peak = 0
+        self.reserved = self.allocated = 0
         self._free: dict[Pool, list[tuple[int, int, Block]]] = {}
         self._used: dict[int, Block] = {}
         self._first: list[Block] = []  # of every segment
@@ -83,7 +83,6 @@ class Allocator:
         block.storage = storage
         self._used[storage] = block
         self.allocated += block.size
-        self.peak = max(self.peak, self.allocated)
         return block.size
 
     @property
@@ -93,8 +92,7 @@ class Allocator:
 
     def size_of(self, storage: int) -> int:
         """Bytes of a storage's block; 0 for one that has none."""
-        block = self._used.get(storage)
-        return 0 if block is None else block.size
+        return self._used[storage].size if storage in self._used else 0
 
     def give_back(self, storage: int) -> None:
         """The end of a request; its block joins free neighbours."""
@@ -135,7 +133,6 @@ class Allocator:
                 self._offer(block)
             self.reserved += size
             before = block
-        self.peak = max(self.peak, self.allocated)
 
     def _best(self, pool: Pool, size: int) -> Block | None:
         free = self._free.get(pool, [])

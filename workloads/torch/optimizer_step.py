@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.job.pytorch import PyTorch
-from prestep.workloads.memory.account import Storage
+from prestep.workloads.memory.account import Storage, storages
 from prestep.workloads.optimizer import Optimizer
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch import trainer
@@ -75,14 +75,13 @@ class OptimizerStep:
             return []
         if self.rule.update == "adafactor":
             sizes = [updates.adafactor_state(p, self.wide) for p in stored]
-            return [Storage(memory, size, "optimizer") for size in sizes]
-        return [
-            Storage(
-                memory, self.rule.bytes_of_moment(p.elements, self.moment), "optimizer"
-            )
+            return storages(memory, sizes, "optimizer")
+        sizes = [
+            self.rule.bytes_of_moment(p.elements, self.moment)
             for p in stored
             for _ in range(self._moments(p))
         ]
+        return storages(memory, sizes, "optimizer")
 
     def _moments(self, p: Tensor) -> int:
         """Values of optimizer state for each element of a parameter."""
