@@ -52,24 +52,18 @@ def report(
     """
     graph = planned.graph
     step = _step(planned, run, by_rank)
-    step_times.check_duration(
-        step.total, planned.job.where, "model, training", "a step"
-    )
     timeline = timeline_of(graph, run)
     windows = step_times.windows(graph, run)
     breakdown = _breakdown(graph, timeline, windows, step)
     first = next(iter(windows.values()))
-    links = link_report(planned.fabric.links, run, first, prices, step.waiting)
     path = _path(graph, run, step.computed)
     tables, after = effects.following(planned, run, breakdown.seconds, step.total)
     return Prediction(
         **_speed(planned, step),
         **_memory(planned, step.total),
         **_trust(planned, run, path, step, breakdown.host),
+        **_links(planned, run, prices, first, step.waiting),
         breakdown=breakdown.seconds,
-        links=links.links,
-        link_kinds=links.kinds,
-        link_loads=links.loads,
         scenario=summary.summary_of(planned),
         timeline=Timeline.concatenate([timeline, *after]) if after else timeline,
         effects={name: d.table for name, d in step.delays.items()} | tables,
@@ -77,6 +71,18 @@ def report(
         critical_path=reduce(lambda path, d: d.path(path), step.delays.values(), path),
         **_details(planned, run, step.total),
     )
+
+
+def _links(
+    planned: Planned,
+    run: Run,
+    prices: Prices | None,
+    window: tuple[float, float],
+    waiting: float,
+) -> dict[str, Any]:
+    """The fields of a prediction about links in the window of a step that does nothing for `waiting` seconds."""
+    links = link_report(planned.fabric.links, run, window, prices, waiting)
+    return {"links": links.links, "link_kinds": links.kinds, "link_loads": links.loads}
 
 
 def _path(graph: OpGraph, run: Run, seconds: float) -> CriticalPath:
@@ -110,6 +116,7 @@ def _step(planned: Planned, run: Run, by_rank: Mapping[int, float] | None) -> _S
     computed = step_times.longest(by_rank.values())
     delays = effects.delays_of(planned, run, computed)
     total = [computed, *(delay.step_time for delay in delays.values())][-1]
+    step_times.check_duration(total, planned.job.where, "model, training", "a step")
     if total > computed:  # the slowest rank has the step's time exactly
         by_rank = {rank: total + (time - computed) for rank, time in by_rank.items()}
     return _Step(computed, total, dict(sorted(by_rank.items())), delays)
