@@ -146,15 +146,26 @@ BUNDLED = (
 )
 
 
-@pytest.mark.parametrize("name", BUNDLED)
-def test_bandwidths_alone_tell_the_same_on_nvswitches(name: str) -> None:
-    """Channels, speeds and heads of NVLink SHARP that `search` computes are those of the walk; NVL72 is one domain."""
+#: Parts of hosts, and of a rack on both sides of the budget for channels that are equal.
+PARTS = [
+    *(("dgx-b200", gpus) for gpus in range(2, 8)),
+    *(("dgx-h100", gpus) for gpus in range(2, 8)),
+    *(("gb200-nvl72", gpus) for gpus in (4, 8, 31, 32)),
+    ("hgx-h800", 4),
+]
+
+
+@pytest.mark.parametrize(("name", "gpus"), [*((name, 0) for name in BUNDLED), *PARTS])
+def test_bandwidths_alone_tell_the_same_on_nvswitches(name: str, gpus: int) -> None:
+    """Channels, speeds, pattern and heads of NVLink SHARP that `search` computes are those of the walk; NVL72 is one
+    domain, and three or four GPUs of a host are left to the walk."""
     fabric = load_cluster(name)
-    group, graphs = graphs_of(fabric)
+    group, graphs = graphs_of(fabric, fabric.gpus[: gpus or None])
     graph = search(group, fabric.gpu_model, Nccl(), fabric)
-    assert switched(group, fabric)
+    assert switched(group, fabric) == (group.n not in (3, 4))
     assert (graphs.ring.count, graphs.ring.inside) == (graph.count, graph.ring)
     assert (graphs.tree.count, graphs.tree.inside) == (graph.count, graph.tree)
+    assert (graphs.tree.pattern, graphs.ring.same) == (graph.pattern, graph.same)
     if graphs.nvls is not None:
         assert (graphs.nvls.count, graphs.nvls.inside, graphs.nvls.between) == (
             graph.heads,
@@ -351,3 +362,16 @@ def test_topology_show_prints_rings() -> None:
         "Pattern 4, crossNic 0, nChannels 12, bw 30.000000/30.000000, type NVL/PIX"
         in told.stdout
     )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tree"), [(2, (16, 90, 1)), (4, (16, 50, 3)), (8, (16, 45, 1))]
+)
+def test_trees_of_part_of_a_b200_host_are_nccl_s(
+    gpus: int, tree: tuple[int, float, int]
+) -> None:
+    """Channels, GB/s of each and pattern, as NCCL's own search code answers for 2, 4 and 8 GPUs."""
+    fabric = load_cluster("dgx-b200")
+    group = group_of(fabric, fabric.gpus[:gpus], Nccl())
+    graph = search(group, fabric.gpu_model, Nccl(), fabric)
+    assert (graph.count, graph.tree, graph.pattern) == tree

@@ -16,6 +16,7 @@ from prestep.sim.collectives.nccl.outcome import (
     NVLS,
     RING,
     SPLIT,
+    STEPS_SAME,
     TREE,
     Channels,
 )
@@ -26,7 +27,7 @@ from prestep.sim.tools.process import with_room
 
 __all__ = ["BALANCED", "NVLS", "RING", "SPLIT", "TREE", "Channels", "compute"]
 # Budgets of one walk and of all of them.
-STEPS_SAME, STEPS, STEPS_ALL = 2**8, 2**14, 2**19
+STEPS, STEPS_ALL = 2**14, 2**19
 
 
 @with_room

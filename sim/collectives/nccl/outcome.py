@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from prestep.sim.collectives.nccl.ways import LOC, PIX
 
 BALANCED, SPLIT, TREE, RING, NVLS = 1, 2, 3, 4, 5
+#: Budget of a walk for channels that are equal.
+STEPS_SAME = 2**8
 
 
 @dataclass(frozen=True)

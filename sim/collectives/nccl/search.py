@@ -3,7 +3,7 @@
 Rules of NCCL 2.28: src/graph/search.cc (speeds, duplication, second pass), connect.cc (channels of a communicator),
 paths.cc (send and receive). With all GPUs of a host on NVSwitches, or one GPU per host, the outcome of the search
 follows from bandwidths alone (a test holds it against the search); elsewhere (PCIe, NVLink without switches, host
-memory) it is searched edge by edge: `prestep.sim.collectives.nccl.graphs`.
+memory, part of a host) it is searched edge by edge: `prestep.sim.collectives.nccl.graphs`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from prestep.sim.collectives.group import Group
-from prestep.sim.collectives.nccl.outcome import Channels
+from prestep.sim.collectives.nccl.outcome import STEPS_SAME, Channels
 from prestep.sim.collectives.nccl.ways import NVB, NVL, PXB, PXN
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
@@ -123,11 +123,19 @@ def _switched(group: Group, kind: Generation, settings: Nccl, fabric: Any) -> Gr
         p2p,
         per_peer,
         pattern=1 if group.nodes == 1 or _balanced(group, kind, fabric) else 3,
-        same=group.nodes == 1 or group.net.nics == 1 or group.per_node == 1,
+        same=_equal_channels(group, count),
         nvlink=nvlink,
         ll128=(nvlink or group.per_node == 1) and group.net.trusted(settings.release),
     )
     return _with_multicast(graph, group, kind, inside, settings)
+
+
+def _equal_channels(group: Group, count: int) -> bool:
+    """Whether all channels visit the GPUs in one order: not in a rack, where NCCL's budget for that ends too early."""
+    if group.nodes == 1:
+        # Half of the channels are found, a step for every GPU and one to close the ring; then they are doubled.
+        return count // 2 * (group.n + 1) <= STEPS_SAME
+    return group.net.nics == 1 or group.per_node == 1
 
 
 def _believed(group: Group, share: float) -> float:
@@ -148,11 +156,14 @@ def _channels(
 
 
 def switched(group: Group, fabric: Any) -> bool:
-    """Whether bandwidths alone decide: as many GPUs on every host, and they meet in NVSwitches, or there is one."""
+    """Whether bandwidths alone decide: as many GPUs on every host, and they meet in NVSwitches, or there is one.
+
+    Three or four GPUs of one host have room for faster trees, which NCCL finds by trying other orders of the GPUs.
+    """
     host = max(group.hosts, key=len)
     if len(host) < 2:
         return True
-    if min(map(len, group.hosts)) < len(host):
+    if min(map(len, group.hosts)) < len(host) or group.n == len(host) in (3, 4):
         return False
     links, _ = between(fabric, host[0], host[1], group.inside)
     return any(
