@@ -18,7 +18,7 @@ from prestep.sim.collectives.assemble import call_of
 from prestep.sim.collectives.nccl import tuner
 from prestep.sim.collectives.plan import OPS, Plan
 from prestep.sim.collectives.settings import Nccl
-from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.errors import InputError, did_you_mean
 
 CREATION = "init"  # the cost of making a communicator: sim/collectives/nccl/creation.py
 
@@ -39,14 +39,12 @@ def check(
         hint = did_you_mean(op, ops(backend)) or (
             f"--backend {' or '.join(elsewhere)} has it" if elsewhere else ""
         )
-        raise InputError(
-            Mistake(
-                where,
-                key,
-                f'"{op}"',
-                f"one of {', '.join(ops(backend))} ({backend})",
-                hint,
-            )
+        raise InputError.of(
+            where,
+            key,
+            f'"{op}"',
+            f"one of {', '.join(ops(backend))} ({backend})",
+            hint,
         )
 
 

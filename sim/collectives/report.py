@@ -128,7 +128,7 @@ def _bytes(size: str | float, key: str) -> float:
     number = isinstance(size, int | float) and not isinstance(size, bool)
     if not number or not math.isfinite(size) or size < 1:
         expected = 'bytes: a number of at least 1, or a text such as "1M"'
-        raise InputError(Mistake(WHERE, key, repr(size), expected))
+        raise InputError.of(WHERE, key, repr(size), expected)
     return float(int(size))
 
 
@@ -184,7 +184,7 @@ def _creation(fabric: Any, ranks: int, explain: bool) -> Creation:
     """Costs of a communicator of `ranks`; 0: of all counts up to the whole cluster."""
     if ranks > len(fabric.gpus):
         expected = f"at most the {len(fabric.gpus)} GPUs of {fabric.name}"
-        raise InputError(Mistake(WHERE, "--ranks", str(ranks), expected))
+        raise InputError.of(WHERE, "--ranks", str(ranks), expected)
     numbers = [ranks] if ranks else creation.counts(len(fabric.gpus))
     costs = [creation.cost(count, fabric.gpu_model) for count in numbers]
     return Creation(costs, explain)

@@ -207,7 +207,7 @@ def _shares(op: str, counts: Path, group: Sequence[str], settings: Nccl) -> np.n
     if op != uneven.OP or settings.backend != "nccl":
         found = f"{op} with {settings.backend}"
         expected = f"{uneven.OP} with nccl: others have messages of one size"
-        raise InputError(Mistake("command line", "--counts", found, expected))
+        raise InputError.of("command line", "--counts", found, expected)
     return uneven.read(counts, len(group))
 
 

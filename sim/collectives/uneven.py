@@ -21,7 +21,7 @@ from prestep.sim.collectives.nccl import protocols
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, transport
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 
 OP = "all_to_all"
 
@@ -47,11 +47,11 @@ def read(path: Path, ranks: int) -> np.ndarray:
         found = f"{len(rows)} lines of {', '.join(map(str, sorted(widths)))} numbers"
         expected = f"{ranks} lines of {ranks} numbers, or one line"
         hint = "--ranks or --gpus says how many ranks there are"
-        raise InputError(Mistake(str(path), "--counts", found, expected, hint))
+        raise InputError.of(str(path), "--counts", found, expected, hint)
     counts = np.array(rows)
     if not np.isfinite(counts).all() or counts.min() < 0 or counts.sum() == 0:
         expected = "numbers of 0 or more, and one above 0"
-        raise InputError(Mistake(str(path), "--counts", "others", expected))
+        raise InputError.of(str(path), "--counts", "others", expected)
     return np.asarray(counts * (ranks / counts.sum()))
 
 
@@ -61,9 +61,7 @@ def _numbers(path: Path) -> list[list[float]]:
         return [[float(cell) for cell in line] for line in lines if line]
     except (OSError, ValueError, csv.Error) as error:
         expected = "a CSV file of numbers, without a head"
-        raise InputError(
-            Mistake(str(path), "--counts", str(error)[:100], expected)
-        ) from None
+        raise InputError.of(str(path), "--counts", str(error)[:100], expected) from None
 
 
 def plan(

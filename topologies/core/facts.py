@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.units import parse_bandwidth, parse_bytes, parse_duration
 from prestep.topologies.core.quantity import Quantity
 
@@ -25,20 +25,20 @@ class Kind:
 
 def _positive(value: object, where: str, key: str) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
-        raise InputError(Mistake(where, key, repr(value), "a number above 0"))
+        raise InputError.of(where, key, repr(value), "a number above 0")
     return float(value)
 
 
 def _switch(value: object, where: str, key: str) -> float:
     if value not in (0, 1):
-        raise InputError(Mistake(where, key, repr(value), "0 (no) or 1 (yes)"))
+        raise InputError.of(where, key, repr(value), "0 (no) or 1 (yes)")
     return float(value)
 
 
 def _share(value: object, where: str, key: str) -> float:
     number = _positive(value, where, key)
     if number > 1:
-        raise InputError(Mistake(where, key, repr(value), "a share above 0, at most 1"))
+        raise InputError.of(where, key, repr(value), "a share above 0, at most 1")
     return number
 
 

@@ -52,8 +52,8 @@ def read(file: str | Path) -> list[Line]:
         text = files.written_text(path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError(
-            Mistake(str(path), "", (reason or str(error)).lower(), "a file of hosts")
+        raise InputError.of(
+            str(path), "", (reason or str(error)).lower(), "a file of hosts"
         ) from None
     lines: list[Line] = []
     mistakes: list[Mistake] = []
@@ -86,26 +86,24 @@ def expand(text: str, where: str) -> list[str]:
     for part in _PART.findall(text.strip()):
         found += _ranges(part.strip(), where)
     if not found or text.count("[") != text.count("]"):
-        raise InputError(Mistake(where, "", f'"{text}"', "hosts such as node[01-04,7]"))
+        raise InputError.of(where, "", f'"{text}"', "hosts such as node[01-04,7]")
     return found
 
 
 def _lines(line: str, where: str) -> Iterator[Line]:
     match = _LINE.fullmatch(line)
     if match is None:
-        raise InputError(
-            Mistake(
-                where,
-                "",
-                f'"{line}"',
-                "a host, with slots=N or :N where not all its GPUs",
-            )
+        raise InputError.of(
+            where,
+            "",
+            f'"{line}"',
+            "a host, with slots=N or :N where not all its GPUs",
         )
     slots = _count(match["colon"], where) if match["colon"] else None
     for word in match["rest"].split():
         key, equals, value = word.partition("=")
         if not equals or key not in ("slots", "max_slots", "max-slots"):
-            raise InputError(Mistake(where, "", f'"{word}"', "slots=N or max_slots=N"))
+            raise InputError.of(where, "", f'"{word}"', "slots=N or max_slots=N")
         if key == "slots":
             slots = _count(value, where)
     for host in expand(match["hosts"], where):
@@ -114,9 +112,7 @@ def _lines(line: str, where: str) -> Iterator[Line]:
 
 def _count(text: str, where: str) -> int:
     if not text.isdecimal() or len(text) > 9 or not int(text):
-        raise InputError(
-            Mistake(where, "slots", f'"{text[:60]}"', "a whole number above 0")
-        )
+        raise InputError.of(where, "slots", f'"{text[:60]}"', "a whole number above 0")
     return int(text)
 
 
@@ -130,13 +126,11 @@ def _ranges(part: str, where: str) -> list[str]:
         match = _RANGE.fullmatch(piece.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if match is None or last < first or last - first > MOST:
-            raise InputError(
-                Mistake(
-                    where,
-                    "",
-                    f'"{piece[:60]}" in "{part[:60]}"',
-                    "a number or a rising range such as 01-04",
-                )
+            raise InputError.of(
+                where,
+                "",
+                f'"{piece[:60]}" in "{part[:60]}"',
+                "a number or a rising range such as 01-04",
             )
         hosts += [
             f"{head}{number:0{len(match[1])}d}" for number in range(first, last + 1)
@@ -153,7 +147,7 @@ def _ranges(part: str, where: str) -> list[str]:
 
 def _too_many(part: str, where: str) -> NoReturn:
     found = f'more hosts than that in "{part[:60]}"'
-    raise InputError(Mistake(where, "", found, f"at most {MOST} hosts"))
+    raise InputError.of(where, "", found, f"at most {MOST} hosts")
 
 
 def _added(lines: list[Line]) -> list[Line]:

@@ -158,10 +158,8 @@ def _split(fabric: Fabric, key: str, where: str) -> tuple[str, str]:
         for kind in fabric.links.kinds
         for attribute in LINK_ATTRIBUTES
     ]
-    raise InputError(
-        Mistake(
-            where, key, f'"{key}"', expected, did_you_mean(f"{key}.bandwidth", known)
-        )
+    raise InputError.of(
+        where, key, f'"{key}"', expected, did_you_mean(f"{key}.bandwidth", known)
     )
 
 

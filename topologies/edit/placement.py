@@ -57,7 +57,7 @@ def in_order(fabric: Fabric, ranks: int) -> tuple[str, ...]:
             f"{ranks} ranks",
             f"1 to {len(fabric.gpus)} ranks, one per GPU",
         )
-        raise InputError(Mistake(fabric.name, "placement", found, expected))
+        raise InputError.of(fabric.name, "placement", found, expected)
     return fabric.gpus[:ranks]
 
 
@@ -138,32 +138,26 @@ def _one_way(wanted: Wanted, where: str) -> None:
         key for key in ("gpus", "hosts", "hostfile") if getattr(wanted, key) is not None
     ]
     if len(said) > 1:
-        raise InputError(
-            Mistake(where, "", " and ".join(said), "one of gpus, hosts and hostfile")
+        raise InputError.of(
+            where, "", " and ".join(said), "one of gpus, hosts and hostfile"
         )
     if wanted.leaves is not None and wanted.by != "scattered":
-        raise InputError(
-            Mistake(
-                f"{where}.leaves", "", str(wanted.leaves), 'by = "scattered" beside it'
-            )
+        raise InputError.of(
+            f"{where}.leaves", "", str(wanted.leaves), 'by = "scattered" beside it'
         )
     if wanted.gpus is not None and (wanted.by != "order" or wanted.slots is not None):
-        raise InputError(
-            Mistake(
-                where,
-                "",
-                "gpus with by or slots",
-                "gpus alone: it says where every rank is",
-            )
+        raise InputError.of(
+            where,
+            "",
+            "gpus with by or slots",
+            "gpus alone: it says where every rank is",
         )
     if wanted.hostfile is not None and wanted.slots is not None:
-        raise InputError(
-            Mistake(
-                f"{where}.slots",
-                "",
-                str(wanted.slots),
-                "slots=N in the lines of the hostfile",
-            )
+        raise InputError.of(
+            f"{where}.slots",
+            "",
+            str(wanted.slots),
+            "slots=N in the lines of the hostfile",
         )
 
 
@@ -218,22 +212,18 @@ def _slots(hosts: Hosts, line: hostfile.Line) -> Slots:
         names = list(hosts)
         listed = ", ".join(names if len(names) <= 8 else [*names[:3], "...", names[-1]])
         hint = did_you_mean(line.host, names)
-        raise InputError(
-            Mistake(
-                line.where,
-                "",
-                f'host "{line.host}"',
-                f"a host of the cluster: {listed}",
-                hint,
-            )
+        raise InputError.of(
+            line.where,
+            "",
+            f'host "{line.host}"',
+            f"a host of the cluster: {listed}",
+            hint,
         )
     gpus = hosts[line.host]
     if line.slots is not None and line.slots > len(gpus):
         found = f"{line.slots} slots on {line.host}"
-        raise InputError(
-            Mistake(
-                line.where, "", found, f"at most {len(gpus)}, the GPUs of {line.host}"
-            )
+        raise InputError.of(
+            line.where, "", found, f"at most {len(gpus)}, the GPUs of {line.host}"
         )
     return Slots(
         line.host, gpus if line.slots is None else gpus[: line.slots], line.where
@@ -254,13 +244,11 @@ def _by_line(hosts: Hosts, lines: Sequence[hostfile.Line]) -> list[str]:
         gpus, at = _slots(hosts, line).gpus, used.get(line.host, 0)
         if at >= len(gpus):
             found = f"{line.host} for the {at + 1}th time: rank {len(places)} has no GPU there"
-            raise InputError(
-                Mistake(
-                    line.where,
-                    "",
-                    found,
-                    f"at most {len(gpus)} lines, one for every GPU",
-                )
+            raise InputError.of(
+                line.where,
+                "",
+                found,
+                f"at most {len(gpus)} lines, one for every GPU",
             )
         places.append(gpus[at])
         used[line.host] = at + 1
@@ -276,13 +264,11 @@ def _free(
         left = tuple(gpu for gpu in gpus if gpu not in taken)
         if slots is not None and slots > len(gpus):
             wrong = f"{slots} on {host}"
-            raise InputError(
-                Mistake(
-                    f"{where}.slots",
-                    "",
-                    wrong,
-                    f"at most {len(gpus)}, the GPUs of {host}",
-                )
+            raise InputError.of(
+                f"{where}.slots",
+                "",
+                wrong,
+                f"at most {len(gpus)}, the GPUs of {host}",
             )
         if left:
             found.append(Slots(host, left if slots is None else left[:slots], where))
@@ -333,7 +319,7 @@ def _by_leaf(
         under.setdefault(leaves.get(one.host, ""), []).append(one)
     if most is not None and most > len(under):
         expected = f"at most {len(under)}, those over the hosts"
-        raise InputError(Mistake(f"{where}.leaves", "", f"{most}", expected))
+        raise InputError.of(f"{where}.leaves", "", f"{most}", expected)
     return list(under.values())[:most]
 
 

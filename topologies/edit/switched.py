@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.topologies.core.checks import components
 from prestep.topologies.core.links import Bools, Ints, Links, Nodes
 from prestep.topologies.fabric import Fabric
@@ -35,7 +35,7 @@ def off(
             "fewer GPUs: cluster.hosts or cluster.gpus; a slower one: gpu[3].clock=0.5x"
         )
         expected = "every rank with its GPU"
-        raise InputError(Mistake(where, key, found, expected, hint))
+        raise InputError.of(where, key, found, expected, hint)
     keep = np.ones(len(fabric.links), dtype=bool)
     keep[rows] = False
     gone |= _dead_ends(fabric, keep)
@@ -88,10 +88,8 @@ def _check_reach(
     main = parts[counts.argmax()]
     lost = np.flatnonzero(part != main).tolist()
     found = f"off, which cuts {_ranks(lost, fabric)} off from rank {int(np.flatnonzero(part == main)[0])}"
-    raise InputError(
-        Mistake(
-            where, key, found, "a way between any two ranks", "leave one of the ways on"
-        )
+    raise InputError.of(
+        where, key, found, "a way between any two ranks", "leave one of the ways on"
     )
 
 

@@ -92,7 +92,7 @@ def _fact(key: str, value: object, where: str) -> Quantity:
         good = math.isfinite(number) and number > 0
         expected = f"a number above 0 in SI units, or a text such as {kind.written}"
     if not good:
-        raise InputError(Mistake(where, element, shown(value), expected))
+        raise InputError.of(where, element, shown(value), expected)
     return Quantity(number, "guess", f"the graph's attribute {key}")
 
 
@@ -188,5 +188,5 @@ def _change(
     if parse is None or not (math.isfinite(number) and number >= 1):
         quantity = "" if parse is None else ", or a number in SI units"
         expected = f'a factor above 0 such as "0.9x"{quantity}'
-        raise InputError(Mistake(where, element, shown(given), expected))
+        raise InputError.of(where, element, shown(given), expected)
     return None, number

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.errors import InputError, did_you_mean
 from prestep.topologies.core.links import TYPES, Ints, Links, Nodes
 from prestep.topologies.core.quantity import LinkSpec
 from prestep.topologies.fabric.fabric import Fabric
@@ -182,7 +182,7 @@ class Compiler:
         if ((pairs < 0) | (pairs >= copies)).any():
             found = f"{pairs.max(axis=0).tolist()} among them"
             expected = f"numbers below {copies}: copies of both ends"
-            raise InputError(Mistake(self.where, f"{edge}.pairs", found, expected))
+            raise InputError.of(self.where, f"{edge}.pairs", found, expected)
         first, last = (span.firsts[pairs[:, at]] for at, span in enumerate(spans))
         # Of every pair each tail with each head.
         src = first[:, None] + np.repeat(tails, len(heads))
@@ -198,9 +198,7 @@ class Compiler:
             found = f'"{unknown[0]}"' if unknown else f"{len(ports)} names"
             expected = "names of nodes in the host" if inner else "none: it is no host"
             hint = did_you_mean(unknown[0], inner) if unknown else ""
-            raise InputError(
-                Mistake(self.where, f"{edge}.{key}", found, expected, hint)
-            )
+            raise InputError.of(self.where, f"{edge}.{key}", found, expected, hint)
         return np.array([inner[port] for port in ports] or [0], dtype=np.int64)
 
     def add_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:

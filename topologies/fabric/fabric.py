@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prestep.sim.errors import InputError, Mistake, did_you_mean, unknown
+from prestep.sim.errors import InputError, did_you_mean, unknown
 from prestep.sim.extras import lazily
 from prestep.sim.plugins import load_function
 from prestep.topologies.core.checks import check
@@ -315,7 +315,7 @@ class Fabric:
             found = f"no node of kind {kind} in reach of {node}"
             hint = did_you_mean(kind, set(self.nodes.kinds) - {kind})
             expected = f'a node of kind "{kind}", joined to its host'
-            raise InputError(Mistake(self.name, node, found, expected, hint))
+            raise InputError.of(self.name, node, found, expected, hint)
         return tuple(self.nodes.names[at] for at in nearest.tolist())
 
     def latency(self, route: Ints) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.units import parse_bandwidth, parse_duration
 from prestep.topologies.core.checks import check
 from prestep.topologies.core.facts import FILES, KINDS
@@ -121,7 +121,7 @@ def from_graph(
     if not isinstance(graph, nx.Graph):
         found = f"a {type(graph).__name__}"
         expected = "a NetworkX graph, or a cluster by name or file"
-        raise InputError(Mistake(where or "cluster", "", found, expected))
+        raise InputError.of(where or "cluster", "", found, expected)
     stated = {key: v for key, v in graph.graph.items() if key not in _OF_NETWORKX}
     title = name or str(stated.get("name") or "")
     title = title or Path(where).name.partition(".")[0] or "graph"

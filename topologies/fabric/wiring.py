@@ -157,7 +157,7 @@ def add_node(graph: nx.MultiDiGraph[str], name: str, kind: str, host: str = "") 
     """
     if name in graph:
         found, expected = "two nodes of this name", "names that differ"
-        raise InputError(Mistake(str(graph.graph["name"]), name, found, expected))
+        raise InputError.of(str(graph.graph["name"]), name, found, expected)
     graph.add_node(name, kind=kind, host=host)
     return name
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from prestep.sim import plugins
-from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.errors import InputError, unknown
 from prestep.sim.units import format_bandwidth
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.files import importers
@@ -57,10 +57,8 @@ def import_file(
         else Path(f"{Path(path).name.partition('.')[0] or 'imported'}.json")
     )
     if target.resolve() == Path(path).resolve():
-        raise InputError(
-            Mistake(
-                str(target), "", "the file to import", "another file to write to (-o)"
-            )
+        raise InputError.of(
+            str(target), "", "the file to import", "another file to write to (-o)"
         )
     _write(node_link.write, fabric, target)
     return fabric, target, importers.notes(fabric)
@@ -87,7 +85,7 @@ def export_file(fabric: Fabric, path: str | Path, format: str = "") -> list[str]
     known = plugins.providers(_IMPORTERS, "write")
     if not name:
         expected = f"a file that ends in {' or '.join(_SUFFIXES)}, or --format"
-        raise InputError(Mistake(str(path), "", f'"{Path(path).suffix}"', expected))
+        raise InputError.of(str(path), "", f'"{Path(path).suffix}"', expected)
     if name not in known:
         raise InputError(unknown("export", "--format", format, {*known, "json"}))
     lost = _write(known[name], fabric, Path(path))
@@ -124,6 +122,6 @@ def _write(write: object, fabric: Fabric, path: Path) -> list[str]:
     try:
         return write(fabric, path)  # type: ignore[operator, no-any-return]
     except OSError as error:
-        raise InputError(
-            Mistake(str(path), "", error.strerror or str(error), "a place to write to")
+        raise InputError.of(
+            str(path), "", error.strerror or str(error), "a place to write to"
         ) from None

@@ -34,13 +34,11 @@ def locate(name_or_file: str | Path) -> Path:
     if str(name_or_file) in cluster_names():
         return cluster_file(str(name_or_file))
     if path.suffix or len(path.parts) > 1:
-        raise InputError(
-            Mistake(
-                str(path),
-                "",
-                "no such file",
-                "a cluster file (.toml) or a file of another tool",
-            )
+        raise InputError.of(
+            str(path),
+            "",
+            "no such file",
+            "a cluster file (.toml) or a file of another tool",
         )
     raise InputError(
         unknown(
@@ -62,8 +60,8 @@ def load_family(where: str, table: Table) -> ModuleType:
     if module is None or not hasattr(module, "Params"):
         families = sorted(plugins.providers("prestep.topologies", "build"))
         if name is None:
-            raise InputError(
-                Mistake(where, "family", "nothing", f"one of {', '.join(families)}")
+            raise InputError.of(
+                where, "family", "nothing", f"one of {', '.join(families)}"
             )
         raise InputError(unknown(where, "family", str(name), families))
     return module
@@ -79,8 +77,8 @@ def merged(path: Path, above: tuple[Path, ...] = (), extended: bool = True) -> T
     try:
         table = files.toml(files.written_text(path))
     except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise InputError(
-            Mistake(where_of(path), "", str(error), "a cluster file in TOML")
+        raise InputError.of(
+            where_of(path), "", str(error), "a cluster file in TOML"
         ) from None
     for key in facts.FILES:
         if key in table:
@@ -90,13 +88,11 @@ def merged(path: Path, above: tuple[Path, ...] = (), extended: bool = True) -> T
     base = str(table.pop("extends"))
     parent = path.parent / base if base.endswith(".toml") else locate(base)
     if parent in (*above, path):
-        raise InputError(
-            Mistake(
-                where_of(path),
-                "extends",
-                f'"{base}"',
-                "a file that does not extend this one",
-            )
+        raise InputError.of(
+            where_of(path),
+            "extends",
+            f'"{base}"',
+            "a file that does not extend this one",
         )
     below = merged(parent, (*above, path))
     return below | {
@@ -110,11 +106,9 @@ def _beside(path: Path, key: str, name: object) -> str:
         "a file that `prestep calibrate LOGS -o FILE` wrote, relative to this one"
     )
     if not isinstance(name, str) or not name:
-        raise InputError(Mistake(where_of(path), key, repr(name), expected))
+        raise InputError.of(where_of(path), key, repr(name), expected)
     if not (path.parent / name).is_file():
-        raise InputError(
-            Mistake(where_of(path), key, f'"{name}", no such file', expected)
-        )
+        raise InputError.of(where_of(path), key, f'"{name}", no such file', expected)
     return str(path.parent / name)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.errors import InputError, did_you_mean
 from prestep.sim.extras import lazily
 from prestep.sim.units import format_bandwidth, format_duration
 from prestep.topologies.fabric import Fabric
@@ -82,14 +82,12 @@ def picture(fabric: Fabric, path: str | Path) -> None:
 def _check_suffix(path: Path, known: Iterable[str]) -> None:
     if path.suffix not in known:
         expected = f"a file that ends in {' or '.join(known)}"
-        raise InputError(
-            Mistake(
-                str(path),
-                "",
-                f'"{path.suffix}"',
-                expected,
-                did_you_mean(path.suffix, known),
-            )
+        raise InputError.of(
+            str(path),
+            "",
+            f'"{path.suffix}"',
+            expected,
+            did_you_mean(path.suffix, known),
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.topologies.core.kinds import STORAGE_LINKS
 from prestep.topologies.fabric import Fabric
 
@@ -34,7 +34,7 @@ def bisection(fabric: Fabric, kinds: Collection[str] = (), wire: bool = True) ->
     """
     half = len(fabric.gpus) // 2
     if not half:
-        raise InputError(Mistake(fabric.name, "bisection", "1 GPU", "at least 2"))
+        raise InputError.of(fabric.name, "bisection", "1 GPU", "at least 2")
     graph = _capacities(fabric, kinds, wire)
     first, second = fabric.gpus[:half], fabric.gpus[half:]
     return _flow(graph, first, second) + _flow(graph, second, first)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from prestep.sim.collectives import constants
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.units import format_duration
 
 GATHERS = 3  # peers (twice: before and after the topology is known), channels
@@ -72,7 +72,7 @@ def cost(ranks: int, gpu: str = constants.REFERENCE) -> Cost:
         If there is no rank.
     """
     if ranks < 1:
-        raise InputError(Mistake("creation", "ranks", str(ranks), "at least one"))
+        raise InputError.of("creation", "ranks", str(ranks), "at least one")
     table = constants.load(gpu).tables["creation"]["nccl"]
     parts = {name: float(table[name]) for name in PARTS}
     rounds = float(table["per_rank"]) * ranks

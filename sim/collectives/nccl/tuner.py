@@ -228,7 +228,7 @@ def _ignored(
     if settings.release >= STRICT:
         hint = "NCCL refuses it too, since 2.24"
         expected = f"what can run on {fabric.name}: {why}"
-        raise InputError(Mistake("nccl", key, str(value), expected, hint))
+        raise InputError.of("nccl", key, str(value), expected, hint)
     return f"{value} was asked for and ignored: {why}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 
 LOCAL, WRONG = "local", "wrong"
 #: Times that a step between hosts crosses sockets where proxies are on the wrong one: the GPU's flag to the sender's
@@ -46,9 +46,7 @@ def memory_of(fabric: Any, gpu: str) -> str:
     if not others:
         expected = "a host of several sockets"
         hint = "sockets = 2 in the cluster file, if it has two"
-        raise InputError(
-            Mistake(fabric.name, "cluster.numa", fabric.numa, expected, hint)
-        )
+        raise InputError.of(fabric.name, "cluster.numa", fabric.numa, expected, hint)
     farthest: str = max(others, key=lambda memory: len(fabric.route(memory, gpu)))
     return farthest
 

@@ -24,7 +24,7 @@ from prestep.sim.collectives.nccl.ways import (
 )
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 
 #: Routes of `prestep.sim.collectives.wires.transport` that say how far peer-to-peer goes.
 LEVELS = ("NVL", "PIX", "PXB", "PHB", "SYS")
@@ -104,7 +104,7 @@ def out(fabric: Any, hosts: Sequence[Sequence[str]], settings: Nccl) -> str:
             f'"{settings.net_gdr_level}"',
             "a cluster with NICs and memory",
         )
-        raise InputError(Mistake(fabric.name, "nccl.net_gdr_level", found, expected))
+        raise InputError.of(fabric.name, "nccl.net_gdr_level", found, expected)
     farthest = TYPES.index(settings.net_gdr_level)
     own = ((gpu, fabric.nearest(gpu, "nic")) for gpu in hosts[0])
     far = any(distance(fabric, gpu, nic) > farthest for gpu, nic in own)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from prestep.sim import plugins
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.files.importers._text import text_of
 
@@ -45,13 +45,11 @@ def read(path: str | Path, format: str = "") -> Fabric:
         if plugins.load_function(_PACKAGE, name, "sniff")(text):
             return plugins.load_function(_PACKAGE, name, "read")(path)  # type: ignore[no-any-return]
     start = " ".join(text.split())[:40]
-    raise InputError(
-        Mistake(
-            str(path),
-            "",
-            f'a file that starts with "{start}"',
-            f"one of {', '.join(formats())}",
-        )
+    raise InputError.of(
+        str(path),
+        "",
+        f'a file that starts with "{start}"',
+        f"one of {', '.join(formats())}",
     )
 
 

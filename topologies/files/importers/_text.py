@@ -25,8 +25,8 @@ def text_of(path: str | Path) -> str:
             files.unpacked(path, data) if str(path).endswith(".gz") else data
         ).decode("utf-8")
     except UnicodeDecodeError:
-        raise InputError(
-            Mistake(str(path), "", "bytes that are no text", "a text file in UTF-8")
+        raise InputError.of(
+            str(path), "", "bytes that are no text", "a text file in UTF-8"
         ) from None
 
 
@@ -47,7 +47,7 @@ class Source:
     def fail(
         self, element: str, found: object, expected: str, hint: str = ""
     ) -> NoReturn:
-        raise InputError(Mistake(str(self.path), element, str(found), expected, hint))
+        raise InputError.of(str(self.path), element, str(found), expected, hint)
 
     def positive(
         self, element: str, value: object, expected: str = "a number above 0"
