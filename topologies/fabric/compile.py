@@ -116,31 +116,30 @@ class Compiler:
     _rows: list[_Rows] = field(default_factory=list)
 
     def add_nodes(self, nodes: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-        """The nodes that those of a graph stand for, by name with their attributes."""
+        """Adds the nodes that those of a graph stand for, by name with their attributes."""
         for node, data in nodes:
-            start, labels, pattern = len(self.names), labels_of(node, data), None
             if "pattern" in data:
-                pattern = self._part(data["pattern"])
-            if pattern is None:
-                self.names += labels
-                self.kinds += [data.get("kind", "")] * len(labels)
-                self.hosts += [data.get("host", "")] * len(labels)
-                self._spans[node] = _Span(start, 1, len(labels), {})
+                self._add_hosts(node, data, self._part(data["pattern"]))
                 continue
-            inner = {name: at for at, name in enumerate(pattern.names)}
-            self.names += [
-                prefix + name
-                for prefix in prefixes_of(node, data)
-                for name in pattern.names
-            ]
-            self.kinds += pattern.kinds * len(labels)
-            self.hosts += [host for host in labels for _ in inner]
-            span = self._spans[node] = _Span(start, len(inner), len(labels), inner)
-            src, dst, traits = pattern.columns()
-            first = span.firsts[:, None]
-            ends = (first + src).ravel(), (first + dst).ravel()
-            copied = np.tile(traits, len(labels))
-            self._rows.append((data.get("link", -1), *ends, copied))
+            labels = labels_of(node, data)
+            self._spans[node] = _Span(len(self.names), 1, len(labels), {})
+            self.names += labels
+            self.kinds += [data.get("kind", "")] * len(labels)
+            self.hosts += [data.get("host", "")] * len(labels)
+
+    def _add_hosts(self, node: str, data: Mapping[str, Any], pattern: Compiler) -> None:
+        """Adds all copies of a host: its nodes under the prefix of each copy, and its rows."""
+        labels, start = labels_of(node, data), len(self.names)
+        inner = {name: at for at, name in enumerate(pattern.names)}
+        prefixes = prefixes_of(node, data)
+        self.names += [prefix + name for prefix in prefixes for name in pattern.names]
+        self.kinds += pattern.kinds * len(labels)
+        self.hosts += [host for host in labels for _ in inner]
+        span = self._spans[node] = _Span(start, len(inner), len(labels), inner)
+        src, dst, traits = pattern.columns()
+        first = span.firsts[:, None]
+        ends = (first + src).ravel(), (first + dst).ravel()
+        self._rows.append((data.get("link", -1), *ends, np.tile(traits, len(labels))))
 
     def _part(self, pattern: nx.Graph[Any]) -> Compiler:
         """The host that a pattern describes."""
@@ -177,17 +176,23 @@ class Compiler:
                 for span, ports in zip(spans, (tails, heads), strict=True)
             )
             return np.repeat(src, len(dst)), np.tile(dst, len(src))
-        pairs = np.array(data["pairs"], dtype=np.int64).reshape(-1, 2)
-        copies = [span.copies for span in spans]
-        if ((pairs < 0) | (pairs >= copies)).any():
-            found = f"{pairs.max(axis=0).tolist()} among them"
-            expected = f"numbers below {copies}: copies of both ends"
-            raise InputError.of(self.where, f"{edge}.pairs", found, expected)
-        first, last = (span.firsts[pairs[:, at]] for at, span in enumerate(spans))
+        first, last = self._firsts(f"{edge}.pairs", spans, data["pairs"])
         # Of every pair each tail with each head.
         src = first[:, None] + np.repeat(tails, len(heads))
         dst = last[:, None] + np.tile(heads, len(tails))
         return src.ravel(), dst.ravel()
+
+    def _firsts(
+        self, key: str, spans: tuple[_Span, _Span], numbers: Sequence[tuple[int, int]]
+    ) -> tuple[Ints, Ints]:
+        """Positions of the first node of both copies of each pair."""
+        pairs = np.array(numbers, dtype=np.int64).reshape(-1, 2)
+        copies = [span.copies for span in spans]
+        if ((pairs < 0) | (pairs >= copies)).any():
+            found = f"{pairs.max(axis=0).tolist()} among them"
+            expected = f"numbers below {copies}: copies of both ends"
+            raise InputError.of(self.where, key, found, expected)
+        return spans[0].firsts[pairs[:, 0]], spans[1].firsts[pairs[:, 1]]
 
     def _ports(
         self, edge: str, key: str, inner: Mapping[str, int], ports: Sequence[str]

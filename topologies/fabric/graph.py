@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from prestep.sim.units import parse_bandwidth, parse_duration
 from prestep.topologies.core.checks import check
 from prestep.topologies.core.facts import FILES, KINDS
 from prestep.topologies.core.kinds import LINK_KINDS, NODE_KINDS
-from prestep.topologies.core.links import Links
+from prestep.topologies.core.links import Links, Nodes
 from prestep.topologies.core.quantity import (
     EDITED,
     GRADES,
@@ -123,24 +123,33 @@ def from_graph(
         expected = "a NetworkX graph, or a cluster by name or file"
         raise InputError.of(where or "cluster", "", found, expected)
     stated = {key: v for key, v in graph.graph.items() if key not in _OF_NETWORKX}
-    title = name or str(stated.get("name") or "")
-    title = title or Path(where).name.partition(".")[0] or "graph"
+    title = name or _title(stated, where)
     reading = Reading(where or title)
     reading.known("graph", [("", stated)], (*GRAPH, *KINDS))
-    texts = [reading.text("graph", stated, key) for key in ("gpu_model", "family")]
-    mistakes = reading.mistakes
+    model, family = (reading.text("graph", stated, key) for key in GRAPH[1:3])
+    nodes, links = _columns(reading, graph)
+    fields = fields_of(stated, reading.where, folder, reading.mistakes)
+    fields["gpu_changes"] = gpu_changes(_gpus(graph), reading.where, reading.mistakes)
+    reading.mistakes += check(reading.where, nodes, links)
+    if reading.mistakes:
+        raise InputError(reading.mistakes)
+    fields["facts"] |= reading.facts()
+    return Fabric(title, nodes, links, gpu_model or model, family, **fields)
+
+
+def _title(stated: Mapping[str, Any], where: str) -> str:
+    """The name that a graph states, or that of its file."""
+    return (
+        str(stated.get("name") or "") or Path(where).name.partition(".")[0] or "graph"
+    )
+
+
+def _columns(reading: Reading, graph: nx.Graph[Any]) -> tuple[Nodes, Links]:
+    """All nodes and links of a graph; where they cannot be made, its other mistakes are told too."""
     try:
-        nodes, links = _compiler(reading, graph, Traits()).finish()
+        return _compiler(reading, graph, Traits()).finish()
     except InputError as error:
-        raise InputError([*mistakes, *error.mistakes]) from None
-    changes = gpu_changes(_gpus(graph), reading.where, mistakes)
-    fields = fields_of(stated, reading.where, folder, mistakes)
-    mistakes += check(reading.where, nodes, links)
-    if mistakes:
-        raise InputError(mistakes)
-    fabric = Fabric(title, nodes, links, gpu_model or texts[0], texts[1])
-    fabric = fabric.with_columns(gpu_changes=changes, **fields)
-    return fabric.with_facts(title, {**fabric.facts, **reading.facts()})
+        raise InputError([*reading.mistakes, *error.mistakes]) from None
 
 
 def _gpus(graph: nx.Graph[Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -186,59 +195,93 @@ def _nodes(
         if not isinstance(node, str | int | tuple) or not str(node):
             expected = "a name: a text, a number or a tuple"
             reading.wrong(element, "", shown(node), expected)
-        stands_for: dict[str, Any] = {
-            key: reading.whole(element, data, key, 0, (0, most))
-            for key, most in (("copies", _MOST_COPIES), ("link", _MOST_LINK))
-            if key in data
-        }
-        if "prefix" in data:
-            stands_for["prefix"] = reading.text(element, data, "prefix")
+        attributes = _repetition(reading, element, data)
         if "pattern" in data:
-            pattern = data["pattern"]
-            if isinstance(pattern, nx.Graph) and not is_host:
-                stands_for["pattern"] = pattern
-            else:
-                found = "a host in a host" if is_host else shown(pattern)
-                expected = "a NetworkX graph of one host"
-                reading.wrong(element, "pattern", found, expected)
-            yield str(node), stands_for
-            continue
-        like = '"gpu" or "nvswitch"'
-        kind = reading.kind(element, data, NODE_KINDS, like)
-        changes = [key for key in GPU_ATTRIBUTES if key in data]
-        if changes and kind != "gpu":
-            found = f"an attribute of a {kind or 'node'}"
-            reading.wrong(element, changes[0], found, "GPUs: only they have it")
-        host = reading.text(element, data, "host")
-        yield str(node), {"kind": kind, "host": host, **stands_for}
+            attributes |= _pattern(reading, element, data["pattern"], is_host)
+        else:
+            attributes |= _single(reading, element, data)
+        yield str(node), attributes
+
+
+def _repetition(
+    reading: Reading, element: str, data: Mapping[str, Any]
+) -> dict[str, Any]:
+    """How many nodes a node stands for, their place in the order, and what their names begin with."""
+    attributes: dict[str, Any] = {
+        key: reading.whole(element, data, key, 0, (0, most))
+        for key, most in (("copies", _MOST_COPIES), ("link", _MOST_LINK))
+        if key in data
+    }
+    if "prefix" in data:
+        attributes["prefix"] = reading.text(element, data, "prefix")
+    return attributes
+
+
+def _pattern(
+    reading: Reading, element: str, pattern: object, is_host: bool
+) -> dict[str, Any]:
+    """The graph of the host that a node stands for; hosts have no hosts in them."""
+    if isinstance(pattern, nx.Graph) and not is_host:
+        return {"pattern": pattern}
+    found = "a host in a host" if is_host else shown(pattern)
+    reading.wrong(element, "pattern", found, "a NetworkX graph of one host")
+    return {}
+
+
+def _single(reading: Reading, element: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Kind and host of a node that is no host."""
+    kind = reading.kind(element, data, NODE_KINDS, '"gpu" or "nvswitch"')
+    changes = [key for key in GPU_ATTRIBUTES if key in data]
+    if changes and kind != "gpu":
+        found = f"an attribute of a {kind or 'node'}"
+        reading.wrong(element, changes[0], found, "GPUs: only they have it")
+    return {"kind": kind, "host": reading.text(element, data, "host")}
 
 
 def _rows(
     reading: Reading, graph: nx.Graph[Any], nodes: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Edges that say their rates by their attribute `link`; those without it come after the others, in order."""
-    edges = [
-        (f"edge {src}-{dst}", str(src), str(dst), data)
+    _check_cables(reading, graph)
+    plain = [
+        (f"edge {src}-{dst}", (str(src), str(dst)), data)
         for src, dst, data in graph.edges(data=True)
+        if "spec" not in data
     ]
-    cables = [(element, data) for element, _, _, data in edges if "spec" in data]
+    reading.known("edge", [(element, data) for element, _, data in plain], EDGE)
+    repeated = {
+        name for name, data in nodes.items() if any(key in data for key in REPEATED)
+    }
+    one_way = graph.is_directed()
+    rows = [
+        {"src": src, "dst": dst, **row}
+        for element, ends, data in plain
+        if _are_single(reading, element, repeated, ends)
+        for row in [_row(reading, element, data)]
+        for src, dst in dict.fromkeys((ends, ends if one_way else ends[::-1]))
+    ]
+    rows.sort(key=lambda row: row["link"])
+    return list(_merged(reading, rows))
+
+
+def _are_single(
+    reading: Reading, element: str, repeated: Set[str], ends: tuple[str, str]
+) -> bool:
+    """Whether neither end stands for several nodes: those only a cable can join."""
+    if repeated.isdisjoint(ends):
+        return True
+    found = "an end that stands for several nodes"
+    reading.wrong(element, "", found, "a cable: an edge with a spec")
+    return False
+
+
+def _check_cables(reading: Reading, graph: nx.Graph[Any]) -> None:
+    """Refuses what cables cannot have."""
+    edges = graph.edges(data=True)
+    cables = [(f"edge {a}-{b}", data) for a, b, data in edges if "spec" in data]
     reading.known("edge", cables, CABLE)
     for element, data in cables:
         _check_cable(reading, element, data)
-    plain = [edge for edge in edges if "spec" not in edge[3]]
-    reading.known("edge", [(element, data) for element, _, _, data in plain], EDGE)
-    rows = []
-    for element, src, dst, data in plain:
-        if any(key in nodes[end] for end in (src, dst) for key in REPEATED):
-            found = "an end that stands for several nodes"
-            reading.wrong(element, "", found, "a cable: an edge with a spec")
-            continue
-        row = _row(reading, element, data)
-        rows.append({"src": src, "dst": dst, **row})
-        if not graph.is_directed() and src != dst:
-            rows.append({"src": dst, "dst": src, **row})
-    rows.sort(key=lambda row: row["link"])
-    return list(_merged(reading, rows))
 
 
 def _check_cable(reading: Reading, element: str, data: Mapping[str, Any]) -> None:

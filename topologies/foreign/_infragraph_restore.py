@@ -26,28 +26,38 @@ def fabric(source: Source, document: Document, kinds: _Kinds, pairs: _Pairs) -> 
     ours = document.extra
     if not ours:
         kinds = _linked(source, kinds, pairs)
-    names = dict(_names(source, document))
-    rows = list(_rows(source, pairs, names))
-    nodes = [
-        (names.get(node, (node, host)), kind) for node, (kind, host) in kinds.items()
-    ]
-    nodes = _ordered(source, "nodes", nodes, ours.get("nodes"))
-    rows = _ordered(source, "links", rows, ours.get("links"))
-    columns = Nodes(
-        tuple(name for (name, _), _ in nodes),
-        tuple(kind for _, kind in nodes),
-        tuple(host for (_, host), _ in nodes),
-    )
-    table = {key: [row[key] for row in rows] for key in Links.__dataclass_fields__}
+    nodes, links = _columns(source, document, kinds, pairs)
     family, model = "infragraph", "h100"
     if ours:
         family, model = (_text(source, key, ours) for key in ("family", "gpu_model"))
     else:
         source.assumed("GPU model", "InfraGraph has none; H100")
-    made = Fabric(document.name, columns, Links.of(table), model, family)
+    plain = Fabric(document.name, nodes, links, model, family)
     title = _text(source, "name", ours) or document.name
-    made = with_attributes(made, ours, str(source.path), source.path.parent)
-    return source.finish(made, title)
+    restored = with_attributes(plain, ours, str(source.path), source.path.parent)
+    return source.finish(restored, title)
+
+
+def _columns(
+    source: Source, document: Document, kinds: _Kinds, pairs: _Pairs
+) -> tuple[Nodes, Links]:
+    """Nodes and links under the names and in the order that prestep wrote down, where it did."""
+    names, order = dict(_names(source, document)), document.extra
+    nodes = [
+        (*names.get(node, (node, host)), kind) for node, (kind, host) in kinds.items()
+    ]
+    nodes = _ordered(source, "nodes", nodes, order.get("nodes"))
+    rows = list(_rows(source, pairs, names))
+    rows = _ordered(source, "links", rows, order.get("links"))
+    table = {key: [row[key] for row in rows] for key in Links.__dataclass_fields__}
+    return (
+        Nodes(
+            tuple(name for name, _, _ in nodes),
+            tuple(kind for _, _, kind in nodes),
+            tuple(host for _, host, _ in nodes),
+        ),
+        Links.of(table),
+    )
 
 
 def _text(source: Source, key: str, extra: Mapping[str, Any]) -> str:

@@ -131,30 +131,32 @@ class _Writer:
         return inner, outer
 
     def unit(self, host: str, names: list[str], rows: list[int]) -> None:
-        """An instance of the device that units like this one share, defined when the first of them comes."""
+        """Adds an instance of the device that units like this one share."""
+        device = self.device_of(host, names, rows)
+        for name in names:
+            at = len(self.instances.get(device, []))
+            self.of[name] = f"{_instance_of(device)}[{at}]"
+        self.instances.setdefault(device, []).append((host, names))
+
+    def device_of(self, host: str, names: list[str], rows: list[int]) -> str:
+        """Returns the name of a unit's device, which is defined when the first unit like it comes."""
         links, local = self.fabric.links, self.local
-        prefix = _prefix(names) if host else ""
         edges = tuple(
             (local[links.src[row]], local[links.dst[row]], self.keys[row])
             for row in rows
         )
         # A node outside hosts is all of its unit: its whole name is the instance's.
-        own = [name.removeprefix(prefix) if host else "" for name in names]
-        if not host:
-            prefix = names[0]
+        prefix = _prefix(names)
         parts = tuple(
-            (self.kind(name), one) for name, one in zip(names, own, strict=True)
+            (self.kind(name), name.removeprefix(prefix) if host else "")
+            for name in names
         )
         signature = bool(host), parts, edges
         if signature not in self.devices:
             number = sum(inside for inside, _, _ in self.devices)
             title = f"host-{number}" if host else f"{parts[0][0]}-device"
             self.devices[signature] = self.device(title, parts, edges)
-        device = self.devices[signature]["name"]
-        for name in names:
-            at = len(self.instances.get(device, []))
-            self.of[name] = f"{_instance_of(device)}[{at}]"
-        self.instances.setdefault(device, []).append((host, names))
+        return str(self.devices[signature]["name"])
 
     def device(
         self, name: str, parts: Sequence[tuple[str, str]], edges: _Edges

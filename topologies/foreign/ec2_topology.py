@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
+
 from prestep.sim import files
 from prestep.topologies import aws_p5, host
 from prestep.topologies.core.facts import KINDS
@@ -14,6 +16,7 @@ from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.fabric.wiring import add_hosts, new_graph
 from prestep.topologies.files import host_models
+from prestep.topologies.files.host_models import HostModel
 from prestep.topologies.files.importers._text import Source, text_of
 
 # The bundled cluster of an instance type, and its GPU where that is another. Other types have other hosts and networks.
@@ -61,25 +64,31 @@ def read(path: str | Path) -> Fabric:
     kind = kinds.pop()
     cluster, gpu = TYPES[kind]
     model = host_models.named(cluster)
+    fabric = compile_graph(_graph(source.title, instances, model, gpu))
+    # The network is the same too, so all that the cluster's file says holds.
+    facts = {key: fact for key, fact in model.facts.items() if key in KINDS}
+    source.stands_on(model)
+    other = f", with {gpu}" if gpu else ""
+    source.assumed("hosts", f"only named in the file; {kind} is {cluster}{other}")
+    source.assumed("rates", "not in the file; as much bandwidth up as down, and 0.5 us")
+    return source.finish(fabric.with_facts(fabric.name, facts))
+
+
+def _graph(
+    title: str, instances: Sequence[Mapping[str, Any]], model: HostModel, gpu: str
+) -> nx.MultiDiGraph[str]:
+    """Hosts like those of a bundled cluster, in the order of their switches, and the switches over them."""
     params = replace(model.params, gpu=gpu) if gpu else model.params
-    ordered = sorted(instances, key=lambda one: tuple(one["NetworkNodes"]))
-    family = model.family.__name__.rpartition(".")[2]
-    graph = new_graph(source.title, params.gpu, family)
+    graph = new_graph(title, params.gpu, model.family.__name__.rpartition(".")[2])
     pattern = getattr(model.family, "pattern", host.pattern)(params)
+    ordered = sorted(instances, key=lambda one: tuple(one["NetworkNodes"]))
     hosts = [str(one["InstanceId"]) for one in ordered]
     for name in hosts:
         add_hosts(graph, name, pattern)
     above = [tuple(one["NetworkNodes"]) for one in ordered]
     tier = params.tier if hasattr(params, "tier") else params.spine
     aws_p5.add_switches(graph, hosts, above, params.nic, tier)
-    fabric = compile_graph(graph)
-    # The network is the same too, so all that the cluster's file says holds.
-    known = {key: one for key, one in model.facts.items() if key in KINDS}
-    source.stands_on(model)
-    other = f", with {gpu}" if gpu else ""
-    source.assumed("hosts", f"only named in the file; {kind} is {cluster}{other}")
-    source.assumed("rates", "not in the file; as much bandwidth up as down, and 0.5 us")
-    return source.finish(fabric.with_facts(fabric.name, known))
+    return graph
 
 
 def _instances(source: Source, text: str) -> list[Mapping[str, Any]]:
