@@ -13,10 +13,8 @@ from prestep.topologies.fabric.wiring import (
     Checked,
     add_cpus,
     add_hosts,
-    add_network,
     add_nvlinks,
     add_row,
-    add_star,
     count,
     counts,
     default_links,
@@ -25,6 +23,7 @@ from prestep.topologies.fabric.wiring import (
     of_kind,
     plug,
     slot,
+    star,
 )
 from prestep.topologies.host import LINKS as HOST
 
@@ -116,14 +115,7 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     """
     if params.hosts_per_leaf:
         return _layered(params)
-    if params.hosts > 1:
-        graph = new_graph("aws-p5", params.gpu, "aws_p5")
-        add_star(graph, pattern(params), params.hosts, params.nic)
-        return graph
-    graph = pattern(params, "host0")
-    graph.graph |= {"name": "aws-p5", "family": "aws_p5"}
-    add_network(graph, params.nic)
-    return graph
+    return star("aws-p5", pattern, params, params.hosts)
 
 
 def _layered(params: Params) -> nx.MultiDiGraph[str]:

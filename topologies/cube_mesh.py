@@ -10,10 +10,10 @@ import networkx as nx
 from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec
 from prestep.topologies.fabric.wiring import (
-    add_network,
     count,
     default_links,
     join,
+    star,
 )
 
 # Physical links between two GPUs: (GPU, GPU, links). Of four GPUs all are joined, and each to one of the other four.
@@ -83,9 +83,12 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     ----------
     NVIDIA, DGX-1 with Tesla V100 System Architecture, whitepaper WP-08437-002, figure 4.
     """
-    graph = host.pattern(params, "host0")
-    graph.graph |= {"name": "cube_mesh", "family": "cube_mesh"}
+    return star("cube_mesh", _pattern, params)
+
+
+def _pattern(params: Params, name: str) -> nx.MultiDiGraph[str]:
+    """The graph of the host without what is outside."""
+    graph = host.pattern(params, name)
     for a, b, links in MESH:
         join(graph, f"gpu{a}", f"gpu{b}", "nvlink", params.nvlink, links)
-    add_network(graph, params.nic)
     return graph

@@ -10,15 +10,14 @@ import networkx as nx
 from prestep.topologies.core.quantity import LinkSpec
 from prestep.topologies.fabric.wiring import (
     Checked,
-    add_network,
     add_row,
-    add_star,
     count,
     default_links,
     join,
     new_graph,
     plug,
     slot,
+    star,
 )
 from prestep.topologies.host import LINKS as HOST
 
@@ -102,14 +101,7 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     ----------
     NVIDIA Grace Hopper Superchip Architecture whitepaper; NVIDIA GB200 NVL Multi-Node Tuning Guide.
     """
-    if params.hosts > 1:
-        graph = new_graph("grace", params.gpu, "grace")
-        add_star(graph, pattern(params), params.hosts, params.nic)
-        return graph
-    graph = pattern(params, "host0")
-    graph.graph |= {"name": "grace", "family": "grace"}
-    add_network(graph, params.nic)
-    return graph
+    return star("grace", pattern, params, params.hosts)
 
 
 def pattern(params: Params, host: str = "") -> nx.MultiDiGraph[str]:

@@ -10,7 +10,6 @@ from prestep.topologies.core.quantity import LinkSpec
 from prestep.topologies.fabric.wiring import (
     Checked,
     add_cpus,
-    add_network,
     add_nvlinks,
     add_row,
     count,
@@ -19,6 +18,7 @@ from prestep.topologies.fabric.wiring import (
     join_all,
     new_graph,
     plug,
+    star,
 )
 
 LINKS = default_links("host")
@@ -96,10 +96,7 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     NVIDIA DGX H100 User Guide (GPU and NIC of one PCIe switch: table of network modules); NVIDIA H100
     whitepaper (NVSwitch).
     """
-    graph = pattern(params, "host0")
-    graph.graph |= {"name": "host", "family": "host"}
-    add_network(graph, params.nic)
-    return graph
+    return star("host", pattern, params)
 
 
 def pattern(params: Params, host: str = "") -> nx.MultiDiGraph[str]:

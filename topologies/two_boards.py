@@ -11,13 +11,13 @@ from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec
 from prestep.topologies.cube_mesh import LINKS
 from prestep.topologies.fabric.wiring import (
-    add_network,
     add_nvlinks,
     add_row,
     by_units,
     count,
     join,
     of_kind,
+    star,
 )
 
 BOARDS = 2
@@ -89,9 +89,13 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     ----------
     NVIDIA NVSwitch technical overview (DGX-2: 12 NVSwitches, 16 V100, 2.4 TB/s of bisection, both directions counted).
     """
-    graph = host.pattern(params, "host0")
-    graph.graph |= {"name": "two_boards", "family": "two_boards"}
-    switches = add_row(graph, "nvswitch", BOARDS * params.switches, "host0")
+    return star("two_boards", _pattern, params)
+
+
+def _pattern(params: Params, name: str) -> nx.MultiDiGraph[str]:
+    """The graph of the host without what is outside."""
+    graph = host.pattern(params, name)
+    switches = add_row(graph, "nvswitch", BOARDS * params.switches, name)
     boards = by_units(switches, params.switches)
     gpus = of_kind(graph, "gpu")
     for board, members in zip(
@@ -101,5 +105,4 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
             add_nvlinks(graph, gpu, board, [1] * params.switches, params.nvlink)
     for one, twin in zip(*boards, strict=True):
         join(graph, one, twin, "nvlink", params.nvlink, params.trunks)
-    add_network(graph, params.nic)
     return graph

@@ -119,9 +119,8 @@ def from_graph(
     True
     """
     if not isinstance(graph, nx.Graph):
-        found = f"a {type(graph).__name__}"
         expected = "a NetworkX graph, or a cluster by name or file"
-        raise InputError.of(where or "cluster", "", found, expected)
+        raise InputError.of(where or "cluster", "", type(graph).__name__, expected)
     stated = {key: v for key, v in graph.graph.items() if key not in _OF_NETWORKX}
     title = name or _title(stated, where)
     reading = Reading(where or title)

@@ -6,7 +6,7 @@ node, and routes of equal length are chosen by the order of links.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
 from functools import cache
 from pathlib import Path
@@ -245,25 +245,36 @@ def add_nvlinks(
         join(graph, gpu, nvswitch, "nvlink", nvlink, count)
 
 
-def add_network(graph: nx.MultiDiGraph[str], port: LinkSpec) -> None:
-    """Adds one network that blocks nothing over all NICs of a host; none without NICs."""
+def star(
+    name: str,
+    pattern: Callable[[Any, str], nx.MultiDiGraph[str]],
+    params: Any,
+    hosts: int = 1,
+) -> nx.MultiDiGraph[str]:
+    """Returns hosts under one network that blocks nothing; the nodes of a single host have no prefix.
+
+    Parameters
+    ----------
+    name
+        Of the cluster and, with underscores, of its family.
+    pattern
+        Makes the graph of a host from `params`, and the name of the host or "".
+    """
+    family = name.replace("-", "_")
+    if hosts > 1:
+        graph = new_graph(name, params.gpu, family)
+        nics = add_hosts(graph, "host", pattern(params, ""), copies=hosts)
+        graph.add_node("network", kind="network")
+        join(graph, "host", "network", "nic", params.nic, tail_ports=nics)
+        return graph
+    graph = pattern(params, "host0")
+    graph.graph |= {"name": name, "family": family}
     nics = of_kind(graph, "nic")
     if nics:
         graph.add_node("network", kind="network")
     for nic in nics:
-        join(graph, nic, "network", "nic", port)
-
-
-def add_star(
-    graph: nx.MultiDiGraph[str],
-    pattern: nx.MultiDiGraph[str],
-    hosts: int,
-    port: LinkSpec,
-) -> None:
-    """Adds hosts, copies of ``host``, and one network that blocks nothing over all of their NICs."""
-    nics = add_hosts(graph, "host", pattern, copies=hosts)
-    graph.add_node("network", kind="network")
-    join(graph, "host", "network", "nic", port, tail_ports=nics)
+        join(graph, nic, "network", "nic", params.nic)
+    return graph
 
 
 def by_units(items: Items, each: int) -> list[Items]:
