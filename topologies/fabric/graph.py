@@ -119,28 +119,29 @@ def from_graph(
     True
     """
     if not isinstance(graph, nx.Graph):
+        found = f"a {type(graph).__name__}"
         expected = "a NetworkX graph, or a cluster by name or file"
-        raise InputError.of(where or "cluster", "", type(graph).__name__, expected)
+        raise InputError.of(where or "cluster", "", found, expected)
     stated = {key: v for key, v in graph.graph.items() if key not in _OF_NETWORKX}
-    title = name or _title(stated, where)
+    title = name or _title(graph, where)
     reading = Reading(where or title)
     reading.known("graph", [("", stated)], (*GRAPH, *KINDS))
     model, family = (reading.text("graph", stated, key) for key in GRAPH[1:3])
     nodes, links = _columns(reading, graph)
     fields = fields_of(stated, reading.where, folder, reading.mistakes)
-    fields["gpu_changes"] = gpu_changes(_gpus(graph), reading.where, reading.mistakes)
-    reading.mistakes += check(reading.where, nodes, links)
-    if reading.mistakes:
-        raise InputError(reading.mistakes)
+    mistakes = reading.mistakes
+    fields["gpu_changes"] = gpu_changes(_gpus(graph), reading.where, mistakes)
+    mistakes += check(reading.where, nodes, links)
+    if mistakes:
+        raise InputError(mistakes)
     fields["facts"] |= reading.facts()
     return Fabric(title, nodes, links, gpu_model or model, family, **fields)
 
 
-def _title(stated: Mapping[str, Any], where: str) -> str:
+def _title(graph: nx.Graph[Any], where: str) -> str:
     """The name that a graph states, or that of its file."""
-    return (
-        str(stated.get("name") or "") or Path(where).name.partition(".")[0] or "graph"
-    )
+    stated = str(graph.graph.get("name") or "")
+    return stated or Path(where).name.partition(".")[0] or "graph"
 
 
 def _columns(reading: Reading, graph: nx.Graph[Any]) -> tuple[Nodes, Links]:
