@@ -218,35 +218,19 @@ def _ignored(
     settings: Nccl,
 ) -> str:
     """A note on a forced algorithm or protocol that cannot run: old releases ignore it, new ones refuse."""
-    key, value, why = "algo", algo, _reason(op, algo, rows, group, fabric, settings)
+    key, value, why = "algo", algo, None
+    if algo:
+        why = obstacle(algo, op, group, fabric, settings)
+        if why is None and not any(row.algo == algo for row in rows):
+            why = f"NCCL's model gives {algo} no bandwidth here"
     if why is None:
-        key, value, why = (
-            "proto",
-            settings.proto,
-            f"{algo or op} has no {settings.proto}",
-        )
+        key, value = "proto", settings.proto
+        why = f"{algo or op} has no {settings.proto}"
     if settings.release >= STRICT:
         hint = "NCCL refuses it too, since 2.24"
         expected = f"what can run on {fabric.name}: {why}"
         raise InputError.of("nccl", key, str(value), expected, hint)
     return f"{value} was asked for and ignored: {why}"
-
-
-def _reason(
-    op: str,
-    algo: str | None,
-    rows: Sequence[Candidate],
-    group: Group,
-    fabric: Any,
-    settings: Nccl,
-) -> str | None:
-    """Why an algorithm is not among the candidates; None: it is, or none was asked for."""
-    if not algo:
-        return None
-    reason = obstacle(algo, op, group, fabric, settings)
-    if reason is None and not any(row.algo == algo for row in rows):
-        return f"NCCL's model gives {algo} no bandwidth here"
-    return reason
 
 
 def _notes(op: str, group: Group, fabric: Any, settings: Nccl) -> tuple[str, ...]:
