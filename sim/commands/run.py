@@ -191,13 +191,11 @@ def command(
     part = trace_part(trace, report, each, trace_window, trace_ranks)
     path = catalog.find_scenario(scenario)
     loaded = load.scenario_of(openers.tables_of(path), path, overrides)
-    files = {"trace": trace, "part": part, "report": report, "each": each}
-    asked = files | asked
+    asked = {"trace": trace, "part": part, "report": report, "each": each} | asked
     kind = _kind(loaded, max_micro_batch)
-    _check_options(kind, asked, len(loaded.jobs))
-    if max_micro_batch:
-        _refuse_program(path)
-        jobs.refuse(loaded, "--max-micro-batch")
+    _check_options(kind, asked, loaded.jobs)
+    if kind is LARGEST:
+        _check_size(loaded, path)
     if kind is None:
         outcome = _step(loaded, json_, **asked)
     else:
@@ -219,7 +217,9 @@ def _kind(loaded: sections.Scenario, largest: bool) -> Kind | None:
     return JOBS if loaded.jobs else None
 
 
-def _check_options(kind: Kind | None, asked: Mapping[str, Any], jobs: int) -> None:
+def _check_options(
+    kind: Kind | None, asked: Mapping[str, Any], jobs: Sequence[Any]
+) -> None:
     """Refuses options that the kind of run does not take, all of them at once."""
     stated = {
         f"--{name.replace('_', '-')}": value
@@ -229,7 +229,7 @@ def _check_options(kind: Kind | None, asked: Mapping[str, Any], jobs: int) -> No
     wrong = [
         misused(
             option,
-            f"{option} with {kind.name.format(jobs=jobs)}",
+            f"{option} with {kind.name.format(jobs=len(jobs))}",
             "a training step of one job",
         )
         for option in stated
@@ -242,8 +242,9 @@ def _check_options(kind: Kind | None, asked: Mapping[str, Any], jobs: int) -> No
         raise InputError([mistake for error in wrong for mistake in error.mistakes])
 
 
-def _refuse_program(path: Path) -> None:
-    """A recorded program has its batch."""
+def _check_size(loaded: sections.Scenario, path: Path) -> None:
+    """Refuses to look for the largest micro batch of several jobs, and of a recorded program, which has its batch."""
+    jobs.refuse(loaded, "--max-micro-batch")
     if models.is_program(path):
         hint = "change it in the program and capture it again"
         expected = "a scenario's model: a program decides its micro batch"

@@ -155,8 +155,8 @@ def tables_of(path: Path) -> dict[str, Any]:
     InputError
         If there is no such file, or it is no TOML.
     """
-    if path.suffix.lower() != ".toml" and (tables := opened(path)):
-        return tables
+    if path.suffix.lower() != ".toml" and (made := opened(path)):
+        return made
     *most, last = ("a scenario file (TOML)", *file_kinds())
     expected = " or ".join(filter(None, (", ".join(most), last)))
     try:
@@ -164,17 +164,11 @@ def tables_of(path: Path) -> dict[str, Any]:
         is_scenario = tables.keys() & {*SCENARIO, *plugins.plugins_in("prestep.runs")}
         return tables if is_scenario else opened(path) or tables
     except FileNotFoundError:
-        hints = (
-            did_you_mean(path.name, catalog.names("scenarios")),
-            "`prestep list scenarios`",
-        )
-        hint = " ".join(filter(None, hints))
-        raise InputError(
-            Mistake(str(path), "", "no such file", expected, hint)
-        ) from None
+        close = did_you_mean(path.name, catalog.names("scenarios"))
+        hint = f"{close} `prestep list scenarios`".lstrip()
+        raise InputError.of(str(path), "", "no such file", expected, hint) from None
     except OSError as error:
-        raise InputError(
-            Mistake(str(path), "", (error.strerror or str(error)).lower(), expected)
-        ) from None
+        reason = (error.strerror or str(error)).lower()
+        raise InputError.of(str(path), "", reason, expected) from None
     except ValueError as error:  # not UTF-8, or not TOML
-        raise InputError(Mistake(str(path), "", str(error), expected)) from None
+        raise InputError.of(str(path), "", str(error), expected) from None

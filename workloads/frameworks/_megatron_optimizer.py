@@ -31,6 +31,12 @@ def offloaded(s: JobSpec) -> Iterator[Mistake]:
         expected = "an optimizer of Adam's kind with parallel.offload"
         found = f'"{s.training.optimizer}"'
         yield Mistake(where, "training.optimizer", found, expected, hint)
+    yield from _switches(s)
+
+
+def _switches(s: JobSpec) -> Iterator[Mistake]:
+    """Choices of Megatron's optimizer in the host's memory, which ZeRO's has not."""
+    p, where = s.parallel, s.where
     if p.offload_fraction > 1:
         expected = "a share from 0 to 1"
         found = str(p.offload_fraction)

@@ -45,29 +45,23 @@ def marks(site: Site) -> Sequence[Hashable]:
 
 
 def _shards(s: JobSpec) -> Iterator[Mistake]:
-    count, ranks = s.parallel.fsdp_shards, s.parallel.dp * s.parallel.cp
+    key, count = "parallel.fsdp_shards", s.parallel.fsdp_shards
+    ranks = s.parallel.dp * s.parallel.cp
     if count is None:
         return
     if s.parallel.data_parallel not in FSDP:
-        hint = (
-            'framework = "megatron" with data_parallel = "fsdp" has shards of its own'
-        )
-        yield Mistake(s.where, "parallel.fsdp_shards", str(count), "nothing", hint)
+        hint = 'Megatron with data_parallel = "fsdp" has shards of its own'
+        yield Mistake(s.where, key, str(count), "nothing", hint)
     elif ranks % count:
-        yield Mistake(
-            s.where,
-            "parallel.fsdp_shards",
-            str(count),
-            f"a divisor of dp * cp = {ranks}",
-        )
+        expected = f"a divisor of dp * cp = {ranks}"
+        yield Mistake(s.where, key, str(count), expected)
 
 
 def _zero2(s: JobSpec) -> Iterator[Mistake]:
     if s.parallel.data_parallel == "zero2" and s.parallel.pp > 1:
         hint = "ZeRO-2 reduces gradients in every microbatch, which DeepSpeed refuses in a pipeline"
-        yield Mistake(
-            s.where, "parallel.data_parallel", '"zero2"', '"zero1" with pp > 1', hint
-        )
+        key, expected = "parallel.data_parallel", '"zero1" with pp > 1'
+        yield Mistake(s.where, key, '"zero2"', expected, hint)
 
 
 def caveats(s: JobSpec, model: ModelSpec) -> Iterator[str]:
@@ -114,21 +108,14 @@ def _order(s: JobSpec) -> Iterator[Mistake]:
     order = axis_order(s)
     inner = order[: order.index("pp")]
     copies = p.dp * p.cp * p.tp // (p.ep * etp)
-    dense = math.prod(
-        {"tp": p.tp, "cp": p.cp, "dp": p.dp}.get(axis, 1) for axis in inner
-    )
-    spread = math.prod(
-        {"tp": etp, "ep": p.ep, "dp": copies}.get(axis, 1) for axis in inner
-    )
+    degrees = {"tp": p.tp, "cp": p.cp, "dp": p.dp}
+    dense = math.prod(degrees.get(axis, 1) for axis in inner)
+    degrees = {"tp": etp, "ep": p.ep, "dp": copies}
+    spread = math.prod(degrees.get(axis, 1) for axis in inner)
     if dense != spread:
         hint = f"{dense} ranks would lie between two stages, and {spread} in layers with experts"
-        yield Mistake(
-            s.where,
-            "parallel.order",
-            f'"{"-".join(order)}"',
-            "an order with pp last",
-            hint,
-        )
+        key, found = "parallel.order", f'"{"-".join(order)}"'
+        yield Mistake(s.where, key, found, "an order with pp last", hint)
 
 
 def _transformer(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
@@ -176,23 +163,15 @@ def _layout(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
 
 def _loads(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """The tokens of experts: a known word with a number, or a load for each expert."""
-    loads = s.parallel.imbalance
+    key, loads = "parallel.imbalance", s.parallel.imbalance
     if isinstance(loads, str):
         yield from _routing(s, model, loads)
     elif len(loads) != model.experts:
-        yield Mistake(
-            s.where,
-            "parallel.imbalance",
-            f"{len(loads)} loads",
-            f"{model.experts}, one for each expert",
-        )
+        expected = f"{model.experts}, one for each expert"
+        yield Mistake(s.where, key, f"{len(loads)} loads", expected)
     elif min(loads) < 0 or sum(loads) <= 0:
-        yield Mistake(
-            s.where,
-            "parallel.imbalance",
-            str(list(loads))[:60],
-            "no load below 0, and some above",
-        )
+        expected = "no load below 0, and some above"
+        yield Mistake(s.where, key, str(list(loads))[:60], expected)
 
 
 def _routing(s: JobSpec, model: ModelSpec, said: str) -> Iterator[Mistake]:
@@ -223,9 +202,8 @@ def _adapters(s: JobSpec) -> Iterator[Mistake]:
     if optimizer(s.training.optimizer).iterations:
         found = f'"{s.training.optimizer}"'
         hint = "orthogonal updates of adapters are not simulated"
-        yield Mistake(
-            s.where, "training.optimizer", found, '"adamw" with [adapter]', hint
-        )
+        expected = '"adamw" with [adapter]'
+        yield Mistake(s.where, "training.optimizer", found, expected, hint)
 
 
 def _adapted_model(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
@@ -292,9 +270,8 @@ def _fp8_attention(s: JobSpec) -> Iterator[Mistake]:
         yield Mistake(s.where, key, on, "false", hint)
     if s.megatron.attention != "flash":
         hint = "only cuDNN's fused kernel takes fp8"
-        yield Mistake(
-            s.where, "megatron.attention", f'"{s.megatron.attention}"', '"flash"', hint
-        )
+        key, found = "megatron.attention", f'"{s.megatron.attention}"'
+        yield Mistake(s.where, key, found, '"flash"', hint)
 
 
 def _whole_rotation(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
@@ -362,19 +339,11 @@ def refusals(s: JobSpec) -> Iterator[Mistake]:
     p = s.parallel
     sharded, products = p.data_parallel in FSDP, s.training.recompute == "products"
     if p.pp > 1 and (sharded or products) and splits_backward(s):
-        beside = (
-            f'data_parallel = "{p.data_parallel}"'
-            if sharded
-            else 'recompute = "products"'
-        )
+        way = f'data_parallel = "{p.data_parallel}"'
+        beside = way if sharded else 'recompute = "products"'
         hint = f"a schedule that splits backward is not simulated with {beside}"
-        yield Mistake(
-            s.where,
-            "parallel.schedule",
-            f'"{p.schedule}"',
-            "one whose backward passes are whole",
-            hint,
-        )
+        key, expected = "parallel.schedule", "one whose backward passes are whole"
+        yield Mistake(s.where, key, f'"{p.schedule}"', expected, hint)
 
 
 def layers_beside(s: JobSpec) -> int:

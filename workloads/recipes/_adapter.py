@@ -88,19 +88,10 @@ def _names(draft: Draft, document: Document, words: Words) -> Sequence[Any]:
 
 
 def _targets(draft: Draft, document: Document, words: Words) -> None:
+    """Projections with an adapter: those that are named, simulated and in the model."""
     names = _names(draft, document, words)
-    known, strange = targets_of(tuple(str(name).strip() for name in names))
-    if strange or not known:
-        found = ", ".join(strange) or shown(document.get(words.targets))
-        draft.lose(
-            document, words.targets, found, "adapters of attention and feed-forward"
-        )
+    known = _simulated(draft, document, words, names)
     model = model_of(draft)
-    here = projections_of(model)
-    if known and not set(known) & set(here):
-        found, what = ", ".join(map(str, names)), "projections that the model has"
-        draft.lose(document, words.targets, found, what)
-    known = tuple(each for each in known if each in here)
     if model.experts and {"fc1", "fc2"} & set(known):
         if not words.experts:
             known = tuple(each for each in known if each not in ("fc1", "fc2"))
@@ -108,12 +99,30 @@ def _targets(draft: Draft, document: Document, words: Words) -> None:
     if known:
         draft.set("adapter.targets", list(known), words.targets, document)
     else:
+        here = projections_of(model)
         usual = ", ".join(each for each in USUAL if each in here) or "no projection"
         draft.assume(
             f"adapters in {usual}: {words.targets} names none that is simulated"
         )
     if names is words.usual_targets and document.get(words.targets) is None:
         draft.assume(f"adapters in {', '.join(words.usual_targets)}, the usual targets")
+
+
+def _simulated(
+    draft: Draft, document: Document, words: Words, names: Sequence[Any]
+) -> tuple[str, ...]:
+    """The projections that names stand for and the model has; other names are noted."""
+    known, strange = targets_of(tuple(str(name).strip() for name in names))
+    if strange or not known:
+        found = ", ".join(strange) or shown(document.get(words.targets))
+        draft.lose(
+            document, words.targets, found, "adapters of attention and feed-forward"
+        )
+    here = projections_of(model_of(draft))
+    if known and not set(known) & set(here):
+        found, what = ", ".join(map(str, names)), "projections that the model has"
+        draft.lose(document, words.targets, found, what)
+    return tuple(each for each in known if each in here)
 
 
 def _experts(

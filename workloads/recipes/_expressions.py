@@ -103,19 +103,13 @@ class Expressions:
         keywords = {
             one.arg: self.value(one.value, env) for one in node.keywords if one.arg
         }
+        result = None
         if isinstance(node.func, ast.Name):
-            function = self.function(node.func.id)
-            if function is not None:
-                return function(args, keywords)
-            known = _values.built_in(node, args)
-            if isinstance(known, Unknown) and isinstance(args[1], str):
-                known = _sized(args[0], args[1]) or known
-            if known is not None:
-                return known
-        if isinstance(node.func, ast.Attribute):
-            made = self._method(node, node.func, env, args, keywords)
-            if made is not None:
-                return made
+            result = self._function(node, node.func.id, args, keywords)
+        elif isinstance(node.func, ast.Attribute):
+            result = self._method(node, node.func, env, args, keywords)
+        if result is not None:
+            return result
         text = ast.unparse(node.func)
         if isinstance(node.func, ast.Subscript):  # KINDS["lora"]()
             key = self.value(node.func.slice, env)
@@ -124,6 +118,18 @@ class Expressions:
             first, *args = args
             text = str(plain(first))
         return self._made(text, args, keywords, node)
+
+    def _function(
+        self, node: ast.Call, name: str, args: list[Any], keywords: dict[str, Any]
+    ) -> Any:
+        """What a function of this file returns, or one of Python's; None for any other."""
+        function = self.function(name)
+        if function is not None:
+            return function(args, keywords)
+        known = _values.built_in(node, args)
+        if isinstance(known, Unknown) and isinstance(args[1], str):
+            known = _sized(args[0], args[1]) or known
+        return known
 
     def _method(
         self,

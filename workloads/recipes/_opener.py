@@ -172,20 +172,9 @@ def _placed(
     folder: Path,
 ) -> tuple[dict[str, dict[str, Any]], list[Mistake], list[str]]:
     """The tables with [cluster] and the replicas that fill it."""
-    stated = dict(tables.get("cluster", {}))
-    for key in ("name", "file"):
-        if f"cluster.{key}" in said:
-            stated.pop("name", None)
-            stated[key] = said[f"cluster.{key}"]
-    if not ("name" in stated or "file" in stated):
-        hint = "--cluster NAME or FILE (`prestep list clusters`)"
-        return (
-            tables,
-            [Mistake(recipe.where, "cluster", "nothing", "a cluster", hint)],
-            [],
-        )
-    name = str(stated["name"] if "name" in stated else folder / str(stated["file"]))
+    stated = _place(tables.get("cluster", {}), said)
     try:
+        name = _cluster_of(stated, recipe, folder)
         hosts, gpus = _number(said, "cluster.hosts"), _number(said, "cluster.gpus")
         cluster, notes = _cluster(name, hosts, gpus, recipe)
     except InputError as error:
@@ -201,6 +190,26 @@ def _placed(
     if "parallel.dp" not in said:
         wrong = _replicate(placed, recipe, said, int(cluster["gpus"]))
     return placed, wrong, notes
+
+
+def _place(own: Mapping[str, Any], said: Mapping[str, str]) -> dict[str, Any]:
+    """The recipe's [cluster], or the one of the command line."""
+    stated = dict(own)
+    for key in ("name", "file"):
+        if f"cluster.{key}" in said:
+            stated.pop("name", None)
+            stated[key] = said[f"cluster.{key}"]
+    return stated
+
+
+def _cluster_of(stated: Mapping[str, Any], recipe: Recipe, folder: Path) -> str:
+    """The name of a cluster, or the path of its file."""
+    if "name" in stated:
+        return str(stated["name"])
+    if "file" in stated:
+        return str(folder / str(stated["file"]))
+    hint = "--cluster NAME or FILE (`prestep list clusters`)"
+    raise InputError.of(recipe.where, "cluster", "nothing", "a cluster", hint)
 
 
 def _operands(tables: dict[str, dict[str, Any]], gpu: str) -> None:
@@ -302,20 +311,24 @@ def _replicate(
     layout = " x ".join(f"{axis} {count}" for axis, count in axes.items())
     if recipe.replicas and not stated:
         tables["cluster"]["gpus"] = gpus = rest * recipe.replicas
-    if gpus % rest or gpus < rest:
-        expected = f"a multiple of {rest} GPUs: {layout}"
-        return [Mistake(recipe.where, "cluster", f"{gpus} GPUs", expected)]
-    dp = gpus // rest
-    if recipe.replicas and recipe.replicas != dp:
-        found, expected = (
-            f"{gpus} GPUs",
-            f"{rest * recipe.replicas}: {layout} x dp {recipe.replicas}",
-        )
-        return [Mistake(recipe.where, "cluster", found, expected, "the recipe says so")]
-    parallel["dp"] = dp
+    if wrong := _wrong_count(recipe, gpus, rest, layout):
+        return [wrong]
+    parallel["dp"] = dp = gpus // rest
     _run_again(tables["training"], dp)
     _alone(tables, axes)
     return []
+
+
+def _wrong_count(recipe: Recipe, gpus: int, rest: int, layout: str) -> Mistake | None:
+    """What is wrong with a number of GPUs: a replica takes `rest` of them, and a recipe may insist on its replicas."""
+    found, copies = f"{gpus} GPUs", recipe.replicas
+    if gpus % rest or gpus < rest:
+        expected = f"a multiple of {rest} GPUs: {layout}"
+        return Mistake(recipe.where, "cluster", found, expected)
+    if copies and copies * rest != gpus:
+        expected = f"{rest * copies}: {layout} x dp {copies}"
+        return Mistake(recipe.where, "cluster", found, expected, "the recipe says so")
+    return None
 
 
 def _run_again(training: dict[str, Any], dp: int) -> None:

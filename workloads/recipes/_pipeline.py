@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from prestep.workloads.megatron.pipeline_layout import pipeline_layout
 from prestep.workloads.recipes._documents import Document
@@ -95,20 +96,30 @@ def ends(
     layers = layers_of(draft)
     if (first is None and last is None) or pp == 1 or not layers:
         return
-    counts: list[int | None] = [None] * pp
-    counts[0], counts[-1] = first, last if last is not None else counts[-1]
+    others = pp - 2 + [first, last].count(None)
     rest = layers - (first or 0) - (last or 0)
-    others = counts.count(None)
-    each = rest // others if others else 0
-    ranks = [each if count is None else count for count in counts]
+    each = rest // max(1, others)
+    ranks = [each] * pp
+    ranks[0] = each if first is None else first
+    ranks[-1] = each if last is None else last
     if sum(ranks) != layers or any(count < 0 or count % vpp for count in ranks):
         expected = f"stages that share the other {rest} of {layers} layers evenly over {others} ranks of {vpp}"
         draft.wrong(where, said, f"{ranks[0]} first, {ranks[-1]} last", expected)
         return
-    stages = ["t" * (count // vpp) for _ in range(vpp) for count in ranks]
-    stages[0] = f"E{stages[0]}"
-    stages[-1] += f"{'m' * predicting(draft)}L"
-    draft.set("megatron.pipeline_layout", "|".join(stages), said, where)
+    layout = _layout(ranks, vpp, predicting(draft))
+    draft.set("megatron.pipeline_layout", layout, said, where)
+
+
+def _layout(ranks: Sequence[int], vpp: int, predictions: int) -> str:
+    """Megatron's words for a cut with so many layers a rank.
+
+    Examples
+    --------
+    >>> _layout([2, 4], 2, 1)
+    'Et|tt|t|ttmL'
+    """
+    stages = "|".join("t" * (layers // vpp) for _ in range(vpp) for layers in ranks)
+    return f"E{stages}{'m' * predictions}L"
 
 
 def predicting(draft: Draft) -> int:

@@ -91,7 +91,7 @@ def of_files(
     files = [document, *beside]
     engines = [one for one in files if deepspeed.recognise(one)]
     configs = [one for one in files if "model_type" in one.entries]
-    plain = [one for one in files if one not in engines and one not in configs]
+    plain = [one for one in files if one not in engines + configs]
     said = _together(document, [*plain, *_named_launch(draft, document, plain)])
     draft.read(said, listed)
     engines = _engines(draft, said, engines)

@@ -93,6 +93,11 @@ def arguments(
     _chunks(draft, given)
     _ends(draft, given, where)
     _pipeline.uneven(draft)
+    _settle(draft)
+
+
+def _settle(draft: Draft) -> None:
+    """What follows from several arguments together, or where none says it."""
     if draft.get("parallel.data_parallel") is None:
         draft.set("parallel.data_parallel", "ddp")
     if draft.get("parallel.data_parallel") != "zero1":

@@ -79,18 +79,10 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """What the trainer's module says; variables of the environment take their defaults."""
     draft = Draft("primus", str(document.path))
     document = _resolved(draft, document)
-    module = next(
-        (
-            f"modules.{name}"
-            for name in TRAINERS
-            if f"modules.{name}.framework" in document.entries
-        ),
-        "",
-    )
-    if not module:
-        module = next(
-            key for key in document.entries if key.endswith(".framework")
-        ).removesuffix(".framework")
+    own = [f"modules.{name}.framework" for name in TRAINERS]
+    others = (key for key in document.entries if key.endswith(".framework"))
+    key = next((key for key in own if key in document.entries), None) or next(others)
+    module = key.removesuffix(".framework")
     framework = str(document.get(f"{module}.framework"))
     given = _under(document, f"{module}.overrides.")
     name = str(document.get(f"{module}.model", ""))
@@ -99,12 +91,8 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     if framework == "megatron_bridge":
         return _bridge(draft, given, name)
     if framework != "megatron":
-        draft.wrong(
-            document,
-            f"{module}.framework",
-            shown(framework),
-            "megatron, torchtitan or megatron_bridge",
-        )
+        expected = "megatron, torchtitan or megatron_bridge"
+        draft.wrong(document, key, shown(framework), expected)
         return draft.recipe()
     _megatron(draft, document, given, name, f"{module}.model")
     draft.hosts = draft.hosts or None
@@ -173,13 +161,9 @@ def _megatron(
     entries, complete = _model_file(document, name, 0)
     adapter = {key for key in given.entries if key.startswith("lora.")}
     entries |= {key: one for key, one in given.entries.items() if key not in adapter}
-    known = "" if complete else _models.model_named(name.removesuffix(".yaml"))
-    inherited = bool(known) and "num_layers" not in entries
-    if known:
-        draft.set("model.name", known, said, document)
-        entries.setdefault("num_layers", Entry(_models.part(draft, "layers")))
-    elif not complete:
-        _models.missing(draft, shown(name), said, document.place(said))
+    inherited = not complete and "num_layers" not in entries
+    if not complete:
+        _name_model(draft, document, entries, name, said)
     patched = _own_pipeline(draft, document, entries)
     arguments = _negated(_arguments(entries))
     megatron.arguments(draft, arguments, document, named=not complete)
@@ -199,6 +183,18 @@ def _megatron(
             draft.set(f"megatron.{key}", _number(entries, key))
 
 
+def _name_model(
+    draft: Draft, document: Document, entries: dict[str, Entry], name: str, said: str
+) -> None:
+    """A model whose file is not there, by the name of the file; its layers count where nothing else says them."""
+    known = _models.model_named(name.removesuffix(".yaml"))
+    if known:
+        draft.set("model.name", known, said, document)
+        entries.setdefault("num_layers", Entry(_models.part(draft, "layers")))
+    else:
+        _models.missing(draft, shown(name), said, document.place(said))
+
+
 def _own_pipeline(
     draft: Draft, document: Document, entries: dict[str, Entry]
 ) -> dict[str, Any]:
@@ -214,10 +210,10 @@ def _own_pipeline(
         return {}
     schedule, chunks = named
     changes: dict[str, Any] = {"parallel.schedule": schedule}
-    # The chunks of a V are the schedule's, whatever the other keys say.
-    return changes | (
-        {"parallel.vpp": 2} if chunks == 2 and schedule != "interleaved" else {}
-    )
+    if chunks == 2 and schedule != "interleaved":
+        # The chunks of a V are the schedule's, whatever the other keys say.
+        changes["parallel.vpp"] = 2
+    return changes
 
 
 def _number(entries: dict[str, Entry], key: str) -> float:

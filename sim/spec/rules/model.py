@@ -27,32 +27,22 @@ def expert_ranks(s: Scenario) -> Iterator[Mistake]:
         if not whole and room * p.tp % p.ep == 0:
             hint += "; with parallel.etp = 1 from tp too"
         name = "dp * cp * tp" if whole else "dp * cp"
-        yield Mistake(
-            s.where, "parallel.ep", str(p.ep), f"a divisor of {name} = {room}", hint
-        )
+        expected = f"a divisor of {name} = {room}"
+        yield Mistake(s.where, "parallel.ep", str(p.ep), expected, hint)
     if p.etp not in (None, 1, p.tp):
         yield Mistake(s.where, "parallel.etp", str(p.etp), f"1 or tp = {p.tp}")
 
 
 def experts(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
     if s.parallel.imbalance != EVEN and not model.experts:
-        yield Mistake(
-            s.where,
-            "parallel.imbalance",
-            str(s.parallel.imbalance)[:60],
-            f'"{EVEN}": the model has no experts',
-        )
-    if s.parallel.ep > 1 and not model.experts:
-        yield Mistake(
-            s.where, "parallel.ep", str(s.parallel.ep), "1: the model has no experts"
-        )
-    elif model.experts % s.parallel.ep:
-        yield Mistake(
-            s.where,
-            "parallel.ep",
-            str(s.parallel.ep),
-            f"a divisor of the model's {model.experts} experts",
-        )
+        found, expected = s.parallel.imbalance, f'"{EVEN}": the model has no experts'
+        yield Mistake(s.where, "parallel.imbalance", str(found)[:60], expected)
+    key, ep = "parallel.ep", s.parallel.ep
+    if ep > 1 and not model.experts:
+        yield Mistake(s.where, key, str(ep), "1: the model has no experts")
+    elif model.experts % ep:
+        expected = f"a divisor of the model's {model.experts} experts"
+        yield Mistake(s.where, key, str(ep), expected)
 
 
 def _layers(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
