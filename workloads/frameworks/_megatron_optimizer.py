@@ -1,4 +1,4 @@
-"""What Megatron's optimizers cannot do: types of their states, and states in the host's memory."""
+"""What Megatron's optimizers cannot do: parts of parameters and gradients, types of states, the host's memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 from prestep.sim.errors import Mistake
 from prestep.workloads.job import JobSpec
+from prestep.workloads.job.layout import splits_backward
 from prestep.workloads.optimizer import optimizer
+
+FSDP = ("fsdp", "zero3")
 
 
 def offloaded(s: JobSpec) -> Iterator[Mistake]:
@@ -86,3 +89,49 @@ def precision_aware(s: JobSpec) -> Iterator[Mistake]:
             if value != "fp32":
                 expected = '"fp32" with parallel.offload'
                 yield Mistake(where, f"megatron.{name}", f'"{value}"', expected)
+
+
+def shards(s: JobSpec) -> Iterator[Mistake]:
+    """Groups of ranks that share parameters: as many as divide all of them."""
+    key, count = "parallel.fsdp_shards", s.parallel.fsdp_shards
+    ranks = s.parallel.dp * s.parallel.cp
+    if count is None:
+        return
+    if s.parallel.data_parallel not in FSDP:
+        hint = 'Megatron with data_parallel = "fsdp" has shards of its own'
+        yield Mistake(s.where, key, str(count), "nothing", hint)
+    elif ranks % count:
+        expected = f"a divisor of dp * cp = {ranks}"
+        yield Mistake(s.where, key, str(count), expected)
+
+
+def zero2(s: JobSpec) -> Iterator[Mistake]:
+    """Gradients in parts, in a pipeline."""
+    if s.parallel.data_parallel == "zero2" and s.parallel.pp > 1:
+        hint = "ZeRO-2 reduces gradients in every microbatch, which DeepSpeed refuses in a pipeline"
+        key, expected = "parallel.data_parallel", '"zero1" with pp > 1'
+        yield Mistake(s.where, key, '"zero2"', expected, hint)
+
+
+def deferred_head(s: JobSpec) -> Iterator[Mistake]:
+    """What Megatron refuses beside gradients of the head that come last, and what is not simulated beside them."""
+    p, key = s.parallel, "megatron.defer_embedding_wgrad_compute"
+    if not s.megatron.defer_embedding_wgrad_compute or p.pp == 1:
+        return
+    if not s.megatron.gradient_accumulation_fusion:
+        hint = "Megatron adds them up in the products themselves"
+        where = "megatron.gradient_accumulation_fusion"
+        yield Mistake(s.where, where, "false", f"true with {key}", hint)
+    if p.data_parallel not in ("none", "ddp", "ddp-no-overlap", "zero1"):
+        hint = "elsewhere no gradient of the head is put off"
+        found = f'"{p.data_parallel}"'
+        expected = f'"ddp" or "zero1" with {key}'
+        yield Mistake(s.where, "parallel.data_parallel", found, expected, hint)
+    if s.training.framework == "deepspeed":
+        yield Mistake(s.where, key, "true", "false", "a switch of Megatron's engine")
+    elif splits_backward(s):
+        hint = f"{p.schedule} puts off gradients of all weights"
+        yield Mistake(s.where, key, "true", "false", hint)
+    elif s.megatron.overlap_moe_expert_parallel_comm:
+        hint = "it is not simulated beside megatron.overlap_moe_expert_parallel_comm"
+        yield Mistake(s.where, key, "true", "false", hint)

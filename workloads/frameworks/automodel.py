@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from prestep.sim.errors import Mistake
 from prestep.workloads.frameworks import megatron
+from prestep.workloads.frameworks._megatron_optimizer import FSDP
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import splits_backward
 from prestep.workloads.models.model import ModelSpec
@@ -49,7 +50,7 @@ FRAMEWORK = replace(
     megatron.FRAMEWORK,
     lower=lower,
     updates=("adam",),
-    data_parallel=("none", *megatron.FSDP),
+    data_parallel=("none", *FSDP),
     family="automodel",
     rules=tuple(r for r in megatron.FRAMEWORK.rules if r[1] != megatron._adapters),
     model_rules=(

@@ -10,9 +10,13 @@ from prestep.sim.errors import InputError, Mistake
 from prestep.workloads import histogram, routing
 from prestep.workloads.frameworks import Framework, _compressed, foreign
 from prestep.workloads.frameworks._megatron_optimizer import (
+    FSDP,
+    deferred_head,
     offloaded,
     offloaded_caveat,
     precision_aware,
+    shards,
+    zero2,
 )
 from prestep.workloads.frameworks._pytorch_trainer import no_root
 from prestep.workloads.job import JobSpec
@@ -27,9 +31,6 @@ from prestep.workloads.precision import precision
 
 if TYPE_CHECKING:
     from prestep.workloads.lowered import Lowered, Site
-    from prestep.workloads.models.model import ModelSpec
-
-FSDP = ("fsdp", "zero3")
 
 
 def lower(scenario: JobSpec, model: ModelSpec, site: Site) -> Lowered:
@@ -42,26 +43,6 @@ def lower(scenario: JobSpec, model: ModelSpec, site: Site) -> Lowered:
 def marks(site: Site) -> Sequence[Hashable]:
     """GPUs, faults and links of hosts."""
     return tuple(site.unlike.marks)
-
-
-def _shards(s: JobSpec) -> Iterator[Mistake]:
-    key, count = "parallel.fsdp_shards", s.parallel.fsdp_shards
-    ranks = s.parallel.dp * s.parallel.cp
-    if count is None:
-        return
-    if s.parallel.data_parallel not in FSDP:
-        hint = 'Megatron with data_parallel = "fsdp" has shards of its own'
-        yield Mistake(s.where, key, str(count), "nothing", hint)
-    elif ranks % count:
-        expected = f"a divisor of dp * cp = {ranks}"
-        yield Mistake(s.where, key, str(count), expected)
-
-
-def _zero2(s: JobSpec) -> Iterator[Mistake]:
-    if s.parallel.data_parallel == "zero2" and s.parallel.pp > 1:
-        hint = "ZeRO-2 reduces gradients in every microbatch, which DeepSpeed refuses in a pipeline"
-        key, expected = "parallel.data_parallel", '"zero1" with pp > 1'
-        yield Mistake(s.where, key, '"zero2"', expected, hint)
 
 
 def caveats(s: JobSpec, model: ModelSpec) -> Iterator[str]:
@@ -250,9 +231,8 @@ def _spread_scan(s: JobSpec, model: ModelSpec, part: str) -> Iterator[Mistake]:
     else:
         whole = model.linear_key_heads // tp % cp == 0
         said, key = str(model.linear_key_heads), "model.linear_key_heads"
-    if part == hybrid.KIMI or (
-        part == hybrid.DELTA and s.training.framework != "megatron"
-    ):
+    elsewhere = s.training.framework != "megatron"
+    if part == hybrid.KIMI or (part == hybrid.DELTA and elsewhere):
         hint = f"this scan over parts of a sequence is not simulated with {s.training.framework}"
         yield Mistake(s.where, "parallel.cp", str(cp), "1 with this hybrid", hint)
     elif not whole:
@@ -310,30 +290,6 @@ def _op_fuser(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
             yield Mistake(s.where, key, "true", "false", hint)
 
 
-def _deferred_head(s: JobSpec) -> Iterator[Mistake]:
-    """What Megatron refuses beside gradients of the head that come last, and what is not simulated beside them."""
-    p, key = s.parallel, "megatron.defer_embedding_wgrad_compute"
-    if not s.megatron.defer_embedding_wgrad_compute or p.pp == 1:
-        return
-    if not s.megatron.gradient_accumulation_fusion:
-        hint = "Megatron adds them up in the products themselves"
-        where = "megatron.gradient_accumulation_fusion"
-        yield Mistake(s.where, where, "false", f"true with {key}", hint)
-    if p.data_parallel not in ("none", "ddp", "ddp-no-overlap", "zero1"):
-        hint = "elsewhere no gradient of the head is put off"
-        found = f'"{p.data_parallel}"'
-        expected = f'"ddp" or "zero1" with {key}'
-        yield Mistake(s.where, "parallel.data_parallel", found, expected, hint)
-    if s.training.framework == "deepspeed":
-        yield Mistake(s.where, key, "true", "false", "a switch of Megatron's engine")
-    elif splits_backward(s):
-        hint = f"{p.schedule} puts off gradients of all weights"
-        yield Mistake(s.where, key, "true", "false", hint)
-    elif s.megatron.overlap_moe_expert_parallel_comm:
-        hint = "it is not simulated beside megatron.overlap_moe_expert_parallel_comm"
-        yield Mistake(s.where, key, "true", "false", hint)
-
-
 def refusals(s: JobSpec) -> Iterator[Mistake]:
     """Backward passes in halves beside what needs whole ones."""
     p = s.parallel
@@ -364,9 +320,9 @@ FRAMEWORK = Framework(
         ("pytorch megatron training", foreign),
         (
             "parallel parallel.fsdp_shards parallel.dp parallel.cp parallel.data_parallel",
-            _shards,
+            shards,
         ),
-        ("parallel parallel.pp parallel.data_parallel", _zero2),
+        ("parallel parallel.pp parallel.data_parallel", zero2),
         ("parallel", no_root),
         (
             "parallel parallel.offload parallel.data_parallel training.optimizer",
@@ -381,17 +337,14 @@ FRAMEWORK = Framework(
         (
             "megatron megatron.defer_embedding_wgrad_compute parallel.pp parallel.data_parallel parallel.schedule "
             "training.framework",
-            _deferred_head,
+            deferred_head,
         ),
         (
             "megatron megatron.fp8_dot_product_attention megatron.attention training.precision",
             _fp8_attention,
         ),
         ("parallel parallel.order parallel.ep parallel.etp", _order),
-        (
-            "adapter training training.optimizer",
-            _adapters,
-        ),
+        ("adapter training training.optimizer", _adapters),
     ),
     model_rules=(
         ("model.kind", _transformer),
