@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import lcm
+from typing import Any
 
 import numpy as np
 
@@ -269,7 +270,7 @@ class _Cut:
         """
         whole, kept = self.whole, self.kept
         columns = {name: getattr(whole, name) for name in (*COLUMNS, *OPTIONAL)}
-        cut = {
+        cut: dict[str, Any] = {
             name: None if column is None else column[kept]
             for name, column in columns.items()
         }

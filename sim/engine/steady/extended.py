@@ -70,7 +70,7 @@ class Extended:
             **self._of_ranks(places),
         )
 
-    def _of_ranks(self, places: list[list[_Places]]) -> dict[str, tuple[Any, ...]]:
+    def _of_ranks(self, places: list[list[_Places]]) -> dict[str, Any]:
         """When peers had arrived, waits for exchanges within chains, and power budgets, by rank."""
         # Budgets are levels, not times: they come later without growing.
         levels = [[_Places(p.like, 0.0 * p.later) for p in mine] for mine in places]
