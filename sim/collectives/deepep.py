@@ -116,14 +116,14 @@ def _narrowest(
 
 def measured(group: Group, fabric: Any, settings: Nccl, tokens: Tokens) -> bool:
     """Whether times of DeepEP exist for such a group."""
-    alike = {len(host) for host in group.hosts}
+    sizes = {len(host) for host in group.hosts}
     return (
         fabric.gpu_model in curves()
         and settings.backend == "nccl"
         and group.inside == group.outside == "auto"
         and group.nodes == tokens.over
-        and len(alike) == 1
-        and max(alike) <= PER_HOST
+        and len(sizes) == 1
+        and max(sizes) <= PER_HOST
         and "nvlink" in (group.local_kind or "nvlink")
     )
 

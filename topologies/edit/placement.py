@@ -118,11 +118,9 @@ def _lines(wanted: Wanted, where: str) -> list[hostfile.Line]:
     """The hosts that are named, in a hostfile or in the scenario."""
     if wanted.hostfile is not None:
         return list(hostfile.read(wanted.hostfile))
-    said = f"{where}.hosts"
-    names = [
-        host for text in wanted.hosts or () for host in hostfile.expand(text, said)
-    ]
-    return [hostfile.Line(host, wanted.slots, said) for host in names]
+    key = f"{where}.hosts"
+    names = [host for text in wanted.hosts or () for host in hostfile.expand(text, key)]
+    return [hostfile.Line(host, wanted.slots, key) for host in names]
 
 
 def leaves_of(fabric: Fabric) -> dict[str, str]:
@@ -178,13 +176,13 @@ def _wrong_gpus(
     fabric: Fabric, gpus: Sequence[str], where: str, taken: frozenset[str]
 ) -> Iterator[Mistake]:
     """GPUs of a list that are not there, or that another job or rank has."""
-    known = set(fabric.gpus)
+    names = set(fabric.gpus)
     rank_on: dict[str, int] = {}
     for rank, gpu in enumerate(gpus):
         key = f"gpus, rank {rank}"
-        if gpu not in known:
+        if gpu not in names:
             expected = f"a GPU of the cluster, such as {fabric.gpus[0]}"
-            hint = did_you_mean(gpu, known)
+            hint = did_you_mean(gpu, names)
             yield Mistake(where, key, f'"{gpu}"', expected, hint)
         elif gpu in taken:
             yield Mistake(where, key, f"{gpu}, of another job", "a GPU of its own")

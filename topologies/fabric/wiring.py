@@ -44,12 +44,12 @@ class Checked:
 
     def _too_small(self) -> Iterator[tuple[str, str, str]]:
         for entry in fields(self):  # type: ignore[arg-type]
-            value, known = getattr(self, entry.name), entry.metadata
-            if "each" in known:
-                if any(one < 1 for one in value) or len(value) < known["least"]:
-                    yield entry.name, str(list(value)), f"at least 1 {known['each']}"
-            elif "least" in known and value < known["least"]:
-                yield entry.name, str(value), f"at least {known['least']}"
+            value, limits = getattr(self, entry.name), entry.metadata
+            if "each" in limits:
+                if any(one < 1 for one in value) or len(value) < limits["least"]:
+                    yield entry.name, str(list(value)), f"at least 1 {limits['each']}"
+            elif "least" in limits and value < limits["least"]:
+                yield entry.name, str(value), f"at least {limits['least']}"
 
     def misfits(self) -> Iterator[tuple[str, str, str]]:
         """What does not fit, when no count is too small: key, value, and what was expected."""

@@ -71,11 +71,11 @@ def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
     reader.mistakes += _too_many(where, family, values)
     if reader.mistakes:
         raise InputError(reader.mistakes)
-    known = dict(reader.facts)
+    facts = dict(reader.facts)
     if path.parent != CLUSTERS:  # bundled files say all that is known
         params, others = host_models.filled(family, table, values)
-        values, known = {**params, **values}, {**others, **known}
-    fabric = _built(where, family, values).with_facts(path.stem, known)
+        values, facts = {**params, **values}, {**others, **facts}
+    fabric = _built(where, family, values).with_facts(path.stem, facts)
     measured = {field: str(table.get(key, "")) for key, field in FILES.items()}
     fabric = fabric.with_columns(**measured)
     return fabric if path.parent == CLUSTERS else _doubted(fabric)
@@ -83,11 +83,13 @@ def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
 
 def _doubted(fabric: Fabric) -> Fabric:
     """The cluster with a note for every link that its GPUs do not have."""
-    said = gpu_links.contradictions(fabric)
-    if not said:
+    conflicts = gpu_links.contradictions(fabric)
+    if not conflicts:
         return fabric
     doubts = {
-        "contradiction: links": Quantity(float(len(said)), "guess", "; ".join(said))
+        "contradiction: links": Quantity(
+            float(len(conflicts)), "guess", "; ".join(conflicts)
+        )
     }
     return fabric.with_facts(fabric.name, {**fabric.facts, **doubts})
 

@@ -37,11 +37,11 @@ def contradictions(fabric: Fabric) -> list[str]:
     >>> contradictions(load_cluster("dgx-h100").with_columns(gpu_model="l40s"))
     ['NVLinks of 25 GB/s at a l40s, which has none']
     """
-    known = _wires(fabric.gpu_model)
-    if not known:
+    wires = _wires(fabric.gpu_model)
+    if not wires:
         return []
-    most = max(known["count"])
-    return [*_nvlinks(fabric, known), *_counts(fabric, most), *_pcie(fabric, known)]
+    most = max(wires["count"])
+    return [*_nvlinks(fabric, wires), *_counts(fabric, most), *_pcie(fabric, wires)]
 
 
 def _nvlinks(fabric: Fabric, known: dict[str, set[float]]) -> Iterator[str]:

@@ -53,10 +53,10 @@ class HostModel:
 
     def applied(self, fabric: Fabric) -> Fabric:
         """The cluster with the facts of the host under its own, and with the host's measured times."""
-        known = {**self.host_facts(), **fabric.facts}
+        facts = {**self.host_facts(), **fabric.facts}
         constants = fabric.constants or self.constants
         kernels = fabric.kernels or self.kernels
-        return fabric.with_columns(facts=known, constants=constants, kernels=kernels)
+        return fabric.with_columns(facts=facts, constants=constants, kernels=kernels)
 
 
 @lru_cache(maxsize=32)
@@ -124,11 +124,11 @@ def filled(
 
     Nothing for families whose hosts are their own, and for hosts that no bundled cluster has.
     """
-    known = family.Params
-    if not issubclass(known, host.Params):
+    params_type = family.Params
+    if not issubclass(params_type, host.Params):
         return {}, {}
     stated = {key: values[key] for key in ("gpu", "gpus") if values.get(key)}
-    usual = {entry.name: entry.default for entry in dataclasses.fields(known)}
+    usual = {entry.name: entry.default for entry in dataclasses.fields(params_type)}
     gpu, gpus = ({**usual, **stated}[key] for key in ("gpu", "gpus"))
     of_links = [key for key in ("nvlinks", "peer_nvlinks") if key in values]
     for model in _models():
@@ -146,14 +146,14 @@ def _left_out(
     usual = {entry.name: entry.default for entry in dataclasses.fields(host.Params)}
     others = ((key, getattr(model.params, key)) for key in usual if key not in table)
     params = {key: value for key, value in others if value != usual[key]}
-    known = {key: one for key, one in model.host_facts().items() if key not in table}
-    if not params and not known:
+    facts = {key: one for key, one in model.host_facts().items() if key not in table}
+    if not params and not facts:
         return {}, {}
     # A fact's parts are under "nvlink.bandwidth": they go with their parameter.
     parts = {
         key: one for key, one in model.facts.items() if key.partition(".")[0] in params
     }
-    keys = ", ".join(sorted({*params, *known} - set(HEADER)))
+    keys = ", ".join(sorted({*params, *facts} - set(HEADER)))
     why = f"not in the file; as in {model.name}: {keys}"
-    note = {"assumed: host": Quantity(float(len(params) + len(known)), "guess", why)}
-    return params, {**parts, **known, **note}
+    note = {"assumed: host": Quantity(float(len(params) + len(facts)), "guess", why)}
+    return params, {**parts, **facts, **note}

@@ -82,13 +82,13 @@ def export_file(fabric: Fabric, path: str | Path, format: str = "") -> list[str]
     name = _ALIASES.get(format, format.replace("-", "_")) or _SUFFIXES.get(
         Path(path).suffix, ""
     )
-    known = plugins.providers(_IMPORTERS, "write")
+    writers = plugins.providers(_IMPORTERS, "write")
     if not name:
         expected = f"a file that ends in {' or '.join(_SUFFIXES)}, or --format"
         raise InputError.of(str(path), "", f'"{Path(path).suffix}"', expected)
-    if name not in known:
-        raise InputError(unknown("export", "--format", format, {*known, "json"}))
-    lost = _write(known[name], fabric, Path(path))
+    if name not in writers:
+        raise InputError(unknown("export", "--format", format, {*writers, "json"}))
+    lost = _write(writers[name], fabric, Path(path))
     if not Path(path).is_file():
         return lost  # a pipe: what went into it cannot be read again
     return lost + differences(fabric, importers.read(path, name))

@@ -62,14 +62,14 @@ def _numbers(source: Source, link: Link, kind: str) -> dict[str, Any]:
     rate, delay = link.bandwidth, link.latency
     if rate is None:
         rate, why = default.bandwidth.value, default.bandwidth.source
-        known = f"not in the file; {rate / 1e9:g} GB/s"
-        source.assumed(f"bandwidth of {link.name}", known)
+        why_so = f"not in the file; {rate / 1e9:g} GB/s"
+        source.assumed(f"bandwidth of {link.name}", why_so)
     else:
         raw = rate
     if delay is None:
         delay = default.latency.value
-        known = "not in the file; of the order of a hop of its kind"
-        source.assumed(f"latency of {link.name}", known)
+        why_so = "not in the file; of the order of a hop of its kind"
+        source.assumed(f"latency of {link.name}", why_so)
     grades = {"evidence": "guess", "latency_evidence": "guess", "source": why}
     numbers = {"count": 1, "bandwidth": rate, "raw": raw, "latency": delay}
     return {"kind": kind, **numbers, **grades}

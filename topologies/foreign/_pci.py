@@ -87,22 +87,22 @@ def gpu_model(source: Source, pci: Element) -> str:
     guess = _BY_GCN.get(gcn) or (
         _BY_SM.get(int(sm), "") if sm.isdecimal() and len(sm) < 5 else ""
     )
-    said = ", ".join(
+    devices = ", ".join(
         f"{key} {value}"
         for key, value in (("device", device), ("sm", sm), ("gcn", gcn))
         if value
     )
-    if not said:
+    if not devices:
         source.assumed(
             "no GPU model", "the file says neither device nor sm of its GPUs"
         )
         return ""
     if (device and is_amd(pci)) or not guess:
-        known = ", ".join(sorted(set(_MODELS.values())))
+        models = ", ".join(sorted(set(_MODELS.values())))
         hint = 'say which it is: device="0x2330" is an H100, device="0x74a1" an MI300X'
-        found = f"a GPU that is not known ({said})"
-        source.fail(path_of(pci), found, f"one of {known}", hint)
-    source.assumed("GPU model", f"{said} alone in the file; {guess}")
+        found = f"a GPU that is not known ({devices})"
+        source.fail(path_of(pci), found, f"one of {models}", hint)
+    source.assumed("GPU model", f"{devices} alone in the file; {guess}")
     return guess
 
 
@@ -129,8 +129,8 @@ def _speed(source: Source, pci: Element) -> float:
     expected = 'a speed such as "16.0 GT/s PCIe"'
     speed = source.positive(where, text.partition(" ")[0], expected)
     if speed not in _rates.PCIE_SPEEDS:
-        known = ", ".join(f"{one:g}" for one in _rates.PCIE_SPEEDS)
-        source.fail(where, f'"{text}"', f"one of {known} GT/s")
+        speeds = ", ".join(f"{one:g}" for one in _rates.PCIE_SPEEDS)
+        source.fail(where, f'"{text}"', f"one of {speeds} GT/s")
     return speed
 
 

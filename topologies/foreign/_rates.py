@@ -36,15 +36,15 @@ PCIE_SPEEDS = tuple(_PCIE)
 
 def nvlink(sm: int) -> LinkSpec:
     """One NVLink of a GPU of compute capability `sm` / 10; the newest known that is not newer."""
-    known = max((key for key in _NVLINK if key <= sm), default=60)
-    fitted, wire = _NVLINK[known]
+    base = max((key for key in _NVLINK if key <= sm), default=60)
+    fitted, wire = _NVLINK[base]
     return LinkSpec(
-        Quantity(fitted * 1e9, "fitted", f"NCCL src/graph/topo.h: sm{known} NVLink"),
+        Quantity(fitted * 1e9, "fitted", f"NCCL src/graph/topo.h: sm{base} NVLink"),
         _LATENCY["nvlink"],
         raw=Quantity(
             wire * 1e9,
             "datasheet",
-            f"NVLink of sm{known}: {wire:g} GB/s per link and direction",
+            f"NVLink of sm{base}: {wire:g} GB/s per link and direction",
         ),
     )
 

@@ -137,8 +137,8 @@ def _list(source: Source, table: dict[str, Any], key: str) -> list[Any]:
 
 
 def _shape(source: Source, at: int, value: object) -> str:
-    known = str(value).replace("_", "").lower()
-    if known not in _SHAPES:
+    shape = str(value).replace("_", "").lower()
+    if shape not in _SHAPES:
         shapes = sorted(set(_SHAPES.values()))
         source.fail(
             f"topology[{at}]",
@@ -146,7 +146,7 @@ def _shape(source: Source, at: int, value: object) -> str:
             f"one of {', '.join(shapes)}",
             did_you_mean(str(value), shapes),
         )
-    return _SHAPES[known]
+    return _SHAPES[shape]
 
 
 def _spec(source: Source, at: int, bandwidth: object, delay: object) -> LinkSpec:

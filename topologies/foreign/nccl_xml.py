@@ -340,9 +340,9 @@ class _Reader:
 
     def nvlink(self, sm: int) -> LinkSpec:
         """One NVLink: the known host's, or that of the GPU's generation; AMD's is that of a host with the same GPUs."""
-        known = self.known or host_models.with_gpu(self.model())
-        if known and (self.known or not self.nvidia):
-            spec: LinkSpec = known.params.nvlink
+        model = self.known or host_models.with_gpu(self.model())
+        if model and (self.known or not self.nvidia):
+            spec: LinkSpec = model.params.nvlink
             return spec
         return _rates.nvlink(sm)
 

@@ -42,13 +42,13 @@ def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, 
 def _forwarded(fabric: Fabric, first: str, last: str) -> Iterator[int]:
     """Rows from NIC to NIC, each looked up at the node before it."""
     number = fabric.nic_numbers[last]
-    node, made, below = first, 0, 1
+    node, hops, below = first, 0, 1
     while node != last:
         routes = fabric.routes(node, last)
         ways = sorted({int(rows[0]) for rows, _ in routes})
         # Once over the top the digits are used from the first again: where a switch has several ways down, too.
-        below = below if made < len(routes[0][0]) else 1
+        below = below if hops < len(routes[0][0]) else 1
         row = ways[number // below % len(ways)]
         below *= len(ways)
         yield row
-        node, made = str(fabric.links.dst[row]), made + 1
+        node, hops = str(fabric.links.dst[row]), hops + 1

@@ -195,10 +195,10 @@ class Net:
     def _bundle(self, s: int, t: int) -> _Bundle:
         """The paths between two switches that stand for `s` and `t`: twins of them, or they themselves."""
         first = self._twins.first
-        alike = (int(first[s]), int(first[t]))
-        if alike not in self._bundles:
-            self._bundles[alike] = self._bundled(s, t)
-        bundle = self._bundles[alike]
+        classes = (int(first[s]), int(first[t]))
+        if classes not in self._bundles:
+            self._bundles[classes] = self._bundled(s, t)
+        bundle = self._bundles[classes]
         # Neighbours have a link of their own.
         return bundle if bundle.rows.shape[1] > 1 else self._bundled(s, t)
 

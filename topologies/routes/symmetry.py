@@ -142,8 +142,8 @@ class Symmetry:
         if not walk.all_found(links):
             return None
         rows = walk.row[links]
-        alike = len(np.unique(rows)) == len(rows) and self._same(links, rows)
-        return rows if alike else None
+        one_to_one = len(np.unique(rows)) == len(rows) and self._same(links, rows)
+        return rows if one_to_one else None
 
     def _same(self, links: Ints, others: Ints) -> bool:
         """Whether links have the same traits as others, one by one."""
