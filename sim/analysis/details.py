@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from prestep.sim.analysis.allocations import Allocations
+from prestep.sim.analysis.chain_kernels import Chains
 from prestep.sim.analysis.kernels import KernelUse
 from prestep.sim.costs import Gpu
 from prestep.sim.engine.traffic import Traffic
@@ -33,6 +34,8 @@ class Details:
         Of the last step, most time first.
     allocations : mapping
         The allocator's log by simulated rank.
+    chains : Chains or None
+        What opens rows of layers into their kernels; None: there are none.
     request : object
         The scenario, for whoever predicts it again with changes; None: it is not kept.
     """
@@ -46,4 +49,5 @@ class Details:
     carried: np.ndarray
     kernels: tuple[KernelUse, ...]
     allocations: Mapping[int, Allocations]
+    chains: Chains | None = None
     request: object = None

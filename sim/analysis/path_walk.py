@@ -10,13 +10,19 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
 from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 
-from prestep.sim.analysis.critical_path import HOST, WAITING, CriticalPath, Segment
+from prestep.sim.analysis.chain_kernels import Chains
+from prestep.sim.analysis.critical_path import (
+    HOST,
+    WAITING,
+    CriticalPath,
+    Segment,
+    family_of,
+)
 from prestep.sim.analysis.timeline import group_text
 from prestep.sim.engine.engine import Run
 from prestep.sim.errors import PrestepError
@@ -24,29 +30,7 @@ from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, Chain, OpGraph, Progra
 
 # Times that differ by less are the same moment, s: rounding of sums of microseconds.
 SAME = 1e-10
-# Words in a modelled kernel's kind -> family, as replay names them; first match.
-FAMILIES = (
-    (("masked_fill", "normal"), "elementwise"),
-    (("mm",), "gemm"),
-    (("attention",), "attention"),
-    (("conv",), "convolution"),
-    (("norm",), "norm"),
-    (("adam", "optim", "sgd", "foreach"), "optimizer"),
-    (("softmax", "loss", "nll"), "softmax and loss"),
-    (("embedding", "index", "gather", "scatter"), "embedding"),
-    (("copy", "cat", "memset", "fill"), "copy"),
-    (("sum", "pool", "sort"), "reduce"),
-    (("spin",), "spin"),
-    (("chain",), "chain"),
-    (("",), "elementwise"),
-)
 Family = Callable[[int, int], str]
-
-
-@cache
-def family_of(kind: str) -> str:
-    """Family of a modelled kernel's kind, by the names that replay gives them."""
-    return next(name for words, name in FAMILIES if any(word in kind for word in words))
 
 
 def critical_path(
@@ -55,12 +39,14 @@ def critical_path(
     begin: float,
     end: float,
     family: Family | None = None,
+    chains: Chains | None = None,
 ) -> CriticalPath:
     """The path from `begin` to `end`, in seconds of the run: what the operation that ends then waited for.
 
-    `family` (program, operation) -> kernel family; default: by the kernel's kind.
+    `family` (program, operation) -> kernel family; default: by the kernel's kind. `chains`: the run's, which the path
+    can then open.
     """
-    return _Walk(graph, run, family).path(begin, end)
+    return replace(_Walk(graph, run, family).path(begin, end), chains=chains)
 
 
 class _Place(NamedTuple):

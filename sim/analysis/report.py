@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from prestep.sim.analysis import caveats, effects, metrics, step_times, summary
 from prestep.sim.analysis.allocations import allocations_of
+from prestep.sim.analysis.chain_kernels import Chains
 from prestep.sim.analysis.critical_path import CriticalPath
 from prestep.sim.analysis.details import Details
 from prestep.sim.analysis.effects import Delay
@@ -56,7 +57,8 @@ def report(
     windows = step_times.windows(graph, run)
     breakdown = _breakdown(graph, timeline, windows, step)
     first = next(iter(windows.values()))
-    path = _path(graph, run, step.computed)
+    chains = Chains(graph, run, planned.chains) if planned.chains else None
+    path = _path(graph, run, step.computed, chains)
     tables, after = effects.following(planned, run, breakdown.seconds, step.total)
     return Prediction(
         **_speed(planned, step),
@@ -69,7 +71,7 @@ def report(
         effects={name: d.table for name, d in step.delays.items()} | tables,
         delayed=bool(step.delays),
         critical_path=reduce(lambda path, d: d.path(path), step.delays.values(), path),
-        **_details(planned, run, step.total),
+        **_details(planned, run, step.total, chains),
     )
 
 
@@ -85,10 +87,12 @@ def _links(
     return {"links": links.links, "link_kinds": links.kinds, "link_loads": links.loads}
 
 
-def _path(graph: OpGraph, run: Run, seconds: float) -> CriticalPath:
+def _path(
+    graph: OpGraph, run: Run, seconds: float, chains: Chains | None
+) -> CriticalPath:
     """The critical path of the last so many seconds."""
     end = step_times.last_end(graph, run)
-    return critical_path(graph, run, end - seconds, end)
+    return critical_path(graph, run, end - seconds, end, chains=chains)
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,7 +227,9 @@ def _of_every_rank(graph: OpGraph, simulated: Mapping[int, Value]) -> dict[int, 
     return dict(sorted(every.items()))
 
 
-def _details(planned: Planned, run: Run, step: float) -> dict[str, Any]:
+def _details(
+    planned: Planned, run: Run, step: float, chains: Chains | None
+) -> dict[str, Any]:
     """What pictures and traces show, and what its kernels draw in a step of so many seconds."""
     graph, (tokens, _) = planned.graph, work_of_step(planned)
     details = Details(
@@ -236,6 +242,7 @@ def _details(planned: Planned, run: Run, step: float) -> dict[str, Any]:
         carried=run.carried,
         kernels=kernel_uses(planned, run),
         allocations=allocations_of(planned, run),
+        chains=chains,
     )
     energy = energy_of(planned, shares_of(planned, run, details.kernels), step, tokens)
     return {"details": details, "energy": energy}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from prestep.sim.analysis.chain_kernels import MOST, Blocks, Chains
+from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.timeline import SPANS, TEXT, Timeline, Words, group_text
 from prestep.sim.engine.execution import Run
 from prestep.sim.errors import PrestepError
@@ -21,6 +24,7 @@ from prestep.sim.graph.opgraph import (
     OpGraph,
     Program,
 )
+from prestep.sim.units import count
 
 
 def timeline_of(graph: OpGraph, run: Run) -> Timeline:
@@ -49,7 +53,7 @@ class _Content(NamedTuple):
 def _rank_spans(graph: OpGraph, run: Run, index: int, p: Program) -> Timeline:
     """Spans of one rank, step by step; waits of the host are none."""
     ops = np.flatnonzero(p.kind != SYNC)
-    texts, numbers = _columns(graph, run, p, ops.tolist())
+    texts, numbers = columns_of(graph, run, p, ops.tolist())
     numbers |= {"microbatch": p.microbatch[ops], "layer": p.layer[ops], "op": ops}
     steps = run.steps
     return Timeline.build(
@@ -122,7 +126,7 @@ def _exchanged(graph: OpGraph, p: Program, kernel: int, axis: str) -> _Content:
     return _Content("collective", phase, axis, group_text(group), size)
 
 
-def _columns(
+def columns_of(
     graph: OpGraph, run: Run, p: Program, ops: list[int]
 ) -> tuple[dict[str, list[str]], dict[str, Any]]:
     """(columns of texts, columns of numbers) of one step."""
@@ -213,3 +217,99 @@ def _kind(comm: Comm, rank: int, transfers: int) -> str:
         return "sendrecv"
     sender = comm.groups[0][0]
     return "send" if sender == rank else "recv"
+
+
+# -- what is in chains ------------------------------------------------------------------------------
+@dataclass(frozen=True, eq=False)
+class Opening:
+    """A timeline whose rows of layers can be opened into their kernels and communications."""
+
+    timeline: Timeline
+    chains: Chains
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """How many kernels and communications are in each span; 0: it is no row of layers."""
+        sizes, ops = np.zeros(len(self.timeline), dtype=int), self.timeline["op"]
+        kernels = self.timeline.matches("kind", "kernel")
+        for rank in self.timeline.ranks:
+            mine = np.flatnonzero(kernels & (self.timeline["rank"] == rank))
+            different, which = np.unique(ops[mine], return_inverse=True)
+            inside = [self.chains.size(rank, op) for op in different.tolist()]
+            sizes[mine] = np.array(inside, dtype=int)[which]
+        return sizes
+
+    def opened(self, most: float) -> tuple[Timeline, str]:
+        """The timeline with rows of layers opened into at most so many spans, and which they are; "": there are none.
+
+        If all are too many, those of the last step are, of one rank in it, or of one of its microbatches.
+        """
+        whole = int(self.sizes.sum())
+        if not whole:
+            return self.timeline, ""
+        for words, chosen in self._choices():
+            inside = int(self.sizes[chosen].sum())
+            if inside <= most:
+                said = f"{words} opened into {count(inside)} of {count(whole)} kernels"
+                return self._open(chosen), said
+        return self.timeline, f"layers are not opened into their {count(whole)} kernels"
+
+    def _choices(self) -> Iterator[tuple[str, np.ndarray]]:
+        """(what it is, which rows), from all to few."""
+        t, chosen = self.timeline, self.sizes > 0
+        yield "layers are", chosen
+        step = t["step"][chosen].max()
+        chosen = chosen & (t["step"] == step)
+        yield f"layers of step {step} are", chosen
+        rank = int(t["rank"][chosen].min())
+        chosen = chosen & (t["rank"] == rank)
+        yield f"layers of step {step} on rank {rank} are", chosen
+        several = np.unique(t["microbatch"][chosen])
+        middle = int(several[len(several) // 2])
+        chosen = chosen & (t["microbatch"] == middle)
+        yield f"layers of microbatch {middle}, step {step}, rank {rank} are", chosen
+
+    def _open(self, chosen: np.ndarray) -> Timeline:
+        """The timeline with these rows opened; what they wait for their exchanges is where it is waited for."""
+        t = self.timeline
+        key = (t["rank"] * (t["step"].max() + 1) + t["step"]) * (t["op"].max() + 2)
+        key += t["op"] + 1
+        parts = [t.select(~np.isin(key, key[chosen]))]
+        for rank in np.unique(t["rank"][chosen]).tolist():
+            mine = t.select(chosen & (t["rank"] == rank))
+            for rows, blocks in self.chains.blocks(rank, mine["step"], mine["op"]):
+                parts.append(_kernels(mine.select(rows), blocks))
+        return Timeline.concatenate(parts)
+
+
+def _kernels(rows: Timeline, blocks: Blocks) -> Timeline:
+    """What is in rows of one chain of a rank: every operation of every repetition."""
+    places, graph = blocks.places(), blocks.chain.graph
+    ops = places.ops.tolist()
+    texts, numbers = columns_of(graph, blocks.pattern.run, graph.programs[0], ops)
+    texts["group"] = [blocks.groups.get(op, "") for op in ops]
+    same = ("rank", "step", "microbatch", "layer", "op")
+    return Timeline.build(
+        **{name: _words(values, len(rows)) for name, values in texts.items()},
+        **{n: np.tile(np.asarray(v), len(rows)) for n, v in numbers.items()},
+        **{name: np.repeat(rows[name], len(ops)) for name in same},
+        start=places.start.ravel(),
+        end=places.end.ravel(),
+        launch=places.launch.ravel(),
+    )
+
+
+def with_kernels(result: Prediction, most: float = MOST) -> tuple[Prediction, str]:
+    """The prediction with a timeline that has kernels in place of rows of layers, at most so many; and which, in words.
+
+    Examples
+    --------
+    >>> from prestep.sim.api import simulate
+    >>> with_kernels(simulate("mlp-ddp4"))[1]  # PyTorch's kernels are its timeline already
+    ''
+    """
+    chains = None if result.details is None else result.details.chains
+    if chains is None or result.timeline is None:
+        return result, ""
+    timeline, said = Opening(result.timeline, chains).opened(most)
+    return replace(result, timeline=timeline), said

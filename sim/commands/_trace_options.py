@@ -1,24 +1,41 @@
-"""Which part of the trace `prestep run` writes: the options --trace-window and --trace-ranks."""
+"""Which part of the trace `prestep run` writes: --trace-window, --trace-ranks and --trace-kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import math
+from collections.abc import Mapping
 from typing import Any
+
+import click
 
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.units import parse_duration
 from prestep.workloads.job.limits import RANKS
 
 
+class Most(click.ParamType[float]):
+    """A whole number, or `all`."""
+
+    name = "number"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        """How many at most."""
+        if value == "all":
+            return math.inf
+        if not (str(value).isdecimal() and len(str(value)) < 16):
+            self.fail(f"{value!r} is neither a whole number nor `all`", param, ctx)
+        return int(value)
+
+
 def trace_part(
-    trace: Path | None,
-    report: Path | None,
-    each: Sequence[str],
-    window: str,
-    ranks: str,
+    files: Mapping[str, Any], window: str, ranks: str, kernels: float | None
 ) -> dict[str, Any]:
-    """The exporter's options for the trace.
+    """The exporter's options for the trace; `files` are what is written, by option.
 
     Raises
     ------
@@ -26,7 +43,7 @@ def trace_part(
         For options that mean nothing without another, and windows or ranks that cannot be read.
     """
     mistakes, chosen = [], dict[str, Any]()
-    if each and report is None:
+    if files["each"] and files["report"] is None:
         mistakes.append(
             Mistake(
                 "command line",
@@ -36,7 +53,7 @@ def trace_part(
             )
         )
     for name, text in (("--trace-window", window), ("--trace-ranks", ranks)):
-        if text and trace is None:
+        if text and files["trace"] is None:
             mistakes.append(
                 Mistake("command line", name, f"{name} alone", "--trace FILE")
             )
@@ -46,9 +63,12 @@ def trace_part(
                 chosen[name] = read(text)
             except InputError as error:
                 mistakes.extend(error.mistakes)
+    if kernels is not None and not (files["trace"] or files["timeline"]):
+        name, expected = "--trace-kernels", "--trace FILE, or --timeline FILE"
+        mistakes.append(Mistake("command line", name, f"{name} alone", expected))
     if mistakes:
         raise InputError(mistakes)
-    return chosen
+    return chosen if kernels is None else chosen | {"kernels": kernels}
 
 
 def _window(text: str) -> tuple[float, float]:

@@ -27,7 +27,7 @@ from prestep.sim.commands._shared import (
     of_scenario,
     talk,
 )
-from prestep.sim.commands._trace_options import trace_part
+from prestep.sim.commands._trace_options import Most, trace_part
 from prestep.sim.errors import InputError
 from prestep.sim.extras import lazily
 
@@ -87,6 +87,13 @@ class Outcome:
 def _files(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the options of files that are written, and of what is in them."""
     for option in (
+        click.option(
+            "--trace-kernels",
+            type=Most(),
+            metavar="N",
+            help="Open layers that are simulated as one into at most so many kernels; `all`, or 0 for none.  [default: "
+            "100000]",
+        ),
         click.option(
             "--trace-ranks",
             default="",
@@ -184,14 +191,17 @@ def command(
     trace: Path | None,
     trace_window: str,
     trace_ranks: str,
+    trace_kernels: float | None,
+    timeline: Path | None,
     report: Path | None,
     each: tuple[str, ...],
     **asked: Any,
 ) -> None:
-    part = trace_part(trace, report, each, trace_window, trace_ranks)
+    files = {"trace": trace, "timeline": timeline, "report": report, "each": each}
+    part = trace_part(files, trace_window, trace_ranks, trace_kernels)
     path = catalog.find_scenario(scenario)
     loaded = load.scenario_of(openers.tables_of(path), path, overrides)
-    asked = {"trace": trace, "part": part, "report": report, "each": each} | asked
+    asked = files | {"part": part} | asked
     kind = _kind(loaded, max_micro_batch)
     _check_options(kind, asked, loaded.jobs)
     if kind is LARGEST:
@@ -368,9 +378,10 @@ def _write(
 ) -> None:
     """The files of `--trace` and `--timeline`."""
     if trace is not None:
-        talk(f"wrote {exporters.write(result, trace, 'chrome_trace', **part)}")
+        talk(exporters.export(result, trace, "chrome_trace", **part))
     if timeline is not None:
-        talk(f"wrote {exporters.write(result, timeline, 'parquet')}")
+        opened = {key: value for key, value in part.items() if key == "kernels"}
+        talk(exporters.export(result, timeline, "parquet", **opened))
 
 
 def _write_report(

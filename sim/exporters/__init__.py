@@ -1,7 +1,8 @@
 """Writes a result: one file per format, found by its name.
 
-An exporter is a module with ``write(result, path) -> None`` and ``SUFFIXES``, the file endings it answers to
-("/" is a folder). Those for people also have ``render(result) -> str``.
+An exporter is a module with ``write(result, path)`` and ``SUFFIXES``, the file endings it answers to ("/" is a
+folder). ``write`` may return what a reader should know of the file. Those for people also have
+``render(result) -> str``.
 """
 
 from __future__ import annotations
@@ -26,12 +27,19 @@ def write(
     InputError
         If no exporter has that name or suffix, or the file cannot be written.
     """
+    export(result, path, name, **options)
+    return Path(path)
+
+
+def export(
+    result: Prediction, path: str | Path, name: str | None = None, **options: Any
+) -> str:
+    """Write `result` as `write` does; returns a line about what was written."""
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        load_function(__name__, name or name_for(path), "write")(
-            result, target, **options
-        )
+        exporter = load_function(__name__, name or name_for(path), "write")
+        said = exporter(result, target, **options)
     except OSError as error:
         raise InputError(
             Mistake(
@@ -41,7 +49,7 @@ def write(
                 "a path that can be written",
             )
         ) from error
-    return target
+    return f"wrote {target}; {said}" if said else f"wrote {target}"
 
 
 def name_for(path: str | Path) -> str:

@@ -36,18 +36,20 @@ def streams_of(timeline: Timeline) -> dict[str, int]:
 def events(
     result: Prediction, timeline: Timeline, rank: int, groups: Groups
 ) -> Iterator[Event]:
-    """All events of a rank: names of its rows, steps, then span by span in the order of launch."""
+    """All events of a rank: steps, then span by span in the order of launch."""
     spans = timeline.of_rank(rank)
     spans = spans.select(np.lexsort((spans["op"], spans["start"], _launches(spans))))
     streams = streams_of(timeline)
-    used = sorted({(streams[name], name) for name in set(spans["stream"]) - {"host"}})
-    yield from _rows(rank, str(result.scenario.get("gpu", "GPU")), used)
     yield from _steps(spans, rank)
     precision = str(result.scenario.get("precision", "bf16"))
     yield from _work(precision, spans, rank, streams, groups)
 
 
-def _rows(rank: int, gpu: str, streams: list[tuple[int, str]]) -> Iterator[Event]:
+def rows(result: Prediction, timeline: Timeline, rank: int) -> Iterator[Event]:
+    """The names of a rank and of its rows."""
+    gpu, streams = str(result.scenario.get("gpu", "GPU")), streams_of(timeline)
+    own = set(timeline.of_rank(rank)["stream"]) - {"host"}
+
     def name(kind: str, tid: int, **args: Any) -> Event:
         return {"ph": "M", "name": kind, "pid": rank, "tid": tid, "ts": 0, "args": args}
 
@@ -56,7 +58,7 @@ def _rows(rank: int, gpu: str, streams: list[tuple[int, str]]) -> Iterator[Event
     yield name("process_sort_index", 0, sort_index=rank)
     yield name("thread_name", HOST_THREAD, name="host thread")
     yield name("thread_sort_index", HOST_THREAD, sort_index=0)
-    for number, text in streams:
+    for number, text in sorted((streams[stream], stream) for stream in own):
         yield name("thread_name", number, name=f"stream {number} {text}")
         yield name("thread_sort_index", number, sort_index=number)
 

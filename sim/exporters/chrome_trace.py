@@ -20,12 +20,14 @@ import msgspec
 import numpy as np
 
 from prestep.sim import files
+from prestep.sim.analysis.chain_kernels import MOST
 from prestep.sim.analysis.link_use import LinkLoad
 from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.spans import with_kernels
 from prestep.sim.analysis.timeline import COMMUNICATION, Timeline, group_ranks
 from prestep.sim.errors import PrestepError
 from prestep.sim.exporters import _trace_across as across
-from prestep.sim.exporters._trace_events import Event, events
+from prestep.sim.exporters._trace_events import Event, events, rows
 
 SUFFIXES = (".json", ".json.gz", "/")
 
@@ -35,10 +37,12 @@ def write(
     path: str | Path,
     window: tuple[float, float] | None = None,
     ranks: Collection[int] | None = None,
-) -> None:
+    kernels: float = MOST,
+) -> str:
     """Write one file with all ranks, or into a folder one file per rank.
 
-    Of a large run only spans that reach into `window` (seconds), and only these `ranks`.
+    Of a large run only spans that reach into `window` (seconds), and only these `ranks`. Rows of layers are opened into
+    at most so many `kernels`; returns which are.
 
     Raises
     ------
@@ -47,6 +51,7 @@ def write(
     """
     if result.timeline is None or len(result.timeline) == 0:
         raise PrestepError(f"{path}: the result has no timeline to write")
+    result, said = with_kernels(_part(result, window, ranks), kernels)
     result = _part(result, window, ranks)
     timeline, target = result.timeline, Path(path)
     if timeline is None or len(timeline) == 0:
@@ -55,10 +60,11 @@ def write(
         )
     if target.suffix and not target.is_dir():
         _save(target, render(result, None, window))
-        return
+        return said
     target.mkdir(parents=True, exist_ok=True)
     for rank in timeline.ranks:
         _save(target / f"rank{rank}.json.gz", render(result, int(rank), window))
+    return said
 
 
 def _part(
@@ -122,6 +128,9 @@ def _all_events(
     """Events of one rank; of all, and then what lies across them."""
     ranks = _ranks(timeline, rank)
     groups = _groups(timeline)
+    # Names first: who reads a large file in pieces learns from them that it is of several ranks.
+    for one in ranks:
+        yield from rows(result, timeline, one)
     for one in ranks:
         yield from events(result, timeline, one, groups)
     for one in ranks:

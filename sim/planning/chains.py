@@ -48,12 +48,15 @@ class Repetition:
         Seconds of its last kernel.
     cycle : Cycle or None
         What it moves over links, and when; None: nothing.
+    run : Run or None
+        Two repetitions, the second as it recurs; None: there is nothing to run.
     """
 
     timed: Timed
     period: float
     last: float
     cycle: Cycle | None = None
+    run: Run | None = None
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -112,13 +115,11 @@ def repetition(timed: Timed) -> Repetition:
     if not len(program):
         return Repetition(timed, 0.0, 0.0)
     run = execute(timed, 2)
-    first, second = (float(run.end[0][step].max()) for step in (0, 1))
     kernels = np.flatnonzero(program.kind == KERNEL)
     at = kernels[-1] if len(kernels) else -1
     last = float(run.end[0][1][at] - run.start[0][1][at])
-    return Repetition(
-        timed, second - first, min(last, second - first), cycle_of(timed, run)
-    )
+    period = float(run.end[0][1].max()) - float(run.end[0][0].max())
+    return Repetition(timed, period, min(last, period), cycle_of(timed, run), run)
 
 
 # -- what a repetition exchanges ------------------------------------------------------------------

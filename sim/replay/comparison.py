@@ -8,7 +8,7 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
-from prestep.sim.analysis.path_walk import family_of
+from prestep.sim.analysis.critical_path import family_of
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.step_times import median
 from prestep.sim.outputs import words

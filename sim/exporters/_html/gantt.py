@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 
+from prestep.sim.analysis.chain_kernels import Blocks, Chains
 from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.analysis.spans import Opening, columns_of
 from prestep.sim.analysis.timeline import COMMUNICATION, WRITER, Timeline
 
 MOST_RANKS = 24
 MOST_SPANS = 80_000  # in the file; what is beyond is merged
 ALIKE = 1e-3  # of the step: ranks whose spans lie within it are shown once
 FINEST = 4000  # merged spans are at least this part of the step apart
+#: What is said of a span beside its name and times.
+FACTS = ("kind", "phase", "axis", "layer", "microbatch", "bytes", "flops", "group")
 
 Data = dict[str, Any]
 
@@ -23,6 +29,7 @@ def gantt(result: Prediction) -> Data | None:
 
     ``rows`` have ``rank``, how many ranks it ``stands`` for, ``stream``, and by span: starts ``s`` (each after the one
     before), durations ``d``, waits ``w`` (all whole ns), names ``n`` and facts ``m`` (indices into the tables).
+    ``blocks`` are those of them that are rows of layers, which the script opens by their ``patterns`` (`_blocks`).
     """
     if result.timeline is None or len(result.timeline) == 0:
         return None
@@ -32,13 +39,16 @@ def gantt(result: Prediction) -> Data | None:
     shown = _choose(_alike(spans, tables.length * ALIKE), spans)
     stands = _represented(shown, weights)
     room = MOST_SPANS // len(shown)
+    chains = None if result.details is None else result.details.chains
     rows: list[Data] = []
     for rank in sorted(shown):
-        columns = _rank_rows(spans.of_rank(rank), room, tables)
+        columns = _rank_rows(spans.of_rank(rank), room, tables, chains)
         rows += [{"rank": rank, "stands": stands[rank], **row} for row in columns]
     return {
         "length": round(tables.length * 1e9),
         "rows": rows,
+        "patterns": tables.shown,
+        "streams": [_shown(stream) for stream in tables.streams],
         "names": list(tables.names.items),
         "facts": [list(fact) for fact in tables.facts.items],
         "ranks": sum(weights.values()),
@@ -52,17 +62,48 @@ def _last_step(timeline: Timeline) -> Timeline:
     return last.select(~last.matches("stream", WRITER))
 
 
-def _rank_rows(spans: Timeline, room: int, tables: _Tables) -> Iterator[Data]:
+def _rank_rows(
+    spans: Timeline, room: int, tables: _Tables, chains: Chains | None
+) -> Iterator[Data]:
     """A row for each stream of a rank, compute first and the host last; merged where the rank has too many spans."""
     merged = len(spans) > room
     columns = _merged if merged else _columns
-    streams = sorted(
-        set(spans["stream"].tolist()), key=lambda s: (s != "compute", s == "host", s)
-    )
-    for stream in streams:
+    rows, opened = dict[str, Data](), set[str]()
+    for stream in sorted(set(spans["stream"].tolist())):
         row = spans.select(spans.matches("stream", stream))
         row = row.select(np.argsort(row["start"], kind="stable"))
-        yield {"stream": _shown(stream), "merged": merged, **columns(row, tables)}
+        inside = [] if merged or chains is None else _blocks(row, tables, chains)
+        rows[stream] = {**columns(row, tables), "blocks": inside}
+        for block in inside:
+            opened |= {tables.streams[op[-1]] for op in tables.shown[block[1]]["ops"]}
+    # Layers may have streams on which nothing else runs.
+    empty: Data = {key: [] for key in ("s", "d", "w", "n", "m", "blocks")}
+    for stream in sorted(
+        rows.keys() | opened, key=lambda s: (s != "compute", s == "host", s)
+    ):
+        shown = {"stream": _shown(stream), "merged": merged}
+        yield shown | rows.get(stream, empty)
+
+
+def _blocks(row: Timeline, tables: _Tables, chains: Chains) -> list[list[Any]]:
+    """Rows of layers in a row: which span, its pattern, spans behind it that are part of it, its ns, and its speeds.
+
+    What is inside begins when the block does, and later by its pattern's clocks (ns) times the speeds.
+    """
+    layers = np.flatnonzero(Opening(row, chains).sizes)
+    if not len(layers):
+        return []
+    listed, ops = list[list[Any]](), row["op"].tolist()
+    rank, steps = int(row["rank"][0]), row["step"][layers]
+    for rows, blocks in chains.blocks(rank, steps, row["op"][layers]):
+        pattern = tables.pattern(blocks)
+        lasting = _ns(blocks.end) - _ns(blocks.start)
+        for block, place in enumerate(layers[rows].tolist()):
+            same = takewhile(lambda op: op == ops[place], ops[place + 1 :])  # noqa: B023
+            speeds = [float(f"{speed:.6g}") for speed in blocks.speeds[block]]
+            waits = sum(1 for _ in same)
+            listed.append([place, pattern, waits, int(lasting[block]), *speeds])
+    return sorted(listed)
 
 
 # Streams of transfers between stages are named by their way and by what they carry: `nccl pp from B`.
@@ -92,6 +133,44 @@ class _Tables:
         self.length = length
         self.names = _Table()
         self.facts = _Table()
+        self.patterns = _Table()
+        self.shown: list[Data] = []  # patterns as the script reads them
+        self.streams: list[str] = []  # of their operations
+
+    def pattern(self, blocks: Blocks) -> int:
+        """Number of what is in rows of layers."""
+        key = blocks.chain, *blocks.groups.values()
+        number = self.patterns.number(key)
+        if number == len(self.shown):
+            self.shown.append(self._shown(blocks))
+        return number
+
+    def _shown(self, blocks: Blocks) -> Data:
+        """A repetition: of each operation its begin, end, name, facts, part and stream.
+
+        The part is 1 of what the chain's second kernel is, 2 of what is behind it, else 0.
+        """
+        pattern, graph = blocks.pattern, blocks.chain.graph
+        ops = pattern.ops.tolist()
+        texts, numbers = columns_of(graph, pattern.run, graph.programs[0], ops)
+        second = pattern.inside(replace(blocks.chain, tail=True))[0]
+        begin, end, total, cut = (
+            _ns(clocks).tolist()
+            for clocks in (pattern.begin, pattern.end, pattern.total, pattern.cut)
+        )
+        listed = []
+        for at, op in enumerate(ops):
+            what = {key: column[at] for key, column in (texts | numbers).items()}
+            where = {"layer": -1, "microbatch": -1, "group": blocks.groups.get(op, "")}
+            fact = tuple((what | where)[key] for key in FACTS)
+            if what["stream"] not in self.streams:
+                self.streams.append(what["stream"])
+            part = 1 if second[at] else 2 * int(pattern.behind[at])
+            named = self.names.number(what["name"]), self.facts.number(fact)
+            stream = self.streams.index(what["stream"])
+            listed.append([begin[at], end[at], *named, part, stream])
+        times = 0 if blocks.chain.tail else blocks.chain.times
+        return {"times": times, "total": total, "cut": cut, "ops": listed}
 
 
 def _tables(spans: Timeline) -> _Tables:
@@ -146,8 +225,7 @@ def _columns(row: Timeline, tables: _Tables) -> Data:
     waits = np.where(
         row.matches("kind", *COMMUNICATION), _ns(row["ready"] - row["start"]), 0
     )
-    keys = ("kind", "phase", "axis", "layer", "microbatch", "bytes", "flops", "group")
-    values = zip(*(row[key].tolist() for key in keys), strict=True)
+    values = zip(*(row[key].tolist() for key in FACTS), strict=True)
     return {
         "s": np.diff(start, prepend=0).tolist(),
         "d": (_ns(row["end"] - tables.begin) - start).tolist(),

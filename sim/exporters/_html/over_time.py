@@ -87,7 +87,7 @@ def _columns(path: CriticalPath) -> list[tuple[float, int, str]]:
     """(share covered, rank, class of colour) of the segment that covers most of each column; rank -1 for none."""
     wide = (path.length or 1.0) / COLUMNS
     most: list[tuple[float, int, str]] = [(0.0, -1, "")] * COLUMNS
-    for segment in path.segments:
+    for segment in path.opened:
         first = (segment.start - path.begin) / wide
         last = (segment.end - path.begin) / wide
         colour = path_colour(segment.kind, segment.axis, segment.family)
@@ -102,7 +102,6 @@ _FAMILIES = {
     "convolution": "forward",
     "attention": "backward",
     "optimizer": "optimizer",
-    "chain": "forward",
 }
 
 

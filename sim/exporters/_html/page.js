@@ -44,6 +44,8 @@
     data.rows.forEach((row) => {
       row.at = new Float64Array(row.s.length);
       row.s.reduce((sum, s, i) => (row.at[i] = sum + s), 0);
+      [row.at0, row.m0] = [row.at, row.m];
+      row.closed = [...row.s.keys()].map((i) => [row.at[i], row.d[i], row.n[i], row.m[i], row.w.length ? row.w[i] : 0, -1]);
     });
     const ranks = [...new Set(data.rows.map((row) => row.rank))];
     if (ranks.length > 1) {
@@ -73,6 +75,53 @@
       return row.stands > 1 ? `${name} (${row.stands}×)` : name;
     };
 
+    // Rows of layers are opened where their kernels are wide enough to be seen, or one is looked for.
+    const DENSE = 3, MANY = 200000;
+    const inside = ({ times, ops }) => ops.length * Math.max(1, times);
+    const blocks = data.rows.flatMap((row) => row.blocks.map((block) => ({ row, block, many: inside(data.patterns[block[1]]) })));
+    const all = blocks.reduce((sum, one) => sum + one.many, 0);
+    function kernels({ row, block }) {
+      const [i, pattern, , long, ...speeds] = block, { times, ops, total, cut } = data.patterns[pattern];
+      const start = row.at0[i], micro = data.facts[row.m0[i]][4], made = [], second = ops.find((op) => op[4] === 1)[0];
+      for (let r = 0; r < Math.max(1, times); r++) {
+        for (const [begin, end, name, fact, part, stream] of ops) {
+          if (times ? r === times - 1 && part === 1 : part !== 1) continue;
+          const moment = (clocks) => Math.min(long, Math.max(0, speeds.reduce((sum, speed, k) => sum + speed * (clocks[k]
+            + (times ? r * total[k] - (r === times - 1 && part === 2 ? cut[k] : 0) : -second[k])), 0)));
+          const at = moment(begin);
+          made.push([data.streams[stream], [start + at, moment(end) - at, name, fact, 0, micro]]);
+        }
+      }
+      return made;
+    }
+    let opened = "";
+    function open() {
+      const perNs = (canvas.clientWidth - SIDE) / (to - from);
+      const seen = blocks.filter(({ row, block, many }) => wanted ? all <= MANY
+        : block[3] * perNs > DENSE * many && row.at0[block[0]] < to && row.at0[block[0]] + block[3] > from);
+      const key = seen.map(({ row, block }) => `${row.rank} ${row.stream} ${block[0]}`).join();
+      if (key === opened) return;
+      opened = key;
+      const was = picked && [picked.row.at[picked.i], picked.row.n[picked.i]];
+      const gone = new Map(), more = new Map();
+      for (const one of seen) {
+        const [i, , waits] = one.block;
+        for (let k = i; k <= i + waits; k++) gone.set(one.row, (gone.get(one.row) || new Set()).add(k));
+        for (const [stream, span] of kernels(one)) {
+          const key = `${one.row.rank} ${stream}`;
+          if (!more.has(key)) more.set(key, []);
+          more.get(key).push(span);
+        }
+      }
+      for (const row of data.rows) {
+        const spans = row.closed.filter((_, i) => !gone.get(row)?.has(i)).concat(more.get(`${row.rank} ${row.stream}`) || []);
+        spans.sort((a, b) => a[0] - b[0]);
+        [row.at, row.d, row.n, row.m, row.w, row.micro] = [0, 1, 2, 3, 4, 5].map((k) => spans.map((span) => span[k]));
+      }
+      if (was) picked.i = picked.row.at.findIndex((at, i) => at === was[0] && picked.row.n[i] === was[1]);
+      if (picked && picked.i < 0) picked = null;
+    }
+
     function place() {
       const wanted = select.value === "" ? null : Number(select.value);
       let y = TOP, last = null;
@@ -92,6 +141,7 @@
     }
 
     function paint() {
+      open();
       const scale = devicePixelRatio || 1, wide = canvas.clientWidth, high = canvas.clientHeight;
       canvas.width = wide * scale; canvas.height = high * scale;
       context.setTransform(scale, 0, 0, scale, 0, 0);
@@ -168,7 +218,8 @@
       if (row.w.length && row.w[i] > 0) said.push(`waits ${seconds(row.w[i])} for others`);
       said.push(kind + (phase ? `, ${phase}` : "") + (axis ? `, axis ${axis}` : ""));
       if (layer >= 0) said.push(`layer ${layer}`);
-      if (micro >= 0) said.push(`microbatch ${micro}`);
+      const batch = micro >= 0 || !row.micro ? micro : row.micro[i];
+      if (batch >= 0) said.push(`microbatch ${batch}`);
       if (bytes > 0) said.push(amount(bytes, "B"));
       if (flops > 0) said.push(amount(flops, "FLOP"));
       if (group) said.push(`ranks ${group}`);
@@ -281,6 +332,7 @@
     function search() {
       wanted = find.value.trim().toLowerCase();
       hits.textContent = "";
+      open();
       if (wanted) {
         let many = 0, time = 0;
         for (const { row } of lanes) for (let i = 0; i < row.at.length; i++) if (found(row, i)) { many += 1; time += row.d[i]; }

@@ -242,7 +242,7 @@ def critical(result: Prediction) -> str:
     parts = [_path_part(part) for part in summary["parts"]]
     colours = dict.fromkeys(colour for _, _, colour, _ in parts)
     return (
-        _path_head(path, len(summary["ranks"]), len(strip))
+        _path_head(path, summary, len(strip))
         + pictures.stacked(parts, "Parts of the critical path")
         + legend([(colour, _PATH_WORDS.get(colour, colour)) for colour in colours])
         + pictures_time.path(strip, path.length)
@@ -258,10 +258,11 @@ def _path_part(part: Mapping[str, Any]) -> tuple[str, float, str, str]:
     return path_part(part), seconds, colour, format_duration(seconds)
 
 
-def _path_head(path: CriticalPath, ranks: int, lanes: int) -> str:
+def _path_head(path: CriticalPath, summary: Mapping[str, Any], lanes: int) -> str:
+    ranks = len(summary["ranks"])
     head = paragraph(
         "What the end of the step waited for, walked back through all ranks; what is not on it has slack. "
-        f"{format_duration(path.length)}, {number(len(path.segments))} stretches on "
+        f"{format_duration(path.length)}, {number(summary['segments'])} stretches on "
         f"{ranks} simulated rank{'s' if ranks != 1 else ''}."
     )
     if lanes > pictures_time.MOST_LANES:

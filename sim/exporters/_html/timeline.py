@@ -48,6 +48,8 @@ def timeline(result: Prediction) -> str:
         "hold Shift and drag to sum a range. Keys: W S A D (or + - ← →), Home, n and p for "
         "the next and previous span, ↑ ↓ for other rows."
     )
+    if data["patterns"]:
+        hint += " Zoom in on rows of layers, or look for a kernel, and they are opened."
     controls = Markup(
         f'<div class="bar">{bar}<button type="button" id="sum" aria-pressed="false">sum a range</button>'
         '<label>find <input type="search" id="find" size="14" placeholder="gemm, dp, backward"></label>'
