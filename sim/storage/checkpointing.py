@@ -19,7 +19,6 @@ from prestep.sim.storage.systems import load_system
 from prestep.sim.units import format_bytes, format_duration
 
 TITLE = "Checkpoint"
-_TIMES = ("save_stall", "step_time_beside", "time_until_durable", "load_time")
 
 
 def mistakes_of(c: Checkpoint, where: str) -> list[Mistake]:
@@ -62,32 +61,38 @@ def follow(
 
 def rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What [checkpoint] costs, as rows for people."""
-    times = {key: format_duration(report[key]) for key in _TIMES}
-    written = f"{format_bytes(report['bytes'])} by {report['writers']} ranks"
-    saving, again = report["saving_step"], report["later"]["save_stall"]
+    return [*_rows_of_save(report), *_rows_of_later(report)]
+
+
+def _rows_of_save(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The first save, and the steps beside it."""
+    size = f"{format_bytes(report['bytes'])} by {report['writers']} ranks"
+    yield "to", f"{report['storage']}, {size} ({report['mode']})"
+    yield "training stands still", format_duration(report["save_stall"])
+    saving = report["saving_step"]
     step, without = (
         format_duration(saving[key]) for key in ("step_time", "step_time_without")
     )
-    rows = [
-        ("to", f"{report['storage']}, {written} ({report['mode']})"),
-        ("training stands still", times["save_stall"]),
-        ("step that saves", f"{step}, {without} without the save"),
-    ]
-    if report["steps_beside"]:
+    yield "step that saves", f"{step}, {without} without the save"
+    if count := report["steps_beside"]:
+        beside = format_duration(report["step_time_beside"])
         slower = f"{100 * report['background_slowdown']:.1f} % slower"
-        steps = f"{report['steps_beside']} of {times['step_time_beside']}"
-        rows.append(("steps beside", f"{steps}, {slower}"))
-    rows.append(("durable after", times["time_until_durable"]))
+        yield "steps beside", f"{count} of {beside}, {slower}"
+    yield "durable after", format_duration(report["time_until_durable"])
+
+
+def _rows_of_later(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Later saves, loading, and the mean step with all of it."""
+    again = report["later"]["save_stall"]
     if again < report["save_stall"]:
-        rows.append(("later saves stall", format_duration(again)))
-    rows.append(("load", times["load_time"]))
+        yield "later saves stall", format_duration(again)
+    yield "load", format_duration(report["load_time"])
     shares = report["evidence"].items()
     grades = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares)
-    rows.append(("the save rests on", grades))
+    yield "the save rests on", grades
     if "step_time_with" in report:
         step = format_duration(report["step_time_with"])
-        rows.append((f"every {report['every']} steps", f"{step} a step"))
-    return rows
+        yield f"every {report['every']} steps", f"{step} a step"
 
 
 SCHEMA = words.table(
@@ -168,29 +173,30 @@ def report_of(
         "storage": checkpointing.system.name,
         "bytes": checkpointing.holds.size,
         "writers": len(checkpointing.holds.writers),
-        "save_stall": save.stall,
-        "background": background.window,
-        "steps_beside": background.steps,
-        "step_time_beside": background.step,
+        **_costs(save, background),
         "background_slowdown": background.step / step - 1.0,
-        "time_until_durable": save.durable,
         "load_time": checkpointing.load(),
         "legs": save.legs,
         "rests_on": save.rests_on,
         "evidence": shares(save.rests_on),
-        "later": {
-            "save_stall": later.stall,
-            "background": beside.window,
-            "steps_beside": beside.steps,
-            "step_time_beside": beside.step,
-            "time_until_durable": later.durable,
-        },
+        "later": _costs(later, beside),
     }
     every = checkpointing.asked.every
     if every is None:
         return report, save
     interval = _interval(planned.job.where, every, later, beside, step)
     return report | interval, save
+
+
+def _costs(save: Save, background: _Background) -> dict[str, Any]:
+    """What one save costs: seconds, and steps beside it."""
+    return {
+        "save_stall": save.stall,
+        "background": background.window,
+        "steps_beside": background.steps,
+        "step_time_beside": background.step,
+        "time_until_durable": save.durable,
+    }
 
 
 def saving_step(
@@ -292,19 +298,16 @@ def spans_of(
         rank=[rank for rank, _ in rows],
         stream=[SAVE if work.blocks else WRITER for _, work in rows],
         kind="host",  # its thread waits for the copy, and a stream of its own would pass for one of the step
-        name=[_name(work) for _, work in rows],
+        name=[
+            work.name if work.name == WAIT else f"checkpoint {work.name}"
+            for _, work in rows
+        ],
         phase="checkpoint",
         step=step,
         start=[begin + work.start for _, work in rows],
         end=[begin + work.end for _, work in rows],
         bytes=[work.size for _, work in rows],
     )
-
-
-def _name(work: Work) -> str:
-    if work.name == WAIT:
-        return WAIT
-    return f"checkpoint {work.name}"
 
 
 def _works_of(save: Save, members: Sequence[int]) -> Iterator[Work]:

@@ -33,15 +33,15 @@ def bytes_of(job: Job, saves: Checkpoint, model: ModelSpec, parameters: int) -> 
     parameters' own type (torch.optim), or in fp32 beside a copy of the parameters (Megatron-LM).
     """
     each = precision(job.precision).parameter
-    kept = optimizer(job.optimizer)
-    if saves.content != "all" or not kept.moments:
+    rule = optimizer(job.optimizer)
+    if saves.content != "all" or not rule.moments:
         return float(parameters * each)
-    moments = kept.moments * parameters
-    if kept.iterations:  # tables of words go by AdamW, with a second moment
+    moments = rule.moments * parameters
+    if rule.iterations:  # tables of words go by AdamW, with a second moment
         moments += looked_up(model)
     copies = MASTER * parameters if job.master else 0
-    if kept.state:
-        few = kept.state + SCALE / kept.block
+    if rule.state:
+        few = rule.state + SCALE / rule.block
         return float(parameters * each + copies + moments * few)
     moment = MASTER if job.wide_moments else each
     return float(parameters * each + copies + moments * moment)

@@ -16,6 +16,7 @@ has done all before it: every step begins level, and what the host reads itself 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,37 +59,19 @@ class Place:
     delivery: float = math.inf
 
 
-def mistakes_of(d: Dataload, where: str) -> list[Mistake]:
+def mistakes_of(d: Dataload, where: str) -> Iterator[Mistake]:
     """What is wrong with [dataload] before anything is simulated."""
-    found = list[Mistake]()
     if d.batch_time is None and d.decode is None:
+        expected = 'a duration such as "20 ms"'
         hint = "time of one worker to make one microbatch; or decode, for one sample"
-        found.append(
-            Mistake(
-                where,
-                "dataload.batch_time",
-                "nothing",
-                'a duration such as "20 ms"',
-                hint,
-            )
-        )
-    if d.batch_time is not None:
-        for name in ("decode", "sample"):
-            if getattr(d, name) is not None:
-                expected = "one of them: batch_time has reading and decoding in it"
-                found.append(
-                    Mistake(where, f"dataload.{name}", "batch_time too", expected)
-                )
+        yield Mistake(where, "dataload.batch_time", "nothing", expected, hint)
+    for name in ("decode", "sample") if d.batch_time is not None else ():
+        if getattr(d, name) is not None:
+            expected = "one of them: batch_time has reading and decoding in it"
+            yield Mistake(where, f"dataload.{name}", "batch_time too", expected)
     if d.storage is not None and d.sample is None:
-        found.append(
-            Mistake(
-                where,
-                "dataload.storage",
-                d.storage,
-                "sample, the bytes of one sample, beside it",
-            )
-        )
-    return found
+        expected = "sample, the bytes of one sample, beside it"
+        yield Mistake(where, "dataload.storage", d.storage, expected)
 
 
 def sample_bytes(model: ModelSpec, seq_len: int) -> float:
@@ -100,7 +83,7 @@ def sample_bytes(model: ModelSpec, seq_len: int) -> float:
     return PIXEL * (model.sizes[0] + model.sizes[-1]) if model.sizes else 0.0
 
 
-def fed(
+def table_of(
     asked: Dataload, batch: Batch, step: float, model: ModelSpec, place: Place
 ) -> dict[str, Any]:
     """How long a step takes with its data, in s.

@@ -47,15 +47,8 @@ def rests_on(
         what, grade, source = _binding(
             leg, end - begun, of_leg.get(leg.name, ()), system, fabric, bandwidth
         )
-        rows.append(
-            {
-                "leg": leg.name,
-                "seconds": end - begun,
-                "what": what,
-                "evidence": grade,
-                "source": source,
-            }
-        )
+        row = {"leg": leg.name, "seconds": end - begun, "what": what}
+        rows.append(row | {"evidence": grade, "source": source})
         begun = end
     return rows
 
@@ -63,14 +56,16 @@ def rests_on(
 def _binding(
     leg: Leg,
     seconds: float,
-    known: tuple[str, ...],
+    constants: tuple[str, ...],
     system: System,
     fabric: Fabric,
     bandwidth: np.ndarray,
 ) -> tuple[str, str, str]:
     """What holds a leg to its time: its own cap if it ran at it, else the tightest of its links."""
-    if not leg.size or (leg.size / leg.cap >= 0.98 * (seconds - leg.latency) and known):
-        return _worst(known)
+    if not leg.size or (
+        leg.size / leg.cap >= 0.98 * (seconds - leg.latency) and constants
+    ):
+        return _worst(constants)
     if leg.cap < float("inf") and leg.size / leg.cap >= 0.98 * (seconds - leg.latency):
         return _of_system(system)
     if not len(leg.links):
@@ -85,31 +80,20 @@ def _binding(
 def _worst(names: Sequence[str]) -> tuple[str, str, str]:
     """The least known of constants that work together."""
     order = ("measured", "fitted", "datasheet", "guess")
-    found = [(name, *host_table()[name][1:]) for name in names]
-    return max(
-        found, key=lambda one: order.index(one[1]), default=("nothing", "measured", "")
-    )
+    rows = [(name, *host_table()[name][1:]) for name in names]
+    none = ("nothing", "measured", "")
+    return max(rows, key=lambda row: order.index(row[1]), default=none)
 
 
 def _of_system(system: System) -> tuple[str, str, str]:
     """The constant of the storage that limits writing in large requests most; `latency` goes with `thread`."""
     many = THREADS * REQUEST / (system.latency + REQUEST / system.thread)
     iops = None if system.merges or system.iops is None else system.iops * REQUEST
-    rates = {
-        "write": system.write,
-        "client": system.client,
-        "iops": iops,
-        "thread": many,
-    }
-    name = min(
-        (n for n, rate in rates.items() if rate is not None),
-        key=lambda n: float(rates[n] or 0.0),
-    )
-    return (
-        f"{system.name}: {name}",
-        str(system.evidence.get(name, "guess")),
-        str(dict(system.source).get(name, "")),
-    )
+    limits = (("write", system.write), ("client", system.client), ("iops", iops))
+    rates = {name: rate for name, rate in limits if rate is not None} | {"thread": many}
+    name = min(rates, key=rates.__getitem__)
+    grade, source = system.evidence.get(name, "guess"), system.source.get(name, "")
+    return f"{system.name}: {name}", str(grade), str(source)
 
 
 def shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -21,7 +21,7 @@ from prestep.sim.graph.usage import by_link
 from prestep.sim.outputs import words
 from prestep.sim.planning.planned import Planned
 from prestep.sim.storage import dataload
-from prestep.sim.storage.dataload import Place, fed
+from prestep.sim.storage.dataload import Place
 from prestep.sim.storage.sections import Dataload
 from prestep.sim.storage.systems import System, constants, load_system
 from prestep.sim.units import format_duration
@@ -32,12 +32,12 @@ TITLE = "Data loading"
 
 def mistakes_of(asked: Dataload, where: str) -> list[Mistake]:
     """What is wrong with [dataload] before anything is simulated."""
-    wrong = dataload.mistakes_of(asked, where)
+    mistakes = [*dataload.mistakes_of(asked, where)]
     try:
         load_system(asked.storage or "nvme", where, "dataload.storage")
     except InputError as error:
-        wrong += error.mistakes
-    return wrong
+        mistakes += error.mistakes
+    return mistakes
 
 
 SCHEMA = words.table(
@@ -61,13 +61,13 @@ SCHEMA = words.table(
 def delay(planned: Planned, run: Run, asked: Dataload, computed: float) -> Reading:
     """What reading data makes a step wait for that computes for `computed` seconds."""
     place = _place(planned, run, asked)
-    table = fed(asked, planned.job.batch, computed, planned.model, place)
+    table = dataload.table_of(asked, planned.job.batch, computed, planned.model, place)
     return Reading(asked, planned.job.where, table | {"step_time_without": computed})
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The readers of a step, as a delay of it (`prestep.sim.analysis.effects`); `table` as `fed` makes it."""
+    """The readers of a step, which delay it (`prestep.sim.analysis.effects`); `table` is `dataload.table_of`'s."""
 
     asked: Dataload
     where: str
@@ -136,9 +136,10 @@ def _place(planned: Planned, run: Run, asked: Dataload) -> Place:
     fabric, gpus = planned.fabric, planned.gpus
     hosts = [fabric.host_of(gpu) for gpu in gpus]
     pinned = _pinned_rate(fabric, gpus)
-    programs = planned.graph.programs
-    done = [run.end[i][0][p.kind != SYNC] for i, p in enumerate(programs)]
-    launched = [run.launch[i][0] for i in range(len(programs))]
+    done = [
+        end[0][program.kind != SYNC]
+        for end, program in zip(run.end, planned.graph.programs, strict=True)
+    ]
     system, delivery = None, math.inf
     if asked.sample is not None:
         name, where = asked.storage or "nvme", planned.job.where
@@ -148,11 +149,16 @@ def _place(planned: Planned, run: Run, asked: Dataload) -> Place:
         hosts.count(hosts[0]),
         min(constants()["copy"], pinned),
         pinned,
-        max(float(times.max(initial=0.0)) for times in launched),
-        max(float(times.max(initial=0.0)) for times in done),
+        _last([times[0] for times in run.launch]),
+        _last(done),
         system,
         delivery,
     )
+
+
+def _last(times: Sequence[np.ndarray]) -> float:
+    """The latest of the times of all ranks."""
+    return max(float(of_rank.max(initial=0.0)) for of_rank in times)
 
 
 def delivery_of(

@@ -24,7 +24,7 @@ from prestep.sim.planning.planned import Planned
 from prestep.sim.storage.contents import Contents
 from prestep.sim.storage.sections import Checkpoint
 from prestep.sim.storage.systems import PART, REQUEST, THREADS, System, constants
-from prestep.sim.storage.writing import Backlog, Saved, waits
+from prestep.sim.storage.writing import Backlog, WriterTensors, waits
 from prestep.topologies.fabric.stores import Stores
 
 
@@ -50,7 +50,7 @@ class Writers:
     holds: Contents
     system: System
     stores: Stores
-    saved: Saved
+    tensors: WriterTensors
     first: bool
     queued: Backlog
 
@@ -81,7 +81,7 @@ class Writers:
             legs.append(Leg("context", latency=self.contexts))
         legs += self._serialised(rank, memory, size)
         if asked.mode != "rank0":
-            legs.append(Leg("finish", latency=self.saved.results))
+            legs.append(Leg("finish", latency=self.tensors.results))
         return legs
 
     def _serialised(self, rank: int, memory: str, size: float) -> list[Leg]:
@@ -96,9 +96,9 @@ class Writers:
         """Seconds that a writer spends on tensors beside their bytes, and waiting for the GPU."""
         if self.asked.mode == "rank0":
             return 0.0
-        busy = self.saved.items
+        busy = self.tensors.items
         if self.behind and rank in self._leaders:
-            busy += waits(self.saved.tensors, constants()["serialise"], self.queued)
+            busy += waits(self.tensors.sizes, constants()["serialise"], self.queued)
         return busy
 
     @cached_property
@@ -130,7 +130,7 @@ class Writers:
     def _before(self, gpu: str) -> list[Leg]:
         """What comes before a writer's first byte: a plan, or parts of other ranks."""
         if self.asked.mode != "rank0":
-            return [Leg("plan", latency=self.saved.plan)]
+            return [Leg("plan", latency=self.tensors.plan)]
         collected = self._collect(gpu)
         return [] if collected is None else [collected]
 

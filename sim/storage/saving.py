@@ -23,10 +23,11 @@ from prestep.sim.storage.evidence import rests_on
 from prestep.sim.storage.legs import Writers, hosts_of
 from prestep.sim.storage.sections import Checkpoint
 from prestep.sim.storage.systems import REQUEST, THREADS, System, constants, load_system
-from prestep.sim.storage.writing import Saved, backlog, saved
+from prestep.sim.storage.writing import WriterTensors, backlog, tensors_of
 from prestep.sim.units import format_bytes
-from prestep.workloads.optimizer import optimizer as kept_by
+from prestep.workloads.optimizer import optimizer
 
+ALL_LEGS = ("plan", "collect", "copy", "serialise", "full", "sync", "direct", "finish")
 BESIDE = 512  # writers whose bytes are simulated one by one beside the steps
 BACKGROUND = 1e18  # bytes of a transfer that outlasts the steps beside it
 
@@ -80,7 +81,7 @@ class Checkpointing:
         self.stores = self.system.at(self.fabric)
         self._check_room()
         queued = backlog(planned, run, step)
-        tensors = self._saved()
+        tensors = self._tensors()
         self.writers = Writers(
             planned,
             self.asked,
@@ -92,16 +93,15 @@ class Checkpointing:
             queued,
         )
 
-    def _saved(self) -> Saved:
+    def _tensors(self) -> WriterTensors:
         """The tensors of one writer."""
-        optimizer = self.job.optimizer
-        everything = self.asked.content == "all"
-        copies = 1 + (kept_by(optimizer).moments if everything else 0)
+        moments = optimizer(self.job.optimizer).moments
+        copies = 1 + (moments if self.asked.content == "all" else 0)
         dealt = 1 if self.job.sharded else self.job.degrees.dp
         if self.asked.mode == "rank0" or self.asked.writers == "replica0":
             dealt = 1
         sizes, writers = self.planned.lowered.tensors, len(self.holds.writers)
-        return saved(sizes, self.holds.share, writers, copies, dealt)
+        return tensors_of(sizes, self.holds.share, writers, copies, dealt)
 
     def _check_room(self) -> None:
         room, need = self._room, self.holds.size
@@ -116,10 +116,10 @@ class Checkpointing:
 
     @property
     def _room(self) -> float | None:
-        """Bytes that the storage takes, of each host where each has its own; None: nobody says."""
-        system, given = self.system, self.asked.capacity or self.system.capacity
-        if given is not None or system.disk is None:
-            return given
+        """Bytes that the storage has room for, of each host where each has its own; None: not known."""
+        system, capacity = self.system, self.asked.capacity or self.system.capacity
+        if capacity is not None or system.disk is None:
+            return capacity
         writer = self.gpus[self.holds.writers[0]]
         return system.disk * len(self.stores.disk_rates(writer))
 
@@ -180,9 +180,9 @@ class Checkpointing:
         writers = self.writers
         if not writers.behind:
             return 0.0
-        made = writers.contexts if writers.first else 0.0
-        block = max(0.0, made + writers.saved.plan - writers.queued.slack)
-        return block + writers.saved.items + writers.saved.results
+        contexts = writers.contexts if writers.first else 0.0
+        block = max(0.0, contexts + writers.tensors.plan - writers.queued.slack)
+        return block + writers.tensors.items + writers.tensors.results
 
     def _written_back(self) -> float:
         """Seconds until pages that nobody syncs are on the disk."""
@@ -219,16 +219,7 @@ class Checkpointing:
     def _blocking(self) -> tuple[str, ...]:
         """Legs that training waits for."""
         if self.asked.mode not in ("async", "peer"):
-            return (
-                "plan",
-                "collect",
-                "copy",
-                "serialise",
-                "full",
-                "sync",
-                "direct",
-                "finish",
-            )
+            return ALL_LEGS
         if self.asked.gpudirect:
             return ("plan",)
         return ("copy",) if self.asked.mode == "async" else ("plan", "copy")

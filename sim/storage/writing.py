@@ -24,16 +24,16 @@ AHEAD = 10_000_000  # bytes that PyTorch's writer copies ahead (per_thread_copy_
 
 
 @dataclass(frozen=True)
-class Saved:
+class WriterTensors:
     """The tensors of one writer, in bytes, and how many write; no tensors: nobody counted them."""
 
-    tensors: tuple[float, ...]
+    sizes: tuple[float, ...]
     writers: int
 
     @property
     def plan(self) -> float:
         """Seconds of Python in which all writers' plans are made."""
-        c, count = constants(), len(self.tensors)
+        c, count = constants(), len(self.sizes)
         if not count:
             return c["plan"]
         return count * (c["plan_tensor"] + self.writers * c["plan_writer"])
@@ -41,14 +41,14 @@ class Saved:
     @property
     def items(self) -> float:
         """Seconds of Python in which the tensors are written, beside those that their bytes take."""
-        return len(self.tensors) * constants()["item"]
+        return len(self.sizes) * constants()["item"]
 
     @property
     def results(self) -> float:
         """Seconds of Python at the end: what was written where is gathered, and becomes the metadata."""
         c = constants()
         each = c["result_tensor"] + self.writers * c["result_writer"]
-        return len(self.tensors) * each
+        return len(self.sizes) * each
 
     @property
     def python(self) -> float:
@@ -56,9 +56,9 @@ class Saved:
         return self.plan + self.items + self.results
 
 
-def saved(
+def tensors_of(
     sizes: Sequence[float], share: float, writers: int, copies: int, dealt: int
-) -> Saved:
+) -> WriterTensors:
     """The tensors of a writer of `share` bytes.
 
     Parameters
@@ -72,7 +72,7 @@ def saved(
     """
     mine = sorted(sizes)[::dealt] * copies
     scale = share / max(1.0, sum(mine))
-    return Saved(tuple(size * scale for size in mine), writers)
+    return WriterTensors(tuple(size * scale for size in mine), writers)
 
 
 @dataclass(frozen=True, eq=False)

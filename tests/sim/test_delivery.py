@@ -9,7 +9,7 @@ import pytest
 
 from prestep.sim.errors import InputError
 from prestep.sim.planning.job import Batch
-from prestep.sim.storage.dataload import Place, fed
+from prestep.sim.storage.dataload import Place, table_of
 from prestep.sim.storage.feeding import delivery_of
 from prestep.sim.storage.sections import Dataload
 from prestep.sim.storage.systems import System, load_system, names
@@ -51,7 +51,7 @@ def bytes_per_second(system: System, fabric: Fabric, workers: int) -> float:
     asked = Dataload(decode=0.0, sample=SAMPLE, workers=workers, storage=system.name)
     rate = delivery_of(system, "reads", fabric, fabric.gpus)
     place = Place(ranks, 1e9, 1e9, 0.0, 0.0, system, rate)
-    table = fed(asked, Batch(), 1.0, ModelSpec("m", "mlp"), place)
+    table = table_of(asked, Batch(), 1.0, ModelSpec("m", "mlp"), place)
     return float(table["batches"] * ranks * SAMPLE / table["read_time"])
 
 

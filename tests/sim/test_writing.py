@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prestep.sim.storage.writing import AHEAD, Backlog, saved, waits
+from prestep.sim.storage.writing import AHEAD, Backlog, tensors_of, waits
 
 SIZES = st.lists(st.floats(1e3, 1e8), max_size=40)
 
@@ -50,9 +50,9 @@ def test_tensors_have_the_writers_bytes(
     sizes: list[float], writers: int, moments: int, dealt: int
 ) -> None:
     """A writer's tensors add up to its share; plans and results grow with tensors and writers."""
-    made = saved(sizes, 1e9, writers, 1 + moments, dealt)
-    assert len(made.tensors) == len(sizes[::dealt]) * (1 + moments)
-    if made.tensors:
-        assert sum(made.tensors) == pytest.approx(1e9)
-        more = saved(sizes, 1e9, writers + 1, 1 + moments, dealt)
+    made = tensors_of(sizes, 1e9, writers, 1 + moments, dealt)
+    assert len(made.sizes) == len(sizes[::dealt]) * (1 + moments)
+    if made.sizes:
+        assert sum(made.sizes) == pytest.approx(1e9)
+        more = tensors_of(sizes, 1e9, writers + 1, 1 + moments, dealt)
         assert more.plan > made.plan and more.results > made.results
