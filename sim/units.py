@@ -156,6 +156,23 @@ def format_duration(duration: float) -> str:
     return _scaled(duration, [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)])
 
 
+#: Seconds below which a difference is nothing: less is rounding.
+LEAST_DIFFERENCE = 5e-10
+
+
+def format_difference(seconds: float) -> str:
+    """A difference of durations with its sign.
+
+    Examples
+    --------
+    >>> format_difference(-0.0012), format_difference(2.0), format_difference(0.0)
+    ('-1.2 ms', '+2 s', '0 s')
+    """
+    if abs(seconds) < LEAST_DIFFERENCE:
+        return "0 s"
+    return f"{'-' if seconds < 0 else '+'}{format_duration(abs(seconds))}"
+
+
 def parse_nccl_size(text: str, key: str = "") -> float:
     """Whole bytes as nccl-tests takes them: "8", "128M", "1.5g" are powers of 1024; a full unit ("4 GB") works too."""
     match = re.fullmatch(r"\s*(\d+|\d*\.\d+)\s*([KMGTkmgt]?)\s*", text)

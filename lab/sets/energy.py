@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.report.figures_of_rows import Figure, FiguresReport, report_on
+from lab.sets.programs import cluster_of
 from prestep.sim import files, progress
 from prestep.sim.analysis.energy import Share, drawn_by
 from prestep.sim.errors import InputError, Mistake, PrestepError
@@ -24,7 +25,7 @@ from prestep.validation.formats.records import is_positive, text_of
 from prestep.validation.formats.rows import Row, read_rows
 from prestep.validation.formats.scenarios import scenario_of
 from prestep.validation.report.interface import Skip
-from prestep.validation.sets.sets import cluster_of, set_table
+from prestep.validation.sets.sets import set_table
 
 At = Callable[[Scenario], Scenario]
 POWER, ENERGY, CLOCK = "mean power", "energy of a step", "clock"

@@ -25,7 +25,7 @@ from prestep.validation.formats.rows import Row, read_rows
 from prestep.validation.report.gate import Tolerances
 from prestep.validation.report.step_cases import Case, Prediction
 from prestep.validation.report.steps import Report
-from prestep.validation.sets.sets import asked, cluster_of, folder_of
+from prestep.validation.sets.sets import asked, folder_of
 from prestep.workloads.capture.recorder import captured
 
 Given = TypeVar("Given")
@@ -35,6 +35,21 @@ HARNESS = CASES / "frameworks" / "harness"
 #: The harness of a case, by the key that names its program.
 HARNESSES = {"fw": "fw.py", "prog": "zoo.py", "build": "libraries.py"}
 STEPS = {"warmup": 3, "steps": 1}  # run of each case; the third is recorded
+
+
+def cluster_of(path: Path, clusters: Mapping[str, str]) -> str:
+    """The cluster of a file of rows, by the part of its name that set.toml knows.
+
+    Raises
+    ------
+    InputError
+        If no part of the name is known.
+    """
+    for part, cluster in clusters.items():
+        if part in path.name:
+            return cluster
+    expected = f"a name with one of {', '.join(clusters)}, or --cluster"
+    raise InputError.of(str(path), "", "no machine in its name", expected)
 
 
 @dataclass(frozen=True)

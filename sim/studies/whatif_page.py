@@ -10,7 +10,13 @@ from prestep.sim.analysis.choices import Choice
 from prestep.sim.analysis.memory import MemoryVerdict
 from prestep.sim.exporters._answers import of_comparison
 from prestep.sim.exporters._words import share_name
-from prestep.sim.units import format_bytes, format_duration, percent
+from prestep.sim.units import (
+    LEAST_DIFFERENCE,
+    format_bytes,
+    format_difference,
+    format_duration,
+    percent,
+)
 
 Table = dict[str, Any]
 HALF = (
@@ -21,7 +27,6 @@ SHOWN = 24
 SHOWN_LINKS = 3
 SHOWN_CHOICES = 3
 NUMBER = 12  # columns of a difference
-_LEAST = 5e-10  # seconds: less is nothing
 
 
 def comparison_page(comparison: Table) -> str:
@@ -76,7 +81,7 @@ def _shares(base: Table, changed: Table) -> Iterator[str]:
     for name in {**base["breakdown"], **changed["breakdown"]}:
         before = base["breakdown"].get(name, 0.0)
         after = changed["breakdown"].get(name, 0.0)
-        if max(before, after) > _LEAST:
+        if max(before, after) > LEAST_DIFFERENCE:
             yield _row(f"  {share_name(name)}", before, after, step)
 
 
@@ -84,12 +89,15 @@ def _row(name: str, before: float, after: float, whole: float) -> str:
     """A share in both runs; the difference also as a part of the base's step."""
     part = percent((after - before) / whole, True) if whole else "-"
     times = f"{format_duration(before):>12}{format_duration(after):>12}"
-    return f"{name:32}{times}{_signed(after - before):>14}{part:>10}"
+    return f"{name:32}{times}{format_difference(after - before):>14}{part:>10}"
 
 
 def _interval(interval: Table | None) -> Iterator[str]:
     if interval:
-        low, high = _signed(interval["low"]), _signed(interval["high"])
+        low, high = (
+            format_difference(interval["low"]),
+            format_difference(interval["high"]),
+        )
         line = f"difference, {interval['nominal']:.0%} interval: {low} to {high}"
         yield line.replace("%", " %")
 
@@ -102,19 +110,15 @@ def _choices(choices: list[Table]) -> Iterator[str]:
         yield f"NCCL runs {len(choices) - SHOWN_CHOICES} more otherwise"
 
 
-def _signed(seconds: float) -> str:
-    if abs(seconds) < _LEAST:
-        return "0 s"
-    return f"{'-' if seconds < 0 else '+'}{format_duration(abs(seconds))}"
-
-
 def _bounds(which: str, kinds: list[Table]) -> list[str]:
     """Kinds of links that the step depends on."""
     priced = [kind for kind in kinds if kind.get("shadow_price") is not None]
     if not priced:
         return []
     head = f"links that bound the step, {which}:"
-    lines = [_bound(kind) for kind in priced if abs(kind["shadow_price"]) > _LEAST]
+    lines = [
+        _bound(kind) for kind in priced if abs(kind["shadow_price"]) > LEAST_DIFFERENCE
+    ]
     return [head, *lines] if lines else [f"{head} none"]
 
 
@@ -122,7 +126,7 @@ def _bound(kind: Table) -> str:
     price, held = kind["shadow_price"], kind["held"]
     word = "saves" if price > 0 else "costs"
     line = f"  {kind['kind']}  1 % faster {word} {format_duration(abs(price) / 100)}"
-    if held > _LEAST:
+    if held > LEAST_DIFFERENCE:
         line += f", full for {format_duration(held)} of the step"
     return f"{line}: {kind['cause']}" if kind.get("cause") else line
 
@@ -185,12 +189,12 @@ def _head(table: Table, width: int, half: int) -> list[str]:
 
 def _largest(table: Table) -> list[str]:
     """The answer: the element that matters most, and the change that shows it."""
-    if not table["elements"] or table["elements"][0]["effect"] < _LEAST:
+    if not table["elements"] or table["elements"][0]["effect"] < LEAST_DIFFERENCE:
         return ["Nothing that was tried changes the step."]
     row = table["elements"][0]
     change = max(row["changes"], key=lambda one: abs(one["difference"]))
     part = percent(change["difference"] / table["step_time"], True)
-    times = f"{_signed(change['difference'])}, {part}"
+    times = f"{format_difference(change['difference'])}, {part}"
     return [f"{named(row)} matters most: {times} at {change['factor']:g}x."]
 
 
@@ -223,9 +227,11 @@ def _covered(word: Table) -> str:
 def _element(row: Table, width: int, half: int, longest: float) -> str:
     """A row of the tornado; a bar to either side where the step changes at all."""
     differences = [change["difference"] for change in row["changes"]]
-    numbers = "".join(f"{_signed(difference):>{NUMBER}}" for difference in differences)
+    numbers = "".join(
+        f"{format_difference(difference):>{NUMBER}}" for difference in differences
+    )
     bars = " " * half + " |"
-    if row["effect"] >= _LEAST:
+    if row["effect"] >= LEAST_DIFFERENCE:
         bars = _bars(differences, half, longest)
     return f"{named(row):{width}}{numbers}  {bars}".rstrip()
 

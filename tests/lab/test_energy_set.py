@@ -11,10 +11,10 @@ import pytest
 from lab import CASES
 from lab.fit import draw
 from lab.sets.energy import CLOCK, ENERGY, GIVEN, POWER, validate_set
+from lab.sets.programs import cluster_of
 from prestep.sim.costs import load_gpu
 from prestep.sim.errors import InputError
 from prestep.validation.formats.rows import Row
-from prestep.validation.sets.sets import cluster_of
 
 ROW = CASES / "energy" / "train_h100_power.jsonl"
 

@@ -258,21 +258,6 @@ def asked(name: str, rows: str | Path | None) -> tuple[dict[str, Any], list[Path
     return table, [folder_of(name) / file for file in table["rows"]], table["title"]
 
 
-def cluster_of(path: Path, clusters: Mapping[str, str]) -> str:
-    """The cluster of a file of rows, by the part of its name that set.toml knows.
-
-    Raises
-    ------
-    InputError
-        If no part of the name is known.
-    """
-    for part, cluster in clusters.items():
-        if part in path.name:
-            return cluster
-    expected = f"a name with one of {', '.join(clusters)}, or --cluster"
-    raise InputError.of(str(path), "", "no machine in its name", expected)
-
-
 def load_set(name: str) -> MeasuredSet:
     """The set of steps of a name.
 

@@ -17,7 +17,7 @@ from prestep.sim.markup import (
     on_phone,
     vertical,
 )
-from prestep.sim.units import format_duration
+from prestep.sim.units import LEAST_DIFFERENCE, format_difference
 
 
 @dataclass(frozen=True)
@@ -120,11 +120,14 @@ def _side(
     """
     ordered = sorted(changes, key=lambda change: -abs(change["difference"]))
     drawn = [_bar(name, change, top, scale, middle) for change in ordered]
-    visible = [change for change in ordered if abs(change["difference"]) > 5e-10]
+    visible = [
+        change for change in ordered if abs(change["difference"]) > LEAST_DIFFERENCE
+    ]
     if not visible:
         return drawn
     text = ", ".join(
-        f"{change['factor']:g}x {_signed(change['difference'])}" for change in visible
+        f"{change['factor']:g}x {format_difference(change['difference'])}"
+        for change in visible
     )
     end = middle + scale * abs(visible[0]["difference"])
     anchor, gap = ("end", -6) if scale < 0 else ("start", 6)
@@ -136,11 +139,9 @@ def _bar(
     name: str, change: dict[str, Any], top: float, scale: float, middle: float
 ) -> Markup:
     wide = abs(scale * change["difference"])
-    tooltip = f"{name} at {change['factor']:g}x: {_signed(change['difference'])}"
+    tooltip = (
+        f"{name} at {change['factor']:g}x: {format_difference(change['difference'])}"
+    )
     colour = "good" if scale < 0 else "bad"
     left = middle - wide if scale < 0 else middle
     return box(left, top, wide, 20, tooltip, style=fill(colour), fill_opacity=0.75)
-
-
-def _signed(seconds: float) -> str:
-    return f"{'-' if seconds < 0 else '+'}{format_duration(abs(seconds))}"

@@ -8,7 +8,7 @@ from prestep.sim.exporters import _words as words
 from prestep.sim.exporters._html import pictures
 from prestep.sim.exporters._html.sections import SMALLEST, legend
 from prestep.sim.markup import element, table
-from prestep.sim.units import format_duration, percent
+from prestep.sim.units import format_difference, format_duration, percent
 
 _COLOURS = {
     "compute": "forward",
@@ -55,7 +55,12 @@ def compared(result: Prediction, before: Prediction) -> str:
     for name in {**now, **was}:
         one, other = was.get(name, 0.0), now.get(name, 0.0)
         cells.append(
-            (name, format_duration(one), format_duration(other), _signed(other - one))
+            (
+                name,
+                format_duration(one),
+                format_duration(other),
+                format_difference(other - one),
+            )
         )
     heads = ("share", "before", "with the changes", "difference")
     return bars + _legend([*new, *old]) + table(heads, cells)
@@ -70,14 +75,6 @@ def _legend(parts: _Parts) -> str:
         if seconds >= SMALLEST * whole
     }
     return legend(list(seen.values()))
-
-
-def _signed(seconds: float) -> str:
-    return (
-        "0"
-        if abs(seconds) < 5e-10
-        else f"{'-' if seconds < 0 else '+'}{format_duration(abs(seconds))}"
-    )
 
 
 def _parts(result: Prediction) -> _Parts:
